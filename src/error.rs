@@ -1,0 +1,392 @@
+//! What can go wrong, told so that a person can act: which server, which phase, the cause, what to do next.
+//!
+//! One enum for the whole library. Every variant answers the same four questions through methods
+//! ([`Error::code`], [`Error::server`], [`Error::causes`], [`Error::help`]), so that a command line, a
+//! report and an embedder's `match` all read one source. Messages are fragments without a full stop.
+
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
+
+use serde::Serialize;
+
+use crate::tool::ServerName;
+
+/// Result of this library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failure of the library. See the methods for what each carries.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(Box<ConfigError>),
+    /// No server of that name is configured.
+    #[error("no server is named `{name}`")]
+    ServerNotFound {
+        /// The name that was asked for.
+        name: String,
+        /// The nearest configured name, if one is near.
+        suggestion: Option<String>,
+    },
+    /// The server is there, the tool is not (or the configuration denies it).
+    #[error("server `{server}` has no tool `{tool}`")]
+    ToolNotFound {
+        /// The server that was asked.
+        server: ServerName,
+        /// The tool that was asked for.
+        tool: String,
+        /// The nearest tool name, if one is near.
+        suggestion: Option<String>,
+    },
+    /// The arguments do not fit the tool's JSON Schema; nothing was sent.
+    #[error("arguments of `{server}.{tool}` do not match the tool's schema")]
+    ArgumentsInvalid {
+        /// The server of the tool.
+        server: ServerName,
+        /// The tool.
+        tool: String,
+        /// One line for each mismatch.
+        problems: Vec<String>,
+    },
+    /// A server could not be started, broke the protocol, or was lost.
+    #[error(transparent)]
+    Server(Box<ServerError>),
+    /// The tool gave no answer in time. The server was told to cancel and the session goes on.
+    #[error("`{server}.{tool}` gave no answer within {}", humantime::format_duration(*.after))]
+    CallTimeout {
+        /// The server of the tool.
+        server: ServerName,
+        /// The tool.
+        tool: String,
+        /// The limit that ran out.
+        after: Duration,
+    },
+    /// The server refused the call with a protocol error (not a tool error, which is data).
+    #[error("server `{server}` refused the call of `{tool}`: {message}")]
+    CallRefused {
+        /// The server of the tool.
+        server: ServerName,
+        /// The tool.
+        tool: String,
+        /// JSON-RPC error code.
+        rpc_code: i64,
+        /// The server's words.
+        message: String,
+    },
+    /// Servers marked `required` did not start. All failures together, in configuration order.
+    #[error("{} required server{} not available: {}", .failures.len(), if .failures.len() == 1 { " is" } else { "s are" }, names(.failures))]
+    RequiredServers {
+        /// Why each of them failed.
+        failures: Vec<Arc<Error>>,
+    },
+    /// A model request failed for good.
+    #[error(transparent)]
+    Llm(Box<crate::llm::LlmError>),
+    /// No model is configured.
+    #[error("no model is configured")]
+    NoModel {
+        /// Base URLs of model servers that answered on the loopback interface.
+        found: Vec<String>,
+        /// The loopback ports that were asked.
+        asked: Vec<u16>,
+    },
+    /// The caller ended the work.
+    #[error("cancelled")]
+    Cancelled,
+    /// Processes outlived their teardown.
+    #[error("{} process{} survived teardown: {}", .pids.len(), if .pids.len() == 1 { "" } else { "es" }, list(.pids))]
+    TeardownIncomplete {
+        /// Their process ids.
+        pids: Vec<u32>,
+    },
+    /// A file or folder could not be used.
+    #[error("{what}")]
+    Io {
+        /// What was attempted, with the path.
+        what: String,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// Input that is not the configuration (a task file, a script) is wrong.
+    #[error("{what}")]
+    Input {
+        /// File, line and what is wrong there.
+        what: String,
+        /// What to write instead.
+        help: Option<String>,
+    },
+}
+
+impl Error {
+    /// An I/O failure with the action and path that failed.
+    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
+        Self::Io { what: what.into(), source }
+    }
+
+    /// Wrong input with a hint.
+    pub fn input(what: impl Into<String>, help: Option<String>) -> Self {
+        Self::Input { what: what.into(), help }
+    }
+
+    /// The stable code of this error, for scripts.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Config(error) if error.unset_variable.is_some() => ErrorCode::VariableUnset,
+            Self::Config(_) | Self::NoModel { .. } | Self::Input { .. } => ErrorCode::ConfigInvalid,
+            Self::ServerNotFound { .. } => ErrorCode::ServerNotFound,
+            Self::ToolNotFound { .. } => ErrorCode::ToolNotFound,
+            Self::ArgumentsInvalid { .. } => ErrorCode::ArgumentsInvalid,
+            Self::Server(error) => error.code,
+            Self::CallTimeout { .. } => ErrorCode::CallTimeout,
+            Self::CallRefused { .. } => ErrorCode::ToolError,
+            Self::RequiredServers { failures } => {
+                failures.first().map_or(ErrorCode::Internal, |first| first.code())
+            }
+            Self::Llm(error) => error.code(),
+            Self::Cancelled => ErrorCode::Cancelled,
+            Self::TeardownIncomplete { .. } => ErrorCode::TeardownIncomplete,
+            Self::Io { .. } => ErrorCode::Internal,
+        }
+    }
+
+    /// The server concerned, if one is.
+    pub fn server(&self) -> Option<&ServerName> {
+        match self {
+            Self::Config(error) => error.server.as_ref(),
+            Self::Server(error) => Some(&error.server),
+            Self::ToolNotFound { server, .. }
+            | Self::ArgumentsInvalid { server, .. }
+            | Self::CallTimeout { server, .. }
+            | Self::CallRefused { server, .. } => Some(server),
+            Self::RequiredServers { failures } => failures.first().and_then(|first| first.server()),
+            _ => None,
+        }
+    }
+
+    /// Why, in one line each, outermost first. Never repeats the message itself.
+    pub fn causes(&self) -> Vec<String> {
+        match self {
+            Self::Server(error) => error.causes.clone(),
+            Self::ArgumentsInvalid { problems, .. } => problems.clone(),
+            Self::RequiredServers { failures } => failures.iter().map(ToString::to_string).collect(),
+            Self::Io { source, .. } => vec![source.to_string()],
+            Self::Llm(error) => error.causes(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The last lines that the server wrote to stderr.
+    pub fn stderr_tail(&self) -> &[String] {
+        match self {
+            Self::Server(error) => &error.stderr_tail,
+            Self::RequiredServers { failures } => failures.first().map_or(&[], |first| first.stderr_tail()),
+            _ => &[],
+        }
+    }
+
+    /// What to do next, as a sentence or a command.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Config(error) => error.help.clone(),
+            Self::Server(error) => error.help.clone(),
+            Self::ServerNotFound { suggestion, .. } | Self::ToolNotFound { suggestion, .. } => {
+                suggestion.as_ref().map(|name| format!("did you mean `{name}`?"))
+            }
+            Self::RequiredServers { failures } => failures.first().and_then(|first| first.help()),
+            Self::Input { help, .. } => help.clone(),
+            Self::Llm(error) => error.help(),
+            _ => None,
+        }
+    }
+}
+
+/// What is wrong with a configuration file, and where.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ConfigError {
+    /// The file, unless the configuration was built in memory.
+    pub file: Option<PathBuf>,
+    /// Line in the file, from 1.
+    pub line: Option<usize>,
+    /// Dotted path of the key (`servers.search.env.API_KEY`).
+    pub key: Option<String>,
+    /// The server whose table it is.
+    pub server: Option<ServerName>,
+    /// The variable that is not set, when that is the problem.
+    pub unset_variable: Option<String>,
+    /// What is wrong.
+    pub message: String,
+    /// What to write instead.
+    pub help: Option<String>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{}", file.display())?;
+            if let Some(line) = self.line {
+                write!(f, ":{line}")?;
+            }
+            write!(f, ": ")?;
+        }
+        if let Some(key) = &self.key {
+            write!(f, "`{key}`: ")?;
+        }
+        write!(f, "{}", self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(Box::new(error))
+    }
+}
+
+/// A server that did not start, broke the protocol or was lost.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ServerError {
+    /// Which server.
+    pub server: ServerName,
+    /// What it was doing.
+    pub phase: Phase,
+    /// One of `spawn_failed`, `server_exited`, `startup_timeout`, `stdout_garbage`, `protocol_mismatch`,
+    /// `session_lost`.
+    pub code: ErrorCode,
+    /// What happened, continuing the sentence "server X ...".
+    pub what: String,
+    /// Why, outermost first.
+    pub causes: Vec<String>,
+    /// The last lines of its stderr.
+    pub stderr_tail: Vec<String>,
+    /// What to do next.
+    pub help: Option<String>,
+}
+
+impl ServerError {
+    /// A failure without causes yet; the fields are public, fill in what is known.
+    pub fn new(server: ServerName, phase: Phase, code: ErrorCode, what: impl Into<String>) -> Self {
+        Self { server, phase, code, what: what.into(), causes: vec![], stderr_tail: vec![], help: None }
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "server `{}` {}", self.server, self.what)
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+impl From<ServerError> for Error {
+    fn from(error: ServerError) -> Self {
+        Self::Server(Box::new(error))
+    }
+}
+
+/// The phases of a server's life. The first five are timed at every start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Phase {
+    /// Waiting for a start slot.
+    Queue,
+    /// Creating the process or connection.
+    Spawn,
+    /// Waiting for the first byte of an answer.
+    FirstByte,
+    /// Agreeing on the protocol.
+    Handshake,
+    /// Reading the tool list.
+    List,
+    /// Serving calls.
+    Call,
+    /// Ending.
+    Stop,
+}
+
+/// The closed list of error codes, as printed in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names are the documentation; the command line's help lists them")]
+pub enum ErrorCode {
+    ConfigInvalid,
+    VariableUnset,
+    ServerNotFound,
+    SpawnFailed,
+    ServerExited,
+    StartupTimeout,
+    StdoutGarbage,
+    ProtocolMismatch,
+    ToolNotFound,
+    ArgumentsInvalid,
+    ToolError,
+    CallTimeout,
+    SessionLost,
+    LlmRateLimited,
+    LlmFailed,
+    ContextTooLong,
+    BudgetExceeded,
+    Cancelled,
+    TeardownIncomplete,
+    Internal,
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// The name in `known` that `typed` most likely meant: case and separators aside, or a small typo.
+pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let fold = |text: &str| text.to_ascii_lowercase().replace(['-', '.'], "_");
+    let wanted = fold(typed);
+    known
+        .into_iter()
+        .map(|name| (strsim::normalized_damerau_levenshtein(&wanted, &fold(name)), name))
+        .filter(|(similarity, _)| *similarity >= 0.6)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name.to_owned())
+}
+
+fn names(failures: &[Arc<Error>]) -> String {
+    let names: Vec<&str> = failures.iter().filter_map(|f| f.server()).map(ServerName::as_str).collect();
+    names.join(", ")
+}
+
+fn list(pids: &[u32]) -> String {
+    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    pids.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn config_errors_name_file_line_and_key() {
+        let error = ConfigError {
+            file: Some("servers.toml".into()),
+            line: Some(7),
+            key: Some("servers.time.comand".into()),
+            message: "unknown key".into(),
+            ..ConfigError::default()
+        };
+        assert_eq!(error.to_string(), "servers.toml:7: `servers.time.comand`: unknown key");
+    }
+
+    #[test]
+    fn codes_print_as_in_json() {
+        assert_eq!(ErrorCode::StartupTimeout.to_string(), "startup_timeout");
+        assert_eq!(ErrorCode::LlmRateLimited.to_string(), "llm_rate_limited");
+    }
+
+    #[test]
+    fn nearest_suggests_typos_only() {
+        assert_eq!(nearest("get_curent_time", ["get_current_time", "convert"]), Some("get_current_time".into()));
+        assert_eq!(nearest("weather", ["get_current_time", "convert"]), None);
+    }
+}

@@ -1,0 +1,15 @@
+//! toolcrib: an MCP tool-server process manager.
+
+mod config;
+mod error;
+mod llm;
+mod retry;
+mod task;
+mod tool;
+
+pub use config::*;
+pub use error::*;
+pub use llm::*;
+pub use retry::*;
+pub use task::*;
+pub use tool::*;

@@ -1,0 +1,336 @@
+//! Tasks and their reports: plain values that travel, are journaled and printed. Field names are the
+//! contract of the task file and of `results.jsonl`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::ErrorCode;
+
+/// One line of a task file: something for an agent to do, or tool calls to make without any model.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Task {
+    /// Unique in its file; becomes part of the result's path. Empty: numbered by line.
+    pub id: String,
+    /// The question or the conversation so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Input>,
+    /// The expected answer: a string, a list (any of them), or nothing (not judged).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
+    /// How the answer is compared with the target. Default: the target is contained in the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score: Option<Score>,
+    /// Tools offered to the model, as patterns over `server.tool`. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    /// System prompt in place of the configured one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
+    /// Limits of this task, in place of the configured ones.
+    pub limits: Limits,
+    /// Tool calls to make in order, instead of asking a model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<PlannedCall>,
+    /// Free data of the author, copied into the result.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+}
+
+impl Task {
+    /// A task with one question.
+    pub fn question(id: impl Into<String>, question: impl Into<String>) -> Self {
+        Self { id: id.into(), input: Some(Input::Text(question.into())), ..Self::default() }
+    }
+
+    /// A task of tool calls, without a model.
+    pub fn calls(id: impl Into<String>, calls: Vec<PlannedCall>) -> Self {
+        Self { id: id.into(), calls, ..Self::default() }
+    }
+}
+
+/// What the model is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Input {
+    /// One user message.
+    Text(String),
+    /// A conversation of `{"role": .., "content": ..}` messages.
+    Messages(Vec<Value>),
+}
+
+/// The expected answer or answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Target {
+    /// One right answer.
+    One(String),
+    /// Any of these is right.
+    AnyOf(Vec<String>),
+}
+
+impl Target {
+    /// All right answers.
+    pub fn all(&self) -> &[String] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::AnyOf(many) => many,
+        }
+    }
+}
+
+/// How an answer is compared with its target.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Score {
+    /// Equal after trimming white space.
+    Exact,
+    /// The target occurs in the answer, case aside.
+    Contains,
+    /// The target is a regular expression that matches somewhere in the answer.
+    Regex,
+    /// The last number of the answer is within `tol` of the target, absolutely.
+    Numeric {
+        /// Greatest allowed difference. Default 0.
+        #[serde(default)]
+        tol: f64,
+    },
+    /// The content of the last `\boxed{...}` equals the target.
+    Boxed,
+}
+
+/// When an agent must stop. `None` means: as configured under `[agent]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Model requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turns: Option<u32>,
+    /// Tool calls in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<u32>,
+    /// Wall-clock seconds for the whole task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// Tokens in and out in all, as the model's server counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+}
+
+/// One tool call of a task without a model.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct PlannedCall {
+    /// `server.tool`.
+    pub tool: String,
+    /// The arguments.
+    #[serde(default)]
+    pub args: Map<String, Value>,
+    /// What the result must be like. Default: not an error.
+    #[serde(default)]
+    pub expect: Expect,
+}
+
+impl PlannedCall {
+    /// A call that must not be an error.
+    pub fn new(tool: impl Into<String>, args: Map<String, Value>) -> Self {
+        Self { tool: tool.into(), args, expect: Expect::default() }
+    }
+}
+
+/// What a planned call's result must be like; all given conditions must hold.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Expect {
+    /// The text holds this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contains: Option<String>,
+    /// The trimmed text is this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub equals: Option<String>,
+    /// The tool reports an error.
+    pub is_error: bool,
+}
+
+/// How a task ended. A wrong answer (`Failed`) and broken machinery (`Errored`) are never mixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The answer is right.
+    Passed,
+    /// There is an answer and it is wrong.
+    Failed,
+    /// There is no answer: a limit, a failure, a broken tool.
+    Errored,
+    /// Ended from outside.
+    Cancelled,
+    /// There is an answer and nothing to compare it with.
+    Unscored,
+}
+
+/// Everything known about one finished task. One line of `results.jsonl`.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct RunReport {
+    /// Version of this format.
+    pub schema: u32,
+    /// Id of the run.
+    pub run: String,
+    /// Id of the task.
+    pub task: String,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// How it ended.
+    pub status: Outcome,
+    /// 1 right, 0 wrong, nothing when not judged.
+    pub score: Option<f64>,
+    /// The agent's final text.
+    pub answer: Option<String>,
+    /// What was expected.
+    pub target: Option<Target>,
+    /// Why there is no answer.
+    pub error: Option<TaskError>,
+    /// Start, RFC 3339, UTC, milliseconds.
+    pub started: String,
+    /// End, RFC 3339, UTC, milliseconds.
+    pub ended: String,
+    /// Wall-clock time in milliseconds.
+    pub wall_ms: f64,
+    /// Where the time went; sums to `wall_ms`.
+    pub time_ms: Timings,
+    /// Model requests that got an answer.
+    pub turns: u32,
+    /// Tool calls made.
+    pub tool_calls: u32,
+    /// Tool calls that ended in an error of the tool or of the machinery.
+    pub tool_errors: u32,
+    /// Per tool (`server.tool`).
+    pub tools: BTreeMap<String, ToolStats>,
+    /// Model requests on the wire, retries included.
+    pub llm_calls: u32,
+    /// Model requests repeated.
+    pub llm_retries: u32,
+    /// Token counts as the model's server gave them.
+    pub tokens: Usage,
+    /// Cost, when prices are configured.
+    pub cost_usd: Option<f64>,
+    /// The model's name; a scripted model says so.
+    pub model: Option<String>,
+    /// Whether the model was a script.
+    pub model_scripted: bool,
+    /// Servers whose tools were offered.
+    pub servers: Vec<String>,
+    /// Path of the conversation, relative to the run's folder.
+    pub messages: Option<String>,
+    /// The author's data.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+    /// The conversation itself; written to its own file, not into the line.
+    #[serde(skip)]
+    pub transcript: Vec<Value>,
+}
+
+/// Why a task has no answer.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct TaskError {
+    /// Stable code.
+    pub code: ErrorCode,
+    /// In words.
+    pub message: String,
+    /// The server concerned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// The tool concerned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// Last lines of the server's stderr.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stderr_tail: Vec<String>,
+}
+
+impl TaskError {
+    /// An error without a server.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), server: None, tool: None, stderr_tail: Vec::new() }
+    }
+}
+
+impl From<&crate::Error> for TaskError {
+    fn from(error: &crate::Error) -> Self {
+        let mut message = error.to_string();
+        for cause in error.causes() {
+            message = format!("{message}: {cause}");
+        }
+        Self {
+            code: error.code(),
+            message,
+            server: error.server().map(ToString::to_string),
+            tool: None,
+            stderr_tail: error.stderr_tail().to_vec(),
+        }
+    }
+}
+
+/// Where a task's wall-clock time went, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Timings {
+    /// Waiting for servers to start.
+    pub init: f64,
+    /// Waiting for a place (in-flight limits).
+    pub queue: f64,
+    /// Waiting for the model's server.
+    pub model: f64,
+    /// Waiting for tools.
+    pub tools: f64,
+    /// Waiting between attempts at the model.
+    pub retry_wait: f64,
+    /// The rest.
+    pub other: f64,
+}
+
+/// Token counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Prompt tokens.
+    #[serde(rename = "in")]
+    pub input: u64,
+    /// Generated tokens.
+    #[serde(rename = "out")]
+    pub output: u64,
+    /// Prompt tokens served from the server's cache.
+    pub cached: u64,
+    /// Generated tokens spent on reasoning.
+    pub reasoning: u64,
+}
+
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.input += other.input;
+        self.output += other.output;
+        self.cached += other.cached;
+        self.reasoning += other.reasoning;
+    }
+}
+
+/// Calls of one tool within a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ToolStats {
+    /// Calls.
+    pub n: u32,
+    /// Calls that ended in an error.
+    pub errors: u32,
+    /// Sum of their times in milliseconds.
+    pub ms: f64,
+}
+

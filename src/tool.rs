@@ -1,0 +1,181 @@
+//! Tools as values: server names, tool descriptions, call results. No SDK type, no I/O.
+//!
+//! These travel between sessions, catalog, agents and reports, so that nothing above a session
+//! depends on the protocol library.
+
+use std::{fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The name of a server as written in the configuration: 1 to 64 characters of `[A-Za-z0-9_.-]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct ServerName(Arc<str>);
+
+impl ServerName {
+    /// Checks `name`; the error says in words what a name may hold.
+    pub fn new(name: &str) -> Result<Self, String> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        if name.is_empty() || name.len() > 64 || !name.chars().all(legal) {
+            return Err(format!(
+                "`{name}` is not a server name: use 1 to 64 letters, digits, `_`, `-` or `.`"
+            ));
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl std::borrow::Borrow<str> for ServerName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One tool as its server describes it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Tool {
+    /// The name on its own server (`get_current_time`).
+    pub name: String,
+    /// What the tool does, in the server's words.
+    pub description: String,
+    /// JSON Schema of the arguments, untouched.
+    pub input_schema: Arc<Map<String, Value>>,
+    /// JSON Schema of the structured result, when the server gives one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Arc<Map<String, Value>>>,
+    /// The server's hints about side effects.
+    pub annotations: ToolAnnotations,
+}
+
+impl Tool {
+    /// A tool without output schema or hints.
+    pub fn new(name: impl Into<String>, description: impl Into<String>, input_schema: Map<String, Value>) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            input_schema: Arc::new(input_schema),
+            output_schema: None,
+            annotations: ToolAnnotations::default(),
+        }
+    }
+}
+
+/// Hints of the Model Context Protocol about a tool's side effects; `None` where the server is silent.
+///
+/// They are claims of the server, not facts: they decide whether a lost call may be repeated only
+/// where the configuration says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(clippy::struct_field_names, reason = "the protocol's own names")]
+pub struct ToolAnnotations {
+    /// The tool changes nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_only_hint: Option<bool>,
+    /// The tool may destroy something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destructive_hint: Option<bool>,
+    /// Calling twice with the same arguments has the effect of calling once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotent_hint: Option<bool>,
+    /// The tool reaches out to the world (network, other people).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_world_hint: Option<bool>,
+}
+
+/// What a tool answered. A tool-level error is data (`is_error`), never an `Err`: the model must see it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ToolResult {
+    /// All content blocks in the protocol's own JSON form, in order.
+    pub content: Vec<Value>,
+    /// The structured result, if the tool gave one.
+    #[serde(default)]
+    pub structured_content: Option<Value>,
+    /// Whether the tool says that it failed.
+    #[serde(default)]
+    pub is_error: bool,
+}
+
+impl ToolResult {
+    /// A result from its three parts.
+    pub fn new(content: Vec<Value>, structured_content: Option<Value>, is_error: bool) -> Self {
+        Self { content, structured_content, is_error }
+    }
+
+    /// All content as text for a model: text blocks as they are, other blocks named by kind and size.
+    ///
+    /// A result without any content block shows its structured content.
+    pub fn text(&self) -> String {
+        if self.content.is_empty() {
+            return self.structured_content.as_ref().map(Value::to_string).unwrap_or_default();
+        }
+        let blocks: Vec<String> = self.content.iter().map(block_text).collect();
+        blocks.join("\n")
+    }
+}
+
+fn block_text(block: &Value) -> String {
+    let field = |name: &str| block.get(name).and_then(Value::as_str);
+    match field("type") {
+        Some("text") => field("text").unwrap_or_default().to_owned(),
+        Some("resource") => match block.pointer("/resource/text").and_then(Value::as_str) {
+            Some(text) => text.to_owned(),
+            None => format!(
+                "[resource {}]",
+                block.pointer("/resource/uri").and_then(Value::as_str).unwrap_or("without uri")
+            ),
+        },
+        Some("resource_link") => format!("[resource {}]", field("uri").unwrap_or("without uri")),
+        Some(kind @ ("image" | "audio")) => format!(
+            "[{kind} {}, {} base64 characters]",
+            field("mimeType").unwrap_or("of unknown type"),
+            field("data").map_or(0, str::len)
+        ),
+        _ => block.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn server_names_are_checked() {
+        assert!(ServerName::new("search-2.x_y").is_ok());
+        for bad in ["", "a b", "a/b", "ä", &"x".repeat(65)] {
+            assert!(ServerName::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn every_kind_of_block_reaches_the_model() {
+        let result = ToolResult::new(
+            vec![
+                json!({"type": "text", "text": "hello"}),
+                json!({"type": "image", "mimeType": "image/png", "data": "AAAA"}),
+                json!({"type": "resource", "resource": {"uri": "x://1", "text": "inside"}}),
+                json!({"type": "resource_link", "uri": "x://2", "name": "n"}),
+            ],
+            None,
+            false,
+        );
+        assert_eq!(result.text(), "hello\n[image image/png, 4 base64 characters]\ninside\n[resource x://2]");
+        let structured = ToolResult::new(vec![], Some(json!({"a": 1})), false);
+        assert_eq!(structured.text(), r#"{"a":1}"#);
+    }
+}
