@@ -3,6 +3,7 @@
 mod config;
 mod error;
 mod llm;
+mod process;
 mod retry;
 mod task;
 mod tool;

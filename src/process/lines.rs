@@ -1,0 +1,211 @@
+//! Bounded lines over a child's pipes, or any other byte stream that carries one message a line.
+
+use std::{
+    fmt, io,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
+    sync::Mutex,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Longest line that is read whole, in bytes. The same limit as the protocol library's own transports.
+pub(crate) const MAX_LINE: usize = 16 << 20;
+
+/// How long a peer may leave a full pipe unread before it counts as stuck.
+const WRITE_STALL: Duration = Duration::from_secs(10);
+
+/// Bytes kept from the head and from the tail of a line that is too long.
+const KEPT: usize = 4096;
+
+/// One line of a stream.
+#[derive(Debug)]
+pub(crate) enum Line<'a> {
+    /// A line without its line feed.
+    Whole(&'a [u8]),
+    /// A line over [`MAX_LINE`]: its head, its tail, and its length.
+    TooLong { head: &'a [u8], tail: &'a [u8], total: usize },
+}
+
+/// Reads lines. Safe to cancel: a line that was read in part is continued by the next call.
+pub(crate) struct LineReader {
+    stream: BufReader<Pin<Box<dyn AsyncRead + Send>>>,
+    line: Vec<u8>,
+    tail: Vec<u8>,
+    total: usize,
+    complete: bool,
+    first_byte: Arc<OnceLock<Instant>>,
+}
+
+impl LineReader {
+    /// Reads from `stream`.
+    pub(crate) fn new(stream: impl AsyncRead + Send + 'static) -> Self {
+        Self {
+            stream: BufReader::with_capacity(64 << 10, Box::pin(stream)),
+            line: Vec::new(),
+            tail: Vec::new(),
+            total: 0,
+            complete: false,
+            first_byte: Arc::default(),
+        }
+    }
+
+    /// Set when the first byte arrives.
+    pub(crate) fn first_byte(&self) -> Arc<OnceLock<Instant>> {
+        self.first_byte.clone()
+    }
+
+    /// The next line, or nothing at the end of the stream.
+    pub(crate) async fn next(&mut self) -> Option<Line<'_>> {
+        if self.complete {
+            self.line.clear();
+            self.tail.clear();
+            self.total = 0;
+            self.complete = false;
+        }
+        while !self.complete {
+            let bytes = self.stream.fill_buf().await.unwrap_or_default();
+            if bytes.is_empty() {
+                if self.total == 0 {
+                    return None;
+                }
+                // A last line without line feed counts: it may hold the reason of the end.
+                self.complete = true;
+                break;
+            }
+            let _ = self.first_byte.get_or_init(Instant::now);
+            let feed = bytes.iter().position(|byte| *byte == b'\n');
+            let part = &bytes[..feed.unwrap_or(bytes.len())];
+            self.total += part.len();
+            if self.total <= MAX_LINE {
+                self.line.extend_from_slice(part);
+            } else {
+                if self.tail.is_empty() {
+                    self.tail.extend_from_slice(&self.line[self.line.len().saturating_sub(KEPT)..]);
+                    self.line.truncate(KEPT);
+                    self.line.shrink_to(KEPT);
+                }
+                self.tail.extend_from_slice(part);
+                let surplus = self.tail.len().saturating_sub(KEPT);
+                self.tail.drain(..surplus);
+            }
+            let used = feed.map_or(bytes.len(), |at| at + 1);
+            self.complete = feed.is_some();
+            self.stream.consume(used);
+        }
+        Some(if self.total > MAX_LINE {
+            Line::TooLong { head: &self.line, tail: &self.tail, total: self.total }
+        } else {
+            Line::Whole(&self.line)
+        })
+    }
+}
+
+/// Writes lines, each whole or not at all. Clones share one stream; closing one closes it.
+#[derive(Clone)]
+pub(crate) struct LineWriter {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    // Tokio's mutex: the critical section is one write, which awaits.
+    stream: Mutex<Stream>,
+    closed: CancellationToken,
+}
+
+struct Stream {
+    sink: Option<Pin<Box<dyn AsyncWrite + Send>>>,
+    /// A write was abandoned half-way: whatever follows would be read as the rest of that line.
+    torn: bool,
+}
+
+/// A line that was not written whole.
+#[derive(Debug)]
+pub(crate) struct WriteError {
+    /// Whether any byte of the line may have reached the peer.
+    pub(crate) may_have_left: bool,
+    /// Why.
+    pub(crate) reason: String,
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for WriteError {}
+
+impl LineWriter {
+    /// Writes to `stream`.
+    pub(crate) fn new(stream: impl AsyncWrite + Send + 'static) -> Self {
+        let stream = Mutex::new(Stream { sink: Some(Box::pin(stream)), torn: false });
+        Self { shared: Arc::new(Shared { stream, closed: CancellationToken::new() }) }
+    }
+
+    /// Writes `line`, which ends with a line feed. A peer that leaves the pipe full makes it fail.
+    pub(crate) async fn write(&self, line: &[u8]) -> Result<(), WriteError> {
+        let closed = || WriteError { may_have_left: false, reason: "its input is closed".to_owned() };
+        let Some(mut stream) = self.shared.closed.run_until_cancelled(self.shared.stream.lock()).await else {
+            return Err(closed());
+        };
+        let stream = &mut *stream;
+        if stream.torn {
+            return Err(WriteError { may_have_left: false, reason: "its input is torn".to_owned() });
+        }
+        let sink = stream.sink.as_mut().ok_or_else(closed)?;
+        stream.torn = true;
+        let outcome = self.shared.closed.run_until_cancelled(write_all(sink, line)).await;
+        let result = match outcome {
+            Some(Ok(())) => {
+                stream.torn = false;
+                return Ok(());
+            }
+            Some(error) => error,
+            None => Err(WriteError { may_have_left: true, reason: "its input was closed".to_owned() }),
+        };
+        // A line was lost, perhaps half of it: this stream is finished.
+        stream.sink = None;
+        self.shared.closed.cancel();
+        result
+    }
+
+    /// Closes the stream: at once, or as soon as the write under way has noticed.
+    pub(crate) fn close(&self) {
+        self.shared.closed.cancel();
+        if let Ok(mut stream) = self.shared.stream.try_lock() {
+            stream.sink = None;
+        }
+    }
+
+    /// Returns once the stream is closed, by its owner or by a failed write.
+    pub(crate) async fn closed(&self) {
+        self.shared.closed.cancelled().await;
+    }
+}
+
+async fn write_all(sink: &mut Pin<Box<dyn AsyncWrite + Send>>, line: &[u8]) -> Result<(), WriteError> {
+    let mut written = 0;
+    while written < line.len() {
+        let step = tokio::time::timeout(WRITE_STALL, sink.write(&line[written..])).await;
+        let fail = |reason: String| WriteError { may_have_left: written > 0, reason };
+        match step {
+            Ok(Ok(0)) => return Err(fail("its input takes no more".to_owned())),
+            Ok(Ok(count)) => written += count,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(Err(error)) => return Err(fail(format!("writing to its input failed: {error}"))),
+            Err(_) => {
+                let limit = humantime::format_duration(WRITE_STALL);
+                return Err(fail(format!("it has not read its input for {limit}")));
+            }
+        }
+    }
+    sink.flush().await.map_err(|error| WriteError {
+        may_have_left: true,
+        reason: format!("writing to its input failed: {error}"),
+    })
+}

@@ -1,0 +1,62 @@
+//! Finds the program of a server before anything is started, so that a missing one is named, not "os error 2".
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::SpawnError;
+use crate::config::StdioConfig;
+
+/// The program's path: as given if it has a folder, else the first match in the child's own `PATH`.
+pub(super) fn resolve(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
+    if !spec.cwd.is_dir() {
+        return Err(SpawnError {
+            what: format!("its working directory {} is not a folder", spec.cwd.display()),
+            help: Some("correct `cwd`".to_owned()),
+        });
+    }
+    let command = &spec.command;
+    if command.components().count() > 1 {
+        return match runnable(command) {
+            true => Ok(command.clone()),
+            false => Err(missing(command, "there is no such program".to_owned())),
+        };
+    }
+    let path = spec.env.get("PATH").map_or("", String::as_str);
+    std::env::split_paths(path)
+        .map(|folder| folder.join(command))
+        .find(|candidate| runnable(candidate))
+        .ok_or_else(|| match path {
+            "" => missing(command, "its environment has no PATH".to_owned()),
+            path => missing(command, format!("it is in none of the folders of PATH ({path})")),
+        })
+}
+
+fn runnable(path: &Path) -> bool {
+    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+fn missing(command: &Path, why: String) -> SpawnError {
+    let name = command.display();
+    let help = match command.to_str() {
+        Some("npx" | "node" | "npm") => "install Node.js, or give the full path".to_owned(),
+        Some("uvx" | "uv") => "install uv, or give the full path".to_owned(),
+        Some("python") => "did you mean `python3`?".to_owned(),
+        _ => format!("install `{name}`, or give its full path as `command`"),
+    };
+    SpawnError { what: format!("could not find the program `{name}`: {why}"), help: Some(help) }
+}
+
+/// What to do about a refusal of the operating system.
+pub(super) fn spawn_help(error: &io::Error) -> Option<String> {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Some("make the program executable (chmod +x)".to_owned()),
+        io::ErrorKind::NotFound => Some("its interpreter (first line, `#!`) may be missing".to_owned()),
+        io::ErrorKind::WouldBlock => Some("the limit of processes is reached (ulimit -u)".to_owned()),
+        _ if error.raw_os_error() == Some(24) => {
+            Some("the limit of open files is reached (ulimit -n)".to_owned())
+        }
+        _ => None,
+    }
+}

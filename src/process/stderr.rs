@@ -1,0 +1,103 @@
+//! The last lines of a child's stderr: always drained, bounded, secrets hidden.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+use crate::config::Secrets;
+
+/// Lines kept.
+const LINES: usize = 20;
+/// Bytes kept of one line.
+const LINE_BYTES: usize = 500;
+
+/// The tail of one child's stderr. Dropping it ends the draining.
+pub(crate) struct StderrTail {
+    tail: Arc<Mutex<Tail>>,
+    /// Cancelled when stderr has ended.
+    ended: CancellationToken,
+    secrets: Secrets,
+    _drain: AbortOnDropHandle<()>,
+}
+
+#[derive(Default)]
+struct Tail {
+    lines: VecDeque<Vec<u8>>,
+    /// Whether the last line has not ended yet.
+    open: bool,
+}
+
+impl StderrTail {
+    /// Reads `stream` to its end in the background.
+    pub(super) fn drain(mut stream: impl AsyncRead + Send + Unpin + 'static, secrets: Secrets) -> Self {
+        let tail = Arc::<Mutex<Tail>>::default();
+        let ended = CancellationToken::new();
+        let (shared, done) = (tail.clone(), ended.clone().drop_guard());
+        #[expect(clippy::disallowed_methods, reason = "the handle in `_drain` ends the task with its owner")]
+        let drain = AbortOnDropHandle::new(tokio::spawn(async move {
+            let _done = done;
+            let mut buffer = vec![0; 8192];
+            while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+                shared.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..count]);
+            }
+        }));
+        Self { tail, ended, secrets, _drain: drain }
+    }
+
+    /// The last lines, oldest first.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.lines
+            .iter()
+            .map(|line| self.secrets.hide(String::from_utf8_lossy(line).trim_end()))
+            .filter(|line| !line.is_empty())
+            .collect()
+    }
+
+    /// Waits until stderr has ended, at most `limit`: what a dying server says last is the reason.
+    pub(crate) async fn settled(&self, limit: Duration) {
+        let _ = tokio::time::timeout(limit, self.ended.cancelled()).await;
+    }
+}
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if !self.open {
+                if self.lines.len() == LINES {
+                    self.lines.pop_front();
+                }
+                self.lines.push_back(Vec::new());
+            }
+            let line = self.lines.back_mut().expect("a line was pushed when none was open");
+            let room = LINE_BYTES.saturating_sub(line.len());
+            let text = piece.strip_suffix(b"\n").unwrap_or(piece);
+            line.extend_from_slice(&text[..text.len().min(room)]);
+            self.open = !piece.ends_with(b"\n");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_last_lines_and_cuts_long_ones() {
+        let mut tail = Tail::default();
+        for number in 0..50 {
+            tail.push(format!("line {number}\n").as_bytes());
+        }
+        tail.push(&vec![b'x'; 100_000]);
+        tail.push(b"y\nend");
+        assert_eq!(tail.lines.len(), LINES);
+        assert_eq!(tail.lines[LINES - 1], b"end");
+        assert_eq!(tail.lines[LINES - 2].len(), LINE_BYTES);
+        assert_eq!(tail.lines[LINES - 3], b"line 49");
+    }
+}
