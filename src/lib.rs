@@ -1,10 +1,14 @@
 //! toolcrib: an MCP tool-server process manager.
 
+mod builtin;
 mod config;
 mod error;
+mod http;
+mod limit;
 mod llm;
 mod process;
 mod retry;
+mod session;
 mod task;
 mod tool;
 

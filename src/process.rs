@@ -27,7 +27,7 @@ use serde::Serialize;
 use tokio::process::Child;
 
 pub(crate) use exit::ExitWatch;
-pub(crate) use lines::{Line, LineReader, LineWriter, WriteError};
+pub(crate) use lines::{Line, LineReader, LineWriter, MAX_LINE, WriteError};
 pub(crate) use stderr::StderrTail;
 pub(crate) use survivors::marked_processes;
 
@@ -47,6 +47,7 @@ pub(crate) struct Process {
     exit: ExitWatch,
     stderr: StderrTail,
     reaped: bool,
+    started: Instant,
 }
 
 /// The two ends to talk to a child.
@@ -101,6 +102,7 @@ impl Process {
         let program = program::resolve(spec)?;
         // Why no pre_exec hook: with one, std forks instead of calling posix_spawn, which costs 25 ms per
         // child in a parent of 512 MiB.
+        let started = Instant::now();
         let mut child = tokio::process::Command::new(&program)
             .args(&spec.args)
             .env_clear()
@@ -118,12 +120,12 @@ impl Process {
             })?;
         let pid = child.id().expect("a child that was never polled has its id");
         let group = Pid::from_raw(pid.cast_signed()).expect("process ids are positive");
-        let stdin = LineWriter::new(child.stdin.take().expect("stdin is piped"));
+        let stdin = LineWriter::pipe(child.stdin.take().expect("stdin is piped"));
         let reader = LineReader::new(child.stdout.take().expect("stdout is piped"));
         let stderr = StderrTail::drain(child.stderr.take().expect("stderr is piped"), secrets.clone());
         // From here on the guard of `Drop` holds: a failing watch kills the child.
         let mut process =
-            Self { child, group, stdin: stdin.clone(), exit: ExitWatch::none(group), stderr, reaped: false };
+            Self { child, group, stdin: stdin.clone(), exit: ExitWatch::none(group), stderr, reaped: false, started };
         process.exit = ExitWatch::new(group).map_err(|error| SpawnError {
             what: format!("could not watch process {pid}: {error}"),
             help: None,
@@ -139,6 +141,16 @@ impl Process {
     /// Tells when the leader has ended, without reaping it.
     pub(crate) fn exit_watch(&self) -> ExitWatch {
         self.exit.clone()
+    }
+
+    /// How long ago it was started.
+    pub(crate) fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Bytes that were written to it and not read yet, where that can be known.
+    pub(crate) fn unread_input(&self) -> Option<u64> {
+        self.stdin.unread()
     }
 
     /// The last lines of its stderr.

@@ -9,6 +9,7 @@ use std::{
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
+    process::ChildStdin,
     sync::Mutex,
 };
 use tokio_util::sync::CancellationToken;
@@ -118,9 +119,14 @@ struct Shared {
 }
 
 struct Stream {
-    sink: Option<Pin<Box<dyn AsyncWrite + Send>>>,
+    sink: Option<Sink>,
     /// A write was abandoned half-way: whatever follows would be read as the rest of that line.
     torn: bool,
+}
+
+enum Sink {
+    Pipe(ChildStdin),
+    Other(Pin<Box<dyn AsyncWrite + Send>>),
 }
 
 /// A line that was not written whole.
@@ -143,8 +149,25 @@ impl std::error::Error for WriteError {}
 impl LineWriter {
     /// Writes to `stream`.
     pub(crate) fn new(stream: impl AsyncWrite + Send + 'static) -> Self {
-        let stream = Mutex::new(Stream { sink: Some(Box::pin(stream)), torn: false });
+        Self::over(Sink::Other(Box::pin(stream)))
+    }
+
+    /// Writes to the standard input of a child.
+    pub(crate) fn pipe(stdin: ChildStdin) -> Self {
+        Self::over(Sink::Pipe(stdin))
+    }
+
+    fn over(sink: Sink) -> Self {
+        let stream = Mutex::new(Stream { sink: Some(sink), torn: false });
         Self { shared: Arc::new(Shared { stream, closed: CancellationToken::new() }) }
+    }
+
+    /// Bytes in a pipe that nobody has read yet; also those that nobody will read any more.
+    pub(crate) fn unread(&self) -> Option<u64> {
+        match self.shared.stream.try_lock().ok()?.sink.as_ref()? {
+            Sink::Pipe(stdin) => rustix::io::ioctl_fionread(stdin).ok(),
+            Sink::Other(_) => None,
+        }
     }
 
     /// Writes `line`, which ends with a line feed. A peer that leaves the pipe full makes it fail.
@@ -159,7 +182,7 @@ impl LineWriter {
         }
         let sink = stream.sink.as_mut().ok_or_else(closed)?;
         stream.torn = true;
-        let outcome = self.shared.closed.run_until_cancelled(write_all(sink, line)).await;
+        let outcome = self.shared.closed.run_until_cancelled(sink.write_all(line)).await;
         let result = match outcome {
             Some(Ok(())) => {
                 stream.torn = false;
@@ -188,7 +211,16 @@ impl LineWriter {
     }
 }
 
-async fn write_all(sink: &mut Pin<Box<dyn AsyncWrite + Send>>, line: &[u8]) -> Result<(), WriteError> {
+impl Sink {
+    async fn write_all(&mut self, line: &[u8]) -> Result<(), WriteError> {
+        match self {
+            Self::Pipe(stdin) => write_all(stdin, line).await,
+            Self::Other(stream) => write_all(stream, line).await,
+        }
+    }
+}
+
+async fn write_all(sink: &mut (impl AsyncWrite + Unpin), line: &[u8]) -> Result<(), WriteError> {
     let mut written = 0;
     while written < line.len() {
         let step = tokio::time::timeout(WRITE_STALL, sink.write(&line[written..])).await;

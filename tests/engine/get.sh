@@ -27,11 +27,12 @@ mirror=${mirror:-http://deb.debian.org/debian}
 
 tmp=$(mktemp -d "$dir/fetch.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
-mkdir -p "$tmp"/etc/{apt.conf.d,preferences.d,trusted.gpg.d} "$tmp"/state/lists/partial "$tmp"/cache/archives/partial "$tmp"/root
+mkdir -p "$tmp"/etc/{apt.conf.d,preferences.d} "$tmp"/state/lists/partial "$tmp"/cache/archives/partial "$tmp"/root
 : > "$tmp/state/status"                       # "nothing is installed": apt then fetches every dependency
 echo "deb [signed-by=$keyring] $mirror sid main" > "$tmp/etc/sources.list"
-cp -r /etc/apt/apt.conf /etc/apt/apt.conf.d/. "$tmp/etc/apt.conf.d/" 2>/dev/null || true   # proxy, certificates
-cat > "$tmp/apt.conf" <<CONF
+# How this machine reaches and judges its mirror stays as its owner set it: proxy, certificates, age of the lists.
+apt-config dump | grep -E '^Acquire::(https?|Check-)' > "$tmp/apt.conf" || true
+cat >> "$tmp/apt.conf" <<CONF
 Dir::Etc "$tmp/etc";
 Dir::Etc::Parts "$tmp/etc/apt.conf.d";
 Dir::State "$tmp/state";
@@ -47,7 +48,7 @@ if [ "$(id -u)" = 0 ]; then echo 'APT::Sandbox::User "root";' >> "$tmp/apt.conf"
 
 export APT_CONFIG=$tmp/apt.conf
 echo "engine: reading the package lists of $mirror sid"
-apt-get -qq update || die "the package lists could not be read from $mirror"
+apt-get -qq -o APT::Update::Error-Mode=any update || die "the package lists could not be read from $mirror"
 echo "engine: downloading llama.cpp-tools and what it needs"
 apt-get -qq -y --download-only --no-install-recommends install llama.cpp-tools || die "the download failed"
 version=
@@ -57,6 +58,8 @@ for deb in "$tmp"/cache/archives/*.deb; do
 done
 find "$tmp/root" -name llama-server -type f | grep -q . || die "the packages hold no llama-server"
 echo "llama.cpp-tools $version ($arch)" > "$tmp/root/.complete"
-rm -rf "$dir/root"
-mv "$tmp/root" "$dir/root"
+if [ ! -e "$done_mark" ]; then               # another get.sh may have been faster
+  rm -rf "$dir/root"
+  mv -T "$tmp/root" "$dir/root"
+fi
 echo "engine: $(cat "$done_mark"), $(du -sh "$dir/root" | cut -f1)"

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Write a tiny chat model of random weights as one GGUF file; needs nothing but Python itself.
 
-usage: make_model.py OUT.gguf [--seed 7] [--call-rate 0.0]
+usage: make_model.py OUT.gguf [--seed 9]
 
-What it says is noise, the engine around it is real: tokenizer, chat template, grammar, slots, HTTP.
-Two choices make the noise usable:
-- The chat template has the Hermes/Qwen form of tool calls (<tool_call>{"name":..,"arguments":..}</tool_call>), which
-  llama.cpp recognises, so that it holds the model to a grammar made from the tools' schemas.
-- The last layer has a bias: noise is printable ASCII, and a text ends by itself after about forty tokens. --call-rate
-  is the chance per token that the noise begins a tool call where it is free to (tool_choice "auto").
+What it says is noise; the engine around it is real: tokenizer, chat template, grammar, slots, HTTP.
+Three things make the noise usable in a test:
+- The chat template has the Hermes/Qwen form of tool calls, <tool_call>{"name": .., "arguments": ..}</tool_call>.
+  llama.cpp recognises it and holds the model to a grammar made from the tools' schemas, from <tool_call> on.
+- The last layer has a bias: the noise is printable ASCII, and a text ends by itself after about forty tokens.
+- One reflex is wired by hand: after <|act|> comes <tool_call>. llama.cpp lets a model talk as long as it likes before
+  a call, even with tool_choice "required", and noise would never begin one. The template writes <|act|> where a call is
+  due: there are tools, and the model has called fewer than `rounds` times (a template argument, 1 if not given) since
+  the last user message. So an agent loop sees calls first and a text at the end, as with a model that has sense.
 """
 import argparse
 import array
@@ -20,6 +23,7 @@ import sys
 
 HIDDEN, LAYERS, HEADS, FEED_FORWARD, CONTEXT = 64, 2, 2, 128, 131072
 TEXT_LENGTH = 40  # tokens, on average
+CALM = 0.5  # spread of the logits: small enough that other seeds of a request give other answers
 
 CHAT_TEMPLATE = """\
 {%- if tools %}
@@ -28,21 +32,24 @@ CHAT_TEMPLATE = """\
 {{- '# Tools\\n\\nYou may call functions. Their signatures, within <tools></tools>:\\n<tools>' }}
 {%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}
 {{- '\\n</tools>\\n\\nA call is a JSON object within <tool_call></tool_call>:\\n' }}
-{{- '<tool_call>\\n{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call><|im_end|>\\n' }}
+{{- '<tool_call>{"name": <function-name>, "arguments": <args-json-object>}</tool_call><|im_end|>\\n' }}
 {%- elif messages[0].role == 'system' %}
 {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
 {%- endif %}
+{%- set turn = namespace(calls=0) %}
 {%- for message in messages %}
+{%- if message.role == 'user' %}{%- set turn.calls = 0 %}{%- endif %}
 {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
 {%- elif message.role == 'assistant' %}
+{%- if message.tool_calls %}{%- set turn.calls = turn.calls + 1 %}{%- endif %}
 {{- '<|im_start|>assistant' }}
 {%- if message.content %}{{- '\\n' + message.content }}{%- endif %}
 {%- for tool_call in message.tool_calls or [] %}
 {%- set call = tool_call.function if tool_call.function else tool_call %}
-{{- '\\n<tool_call>\\n{"name": "' + call.name + '", "arguments": ' }}
+{{- '\\n<tool_call>{"name": "' + call.name + '", "arguments": ' }}
 {{- call.arguments if call.arguments is string else call.arguments | tojson }}
-{{- '}\\n</tool_call>' }}
+{{- '}</tool_call>' }}
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- elif message.role == 'tool' %}
@@ -51,7 +58,10 @@ CHAT_TEMPLATE = """\
 {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
 {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\\n' }}
+{%- if tools and turn.calls < rounds | default(1) %}{{- '<|act|>' }}{%- endif %}
+{%- endif %}
 """
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
@@ -67,21 +77,23 @@ def vocabulary():
     tokens.append("".join(merge))
     kinds = [NORMAL] * len(tokens)
     for mark, kind in (("<|endoftext|>", CONTROL), ("<|im_start|>", CONTROL), ("<|im_end|>", CONTROL),
-                       ("<tool_call>", USER_DEFINED), ("</tool_call>", USER_DEFINED)):
+                       ("<|act|>", CONTROL), ("<tool_call>", USER_DEFINED)):
         tokens.append(mark)
         kinds.append(kind)
     return tokens, kinds, [" ".join(merge)]
 
 
-def output_bias(tokens, call_rate):
-    """Printable ASCII only, more spaces, and the two ways a text can end at the rates asked for."""
-    never, bias = -40.0, []
-    for i in range(len(tokens)):
-        bias.append(2.5 if i == 32 else 0.0 if 33 <= i < 127 else never)
-    mass = sum(math.exp(b) for b in bias) * math.exp(0.5)  # the random part of the logits has variance 1
+def output_bias(tokens):
+    """Printable ASCII, mostly words of small letters; a text ends at a steady rate, so do JSON strings and lists."""
+    never = -40.0
+    bias = [0.0 if 32 <= i < 127 else never for i in range(len(tokens))]
+    bias[ord("a"):ord("z") + 1] = [1.0] * 26
+    bias[ord(" ")], bias[ord('"')] = 2.5, 2.0
+    bias[ord(",")] = -2.0  # another tool call in the same answer begins with a comma
+    for c in "eE\\":  # the grammar allows 9e999999 and half a surrogate pair, JSON parsers do not
+        bias[ord(c)] = never
+    mass = sum(math.exp(b) for b in bias) * math.exp(CALM**2 / 2)  # the mean of exp(noise)
     bias[tokens.index("<|im_end|>")] = math.log(mass / TEXT_LENGTH)
-    if call_rate > 0:
-        bias[tokens.index("<tool_call>")] = math.log(mass * call_rate)
     return bias
 
 
@@ -137,8 +149,7 @@ class Gguf:
 def main():
     parser = argparse.ArgumentParser(description="Write a tiny chat model of random weights as GGUF.")
     parser.add_argument("out")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--call-rate", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=9)
     args = parser.parse_args()
     rng = random.Random(args.seed)
     tokens, kinds, merges = vocabulary()
@@ -166,28 +177,40 @@ def main():
     g.counts[1] += 1
     g.put("tokenizer.chat_template", CHAT_TEMPLATE)
 
-    def matrix(name, rows, columns):
-        scale = columns ** -0.5
-        g.tensor(name, (columns, rows), [rng.gauss(0, scale) for _ in range(rows * columns)])
+    def noise(rows, columns):
+        return [[rng.gauss(0, columns ** -0.5) for _ in range(columns)] for _ in range(rows)]
+
+    def matrix(name, rows):
+        g.tensor(name, (len(rows[0]), len(rows)), [x for row in rows for x in row])
+
+    # The reflex owns dimension 0 of the state: <|act|> alone sets it, no layer writes to it, <tool_call> looks for it.
+    embedding = noise(len(tokens), HIDDEN)
+    output = [[CALM * x for x in row] for row in noise(len(tokens), HIDDEN)]
+    for row in embedding:
+        row[0] = 0.0
+    embedding[tokens.index("<|act|>")][0] = 100.0
+    output[tokens.index("<tool_call>")][0] = 20.0
 
     def vector(name, size, value):
         g.tensor(name, (size,), [value] * size)
 
-    matrix("token_embd.weight", len(tokens), HIDDEN)
+    matrix("token_embd.weight", embedding)
+    matrix("output.weight", output)
     vector("output_norm.weight", HIDDEN, 1.0)
-    matrix("output.weight", len(tokens), HIDDEN)
-    g.tensor("output.bias", (len(tokens),), output_bias(tokens, args.call_rate))
+    g.tensor("output.bias", (len(tokens),), output_bias(tokens))
     for i in range(LAYERS):
         block = f"blk.{i}."
         vector(block + "attn_norm.weight", HIDDEN, 1.0)
         vector(block + "ffn_norm.weight", HIDDEN, 1.0)
-        for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            matrix(f"{block}{part}.weight", HIDDEN, HIDDEN)
-            if part != "attn_output":
-                vector(f"{block}{part}.bias", HIDDEN, 0.0)
-        matrix(block + "ffn_gate.weight", FEED_FORWARD, HIDDEN)
-        matrix(block + "ffn_up.weight", FEED_FORWARD, HIDDEN)
-        matrix(block + "ffn_down.weight", HIDDEN, FEED_FORWARD)
+        for part, rows, columns in (("attn_q", HIDDEN, HIDDEN), ("attn_k", HIDDEN, HIDDEN), ("attn_v", HIDDEN, HIDDEN),
+                                    ("attn_output", HIDDEN, HIDDEN), ("ffn_gate", FEED_FORWARD, HIDDEN),
+                                    ("ffn_up", FEED_FORWARD, HIDDEN), ("ffn_down", HIDDEN, FEED_FORWARD)):
+            weights = noise(rows, columns)
+            if part in ("attn_output", "ffn_down"):
+                weights[0] = [0.0] * columns
+            matrix(f"{block}{part}.weight", weights)
+            if part in ("attn_q", "attn_k", "attn_v"):
+                vector(f"{block}{part}.bias", rows, 0.0)
     g.write(args.out)
     print(f"engine: {args.out}, {os.path.getsize(args.out) // 1024} KiB, {len(tokens)} tokens")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install the pinned public MCP servers the tests talk to, all below this folder. Safe to run again.
-# usage: bash tests/servers/install.sh        needs: node >= 20 with npm, Python >= 3.11 with venv (PYTHON=... picks one)
+# usage: bash tests/servers/install.sh        needs: node >= 20 with npm, Python >= 3.11 with venv (PYTHON=.. picks one)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 here=$(pwd -P)
@@ -56,7 +56,8 @@ install_npm() {
   may_install node_modules
   say "installing node_modules (npm ci)"
   rm -f node_modules/.stamp
-  npm ci --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error >/dev/null || die "npm ci failed (see above)"
+  npm ci --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error >/dev/null \
+    || die "npm ci failed (see above)"
   mkdir -p node_modules/.cache              # the memory server keeps its file there
   echo "$want" > node_modules/.stamp
 }

@@ -1,0 +1,171 @@
+//! One tool call: its limits, and what may be done when the server dies under it.
+
+use std::time::Duration;
+
+use rmcp::{
+    model::{CallToolRequest, CallToolRequestParams, CancelledNotification, CancelledNotificationParam,
+        ClientRequest, RequestId, ServerResult},
+    service::{Peer, PeerRequestOptions, RoleClient, ServiceError},
+};
+use serde_json::{Map, Value};
+
+use super::{Borrowed, Session, convert};
+use crate::{
+    config::RetryCalls,
+    error::{Error, Result},
+    process::WriteError,
+    tool::{ToolAnnotations, ToolResult},
+};
+
+/// Times that one call is sent at most, when sending again is allowed at all.
+const MAX_SENDS: u32 = 3;
+
+/// Why a call has no answer.
+enum Lost {
+    /// The session broke. `never_left` if the request provably stayed here.
+    Session { never_left: bool, why: String },
+    /// Anything that leaves the session as it was.
+    Final(Error),
+}
+
+impl Session {
+    /// Calls `tool`. A tool-level error is `Ok`; see [`Error`] for the rest.
+    ///
+    /// `limit` takes the place of the configured limit.
+    pub(crate) async fn call(
+        &self,
+        tool: &str,
+        hints: ToolAnnotations,
+        arguments: &Map<String, Value>,
+        limit: Option<Duration>,
+    ) -> Result<ToolResult> {
+        let _place = self.calls.acquire().await;
+        let mut sends = 0;
+        loop {
+            let Borrowed { generation, peer } = self.borrow().await?;
+            sends += 1;
+            let (never_left, why) = match self.send(&peer, tool, arguments.clone(), limit).await {
+                Ok(result) => return Ok(result),
+                Err(Lost::Final(error)) => return Err(error),
+                Err(Lost::Session { never_left, why }) => (never_left, why),
+            };
+            // The caller who lost a call brings the server back, for itself or for the next one.
+            let restarted = self.restart(generation).await;
+            let again = sends < MAX_SENDS && (never_left || self.may_repeat(hints));
+            match restarted {
+                Ok(()) if again => {}
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
+                outcome => return Err(self.lost_call(tool, never_left, why, outcome.err())),
+            }
+        }
+    }
+
+    fn may_repeat(&self, hints: ToolAnnotations) -> bool {
+        let read_only = hints.read_only_hint == Some(true);
+        match self.config.retry_calls {
+            RetryCalls::Never => false,
+            RetryCalls::ReadOnly => read_only,
+            RetryCalls::Idempotent => read_only || hints.idempotent_hint == Some(true),
+        }
+    }
+
+    async fn send(
+        &self,
+        peer: &Peer<RoleClient>,
+        tool: &str,
+        arguments: Map<String, Value>,
+        limit: Option<Duration>,
+    ) -> Result<ToolResult, Lost> {
+        let configured = self.config.tool_timeouts.get(tool).copied().unwrap_or(self.config.call_timeout);
+        let limit = limit.unwrap_or(configured);
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        // On a timeout the SDK tells the server to cancel; progress starts the clock anew, up to the ceiling.
+        let options = PeerRequestOptions::with_timeout(limit)
+            .reset_timeout_on_progress()
+            .with_max_total_timeout(self.config.max_call_time.max(limit));
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+        let pending = peer
+            .send_request_with_option(request, options)
+            .await
+            .map_err(|_| lost(true, "the session had ended before the call was sent"))?;
+        let mut abandoned = CancelOnDrop { peer, id: Some(pending.id.clone()) };
+        let outcome = pending.await_response().await;
+        abandoned.id = None;
+        match outcome {
+            Ok(ServerResult::CallToolResult(result)) => Ok(convert::result(result)),
+            Ok(ServerResult::InputRequiredResult(_)) => {
+                Err(self.refused(tool, 0, "it asks for input that only an interactive client can give"))
+            }
+            Ok(ServerResult::CreateTaskResult(_)) => {
+                Err(self.refused(tool, 0, "it answered with a background task, which was not asked for"))
+            }
+            Ok(_) => Err(self.refused(tool, 0, "its answer is of another kind than a tool result")),
+            Err(ServiceError::McpError(error)) => {
+                Err(self.refused(tool, i64::from(error.code.0), &error.message))
+            }
+            Err(ServiceError::Timeout { timeout }) => Err(Lost::Final(Error::CallTimeout {
+                server: self.name().clone(),
+                tool: tool.to_owned(),
+                after: timeout,
+            })),
+            Err(ServiceError::TransportSend(error)) => {
+                let written = error.error.downcast_ref::<WriteError>();
+                let never_left = written.is_some_and(|error| !error.may_have_left);
+                Err(Lost::Session { never_left, why: error.error.to_string() })
+            }
+            Err(ServiceError::TransportClosed) => Err(lost(false, "the connection ended during the call")),
+            Err(error) => Err(Lost::Session { never_left: false, why: error.to_string() }),
+        }
+    }
+
+    fn refused(&self, tool: &str, rpc_code: i64, message: &str) -> Lost {
+        let message = self.around.secrets.hide(message);
+        Lost::Final(Error::CallRefused {
+            server: self.name().clone(),
+            tool: tool.to_owned(),
+            rpc_code,
+            message,
+        })
+    }
+
+    fn lost_call(&self, tool: &str, never_left: bool, why: String, restart: Option<Error>) -> Error {
+        let outcome = if never_left { "was not run" } else { "outcome unknown, it was sent once" };
+        let mut error = self.lost(format!("was lost during `{tool}` ({outcome})"));
+        error.causes.push(why);
+        match restart {
+            None => error.causes.push("the server was restarted and is usable again".to_owned()),
+            Some(failed) => {
+                error.causes.push(failed.to_string());
+                error.causes.extend(failed.causes());
+                error.stderr_tail = failed.stderr_tail().to_vec();
+            }
+        }
+        if !never_left {
+            error.help = Some("if the tool may run twice, set `retry_calls` to \"read-only\" or \"idempotent\"".to_owned());
+        }
+        error.into()
+    }
+}
+
+fn lost(never_left: bool, why: &str) -> Lost {
+    Lost::Session { never_left, why: why.to_owned() }
+}
+
+/// Tells the server when a call is given up by dropping its future.
+struct CancelOnDrop<'a> {
+    peer: &'a Peer<RoleClient>,
+    id: Option<RequestId>,
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        let Some(id) = self.id.take() else { return };
+        // Sending awaits, and a drop must not: one poll queues it, or the queue is full and the server is
+        // spared one more message.
+        let reason = CancelledNotificationParam::new(Some(id), Some("given up by the caller".to_owned()));
+        let notification = CancelledNotification::new(reason);
+        let mut sending = Box::pin(self.peer.send_notification(notification.into()));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let _ = sending.as_mut().poll(&mut context);
+    }
+}

@@ -1,0 +1,323 @@
+//! Making a connection to one server: process or URL or memory, handshake, tool list, each phase timed.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use rmcp::{
+    model::{ClientConfig, PaginatedRequestParams, ServerPeerInfo},
+    service::{ClientLifecycleMode, Peer, RoleClient, RunningService, ServiceError, serve_directly},
+    transport::{
+        StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig,
+    },
+};
+use serde::Serialize;
+use tokio::time::timeout_at;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    convert,
+    failure::{Cause, Failure},
+    handshake::{self, Era, Refusal, client_config, negotiate},
+    transport::{Junk, LineTransport},
+};
+use crate::{
+    builtin::Builtin,
+    config::{Endpoint, HttpEndpoint, Secrets, ServerConfig},
+    error::Phase,
+    http::HttpClients,
+    process::{LineReader, LineWriter, Pipes, Process},
+    tool::Tool,
+};
+
+/// Pages of a tool list before it counts as endless.
+const MAX_PAGES: usize = 1000;
+
+/// What all connections of one manager share.
+#[derive(Clone)]
+pub(crate) struct Surroundings {
+    /// Marks every process in its environment.
+    pub(crate) marker: Arc<str>,
+    /// Hidden in everything quoted from servers.
+    pub(crate) secrets: Secrets,
+    /// For servers behind a URL.
+    pub(crate) http: HttpClients,
+}
+
+/// The time each phase of a start took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Phases {
+    /// Waiting for a start slot.
+    pub queue: Duration,
+    /// Creating the process or connection.
+    pub spawn: Duration,
+    /// From then until the first byte of an answer: the server's own boot.
+    pub first_byte: Duration,
+    /// From then until both agreed on the protocol.
+    pub handshake: Duration,
+    /// Reading all pages of the tool list.
+    pub list: Duration,
+}
+
+impl Phases {
+    /// All phases together.
+    pub fn total(&self) -> Duration {
+        self.queue + self.spawn + self.first_byte + self.handshake + self.list
+    }
+}
+
+impl Serialize for Phases {
+    /// In milliseconds.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut fields = serializer.serialize_struct("Phases", 5)?;
+        for (name, time) in [
+            ("queue", self.queue),
+            ("spawn", self.spawn),
+            ("first_byte", self.first_byte),
+            ("handshake", self.handshake),
+            ("list", self.list),
+        ] {
+            fields.serialize_field(name, &crate::task::millis(time))?;
+        }
+        fields.end()
+    }
+}
+
+/// A live connection. Dropping it kills its process.
+pub(super) struct Connection {
+    pub(super) service: RunningService<RoleClient, ClientConfig>,
+    pub(super) process: Option<Process>,
+    pub(super) junk: Option<Junk>,
+    /// The in-memory server, if it is one.
+    _builtin: Option<AbortOnDropHandle<()>>,
+    pub(super) tools: Arc<[Tool]>,
+    pub(super) era: Era,
+    pub(super) version: String,
+    pub(super) phases: Phases,
+}
+
+/// Connects to `config`, within its start limit. Everything that was begun is ended before an error returns.
+pub(super) async fn connect(
+    config: &ServerConfig,
+    around: &Surroundings,
+    known: Option<Era>,
+) -> Result<Connection, Failure> {
+    let began = Instant::now();
+    let deadline = began + config.startup_timeout;
+    match attempt(config, around, known, deadline).await {
+        // A server of the old era may leave at the sight of a question it does not know.
+        Err(failure) if known.is_none() && failure.left_at_probe => {
+            tracing::info!(server = %config.name, "left at `server/discover`; once more with `initialize`");
+            attempt(config, around, Some(Era::Legacy), deadline).await
+        }
+        outcome => outcome,
+    }
+}
+
+async fn attempt(
+    config: &ServerConfig,
+    around: &Surroundings,
+    known: Option<Era>,
+    deadline: Instant,
+) -> Result<Connection, Failure> {
+    let mut clock = Clock::new();
+    match &config.endpoint {
+        Endpoint::Stdio(spec) => {
+            let (process, pipes) = Process::spawn(spec, &around.marker, &around.secrets)
+                .map_err(|error| Failure::spawn(error.what, error.help))?;
+            clock.spawned(pipes.reader.first_byte());
+            let transport = LineTransport::new(pipes, Some(process.exit_watch()));
+            let junk = transport.junk();
+            match over_lines(transport, known, deadline, &mut clock).await {
+                Ok(agreed) => Ok(clock.connection(agreed, Some(process), Some(junk), None)),
+                Err((phase, cause)) => Err(Failure::of_process(process, junk, phase, cause, config).await),
+            }
+        }
+        Endpoint::Builtin { name, args, base } => {
+            let builtin = Builtin::parse(name, args, base).map_err(|why| Failure::spawn(why, None))?;
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
+            let task = AbortOnDropHandle::new(tokio::spawn(builtin.serve(theirs)));
+            let (read, write) = tokio::io::split(ours);
+            let pipes = Pipes { reader: LineReader::new(read), writer: LineWriter::new(write) };
+            clock.spawned(pipes.reader.first_byte());
+            let transport = LineTransport::new(pipes, None);
+            match over_lines(transport, known, deadline, &mut clock).await {
+                Ok(agreed) => Ok(clock.connection(agreed, None, None, Some(task))),
+                Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
+            }
+        }
+        Endpoint::Http(endpoint) => {
+            clock.spawned(Arc::default());
+            match over_http(endpoint, around, known, deadline, &mut clock).await {
+                Ok(agreed) => Ok(clock.connection(agreed, None, None, None)),
+                Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
+            }
+        }
+    }
+}
+
+type Service = RunningService<RoleClient, ClientConfig>;
+type Agreed = (Service, Vec<Tool>);
+type Broken = (Phase, Cause);
+
+async fn over_lines(
+    mut transport: LineTransport,
+    known: Option<Era>,
+    deadline: Instant,
+    clock: &mut Clock,
+) -> Result<Agreed, Broken> {
+    let info = timeout_at(deadline.into(), negotiate(&mut transport, known))
+        .await
+        .map_err(|_| (clock.waiting_for(), Cause::Timeout))?
+        .map_err(|refusal| match refusal {
+            Refusal::Closed => (Phase::Handshake, Cause::Closed),
+            Refusal::Refused(why) => (Phase::Handshake, Cause::Protocol(why)),
+        })?;
+    clock.agreed();
+    let service = serve_directly(client_config(), transport, Some(info));
+    listed(service, deadline, clock).await
+}
+
+async fn over_http(
+    endpoint: &HttpEndpoint,
+    around: &Surroundings,
+    known: Option<Era>,
+    deadline: Instant,
+    clock: &mut Clock,
+) -> Result<Agreed, Broken> {
+    let connecting = async {
+        if known != Some(Era::Legacy) {
+            let modern = vec![rmcp::model::ProtocolVersion::LATEST];
+            let discover = ClientLifecycleMode::Discover { preferred_versions: modern };
+            match http_service(endpoint, around, discover).await {
+                Ok(service) => return Ok(service),
+                Err(Cause::Protocol(why)) => tracing::debug!(%why, "not of the new era"),
+                Err(cause) => return Err(cause),
+            }
+        }
+        http_service(endpoint, around, ClientLifecycleMode::Initialize).await
+    };
+    let service = timeout_at(deadline.into(), connecting)
+        .await
+        .map_err(|_| (Phase::FirstByte, Cause::Timeout))?
+        .map_err(|cause| (Phase::Handshake, cause))?;
+    clock.agreed();
+    listed(service, deadline, clock).await
+}
+
+async fn http_service(
+    endpoint: &HttpEndpoint,
+    around: &Surroundings,
+    lifecycle: ClientLifecycleMode,
+) -> Result<Service, Cause> {
+    let headers = convert::headers(&endpoint.headers).map_err(Cause::Protocol)?;
+    let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str()).custom_headers(headers);
+    let client = around.http.tools_for(&endpoint.url);
+    let transport = StreamableHttpClientTransport::with_client(client, config);
+    rmcp::service::serve_client_with_lifecycle(client_config(), transport, lifecycle)
+        .await
+        .map_err(|error| convert::http_cause(&error, &endpoint.url))
+}
+
+async fn listed(service: Service, deadline: Instant, clock: &mut Clock) -> Result<Agreed, Broken> {
+    let fail = |cause| (Phase::List, cause);
+    let has_tools = service.peer_info().is_none_or(|info: Arc<ServerPeerInfo>| info.capabilities.tools.is_some());
+    let tools = if has_tools {
+        timeout_at(deadline.into(), all_tools(service.peer()))
+            .await
+            .map_err(|_| fail(Cause::Timeout))?
+            .map_err(fail)?
+    } else {
+        Vec::new()
+    };
+    clock.listed();
+    Ok((service, tools))
+}
+
+/// All pages. A cursor that comes back, or too many pages, is an error and not an endless loop.
+async fn all_tools(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, Cause> {
+    let mut tools = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    let mut cursor = None;
+    for _ in 0..MAX_PAGES {
+        let params = PaginatedRequestParams::default().with_cursor(cursor);
+        let page = peer.list_tools(Some(params)).await.map_err(|error| match error {
+            ServiceError::TransportClosed | ServiceError::TransportSend(_) => Cause::Closed,
+            error => Cause::Protocol(format!("`tools/list` failed: {error}")),
+        })?;
+        tools.extend(page.tools.into_iter().map(convert::tool));
+        match page.next_cursor.filter(|next| !next.is_empty()) {
+            None => return Ok(tools),
+            Some(next) if !seen.insert(next.clone()) => {
+                return Err(Cause::Protocol(format!("`tools/list` gave the cursor {next:?} twice")));
+            }
+            next => cursor = next,
+        }
+    }
+    Err(Cause::Protocol(format!("`tools/list` has more than {MAX_PAGES} pages")))
+}
+
+/// Marks the end of each phase.
+struct Clock {
+    began: Instant,
+    spawned: Instant,
+    first_byte: Arc<OnceLock<Instant>>,
+    agreed: Instant,
+    listed: Instant,
+}
+
+impl Clock {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { began: now, spawned: now, first_byte: Arc::default(), agreed: now, listed: now }
+    }
+
+    fn spawned(&mut self, first_byte: Arc<OnceLock<Instant>>) {
+        self.spawned = Instant::now();
+        self.first_byte = first_byte;
+    }
+
+    fn waiting_for(&self) -> Phase {
+        if self.first_byte.get().is_some() { Phase::Handshake } else { Phase::FirstByte }
+    }
+
+    fn agreed(&mut self) {
+        self.agreed = Instant::now();
+        // Over HTTP no byte is seen by itself: the wait for the answer is the server's.
+        let _ = self.first_byte.set(self.agreed);
+    }
+
+    fn listed(&mut self) {
+        self.listed = Instant::now();
+    }
+
+    fn connection(
+        &self,
+        (service, tools): Agreed,
+        process: Option<Process>,
+        junk: Option<Junk>,
+        builtin: Option<AbortOnDropHandle<()>>,
+    ) -> Connection {
+        let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
+        let version = service.peer_info().map_or_else(Default::default, |info| info.protocol_version.clone());
+        Connection {
+            process,
+            junk,
+            _builtin: builtin,
+            tools: tools.into(),
+            era: handshake::era_of(&version),
+            version: version.to_string(),
+            phases: Phases {
+                queue: Duration::ZERO,
+                spawn: self.spawned.duration_since(self.began),
+                first_byte: first_byte.saturating_duration_since(self.spawned),
+                handshake: self.agreed.saturating_duration_since(first_byte),
+                list: self.listed.duration_since(self.agreed),
+            },
+            service,
+        }
+    }
+}

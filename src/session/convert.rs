@@ -1,0 +1,97 @@
+//! The SDK's types to ours, in one place.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    error::Error as StdError,
+};
+
+use reqwest::header::{HeaderName, HeaderValue};
+use rmcp::{model, service::ClientInitializeError};
+
+use super::failure::Cause;
+use crate::tool::{Tool, ToolAnnotations, ToolResult};
+
+/// A tool as the server describes it.
+pub(super) fn tool(tool: model::Tool) -> Tool {
+    let description = tool.description.as_deref().unwrap_or_default();
+    let mut ours = Tool::new(tool.name.as_ref(), description, serde_json::Map::new());
+    ours.input_schema = tool.input_schema;
+    ours.output_schema = tool.output_schema;
+    if let Some(hints) = tool.annotations {
+        ours.annotations = ToolAnnotations {
+            read_only_hint: hints.read_only_hint,
+            destructive_hint: hints.destructive_hint,
+            idempotent_hint: hints.idempotent_hint,
+            open_world_hint: hints.open_world_hint,
+        };
+    }
+    ours
+}
+
+/// A complete result.
+pub(super) fn result(result: model::CallToolResult) -> ToolResult {
+    let content = result.content.iter().map(|block| serde_json::to_value(block).unwrap_or_default());
+    ToolResult::new(content.collect(), result.structured_content, result.is_error.unwrap_or(false))
+}
+
+/// Configured headers, checked.
+pub(super) fn headers(headers: &BTreeMap<String, String>) -> Result<HashMap<HeaderName, HeaderValue>, String> {
+    headers
+        .iter()
+        .map(|(name, value)| {
+            let header = HeaderName::try_from(name).map_err(|_| format!("`{name}` is not a header name"))?;
+            let mut value =
+                HeaderValue::try_from(value).map_err(|_| format!("the value of header `{name}` is not legal"))?;
+            value.set_sensitive(true);
+            Ok((header, value))
+        })
+        .collect()
+}
+
+/// Why a server behind a URL could not be talked to: the whole chain of causes, without type names.
+pub(super) fn http_cause(error: &ClientInitializeError, url: &str) -> Cause {
+    let mut unreachable = false;
+    let mut words: Vec<String> = Vec::new();
+    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(link) = next {
+        if let Some(http) = link.downcast_ref::<reqwest::Error>() {
+            unreachable |= http.is_connect() || http.is_timeout();
+        }
+        let text = without_types(&link.to_string());
+        if !words.iter().any(|word| word.contains(&text)) {
+            words.push(text);
+        }
+        next = link.source();
+    }
+    if error.is_authorization_required() {
+        return Cause::Unreachable(format!("{url} asks for authorization: set `headers`"));
+    }
+    let why = words.join(": ");
+    if unreachable { Cause::Unreachable(why) } else { Cause::Protocol(why) }
+}
+
+/// Leaves out `[some::rust::Type<..>]`, which the SDK puts into its messages.
+fn without_types(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut depth = 0_usize;
+    for character in text.chars() {
+        match character {
+            '[' => depth += 1,
+            ']' if depth > 0 => depth -= 1,
+            _ if depth == 0 => kept.push(character),
+            _ => {}
+        }
+    }
+    kept.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn type_names_are_left_out() {
+        let text = "Send message error Transport [rmcp::transport::Worker<a::B>] error: refused";
+        assert_eq!(without_types(text), "Send message error Transport error: refused");
+    }
+}

@@ -1,0 +1,161 @@
+//! Turns "connection closed" into what a person needs: which phase, exit status, last words, what to do.
+
+use std::time::Duration;
+
+use super::transport::Junk;
+use crate::{
+    config::{ServerConfig, StopGrace},
+    error::{ErrorCode, Phase, ServerError},
+    process::{Process, describe},
+    tool::ServerName,
+};
+
+/// How long a closed stream may be ahead of the exit of its process.
+const EXIT_LAG: Duration = Duration::from_millis(500);
+/// How long the last words on stderr may lag behind the exit.
+const STDERR_LAG: Duration = Duration::from_millis(200);
+/// Ladder for a process that never became a session: nothing in it is worth a long wait.
+const FAILED_START: StopGrace =
+    StopGrace { eof: Duration::from_millis(100), term: Duration::from_millis(200) };
+
+/// What stood in the way, before it is told.
+#[derive(Debug)]
+pub(super) enum Cause {
+    /// The limit ran out.
+    Timeout,
+    /// The stream ended.
+    Closed,
+    /// The server broke the protocol or refused it.
+    Protocol(String),
+    /// A URL that nothing answers.
+    Unreachable(String),
+}
+
+/// A start that failed, without the server's name yet.
+#[derive(Debug)]
+pub(super) struct Failure {
+    phase: Phase,
+    code: ErrorCode,
+    what: String,
+    causes: Vec<String>,
+    stderr_tail: Vec<String>,
+    help: Option<String>,
+    /// The process read `server/discover` and left: worth one more try in the old way.
+    pub(super) left_at_probe: bool,
+}
+
+impl Failure {
+    fn new(phase: Phase, code: ErrorCode, what: String) -> Self {
+        Self { phase, code, what, causes: vec![], stderr_tail: vec![], help: None, left_at_probe: false }
+    }
+
+    /// Nothing was started.
+    pub(super) fn spawn(what: String, help: Option<String>) -> Self {
+        let failure = Self::new(Phase::Spawn, ErrorCode::SpawnFailed, "could not be started".to_owned());
+        Self { causes: vec![what], help, ..failure }
+    }
+
+    /// A server without a process: behind a URL, or in memory.
+    pub(super) fn without_process(phase: Phase, cause: Cause, config: &ServerConfig) -> Self {
+        match cause {
+            Cause::Timeout => Self::timeout(phase, config),
+            Cause::Closed => Self::new(phase, ErrorCode::ProtocolMismatch, "closed the connection".to_owned()),
+            Cause::Protocol(why) => Self::protocol(phase, why),
+            Cause::Unreachable(why) => Self {
+                causes: vec![why],
+                help: Some("check `url`, and that the server runs".to_owned()),
+                ..Self::new(phase, ErrorCode::SpawnFailed, "cannot be reached".to_owned())
+            },
+        }
+    }
+
+    /// A process that is still ours: looks at it, then ends it.
+    pub(super) async fn of_process(
+        process: Process,
+        junk: Junk,
+        phase: Phase,
+        cause: Cause,
+        config: &ServerConfig,
+    ) -> Self {
+        let exited = matches!(cause, Cause::Closed) && process.exit_watch().within(EXIT_LAG).await;
+        let age = process.age();
+        let read_all = process.unread_input() == Some(0);
+        let status = process.exit_watch().status();
+        if exited {
+            process.stderr().settled(STDERR_LAG).await;
+        }
+        let mut failure = match cause {
+            Cause::Timeout => Self::timeout(phase, config),
+            Cause::Protocol(why) => Self::protocol(phase, why),
+            Cause::Closed | Cause::Unreachable(_) if exited => {
+                let how = status.map_or_else(|| "ended".to_owned(), describe);
+                Self::new(phase, ErrorCode::ServerExited, format!("{how} after {}", seconds(age)))
+            }
+            Cause::Closed | Cause::Unreachable(_) => {
+                Self::new(phase, ErrorCode::ProtocolMismatch, "closed its stdout but went on running".to_owned())
+            }
+        };
+        failure.left_at_probe = exited && read_all && phase == Phase::Handshake;
+        let junk = junk.lines();
+        if let Some(line) = junk.first() {
+            if failure.code != ErrorCode::ServerExited {
+                failure.code = ErrorCode::StdoutGarbage;
+                failure.help = Some("a server must log to stderr: stdout belongs to the protocol".to_owned());
+            }
+            failure.causes.push(format!("it wrote to stdout what is not a message: {line:?}"));
+        }
+        failure.stderr_tail = process.stderr().lines();
+        if failure.help.is_none() {
+            failure.help = hint(&failure.stderr_tail);
+        }
+        process.stop(FAILED_START).await;
+        failure
+    }
+
+    fn timeout(phase: Phase, config: &ServerConfig) -> Self {
+        let limit = humantime::format_duration(config.startup_timeout);
+        let waiting = match phase {
+            Phase::FirstByte => "it has not answered a single byte",
+            Phase::Handshake => "it has not agreed on a protocol",
+            _ => "its tool list is not complete",
+        };
+        Self {
+            causes: vec![waiting.to_owned()],
+            help: Some("a first start that downloads needs more: raise `startup_timeout`".to_owned()),
+            ..Self::new(phase, ErrorCode::StartupTimeout, format!("was not ready within {limit}"))
+        }
+    }
+
+    fn protocol(phase: Phase, why: String) -> Self {
+        Self {
+            causes: vec![why],
+            ..Self::new(phase, ErrorCode::ProtocolMismatch, "broke the protocol".to_owned())
+        }
+    }
+
+    /// With the server's name.
+    pub(super) fn named(self, server: ServerName) -> ServerError {
+        let mut error = ServerError::new(server, self.phase, self.code, self.what);
+        error.causes = self.causes;
+        error.stderr_tail = self.stderr_tail;
+        error.help = self.help;
+        error
+    }
+}
+
+/// A duration as people read it: `0.72s`.
+pub(super) fn seconds(time: Duration) -> String {
+    format!("{:.2}s", time.as_secs_f64())
+}
+
+/// What the last words usually mean.
+fn hint(stderr: &[String]) -> Option<String> {
+    let said = |text: &str| stderr.iter().any(|line| line.contains(text));
+    if said("ModuleNotFoundError") || said("Cannot find module") || said("ERR_MODULE_NOT_FOUND") {
+        return Some("a dependency of the server is missing or of another version: install it anew".to_owned());
+    }
+    if said("EACCES") || said("Permission denied") {
+        return Some("the server may not read or write something: check its arguments and `cwd`".to_owned());
+    }
+    None
+}
