@@ -9,11 +9,25 @@ use indexmap::IndexMap;
 
 use crate::{error::Error, retry::RetryPolicy, tool::ServerName};
 
+mod dotenv;
 mod env;
+mod import;
+mod load;
+mod node;
+mod origin;
+mod raw;
 mod secrets;
+mod section;
 mod server;
+mod validate;
+mod vars;
+
+#[cfg(test)]
+mod tests;
 
 pub use env::{Env, INHERITED};
+pub use import::import_toml;
+pub use raw::BUILTINS;
 pub use secrets::Secrets;
 pub use server::*;
 
