@@ -23,6 +23,8 @@ mod validate;
 mod vars;
 
 #[cfg(test)]
+mod example;
+#[cfg(test)]
 mod tests;
 
 pub use env::{Env, INHERITED};
