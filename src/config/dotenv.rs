@@ -1,0 +1,95 @@
+//! The lines of an `env_file`: `KEY=VALUE`, comments, quotes and `export`. Nothing in it is expanded, so a
+//! password may hold any character.
+
+use std::collections::BTreeMap;
+
+/// Reads a file's text; the error is the line and what is wrong with it.
+pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, (usize, String)> {
+    let mut vars = BTreeMap::new();
+    for (number, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let line = line.strip_prefix("export ").unwrap_or(line);
+        let fault = |what: &str| (number + 1, what.to_owned());
+        let (name, value) = line.split_once('=').ok_or_else(|| fault("expected KEY=VALUE"))?;
+        let name = name.trim();
+        if !is_name(name) {
+            return Err(fault("not the name of a variable before `=`"));
+        }
+        vars.insert(name.to_owned(), value_of(value.trim()).map_err(fault)?);
+    }
+    Ok(vars)
+}
+
+/// Whether `name` can name a variable: letters, digits and `_`, not starting with a digit.
+pub(super) fn is_name(name: &str) -> bool {
+    name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && !name.is_empty()
+}
+
+fn value_of(written: &str) -> Result<String, &'static str> {
+    let Some(quote) = written.chars().next().filter(|c| matches!(c, '"' | '\'')) else {
+        // Without quotes a `#` after a space starts a comment.
+        let end = written.find(" #").or_else(|| written.find("\t#")).unwrap_or(written.len());
+        let bare = if written.starts_with('#') { "" } else { &written[..end] };
+        return Ok(bare.trim_end().to_owned());
+    };
+    let mut value = String::new();
+    let mut rest = written[1..].chars();
+    loop {
+        match rest.next() {
+            None => return Err("a quote is not closed"),
+            Some(c) if c == quote => break,
+            // Escapes count in double quotes only, as in a shell.
+            Some('\\') if quote == '"' => match rest.next() {
+                Some('n') => value.push('\n'),
+                Some('r') => value.push('\r'),
+                Some('t') => value.push('\t'),
+                Some(c @ ('"' | '\\' | '$')) => value.push(c),
+                Some(c) => value.extend(['\\', c]),
+                None => return Err("a quote is not closed"),
+            },
+            Some(c) => value.push(c),
+        }
+    }
+    let after = rest.as_str().trim_start();
+    if after.is_empty() || after.starts_with('#') { Ok(value) } else { Err("text after the closing quote") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_written() {
+        let text = "# c\n\nA=1\nexport B = two words # c\nC=\"a \\\"q\\\"\\n# no\" # c\nD='raw \\n $X'\nE=\nF=a#b\nG= #c\n";
+        let vars = parse(text).unwrap();
+        let expected = [
+            ("A", "1"),
+            ("B", "two words"),
+            ("C", "a \"q\"\n# no"),
+            ("D", "raw \\n $X"),
+            ("E", ""),
+            ("F", "a#b"),
+            ("G", ""),
+        ];
+        let expected: BTreeMap<_, _> =
+            expected.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        assert_eq!(vars, expected);
+    }
+
+    #[test]
+    fn bad_lines_are_named() {
+        for (text, line, what) in [
+            ("A=1\nnothing", 2, "expected KEY=VALUE"),
+            ("1A=x", 1, "not the name of a variable before `=`"),
+            ("A='x", 1, "a quote is not closed"),
+            ("A=\"x\" y", 1, "text after the closing quote"),
+        ] {
+            assert_eq!(parse(text), Err((line, what.to_owned())), "{text}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The environment as a value: variables and the current folder. Nothing else in the library looks at the
+//! process's own, so a test or an embedder can hand in any other.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use globset::{Glob, GlobMatcher};
+
+/// Names of the variables that a child process inherits unless `inherit_env` says otherwise.
+///
+/// They say where things are and how to print, never who somebody is: no tokens, and no proxies either, since
+/// the address of a proxy may hold a password.
+pub const INHERITED: &[&str] = &[
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "TERM",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "TZ",
+    "TMPDIR",
+    "XDG_*",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+];
+
+/// Variables and the current folder.
+#[derive(Clone, Default)]
+pub struct Env {
+    folder: PathBuf,
+    vars: BTreeMap<String, String>,
+}
+
+impl Env {
+    /// The environment of this process. Variables that are not UTF-8 are left out.
+    pub fn process() -> Self {
+        let vars = std::env::vars_os();
+        let text =
+            vars.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        Self { folder, vars: text.collect() }
+    }
+
+    /// An environment made up. `folder` should be absolute.
+    pub fn new<N: Into<String>, V: Into<String>>(
+        folder: impl Into<PathBuf>,
+        vars: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let vars = vars.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Self { folder: folder.into(), vars }
+    }
+
+    /// The value of a variable, if it is set.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.vars.get(name).map(String::as_str)
+    }
+
+    /// The current folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The variables that a child process inherits by default, see [`INHERITED`].
+    pub fn inherited(&self) -> BTreeMap<String, String> {
+        self.matching(&Names::inherited())
+    }
+
+    pub(super) fn matching(&self, names: &Names) -> BTreeMap<String, String> {
+        let chosen = self.vars.iter().filter(|(name, _)| names.contain(name));
+        chosen.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// A folder named by a variable; unset, empty and relative ones do not count.
+    pub(super) fn folder_of(&self, variable: &str) -> Option<PathBuf> {
+        self.get(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+    }
+
+    /// `path` made absolute: from the home folder after `~/`, else from `base`.
+    pub(super) fn resolve(&self, base: &Path, path: &str) -> PathBuf {
+        let home = || path.strip_prefix("~/").and_then(|rest| Some(self.folder_of("HOME")?.join(rest)));
+        let joined = home().unwrap_or_else(|| self.folder.join(base).join(path));
+        // Only `.` goes: `..` may cross a symbolic link and stays as written.
+        joined.components().collect()
+    }
+}
+
+impl fmt::Debug for Env {
+    /// Values may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Env").field("folder", &self.folder).field("vars", &self.vars.len()).finish()
+    }
+}
+
+/// A set of variable names, as glob patterns.
+#[derive(Clone, Debug)]
+pub(super) struct Names(Vec<GlobMatcher>);
+
+impl Names {
+    pub(super) fn new(patterns: Vec<GlobMatcher>) -> Self {
+        Self(patterns)
+    }
+
+    pub(super) fn inherited() -> Self {
+        Self(
+            INHERITED
+                .iter()
+                .filter_map(|name| Glob::new(name).ok())
+                .map(|glob| glob.compile_matcher())
+                .collect(),
+        )
+    }
+
+    pub(super) fn and(&self, more: &[GlobMatcher]) -> Self {
+        Self(self.0.iter().chain(more).cloned().collect())
+    }
+
+    pub(super) fn contain(&self, name: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.is_match(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_inherit_names_of_places_and_never_keys() {
+        let vars = [("PATH", "/bin"), ("LC_TIME", "C"), ("OPENAI_API_KEY", "k"), ("HTTPS_PROXY", "p")];
+        let env = Env::new("/w", vars);
+        let inherited: Vec<String> = env.inherited().into_keys().collect();
+        assert_eq!(inherited, ["LC_TIME", "PATH"]);
+        assert_eq!(Names::inherited().0.len(), INHERITED.len(), "every pattern is legal");
+        assert_eq!(format!("{env:?}"), r#"Env { folder: "/w", vars: 4 }"#);
+    }
+
+    #[test]
+    fn paths_start_at_their_base_or_at_home() {
+        let env = Env::new("/w", [("HOME", "/home/me")]);
+        for (base, path, expected) in [
+            ("/p", "./bin/server", "/p/bin/server"),
+            ("/p", "../x", "/p/../x"),
+            ("sub", "x", "/w/sub/x"),
+            ("/p", "/abs", "/abs"),
+            ("/p", "~/x", "/home/me/x"),
+            ("/p", "~other/x", "/p/~other/x"),
+        ] {
+            assert_eq!(env.resolve(Path::new(base), path), Path::new(expected), "{base} {path}");
+        }
+    }
+}

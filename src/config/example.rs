@@ -1,0 +1,85 @@
+//! Tests of the documented example, `servers.toml` at the root of the repository.
+
+use std::{fs, path::Path};
+
+use super::{
+    Config, Env, INHERITED,
+    node::{self, Node, Value},
+    origin::Origin,
+    raw::TABLES,
+};
+use crate::tool::ServerName;
+
+const EXAMPLE: &str = include_str!("../../servers.toml");
+
+/// The example with its commented-out keys put in: lines that start with `#` and no space.
+fn uncommented() -> String {
+    let line = |line: &'static str| match line.strip_prefix('#') {
+        Some(rest) if !rest.is_empty() && !rest.starts_with(' ') => rest,
+        _ => line,
+    };
+    EXAMPLE.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn it_runs_on_a_fresh_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let env = Env::new(folder.path(), [("PATH", "/bin")]);
+    let config = Config::parse(EXAMPLE, Some(Path::new("servers.toml")), folder.path(), &env).unwrap();
+    let names: Vec<&str> = config.servers.keys().map(ServerName::as_str).collect();
+    assert_eq!(names, ["time", "files", "calc"]);
+    assert!(config.servers.values().all(|entry| entry.server.is_ok()));
+    assert!(config.llm.is_none() && config.notes.is_empty());
+}
+
+#[test]
+fn what_it_shows_as_default_is_the_default() {
+    let env = Env::new("/w", [("PATH", "/bin"), ("LC_ALL", "C")]);
+    let example = Config::parse(EXAMPLE, None, Path::new("/w"), &env).unwrap();
+    let servers = "[servers]\ntime.builtin = 'time'\nfiles = { builtin = 'files', args = ['.'] }\ncalc.builtin = 'calc'";
+    let bare = Config::parse(servers, None, Path::new("/w"), &env).unwrap();
+    assert_eq!(format!("{example:?}"), format!("{bare:?}"));
+    let root = node::toml(EXAMPLE, &Origin::default()).unwrap();
+    let listed = root.get("defaults").unwrap().get("inherit_env").unwrap().to_json().unwrap();
+    assert_eq!(listed, serde_json::json!(INHERITED));
+}
+
+#[test]
+fn its_commented_parts_are_right_too() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(".env"), "A=b").unwrap();
+    fs::write(folder.path().join(".mcp.json"), r#"{"mcpServers": {"more": {"command": "x"}}}"#).unwrap();
+    let env = Env::new(folder.path(), [("SEARCH_API_KEY", "k"), ("REMOTE_TOKEN", "t")]);
+    let config = Config::parse(&uncommented(), None, folder.path(), &env).unwrap();
+    let names: Vec<&str> = config.servers.keys().map(ServerName::as_str).collect();
+    assert_eq!(names, ["time", "files", "calc", "search", "remote", "more"]);
+    assert!(config.servers.values().all(|entry| entry.server.is_ok()));
+    assert!(config.llm.unwrap().is_ok());
+}
+
+#[test]
+fn every_key_occurs() {
+    let root = node::toml(&uncommented(), &Origin::default()).unwrap();
+    let mut missing = Vec::new();
+    for (path, keys) in TABLES {
+        let tables = tables(&root, path);
+        for key in *keys {
+            if !tables.iter().any(|table| table.get(key).is_some()) {
+                missing.push(format!("{path}.{key}"));
+            }
+        }
+    }
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+fn tables<'a>(root: &'a Node, path: &str) -> Vec<&'a Node> {
+    let mut found = vec![root];
+    for step in path.split('.').filter(|step| !step.is_empty()) {
+        let below = |table: &'a Node| match (step, &table.value) {
+            ("*", Value::Table(entries)) => entries.iter().map(|entry| &entry.node).collect::<Vec<_>>(),
+            _ => table.get(step).into_iter().collect(),
+        };
+        found = found.into_iter().flat_map(below).collect();
+    }
+    found
+}

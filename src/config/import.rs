@@ -1,0 +1,148 @@
+//! Servers from the configuration files of other tools, translated into the keys of `servers.toml`.
+//!
+//! A broken file is an error, a broken server in it an error of that server, and what has no counterpart here
+//! is a note. Nothing is ever written back.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    env::Env,
+    node::{self, Node, Value},
+    origin::Origin,
+    raw::{self, RawServer},
+};
+use crate::{
+    error::{Error, Result, nearest},
+    tool::ServerName,
+};
+
+mod codex;
+mod json;
+mod translate;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use write::import_toml;
+
+/// Tools whose files are found by name.
+const TOOLS: [&str; 2] = ["codex", "claude-desktop"];
+
+/// Folders that tools keep inside a project.
+const FOLDERS: [&str; 6] = [".vscode", ".cursor", ".codex", ".gemini", ".roo", ".kiro"];
+
+/// Where an `import` entry leads.
+pub(super) enum Found {
+    /// A file that exists.
+    File(Origin),
+    /// A named tool without a file here: a note, since one configuration serves many machines.
+    Absent(String),
+}
+
+/// One server of a foreign file.
+#[derive(Debug)]
+pub(super) struct Foreign {
+    pub(super) name: ServerName,
+    /// Its dotted path in its own file.
+    key: String,
+    line: usize,
+    /// The table in the keys of `servers.toml`, or why there is none.
+    table: Result<Node>,
+}
+
+impl Foreign {
+    pub(super) fn required(&self) -> bool {
+        let required = self.table.as_ref().ok().and_then(|table| table.get("required"));
+        required.is_some_and(|required| required.value == Value::Bool(true))
+    }
+
+    /// The server, checked like a local one.
+    pub(super) fn read(self, origin: &Origin) -> Result<RawServer> {
+        raw::read_server(origin, &self.key, self.line, self.name.as_str(), &self.table?)
+    }
+}
+
+/// Finds the file of an `import` entry; the error is a message and a help. Relative paths start from `base`.
+pub(super) fn find(source: &str, base: &Path, env: &Env) -> Result<Found, (String, String)> {
+    if TOOLS.contains(&source) {
+        let places = places(source, env);
+        let Some(file) = places.iter().find(|file| file.is_file()) else {
+            let places: Vec<String> = places.iter().map(|file| file.display().to_string()).collect();
+            return Ok(Found::Absent(format!(
+                "{source}: nothing to import, there is no {}",
+                places.join(" or ")
+            )));
+        };
+        // Such a file belongs to a person, not to a project: its servers run where the importing file lies.
+        return Ok(Found::File(Origin::of(file, base.to_owned(), env.folder())));
+    }
+    let file = env.resolve(base, source);
+    if !file.is_file() {
+        let help = match nearest(source, TOOLS).filter(|_| !source.contains('/')) {
+            Some(tool) => format!("did you mean \"{tool}\"?"),
+            None => format!("give a file, or one of: {}", TOOLS.join(", ")),
+        };
+        return Err((format!("there is no file {}", file.display()), help));
+    }
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    // `.vscode/mcp.json` and its like speak of the folder around them.
+    let inside = folder.file_name().is_some_and(|name| FOLDERS.iter().any(|folder| name == *folder));
+    let folder = if inside { folder.parent().unwrap_or(folder) } else { folder }.to_owned();
+    Ok(Found::File(Origin::of(&file, folder, env.folder())))
+}
+
+fn places(tool: &str, env: &Env) -> Vec<PathBuf> {
+    let home = env.folder_of("HOME").unwrap_or_default();
+    let config = env.folder_of("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
+    if tool == "codex" {
+        return vec![env.folder_of("CODEX_HOME").unwrap_or_else(|| home.join(".codex")).join("config.toml")];
+    }
+    // macOS, then Linux.
+    let file = Path::new("Claude/claude_desktop_config.json");
+    vec![home.join("Library/Application Support").join(file), config.join(file)]
+}
+
+/// Reads a foreign file; the format follows from its name and content.
+pub(super) fn read(origin: &Origin, notes: &mut Vec<String>) -> Result<Vec<Foreign>> {
+    let file = origin.file.as_deref().unwrap_or(Path::new(""));
+    let text = fs::read_to_string(file)
+        .map_err(|error| Error::io(format!("cannot read the imported file {}", file.display()), error))?;
+    let before = notes.len();
+    let servers = if file.extension().is_some_and(|extension| extension == "toml") {
+        codex::servers(&node::toml(&text, origin)?, origin, notes)
+    } else {
+        json::servers(&node::json(&text, origin)?, origin, notes)
+    };
+    if servers.is_empty() && notes.len() == before {
+        let tables = "`mcpServers`, `servers` (JSON) or `mcp_servers` (TOML)";
+        notes.push(format!("{}: no servers found in {tables}", origin.name()));
+    }
+    Ok(servers)
+}
+
+/// A legal name for a server called `name` in its own file, unlike those in `others`.
+fn legal_name(
+    name: &str,
+    others: &[Foreign],
+    origin: &Origin,
+    notes: &mut Vec<String>,
+) -> Option<ServerName> {
+    let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.') { c } else { '-' };
+    let stem: String = name.trim().chars().map(legal).take(60).collect();
+    let stem = if stem.is_empty() { "server".to_owned() } else { stem };
+    let mut candidates = std::iter::once(stem.clone()).chain((2..).map(|number| format!("{stem}-{number}")));
+    let chosen = match ServerName::new(name) {
+        Ok(name) if others.iter().all(|other| other.name != name) => Some(name),
+        _ => candidates
+            .find(|candidate| others.iter().all(|other| other.name.as_str() != candidate))
+            .and_then(|candidate| ServerName::new(&candidate).ok()),
+    };
+    if let Some(chosen) = chosen.as_ref().filter(|chosen| chosen.as_str() != name) {
+        notes.push(format!("{}: `{name}` is called `{chosen}` here", origin.name()));
+    }
+    chosen
+}

@@ -1,0 +1,121 @@
+//! JSON files of editors and assistants: `mcpServers` (Claude Code and Desktop, Cursor and others) and
+//! `servers` with `inputs` (VS Code).
+
+use std::time::Duration;
+
+use super::{
+    Foreign, legal_name,
+    translate::{Table, strings},
+};
+use crate::{
+    config::{
+        node::{Entry, Node, Value},
+        origin::Origin,
+        vars::input_variable,
+    },
+    error::Result,
+};
+
+pub(super) fn servers(root: &Node, origin: &Origin, notes: &mut Vec<String>) -> Vec<Foreign> {
+    let inputs = Inputs(match root.get("inputs").map(|inputs| &inputs.value) {
+        Some(Value::List(inputs)) => inputs,
+        _ => &[],
+    });
+    let mut servers = Vec::new();
+    for table in ["mcpServers", "servers"] {
+        for entry in root.get(table).map_or(&[][..], Node::entries) {
+            let Some(name) = legal_name(&entry.key, &servers, origin, notes) else { continue };
+            let key = format!("{table}.{}", entry.key);
+            let table = translate(entry, &key, Table::new(origin, &name, notes), &inputs);
+            servers.push(Foreign { name, key, line: entry.line, table });
+        }
+    }
+    servers
+}
+
+fn translate(server: &Entry, key: &str, mut table: Table<'_>, inputs: &Inputs<'_>) -> Result<Node> {
+    if !matches!(server.node.value, Value::Table(_)) {
+        return Err(table.error(server.line, key.to_owned(), "expected an object", "look at the file"));
+    }
+    let folder = table.origin.folder.clone();
+    let base = folder.file_name().unwrap_or_default().to_string_lossy();
+    let adopt = |node: &Node| strings(node, &|text| adopt(text, inputs, &base));
+    for entry in server.node.entries() {
+        let node = &entry.node;
+        match entry.key.as_str() {
+            _ if node.value == Value::Null => {}
+            "command" | "args" | "env" | "cwd" | "url" | "headers" => table.put(&entry.key, adopt(node)),
+            "serverUrl" | "httpUrl" => table.put("url", adopt(node)),
+            "envFile" => table.put("env_file", adopt(node)),
+            "type" | "transport" => transport(entry, key, &table)?,
+            "disabled" | "enabled" => match node.value {
+                Value::Bool(flag) => {
+                    let enabled = Value::Bool(flag == (entry.key == "enabled"));
+                    table.put("enabled", Node { line: entry.line, value: enabled });
+                }
+                _ => table.not_understood(entry),
+            },
+            "timeout" => table.put_duration("call_timeout", entry, Duration::from_millis(1)),
+            "includeTools" => table.put_tools("allow", entry),
+            "excludeTools" | "disabledTools" => table.put_tools("deny", entry),
+            _ => table.not_understood(entry),
+        }
+    }
+    Ok(table.finish(server.line))
+}
+
+fn transport(entry: &Entry, key: &str, table: &Table<'_>) -> Result<()> {
+    let fail = |message: &str, help: &str| {
+        Err(table.error(entry.line, format!("{key}.{}", entry.key), message, help))
+    };
+    match entry.node.as_text() {
+        Some("stdio" | "http" | "streamable-http" | "streamableHttp" | "streamable_http") => Ok(()),
+        Some("sse") => fail(
+            "the deprecated SSE transport is not supported",
+            "use the server's streamable HTTP address, which often ends in /mcp, with \"type\": \"http\"",
+        ),
+        _ => fail("this transport is not supported", "supported are \"stdio\" and \"http\""),
+    }
+}
+
+/// The `inputs` list of VS Code: what the editor would ask for.
+struct Inputs<'a>(&'a [Node]);
+
+impl Inputs<'_> {
+    fn default_of(&self, id: &str) -> Option<&str> {
+        let input = self.0.iter().find(|input| input.get("id").and_then(Node::as_text) == Some(id));
+        input.and_then(|input| input.get("default")).and_then(Node::as_text)
+    }
+}
+
+/// `text` with the predefined variables of editors in our own words. Variables of the environment are written
+/// alike; `base` is the name of the workspace's folder.
+fn adopt(text: &str, inputs: &Inputs<'_>, base: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        let braced = rest.strip_prefix('{').and_then(|inner| inner.split_once('}'));
+        let Some((inner, after)) = braced else {
+            // A doubled `$` means nothing to these tools and one `$` to us.
+            out.push_str(if rest.starts_with('$') { "$$" } else { "$" });
+            continue;
+        };
+        rest = after;
+        let default = inner.strip_prefix("input:").and_then(|id| Some((id, inputs.default_of(id)?)));
+        match (inner, default) {
+            ("userHome", _) => out.push_str("${HOME}"),
+            ("workspaceFolderBasename", _) => out.push_str(base),
+            ("pathSeparator" | "/", _) => out.push('/'),
+            (_, Some((id, default))) => {
+                out.extend(["${", &input_variable(id), ":-", default, "}"]);
+            }
+            _ => {
+                out.extend(["${", inner, "}"]);
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}

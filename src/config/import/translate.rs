@@ -1,0 +1,130 @@
+//! Building a table in the keys of `servers.toml` from a foreign one, with notes about what is left over.
+
+use std::time::Duration;
+
+use crate::{
+    config::{
+        node::{Entry, Node, Value},
+        origin::Origin,
+        vars::escape,
+    },
+    error::{ConfigError, Error},
+    tool::ServerName,
+};
+
+/// A table under construction.
+pub(super) struct Table<'a> {
+    pub(super) origin: &'a Origin,
+    pub(super) name: &'a ServerName,
+    notes: &'a mut Vec<String>,
+    entries: Vec<Entry>,
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn new(origin: &'a Origin, name: &'a ServerName, notes: &'a mut Vec<String>) -> Self {
+        Self { origin, name, notes, entries: Vec::new() }
+    }
+
+    pub(super) fn finish(self, line: usize) -> Node {
+        Node { line, value: Value::Table(self.entries) }
+    }
+
+    /// Sets a key.
+    pub(super) fn put(&mut self, key: &str, node: Node) {
+        self.entries.retain(|entry| entry.key != key);
+        self.entries.push(Entry { key: key.to_owned(), line: node.line, node });
+    }
+
+    /// Adds entries to the table at a key, after those that are there.
+    pub(super) fn put_in(&mut self, key: &str, line: usize, more: Vec<Entry>) {
+        match self.entries.iter_mut().find(|entry| entry.key == key) {
+            Some(Entry { node: Node { value: Value::Table(entries), .. }, .. }) => entries.extend(more),
+            _ => self.put(key, Node { line, value: Value::Table(more) }),
+        }
+    }
+
+    /// Sets a duration from a number of units; anything but a positive number is noted.
+    pub(super) fn put_duration(&mut self, key: &str, from: &Entry, unit: Duration) {
+        let number = match from.node.value {
+            Value::Int(number) => number as f64,
+            Value::Float(number) => number,
+            _ => -1.0,
+        };
+        match Duration::try_from_secs_f64(number * unit.as_secs_f64()) {
+            Ok(duration) if !duration.is_zero() => {
+                // Whole milliseconds: the number was a float, and its last digits mean nothing.
+                let rounded =
+                    Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1));
+                let text = humantime::format_duration(rounded).to_string();
+                self.put(key, Node::text(from.line, text));
+            }
+            _ => self.note(&from.key, "not a positive number, ignored"),
+        }
+    }
+
+    /// Puts a list of literal tool names under `tools`, as patterns.
+    pub(super) fn put_tools(&mut self, key: &str, from: &Entry) {
+        let Value::List(names) = &from.node.value else {
+            return self.note(&from.key, "not a list, ignored");
+        };
+        let names =
+            names.iter().filter_map(|name| Some(Node::text(name.line, globset::escape(name.as_text()?))));
+        let list = Node { line: from.line, value: Value::List(names.collect()) };
+        self.put_in("tools", from.line, vec![Entry { key: key.to_owned(), line: from.line, node: list }]);
+    }
+
+    /// Adds a note about a key.
+    pub(super) fn note(&mut self, key: &str, what: &str) {
+        self.notes.push(format!("{}: {}.{key}: {what}", self.origin.name(), self.name));
+    }
+
+    pub(super) fn not_understood(&mut self, entry: &Entry) {
+        self.note(&entry.key, "not understood, ignored");
+    }
+
+    /// Why the server cannot be used at all.
+    pub(super) fn error(&self, line: usize, key: String, message: &str, help: &str) -> Error {
+        ConfigError {
+            file: self.origin.shown.clone(),
+            line: Some(line),
+            key: Some(key),
+            server: Some(self.name.clone()),
+            message: message.to_owned(),
+            help: Some(help.to_owned()),
+            ..ConfigError::default()
+        }
+        .into()
+    }
+}
+
+/// All strings of a value changed by `change`; in tables of strings, numbers and booleans become strings and
+/// nulls go, as other tools do it.
+pub(super) fn strings(node: &Node, change: &impl Fn(&str) -> String) -> Node {
+    let value = match &node.value {
+        Value::Text(text) => Value::Text(change(text)),
+        Value::List(items) => Value::List(items.iter().map(|item| strings(item, change)).collect()),
+        Value::Table(entries) => Value::Table(
+            entries
+                .iter()
+                .filter(|entry| entry.node.value != Value::Null)
+                .map(|entry| Entry { node: scalar(strings(&entry.node, change)), ..entry.clone() })
+                .collect(),
+        ),
+        other => other.clone(),
+    };
+    Node { line: node.line, value }
+}
+
+fn scalar(node: Node) -> Node {
+    match node.value {
+        Value::Int(number) => Node::text(node.line, number.to_string()),
+        Value::Float(number) => Node::text(node.line, number.to_string()),
+        Value::Bool(flag) => Node::text(node.line, flag.to_string()),
+        _ => node,
+    }
+}
+
+/// Text of a tool that expands nothing.
+pub(super) fn literal(node: &Node) -> Node {
+    strings(node, &escape)
+}

@@ -1,0 +1,180 @@
+//! From a place to a [`Config`]: finding the file, reading it, merging in what it imports.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use indexmap::IndexMap;
+
+use super::{
+    Config, Secrets, ServerEntry,
+    env::Env,
+    import, node,
+    origin::{Origin, Text},
+    raw,
+    raw::{Defaults, RawServer},
+    validate,
+};
+use crate::{
+    error::{ConfigError, Error, Result},
+    tool::ServerName,
+};
+
+/// The names that are looked for, in this order.
+const NAMES: [&str; 2] = ["toolcrib.toml", "servers.toml"];
+
+impl Config {
+    /// Reads a configuration file, and the files it imports.
+    ///
+    /// Without `path` the file is `$TOOLCRIB_CONFIG`, else the nearest `toolcrib.toml` or `servers.toml` from the
+    /// current folder up to the root of the repository (outside of a repository: in the current folder alone,
+    /// since a file that names programs should not come from a folder of others), else
+    /// `toolcrib/servers.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
+    pub fn load(path: Option<&Path>, env: &Env) -> Result<Self> {
+        let file = match path {
+            Some(path) => env.folder().join(path),
+            None => discover(env)?,
+        };
+        let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
+        let origin = Origin::of(&file, folder, env.folder());
+        let text = fs::read_to_string(&file).map_err(|error| {
+            Error::from(ConfigError {
+                file: origin.shown.clone(),
+                message: format!("cannot be read: {error}"),
+                help: Some("check the path and its permissions".to_owned()),
+                ..ConfigError::default()
+            })
+        })?;
+        parse(&text, &origin, env)
+    }
+
+    /// Reads the text of a configuration. `file` is its name in messages; relative paths in it start from
+    /// `base_dir`.
+    pub fn parse(text: &str, file: Option<&Path>, base_dir: &Path, env: &Env) -> Result<Self> {
+        let folder = env.folder().join(base_dir);
+        let origin = match file {
+            Some(file) => Origin { file: Some(folder.join(file)), shown: Some(file.to_owned()), folder },
+            None => Origin { folder, ..Origin::default() },
+        };
+        parse(text, &origin, env)
+    }
+}
+
+fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
+    let raw = raw::read(&node::toml(text, origin)?, origin)?;
+    let mut merge =
+        Merge { defaults: &raw.defaults, env, secrets: vec![], servers: IndexMap::new(), notes: vec![] };
+    let mut taken: Vec<ServerName> = raw.servers.iter().map(|server| server.name.clone()).collect();
+    for server in raw.servers.into_iter().filter(|server| server.enabled) {
+        merge.add(server);
+    }
+    let local = taken.len();
+    for source in &raw.import {
+        merge.import(source, origin, &mut taken, local)?;
+    }
+    let Merge { mut secrets, servers, notes, .. } = merge;
+    let open = &raw.defaults.inherit_env;
+    let llm = raw.llm.map(|llm| validate::llm(llm, origin, open, env, &mut secrets).map_err(Arc::new));
+    Ok(Config {
+        file: origin.file.clone(),
+        servers,
+        start_jobs: raw.defaults.start_jobs,
+        http: raw.http,
+        llm,
+        agent: raw.agent,
+        secrets: Secrets::new(secrets),
+        notes,
+    })
+}
+
+/// Servers of several files coming together. The first one of a name stays.
+struct Merge<'a> {
+    defaults: &'a Defaults,
+    env: &'a Env,
+    secrets: Vec<String>,
+    servers: IndexMap<ServerName, ServerEntry>,
+    notes: Vec<String>,
+}
+
+impl Merge<'_> {
+    fn add(&mut self, server: RawServer) {
+        let name = server.name.clone();
+        self.servers.insert(name, validate::server(server, self.defaults, self.env, &mut self.secrets));
+    }
+
+    /// Adds the servers of one imported file. `taken` are the names seen so far, the first `local` of them
+    /// (disabled ones too) from the importing file.
+    fn import(
+        &mut self,
+        source: &Text,
+        origin: &Origin,
+        taken: &mut Vec<ServerName>,
+        local: usize,
+    ) -> Result<()> {
+        let found = import::find(&source.value, &origin.folder, self.env).map_err(|(message, help)| {
+            origin.error(source.line, Some(source.key.clone()), message, Some(help))
+        })?;
+        let from = match found {
+            import::Found::File(from) => from,
+            import::Found::Absent(note) => {
+                self.notes.push(note);
+                return Ok(());
+            }
+        };
+        let file = import::read(&from, &mut self.notes)?;
+        let name_of_file = from.name();
+        for server in file {
+            if let Some(at) = taken.iter().position(|name| *name == server.name) {
+                // That a local table wins is the point of writing one; two imports may clash unseen.
+                if at >= local {
+                    self.notes.push(format!("{name_of_file}: {}: imported before, ignored", server.name));
+                }
+                continue;
+            }
+            taken.push(server.name.clone());
+            let (name, required) = (server.name.clone(), server.required());
+            match server.read(&from) {
+                Ok(raw) if !raw.enabled => {
+                    self.notes.push(format!("{name_of_file}: {name}: disabled, skipped"));
+                }
+                Ok(raw) => self.add(raw),
+                Err(error) => {
+                    let entry =
+                        ServerEntry { required, source: from.file.clone(), server: Err(Arc::new(error)) };
+                    self.servers.insert(name, entry);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn discover(env: &Env) -> Result<PathBuf> {
+    if let Some(path) = env.get("TOOLCRIB_CONFIG").filter(|path| !path.is_empty()) {
+        return Ok(env.folder().join(path));
+    }
+    let mut folders: Vec<PathBuf> = env.folder().ancestors().map(Path::to_owned).collect();
+    let root = folders.iter().position(|folder| folder.join(".git").exists());
+    folders.truncate(root.map_or(1, |root| root + 1));
+    let user = env.folder_of("XDG_CONFIG_HOME").or_else(|| Some(env.folder_of("HOME")?.join(".config")));
+    let user = user.map(|folder| folder.join("toolcrib/servers.toml"));
+    let near = folders.iter().flat_map(|folder| NAMES.map(|name| folder.join(name)));
+    if let Some(found) = near.chain(user.clone()).find(|file| file.is_file()) {
+        return Ok(found);
+    }
+    let mut looked = format!("{} in {}", NAMES.join(" or "), env.folder().display());
+    if let Some(top) = folders.last().filter(|_| folders.len() > 1) {
+        looked = format!("{looked} and above it up to {}", top.display());
+    }
+    if let Some(user) = user {
+        looked = format!("{looked}, then for {}", user.display());
+    }
+    Err(ConfigError {
+        message: format!("no configuration found: looked for {looked}"),
+        help: Some("write a servers.toml, or name a file with `--config FILE` or TOOLCRIB_CONFIG".to_owned()),
+        ..ConfigError::default()
+    }
+    .into())
+}

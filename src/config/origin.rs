@@ -1,0 +1,60 @@
+//! Where a piece of configuration was written: for messages, and for relative paths in it.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{ConfigError, Error};
+
+/// Where a table was written: for messages, and for relative paths in it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Origin {
+    /// The file with its whole path; nothing for text in memory.
+    pub(super) file: Option<PathBuf>,
+    /// The file as messages name it.
+    pub(super) shown: Option<PathBuf>,
+    /// The folder that relative paths start from.
+    pub(super) folder: PathBuf,
+}
+
+impl Origin {
+    #[cfg(test)]
+    pub(super) fn named(file: &str) -> Self {
+        Self { shown: Some(file.into()), ..Self::default() }
+    }
+
+    /// A file; messages name it relative to the current folder when it lies below.
+    pub(super) fn of(file: &Path, folder: PathBuf, current: &Path) -> Self {
+        let shown = file.strip_prefix(current).unwrap_or(file);
+        Self { shown: Some(shown.to_owned()), file: Some(file.to_owned()), folder }
+    }
+
+    pub(super) fn error(
+        &self,
+        line: usize,
+        key: Option<String>,
+        message: String,
+        help: Option<String>,
+    ) -> Error {
+        ConfigError {
+            file: self.shown.clone(),
+            line: Some(line),
+            key,
+            message,
+            help,
+            ..ConfigError::default()
+        }
+        .into()
+    }
+
+    /// The file's name in notes.
+    pub(super) fn name(&self) -> String {
+        self.shown.as_ref().map_or_else(|| "configuration".to_owned(), |file| file.display().to_string())
+    }
+}
+
+/// A string as it is written, variables and all, with its place.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Text {
+    pub(super) value: String,
+    pub(super) line: usize,
+    pub(super) key: String,
+}

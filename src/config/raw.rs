@@ -1,0 +1,248 @@
+//! The tables of `servers.toml` as they are written: keys and types are checked, variables are not looked up.
+
+use std::num::NonZeroUsize;
+
+use super::{
+    AgentConfig, HttpConfig, StopGrace, ToolChoice,
+    env::Names,
+    node::{Node, Value},
+    origin::{Origin, Text},
+    section::Section,
+};
+use crate::{error::Result, retry::RetryPolicy};
+
+mod server;
+
+pub(super) use server::{RawKind, RawServer};
+
+/// The tool servers inside this library, for `builtin = "..."`.
+pub const BUILTINS: &[&str] = &["time", "files", "calc"];
+
+const ROOT: &[&str] = &["schema", "import", "defaults", "servers", "http", "llm", "agent"];
+const DEFAULTS: &[&str] = &[
+    "start_jobs",
+    "startup_timeout",
+    "call_timeout",
+    "max_call_time",
+    "inherit_env",
+    "eof_grace",
+    "term_grace",
+];
+const HTTP: &[&str] = &["connect_timeout", "max_idle_per_host"];
+const LLM: &[&str] = &[
+    "base_url",
+    "model",
+    "api_key",
+    "max_in_flight",
+    "request_timeout",
+    "temperature",
+    "max_tokens",
+    "seed",
+    "extra_body",
+    "retry",
+];
+const RETRY: &[&str] = &["max", "base", "cap", "total"];
+const AGENT: &[&str] =
+    &["system", "max_turns", "max_tool_calls", "max_time", "tool_choice", "max_result_chars"];
+
+/// Every table of the file with its keys; `*` stands for a name.
+#[cfg(test)]
+pub(super) const TABLES: &[(&str, &[&str])] = &[
+    ("", ROOT),
+    ("defaults", DEFAULTS),
+    ("servers.*", server::SERVER),
+    ("servers.*.tools", server::TOOLS),
+    ("servers.*.restart", server::RESTART),
+    ("http", HTTP),
+    ("llm", LLM),
+    ("llm.retry", RETRY),
+    ("agent", AGENT),
+];
+
+/// A whole file.
+#[derive(Debug)]
+pub(super) struct RawConfig {
+    pub(super) import: Vec<Text>,
+    pub(super) defaults: Defaults,
+    pub(super) servers: Vec<RawServer>,
+    pub(super) http: HttpConfig,
+    pub(super) llm: Option<RawLlm>,
+    pub(super) agent: AgentConfig,
+}
+
+/// The `[defaults]` table, filled up.
+#[derive(Debug)]
+pub(super) struct Defaults {
+    pub(super) start_jobs: Option<NonZeroUsize>,
+    pub(super) startup_timeout: std::time::Duration,
+    pub(super) call_timeout: std::time::Duration,
+    pub(super) max_call_time: std::time::Duration,
+    pub(super) inherit_env: Names,
+    pub(super) stop: StopGrace,
+}
+
+/// The `[llm]` table. `request` carries the settings that hold no variables.
+#[derive(Debug)]
+pub(super) struct RawLlm {
+    pub(super) line: usize,
+    pub(super) base_url: Option<Text>,
+    pub(super) model: Option<Text>,
+    pub(super) api_keys: Vec<Text>,
+    pub(super) request: super::LlmConfig,
+}
+
+/// Reads a file's tree.
+pub(super) fn read(root: &Node, origin: &Origin) -> Result<RawConfig> {
+    let root = Section::open(origin, "", 1, root, ROOT, None)?;
+    if let Some(schema) = root.number::<i64>("schema", 1)?
+        && schema != 1
+    {
+        return Err(root.key_error("schema", format!("this toolcrib reads schema 1, not {schema}"), None));
+    }
+    let servers = root.free_table("servers", "{ NAME = { command = \"...\" } }")?;
+    let servers = servers.iter().map(|entry| {
+        let path = format!("servers.{}", entry.key);
+        server::read(origin, &path, entry.line, &entry.key, &entry.node)
+    });
+    Ok(RawConfig {
+        import: root.texts("import")?,
+        defaults: root.table("defaults", DEFAULTS)?.map_or_else(|| Ok(Defaults::new()), |t| defaults(&t))?,
+        servers: servers.collect::<Result<_>>()?,
+        http: root.table("http", HTTP)?.map_or_else(|| Ok(HttpConfig::default()), |t| http(&t))?,
+        llm: root.table("llm", LLM)?.map(|table| llm(&table)).transpose()?,
+        agent: root.table("agent", AGENT)?.map_or_else(|| Ok(AgentConfig::default()), |t| agent(&t))?,
+    })
+}
+
+/// Reads one server table written in the keys of `servers.toml`, from whatever file it came.
+pub(super) fn read_server(
+    origin: &Origin,
+    path: &str,
+    line: usize,
+    name: &str,
+    node: &Node,
+) -> Result<RawServer> {
+    server::read(origin, path, line, name, node)
+}
+
+impl Defaults {
+    fn new() -> Self {
+        Self {
+            start_jobs: None,
+            startup_timeout: super::server::STARTUP_TIMEOUT,
+            call_timeout: super::server::CALL_TIMEOUT,
+            max_call_time: super::server::MAX_CALL_TIME,
+            inherit_env: Names::inherited(),
+            stop: StopGrace::default(),
+        }
+    }
+}
+
+fn defaults(table: &Section<'_>) -> Result<Defaults> {
+    let built_in = Defaults::new();
+    let cores = || std::thread::available_parallelism().ok();
+    let call_timeout = table.duration("call_timeout")?.unwrap_or(built_in.call_timeout);
+    let max_call_time = table.duration("max_call_time")?;
+    if max_call_time.is_some_and(|max| max < call_timeout) {
+        return Err(table.key_error("max_call_time", "is shorter than `call_timeout`", Some("raise it")));
+    }
+    Ok(Defaults {
+        start_jobs: table.limit("start_jobs", &[("cores", cores()), ("unlimited", None)])?.flatten(),
+        startup_timeout: table.duration("startup_timeout")?.unwrap_or(built_in.startup_timeout),
+        call_timeout,
+        max_call_time: max_call_time.unwrap_or_else(|| built_in.max_call_time.max(call_timeout)),
+        inherit_env: if table.has("inherit_env") {
+            Names::new(table.patterns("inherit_env")?)
+        } else {
+            built_in.inherit_env
+        },
+        stop: StopGrace {
+            eof: table.grace("eof_grace")?.unwrap_or(built_in.stop.eof),
+            term: table.grace("term_grace")?.unwrap_or(built_in.stop.term),
+        },
+    })
+}
+
+fn http(table: &Section<'_>) -> Result<HttpConfig> {
+    let built_in = HttpConfig::default();
+    Ok(HttpConfig {
+        connect_timeout: table.duration("connect_timeout")?.unwrap_or(built_in.connect_timeout),
+        max_idle_per_host: table.number("max_idle_per_host", 0)?.unwrap_or(built_in.max_idle_per_host),
+    })
+}
+
+fn llm(table: &Section<'_>) -> Result<RawLlm> {
+    let mut request = super::LlmConfig::new(None, "");
+    if let Some(limit) = table.limit("max_in_flight", &[("unlimited", None)])? {
+        request.max_in_flight = limit;
+    }
+    if let Some(timeout) = table.duration("request_timeout")? {
+        request.request_timeout = timeout;
+    }
+    request.temperature = table.float("temperature")?;
+    if request.temperature.is_some_and(|temperature| temperature < 0.0) {
+        return Err(table.key_error("temperature", "must not be negative", None));
+    }
+    request.max_tokens = table.number("max_tokens", 1)?;
+    request.seed = table.number("seed", i64::MIN)?;
+    if let Some(entry) = table.get("extra_body") {
+        match entry.node.to_json() {
+            Some(serde_json::Value::Object(fields)) => request.extra_body = fields,
+            Some(_) => table.free_table("extra_body", "{ top_k = 20 }").map(|_| ())?,
+            None => {
+                return Err(table.key_error("extra_body", "holds a number that JSON has no form for", None));
+            }
+        }
+    }
+    if let Some(table) = table.table("retry", RETRY)? {
+        request.retry = retry(&table)?;
+    }
+    let api_keys = match table.get("api_key").map(|entry| &entry.node) {
+        Some(Node { value: Value::Text(_), .. }) => table.text("api_key")?.into_iter().collect(),
+        Some(node) if !matches!(node.value, Value::List(_)) => {
+            let message = format!("expected a string or a list of strings, found {}", node.kind());
+            return Err(table.key_error("api_key", message, Some("write api_key = \"${LLM_API_KEY}\"")));
+        }
+        _ => table.texts("api_key")?,
+    };
+    Ok(RawLlm {
+        line: table.line,
+        base_url: table.text("base_url")?,
+        model: table.text("model")?,
+        api_keys,
+        request,
+    })
+}
+
+fn retry(table: &Section<'_>) -> Result<RetryPolicy> {
+    let built_in = RetryPolicy::agent();
+    let policy = RetryPolicy {
+        max_attempts: table.number("max", 1)?.unwrap_or(built_in.max_attempts),
+        base: table.grace("base")?.unwrap_or(built_in.base),
+        cap: table.grace("cap")?.unwrap_or(built_in.cap),
+        total: table.duration("total")?.unwrap_or(built_in.total),
+        ..built_in
+    };
+    if policy.cap < policy.base {
+        return Err(table.error("`cap` is shorter than `base`", Some("waits grow from `base` up to `cap`")));
+    }
+    Ok(policy)
+}
+
+fn agent(table: &Section<'_>) -> Result<AgentConfig> {
+    const CHOICES: &[(&str, ToolChoice)] = &[
+        ("auto", ToolChoice::Auto),
+        ("required", ToolChoice::Required),
+        ("required_first", ToolChoice::RequiredFirst),
+    ];
+    let built_in = AgentConfig::default();
+    Ok(AgentConfig {
+        // A prompt is literal: `${...}` in it belongs to the author.
+        system: table.text("system")?.map(|text| text.value),
+        max_turns: table.number("max_turns", 1)?.unwrap_or(built_in.max_turns),
+        max_tool_calls: table.number("max_tool_calls", 0)?.unwrap_or(built_in.max_tool_calls),
+        max_time: table.duration("max_time")?.unwrap_or(built_in.max_time),
+        tool_choice: table.choice("tool_choice", CHOICES)?.unwrap_or(built_in.tool_choice),
+        max_result_chars: table.number("max_result_chars", 1)?.unwrap_or(built_in.max_result_chars),
+    })
+}

@@ -1,0 +1,223 @@
+//! One server table as it is written: exactly one way to reach it, and only keys that do something there.
+
+use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
+
+use globset::GlobMatcher;
+
+use super::BUILTINS;
+use crate::{
+    config::{
+        RestartPolicy, RetryCalls, ToolFilter,
+        node::Node,
+        origin::{Origin, Text},
+        section::{Section, parse_duration},
+    },
+    error::{Result, nearest},
+    tool::ServerName,
+};
+
+pub(super) const SERVER: &[&str] = &[
+    "command",
+    "url",
+    "builtin",
+    "args",
+    "env",
+    "env_file",
+    "cwd",
+    "inherit_env",
+    "headers",
+    "enabled",
+    "required",
+    "startup_timeout",
+    "call_timeout",
+    "max_call_time",
+    "max_concurrent_calls",
+    "tools",
+    "retry_calls",
+    "restart",
+    "eof_grace",
+    "term_grace",
+];
+pub(super) const TOOLS: &[&str] = &["allow", "deny", "timeout"];
+pub(super) const RESTART: &[&str] = &["max", "within", "backoff"];
+
+/// Keys that do something for one or two of the three kinds only: `(key, command, url, builtin)`.
+const PLACES: &[(&str, bool, bool, bool)] = &[
+    ("args", true, false, true),
+    ("env", true, false, false),
+    ("env_file", true, true, false),
+    ("cwd", true, false, false),
+    ("inherit_env", true, false, false),
+    ("headers", false, true, false),
+    ("retry_calls", true, true, false),
+    ("restart", true, true, false),
+    ("eof_grace", true, false, false),
+    ("term_grace", true, false, false),
+];
+
+/// A server table with its variables not yet put in.
+#[derive(Debug)]
+pub(in crate::config) struct RawServer {
+    pub(in crate::config) name: ServerName,
+    pub(in crate::config) origin: Origin,
+    pub(in crate::config) enabled: bool,
+    pub(in crate::config) required: bool,
+    pub(in crate::config) kind: RawKind,
+    pub(in crate::config) env_file: Option<Text>,
+    pub(in crate::config) startup_timeout: Option<Duration>,
+    pub(in crate::config) call_timeout: Option<Duration>,
+    pub(in crate::config) max_call_time: Option<Duration>,
+    pub(in crate::config) tool_timeouts: BTreeMap<String, Duration>,
+    pub(in crate::config) tools: ToolFilter,
+    pub(in crate::config) max_concurrent_calls: Option<NonZeroUsize>,
+    pub(in crate::config) retry_calls: RetryCalls,
+    pub(in crate::config) restart: RestartPolicy,
+    pub(in crate::config) eof_grace: Option<Duration>,
+    pub(in crate::config) term_grace: Option<Duration>,
+}
+
+/// How it is reached.
+#[derive(Debug)]
+pub(in crate::config) enum RawKind {
+    Command {
+        command: Text,
+        args: Vec<Text>,
+        env: Vec<(String, Text)>,
+        cwd: Option<Text>,
+        inherit_env: Vec<GlobMatcher>,
+    },
+    Url {
+        url: Text,
+        headers: Vec<(String, Text)>,
+    },
+    Builtin {
+        name: String,
+        args: Vec<Text>,
+    },
+}
+
+pub(super) fn read(origin: &Origin, path: &str, line: usize, name: &str, node: &Node) -> Result<RawServer> {
+    const RETRIES: &[(&str, RetryCalls)] = &[
+        ("never", RetryCalls::Never),
+        ("read-only", RetryCalls::ReadOnly),
+        ("idempotent", RetryCalls::Idempotent),
+    ];
+    let legal = ServerName::new(name);
+    let table = Section::open(origin, path, line, node, SERVER, legal.as_ref().ok())?;
+    let name = legal.map_err(|problem| table.error(&problem, None))?;
+    let kind = kind(&table)?;
+    let max_call_time = table.duration("max_call_time")?;
+    let call_timeout = table.duration("call_timeout")?;
+    let mut tools = ToolFilter::default();
+    let mut tool_timeouts = BTreeMap::new();
+    if let Some(table) = table.table("tools", TOOLS)? {
+        tools = ToolFilter { allow: table.patterns("allow")?, deny: table.patterns("deny")? };
+        tool_timeouts = table.durations("timeout")?.into_iter().collect();
+    }
+    let longest = tool_timeouts.values().copied().chain(call_timeout).max();
+    if max_call_time.is_some_and(|max| longest.is_some_and(|longest| max < longest)) {
+        let help = Some("raise it: it limits every call, whatever its progress");
+        return Err(table.key_error("max_call_time", "is shorter than a timeout of this server", help));
+    }
+    Ok(RawServer {
+        name,
+        origin: origin.clone(),
+        enabled: table.flag("enabled")?.unwrap_or(true),
+        required: table.flag("required")?.unwrap_or(false),
+        kind,
+        env_file: table.text("env_file")?,
+        startup_timeout: table.duration("startup_timeout")?,
+        call_timeout,
+        max_call_time,
+        tool_timeouts,
+        tools,
+        max_concurrent_calls: table.limit("max_concurrent_calls", &[("unlimited", None)])?.flatten(),
+        retry_calls: table.choice("retry_calls", RETRIES)?.unwrap_or_default(),
+        restart: table
+            .table("restart", RESTART)?
+            .map(|table| restart(&table))
+            .transpose()?
+            .unwrap_or_default(),
+        eof_grace: table.grace("eof_grace")?,
+        term_grace: table.grace("term_grace")?,
+    })
+}
+
+fn kind(table: &Section<'_>) -> Result<RawKind> {
+    let kinds: Vec<&str> = ["command", "url", "builtin"].into_iter().filter(|key| table.has(key)).collect();
+    let kind = match kinds[..] {
+        [kind] => kind,
+        [] => {
+            let help = "give one of `command` (a program), `url` (a remote server) or `builtin`";
+            return Err(table.error("does not say how the server is reached", Some(help)));
+        }
+        [first, second, ..] => {
+            let message = format!("`{first}` and `{second}` exclude each other");
+            return Err(table.key_error(second, message, Some("keep one of them")));
+        }
+    };
+    let stray = PLACES.iter().find(|(key, command, url, builtin)| {
+        let at_home = match kind {
+            "command" => command,
+            "url" => url,
+            _ => builtin,
+        };
+        !at_home && table.has(key)
+    });
+    if let Some((key, ..)) = stray {
+        let message = format!("has no effect on a server with `{kind}`");
+        return Err(table.key_error(key, message, Some("remove it")));
+    }
+    let missing = || table.error("is empty", None);
+    Ok(match kind {
+        "command" => RawKind::Command {
+            command: table.text("command")?.ok_or_else(missing)?,
+            args: table.texts("args")?,
+            env: env(table)?,
+            cwd: table.text("cwd")?,
+            inherit_env: table.patterns("inherit_env")?,
+        },
+        "url" => {
+            RawKind::Url { url: table.text("url")?.ok_or_else(missing)?, headers: table.text_map("headers")? }
+        }
+        _ => RawKind::Builtin { name: builtin(table)?, args: table.texts("args")? },
+    })
+}
+
+fn env(table: &Section<'_>) -> Result<Vec<(String, Text)>> {
+    let env = table.text_map("env")?;
+    match env.iter().find(|(name, _)| name.is_empty() || name.contains(['=', '\0'])) {
+        Some((name, _)) => Err(table.key_error("env", format!("`{name}` cannot name a variable"), None)),
+        None => Ok(env),
+    }
+}
+
+fn builtin(table: &Section<'_>) -> Result<String> {
+    let name = table.text("builtin")?.map(|text| text.value).unwrap_or_default();
+    if BUILTINS.contains(&name.as_str()) {
+        return Ok(name);
+    }
+    let help = match nearest(&name, BUILTINS.iter().copied()) {
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => format!("there are: {}", BUILTINS.join(", ")),
+    };
+    Err(table.key_error("builtin", format!("there is no built-in server `{name}`"), Some(&help)))
+}
+
+fn restart(table: &Section<'_>) -> Result<RestartPolicy> {
+    let mut policy = RestartPolicy::default();
+    policy.max = table.number("max", 0)?.unwrap_or(policy.max);
+    policy.within = table.duration("within")?.unwrap_or(policy.within);
+    if let Some(text) = table.text("backoff")? {
+        let help = "write the first and the greatest wait, as in \"200ms..10s\"";
+        let fail = |message: String| table.key_error("backoff", message, Some(help));
+        let (first, greatest) =
+            text.value.split_once("..").ok_or_else(|| fail("expected a range".to_owned()))?;
+        policy.backoff = parse_duration(first.trim()).map_err(fail)?;
+        policy.backoff_cap = parse_duration(greatest.trim()).map_err(fail)?;
+        if policy.backoff_cap < policy.backoff {
+            return Err(fail("the greatest wait is shorter than the first".to_owned()));
+        }
+    }
+    Ok(policy)
+}

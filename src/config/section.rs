@@ -1,0 +1,316 @@
+//! One table of a configuration file, read key by key: unknown keys, wrong types and bad values become errors
+//! that name file, line, dotted key and the expected form. Messages never quote a string value.
+
+use std::{num::NonZeroUsize, time::Duration};
+
+use globset::{Glob, GlobMatcher};
+
+use super::{
+    node::{Entry, Node, Value, is_bare},
+    origin::{Origin, Text},
+};
+use crate::{
+    error::{ConfigError, Error, Result, nearest},
+    tool::ServerName,
+};
+
+/// Longest duration that is accepted: clocks overflow far beyond it.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// A table under reading. Every key that is asked for must be in the list it was opened with.
+#[derive(Debug)]
+pub(super) struct Section<'a> {
+    pub(super) origin: &'a Origin,
+    pub(super) path: String,
+    pub(super) line: usize,
+    pub(super) server: Option<ServerName>,
+    entries: &'a [Entry],
+    keys: &'static [&'static str],
+}
+
+impl<'a> Section<'a> {
+    /// Opens `node` as the table at `path`; keys outside `keys` are an error.
+    pub(super) fn open(
+        origin: &'a Origin,
+        path: &str,
+        line: usize,
+        node: &'a Node,
+        keys: &'static [&'static str],
+        server: Option<&ServerName>,
+    ) -> Result<Self> {
+        let section = Self {
+            origin,
+            path: path.to_owned(),
+            line,
+            server: server.cloned(),
+            entries: node.entries(),
+            keys,
+        };
+        if !matches!(node.value, Value::Table(_)) {
+            return Err(section.at(line, path.to_owned(), wrong("a table", node), None));
+        }
+        let strange = section.entries.iter().find(|entry| !keys.contains(&entry.key.as_str()));
+        match strange {
+            Some(entry) => Err(section.unknown(entry)),
+            None => Ok(section),
+        }
+    }
+
+    fn unknown(&self, entry: &Entry) -> Error {
+        let help = match nearest(&entry.key, self.keys.iter().copied()) {
+            Some(key) => format!("did you mean `{key}`?"),
+            None => format!("allowed here: {}", self.keys.join(", ")),
+        };
+        self.at(entry.line, self.dotted(&entry.key), "unknown key".to_owned(), Some(help))
+    }
+
+    /// The dotted path of a key of this table.
+    pub(super) fn dotted(&self, key: &str) -> String {
+        let key = if is_bare(key) { key.to_owned() } else { format!("{key:?}") };
+        if self.path.is_empty() { key } else { format!("{}.{key}", self.path) }
+    }
+
+    fn at(&self, line: usize, key: String, message: String, help: Option<String>) -> Error {
+        let server = self.server.clone();
+        let key = Some(key).filter(|key| !key.is_empty());
+        let file = self.origin.shown.clone();
+        ConfigError { file, line: Some(line), key, server, message, help, ..ConfigError::default() }.into()
+    }
+
+    /// An error about the whole table.
+    pub(super) fn error(&self, message: &str, help: Option<&str>) -> Error {
+        self.at(self.line, self.path.clone(), message.to_owned(), help.map(str::to_owned))
+    }
+
+    /// An error about one key of this table, at its line when it is there.
+    pub(super) fn key_error(&self, key: &str, message: impl Into<String>, help: Option<&str>) -> Error {
+        let line = self.get(key).map_or(self.line, |entry| entry.line);
+        self.at(line, self.dotted(key), message.into(), help.map(str::to_owned))
+    }
+
+    fn wrong(&self, entry: &Entry, expected: &str, example: &str) -> Error {
+        let message = wrong(expected, &entry.node);
+        self.at(
+            entry.line,
+            self.dotted(&entry.key),
+            message,
+            Some(format!("write {} = {example}", entry.key)),
+        )
+    }
+
+    /// The entry of a key, unless it is missing or null.
+    pub(super) fn get(&self, key: &str) -> Option<&'a Entry> {
+        debug_assert!(self.keys.contains(&key), "{key} is not in the list of keys");
+        // The last one counts where JSON repeats a key.
+        self.entries.iter().rev().find(|entry| entry.key == key && entry.node.value != Value::Null)
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// A table below this one.
+    pub(super) fn table(&self, key: &str, keys: &'static [&'static str]) -> Result<Option<Section<'a>>> {
+        let open = |entry: &'a Entry| {
+            Section::open(self.origin, &self.dotted(key), entry.line, &entry.node, keys, self.server.as_ref())
+        };
+        self.get(key).map(open).transpose()
+    }
+
+    /// The entries of a table whose keys are free names.
+    pub(super) fn free_table(&self, key: &str, example: &str) -> Result<&'a [Entry]> {
+        match self.get(key) {
+            None => Ok(&[]),
+            Some(entry) => match &entry.node.value {
+                Value::Table(entries) => Ok(entries),
+                _ => Err(self.wrong(entry, "a table", example)),
+            },
+        }
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<Text>> {
+        let read = |entry: &Entry| match &entry.node.value {
+            Value::Text(value) => {
+                Ok(Text { value: value.clone(), line: entry.line, key: self.dotted(&entry.key) })
+            }
+            _ => Err(self.wrong(entry, "a string", "\"...\"")),
+        };
+        self.get(key).map(read).transpose()
+    }
+
+    /// A list of strings; empty when the key is missing.
+    pub(super) fn texts(&self, key: &str) -> Result<Vec<Text>> {
+        let Some(entry) = self.get(key) else { return Ok(Vec::new()) };
+        let Value::List(items) = &entry.node.value else {
+            return Err(self.wrong(entry, "a list of strings", "[\"...\"]"));
+        };
+        let read = |(number, item): (usize, &Node)| {
+            let key = format!("{}[{number}]", self.dotted(key));
+            match item.as_text() {
+                Some(value) => Ok(Text { value: value.to_owned(), line: item.line, key }),
+                None => {
+                    Err(self.at(item.line, key, wrong("a string", item), Some("put it in quotes".into())))
+                }
+            }
+        };
+        items.iter().enumerate().map(read).collect()
+    }
+
+    /// A table of free names to strings.
+    pub(super) fn text_map(&self, key: &str) -> Result<Vec<(String, Text)>> {
+        let read = |entry: &Entry| {
+            let dotted = format!("{}.{}", self.dotted(key), entry.key);
+            let Some(value) = entry.node.as_text() else {
+                let help = Some("put it in quotes".to_owned());
+                return Err(self.at(entry.line, dotted, wrong("a string", &entry.node), help));
+            };
+            Ok((entry.key.clone(), Text { value: value.to_owned(), line: entry.line, key: dotted }))
+        };
+        self.free_table(key, "{ NAME = \"value\" }")?.iter().map(read).collect()
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
+        let read = |entry: &Entry| match entry.node.value {
+            Value::Bool(flag) => Ok(flag),
+            _ => Err(self.wrong(entry, "a boolean", "true")),
+        };
+        self.get(key).map(read).transpose()
+    }
+
+    /// A duration that may be zero.
+    pub(super) fn grace(&self, key: &str) -> Result<Option<Duration>> {
+        self.get(key).map(|entry| self.read_duration(entry)).transpose()
+    }
+
+    /// A duration longer than zero.
+    pub(super) fn duration(&self, key: &str) -> Result<Option<Duration>> {
+        match self.grace(key)? {
+            Some(Duration::ZERO) => Err(self.key_error(key, "must be longer than zero", None)),
+            duration => Ok(duration),
+        }
+    }
+
+    /// The durations of a table of free names, each longer than zero.
+    pub(super) fn durations(&self, key: &str) -> Result<Vec<(String, Duration)>> {
+        let Some(entry) = self.get(key) else { return Ok(Vec::new()) };
+        self.free_table(key, "{ NAME = \"30s\" }")?;
+        let path = self.dotted(key);
+        let names = Section { path, line: entry.line, entries: entry.node.entries(), ..self.copy() };
+        let read = |entry: &Entry| match names.read_duration(entry)? {
+            Duration::ZERO => {
+                Err(self.at(entry.line, names.dotted(&entry.key), "must be longer than zero".into(), None))
+            }
+            duration => Ok((entry.key.clone(), duration)),
+        };
+        names.entries.iter().map(read).collect()
+    }
+
+    fn copy(&self) -> Self {
+        Self { path: self.path.clone(), server: self.server.clone(), ..*self }
+    }
+
+    fn read_duration(&self, entry: &Entry) -> Result<Duration> {
+        let fail = |message: String, help: &str| {
+            Err(self.at(entry.line, self.dotted(&entry.key), message, Some(help.to_owned())))
+        };
+        match &entry.node.value {
+            Value::Text(text) => match parse_duration(text) {
+                Ok(duration) => Ok(duration),
+                Err(problem) => {
+                    fail(problem, "write a number with its unit, such as \"30s\", \"200ms\" or \"5m\"")
+                }
+            },
+            Value::Int(number) => {
+                fail("a duration needs a unit".to_owned(), &format!("write {} = \"{number}s\"", entry.key))
+            }
+            _ => Err(self.wrong(entry, "a duration", "\"30s\"")),
+        }
+    }
+
+    /// A whole number within `range`.
+    pub(super) fn number<T: TryFrom<i64>>(&self, key: &str, least: i64) -> Result<Option<T>> {
+        let read = |entry: &Entry| match entry.node.value {
+            Value::Int(number) if number < least => {
+                Err(self.key_error(key, format!("must be at least {least}"), None))
+            }
+            Value::Int(number) => {
+                T::try_from(number).map_err(|_| self.key_error(key, "the number is too large", None))
+            }
+            _ => Err(self.wrong(entry, "a whole number", &least.max(1).to_string())),
+        };
+        self.get(key).map(read).transpose()
+    }
+
+    /// A limit: a whole number from 1, one of `words` (resolved by the caller), or nothing.
+    pub(super) fn limit(&self, key: &str, words: &[(&str, Option<NonZeroUsize>)]) -> Result<Option<Limit>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        match &entry.node.value {
+            Value::Int(_) => Ok(self.number::<usize>(key, 1)?.map(NonZeroUsize::new)),
+            Value::Text(text) => match words.iter().find(|(word, _)| word == text) {
+                Some((_, limit)) => Ok(Some(*limit)),
+                None => {
+                    Err(self.not_one_of(key, text, words.iter().map(|(word, _)| *word), " or a whole number"))
+                }
+            },
+            _ => Err(self.wrong(entry, "a whole number", "4")),
+        }
+    }
+
+    pub(super) fn float(&self, key: &str) -> Result<Option<f64>> {
+        let read = |entry: &Entry| match entry.node.value {
+            Value::Float(number) if number.is_finite() => Ok(number),
+            Value::Int(number) => Ok(number as f64),
+            _ => Err(self.wrong(entry, "a number", "0.7")),
+        };
+        self.get(key).map(read).transpose()
+    }
+
+    /// One of a few words.
+    pub(super) fn choice<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Result<Option<T>> {
+        let Some(text) = self.text(key)? else { return Ok(None) };
+        match words.iter().find(|(word, _)| *word == text.value) {
+            Some((_, choice)) => Ok(Some(*choice)),
+            None => Err(self.not_one_of(key, &text.value, words.iter().map(|(word, _)| *word), "")),
+        }
+    }
+
+    fn not_one_of<'w>(
+        &self,
+        key: &str,
+        given: &str,
+        words: impl Iterator<Item = &'w str>,
+        more: &str,
+    ) -> Error {
+        let words: Vec<String> = words.map(|word| format!("\"{word}\"")).collect();
+        self.key_error(
+            key,
+            format!("`{given}` is not allowed"),
+            Some(&format!("use {}{more}", words.join(", "))),
+        )
+    }
+
+    /// A list of glob patterns.
+    pub(super) fn patterns(&self, key: &str) -> Result<Vec<GlobMatcher>> {
+        let compile = |text: Text| match Glob::new(&text.value) {
+            Ok(glob) => Ok(glob.compile_matcher()),
+            Err(error) => Err(self.at(text.line, text.key, format!("not a pattern: {}", error.kind()), None)),
+        };
+        self.texts(key)?.into_iter().map(compile).collect()
+    }
+}
+
+/// A limit as configured; `None` is "no limit".
+pub(super) type Limit = Option<NonZeroUsize>;
+
+fn wrong(expected: &str, node: &Node) -> String {
+    format!("expected {expected}, found {}", node.kind())
+}
+
+/// Reads "30s"; the error is a message.
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration > LONGEST => Err("a duration may be one year at most".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(format!("not a duration: {error}")),
+    }
+}

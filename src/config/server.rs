@@ -1,0 +1,242 @@
+//! One server as the configuration describes it: how it is reached, its limits, its tools.
+
+use std::{collections::BTreeMap, fmt, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
+
+use crate::{error::Error, tool::ServerName};
+
+pub(super) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const MAX_CALL_TIME: Duration = Duration::from_secs(20 * 60);
+
+/// One `[servers.NAME]` table.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ServerEntry {
+    /// Whether a run without this server is worth nothing.
+    pub required: bool,
+    /// The file the entry came from.
+    pub source: Option<PathBuf>,
+    /// The server, or why its entry cannot be used.
+    pub server: Result<ServerConfig, Arc<Error>>,
+}
+
+/// One usable server.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ServerConfig {
+    /// Its name.
+    pub name: ServerName,
+    /// How it is reached.
+    pub endpoint: Endpoint,
+    /// Limit from the server's own turn until its tools are known.
+    pub startup_timeout: Duration,
+    /// Limit of one call; progress of the tool starts it anew.
+    pub call_timeout: Duration,
+    /// Limit of one call whatever its progress.
+    pub max_call_time: Duration,
+    /// Limits of single tools, in place of `call_timeout`.
+    pub tool_timeouts: BTreeMap<String, Duration>,
+    /// Which tools are offered and may be called.
+    pub tools: ToolFilter,
+    /// Calls at once; further ones queue. Nothing: no limit.
+    pub max_concurrent_calls: Option<NonZeroUsize>,
+    /// Which lost calls may be sent again.
+    pub retry_calls: RetryCalls,
+    /// How often a dead server is started again.
+    pub restart: RestartPolicy,
+    /// Waits of the stop ladder.
+    pub stop: StopGrace,
+}
+
+/// How a server is reached.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Endpoint {
+    /// A child process that speaks over its standard streams.
+    Stdio(StdioConfig),
+    /// A URL that speaks streamable HTTP.
+    Http(HttpEndpoint),
+    /// A tool server of this library, served in memory.
+    Builtin {
+        /// `time`, `files` or `calc`.
+        name: String,
+        /// Its arguments, as after `toolcrib builtin NAME`.
+        args: Vec<String>,
+        /// The folder that relative paths in `args` start from.
+        base: PathBuf,
+    },
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdio(child) => child.fmt(f),
+            Self::Http(remote) => remote.fmt(f),
+            // Arguments are counted, since variables in them may be secret.
+            Self::Builtin { name, args, base } => f
+                .debug_struct("Builtin")
+                .field("name", name)
+                .field("args", &args.len())
+                .field("base", base)
+                .finish(),
+        }
+    }
+}
+
+/// A child process to start.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct StdioConfig {
+    /// The program: a name to look up in `PATH`, or a path (relative ones are made absolute here).
+    pub command: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// The whole environment of the child: allowed inherited names and the entry's own.
+    pub env: BTreeMap<String, String>,
+    /// Its working directory.
+    pub cwd: PathBuf,
+}
+
+impl StdioConfig {
+    /// A command with arguments in `cwd` and an empty environment.
+    pub fn new(command: impl Into<PathBuf>, args: Vec<String>, cwd: impl Into<PathBuf>) -> Self {
+        Self { command: command.into(), args, env: BTreeMap::new(), cwd: cwd.into() }
+    }
+}
+
+impl fmt::Debug for StdioConfig {
+    /// Arguments are counted and variables named, since the values of both may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StdioConfig")
+            .field("command", &self.command)
+            .field("args", &self.args.len())
+            .field("env", &self.env.keys())
+            .field("cwd", &self.cwd)
+            .finish()
+    }
+}
+
+/// A remote server.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct HttpEndpoint {
+    /// Where it listens.
+    pub url: String,
+    /// Sent with every request.
+    pub headers: BTreeMap<String, String>,
+}
+
+impl HttpEndpoint {
+    /// An address without headers.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into(), headers: BTreeMap::new() }
+    }
+}
+
+impl fmt::Debug for HttpEndpoint {
+    /// The host alone and the names of headers: paths, queries and header values may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpEndpoint")
+            .field("url", &super::secrets::origin_of(&self.url))
+            .field("headers", &self.headers.keys())
+            .finish()
+    }
+}
+
+/// Allowed and denied tools, as glob patterns over the server's own tool names. Deny wins.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ToolFilter {
+    /// Offered tools. Empty: all.
+    pub allow: Vec<globset::GlobMatcher>,
+    /// Hidden tools, refused at call time too.
+    pub deny: Vec<globset::GlobMatcher>,
+}
+
+impl ToolFilter {
+    /// Whether `tool` is offered and may be called.
+    pub fn permits(&self, tool: &str) -> bool {
+        let any = |patterns: &[globset::GlobMatcher]| patterns.iter().any(|pattern| pattern.is_match(tool));
+        (self.allow.is_empty() || any(&self.allow)) && !any(&self.deny)
+    }
+}
+
+/// Which calls may be repeated after the server died under them. A lost call may have run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RetryCalls {
+    /// None, unless the request provably never left.
+    #[default]
+    Never,
+    /// Those of tools that the server calls read-only.
+    ReadOnly,
+    /// Those of tools that the server calls read-only or idempotent.
+    Idempotent,
+}
+
+/// How often a dead server is started again.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct RestartPolicy {
+    /// Restarts allowed within the window.
+    pub max: u32,
+    /// The window.
+    pub within: Duration,
+    /// First wait after a failed restart; doubles with each further failure.
+    pub backoff: Duration,
+    /// Greatest wait.
+    pub backoff_cap: Duration,
+}
+
+impl Default for RestartPolicy {
+    fn default() -> Self {
+        Self {
+            max: 3,
+            within: Duration::from_secs(60),
+            backoff: Duration::from_millis(200),
+            backoff_cap: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Waits of the stop ladder: after closing stdin, after SIGTERM.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct StopGrace {
+    /// From closing stdin until SIGTERM.
+    pub eof: Duration,
+    /// From SIGTERM until SIGKILL.
+    pub term: Duration,
+}
+
+impl Default for StopGrace {
+    /// 1.5 s and 0.5 s: a Python server needs 0.2 s after end of input, a Node one up to 0.35 s.
+    fn default() -> Self {
+        Self { eof: Duration::from_millis(1500), term: Duration::from_millis(500) }
+    }
+}
+
+impl ServerConfig {
+    /// A server with default limits.
+    pub fn new(name: ServerName, endpoint: Endpoint) -> Self {
+        Self {
+            name,
+            endpoint,
+            startup_timeout: STARTUP_TIMEOUT,
+            call_timeout: CALL_TIMEOUT,
+            max_call_time: MAX_CALL_TIME,
+            tool_timeouts: BTreeMap::new(),
+            tools: ToolFilter::default(),
+            max_concurrent_calls: None,
+            retry_calls: RetryCalls::default(),
+            restart: RestartPolicy::default(),
+            stop: StopGrace::default(),
+        }
+    }
+}
+
+impl ServerEntry {
+    /// A usable entry that is not required.
+    pub fn new(server: ServerConfig) -> Self {
+        Self { required: false, source: None, server: Ok(server) }
+    }
+}

@@ -1,0 +1,278 @@
+//! The whole way from text to configuration: values, messages, variables, secrets, finding the file.
+
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use super::*;
+use crate::error::ErrorCode;
+
+mod mistakes;
+
+fn env() -> Env {
+    Env::new(
+        "/w",
+        [("PATH", "/bin"), ("HOME", "/home/me"), ("SET", "set-value"), ("OTHER_API_KEY", "leak-me-not")],
+    )
+}
+
+fn parse(text: &str) -> crate::Result<Config> {
+    Config::parse(text, Some(Path::new("servers.toml")), Path::new("/w"), &env())
+}
+
+fn server<'a>(config: &'a Config, name: &str) -> &'a ServerConfig {
+    config.servers[name].server.as_ref().unwrap()
+}
+
+fn stdio<'a>(config: &'a Config, name: &str) -> &'a StdioConfig {
+    match &server(config, name).endpoint {
+        Endpoint::Stdio(child) => child,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn strings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn a_full_server_is_read() {
+    let config = parse(
+        r#"
+        [defaults]
+        start_jobs = 2
+        call_timeout = "10s"
+        inherit_env = ["PATH"]
+        eof_grace = "0s"
+        [servers.z]
+        command = "bin/z"
+        args = ["--k=${SET}", "$5"]
+        env = { A = "${MISSING:-a}" }
+        cwd = "sub"
+        inherit_env = ["HO*"]
+        required = true
+        startup_timeout = "5m"
+        max_concurrent_calls = 3
+        tools = { allow = ["get_*"], deny = ["get_x"], timeout = { get_y = "1h" } }
+        retry_calls = "read-only"
+        restart = { max = 1, within = "2m", backoff = "1s..1m" }
+        term_grace = "3s"
+        [servers.a]
+        url = "https://host/mcp"
+        headers = { Authorization = "Bearer ${SET}" }
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.servers.keys().map(ServerName::as_str).collect::<Vec<_>>(), ["z", "a"]);
+    assert_eq!(config.start_jobs, NonZeroUsize::new(2));
+    assert!(config.servers["z"].required);
+    let z = stdio(&config, "z");
+    assert_eq!((z.command.as_path(), z.cwd.as_path()), (Path::new("/w/bin/z"), Path::new("/w/sub")));
+    assert_eq!(z.args, ["--k=set-value", "$5"]);
+    assert_eq!(z.env, strings(&[("A", "a"), ("HOME", "/home/me"), ("PATH", "/bin")]));
+    let z = server(&config, "z");
+    let seconds =
+        [z.startup_timeout, z.call_timeout, z.max_call_time, z.restart.backoff_cap, z.stop.eof, z.stop.term];
+    assert_eq!(seconds.map(|d| d.as_secs()), [300, 10, 3600, 60, 0, 3]);
+    assert_eq!(z.tool_timeouts["get_y"], Duration::from_secs(3600));
+    assert_eq!(["get_y", "get_x", "put"].map(|tool| z.tools.permits(tool)), [true, false, false]);
+    assert_eq!((z.retry_calls, z.restart.max), (RetryCalls::ReadOnly, 1));
+    match &server(&config, "a").endpoint {
+        Endpoint::Http(remote) => {
+            assert_eq!(remote.headers, strings(&[("Authorization", "Bearer set-value")]));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_model_is_read() {
+    let text = r#"
+        [llm]
+        base_url = "http://host:1/v1/"
+        model = "m"
+        api_key = ["${SET}", "${NONE:-}"]
+        max_in_flight = "unlimited"
+        temperature = 0
+        extra_body = { top_k = 20, nested = { on = true } }
+        retry = { max = 2 }
+    "#;
+    let llm = parse(text).unwrap().llm.unwrap().unwrap();
+    assert_eq!((llm.base_url.as_deref(), llm.model.as_str()), (Some("http://host:1/v1"), "m"));
+    assert_eq!((llm.api_keys, llm.max_in_flight), (vec!["set-value".to_owned()], None));
+    assert_eq!((llm.temperature, llm.retry.max_attempts), (Some(0.0), 2));
+    assert_eq!(
+        serde_json::Value::Object(llm.extra_body),
+        serde_json::json!({"top_k": 20, "nested": {"on": true}})
+    );
+    let script = parse("[llm]\nmodel = 'script:a.json'").unwrap().llm.unwrap().unwrap();
+    assert_eq!((script.model.as_str(), script.base_url), ("script:/w/a.json", None));
+    for (text, code, message) in [
+        (
+            "[llm]\nbase_url = 'http://h/v1'",
+            ErrorCode::ConfigInvalid,
+            "servers.toml:1: `llm.model`: is missing",
+        ),
+        ("[llm]\nmodel = 'm'", ErrorCode::ConfigInvalid, "servers.toml:1: `llm.base_url`: is missing"),
+        (
+            "[llm]\nmodel = 'm'\nbase_url = '${NO_URL}'",
+            ErrorCode::VariableUnset,
+            "servers.toml:3: `llm.base_url`: the model needs the variable NO_URL, which is not set",
+        ),
+    ] {
+        let error = parse(text).unwrap().llm.unwrap().unwrap_err();
+        assert_eq!((error.code(), error.to_string()), (code, message.to_owned()), "{text}");
+    }
+}
+
+#[test]
+fn a_broken_entry_is_its_own_error() {
+    let config = parse(
+        "[servers.a]\ncommand = 'x'\nrequired = true\nenv = { K = '${NONE}' }\n[servers.b]\nurl = 'ftp://h'\n\
+         [servers.c]\ncommand = 'x'\nenv_file = 'no.env'\n[servers.d]\ncommand = 'x'\nargs = ['${']\n[servers.e]\ncommand = 'x'",
+    )
+    .unwrap();
+    let error = |name: &str| config.servers[name].server.as_ref().unwrap_err();
+    assert!(config.servers["a"].required);
+    assert_eq!(error("a").code(), ErrorCode::VariableUnset);
+    assert_eq!(error("a").server().unwrap().as_str(), "a");
+    assert_eq!(
+        (error("a").to_string().as_str(), error("a").help().unwrap().as_str()),
+        (
+            "servers.toml:4: `servers.a.env.K`: server `a` needs the variable NONE, which is not set",
+            "set it, put it in `env_file` or write ${NONE:-default}"
+        )
+    );
+    for (name, message) in [
+        ("b", "servers.toml:6: `servers.b.url`: is not an http:// or https:// address"),
+        (
+            "c",
+            "servers.toml:9: `servers.c.env_file`: cannot read /w/no.env: No such file or directory (os error 2)",
+        ),
+        ("d", "servers.toml:12: `servers.d.args[0]`: `${` has no closing `}`"),
+    ] {
+        assert_eq!(
+            (error(name).to_string().as_str(), error(name).code()),
+            (message, ErrorCode::ConfigInvalid)
+        );
+    }
+    assert_eq!(stdio(&config, "e").command, Path::new("x"));
+}
+
+#[test]
+fn planted_secrets_are_hidden_and_never_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(".env"), "FROM_FILE=planted-1\n").unwrap();
+    let env = Env::new(
+        folder.path(),
+        [
+            ("PATH", "/planted/path"),
+            ("A", "planted-2"),
+            ("T", "planted-3"),
+            ("K", "planted-4"),
+            ("U", "planted-5"),
+        ],
+    );
+    let text = r#"
+        [servers.a]
+        command = "x"
+        args = ["--token", "${A}", "${FROM_FILE}", "${PATH}"]
+        env_file = ".env"
+        env = { MY_PASSWORD = "planted-6", PLAIN = "not-secret" }
+        [servers.b]
+        url = "https://u:planted-7@host/mcp?api_key=planted-8&u=${U}"
+        headers = { Authorization = "Bearer ${T}", X-Key = "planted-9", Accept = "text/plain" }
+        [servers.broken]
+        command = "x"
+        args = ["${A}", "${NONE}"]
+        [servers.c]
+        builtin = "files"
+        args = ["${A}"]
+        [llm]
+        model = "m"
+        base_url = "http://host/v1?key=planted-0"
+        api_key = ["${K}", "planted-x"]
+    "#;
+    let config = Config::parse(text, None, folder.path(), &env).unwrap();
+    let printed = format!("{config:?} {env:?}");
+    assert!(!printed.contains("planted"), "{printed}");
+    let open = "/planted/path not-secret text/plain m host";
+    assert_eq!(config.secrets.hide(open), open);
+    for number in "0123456789x".chars() {
+        assert_eq!(config.secrets.hide(&format!("<planted-{number}>")), "<****>", "{number}");
+    }
+    let child = stdio(&config, "a");
+    assert_eq!(
+        child.env,
+        strings(&[
+            ("FROM_FILE", "planted-1"),
+            ("MY_PASSWORD", "planted-6"),
+            ("PATH", "/planted/path"),
+            ("PLAIN", "not-secret")
+        ])
+    );
+}
+
+#[test]
+fn a_child_sees_nothing_of_the_parent_but_the_list() {
+    let config = parse("[servers.a]\ncommand = 'x'").unwrap();
+    assert_eq!(stdio(&config, "a").env, strings(&[("HOME", "/home/me"), ("PATH", "/bin")]));
+}
+
+#[test]
+fn the_file_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    let write = |path: &str, name: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("[servers.{name}]\nbuiltin = 'time'")).unwrap();
+    };
+    let find = |at: &str, vars: &[(&str, String)]| {
+        let env = Env::new(root.join(at), vars.iter().cloned());
+        Config::load(None, &env).map(|config| config.servers.keys().next().unwrap().to_string())
+    };
+    let home = [("HOME", root.join("home").display().to_string())];
+    fs::create_dir_all(root.join("repo/.git")).unwrap();
+    fs::create_dir_all(root.join("repo/a/b")).unwrap();
+    fs::create_dir_all(root.join("plain/a")).unwrap();
+    let error = find("repo/a", &home).unwrap_err();
+    let root_name = root.display();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "no configuration found: looked for toolcrib.toml or servers.toml in {root_name}/repo/a and above it up \
+             to {root_name}/repo, then for {root_name}/home/.config/toolcrib/servers.toml"
+        )
+    );
+    assert!(error.help().unwrap().contains("TOOLCRIB_CONFIG"));
+    write("servers.toml", "outside");
+    write("home/.config/toolcrib/servers.toml", "user");
+    write("xdg/toolcrib/servers.toml", "xdg");
+    assert_eq!(find("repo/a/b", &home).unwrap(), "user", "never beyond the repository");
+    assert_eq!(find("plain/a", &home).unwrap(), "user", "no search upwards outside of one");
+    write("repo/servers.toml", "repo");
+    write("repo/a/servers.toml", "near");
+    assert_eq!(find("repo/a/b", &home).unwrap(), "near");
+    write("repo/a/toolcrib.toml", "named");
+    assert_eq!(find("repo/a/b", &home).unwrap(), "named");
+    let xdg = [home[0].clone(), ("XDG_CONFIG_HOME", root.join("xdg").display().to_string())];
+    assert_eq!(find("plain/a", &xdg).unwrap(), "xdg");
+    let chosen = [home[0].clone(), ("TOOLCRIB_CONFIG", "../servers.toml".to_owned())];
+    assert_eq!(find("repo/a", &chosen).unwrap(), "repo");
+    let env = Env::new(&root, [("X", "y")]);
+    assert_eq!(
+        Config::load(Some(Path::new("servers.toml")), &env).unwrap().file,
+        Some(root.join("servers.toml"))
+    );
+    let error = Config::load(Some(Path::new("no.toml")), &env).unwrap_err();
+    assert_eq!(error.to_string(), "no.toml: cannot be read: No such file or directory (os error 2)");
+    assert_eq!(error.code(), ErrorCode::ConfigInvalid);
+}
+
+#[test]
+fn a_configuration_can_be_built_in_code() {
+    let name = ServerName::new("a").unwrap();
+    let endpoint = Endpoint::Stdio(StdioConfig::new("x", vec![], "/w"));
+    let config = Config::new([ServerConfig::new(name, endpoint)]);
+    assert_eq!(stdio(&config, "a").command, Path::new("x"));
+    assert!(config.llm.is_none() && config.start_jobs.is_none());
+}

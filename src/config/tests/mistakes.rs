@@ -1,0 +1,151 @@
+//! Every kind of mistake in a file, with its whole message and remedy.
+
+use super::parse;
+use crate::ErrorCode;
+
+/// Wrong text, the message after the file's name, the help.
+const WRONG: &[(&str, &str, &str)] = &[
+    ("x = 1", "1: `x`: unknown key", "allowed here: schema, import, defaults, servers, http, llm, agent"),
+    ("a = 1\na = 2", "2: duplicate key", ""),
+    ("schema = 2", "1: `schema`: this toolcrib reads schema 1, not 2", ""),
+    ("[servers.a]\ncomand = 'x'", "2: `servers.a.comand`: unknown key", "did you mean `command`?"),
+    (
+        "[servers.a]\ncommand = 'x'\ntools = { alow = [] }",
+        "3: `servers.a.tools.alow`: unknown key",
+        "did you mean `allow`?",
+    ),
+    (
+        "[servers.'a b']\ncommand = 'x'",
+        "1: `servers.a b`: `a b` is not a server name: use 1 to 64 letters, digits, `_`, `-` or `.`",
+        "",
+    ),
+    ("[servers]\na = 'x'", "2: `servers.a`: expected a table, found a string", ""),
+    (
+        "[servers.a]",
+        "1: `servers.a`: does not say how the server is reached",
+        "give one of `command` (a program), `url` (a remote server) or `builtin`",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\nurl = 'y'",
+        "3: `servers.a.url`: `command` and `url` exclude each other",
+        "keep one of them",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\nheaders = {}",
+        "3: `servers.a.headers`: has no effect on a server with `command`",
+        "remove it",
+    ),
+    (
+        "[servers.a]\nbuiltin = 'times'",
+        "2: `servers.a.builtin`: there is no built-in server `times`",
+        "did you mean \"time\"?",
+    ),
+    (
+        "[servers.a]\ncommand = 1",
+        "2: `servers.a.command`: expected a string, found an integer",
+        "write command = \"...\"",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\nargs = 'y'",
+        "3: `servers.a.args`: expected a list of strings, found a string",
+        "write args = [\"...\"]",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\nargs = [\n'y',\n8080]",
+        "5: `servers.a.args[1]`: expected a string, found an integer",
+        "put it in quotes",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\nenv = { P = 8080 }",
+        "3: `servers.a.env.P`: expected a string, found an integer",
+        "put it in quotes",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\nrequired = 'yes'",
+        "3: `servers.a.required`: expected a boolean, found a string",
+        "write required = true",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\ncall_timeout = 30",
+        "3: `servers.a.call_timeout`: a duration needs a unit",
+        "write call_timeout = \"30s\"",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\ncall_timeout = '0s'",
+        "3: `servers.a.call_timeout`: must be longer than zero",
+        "",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\ncall_timeout = '99y'",
+        "3: `servers.a.call_timeout`: a duration may be one year at most",
+        "write a number with its unit, such as \"30s\", \"200ms\" or \"5m\"",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\ncall_timeout = '1h'\nmax_call_time = '1m'",
+        "4: `servers.a.max_call_time`: is shorter than a timeout of this server",
+        "raise it: it limits every call, whatever its progress",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\ntools = { timeout = { t = 5 } }",
+        "3: `servers.a.tools.timeout.t`: a duration needs a unit",
+        "write t = \"5s\"",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\ntools.allow = ['[']",
+        "3: `servers.a.tools.allow[0]`: not a pattern: unclosed character class; missing ']'",
+        "",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\nretry_calls = 'always'",
+        "3: `servers.a.retry_calls`: `always` is not allowed",
+        "use \"never\", \"read-only\", \"idempotent\"",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\nrestart.backoff = '1s'",
+        "3: `servers.a.restart.backoff`: expected a range",
+        "write the first and the greatest wait, as in \"200ms..10s\"",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\nmax_concurrent_calls = 0",
+        "3: `servers.a.max_concurrent_calls`: must be at least 1",
+        "",
+    ),
+    (
+        "[defaults]\nstart_jobs = 'all'",
+        "2: `defaults.start_jobs`: `all` is not allowed",
+        "use \"cores\", \"unlimited\" or a whole number",
+    ),
+    (
+        "[http]\nconnect_timeout = true",
+        "2: `http.connect_timeout`: expected a duration, found a boolean",
+        "write connect_timeout = \"30s\"",
+    ),
+    (
+        "[llm]\napi_key = 5",
+        "2: `llm.api_key`: expected a string or a list of strings, found an integer",
+        "write api_key = \"${LLM_API_KEY}\"",
+    ),
+    ("[llm]\nextra_body = { x = nan }", "2: `llm.extra_body`: holds a number that JSON has no form for", ""),
+    (
+        "[llm]\nretry = { base = '1m', cap = '1s' }",
+        "2: `llm.retry`: `cap` is shorter than `base`",
+        "waits grow from `base` up to `cap`",
+    ),
+    ("[agent]\nmax_turns = 99999999999", "2: `agent.max_turns`: the number is too large", ""),
+    ("import = ['cdex']", "1: `import[0]`: there is no file /w/cdex", "did you mean \"codex\"?"),
+    (
+        "import = ['no/such.json']",
+        "1: `import[0]`: there is no file /w/no/such.json",
+        "give a file, or one of: codex, claude-desktop",
+    ),
+];
+
+#[test]
+fn mistakes_name_file_line_key_and_remedy() {
+    for (text, message, help) in WRONG {
+        let error = parse(text).unwrap_err();
+        assert_eq!(error.to_string(), format!("servers.toml:{message}"), "{text}");
+        assert_eq!(error.help().unwrap_or_default(), *help, "{text}");
+        assert_eq!(error.code(), ErrorCode::ConfigInvalid);
+    }
+}

@@ -1,0 +1,234 @@
+//! From raw tables to usable ones: variables are put in, paths made absolute, the child's environment built.
+//! What fails here is an error of that one server, or of the model, and nobody else's.
+
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
+
+use super::{
+    Endpoint, HttpEndpoint, LlmConfig, ServerConfig, ServerEntry, StdioConfig, StopGrace, dotenv,
+    env::{Env, Names},
+    origin::{Origin, Text},
+    raw::{Defaults, RawKind, RawLlm, RawServer},
+    secrets,
+    vars::Vars,
+};
+use crate::error::{ConfigError, Result};
+
+/// One server; its secrets are added to `secrets` whether it is usable or not.
+pub(super) fn server(
+    raw: RawServer,
+    defaults: &Defaults,
+    env: &Env,
+    secrets: &mut Vec<String>,
+) -> ServerEntry {
+    let open = match &raw.kind {
+        RawKind::Command { inherit_env, .. } => defaults.inherit_env.and(inherit_env),
+        _ => defaults.inherit_env.and(&[]),
+    };
+    let (origin, name) = (raw.origin.clone(), raw.name.clone());
+    let mut vars = Vars {
+        env,
+        origin: &origin,
+        server: Some(&name),
+        local: BTreeMap::new(),
+        open: &open,
+        secrets: Vec::new(),
+    };
+    let required = raw.required;
+    let server = build(raw, defaults, &mut vars).map_err(Arc::new);
+    secrets.append(&mut vars.secrets);
+    ServerEntry { required, source: origin.file, server }
+}
+
+fn build(raw: RawServer, defaults: &Defaults, vars: &mut Vars<'_>) -> Result<ServerConfig> {
+    if let Some(file) = &raw.env_file {
+        vars.local = env_file(file, vars)?;
+        vars.secrets.extend(vars.local.values().cloned());
+    }
+    let endpoint = match raw.kind {
+        RawKind::Command { command, args, env, cwd, .. } => {
+            Endpoint::Stdio(stdio(&command, &args, &env, cwd.as_ref(), vars)?)
+        }
+        RawKind::Url { url, headers } => Endpoint::Http(http(&url, &headers, vars)?),
+        RawKind::Builtin { name, args } => {
+            Endpoint::Builtin { name, args: expand_all(&args, vars)?, base: vars.origin.folder.clone() }
+        }
+    };
+    let mut server = ServerConfig::new(raw.name, endpoint);
+    server.startup_timeout = raw.startup_timeout.unwrap_or(defaults.startup_timeout);
+    server.call_timeout = raw.call_timeout.unwrap_or(defaults.call_timeout);
+    // A server's own longer timeout raises the inherited ceiling, or it could never be reached.
+    let longest = raw.tool_timeouts.values().copied().chain([server.call_timeout]).max();
+    let inherited = defaults.max_call_time.max(longest.unwrap_or_default());
+    server.max_call_time = raw.max_call_time.unwrap_or(inherited);
+    // The other way round, a ceiling lowers the inherited timeout.
+    server.call_timeout = server.call_timeout.min(server.max_call_time);
+    server.tool_timeouts = raw.tool_timeouts;
+    server.tools = raw.tools;
+    server.max_concurrent_calls = raw.max_concurrent_calls;
+    server.retry_calls = raw.retry_calls;
+    server.restart = raw.restart;
+    server.stop = StopGrace {
+        eof: raw.eof_grace.unwrap_or(defaults.stop.eof),
+        term: raw.term_grace.unwrap_or(defaults.stop.term),
+    };
+    Ok(server)
+}
+
+fn env_file(file: &Text, vars: &mut Vars<'_>) -> Result<BTreeMap<String, String>> {
+    let written = vars.expand_open(file)?;
+    let path = vars.env.resolve(&vars.origin.folder, &written);
+    let text = fs::read_to_string(&path).map_err(|error| {
+        let help = "create the file, or correct the path: it starts at the folder of the configuration";
+        fault(vars, file, format!("cannot read {}: {error}", path.display()), Some(help))
+    })?;
+    dotenv::parse(&text).map_err(|(line, message)| {
+        let shown = Origin::of(&path, PathBuf::new(), vars.env.folder()).shown;
+        ConfigError {
+            file: shown,
+            line: Some(line),
+            server: vars.server.cloned(),
+            message,
+            help: Some("write KEY=VALUE, with quotes around values that need them".to_owned()),
+            ..ConfigError::default()
+        }
+        .into()
+    })
+}
+
+fn stdio(
+    command: &Text,
+    args: &[Text],
+    env: &[(String, Text)],
+    cwd: Option<&Text>,
+    vars: &mut Vars<'_>,
+) -> Result<StdioConfig> {
+    let folder = vars.origin.folder.clone();
+    let program = vars.expand(command)?;
+    if program.is_empty() {
+        return Err(fault(vars, command, "is empty".to_owned(), None));
+    }
+    // A bare name is looked up in PATH by whoever starts it.
+    let program =
+        if program.contains('/') { vars.env.resolve(&folder, &program) } else { PathBuf::from(program) };
+    let cwd = match cwd {
+        Some(cwd) => {
+            let cwd = vars.expand(cwd)?;
+            vars.env.resolve(&folder, &cwd)
+        }
+        None => folder,
+    };
+    let mut child = StdioConfig::new(program, expand_all(args, vars)?, cwd);
+    child.env = vars.env.matching(vars.open);
+    child.env.extend(vars.local.clone());
+    for (name, text) in env {
+        child.env.insert(name.clone(), vars.expand(text)?);
+    }
+    let telling = child.env.iter().filter(|(name, _)| secrets::secret_name(name));
+    vars.secrets.extend(telling.map(|(_, value)| value.clone()));
+    Ok(child)
+}
+
+fn http(url: &Text, headers: &[(String, Text)], vars: &mut Vars<'_>) -> Result<HttpEndpoint> {
+    let mut endpoint = HttpEndpoint::new(address(url, vars, Vars::expand)?);
+    for (name, text) in headers {
+        let value = vars.expand(text)?;
+        secrets::in_header(name, &value, &mut vars.secrets);
+        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+        if name.is_empty() || !name.chars().all(token) {
+            return Err(fault(vars, text, "is not the name of a header".to_owned(), None));
+        }
+        if value.chars().any(|c| c.is_control() && c != '\t') {
+            let help = "a header is one line: look for a line break in a variable";
+            return Err(fault(
+                vars,
+                text,
+                "holds a character that no header may hold".to_owned(),
+                Some(help),
+            ));
+        }
+        endpoint.headers.insert(name.clone(), value);
+    }
+    Ok(endpoint)
+}
+
+fn address<'a>(
+    text: &Text,
+    vars: &mut Vars<'a>,
+    expand: impl Fn(&mut Vars<'a>, &Text) -> Result<String>,
+) -> Result<String> {
+    let url = expand(vars, text)?;
+    secrets::in_url(&url, &mut vars.secrets);
+    let problem = match reqwest::Url::parse(&url) {
+        Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => {
+            "is not an http:// or https:// address".into()
+        }
+        Ok(parsed) if !parsed.has_host() => "is an address without a host".into(),
+        Ok(_) => return Ok(url),
+        Err(error) => format!("is not an address: {error}"),
+    };
+    Err(fault(vars, text, problem, Some("write it as in \"https://example.com/mcp\"")))
+}
+
+fn expand_all(texts: &[Text], vars: &mut Vars<'_>) -> Result<Vec<String>> {
+    texts.iter().map(|text| vars.expand(text)).collect()
+}
+
+fn fault(vars: &Vars<'_>, text: &Text, message: String, help: Option<&str>) -> crate::error::Error {
+    ConfigError {
+        file: vars.origin.shown.clone(),
+        line: Some(text.line),
+        key: Some(text.key.clone()),
+        server: vars.server.cloned(),
+        message,
+        help: help.map(str::to_owned),
+        ..ConfigError::default()
+    }
+    .into()
+}
+
+/// The model; its secrets are added to `secrets` whether it is usable or not.
+pub(super) fn llm(
+    raw: RawLlm,
+    origin: &Origin,
+    open: &Names,
+    env: &Env,
+    secrets: &mut Vec<String>,
+) -> Result<LlmConfig> {
+    let mut vars = Vars { env, origin, server: None, local: BTreeMap::new(), open, secrets: Vec::new() };
+    let llm = build_llm(raw, &mut vars);
+    secrets.append(&mut vars.secrets);
+    llm
+}
+
+fn build_llm(raw: RawLlm, vars: &mut Vars<'_>) -> Result<LlmConfig> {
+    let missing = |key: &str, help: &str| {
+        let key = Some(format!("llm.{key}"));
+        vars.origin.error(raw.line, key, "is missing".to_owned(), Some(help.to_owned()))
+    };
+    let Some(model) = &raw.model else {
+        return Err(missing("model", "name the model as its server does, or script:FILE"));
+    };
+    let no_url = || missing("base_url", "give the address up to and including /v1");
+    let no_url = if raw.base_url.is_none() { Some(no_url()) } else { None };
+    let mut llm = raw.request;
+    // Every key is collected before anything can fail, so that a broken table leaks none.
+    let keys: Vec<_> = raw.api_keys.iter().map(|text| vars.expand(text)).collect();
+    vars.secrets.extend(keys.iter().flatten().cloned());
+    llm.model = vars.expand_open(model)?;
+    if let Some(script) = llm.model.strip_prefix("script:") {
+        let path = vars.env.resolve(&vars.origin.folder, script);
+        llm.model = format!("script:{}", path.display());
+    } else if llm.model.is_empty() {
+        return Err(fault(vars, model, "is empty".to_owned(), None));
+    } else if let Some(error) = no_url {
+        return Err(error);
+    }
+    if let Some(url) = &raw.base_url {
+        let url = address(url, vars, Vars::expand_open)?;
+        llm.base_url = Some(url.trim_end_matches('/').to_owned());
+    }
+    // An empty key is no key: `${KEY:-}` lets one file serve local and remote models.
+    llm.api_keys = keys.into_iter().collect::<Result<Vec<_>>>()?;
+    llm.api_keys.retain(|key| !key.is_empty());
+    Ok(llm)
+}

@@ -1,0 +1,237 @@
+//! Variables in strings: `${VAR}`, `${VAR:-default}`, `${env:VAR}`, `${input:ID}`, `${workspaceFolder}`, and
+//! `$$` for a `$`. Any other `$` stays as it is.
+
+use std::collections::BTreeMap;
+
+use super::{
+    dotenv::is_name,
+    env::{Env, Names},
+    origin::{Origin, Text},
+    secrets::secret_name,
+};
+use crate::{
+    error::{ConfigError, Error, Result},
+    tool::ServerName,
+};
+
+/// Where variables are looked up for one server or table, and what was found there.
+#[derive(Debug)]
+pub(super) struct Vars<'a> {
+    pub(super) env: &'a Env,
+    pub(super) origin: &'a Origin,
+    pub(super) server: Option<&'a ServerName>,
+    /// Variables of the server's `env_file`; they win over the environment, being nearer.
+    pub(super) local: BTreeMap<String, String>,
+    /// Names whose values are not secret by themselves: children inherit them anyway.
+    pub(super) open: &'a Names,
+    /// Secret values met so far.
+    pub(super) secrets: Vec<String>,
+}
+
+/// Why a string could not be expanded.
+#[derive(Debug, PartialEq)]
+enum Fault {
+    Unset { variable: String, input: Option<String> },
+    Syntax(String),
+}
+
+/// A variable that was put in.
+struct Used {
+    name: String,
+    value: String,
+}
+
+impl Vars<'_> {
+    /// The string with its variables put in; their values become secrets.
+    pub(super) fn expand(&mut self, text: &Text) -> Result<String> {
+        let (expanded, used) = self.run(text)?;
+        let secret = used.into_iter().filter(|var| secret_name(&var.name) || !self.open.contain(&var.name));
+        self.secrets.extend(secret.map(|var| var.value));
+        Ok(expanded)
+    }
+
+    /// The same for an address or a name that messages must be able to show: only variables that are secret
+    /// by their own name become secrets.
+    pub(super) fn expand_open(&mut self, text: &Text) -> Result<String> {
+        let (expanded, used) = self.run(text)?;
+        self.secrets.extend(used.into_iter().filter(|var| secret_name(&var.name)).map(|var| var.value));
+        Ok(expanded)
+    }
+
+    fn run(&self, text: &Text) -> Result<(String, Vec<Used>)> {
+        let mut used = Vec::new();
+        match self.substitute(&text.value, &mut used) {
+            Ok(expanded) => Ok((expanded, used)),
+            Err(fault) => Err(self.error(text, fault)),
+        }
+    }
+
+    fn error(&self, text: &Text, fault: Fault) -> Error {
+        let whose = self.server.map_or_else(|| "the model".to_owned(), |server| format!("server `{server}`"));
+        let (message, help, unset_variable) = match fault {
+            Fault::Unset { variable, input: Some(input) } => (
+                format!("{whose} needs the input `{input}`, which an editor would ask for"),
+                format!("set the variable {variable}"),
+                Some(variable),
+            ),
+            Fault::Unset { variable, input: None } => {
+                let file = if self.server.is_some() { ", put it in `env_file`" } else { "" };
+                (
+                    format!("{whose} needs the variable {variable}, which is not set"),
+                    format!("set it{file} or write ${{{variable}:-default}}"),
+                    Some(variable),
+                )
+            }
+            Fault::Syntax(message) => {
+                (message, "write ${VAR} or ${VAR:-default}, and $$ for a `$` before `{`".to_owned(), None)
+            }
+        };
+        ConfigError {
+            file: self.origin.shown.clone(),
+            line: Some(text.line),
+            key: Some(text.key.clone()),
+            server: self.server.cloned(),
+            unset_variable,
+            message,
+            help: Some(help),
+        }
+        .into()
+    }
+
+    fn substitute(&self, text: &str, used: &mut Vec<Used>) -> Result<String, Fault> {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(at) = rest.find('$') {
+            out.push_str(&rest[..at]);
+            rest = &rest[at + 1..];
+            if let Some(after) = rest.strip_prefix('$') {
+                out.push('$');
+                rest = after;
+            } else if let Some(inner) = rest.strip_prefix('{') {
+                let end =
+                    closing(inner).ok_or_else(|| Fault::Syntax("`${` has no closing `}`".to_owned()))?;
+                out.push_str(&self.value(&inner[..end], used)?);
+                rest = &inner[end + 1..];
+            } else {
+                out.push('$');
+            }
+        }
+        out.push_str(rest);
+        Ok(out)
+    }
+
+    /// The value of what stands between the braces.
+    fn value(&self, inner: &str, used: &mut Vec<Used>) -> Result<String, Fault> {
+        if inner == "workspaceFolder" {
+            return Ok(self.origin.folder.display().to_string());
+        }
+        let (name, default) = match inner.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (inner, None),
+        };
+        let input = name.strip_prefix("input:");
+        let name = input.map_or_else(|| name.strip_prefix("env:").unwrap_or(name).to_owned(), input_variable);
+        if !is_name(&name) {
+            return Err(Fault::Syntax(format!("`${{{inner}}}` is not a variable")));
+        }
+        let value = self.local.get(&name).map(String::as_str).or_else(|| self.env.get(&name));
+        match (value, default) {
+            // As in a shell, an empty variable takes the default too.
+            (None | Some(""), Some(default)) => self.substitute(default, used),
+            (Some(value), _) => {
+                used.push(Used { name, value: value.to_owned() });
+                Ok(value.to_owned())
+            }
+            (None, None) => Err(Fault::Unset { variable: name, input: input.map(str::to_owned) }),
+        }
+    }
+}
+
+/// The `}` that belongs to a `${` already read; a default may hold variables of its own.
+fn closing(inner: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut previous = ' ';
+    for (at, c) in inner.char_indices() {
+        match c {
+            '{' if previous == '$' => depth += 1,
+            '}' if depth == 0 => return Some(at),
+            '}' => depth -= 1,
+            _ => {}
+        }
+        previous = c;
+    }
+    None
+}
+
+/// The variable that stands in for an editor's input: `github-token` is GITHUB_TOKEN.
+pub(super) fn input_variable(id: &str) -> String {
+    id.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+}
+
+/// `text` written so that it expands to itself.
+pub(super) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        out.push(c);
+        if c == '$' && matches!(chars.peek(), Some('$' | '{')) {
+            out.push('$');
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_expanded() {
+        let env = Env::new("/w", [("A", "alpha"), ("EMPTY", ""), ("MY_ID", "in"), ("PATH", "/usr/bin")]);
+        let origin = Origin { folder: "/p".into(), ..Origin::default() };
+        let open = Names::inherited();
+        let local =
+            BTreeMap::from([("L".to_owned(), "local".to_owned()), ("A".to_owned(), "near".to_owned())]);
+        let mut vars = Vars { env: &env, origin: &origin, server: None, local, open: &open, secrets: vec![] };
+        let text = |value: &str| Text { value: value.to_owned(), line: 1, key: "k".to_owned() };
+        for (written, expected) in [
+            ("plain $5 $", "plain $5 $"),
+            ("${A}-${env:L}", "near-local"),
+            ("${NONE:-d}${EMPTY:-e}[${EMPTY}]", "de[]"),
+            ("${NONE:-${A}/x}", "near/x"),
+            ("${NONE:-}", ""),
+            ("$${A} $$", "${A} $"),
+            ("${input:my-id}", "in"),
+            ("${workspaceFolder}/x", "/p/x"),
+            ("${PATH}", "/usr/bin"),
+        ] {
+            assert_eq!(vars.expand(&text(written)).unwrap(), expected, "{written}");
+        }
+        assert_eq!(vars.secrets, ["near", "local", "", "near", "in"]);
+        for (written, expected) in [
+            ("${NONE}", Fault::Unset { variable: "NONE".into(), input: None }),
+            ("${input:a-b}", Fault::Unset { variable: "A_B".into(), input: Some("a-b".into()) }),
+            ("${NONE", Fault::Syntax("`${` has no closing `}`".into())),
+            ("${a b}", Fault::Syntax("`${a b}` is not a variable".into())),
+            ("${command:x}", Fault::Syntax("`${command:x}` is not a variable".into())),
+        ] {
+            assert_eq!(vars.substitute(written, &mut vec![]), Err(expected), "{written}");
+        }
+    }
+
+    #[test]
+    fn escaped_text_expands_to_itself() {
+        let (env, origin, open) = (Env::default(), Origin::default(), Names::inherited());
+        let vars = Vars {
+            env: &env,
+            origin: &origin,
+            server: None,
+            local: BTreeMap::new(),
+            open: &open,
+            secrets: vec![],
+        };
+        for text in ["$", "$$", "$$$", "${A}", "$${A}", "a$b", "x$"] {
+            assert_eq!(vars.substitute(&escape(text), &mut vec![]), Ok(text.to_owned()), "{text}");
+        }
+    }
+}
