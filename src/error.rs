@@ -386,7 +386,10 @@ mod tests {
 
     #[test]
     fn nearest_suggests_typos_only() {
-        assert_eq!(nearest("get_curent_time", ["get_current_time", "convert"]), Some("get_current_time".into()));
+        assert_eq!(
+            nearest("get_curent_time", ["get_current_time", "convert"]),
+            Some("get_current_time".into())
+        );
         assert_eq!(nearest("weather", ["get_current_time", "convert"]), None);
     }
 }

@@ -6,9 +6,15 @@
 pub struct LlmError;
 impl LlmError {
     /// Stable code.
-    pub fn code(&self) -> crate::error::ErrorCode { crate::error::ErrorCode::LlmFailed }
+    pub fn code(&self) -> crate::error::ErrorCode {
+        crate::error::ErrorCode::LlmFailed
+    }
     /// Why.
-    pub fn causes(&self) -> Vec<String> { Vec::new() }
+    pub fn causes(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// What next.
-    pub fn help(&self) -> Option<String> { None }
+    pub fn help(&self) -> Option<String> {
+        None
+    }
 }

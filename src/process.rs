@@ -124,8 +124,15 @@ impl Process {
         let reader = LineReader::new(child.stdout.take().expect("stdout is piped"));
         let stderr = StderrTail::drain(child.stderr.take().expect("stderr is piped"), secrets.clone());
         // From here on the guard of `Drop` holds: a failing watch kills the child.
-        let mut process =
-            Self { child, group, stdin: stdin.clone(), exit: ExitWatch::none(group), stderr, reaped: false, started };
+        let mut process = Self {
+            child,
+            group,
+            stdin: stdin.clone(),
+            exit: ExitWatch::none(group),
+            stderr,
+            reaped: false,
+            started,
+        };
         process.exit = ExitWatch::new(group).map_err(|error| SpawnError {
             what: format!("could not watch process {pid}: {error}"),
             help: None,

@@ -21,13 +21,13 @@ use std::{
 use rmcp::service::{Peer, RoleClient};
 use tokio_util::sync::CancellationToken;
 
+pub use self::connect::Phases;
+pub(crate) use self::connect::Surroundings;
 use self::{
     connect::{Connection, connect},
     failure::{Failure, seconds},
     handshake::Era,
 };
-pub(crate) use self::connect::Surroundings;
-pub use self::connect::Phases;
 use crate::{
     config::{ServerConfig, StopGrace},
     error::{Error, ErrorCode, Phase, Result, ServerError},
@@ -125,7 +125,8 @@ impl Session {
     pub(crate) fn tools(&self) -> Option<(u64, Vec<Tool>)> {
         match &*self.state() {
             State::Ready(live) => {
-                let permitted = live.connection.tools.iter().filter(|tool| self.config.tools.permits(&tool.name));
+                let permitted =
+                    live.connection.tools.iter().filter(|tool| self.config.tools.permits(&tool.name));
                 Some((live.generation, permitted.cloned().collect()))
             }
             State::Down(_) | State::Closed => None,
@@ -167,7 +168,9 @@ impl Session {
             match &*state {
                 State::Closed => return Err(Error::Cancelled),
                 State::Ready(live) if live.generation != dead => return Ok(()),
-                State::Down(down) if down.next_try > Instant::now() => return Err(self.still_down(down).into()),
+                State::Down(down) if down.next_try > Instant::now() => {
+                    return Err(self.still_down(down).into());
+                }
                 State::Ready(_) | State::Down(_) => {}
             }
             let cause = Arc::new(self.lost("is being restarted".to_owned()));

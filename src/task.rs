@@ -334,7 +334,6 @@ pub struct ToolStats {
     pub ms: f64,
 }
 
-
 /// A duration in milliseconds, as all reports give it.
 pub(crate) fn millis(time: std::time::Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3

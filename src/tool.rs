@@ -62,7 +62,11 @@ pub struct Tool {
 
 impl Tool {
     /// A tool without output schema or hints.
-    pub fn new(name: impl Into<String>, description: impl Into<String>, input_schema: Map<String, Value>) -> Self {
+    pub fn new(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        input_schema: Map<String, Value>,
+    ) -> Self {
         Self {
             name: name.into(),
             description: description.into(),

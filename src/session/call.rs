@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use rmcp::{
-    model::{CallToolRequest, CallToolRequestParams, CancelledNotification, CancelledNotificationParam,
-        ClientRequest, RequestId, ServerResult},
+    model::{
+        CallToolRequest, CallToolRequestParams, CancelledNotification, CancelledNotificationParam,
+        ClientRequest, RequestId, ServerResult,
+    },
     service::{Peer, PeerRequestOptions, RoleClient, ServiceError},
 };
 use serde_json::{Map, Value};
@@ -141,7 +143,9 @@ impl Session {
             }
         }
         if !never_left {
-            error.help = Some("if the tool may run twice, set `retry_calls` to \"read-only\" or \"idempotent\"".to_owned());
+            error.help = Some(
+                "if the tool may run twice, set `retry_calls` to \"read-only\" or \"idempotent\"".to_owned(),
+            );
         }
         error.into()
     }

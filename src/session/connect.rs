@@ -8,9 +8,7 @@ use std::{
 use rmcp::{
     model::{ClientConfig, PaginatedRequestParams, ServerPeerInfo},
     service::{ClientLifecycleMode, Peer, RoleClient, RunningService, ServiceError, serve_directly},
-    transport::{
-        StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig,
-    },
+    transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
 };
 use serde::Serialize;
 use tokio::time::timeout_at;
@@ -215,7 +213,7 @@ async fn http_service(
 ) -> Result<Service, Cause> {
     let headers = convert::headers(&endpoint.headers).map_err(Cause::Protocol)?;
     let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str()).custom_headers(headers);
-    let client = around.http.tools_for(&endpoint.url);
+    let client = around.http.tools_for(&endpoint.url).client().clone();
     let transport = StreamableHttpClientTransport::with_client(client, config);
     rmcp::service::serve_client_with_lifecycle(client_config(), transport, lifecycle)
         .await
@@ -224,7 +222,8 @@ async fn http_service(
 
 async fn listed(service: Service, deadline: Instant, clock: &mut Clock) -> Result<Agreed, Broken> {
     let fail = |cause| (Phase::List, cause);
-    let has_tools = service.peer_info().is_none_or(|info: Arc<ServerPeerInfo>| info.capabilities.tools.is_some());
+    let has_tools =
+        service.peer_info().is_none_or(|info: Arc<ServerPeerInfo>| info.capabilities.tools.is_some());
     let tools = if has_tools {
         timeout_at(deadline.into(), all_tools(service.peer()))
             .await

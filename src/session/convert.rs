@@ -35,13 +35,15 @@ pub(super) fn result(result: model::CallToolResult) -> ToolResult {
 }
 
 /// Configured headers, checked.
-pub(super) fn headers(headers: &BTreeMap<String, String>) -> Result<HashMap<HeaderName, HeaderValue>, String> {
+pub(super) fn headers(
+    headers: &BTreeMap<String, String>,
+) -> Result<HashMap<HeaderName, HeaderValue>, String> {
     headers
         .iter()
         .map(|(name, value)| {
             let header = HeaderName::try_from(name).map_err(|_| format!("`{name}` is not a header name"))?;
-            let mut value =
-                HeaderValue::try_from(value).map_err(|_| format!("the value of header `{name}` is not legal"))?;
+            let mut value = HeaderValue::try_from(value)
+                .map_err(|_| format!("the value of header `{name}` is not legal"))?;
             value.set_sensitive(true);
             Ok((header, value))
         })

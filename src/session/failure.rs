@@ -59,7 +59,9 @@ impl Failure {
     pub(super) fn without_process(phase: Phase, cause: Cause, config: &ServerConfig) -> Self {
         match cause {
             Cause::Timeout => Self::timeout(phase, config),
-            Cause::Closed => Self::new(phase, ErrorCode::ProtocolMismatch, "closed the connection".to_owned()),
+            Cause::Closed => {
+                Self::new(phase, ErrorCode::ProtocolMismatch, "closed the connection".to_owned())
+            }
             Cause::Protocol(why) => Self::protocol(phase, why),
             Cause::Unreachable(why) => Self {
                 causes: vec![why],
@@ -91,9 +93,11 @@ impl Failure {
                 let how = status.map_or_else(|| "ended".to_owned(), describe);
                 Self::new(phase, ErrorCode::ServerExited, format!("{how} after {}", seconds(age)))
             }
-            Cause::Closed | Cause::Unreachable(_) => {
-                Self::new(phase, ErrorCode::ProtocolMismatch, "closed its stdout but went on running".to_owned())
-            }
+            Cause::Closed | Cause::Unreachable(_) => Self::new(
+                phase,
+                ErrorCode::ProtocolMismatch,
+                "closed its stdout but went on running".to_owned(),
+            ),
         };
         failure.left_at_probe = exited && read_all && phase == Phase::Handshake;
         let junk = junk.lines();
@@ -152,7 +156,9 @@ pub(super) fn seconds(time: Duration) -> String {
 fn hint(stderr: &[String]) -> Option<String> {
     let said = |text: &str| stderr.iter().any(|line| line.contains(text));
     if said("ModuleNotFoundError") || said("Cannot find module") || said("ERR_MODULE_NOT_FOUND") {
-        return Some("a dependency of the server is missing or of another version: install it anew".to_owned());
+        return Some(
+            "a dependency of the server is missing or of another version: install it anew".to_owned(),
+        );
     }
     if said("EACCES") || said("Permission denied") {
         return Some("the server may not read or write something: check its arguments and `cwd`".to_owned());

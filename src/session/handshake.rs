@@ -117,7 +117,8 @@ impl Talk<'_> {
             }
             JsonRpcMessage::Response(answer) if answer.id == initialize_id() => match answer.result {
                 ServerResult::InitializeResult(result) => {
-                    let done = ClientNotification::InitializedNotification(InitializedNotification::default());
+                    let done =
+                        ClientNotification::InitializedNotification(InitializedNotification::default());
                     self.send(ClientJsonRpcMessage::notification(done)).await?;
                     Ok(Some(result.into()))
                 }
@@ -131,7 +132,10 @@ impl Talk<'_> {
                 if error.id == Some(initialize_id())
                     || (error.id.is_none() && self.initialize == Initialize::Sent) =>
             {
-                self.refused(format!("it refused `initialize`: {} ({})", error.error.message, error.error.code.0))
+                self.refused(format!(
+                    "it refused `initialize`: {} ({})",
+                    error.error.message, error.error.code.0
+                ))
             }
             // Servers that cannot read the question may answer without its id.
             JsonRpcMessage::Error(error) if error.id.is_none() => self.not_modern().await,
@@ -191,7 +195,8 @@ impl Talk<'_> {
             ours.client_info,
             ours.capabilities,
         ));
-        self.send(ClientJsonRpcMessage::request(ClientRequest::DiscoverRequest(discover), discover_id())).await
+        self.send(ClientJsonRpcMessage::request(ClientRequest::DiscoverRequest(discover), discover_id()))
+            .await
     }
 
     async fn send_initialize(&mut self) -> Result<(), Refusal> {

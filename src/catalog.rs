@@ -1,0 +1,262 @@
+//! All tools of all servers under one roof: visible names, the way back by map, argument checks, stable order.
+//!
+//! A visible name is made once and looked up; it is never taken apart, since server names and tool names may
+//! hold the separator themselves. The order is that of the configuration and of each server's own list, so
+//! that the tools in a prompt stay byte-identical and caches of model servers keep working.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, OnceLock},
+};
+
+use globset::Glob;
+use jsonschema::Validator;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    error::{Error, Result, nearest},
+    tool::{ServerName, Tool},
+};
+
+/// Longest name that model servers accept.
+const MAX_VISIBLE: usize = 64;
+
+/// One tool of one server.
+#[derive(Debug)]
+pub struct CatalogEntry {
+    /// Unique among all servers; `[A-Za-z0-9_-]{1,64}`.
+    pub visible_name: String,
+    /// The server that has it.
+    pub server: ServerName,
+    /// The tool as the server describes it.
+    pub tool: Tool,
+    // Compiled at the first check: most tools of a catalog are never called.
+    validator: OnceLock<Option<Validator>>,
+}
+
+impl CatalogEntry {
+    /// `server.tool`, as people write it.
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.server, self.tool.name)
+    }
+
+    /// Checks `arguments` against the tool's JSON Schema. References to other documents are never followed.
+    ///
+    /// # Errors
+    /// [`Error::ArgumentsInvalid`] with one line for each mismatch.
+    pub fn check(&self, arguments: &Map<String, Value>) -> Result<()> {
+        let Some(validator) = self.validator.get_or_init(|| self.compile()) else { return Ok(()) };
+        let arguments = Value::Object(arguments.clone());
+        let problems: Vec<String> = validator
+            .iter_errors(&arguments)
+            .map(|error| match error.instance_path().to_string() {
+                place if place.is_empty() => error.to_string(),
+                place => format!("{}: {error}", place.trim_start_matches('/')),
+            })
+            .collect();
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
+    }
+
+    /// A schema that cannot be compiled is the server's business: it will check for itself.
+    fn compile(&self) -> Option<Validator> {
+        jsonschema::validator_for(&Value::Object((*self.tool.input_schema).clone()))
+            .inspect_err(|error| tracing::warn!(tool = %self.path(), %error, "schema cannot be checked"))
+            .ok()
+    }
+}
+
+/// The tools of all servers at one moment.
+#[derive(Debug, Default)]
+pub struct ToolCatalog {
+    entries: Vec<Arc<CatalogEntry>>,
+    by_visible: HashMap<String, usize>,
+    by_path: BTreeMap<ServerName, HashMap<String, usize>>,
+}
+
+impl ToolCatalog {
+    /// Gathers the tools of `servers`, in order. Of two tools with one name on one server the first counts.
+    pub fn new(servers: impl IntoIterator<Item = (ServerName, Vec<Tool>)>) -> Self {
+        let mut catalog = Self::default();
+        for (server, tools) in servers {
+            catalog.by_path.entry(server.clone()).or_default();
+            for tool in tools {
+                catalog.push(&server, tool);
+            }
+        }
+        catalog
+    }
+
+    fn push(&mut self, server: &ServerName, tool: Tool) {
+        let index = self.entries.len();
+        let names = self.by_path.entry(server.clone()).or_default();
+        if names.contains_key(&tool.name) {
+            tracing::warn!(%server, tool = tool.name, "listed twice");
+            return;
+        }
+        names.insert(tool.name.clone(), index);
+        let visible_name = visible(server, &tool.name, |name| self.by_visible.contains_key(name));
+        self.by_visible.insert(visible_name.clone(), index);
+        let entry = CatalogEntry { visible_name, server: server.clone(), tool, validator: OnceLock::new() };
+        self.entries.push(Arc::new(entry));
+    }
+
+    /// All tools in stable order.
+    pub fn entries(&self) -> &[Arc<CatalogEntry>] {
+        &self.entries
+    }
+
+    /// The tool that a model calls by `visible_name`.
+    pub fn by_visible_name(&self, visible_name: &str) -> Option<&Arc<CatalogEntry>> {
+        self.by_visible.get(visible_name).map(|index| &self.entries[*index])
+    }
+
+    /// The tool `tool` of `server`.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`] or [`Error::ToolNotFound`], with the nearest name.
+    pub fn find(&self, server: &str, tool: &str) -> Result<&Arc<CatalogEntry>> {
+        let Some((name, tools)) = self.by_path.get_key_value(server) else {
+            let suggestion = nearest(server, self.by_path.keys().map(ServerName::as_str));
+            return Err(Error::ServerNotFound { name: server.to_owned(), suggestion });
+        };
+        tools.get(tool).map(|index| &self.entries[*index]).ok_or_else(|| Error::ToolNotFound {
+            server: name.clone(),
+            tool: tool.to_owned(),
+            suggestion: nearest(tool, tools.keys().map(String::as_str)),
+        })
+    }
+
+    /// The tool written as `server.tool`. Both names may hold dots: the longest server name that fits counts.
+    ///
+    /// # Errors
+    /// As [`ToolCatalog::find`].
+    pub fn find_path(&self, path: &str) -> Result<&Arc<CatalogEntry>> {
+        let server = self
+            .by_path
+            .keys()
+            .map(ServerName::as_str)
+            .filter(|name| path.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+            .max_by_key(|name| name.len());
+        match server {
+            Some(server) => self.find(server, &path[server.len() + 1..]),
+            None => {
+                let (server, tool) = path.split_once('.').unwrap_or((path, ""));
+                self.find(server, tool)
+            }
+        }
+    }
+
+    /// The tools whose `server.tool` one of `patterns` matches, in catalog order.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for a pattern that is none.
+    pub fn select(&self, patterns: &[String]) -> Result<Vec<Arc<CatalogEntry>>> {
+        let patterns = patterns
+            .iter()
+            .map(|pattern| Glob::new(pattern).map(|glob| glob.compile_matcher()))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| Error::input(format!("tool pattern: {error}"), None))?;
+        let chosen =
+            |entry: &&Arc<CatalogEntry>| patterns.iter().any(|pattern| pattern.is_match(entry.path()));
+        Ok(self.entries.iter().filter(chosen).cloned().collect())
+    }
+}
+
+/// `server__tool` in the letters that model servers accept; a hash takes the end where that clashes or is too
+/// long. The hash depends on the names alone, so that the name stays the same in every run.
+fn visible(server: &ServerName, tool: &str, taken: impl Fn(&str) -> bool) -> String {
+    let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
+    let plain: String = format!("{server}__{tool}").chars().map(legal).collect();
+    if plain.len() <= MAX_VISIBLE && !taken(&plain) {
+        return plain;
+    }
+    let digest = Sha256::digest(format!("{server}\0{tool}").as_bytes());
+    let hash: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let cut = plain.len().min(MAX_VISIBLE - hash.len() - 1);
+    format!("{}_{hash}", &plain[..cut])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn server(name: &str) -> ServerName {
+        ServerName::new(name).unwrap()
+    }
+
+    fn tool(name: &str) -> Tool {
+        let Value::Object(schema) = json!({
+            "type": "object",
+            "properties": {"zone": {"type": "string"}, "n": {"type": "integer"}},
+            "required": ["zone"],
+            "additionalProperties": false,
+        }) else {
+            unreachable!()
+        };
+        Tool::new(name, "", schema)
+    }
+
+    #[test]
+    fn names_are_unique_legal_and_stable() {
+        let long = "x".repeat(80);
+        let catalog = ToolCatalog::new([
+            (server("a"), vec![tool("b__c"), tool(&long), tool("now")]),
+            (server("a__b"), vec![tool("c")]),
+            (server("a.x"), vec![tool("b/c"), tool("now")]),
+        ]);
+        let names: Vec<&str> = catalog.entries().iter().map(|entry| entry.visible_name.as_str()).collect();
+        assert_eq!(names[0], "a__b__c");
+        assert_eq!((names[1].len(), &names[1][..8]), (64, "a__xxxxx"));
+        assert!(names[3].starts_with("a__b__c_"), "{}", names[3]);
+        assert_eq!(&names[4..], ["a_x__b_c", "a_x__now"]);
+        for (index, name) in names.iter().enumerate() {
+            assert_eq!(catalog.by_visible_name(name).unwrap().path(), catalog.entries()[index].path());
+        }
+    }
+
+    #[test]
+    fn paths_find_servers_with_dots() {
+        let catalog =
+            ToolCatalog::new([(server("a"), vec![tool("x.now")]), (server("a.x"), vec![tool("now")])]);
+        assert_eq!(catalog.find_path("a.x.now").unwrap().server.as_str(), "a.x");
+        let missing = catalog.find_path("a.nw").unwrap_err();
+        assert_eq!(missing.to_string(), "server `a` has no tool `nw`");
+        let missing = catalog.find_path("b.now").unwrap_err();
+        assert_eq!(missing.to_string(), "no server is named `b`");
+    }
+
+    #[test]
+    fn arguments_are_checked_with_all_problems() {
+        let catalog = ToolCatalog::new([(server("time"), vec![tool("now")])]);
+        let entry = &catalog.entries()[0];
+        let check = |value: Value| match value {
+            Value::Object(arguments) => entry.check(&arguments),
+            _ => unreachable!(),
+        };
+        check(json!({"zone": "UTC", "n": 3})).unwrap();
+        let causes = check(json!({"n": "3", "tz": 1})).unwrap_err().causes();
+        assert_eq!(causes.len(), 3, "{causes:?}");
+        assert!(causes.iter().any(|cause| cause.contains("zone")), "{causes:?}");
+    }
+
+    #[test]
+    fn patterns_choose_by_path() {
+        let catalog = ToolCatalog::new([
+            (server("time"), vec![tool("now"), tool("convert")]),
+            (server("x"), vec![tool("now")]),
+        ]);
+        let chosen = |patterns: &[&str]| {
+            let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
+            let entries = catalog.select(&patterns).unwrap();
+            entries.iter().map(|entry| entry.path()).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&["time.*"]), ["time.now", "time.convert"]);
+        assert_eq!(chosen(&["*.now"]), ["time.now", "x.now"]);
+    }
+}
