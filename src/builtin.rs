@@ -6,3 +6,6 @@ impl Builtin {
     }
     pub async fn serve(self, _t: tokio::io::DuplexStream) {}
 }
+pub async fn serve_builtin(_n: &str, _a: &[String], _b: &std::path::Path) -> crate::Result<()> {
+    Ok(())
+}

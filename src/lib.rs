@@ -15,13 +15,14 @@ mod start;
 mod task;
 mod tool;
 
+pub use builtin::serve_builtin;
 pub use catalog::*;
 pub use config::*;
 pub use error::*;
 pub use http::HttpClients;
 pub use llm::*;
 pub use manager::*;
-pub use process::StopOutcome;
+pub use process::{ProcessUsage, StopOutcome};
 pub use retry::*;
 pub use session::Phases;
 pub use start::*;

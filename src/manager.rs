@@ -17,7 +17,7 @@ use crate::{
     config::Config,
     error::{Error, Result},
     http::HttpClients,
-    process::{StopOutcome, marked_processes},
+    process::{ProcessUsage, StopOutcome, marked_processes, of_groups},
     session::{Session, Surroundings},
     start::{AllStarted, Observer, ServerEvent, StartReport, start_all},
     tool::{ServerName, ToolResult},
@@ -96,6 +96,12 @@ impl Manager {
     /// All tools at this moment.
     pub fn catalog(&self) -> Arc<ToolCatalog> {
         self.toolbox.catalog()
+    }
+
+    /// CPU time and memory of the servers' process groups so far. Zero where there is no `/proc`.
+    pub fn usage(&self) -> ProcessUsage {
+        let rows = self.report.servers.iter().filter_map(|row| row.outcome.as_ref().ok());
+        of_groups(&rows.filter_map(|ready| ready.pid).collect())
     }
 
     /// Calls `tool` of `server`. See [`Toolbox::call`].

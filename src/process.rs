@@ -15,6 +15,7 @@ mod lines;
 mod program;
 mod stderr;
 mod survivors;
+mod usage;
 
 use std::{
     fmt,
@@ -30,6 +31,8 @@ pub(crate) use exit::ExitWatch;
 pub(crate) use lines::{Line, LineReader, LineWriter, MAX_LINE, WriteError};
 pub(crate) use stderr::StderrTail;
 pub(crate) use survivors::marked_processes;
+pub use usage::ProcessUsage;
+pub(crate) use usage::of_groups;
 
 use crate::config::{Secrets, StdioConfig, StopGrace};
 

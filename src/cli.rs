@@ -1,0 +1,118 @@
+//! Arguments, and which command they start. Commands live in one file each and hold no logic that an
+//! embedder of the library would miss.
+
+mod bench;
+mod builtin;
+mod call;
+mod check;
+mod context;
+mod import;
+mod tools;
+mod ui;
+mod up;
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::{Parser, Subcommand, builder::styling};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+use self::{context::Context, ui::Ui};
+
+const STYLES: styling::Styles = styling::Styles::styled()
+    .header(styling::AnsiColor::Green.on_default().bold())
+    .usage(styling::AnsiColor::Green.on_default().bold())
+    .literal(styling::AnsiColor::Cyan.on_default().bold());
+
+const EXIT_CODES: &str = "Exit codes:
+  0 ok            2 usage, or arguments refused by the tool's schema    3 configuration
+  4 a required server is not available      5 the tool said it failed    6 no such server or tool
+  7 timeout       8 a server broke the protocol     9 a process survived teardown
+  78 no model is configured     100 some tasks failed     101 some tasks errored
+  130 Ctrl-C      143 SIGTERM   1 anything else";
+
+/// Process manager for MCP tool servers: starts them all at once, keeps one session with each, runs agent
+/// tasks on them, and leaves no process behind.
+#[derive(Parser)]
+#[command(name = "toolcrib", version, styles = STYLES, after_help = EXIT_CODES, max_term_width = 100)]
+struct Arguments {
+    /// The configuration file [default: servers.toml here or in a folder above].
+    #[arg(long, short = 'c', global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print one JSON document to stdout (`up`: one event a line).
+    #[arg(long, global = true)]
+    json: bool,
+    /// Say nothing about what worked.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+    /// Colours: also off with NO_COLOR.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    color: ui::Color,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start all servers, show each as it becomes ready, and keep them until Ctrl-C.
+    Up(up::Up),
+    /// Show the tools of the servers.
+    Tools(tools::Tools),
+    /// Call one tool.
+    Call(call::Call),
+    /// Start every server once, say what works and what does not, and stop them.
+    Check(check::Check),
+    /// Print the servers of another tool's configuration as servers.toml.
+    Import(import::Import),
+    /// Measure.
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Serve a built-in tool server over stdin and stdout: time, files or calc.
+    Builtin(builtin::Builtin),
+}
+
+/// Parses, runs, and turns the outcome into an exit code.
+pub(crate) fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    arguments.color.apply();
+    let filter = EnvFilter::try_from_env("TOOLCRIB_LOG").unwrap_or_else(|_| EnvFilter::new("off"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let ui = Ui::new(arguments.json, arguments.quiet);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return ui.fail(&toolcrib::Error::io("could not start the runtime", error)),
+    };
+    let code = runtime.block_on(run(arguments, &ui));
+    // Blocking reads of stdin must not keep a finished program.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    code
+}
+
+async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
+    let cancel = CancellationToken::new();
+    let context = Context { config: arguments.config, ui, cancel: cancel.clone() };
+    let command = async {
+        match arguments.command {
+            Command::Up(up) => up.run(&context).await,
+            Command::Tools(tools) => tools.run(&context).await,
+            Command::Call(call) => call.run(&context).await,
+            Command::Check(check) => check.run(&context).await,
+            Command::Import(import) => import.run(&context),
+            Command::Bench(bench) => bench.run(&context).await,
+            Command::Builtin(builtin) => builtin.run().await,
+        }
+    };
+    let outcome = match context::until_killed(command, &cancel, ui).await {
+        // Everything was dropped, and with it every process was killed.
+        Err(signal) => return signal.code(),
+        Ok((outcome, signal)) => match (outcome, signal) {
+            (Ok(_), Some(signal)) => return signal.code(),
+            (outcome, _) => outcome,
+        },
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => ui.fail_any(&error),
+    }
+}

@@ -1,0 +1,21 @@
+//! `toolcrib builtin NAME`: a built-in tool server as a process of its own.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+#[derive(Args)]
+pub(super) struct Builtin {
+    /// time (zones and dates), files (read-only, below one folder), calc (exact arithmetic).
+    name: String,
+    /// Arguments of the server: for `files` the folder [default: the current one].
+    args: Vec<String>,
+}
+
+impl Builtin {
+    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+        let here = std::env::current_dir()?;
+        toolcrib::serve_builtin(&self.name, &self.args, &here).await?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

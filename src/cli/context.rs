@@ -1,0 +1,120 @@
+//! What every command needs: the configuration, the running servers, and an end that is always a teardown.
+
+use std::{future::Future, path::PathBuf, process::ExitCode, sync::Arc};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use toolcrib::{Config, Env, Error, Manager, ServerEvent, StopReport};
+
+use super::ui::Ui;
+
+/// What every command is given.
+pub(super) struct Context<'a> {
+    pub(super) config: Option<PathBuf>,
+    pub(super) ui: &'a Ui,
+    pub(super) cancel: CancellationToken,
+}
+
+/// The signal that ended the program.
+#[derive(Clone, Copy)]
+pub(super) enum Ended {
+    Interrupt,
+    Terminate,
+}
+
+impl Ended {
+    pub(super) fn code(self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Interrupt => 130,
+            Self::Terminate => 143,
+        })
+    }
+}
+
+/// Runs `command`. The first signal cancels `cancel`, and the command ends in its own time; the second one
+/// drops the command, which kills every process it owns.
+pub(super) async fn until_killed<T>(
+    command: impl Future<Output = T>,
+    cancel: &CancellationToken,
+    ui: &Ui,
+) -> Result<(T, Option<Ended>), Ended> {
+    let mut interrupt = signal(SignalKind::interrupt()).ok();
+    let mut terminate = signal(SignalKind::terminate()).ok();
+    let mut hangup = signal(SignalKind::hangup()).ok();
+    let mut next = async || {
+        let wait = async |signal: &mut Option<tokio::signal::unix::Signal>| match signal {
+            Some(signal) => drop(signal.recv().await),
+            None => std::future::pending().await,
+        };
+        tokio::select! {
+            () = wait(&mut interrupt) => Ended::Interrupt,
+            () = wait(&mut terminate) => Ended::Terminate,
+            () = wait(&mut hangup) => Ended::Terminate,
+        }
+    };
+    let mut command = Box::pin(command);
+    let first = tokio::select! {
+        outcome = &mut command => return Ok((outcome, None)),
+        first = next() => first,
+    };
+    ui.status("Stopping", "once more to kill everything at once");
+    cancel.cancel();
+    tokio::select! {
+        outcome = command => Ok((outcome, Some(first))),
+        again = next() => Err(again),
+    }
+}
+
+impl Context<'_> {
+    /// The configuration, with what imports did not understand as warnings.
+    pub(super) fn load(&self) -> Result<Config, Error> {
+        let config = Config::load(self.config.as_deref(), &Env::process())?;
+        for note in &config.notes {
+            self.ui.warn(note);
+        }
+        Ok(config)
+    }
+
+    /// Keeps only the servers that `names` match as patterns; all of them when there are none.
+    pub(super) fn narrow(config: &mut Config, names: &[String]) -> Result<(), Error> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let mut kept = std::collections::HashSet::new();
+        for name in names {
+            let before = kept.len();
+            let pattern = globset::Glob::new(name)
+                .map_err(|error| Error::input(format!("server pattern: {error}"), None))?
+                .compile_matcher();
+            kept.extend(config.servers.keys().filter(|server| pattern.is_match(server.as_str())).cloned());
+            if kept.len() == before && !config.servers.contains_key(name.as_str()) {
+                let known = config.servers.keys().map(toolcrib::ServerName::as_str);
+                return Err(Error::ServerNotFound {
+                    name: name.clone(),
+                    suggestion: toolcrib::nearest(name, known),
+                });
+            }
+        }
+        config.servers.retain(|name, _| kept.contains(name));
+        Ok(())
+    }
+
+    /// Starts the servers of `config`, telling `observe` what happens. Ctrl-C gives the start up.
+    pub(super) async fn start(
+        &self,
+        config: &Config,
+        observe: impl Fn(ServerEvent) + Send + Sync + 'static,
+    ) -> Result<Manager, Error> {
+        let starting = Manager::start_observed(config, Arc::new(observe));
+        self.cancel.run_until_cancelled(starting).await.unwrap_or(Err(Error::Cancelled))
+    }
+
+    /// Stops everything and turns survivors into an error.
+    pub(super) async fn stop(&self, manager: Manager) -> Result<StopReport, Error> {
+        let report = manager.shutdown().await;
+        match report.survivors.as_slice() {
+            [] => Ok(report),
+            pids => Err(Error::TeardownIncomplete { pids: pids.to_vec() }),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What a person sees: right-aligned verbs on stderr, errors with cause and help. Data goes to stdout.
+
+use std::{io::IsTerminal, process::ExitCode, time::Duration};
+
+use anstream::{eprintln, println};
+use anstyle::{AnsiColor, Style};
+use clap::ValueEnum;
+use serde_json::json;
+use toolcrib::{Error, ErrorCode, ServerStart, ServerStop, StopOutcome, StopReport};
+
+const GOOD: Style = AnsiColor::Green.on_default().bold();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+const WARN: Style = AnsiColor::Yellow.on_default().bold();
+const DIM: Style = Style::new().dimmed();
+
+/// When to use colours.
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub(super) enum Color {
+    /// On a terminal.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl Color {
+    pub(super) fn apply(self) {
+        match self {
+            Self::Auto => {}
+            Self::Always => anstream::ColorChoice::Always.write_global(),
+            Self::Never => anstream::ColorChoice::Never.write_global(),
+        }
+    }
+}
+
+/// Where output goes, and how much of it.
+#[derive(Clone)]
+pub(super) struct Ui {
+    pub(super) json: bool,
+    quiet: bool,
+}
+
+impl Ui {
+    pub(super) fn new(json: bool, quiet: bool) -> Self {
+        Self { json, quiet }
+    }
+
+    /// Whether a person watches stderr.
+    pub(super) fn live(&self) -> bool {
+        !self.quiet && !self.json && std::io::stderr().is_terminal()
+    }
+
+    fn line(&self, style: Style, verb: &str, text: &str) {
+        eprintln!("{style}{verb:>12}{style:#} {text}");
+    }
+
+    /// Something that goes well.
+    pub(super) fn status(&self, verb: &str, text: impl AsRef<str>) {
+        if !self.quiet && !self.json {
+            self.line(GOOD, verb, text.as_ref());
+        }
+    }
+
+    /// Something that went wrong and does not end the command.
+    pub(super) fn bad(&self, verb: &str, text: impl AsRef<str>) {
+        if !self.json {
+            self.line(BAD, verb, text.as_ref());
+        }
+    }
+
+    pub(super) fn warn(&self, text: impl AsRef<str>) {
+        if !self.json {
+            self.line(WARN, "warning", text.as_ref());
+        }
+    }
+
+    /// One line of data.
+    pub(super) fn data(&self, text: impl AsRef<str>) {
+        println!("{}", text.as_ref());
+    }
+
+    /// Causes, last words and help under a line that said what happened.
+    fn details(&self, error: &Error) {
+        for line in error.stderr_tail().iter().rev().take(5).rev() {
+            eprintln!("{DIM}             |{DIM:#} {line}");
+        }
+        for cause in error.causes() {
+            eprintln!("{DIM}             = cause:{DIM:#} {cause}");
+        }
+        if let Some(help) = error.help() {
+            eprintln!("{DIM}             = help: {DIM:#} {help}");
+        }
+    }
+
+    /// A server came up, or did not.
+    pub(super) fn started(&self, row: &ServerStart) {
+        match &row.outcome {
+            Ok(ready) => {
+                let pid = ready.pid.map_or_else(String::new, |pid| format!("pid {pid}"));
+                let text = format!(
+                    "{:<16} {:>3} tools {:>8}   {pid:<12} {}",
+                    row.name,
+                    ready.tools,
+                    seconds(row.took),
+                    ready.era
+                );
+                self.status("Ready", text.trim_end());
+            }
+            Err(error) if !self.json => {
+                self.bad("Failed", format!("{:<16} {error}", row.name));
+                self.details(error);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// A server was stopped.
+    pub(super) fn stopped(&self, row: &ServerStop) {
+        let how = match row.outcome {
+            StopOutcome::Exited => "left by itself",
+            StopOutcome::Terminated => "ended on SIGTERM",
+            StopOutcome::Killed => "killed",
+        };
+        let helpers = if row.helpers { ", with helpers that it had left behind" } else { "" };
+        let pid = row.pid.map_or_else(String::new, |pid| format!("   pid {pid}"));
+        self.status("Stopped", format!("{:<16} {how}{helpers} after {}{pid}", row.server, seconds(row.took)));
+    }
+
+    /// The end of a teardown that was verified.
+    pub(super) fn torn_down(&self, report: &StopReport) {
+        let count = report.servers.len();
+        self.status(
+            "Finished",
+            format!("{count} servers stopped in {}, 0 processes left", seconds(report.wall)),
+        );
+    }
+
+    /// The end of the program by `error`.
+    pub(super) fn fail(&self, error: &Error) -> ExitCode {
+        let exit = exit_code(error);
+        if self.json {
+            let document = json!({"error": {
+                "code": error.code(), "exit": exit, "server": error.server(), "message": error.to_string(),
+                "cause": error.causes(), "stderr_tail": error.stderr_tail(), "help": error.help(),
+            }});
+            eprintln!("{document}");
+        } else {
+            eprintln!("{BAD}error{BAD:#}: {error}");
+            if let Error::NoModel { found, asked } = error {
+                no_model(found, asked);
+            }
+            self.details(error);
+        }
+        ExitCode::from(exit)
+    }
+
+    /// As [`Ui::fail`], for whatever a command ran into.
+    pub(super) fn fail_any(&self, error: &anyhow::Error) -> ExitCode {
+        match error.downcast_ref::<Error>() {
+            Some(error) => self.fail(error),
+            None => {
+                eprintln!("{BAD}error{BAD:#}: {error:#}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+fn no_model(found: &[String], asked: &[u16]) {
+    let ports: Vec<String> = asked.iter().map(ToString::to_string).collect();
+    let local = match found.first() {
+        Some(url) => format!("a model server answers: --base-url {url} --model NAME"),
+        None => format!("nothing answered on 127.0.0.1 ports {}", ports.join(" ")),
+    };
+    eprintln!("  hosted   --base-url https://HOST/v1 --model NAME, with `api_key` under [llm]");
+    eprintln!("  local    {local}");
+    eprintln!("  offline  toolcrib demo             (a scripted model; the tools run for real)");
+    eprintln!("  script   --model script:FILE");
+}
+
+/// The documented exit code of an error.
+pub(super) fn exit_code(error: &Error) -> u8 {
+    match error {
+        Error::RequiredServers { .. } => return 4,
+        Error::NoModel { .. } => return 78,
+        Error::Input { .. } => return 2,
+        _ => {}
+    }
+    match error.code() {
+        ErrorCode::ConfigInvalid | ErrorCode::VariableUnset => 3,
+        ErrorCode::ArgumentsInvalid => 2,
+        ErrorCode::SpawnFailed | ErrorCode::ServerExited | ErrorCode::SessionLost => 4,
+        ErrorCode::ToolError => 5,
+        ErrorCode::ServerNotFound | ErrorCode::ToolNotFound => 6,
+        ErrorCode::CallTimeout | ErrorCode::StartupTimeout => 7,
+        ErrorCode::ProtocolMismatch | ErrorCode::StdoutGarbage => 8,
+        ErrorCode::TeardownIncomplete => 9,
+        ErrorCode::BudgetExceeded => 102,
+        ErrorCode::Cancelled => 130,
+        _ => 1,
+    }
+}
+
+/// `0.77s`.
+pub(super) fn seconds(time: Duration) -> String {
+    format!("{:.2}s", time.as_secs_f64())
+}
+
+/// Milliseconds with three decimals.
+pub(super) fn millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}

@@ -1,0 +1,134 @@
+//! `toolcrib up`: all servers, until Ctrl-C.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Args;
+use serde_json::json;
+use toolcrib::{Config, ServerEvent, StartReport};
+
+use super::{
+    context::Context,
+    ui::{Ui, millis, seconds},
+};
+
+/// How often a start that takes long is spoken of.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+pub(super) struct Up {
+    /// Only these servers (names or patterns).
+    servers: Vec<String>,
+    /// Servers that may start at once [default: as configured].
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<std::num::NonZeroUsize>,
+    /// Only servers marked `required`.
+    #[arg(long)]
+    only_required: bool,
+}
+
+impl Up {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let mut config = context.load()?;
+        Context::narrow(&mut config, &self.servers)?;
+        if self.only_required {
+            config.servers.retain(|_, entry| entry.required);
+        }
+        config.start_jobs = self.jobs.or(config.start_jobs);
+        let ui = context.ui;
+        announce(ui, &config);
+        let manager = with_heartbeat(ui, context.start(&config, observer(ui))).await?;
+        summary(ui, manager.report());
+        ui.status("Serving", "Ctrl-C stops everything");
+        context.cancel.cancelled().await;
+        let report = context.stop(manager).await;
+        if ui.json {
+            let left = report.as_ref().map_or(1, |_| 0);
+            let servers = report.as_ref().map(|report| report.servers.clone()).unwrap_or_default();
+            ui.data(json!({"event": "teardown", "processes_left": left, "servers": servers}).to_string());
+        }
+        ui.torn_down(&report?);
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Which file, how many servers.
+pub(super) fn announce(ui: &Ui, config: &Config) {
+    let file = config.file.as_ref().map_or_else(String::new, |file| file.display().to_string());
+    let local = |entry: &&toolcrib::ServerEntry| entry.source == config.file;
+    let imported = config.servers.len() - config.servers.values().filter(local).count();
+    let imported = if imported > 0 { format!("; {imported} imported") } else { String::new() };
+    ui.status("Loading", format!("{file} ({} servers{imported})", config.servers.len()));
+}
+
+/// Shows what happens to servers, as lines or as JSON events.
+pub(super) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
+    let ui = ui.clone();
+    move |event| {
+        if ui.json {
+            if let Some(event) = as_json(&event) {
+                ui.data(event.to_string());
+            }
+            return;
+        }
+        match event {
+            ServerEvent::Ready { row } | ServerEvent::Failed { row } => ui.started(&row),
+            ServerEvent::Stopped { row } => ui.stopped(&row),
+            _ => {}
+        }
+    }
+}
+
+fn as_json(event: &ServerEvent) -> Option<serde_json::Value> {
+    Some(match event {
+        ServerEvent::Starting { server } => json!({"event": "starting", "server": server}),
+        ServerEvent::Ready { row } => {
+            let ready = row.outcome.as_ref().ok()?;
+            json!({"event": "ready", "server": row.name, "ms": millis(row.took), "pid": ready.pid,
+                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases})
+        }
+        ServerEvent::Failed { row } => {
+            let error = row.outcome.as_ref().err()?;
+            json!({"event": "failed", "server": row.name, "ms": millis(row.took), "error": {
+                "code": error.code(), "message": error.to_string(), "cause": error.causes(),
+                "stderr_tail": error.stderr_tail(), "help": error.help()}})
+        }
+        ServerEvent::Stopped { row } => {
+            json!({"event": "stopped", "server": row.server, "pid": row.pid, "outcome": row.outcome,
+                "ms": millis(row.took)})
+        }
+        _ => return None,
+    })
+}
+
+/// The closing line of a start, and the servers that are missing.
+pub(super) fn summary(ui: &Ui, report: &StartReport) {
+    let (ready, total) = (report.ready(), report.servers.len());
+    if ui.json {
+        let wall = millis(report.wall);
+        ui.data(
+            json!({"event": "summary", "ready": ready, "failed": total - ready, "wall_ms": wall}).to_string(),
+        );
+        return;
+    }
+    let slowest = report.slowest().filter(|_| total > 1);
+    let slowest = slowest.map_or_else(String::new, |row| format!(" | slowest: {}", row.name));
+    ui.status("Finished", format!("{ready} of {total} ready in {}{slowest}", seconds(report.wall)));
+    for row in report.servers.iter().filter(|row| row.outcome.is_err()) {
+        ui.warn(format!("{} is not available (not required)", row.name));
+    }
+}
+
+/// Says now and then that a start is still going on.
+pub(super) async fn with_heartbeat<T>(ui: &Ui, starting: impl Future<Output = T>) -> T {
+    let mut starting = std::pin::pin!(starting);
+    let mut waited = Duration::ZERO;
+    loop {
+        tokio::select! {
+            done = &mut starting => return done,
+            () = tokio::time::sleep(HEARTBEAT) => {
+                waited += HEARTBEAT;
+                ui.status("Waiting", format!("{} for servers that are not ready yet", seconds(waited)));
+            }
+        }
+    }
+}
