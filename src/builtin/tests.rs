@@ -1,0 +1,105 @@
+//! The tools themselves, and one server through a real client in memory.
+
+use serde_json::json;
+
+use super::*;
+
+fn call(server: &Builtin, tool: &str, arguments: Value) -> Result<String, String> {
+    let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
+    match server.run(tool, arguments).expect("the tool exists") {
+        Ok(Output::Text(text)) => Ok(text),
+        Ok(Output::Data(data)) => Ok(data.to_string()),
+        Err(why) => Err(why),
+    }
+}
+
+#[test]
+fn sums_are_exact_and_end_in_time() {
+    let calc = |expression: &str| call(&Builtin::Calc, "evaluate", json!({"expression": expression}));
+    assert_eq!(calc("1/3 + 1/6").unwrap(), "0.5");
+    assert_eq!(calc("0.1 + 0.2").unwrap(), "0.3");
+    assert_eq!(calc("2^100").unwrap(), "1267650600228229401496703205376");
+    assert!(calc("9^9^9^9").is_err());
+    assert!(calc("1 +").unwrap_err().starts_with("cannot evaluate"));
+}
+
+#[test]
+fn times_know_gaps_and_zones() {
+    let time = |tool: &str, arguments: Value| call(&Builtin::Time, tool, arguments);
+    let zones = json!({"time": "2026-07-01T12:00", "from_zone": "Europe/Berlin", "to_zone": "Asia/Tokyo"});
+    assert!(time("convert", zones).unwrap().contains("2026-07-01T19:00:00+09:00"));
+    let gap = json!({"time": "2026-03-29T02:30", "from_zone": "Europe/Berlin", "to_zone": "UTC"});
+    let gap = time("convert", gap).unwrap();
+    assert!(gap.contains("does not exist there") && gap.contains("2026-03-29T01:30:00+00:00"), "{gap}");
+    let apart = json!({"from_zone": "UTC", "to_zone": "Asia/Kathmandu", "at": "2026-01-01T00:00"});
+    assert!(time("difference", apart).unwrap().contains("+05:45"));
+    assert!(time("now", json!({"time_zone": "Mars/Base"})).unwrap_err().contains("no time zone `Mars/Base`"));
+    assert!(time("now", json!({"zone": "UTC"})).unwrap_err().contains("unknown field"));
+}
+
+#[test]
+fn files_stay_in_their_folder() {
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("secret"), "hidden").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    std::fs::create_dir(root.join("sub")).unwrap();
+    std::fs::write(root.join("a.txt"), "one\ntwo\nthree\n").unwrap();
+    std::fs::write(root.join("sub/b.rs"), "fn two() {}\n").unwrap();
+    std::fs::write(root.join("c.bin"), [1, 0, 2]).unwrap();
+    std::os::unix::fs::symlink(outside.path(), root.join("link")).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("secret"), root.join("file-link")).unwrap();
+    let server = Builtin::parse("files", &[".".to_owned()], root).unwrap();
+    let files = |tool: &str, arguments: Value| call(&server, tool, arguments);
+    assert_eq!(files("list", json!({"recursive": true})).unwrap(), "a.txt  14\nc.bin  3\nsub/\nsub/b.rs  12");
+    assert_eq!(files("read", json!({"path": "a.txt", "from_line": 2, "lines": 1})).unwrap(), "two");
+    assert_eq!(files("search", json!({"pattern": "tw."})).unwrap(), "a.txt:2: two\nsub/b.rs:1: fn two() {}");
+    assert_eq!(
+        files("search", json!({"pattern": "two", "glob": "*.rs"})).unwrap(),
+        "sub/b.rs:1: fn two() {}"
+    );
+    let absolute = outside.path().join("secret");
+    for path in ["../x", "link/secret", "file-link", "/etc/passwd", absolute.to_str().unwrap()] {
+        let refused = files("read", json!({"path": path})).unwrap_err();
+        assert!(!refused.contains("hidden"), "{path}: {refused}");
+    }
+    assert!(files("list", json!({"path": "link"})).is_err());
+    assert!(files("read", json!({"path": "c.bin"})).unwrap_err().contains("not a text file"));
+    assert_eq!(files("read", json!({"path": "gone"})).unwrap_err(), "there is no `gone`");
+}
+
+#[test]
+fn names_and_arguments_are_checked() {
+    let base = std::env::temp_dir();
+    let refused = |name: &str, args: &[&str]| {
+        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+        Builtin::parse(name, &args, &base).err().expect("is refused")
+    };
+    assert!(refused("tim", &[]).contains("did you mean `time`?"));
+    assert!(refused("calc", &["x"]).contains("takes no argument `x`"));
+    assert!(refused("files", &["no/such"]).contains("cannot open the folder"));
+}
+
+#[test]
+fn schemas_are_closed() {
+    for server in [Builtin::Time, Builtin::Calc] {
+        for tool in server.tools() {
+            assert_eq!(tool.input_schema.get("additionalProperties"), Some(&json!(false)), "{}", tool.name);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_in_memory_is_served() {
+    let (ours, theirs) = tokio::io::duplex(1 << 16);
+    let serving = Builtin::Calc.serve(theirs);
+    let asking = async {
+        let client = ().serve(ours).await.unwrap();
+        let mut call = CallToolRequestParams::new("evaluate");
+        call.arguments = json!({"expression": "6 * 7"}).as_object().cloned();
+        let result = client.call_tool(call).await.unwrap();
+        assert_eq!(serde_json::to_value(&result.content).unwrap()[0]["text"], "42");
+        client.cancel().await.unwrap();
+    };
+    tokio::join!(serving, asking);
+}
