@@ -2,6 +2,7 @@
 
 mod config;
 mod error;
+mod limit;
 mod llm;
 mod retry;
 mod task;
@@ -9,6 +10,7 @@ mod tool;
 
 pub use config::*;
 pub use error::*;
+pub use limit::*;
 pub use llm::*;
 pub use retry::*;
 pub use task::*;

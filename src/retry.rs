@@ -1,6 +1,15 @@
-//! Retry as a pure value plus one loop.
+//! Retry as a pure value plus one loop. The value decides how long to wait, or that waiting is pointless; the
+//! loop (`retry/attempts.rs`) does the waiting. What may be repeated is the caller's knowledge, never guessed here.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
+
+use humantime::format_duration;
+
+mod attempts;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use attempts::{Failure, Retry, Stop, Try, run};
 
 /// How often a model request is repeated, and how long between.
 #[derive(Debug, Clone)]
@@ -12,21 +21,176 @@ pub struct RetryPolicy {
     pub base: Duration,
     /// Greatest wait before jitter.
     pub cap: Duration,
-    /// Limit of one request with all attempts and waits.
+    /// Every wait is `base`, neither doubled nor drawn.
+    pub flat: bool,
+    /// Limit of one request with all attempts and waits; waiting for a place in a queue does not count.
     pub total: Duration,
     /// Greatest `Retry-After` that is waited for; a longer one fails at once.
     pub retry_after_max: Duration,
 }
 
 impl RetryPolicy {
-    /// The default for agents.
+    /// Names that [`RetryPolicy::profile`] knows.
+    pub const PROFILES: [&str; 3] = ["fast", "agent", "patient"];
+    /// No wait is shorter: a failure that comes back at once must not be answered at once.
+    const SHORTEST: Duration = Duration::from_millis(50);
+
+    /// For a person who waits: 3 attempts, 0.5 s to 8 s.
+    pub fn fast() -> Self {
+        Self {
+            max_attempts: 3,
+            base: Duration::from_millis(500),
+            cap: Duration::from_secs(8),
+            ..Self::agent()
+        }
+    }
+
+    /// The default: 6 attempts, 1 s to 30 s, 10 minutes in all.
     pub fn agent() -> Self {
         Self {
             max_attempts: 6,
             base: Duration::from_secs(1),
             cap: Duration::from_secs(30),
+            flat: false,
             total: Duration::from_secs(600),
             retry_after_max: Duration::from_secs(120),
         }
     }
+
+    /// For a server of one's own under load: 10 attempts with 30 s between.
+    pub fn patient() -> Self {
+        Self {
+            max_attempts: 10,
+            base: Duration::from_secs(30),
+            cap: Duration::from_secs(30),
+            flat: true,
+            // Nine waits alone are 4.5 minutes; the rest is for attempts that hang.
+            total: Duration::from_secs(3600),
+            ..Self::agent()
+        }
+    }
+
+    /// A preset by its name in the configuration.
+    pub fn profile(name: &str) -> Option<Self> {
+        match name {
+            "fast" => Some(Self::fast()),
+            "agent" => Some(Self::agent()),
+            "patient" => Some(Self::patient()),
+            _ => None,
+        }
+    }
+
+    /// What to do after `attempts` failed ones, `elapsed` after the first began, when the server named `hint`.
+    pub fn delay(&self, attempts: u32, hint: Option<Duration>, elapsed: Duration) -> Decision {
+        self.delay_with(attempts, hint, elapsed, &mut fastrand::f64)
+    }
+
+    /// The same with a source of numbers in `0..1` in place of the random ones.
+    pub fn delay_with(
+        &self,
+        attempts: u32,
+        hint: Option<Duration>,
+        elapsed: Duration,
+        random: &mut dyn FnMut() -> f64,
+    ) -> Decision {
+        if attempts >= self.max_attempts {
+            return Decision::GiveUp(GiveUp::Attempts(attempts));
+        }
+        if let Some(hint) = hint.filter(|hint| *hint > self.retry_after_max) {
+            return Decision::GiveUp(GiveUp::HintTooLong { hint, limit: self.retry_after_max });
+        }
+        let own = if self.flat {
+            self.base
+        } else {
+            let doubled = self.base.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1)));
+            doubled.min(self.cap).mul_f64(random())
+        };
+        // Clients that heard the same hint, or wait the same flat time, must not come back in the same instant.
+        let shared = hint.or(self.flat.then_some(self.base)).unwrap_or_default();
+        let spread = (shared / 10).min(Duration::from_secs(1)).mul_f64(random());
+        let wait = own.max(hint.unwrap_or_default()).max(Self::SHORTEST).saturating_add(spread);
+        if elapsed.saturating_add(wait) > self.total {
+            return Decision::GiveUp(GiveUp::Total { wait, limit: self.total });
+        }
+        Decision::Wait(wait)
+    }
+}
+
+/// What to do after a failed attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Try again after this time.
+    Wait(Duration),
+    /// Do not try again.
+    GiveUp(GiveUp),
+}
+
+/// Why no further attempt is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GiveUp {
+    /// All attempts are spent.
+    Attempts(u32),
+    /// This kind of failure is repeated less often than others.
+    Class {
+        /// The kind of failure.
+        class: &'static str,
+        /// How often it is repeated.
+        retries: u32,
+    },
+    /// The server asks for a longer wait than the policy allows.
+    HintTooLong {
+        /// The wait that the server asked for.
+        hint: Duration,
+        /// The longest that is waited.
+        limit: Duration,
+    },
+    /// The next wait would end after the policy's total time.
+    Total {
+        /// The next wait.
+        wait: Duration,
+        /// The total time.
+        limit: Duration,
+    },
+    /// The next wait would end after the caller's own deadline.
+    Deadline {
+        /// The next wait.
+        wait: Duration,
+    },
+}
+
+impl fmt::Display for GiveUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Attempts(1) => write!(f, "gave up after 1 attempt"),
+            Self::Attempts(attempts) => write!(f, "gave up after {attempts} attempts"),
+            Self::Class { class, retries } => {
+                write!(f, "gave up: a failure of the kind `{class}` is repeated at most {retries} times")
+            }
+            Self::HintTooLong { hint, limit } => write!(
+                f,
+                "gave up: the server asks to wait {}, more than the {} that are waited",
+                format_duration(whole(*hint)),
+                format_duration(*limit)
+            ),
+            Self::Total { wait, limit } => write!(
+                f,
+                "gave up: waiting {} more would pass the {} of one request with all its attempts",
+                format_duration(whole(*wait)),
+                format_duration(*limit)
+            ),
+            Self::Deadline { wait } => {
+                write!(
+                    f,
+                    "gave up: waiting {} more would pass the caller's deadline",
+                    format_duration(whole(*wait))
+                )
+            }
+        }
+    }
+}
+
+/// `duration` in whole milliseconds: what a person reads.
+pub(crate) fn whole(duration: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }

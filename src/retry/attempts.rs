@@ -1,0 +1,127 @@
+//! The one retry loop. It records every failed attempt, so that attempts reported equal attempts made.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Decision, GiveUp, RetryPolicy};
+
+/// What the loop tells an attempt about itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Try {
+    /// Number of the attempt on the wire, from 1.
+    pub number: u32,
+    /// The wait before it.
+    pub waited: Duration,
+    /// What is left of the policy's total time.
+    pub left: Duration,
+}
+
+/// A failed attempt, as the operation tells it.
+#[derive(Debug)]
+pub(crate) struct Failure<E> {
+    /// What happened.
+    pub error: E,
+    /// Whether it may be repeated.
+    pub retry: Retry,
+    /// The wait that the server asked for.
+    pub hint: Option<Duration>,
+    /// Time of this attempt spent in a queue of our own; it does not count against the policy's total.
+    pub queued: Duration,
+}
+
+/// Whether a failure may be repeated. Only the caller knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// Repeating cannot help.
+    Never,
+    /// As the policy says.
+    Yes,
+    /// As the policy says, but failures of this class at most so often.
+    AtMost {
+        /// The class that is counted.
+        class: &'static str,
+        /// Repetitions of it.
+        retries: u32,
+    },
+    /// The attempt met a connection that was gone already: repeat at once and free of charge, but only once.
+    AtOnce,
+}
+
+/// How a run of attempts ended.
+#[derive(Debug)]
+pub(crate) struct Run<T, E> {
+    /// The answer, or why there was no further attempt after the last failure.
+    pub result: Result<T, Stop>,
+    /// The failures in order. Not empty when `result` is an error.
+    pub failures: Vec<E>,
+    /// All waits between attempts.
+    pub waited: Duration,
+}
+
+/// Why the attempts ended without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The last failure is one that repeating cannot help.
+    Permanent,
+    /// It could be repeated, but not now.
+    GaveUp(GiveUp),
+}
+
+/// Calls `operation` until it succeeds, fails for good, or the policy or the deadline says stop.
+///
+/// Dropping the future ends everything at once; the deadline is for callers that want to know what failed. An
+/// attempt is not cut short here: the operation is told the time left and must keep to it.
+pub(crate) async fn run<T, E, F>(
+    policy: &RetryPolicy,
+    deadline: Option<Instant>,
+    mut operation: impl FnMut(Try) -> F,
+) -> Run<T, E>
+where
+    F: Future<Output = Result<T, Failure<E>>>,
+{
+    let start = Instant::now();
+    let mut failures = Vec::new();
+    let mut per_class: Vec<&'static str> = Vec::new();
+    let (mut number, mut spent, mut replayed) = (0, 0, false);
+    let (mut waited, mut last_wait, mut queued) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    loop {
+        number += 1;
+        let left = policy.total.saturating_sub(start.elapsed().saturating_sub(queued));
+        let failure = match operation(Try { number, waited: last_wait, left }).await {
+            Ok(answer) => return Run { result: Ok(answer), failures, waited },
+            Err(failure) => failure,
+        };
+        queued += failure.queued;
+        last_wait = Duration::ZERO;
+        failures.push(failure.error);
+        let stop = |stop, failures| Run { result: Err(stop), failures, waited };
+        match failure.retry {
+            Retry::Never => return stop(Stop::Permanent, failures),
+            Retry::AtOnce if !replayed => {
+                replayed = true;
+                continue;
+            }
+            Retry::AtMost { class, retries } => {
+                per_class.push(class);
+                let seen = per_class.iter().filter(|known| **known == class).count();
+                if seen > retries as usize {
+                    return stop(Stop::GaveUp(GiveUp::Class { class, retries }), failures);
+                }
+            }
+            Retry::Yes | Retry::AtOnce => {}
+        }
+        spent += 1;
+        let wait = match policy.delay(spent, failure.hint, start.elapsed().saturating_sub(queued)) {
+            Decision::GiveUp(reason) => return stop(Stop::GaveUp(reason), failures),
+            Decision::Wait(wait) => wait,
+        };
+        let until = Instant::now() + wait;
+        if deadline.is_some_and(|deadline| until >= deadline) {
+            return stop(Stop::GaveUp(GiveUp::Deadline { wait }), failures);
+        }
+        tokio::time::sleep_until(until).await;
+        waited += wait;
+        last_wait = wait;
+    }
+}

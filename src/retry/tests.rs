@@ -1,0 +1,162 @@
+//! Delays as properties over many inputs, and the loop under paused time. Nothing here sleeps.
+
+use std::{cell::RefCell, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{attempts::Run, *};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Every preset with inputs over its whole range.
+fn cases() -> impl Iterator<Item = (RetryPolicy, u32, Option<Duration>, Duration, f64)> {
+    let mut random = fastrand::Rng::with_seed(7);
+    (0..20_000).map(move |_| {
+        let policy = RetryPolicy::profile(RetryPolicy::PROFILES[random.usize(..3)]).unwrap();
+        let hint = random.bool().then(|| Duration::from_millis(random.u64(..200_000)));
+        let elapsed = Duration::from_millis(random.u64(..4_000_000));
+        (policy, random.u32(..40), hint, elapsed, random.f64())
+    })
+}
+
+#[test]
+fn waits_keep_to_every_limit() {
+    for (policy, attempts, hint, elapsed, draw) in cases() {
+        let decision = policy.delay_with(attempts, hint, elapsed, &mut || draw);
+        let Decision::Wait(wait) = decision else { continue };
+        assert!(attempts < policy.max_attempts);
+        assert!(wait >= Duration::from_millis(50), "{wait:?}");
+        assert!(wait >= hint.unwrap_or_default(), "a hint is a lower bound: {wait:?} {hint:?}");
+        assert!(wait <= policy.cap.max(hint.unwrap_or_default()) + SECOND, "{wait:?}");
+        assert!(hint.unwrap_or_default() <= policy.retry_after_max);
+        assert!(elapsed + wait <= policy.total, "never past the total");
+    }
+}
+
+#[test]
+fn the_ceiling_doubles_up_to_the_cap() {
+    let policy = RetryPolicy::agent();
+    let ceilings: Vec<Decision> =
+        (1..6).map(|attempts| policy.delay_with(attempts, None, Duration::ZERO, &mut || 1.0)).collect();
+    assert_eq!(ceilings, [1, 2, 4, 8, 16].map(|s| Decision::Wait(s * SECOND)));
+    let many = RetryPolicy { max_attempts: u32::MAX, ..policy };
+    assert_eq!(many.delay_with(1_000_000, None, Duration::ZERO, &mut || 1.0), Decision::Wait(30 * SECOND));
+}
+
+#[test]
+fn jitter_is_full_and_has_a_floor() {
+    let policy = RetryPolicy::agent();
+    let draw = |value: f64| policy.delay_with(3, None, Duration::ZERO, &mut || value);
+    assert_eq!(draw(0.0), Decision::Wait(Duration::from_millis(50)));
+    assert_eq!(draw(0.25), Decision::Wait(SECOND));
+    assert_eq!(draw(0.5), Decision::Wait(2 * SECOND));
+}
+
+#[test]
+fn patient_waits_are_flat_but_not_in_step() {
+    let draw = |value: f64| RetryPolicy::patient().delay_with(7, None, Duration::ZERO, &mut || value);
+    assert_eq!(draw(0.0), Decision::Wait(30 * SECOND));
+    assert_eq!(draw(0.5), Decision::Wait(Duration::from_millis(30_500)));
+}
+
+#[test]
+fn reasons_are_told_in_words() {
+    let policy = RetryPolicy::agent();
+    let reason = |attempts, hint: Option<u64>, elapsed| match policy.delay_with(
+        attempts,
+        hint.map(Duration::from_secs),
+        Duration::from_secs(elapsed),
+        &mut || 1.0,
+    ) {
+        Decision::GiveUp(reason) => reason.to_string(),
+        Decision::Wait(wait) => panic!("waits {wait:?}"),
+    };
+    assert_eq!(reason(6, None, 0), "gave up after 6 attempts");
+    assert_eq!(
+        reason(1, Some(300), 0),
+        "gave up: the server asks to wait 5m, more than the 2m that are waited"
+    );
+    assert_eq!(
+        reason(1, Some(100), 550),
+        "gave up: waiting 1m 41s more would pass the 10m of one request with all its attempts"
+    );
+}
+
+/// Runs the loop over scripted failures and returns it with the times at which attempts began.
+async fn drive(
+    policy: &RetryPolicy,
+    deadline: Option<Duration>,
+    script: &[(Retry, Option<Duration>, Duration)],
+) -> (Run<&'static str, usize>, Vec<Duration>) {
+    let start = Instant::now();
+    let began = RefCell::new(Vec::new());
+    let run = run(policy, deadline.map(|limit| start + limit), |attempt| {
+        let index = began.borrow().len();
+        began.borrow_mut().push(start.elapsed());
+        assert_eq!(attempt.number as usize, index + 1);
+        async move {
+            let Some((retry, hint, queued)) = script.get(index).copied() else { return Ok("answer") };
+            tokio::time::sleep(queued).await;
+            Err(Failure { error: index, retry, hint, queued })
+        }
+    });
+    let run = run.await;
+    (run, began.into_inner())
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_between_attempts_and_records_them() {
+    let hint = Some(10 * SECOND);
+    let (run, began) = drive(&RetryPolicy::agent(), None, &[(Retry::Yes, hint, Duration::ZERO); 2]).await;
+    assert_eq!((run.result, run.failures), (Ok("answer"), vec![0, 1]));
+    assert_eq!(began.len(), 3);
+    assert!(began[1] >= 10 * SECOND && began[2] >= 20 * SECOND && began[2] <= 23 * SECOND, "{began:?}");
+    assert!(run.waited >= 20 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_are_bounded() {
+    let (run, began) = drive(&RetryPolicy::agent(), None, &[(Retry::Yes, None, Duration::ZERO); 20]).await;
+    assert_eq!(run.result, Err(Stop::GaveUp(GiveUp::Attempts(6))));
+    assert_eq!((run.failures.len(), began.len()), (6, 6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn permanent_failures_are_not_repeated() {
+    let (run, began) = drive(&RetryPolicy::agent(), None, &[(Retry::Never, None, Duration::ZERO); 2]).await;
+    assert_eq!((run.result, began.len()), (Err(Stop::Permanent), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_may_have_fewer_retries() {
+    let class = Retry::AtMost { class: "server", retries: 2 };
+    let (run, began) = drive(&RetryPolicy::agent(), None, &[(class, None, Duration::ZERO); 9]).await;
+    assert_eq!(run.result, Err(Stop::GaveUp(GiveUp::Class { class: "server", retries: 2 })));
+    assert_eq!(began.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_connection_costs_no_attempt_and_no_time() {
+    let once = RetryPolicy { max_attempts: 1, ..RetryPolicy::agent() };
+    let (run, began) = drive(&once, None, &[(Retry::AtOnce, None, Duration::ZERO)]).await;
+    assert_eq!((run.result, run.failures), (Ok("answer"), vec![0]));
+    assert_eq!(began, [Duration::ZERO; 2]);
+    let (run, _) = drive(&once, None, &[(Retry::AtOnce, None, Duration::ZERO); 2]).await;
+    assert_eq!(
+        run.result,
+        Err(Stop::GaveUp(GiveUp::Attempts(1))),
+        "the second time it is an ordinary failure"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn queueing_is_not_charged_and_the_deadline_is_kept() {
+    let hour = Duration::from_secs(3600);
+    let (run, _) = drive(&RetryPolicy::agent(), None, &[(Retry::Yes, None, hour); 3]).await;
+    assert_eq!(run.result, Ok("answer"));
+    let deadline = Some(Duration::from_secs(5));
+    let (run, began) =
+        drive(&RetryPolicy::agent(), deadline, &[(Retry::Yes, Some(6 * SECOND), Duration::ZERO)]).await;
+    assert!(matches!(run.result, Err(Stop::GaveUp(GiveUp::Deadline { .. }))));
+    assert_eq!(began.len(), 1);
+}
