@@ -2,6 +2,7 @@
 
 mod config;
 mod error;
+mod http;
 mod limit;
 mod llm;
 mod retry;
@@ -10,6 +11,7 @@ mod tool;
 
 pub use config::*;
 pub use error::*;
+pub use http::*;
 pub use limit::*;
 pub use llm::*;
 pub use retry::*;

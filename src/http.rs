@@ -1,0 +1,187 @@
+//! The one place that builds HTTP clients. A client is its connection pool, so there are as few as the kinds of
+//! traffic need, and each counts the connections that it opens. Limits in time belong to requests, not to clients.
+
+use std::{net::IpAddr, time::Duration};
+
+use reqwest::{Client, Url, redirect};
+use rustls::ClientConfig;
+
+use crate::{
+    config::HttpConfig,
+    error::{Error, Result},
+};
+
+mod count;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+/// All pooled clients. Cloning is cheap and shares the pools; the owner of a run makes one and hands it down.
+#[derive(Debug, Clone)]
+pub struct HttpClients {
+    tools: HttpClient,
+    tools_plain: HttpClient,
+    tools_loopback: HttpClient,
+    models: HttpClient,
+    models_loopback: HttpClient,
+}
+
+/// One pool with its count of connections.
+#[derive(Debug, Clone)]
+pub struct HttpClient {
+    client: Client,
+    count: count::CountConnections,
+}
+
+/// What a client counted so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionCounts {
+    /// Connections made. Requests beyond this number found one open.
+    pub opened: u64,
+}
+
+impl HttpClient {
+    /// The client itself.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// What was counted so far.
+    pub fn connections(&self) -> ConnectionCounts {
+        ConnectionCounts { opened: self.count.opened() }
+    }
+}
+
+impl HttpClients {
+    /// Model servers (vLLM, llama.cpp, uvicorn, Node) close idle connections after 5 s. Letting go before they
+    /// do is what keeps a request from being written into a closing connection.
+    const MODEL_IDLE: Duration = Duration::from_secs(4);
+    const TOOL_IDLE: Duration = Duration::from_secs(90);
+
+    /// Builds the clients. Opens nothing and reads no certificates yet.
+    pub fn new(config: &HttpConfig) -> Result<Self> {
+        let tools = Traffic {
+            idle: Self::TOOL_IDLE,
+            max_idle: config.max_idle_per_host,
+            http1_only: false,
+            redirects: same_origin,
+            tls: tls(&["h2", "http/1.1"])?,
+        };
+        // HTTP/1.1 on purpose: one HTTP/2 connection is a hidden cap of its streams. A redirected POST would
+        // turn into a GET, so redirects are answers here, and errors.
+        let models = Traffic {
+            idle: Self::MODEL_IDLE,
+            http1_only: true,
+            redirects: redirect::Policy::none,
+            tls: tls(&["http/1.1"])?,
+            ..tools.clone()
+        };
+        // A server without TCP_NODELAY answers on a kept connection 40 ms late (delayed acknowledgement), which
+        // costs more than connecting anew; https servers are pooled, their handshake is dearer.
+        let unpooled = Traffic { max_idle: 0, ..tools.clone() };
+        Ok(Self {
+            tools: tools.build(config, Proxy::System)?,
+            tools_plain: unpooled.build(config, Proxy::System)?,
+            tools_loopback: unpooled.build(config, Proxy::Never)?,
+            models: models.build(config, Proxy::System)?,
+            models_loopback: models.build(config, Proxy::Never)?,
+        })
+    }
+
+    /// For search and other services of the wide world.
+    pub fn tools(&self) -> &HttpClient {
+        &self.tools
+    }
+
+    /// For the remote tool server at `url`.
+    pub fn tools_for(&self, url: &str) -> &HttpClient {
+        match Url::parse(url) {
+            Ok(url) if is_loopback(&url) => &self.tools_loopback,
+            Ok(url) if url.scheme() == "http" => &self.tools_plain,
+            _ => &self.tools,
+        }
+    }
+
+    /// For model servers elsewhere.
+    pub fn models(&self) -> &HttpClient {
+        &self.models
+    }
+
+    /// For the model server at `url`: never through a proxy when it is this machine.
+    pub fn models_for(&self, url: &str) -> &HttpClient {
+        match Url::parse(url) {
+            Ok(url) if is_loopback(&url) => &self.models_loopback,
+            _ => &self.models,
+        }
+    }
+}
+
+/// How a kind of traffic uses its connections.
+#[derive(Clone)]
+struct Traffic {
+    idle: Duration,
+    max_idle: usize,
+    http1_only: bool,
+    redirects: fn() -> redirect::Policy,
+    tls: ClientConfig,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Proxy {
+    System,
+    Never,
+}
+
+impl Traffic {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+    fn build(&self, config: &HttpConfig, proxy: Proxy) -> Result<HttpClient> {
+        let count = count::CountConnections::default();
+        let mut builder = Client::builder()
+            .user_agent(concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")))
+            .tls_backend_preconfigured(self.tls.clone())
+            .connect_timeout(config.connect_timeout)
+            .tcp_nodelay(true)
+            .pool_idle_timeout(self.idle)
+            .pool_max_idle_per_host(self.max_idle)
+            .redirect((self.redirects)())
+            .connector_layer(count.clone());
+        if self.http1_only {
+            builder = builder.http1_only();
+        }
+        if proxy == Proxy::Never {
+            builder = builder.no_proxy();
+        }
+        let client = builder.build().map_err(|error| failed(&error))?;
+        Ok(HttpClient { client, count })
+    }
+}
+
+/// Follows a few redirects within one origin: headers with keys must not travel to another one.
+fn same_origin() -> redirect::Policy {
+    redirect::Policy::custom(|attempt| {
+        let from = attempt.previous().last().map(Url::origin);
+        if from == Some(attempt.url().origin()) && attempt.previous().len() <= 5 {
+            attempt.follow()
+        } else {
+            attempt.stop()
+        }
+    })
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || host.ends_with(".localhost")
+        || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+fn tls(alpn: &[&str]) -> Result<ClientConfig> {
+    tls::config(alpn).map_err(|error| failed(&error))
+}
+
+fn failed(error: &dyn std::error::Error) -> Error {
+    let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    Error::io("cannot set up the HTTP client", std::io::Error::other(cause))
+}
