@@ -1,4 +1,43 @@
-//! toolcrib: an MCP tool-server process manager.
+//! toolcrib: a process manager for MCP tool servers.
+//!
+//! A tool crib is the store of a workshop: tools are lent out, counted, and every one comes back. This
+//! library starts every server of a configuration at once, keeps one session with each, runs agent tasks on
+//! them, and tears all of it down however the program ends.
+//!
+//! # Map
+//! ```text
+//!  L4   Agent   run_all (batch)                          a model and tools; many tasks
+//!  L3   Manager, Toolbox, StartReport, StopReport        all servers
+//!  L2   session, ToolCatalog                             one server; all tools
+//!  L1   process, builtin, HttpClients, LlmClient, Journal   one outside thing each
+//!  L0   Error, Config, Task, RetryPolicy, Limit          values and pure functions
+//! ```
+//! Arrows point down; a test reads the sources and checks it.
+//!
+//! # Invariants
+//! - The manager owns; everybody else borrows: a [`Toolbox`] cannot keep a server alive.
+//! - Dropping a [`Manager`] kills every process synchronously, with or without a runtime.
+//! - A tool's own error is data; a broken session is an [`Error`].
+//! - A call that may have run is never sent again unless the configuration says so.
+//! - The library never prints, installs signal handlers, changes the environment or exits.
+//!
+//! # Example
+//! ```no_run
+//! # async fn example() -> toolcrib::Result<()> {
+//! use toolcrib::{Config, Env, Manager};
+//!
+//! let config = Config::load(None, &Env::process())?;
+//! let manager = Manager::start(&config).await?;
+//! let now = manager.call("time", "now", serde_json::Map::new()).await?;
+//! assert!(!now.is_error);
+//! let report = manager.shutdown().await;
+//! assert!(report.survivors.is_empty());
+//! # Ok(())
+//! # }
+//! ```
+
+#[cfg(not(unix))]
+compile_error!("toolcrib owns processes through Unix process groups: other systems are not supported yet");
 
 mod builtin;
 mod catalog;
@@ -15,11 +54,12 @@ mod start;
 mod task;
 mod tool;
 
-pub use builtin::serve_builtin;
+pub use builtin::*;
 pub use catalog::*;
 pub use config::*;
 pub use error::*;
-pub use http::HttpClients;
+pub use http::*;
+pub use limit::*;
 pub use llm::*;
 pub use manager::*;
 pub use process::{ProcessUsage, StopOutcome};

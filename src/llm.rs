@@ -1,20 +1,29 @@
-//! The model: written over by its own room.
+//! Models: one client for OpenAI-compatible endpoints and for scripts.
+//!
+//! [`LlmClient::chat`] is an in-flight limit and one retry layer around a backend that makes a single attempt.
+//! Nothing below it repeats anything, so the attempts reported are those on the wire. Knows no agent and no tool
+//! server. A prompt or a key never gets into an error.
 
-/// A model request that failed for good.
-#[derive(Debug, thiserror::Error)]
-#[error("placeholder")]
-pub struct LlmError;
-impl LlmError {
-    /// Stable code.
-    pub fn code(&self) -> crate::error::ErrorCode {
-        crate::error::ErrorCode::LlmFailed
-    }
-    /// Why.
-    pub fn causes(&self) -> Vec<String> {
-        Vec::new()
-    }
-    /// What next.
-    pub fn help(&self) -> Option<String> {
-        None
-    }
-}
+mod class;
+mod client;
+mod detect;
+mod error;
+mod error_body;
+mod fault;
+mod hint;
+mod message;
+mod request;
+mod script;
+mod transport;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use class::LlmErrorClass;
+pub use client::{LlmClient, LlmStats};
+pub use detect::{DETECT_PORTS, detect};
+pub use error::LlmError;
+pub use error_body::ContextOverflow;
+pub use message::{Message, ToolCall};
+pub use request::{Attempt, ChatAnswer, ChatRequest, ChatTimings, Finish, ToolMode, ToolSpec};

@@ -9,7 +9,7 @@ mod attempts;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use attempts::{Failure, Retry, Run, Stop, Try, run};
+pub(crate) use attempts::{Failure, Retry, Stop, Try, run};
 
 /// How often a model request is repeated, and how long between.
 #[derive(Debug, Clone)]

@@ -82,7 +82,7 @@ where
 {
     let start = Instant::now();
     let mut failures = Vec::new();
-    let mut per_class: Vec<(&'static str, u32)> = Vec::new();
+    let mut per_class: Vec<&'static str> = Vec::new();
     let (mut number, mut spent, mut replayed) = (0, 0, false);
     let (mut waited, mut last_wait, mut queued) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     loop {
@@ -103,18 +103,9 @@ where
                 continue;
             }
             Retry::AtMost { class, retries } => {
-                let known = per_class.iter_mut().find(|(known, _)| *known == class);
-                let seen = match known {
-                    Some((_, seen)) => {
-                        *seen += 1;
-                        *seen
-                    }
-                    None => {
-                        per_class.push((class, 1));
-                        1
-                    }
-                };
-                if seen > retries {
+                per_class.push(class);
+                let seen = per_class.iter().filter(|known| **known == class).count();
+                if seen > retries as usize {
                     return stop(Stop::GaveUp(GiveUp::Class { class, retries }), failures);
                 }
             }

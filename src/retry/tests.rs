@@ -4,7 +4,7 @@ use std::{cell::RefCell, time::Duration};
 
 use tokio::time::Instant;
 
-use super::*;
+use super::{attempts::Run, *};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,0 +1,69 @@
+//! Finds model servers on this machine. Asked only when no model is configured, never in secret.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::Value;
+
+use crate::http::HttpClients;
+
+/// The ports that model servers listen on by default: llama.cpp, vLLM, Ollama, LM Studio.
+pub const DETECT_PORTS: [u16; 4] = [8080, 8000, 11434, 1234];
+
+/// How long a port may take to answer.
+const LIMIT: Duration = Duration::from_millis(200);
+
+/// Base URLs of the model servers that answer on the loopback interface, asked all at once.
+pub async fn detect(http: &HttpClients) -> Vec<String> {
+    detect_on(http, &DETECT_PORTS).await
+}
+
+async fn detect_on(http: &HttpClients, ports: &[u16]) -> Vec<String> {
+    let found = join_all(ports.iter().map(|port| async move {
+        let base = format!("http://127.0.0.1:{port}/v1");
+        tokio::time::timeout(LIMIT, lists_models(http, &base)).await.ok().filter(|lists| *lists).map(|_| base)
+    }));
+    found.await.into_iter().flatten().collect()
+}
+
+/// Whether `base` answers as a model server does: a web server on the same port would not.
+async fn lists_models(http: &HttpClients, base: &str) -> bool {
+    let client = http.models_for(base).client();
+    let Ok(response) = client.get(format!("{base}/models")).send().await else { return false };
+    // 401 and 403 do not count: any protected web application answers so.
+    response.status().is_success()
+        && response
+            .json::<Value>()
+            .await
+            .is_ok_and(|json| json["data"].is_array() || json["models"].is_array())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{Json, Router, routing::get};
+    use serde_json::json;
+    use tokio::{net::TcpListener, task::JoinSet};
+
+    use super::*;
+    use crate::config::HttpConfig;
+
+    #[tokio::test]
+    async fn only_model_servers_are_found() {
+        let mut servers = JoinSet::new();
+        let mut ports = Vec::new();
+        for router in [
+            Router::new().route("/v1/models", get(|| async { Json(json!({"object": "list", "data": []})) })),
+            Router::new().route("/", get(|| async { "hello" })),
+            Router::new().route("/v1/models", get(|| async { Json(json!({"status": "ok"})) })),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            ports.push(listener.local_addr().unwrap().port());
+            servers.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        }
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        ports.push(free.local_addr().unwrap().port());
+        drop(free);
+        let clients = HttpClients::new(&HttpConfig::default()).unwrap();
+        assert_eq!(detect_on(&clients, &ports).await, [format!("http://127.0.0.1:{}/v1", ports[0])]);
+    }
+}

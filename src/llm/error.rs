@@ -1,0 +1,137 @@
+//! A model request that failed for good: what happened, how often it was tried, what to do next.
+
+use std::{fmt, time::Duration};
+
+use humantime::format_duration;
+
+use super::{Attempt, ContextOverflow, LlmErrorClass, fault::Fault};
+use crate::{
+    error::ErrorCode,
+    retry::{GiveUp, whole},
+};
+
+/// A model request that failed for good. Holds no key and no prompt; the message of a scripted model quotes the
+/// message that it has no step for.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LlmError {
+    /// The kind of the last failure.
+    pub class: LlmErrorClass,
+    /// The last HTTP status, if there was an answer.
+    pub status: Option<u16>,
+    /// What happened last, in words.
+    pub message: String,
+    /// The model: its name, or `scripted (FILE)`.
+    pub model: String,
+    /// The base URL, without credentials.
+    pub url: Option<String>,
+    /// Every attempt on the wire.
+    pub attempts: Vec<Attempt>,
+    /// All waits between them.
+    pub waited: Duration,
+    /// Why no further attempt was made, when one could have helped.
+    pub gave_up: Option<GiveUp>,
+    /// By how much the conversation is too long, when that is the matter.
+    pub overflow: Option<ContextOverflow>,
+    /// The server's name for the last request.
+    pub request_id: Option<String>,
+    help: Option<String>,
+}
+
+impl LlmError {
+    /// From the last fault; the rest is filled in by the client.
+    pub(super) fn of(fault: Fault, model: &str, url: Option<&str>) -> Self {
+        Self {
+            class: fault.class,
+            status: fault.status,
+            message: fault.message,
+            model: model.to_owned(),
+            url: url.map(str::to_owned),
+            attempts: Vec::new(),
+            waited: Duration::ZERO,
+            gave_up: None,
+            overflow: fault.overflow,
+            request_id: fault.request_id,
+            help: fault.help,
+        }
+    }
+
+    /// Stable code.
+    pub fn code(&self) -> ErrorCode {
+        self.class.code()
+    }
+
+    /// Why: the reason for giving up, then what earlier attempts met.
+    pub fn causes(&self) -> Vec<String> {
+        let mut causes: Vec<String> = self.gave_up.iter().map(ToString::to_string).collect();
+        // Equal failures in a row are one line.
+        let mut runs: Vec<(usize, usize, &str)> = Vec::new();
+        for (index, attempt) in self.attempts.iter().enumerate() {
+            let Some(message) = attempt.message.as_deref() else { continue };
+            match runs.last_mut() {
+                Some((_, last, known)) if *known == message => *last = index + 1,
+                _ => runs.push((index + 1, index + 1, message)),
+            }
+        }
+        if runs.len() > 1 {
+            causes.extend(runs.iter().map(|(first, last, message)| {
+                if first == last {
+                    format!("attempt {first}: {message}")
+                } else {
+                    format!("attempts {first} to {last}: {message}")
+                }
+            }));
+        }
+        causes.extend(self.request_id.iter().map(|id| format!("request id {id}")));
+        causes
+    }
+
+    /// What to do next.
+    pub fn help(&self) -> Option<String> {
+        if self.help.is_some() {
+            return self.help.clone();
+        }
+        Some(match (self.class, self.gave_up) {
+            (LlmErrorClass::Billing, _) => {
+                "the account behind api_key has no credit or reached its spending limit; repeating cannot help".into()
+            }
+            (_, Some(GiveUp::HintTooLong { hint, .. })) => {
+                format!("run again in {}", format_duration(whole(hint)))
+            }
+            (LlmErrorClass::Throttled, _) => {
+                "lower max_in_flight in [llm], or allow more time with retry = { max = .., total = .. }".into()
+            }
+            (LlmErrorClass::Context, _) => match self.overflow.and_then(|overflow| overflow.limit) {
+                Some(limit) => format!("shorten the conversation to fewer than {limit} tokens"),
+                None => "shorten the conversation, or serve the model with a longer context".into(),
+            },
+            (LlmErrorClass::Timeout, _) => "raise request_timeout in [llm], or ask for shorter answers".into(),
+            (LlmErrorClass::Overloaded | LlmErrorClass::Down, _) => {
+                "check that the model server runs; allow more time with retry = { max = .., total = .. } in [llm]".into()
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for LlmError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.url {
+            Some(url) => write!(f, "model `{}` at {url}: {}", self.model, self.message)?,
+            None => write!(f, "{}: {}", self.model, self.message)?,
+        }
+        if self.attempts.len() > 1 {
+            let waited = format_duration(whole(self.waited));
+            write!(f, " ({} attempts, {waited} of waiting)", self.attempts.len())?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for LlmError {}
+
+impl From<LlmError> for crate::Error {
+    fn from(error: LlmError) -> Self {
+        Self::Llm(Box::new(error))
+    }
+}

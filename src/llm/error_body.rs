@@ -1,0 +1,299 @@
+//! Reads what servers put into an error: the shapes of OpenAI, vLLM, llama.cpp, LiteLLM, Anthropic, Ollama,
+//! Google and FastAPI, and pages of gateways. Lenient: what is not understood is left out.
+
+use std::{sync::LazyLock, time::Duration};
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use super::{LlmErrorClass, hint};
+
+/// What an error answer says.
+#[derive(Debug, Default)]
+pub(super) struct ErrorBody {
+    /// In the server's words; not yet cut or cleaned of secrets.
+    pub message: String,
+    /// Every code and type given, in lower case.
+    pub codes: Vec<String>,
+    /// A status inside the body.
+    pub status: Option<u16>,
+    /// The wait asked for.
+    pub hint: Option<Duration>,
+    /// How much too long the conversation is, if that is the matter.
+    pub overflow: Option<ContextOverflow>,
+}
+
+/// How much too long a conversation is, as far as the server says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ContextOverflow {
+    /// Tokens that fit.
+    pub limit: Option<u64>,
+    /// Tokens that were sent.
+    pub asked: Option<u64>,
+}
+
+impl ErrorBody {
+    /// Reads a body, JSON or not.
+    pub(super) fn read(body: &[u8]) -> Self {
+        match serde_json::from_slice::<Value>(body) {
+            Ok(json) => Self::of_json(&json),
+            Err(_) => {
+                Self { message: page_text(&String::from_utf8_lossy(body)), ..Self::default() }.finished()
+            }
+        }
+    }
+
+    /// Reads a JSON body.
+    pub(super) fn of_json(json: &Value) -> Self {
+        // Google wraps the object into a list.
+        let json = json.as_array().and_then(|list| list.first()).unwrap_or(json);
+        let Some(outer) = json.as_object() else {
+            return Self { message: json.as_str().unwrap_or_default().into(), ..Self::default() }.finished();
+        };
+        let inner = match outer.get("error").or_else(|| outer.get("detail")) {
+            Some(Value::Object(inner)) => inner,
+            _ => outer,
+        };
+        let code = inner.get("code");
+        let status = code.and_then(|code| code.as_u64().or_else(|| code.as_str()?.parse().ok()));
+        let named = ["code", "type", "status"].iter().filter_map(|key| inner.get(*key));
+        let detailed = inner.get("details").and_then(|details| details.get("error_code"));
+        let codes = named.chain(detailed).filter_map(Value::as_str).map(str::to_ascii_lowercase).collect();
+        let number = |key: &str| inner.get(key).and_then(Value::as_u64);
+        Self {
+            message: message(outer, inner),
+            codes,
+            status: status.and_then(|code| u16::try_from(code).ok()).filter(|code| (400..600).contains(code)),
+            hint: retry_delay(inner),
+            overflow: Some(ContextOverflow { limit: number("n_ctx"), asked: number("n_prompt_tokens") }),
+        }
+        .finished()
+    }
+
+    /// The class of an answer with this status and body.
+    pub(super) fn class(&self, status: u16) -> LlmErrorClass {
+        let by_status = LlmErrorClass::of_status(status);
+        if (400..500).contains(&status) && self.codes.iter().any(|code| is_billing(code)) {
+            LlmErrorClass::Billing
+        } else if matches!(status, 400 | 413 | 422) && self.overflow.is_some() {
+            LlmErrorClass::Context
+        } else {
+            by_status
+        }
+    }
+
+    /// Derives what the text says beyond the fields.
+    fn finished(mut self) -> Self {
+        if self.hint.is_none() {
+            self.hint = hint::from_text(&self.message);
+        }
+        let known = self.overflow.take().unwrap_or_default();
+        let coded = |code: &String| code.contains("context_length") || code.contains("exceed_context_size");
+        let text = self.message.to_ascii_lowercase();
+        let said = ["context length", "context size", "context_length_exceeded", "prompt is too long"];
+        let over = text.contains("context window") && text.contains("exceed");
+        if over || self.codes.iter().any(coded) || said.iter().any(|said| text.contains(said)) {
+            self.overflow = Some(ContextOverflow {
+                limit: known.limit.or_else(|| number_in(&LIMIT, &text)),
+                asked: known.asked.or_else(|| number_in(&ASKED, &text)),
+            });
+        }
+        self
+    }
+}
+
+/// Codes that say "no money", which look like rate limits by their status.
+fn is_billing(code: &str) -> bool {
+    matches!(
+        code,
+        "insufficient_quota"
+            | "credit_balance_exhausted"
+            | "organization_usage_limit_exceeded"
+            | "enforced_spend_limit_reached"
+    ) || code.ends_with("_spend_limit_exceeded")
+}
+
+fn message(outer: &Map<String, Value>, inner: &Map<String, Value>) -> String {
+    let text = |map: &Map<String, Value>, key: &str| map.get(key).and_then(Value::as_str).map(str::to_owned);
+    if let Some(Value::Array(problems)) = outer.get("detail") {
+        // FastAPI repeats the request's own input beside the message: only place and message are taken.
+        let told = problems.iter().map(|problem| {
+            let place: Vec<String> = problem["loc"].as_array().into_iter().flatten().map(bare).collect();
+            format!("{}: {}", place.join("."), problem["msg"].as_str().unwrap_or("invalid"))
+        });
+        return told.collect::<Vec<_>>().join("; ");
+    }
+    text(inner, "message")
+        .or_else(|| text(outer, "error"))
+        .or_else(|| text(outer, "detail"))
+        .or_else(|| text(outer, "message"))
+        .unwrap_or_default()
+}
+
+fn bare(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Google's `details: [{retryDelay: "34s"}]`, wherever it stands.
+fn retry_delay(inner: &Map<String, Value>) -> Option<Duration> {
+    let delay = |value: &Value| hint::spelled(value.get("retryDelay")?.as_str()?);
+    let details = inner.get("details");
+    inner
+        .get("retryDelay")
+        .and_then(|value| hint::spelled(value.as_str()?))
+        .or_else(|| details.and_then(delay))
+        .or_else(|| details?.as_array()?.iter().find_map(delay))
+}
+
+/// Text of a body that is not JSON: the title of a page, or the text itself.
+pub(super) fn page_text(body: &str) -> String {
+    let body = body.trim();
+    if !body.starts_with('<') {
+        return body.to_owned();
+    }
+    let lower = body.to_ascii_lowercase();
+    let title = lower.find("<title>").zip(lower.find("</title>"));
+    match title.and_then(|(start, end)| body.get(start + 7..end)) {
+        Some(title) => format!("an HTML page titled `{}`", title.trim()),
+        None => "an HTML page".into(),
+    }
+}
+
+static LIMIT: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"maximum context length (?:is|of) (\d+)|> (\d+) maximum|context size \((\d+)")
+        .expect("a constant pattern")
+});
+static ASKED: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"resulted in (\d+) tokens|requested (\d+) tokens|too long: (\d+) tokens|at least (\d+) input|request \((\d+) tokens")
+        .expect("a constant pattern")
+});
+
+fn number_in(pattern: &Regex, text: &str) -> Option<u64> {
+    let found = pattern.captures(text)?;
+    found.iter().skip(1).flatten().next()?.as_str().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use LlmErrorClass as Class;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn error_bodies_of_real_servers_give_their_class() {
+        let context = "This model's maximum context length is 2048 tokens. However, your messages resulted in 3072 tokens";
+        for (name, status, body, class, message) in [
+            (
+                "openai",
+                429,
+                json!({"error": {"message": "slow down", "type": "requests", "param": null, "code": "rate_limit_exceeded"}}),
+                Class::Throttled,
+                "slow down",
+            ),
+            (
+                "openai without credit",
+                429,
+                json!({"error": {"message": "You exceeded your current quota", "type": "insufficient_quota", "code": "insufficient_quota"}}),
+                Class::Billing,
+                "You exceeded your current quota",
+            ),
+            (
+                "vllm",
+                400,
+                json!({"error": {"message": context, "type": "BadRequestError", "param": null, "code": 400}}),
+                Class::Context,
+                context,
+            ),
+            (
+                "vllm before",
+                400,
+                json!({"object": "error", "message": context, "type": "BadRequestError", "code": 400}),
+                Class::Context,
+                context,
+            ),
+            (
+                "llama.cpp",
+                400,
+                json!({"error": {"code": 400, "message": "the request exceeds", "type": "exceed_context_size_error", "n_prompt_tokens": 900, "n_ctx": 512}}),
+                Class::Context,
+                "the request exceeds",
+            ),
+            (
+                "llama.cpp loading",
+                503,
+                json!({"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}),
+                Class::Overloaded,
+                "Loading model",
+            ),
+            (
+                "litellm",
+                429,
+                json!({"error": {"message": "limit", "type": "None", "param": "None", "code": "429"}}),
+                Class::Throttled,
+                "limit",
+            ),
+            (
+                "anthropic",
+                400,
+                json!({"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens > 200000 maximum"}}),
+                Class::Context,
+                "prompt is too long: 210000 tokens > 200000 maximum",
+            ),
+            (
+                "anthropic spending",
+                429,
+                json!({"type": "error", "error": {"type": "rate_limit_error", "message": "no", "details": {"error_code": "enforced_spend_limit_reached"}}}),
+                Class::Billing,
+                "no",
+            ),
+            ("ollama", 404, json!({"error": "model not found"}), Class::Permanent, "model not found"),
+            (
+                "fastapi",
+                422,
+                json!({"detail": [{"loc": ["body", "messages", 0], "msg": "Field required", "input": {"the": "prompt"}}]}),
+                Class::Permanent,
+                "body.messages.0: Field required",
+            ),
+            ("fastapi", 404, json!({"detail": "Not Found"}), Class::Permanent, "Not Found"),
+        ] {
+            let read = ErrorBody::of_json(&body);
+            assert_eq!((read.class(status), read.message.as_str()), (class, message), "{name}");
+        }
+    }
+
+    #[test]
+    fn overflows_tell_their_numbers() {
+        let overflow = |json| ErrorBody::of_json(&json).overflow.unwrap();
+        let both = |limit, asked| ContextOverflow { limit: Some(limit), asked: Some(asked) };
+        let text = "This model's maximum context length is 2048 tokens. However, you requested 3000 tokens";
+        assert_eq!(overflow(json!({"error": {"message": text}})), both(2048, 3000));
+        let llama =
+            json!({"error": {"type": "exceed_context_size_error", "n_prompt_tokens": 900, "n_ctx": 512}});
+        assert_eq!(overflow(llama), both(512, 900));
+        let anthropic = json!({"error": {"message": "prompt is too long: 210000 tokens > 200000 maximum"}});
+        assert_eq!(overflow(anthropic), both(200_000, 210_000));
+    }
+
+    #[test]
+    fn waits_in_bodies_are_found() {
+        let google = json!([{"error": {"code": 429, "message": "quota", "status": "RESOURCE_EXHAUSTED",
+            "details": [{"@type": "x"}, {"retryDelay": "2s"}]}}]);
+        let read = ErrorBody::of_json(&google);
+        assert_eq!((read.hint, read.status), (Some(Duration::from_secs(2)), Some(429)));
+        let openai = json!({"error": {"message": "Please try again in 1.5s."}});
+        assert_eq!(ErrorBody::of_json(&openai).hint, Some(Duration::from_millis(1500)));
+    }
+
+    #[test]
+    fn pages_are_named_not_shown() {
+        let page = ErrorBody::read(b"<html><head><title>502 Bad Gateway</title></head><body>x</body>");
+        assert_eq!(
+            (page.message.as_str(), page.class(502)),
+            ("an HTML page titled `502 Bad Gateway`", Class::Overloaded)
+        );
+        assert_eq!(ErrorBody::read(b"upstream gone").message, "upstream gone");
+        assert_eq!(ErrorBody::read(b"").message, "");
+    }
+}

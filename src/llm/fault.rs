@@ -1,0 +1,186 @@
+//! One failed attempt, before it is known whether it is the last one. Everything in it may be printed: keys and
+//! prompts are gone.
+
+use std::{error::Error as StdError, io, time::Duration};
+
+use super::{ChatRequest, ContextOverflow, LlmErrorClass, Message};
+use crate::config::Secrets;
+
+/// What went wrong in one attempt.
+#[derive(Debug, Clone)]
+pub(super) struct Fault {
+    pub class: LlmErrorClass,
+    pub status: Option<u16>,
+    pub message: String,
+    pub hint: Option<Duration>,
+    /// The server's own word on trying again.
+    pub advice: Option<bool>,
+    pub overflow: Option<ContextOverflow>,
+    pub request_id: Option<String>,
+    pub help: Option<String>,
+}
+
+impl Fault {
+    pub(super) fn new(class: LlmErrorClass, message: impl Into<String>) -> Self {
+        Self {
+            class,
+            status: None,
+            message: message.into(),
+            hint: None,
+            advice: None,
+            overflow: None,
+            request_id: None,
+            help: None,
+        }
+    }
+
+    pub(super) fn with_help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+
+    /// A request that got no answer at all. `answered`: whether this server ever answered before.
+    pub(super) fn unanswered(error: &reqwest::Error, base_url: &str, answered: bool) -> Self {
+        use LlmErrorClass as Class;
+        let chain = Chain::of(error);
+        // `error` itself names the URL, which may hold a password; its sources do not.
+        let cause = chain.texts.last().cloned().unwrap_or_else(|| "the request could not be sent".into());
+        if chain.os_error(&[23, 24]) {
+            return Self::new(Class::Local, "this process has too many open files")
+                .with_help("raise the limit of open files (ulimit -n) or lower max_in_flight in [llm]");
+        }
+        if let Some(tls) = chain.tls {
+            return Self::new(Class::Config, format!("no encrypted connection: {tls}"))
+                .with_help("check that base_url in [llm] names the right scheme and host, and that the system's certificates are installed");
+        }
+        if error.is_builder() {
+            return Self::new(Class::Config, cause);
+        }
+        if !error.is_connect() {
+            let closed = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+            if chain.incomplete || chain.io.iter().any(|(kind, _)| closed.contains(kind)) {
+                return Self::new(Class::Stale, "the connection was closed before any answer");
+            }
+            return Self::new(Class::Down, cause);
+        }
+        if chain.texts.iter().any(|text| text.starts_with("dns error")) {
+            // A host that was there a moment ago is an outage; one that never was is a typing mistake.
+            let class = if answered { Class::Down } else { Class::Config };
+            return Self::new(class, "no such host").with_help(format!("check the host name in {base_url}"));
+        }
+        if chain.io.iter().any(|(kind, _)| *kind == io::ErrorKind::ConnectionRefused) {
+            return Self::new(Class::Down, "connection refused").with_help(format!(
+                "nothing listens at {base_url}: start the model server or change base_url in [llm]"
+            ));
+        }
+        if error.is_timeout() {
+            return Self::new(Class::Down, "no connection in time (connect_timeout in [http])");
+        }
+        Self::new(Class::Down, format!("no connection: {cause}"))
+    }
+}
+
+/// What the sources of an error hold.
+#[derive(Default)]
+struct Chain {
+    texts: Vec<String>,
+    io: Vec<(io::ErrorKind, Option<i32>)>,
+    tls: Option<String>,
+    incomplete: bool,
+}
+
+impl Chain {
+    fn of(error: &reqwest::Error) -> Self {
+        let mut chain = Self::default();
+        let mut next = error.source();
+        while let Some(source) = next {
+            chain.texts.push(source.to_string());
+            chain.look(source);
+            next = source.source();
+        }
+        chain
+    }
+
+    fn look(&mut self, error: &(dyn StdError + 'static)) {
+        if let Some(tls) = error.downcast_ref::<rustls::Error>() {
+            self.tls = Some(tls.to_string());
+        }
+        if let Some(hyper) = error.downcast_ref::<hyper::Error>() {
+            self.incomplete |= hyper.is_incomplete_message() || hyper.is_canceled();
+        }
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            self.io.push((error.kind(), error.raw_os_error()));
+            // The error inside an I/O error is skipped by its own `source`, and may be one again.
+            if let Some(inner) = error.get_ref() {
+                self.look(inner);
+            }
+        }
+    }
+
+    fn os_error(&self, numbers: &[i32]) -> bool {
+        self.io.iter().any(|(_, number)| number.is_some_and(|number| numbers.contains(&number)))
+    }
+}
+
+/// Makes a server's text fit to print: on one line, without keys, without the prompt, of bounded length.
+pub(super) fn presentable(text: &str, secrets: &Secrets, request: &ChatRequest) -> String {
+    // Keys go first: cutting could leave half of one.
+    let text = one_line(&secrets.hide(text));
+    if repeats_prompt(&text, request) {
+        return "(the server's words repeat the prompt and are not shown)".into();
+    }
+    cut(&text, 500)
+}
+
+/// Whether `text` holds a short message whole, or a longer run of any message.
+fn repeats_prompt(text: &str, request: &ChatRequest) -> bool {
+    // Any repeated run of twice this length holds one of the aligned pieces.
+    const PIECE: usize = 24;
+    // Shorter messages ("hello") occur in errors by chance.
+    const SHORTEST: usize = 8;
+    let characters: Vec<char> = text.chars().collect();
+    let pieces: Vec<String> = characters.chunks_exact(PIECE).map(|piece| piece.iter().collect()).collect();
+    let found = |content: &str| {
+        let content = one_line(content);
+        (content.len() >= SHORTEST && text.contains(&content))
+            || pieces.iter().any(|piece| content.contains(piece.as_str()))
+    };
+    request.messages.iter().any(|message| {
+        let called = match message {
+            Message::Assistant { tool_calls, .. } => tool_calls.as_slice(),
+            _ => &[],
+        };
+        found(message.text()) || called.iter().any(|call| found(&call.arguments))
+    })
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The first `limit` characters.
+pub(super) fn cut(text: &str, limit: usize) -> String {
+    match text.char_indices().nth(limit) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_texts_are_made_presentable() {
+        let secrets = Secrets::new(["sk-planted-secret".to_owned()]);
+        let prompt = "Please summarise the secret plans\nof the northern office, chapter two, for the board";
+        let request = ChatRequest::new(vec![Message::User("weather".into()), Message::User(prompt.into())]);
+        let shown = |text: &str| presentable(text, &secrets, &request);
+        assert_eq!(shown("bad\n  key sk-planted-secret."), "bad key ****.");
+        assert_eq!(shown(&"y".repeat(600)).len(), 503);
+        let long = format!("{}sk-planted-secret", "x".repeat(490));
+        assert!(!shown(&long).contains("sk-pl"), "a key must not survive by being cut");
+        let hidden = "(the server's words repeat the prompt and are not shown)";
+        assert_eq!(shown("cannot parse: the secret plans of the northern office, chapter two"), hidden);
+        assert_eq!(shown("the weather is fine"), "the weather is fine");
+    }
+}

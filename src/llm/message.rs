@@ -1,0 +1,251 @@
+//! The messages of a conversation, and their form in the OpenAI chat API.
+
+use serde_json::{Map, Value, json};
+
+use crate::error::nearest;
+
+/// One message. Text only: pictures and sound are not carried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Message {
+    /// Instructions.
+    System(String),
+    /// What the user says.
+    User(String),
+    /// What the model said.
+    Assistant {
+        /// Its text; may be empty when it called tools.
+        content: String,
+        /// The calls it made.
+        tool_calls: Vec<ToolCall>,
+    },
+    /// The result of a tool call.
+    Tool {
+        /// The id of the call.
+        call_id: String,
+        /// The result as text.
+        content: String,
+    },
+}
+
+/// A tool call as the model made it: nothing checked or repaired yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ToolCall {
+    /// Links the result to the call.
+    pub id: String,
+    /// The name as the model wrote it.
+    pub name: String,
+    /// The arguments as the model wrote them: JSON if all is well.
+    pub arguments: String,
+}
+
+impl ToolCall {
+    /// A call from its parts.
+    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
+        Self { id: id.into(), name: name.into(), arguments: arguments.into() }
+    }
+
+    fn to_json(&self) -> Value {
+        // Some servers parse the arguments of earlier calls and refuse an empty string.
+        let arguments = if self.arguments.trim().is_empty() { "{}" } else { &self.arguments };
+        json!({"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}})
+    }
+}
+
+impl Message {
+    /// `system`, `user`, `assistant` or `tool`.
+    pub fn role(&self) -> &'static str {
+        match self {
+            Self::System(_) => "system",
+            Self::User(_) => "user",
+            Self::Assistant { .. } => "assistant",
+            Self::Tool { .. } => "tool",
+        }
+    }
+
+    /// The text; for a tool result, the result.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::System(content)
+            | Self::User(content)
+            | Self::Assistant { content, .. }
+            | Self::Tool { content, .. } => content,
+        }
+    }
+
+    /// The message as the OpenAI chat API writes it.
+    pub fn to_json(&self) -> Value {
+        match self {
+            Self::System(content) | Self::User(content) => json!({"role": self.role(), "content": content}),
+            Self::Assistant { content, tool_calls } if tool_calls.is_empty() => {
+                json!({"role": "assistant", "content": content})
+            }
+            Self::Assistant { content, tool_calls } => {
+                let content = Some(content).filter(|content| !content.is_empty());
+                let calls: Vec<Value> = tool_calls.iter().map(ToolCall::to_json).collect();
+                json!({"role": "assistant", "content": content, "tool_calls": calls})
+            }
+            Self::Tool { call_id, content } => {
+                json!({"role": "tool", "tool_call_id": call_id, "content": content})
+            }
+        }
+    }
+
+    /// Reads one message of a person's file. The error says what is wrong with it.
+    pub fn from_json(value: &Value) -> Result<Self, String> {
+        let message = value
+            .as_object()
+            .ok_or_else(|| format!("expected {{\"role\": .., \"content\": ..}}, found {}", kind(value)))?;
+        let role = match message.get("role") {
+            Some(Value::String(role)) => role.as_str(),
+            Some(other) => return Err(format!("`role` must be a string, found {}", kind(other))),
+            None => return Err("`role` is missing".into()),
+        };
+        match role {
+            "system" | "developer" => Ok(Self::System(required_text(message)?)),
+            "user" => Ok(Self::User(required_text(message)?)),
+            "assistant" => {
+                let tool_calls = tool_calls(message)?;
+                let content = text(message.get("content"))?.unwrap_or_default();
+                if content.is_empty() && tool_calls.is_empty() {
+                    return Err("an assistant message needs `content` or `tool_calls`".into());
+                }
+                Ok(Self::Assistant { content, tool_calls })
+            }
+            "tool" => match message.get("tool_call_id") {
+                Some(Value::String(id)) => {
+                    Ok(Self::Tool { call_id: id.clone(), content: required_text(message)? })
+                }
+                _ => Err("a tool message needs `tool_call_id`, the id of the call it answers".into()),
+            },
+            other => Err(match nearest(other, ["system", "user", "assistant", "tool"]) {
+                Some(near) => format!("unknown role `{other}`: did you mean `{near}`?"),
+                None => format!("unknown role `{other}`: use system, user, assistant or tool"),
+            }),
+        }
+    }
+
+    /// Reads a whole conversation; the error names the message by its number.
+    pub fn conversation(values: &[Value]) -> Result<Vec<Self>, String> {
+        if values.is_empty() {
+            return Err("a conversation needs at least one message".into());
+        }
+        let mut messages = Vec::with_capacity(values.len());
+        for (index, value) in values.iter().enumerate() {
+            let message =
+                Self::from_json(value).map_err(|error| format!("message {}: {error}", index + 1))?;
+            messages.push(message);
+        }
+        Ok(messages)
+    }
+}
+
+fn required_text(message: &Map<String, Value>) -> Result<String, String> {
+    text(message.get("content"))?.ok_or_else(|| "`content` is missing".into())
+}
+
+/// Text, or a list of text parts.
+fn text(content: Option<&Value>) -> Result<Option<String>, String> {
+    match content {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::Array(parts)) => {
+            let mut texts = Vec::with_capacity(parts.len());
+            for (index, part) in parts.iter().enumerate() {
+                let text = part.as_str().or_else(|| part.get("text").and_then(Value::as_str));
+                texts.push(text.ok_or_else(|| {
+                    let what = part.get("type").and_then(Value::as_str).unwrap_or(kind(part));
+                    format!("part {} of `content` is `{what}`; only text is carried", index + 1)
+                })?);
+            }
+            Ok(Some(texts.concat()))
+        }
+        Some(other) => Err(format!("`content` must be a string, found {}", kind(other))),
+    }
+}
+
+fn tool_calls(message: &Map<String, Value>) -> Result<Vec<ToolCall>, String> {
+    let calls = match message.get("tool_calls") {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(calls)) => calls,
+        Some(other) => return Err(format!("`tool_calls` must be a list, found {}", kind(other))),
+    };
+    let read = |(index, call): (usize, &Value)| {
+        let field = |pointer: &str| call.pointer(pointer).and_then(Value::as_str);
+        let (Some(id), Some(name)) = (field("/id"), field("/function/name")) else {
+            return Err(format!("tool call {} needs `id` and `function.name`", index + 1));
+        };
+        Ok(ToolCall::new(id, name, arguments(call.pointer("/function/arguments"))))
+    };
+    calls.iter().enumerate().map(read).collect()
+}
+
+/// Arguments as text, whether they came as text, as an object or not at all.
+pub(super) fn arguments(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "{}".into(),
+        Some(Value::String(text)) if text.trim().is_empty() => "{}".into(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_survives_the_way_there_and_back() {
+        let messages = [
+            Message::System("rules".into()),
+            Message::User("hello".into()),
+            Message::Assistant { content: "hi".into(), tool_calls: vec![] },
+            Message::Assistant {
+                content: String::new(),
+                tool_calls: vec![ToolCall::new("call_0", "time__now", r#"{"zone":"UTC"}"#)],
+            },
+            Message::Tool { call_id: "call_0".into(), content: "noon".into() },
+        ];
+        let json: Vec<Value> = messages.iter().map(Message::to_json).collect();
+        assert_eq!(Message::conversation(&json), Ok(messages.to_vec()));
+        assert_eq!(json[3]["content"], Value::Null);
+        assert_eq!(json[3]["tool_calls"][0]["function"]["arguments"], r#"{"zone":"UTC"}"#);
+    }
+
+    #[test]
+    fn loose_forms_are_read() {
+        let parts = json!({"role": "user", "content": [{"type": "text", "text": "a"}, "b"]});
+        assert_eq!(Message::from_json(&parts), Ok(Message::User("ab".into())));
+        let developer = json!({"role": "developer", "content": "x"});
+        assert_eq!(Message::from_json(&developer), Ok(Message::System("x".into())));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let error = |value: Value| Message::conversation(&[value]).unwrap_err();
+        assert_eq!(error(json!("hi")), r#"message 1: expected {"role": .., "content": ..}, found a string"#);
+        assert_eq!(error(json!({"content": "hi"})), "message 1: `role` is missing");
+        assert_eq!(
+            error(json!({"role": "asistant", "content": "hi"})),
+            "message 1: unknown role `asistant`: did you mean `assistant`?"
+        );
+        assert_eq!(error(json!({"role": "user"})), "message 1: `content` is missing");
+        assert_eq!(
+            error(json!({"role": "user", "content": [{"type": "image_url"}]})),
+            "message 1: part 1 of `content` is `image_url`; only text is carried"
+        );
+        assert!(error(json!({"role": "tool", "content": "x"})).contains("tool_call_id"));
+    }
+}

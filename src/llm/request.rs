@@ -1,0 +1,172 @@
+//! What is asked of a model and what it answers, as values.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{LlmErrorClass, Message, ToolCall};
+use crate::task::Usage;
+
+/// A tool as it is offered to a model.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ToolSpec {
+    /// The visible name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// JSON Schema of the arguments.
+    pub parameters: Arc<Map<String, Value>>,
+    /// Ask the server to hold the model to the schema. Only some servers know the field.
+    pub strict: bool,
+}
+
+impl ToolSpec {
+    /// A tool without `strict`.
+    pub fn new(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        parameters: Arc<Map<String, Value>>,
+    ) -> Self {
+        Self { name: name.into(), description: description.into(), parameters, strict: false }
+    }
+}
+
+/// Whether the model may, must or must not call tools in this request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ToolMode {
+    /// As it likes.
+    #[default]
+    Auto,
+    /// At least one call.
+    Required,
+    /// None. The tools are still sent, so that the server's cache of the prompt holds.
+    None,
+}
+
+/// One request to a model.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ChatRequest {
+    /// The conversation so far.
+    pub messages: Vec<Message>,
+    /// The tools on offer, in a stable order.
+    pub tools: Arc<[ToolSpec]>,
+    /// Whether they may be called.
+    pub tool_mode: ToolMode,
+    /// Greatest number of generated tokens, in place of the configured one.
+    pub max_tokens: Option<u32>,
+}
+
+impl ChatRequest {
+    /// A request without tools.
+    pub fn new(messages: Vec<Message>) -> Self {
+        Self { messages, ..Self::default() }
+    }
+
+    /// The same with tools on offer.
+    #[must_use]
+    pub fn with_tools(mut self, tools: Arc<[ToolSpec]>, mode: ToolMode) -> Self {
+        self.tools = tools;
+        self.tool_mode = mode;
+        self
+    }
+
+    /// Tool calls so far: the number that a generated call id starts from.
+    pub(super) fn calls_so_far(&self) -> usize {
+        let calls = |message: &Message| match message {
+            Message::Assistant { tool_calls, .. } => tool_calls.len(),
+            _ => 0,
+        };
+        self.messages.iter().map(calls).sum()
+    }
+}
+
+/// What a model answered, and what it took.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ChatAnswer {
+    /// The text; may be empty when tools were called.
+    pub content: String,
+    /// The model's reasoning, where the server gives it apart from the text.
+    pub reasoning: Option<String>,
+    /// The calls that the model wants. Look here and not at `finish`: servers disagree on the reason.
+    pub tool_calls: Vec<ToolCall>,
+    /// Why the model stopped.
+    pub finish: Finish,
+    /// Token counts as the server gave them.
+    pub usage: Usage,
+    /// The model as the server names it.
+    pub model: String,
+    /// Whether a script answered in place of a model.
+    pub scripted: bool,
+    /// Every attempt on the wire, the last one included.
+    pub attempts: Vec<Attempt>,
+    /// Where the time went.
+    pub timings: ChatTimings,
+}
+
+impl ChatAnswer {
+    /// The answer as the next message of the conversation.
+    pub fn message(&self) -> Message {
+        Message::Assistant { content: self.content.clone(), tool_calls: self.tool_calls.clone() }
+    }
+}
+
+/// Why the model stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Finish {
+    /// It was done.
+    Stop,
+    /// It wants tools.
+    ToolCalls,
+    /// It ran into the limit of tokens. A tool call in such an answer may be cut: never run it.
+    Length,
+    /// The server held the answer back.
+    ContentFilter,
+    /// A reason of the server's own, or none.
+    Other,
+}
+
+/// One attempt on the wire.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// What went wrong. Nothing: it was answered.
+    pub class: Option<LlmErrorClass>,
+    /// HTTP status, if there was an answer.
+    pub status: Option<u16>,
+    /// The wait before this attempt, since the one before.
+    pub waited: Duration,
+    /// Time in the queue of the in-flight limit.
+    pub queued: Duration,
+    /// Time from sending to the whole answer.
+    pub took: Duration,
+    /// The wait that the server asked for.
+    pub hint: Option<Duration>,
+    /// What the server or the system said.
+    pub message: Option<String>,
+}
+
+/// Where the time of a request went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChatTimings {
+    /// Waiting for a place under the in-flight limit.
+    pub queue: Duration,
+    /// Waiting for the model's server, all attempts together.
+    pub model: Duration,
+    /// Waiting between attempts.
+    pub retry_wait: Duration,
+}
+
+impl ChatTimings {
+    /// The sums over `attempts`.
+    pub(super) fn of(attempts: &[Attempt]) -> Self {
+        let sum = |part: fn(&Attempt) -> Duration| attempts.iter().map(part).sum();
+        Self { queue: sum(|a| a.queued), model: sum(|a| a.took), retry_wait: sum(|a| a.waited) }
+    }
+}

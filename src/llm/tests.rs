@@ -1,0 +1,311 @@
+//! The client against a loopback model server: what is repeated, what is not, and what the error then says.
+
+use std::{num::NonZeroUsize, path::Path, sync::atomic::Ordering::SeqCst, time::Duration};
+
+use serde_json::json;
+use tokio::{net::TcpListener, task::JoinSet, time::Instant};
+
+use super::*;
+use crate::{
+    config::{HttpConfig, LlmConfig},
+    error::{Error, ErrorCode},
+    http::HttpClients,
+    retry::{GiveUp, RetryPolicy},
+};
+
+mod secrecy;
+mod server;
+
+use server::{Reply, Server, until};
+
+/// Waits of the floor's 50 ms.
+fn config(url: &str) -> LlmConfig {
+    let mut config = LlmConfig::new(Some(url.into()), "m");
+    config.max_in_flight = None;
+    config.retry = RetryPolicy { base: Duration::ZERO, cap: Duration::ZERO, ..RetryPolicy::agent() };
+    config
+}
+
+fn client(config: &LlmConfig) -> LlmClient {
+    LlmClient::new(config, &HttpClients::new(&HttpConfig::default()).unwrap(), Path::new(".")).unwrap()
+}
+
+fn hello() -> ChatRequest {
+    ChatRequest::new(vec![Message::User("hello".into())])
+}
+
+/// Asks a server that gives these replies; the attempts told must be those on the wire.
+async fn ask(replies: &[Reply]) -> Result<ChatAnswer, LlmError> {
+    let server = Server::with(replies).await;
+    let client = client(&config(&server.url));
+    let result = client.chat(&hello(), None).await;
+    let told = result.as_ref().map_or_else(|error| &error.attempts, |answer| &answer.attempts);
+    assert_eq!(told.len(), server.count(), "attempts told are those on the wire");
+    let stats = client.stats();
+    assert_eq!((stats.attempts, stats.retries), (server.count() as u64, server.count() as u64 - 1));
+    assert_eq!((stats.requests, stats.in_flight), (1, 0));
+    result
+}
+
+fn classes(attempts: &[Attempt]) -> Vec<&'static str> {
+    attempts.iter().map(|attempt| attempt.class.map_or("answered", LlmErrorClass::name)).collect()
+}
+
+#[tokio::test]
+async fn an_answer_tells_what_it_took() {
+    let answer = ask(&[Reply::say("hi")]).await.unwrap();
+    assert_eq!(
+        (answer.content.as_str(), answer.finish, answer.model.as_str()),
+        ("hi", Finish::Stop, "served")
+    );
+    assert_eq!((answer.usage.input, answer.usage.output, answer.scripted), (5, 2, false));
+    assert_eq!(answer.timings.model, answer.attempts[0].took);
+    assert_eq!(answer.message(), Message::Assistant { content: "hi".into(), tool_calls: vec![] });
+}
+
+#[tokio::test]
+async fn every_spelling_of_a_wait_is_heard() {
+    let limited = || Reply::error(429, "rate_limit_exceeded", "slow down");
+    let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+    for (reply, hint) in [
+        (limited().header("retry-after", "0"), Some(0)),
+        (limited().header("retry-after", "0.02"), Some(20)),
+        (limited().header("retry-after-ms", "20").header("retry-after", "60"), Some(20)),
+        (limited().header("retry-after", date), Some(0)),
+        (limited().header("llm_provider-retry-after", "0.03"), Some(30)),
+        (limited().header("llm_provider-retry-after-ms", "10"), Some(10)),
+        (Reply::error(429, "tokens", "Limit reached. Please try again in 10ms."), Some(10)),
+        (
+            Reply::json(503, &json!([{"error": {"code": 503, "details": [{"retryDelay": "0.02s"}]}}])),
+            Some(20),
+        ),
+        (limited().header("retry-after", "soon"), None),
+    ] {
+        let answer = ask(&[reply, Reply::say("hi")]).await.unwrap();
+        let hint = hint.map(Duration::from_millis);
+        assert_eq!(answer.attempts[0].hint, hint);
+        assert!(answer.attempts[1].waited >= hint.unwrap_or_default());
+        assert_eq!(answer.timings.retry_wait, answer.attempts[1].waited);
+    }
+}
+
+#[tokio::test]
+async fn a_failing_server_is_asked_three_times_more() {
+    let failing = Reply::error(500, "server_error", "out of luck");
+    let answer = ask(&[failing.clone(), failing.clone(), failing.clone(), Reply::say("hi")]).await.unwrap();
+    assert_eq!(classes(&answer.attempts), ["server", "server", "server", "answered"]);
+    let error = ask(&[failing]).await.unwrap_err();
+    assert_eq!((error.attempts.len(), error.code(), error.status), (4, ErrorCode::LlmFailed, Some(500)));
+    assert!(
+        error.to_string().ends_with("500 Internal Server Error: out of luck (4 attempts, 150ms of waiting)"),
+        "{error}"
+    );
+    let mixed = [Reply::error(503, "x", "loading"), Reply::error(400, "x", "no such thing")];
+    let causes = ask(&mixed).await.unwrap_err().causes();
+    assert_eq!(
+        causes,
+        ["attempt 1: 503 Service Unavailable: loading", "attempt 2: 400 Bad Request: no such thing"]
+    );
+}
+
+#[tokio::test]
+async fn what_repeating_cannot_help_is_sent_once() {
+    for (reply, class, help) in [
+        (
+            Reply::error(429, "insufficient_quota", "no money").header("x-should-retry", "true"),
+            "billing",
+            "no credit",
+        ),
+        (Reply::error(401, "invalid_api_key", "who are you"), "permanent", "set api_key in [llm]"),
+        (Reply::error(404, "model_not_found", "no such model"), "permanent", "check model (`m`)"),
+        (Reply::error(429, "x", "no").header("x-should-retry", "false"), "throttled", "max_in_flight"),
+        (Reply::json(307, &json!({})).header("location", "/v2"), "config", ""),
+    ] {
+        let error = ask(&[reply]).await.unwrap_err();
+        assert_eq!(classes(&error.attempts), [class]);
+        assert!(error.help().unwrap_or_default().contains(help), "{:?}", error.help());
+    }
+    let again = Reply::error(400, "x", "try").header("x-should-retry", "true");
+    assert_eq!(ask(&[again, Reply::say("hi")]).await.unwrap().attempts.len(), 2);
+}
+
+#[tokio::test]
+async fn a_long_wait_fails_at_once() {
+    let error = ask(&[Reply::error(429, "rate", "later").header("retry-after", "300")]).await.unwrap_err();
+    assert_eq!((error.code(), error.attempts.len()), (ErrorCode::LlmRateLimited, 1));
+    assert!(matches!(error.gave_up, Some(GiveUp::HintTooLong { .. })));
+    assert_eq!(error.causes(), ["gave up: the server asks to wait 5m, more than the 2m that are waited"]);
+    assert_eq!(error.help().as_deref(), Some("run again in 5m"));
+}
+
+#[tokio::test]
+async fn what_is_no_chat_answer_is_asked_for_twice_more() {
+    let page = Reply(200, vec![], "<html><title>Welcome</title></html>".into());
+    let error = ask(&[page]).await.unwrap_err();
+    assert_eq!(classes(&error.attempts), ["bad_answer"; 3]);
+    assert!(error.message.starts_with("answered with an HTML page titled `Welcome`"), "{error}");
+    let truncated = Reply(200, vec![], "{\"choices\": [{\"mess".into());
+    assert_eq!(ask(&[truncated, Reply::say("hi")]).await.unwrap().attempts.len(), 2);
+    let wrapped = Reply::json(200, &json!({"error": {"code": 429, "message": "slow"}}));
+    assert_eq!(
+        classes(&ask(&[wrapped, Reply::say("hi")]).await.unwrap().attempts),
+        ["throttled", "answered"]
+    );
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_too_long_is_typed() {
+    let reply = json!({"error": {"code": 400, "message": "too much", "type": "exceed_context_size_error",
+        "n_prompt_tokens": 900, "n_ctx": 512}});
+    let error = ask(&[Reply::json(400, &reply)]).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ContextTooLong);
+    assert_eq!(error.overflow, Some(ContextOverflow { limit: Some(512), asked: Some(900) }));
+    assert_eq!(
+        Error::from(error).help().as_deref(),
+        Some("shorten the conversation to fewer than 512 tokens")
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_named() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1", free.local_addr().unwrap());
+    drop(free);
+    let mut config = config(&url);
+    config.retry.max_attempts = 2;
+    let error = client(&config).chat(&hello(), None).await.unwrap_err();
+    assert_eq!(classes(&error.attempts), ["down", "down"]);
+    assert!(
+        error.to_string().starts_with(&format!("model `m` at {url}: connection refused (2 attempts")),
+        "{error}"
+    );
+    let help = format!("nothing listens at {url}: start the model server or change base_url in [llm]");
+    assert_eq!(error.help(), Some(help));
+
+    // A label this long is refused by the resolver without asking anybody.
+    config.base_url = Some(format!("http://{}.test/v1", "x".repeat(70)));
+    let error = client(&config).chat(&hello(), None).await.unwrap_err();
+    assert_eq!((classes(&error.attempts), error.message.as_str()), (vec!["config"], "no such host"));
+}
+
+#[tokio::test]
+async fn encryption_with_a_server_that_has_none_is_a_mistake_in_the_address() {
+    let server = Server::with(&[Reply::say("hi")]).await;
+    let error =
+        client(&config(&server.url.replace("http:", "https:"))).chat(&hello(), None).await.unwrap_err();
+    assert_eq!((classes(&error.attempts), server.count()), (vec!["config"], 0), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_closed_before_any_answer_costs_no_attempt() {
+    let body = Reply::say("hi").2;
+    let good = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let server = Server::raw(&["", &good]).await;
+    let mut config = config(&server.url);
+    config.retry.max_attempts = 1;
+    let answer = client(&config).chat(&hello(), None).await.unwrap();
+    assert_eq!(classes(&answer.attempts), ["stale", "answered"]);
+    assert_eq!((answer.attempts[1].waited, server.count()), (Duration::ZERO, 2));
+    let server = Server::raw(&["", ""]).await;
+    config.base_url = Some(server.url.clone());
+    let error = client(&config).chat(&hello(), None).await.unwrap_err();
+    assert_eq!(classes(&error.attempts), ["stale", "stale"]);
+
+    let server = Server::raw(&["HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n{\"choi", &good]).await;
+    config.base_url = Some(server.url.clone());
+    config.retry.max_attempts = 2;
+    assert_eq!(classes(&client(&config).chat(&hello(), None).await.unwrap().attempts), ["cut", "answered"]);
+}
+
+#[tokio::test]
+async fn limits_of_time_name_themselves() {
+    let server = Server::together(100).await;
+    let mut config = config(&server.url);
+    config.request_timeout = Duration::from_millis(30);
+    config.retry.max_attempts = 1;
+    let error = client(&config).chat(&hello(), None).await.unwrap_err();
+    assert_eq!(
+        (error.class, error.message.as_str()),
+        (LlmErrorClass::Timeout, "no answer within 30ms (request_timeout in [llm])")
+    );
+    config.request_timeout = Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_millis(30);
+    let error = client(&config).chat(&hello(), Some(deadline)).await.unwrap_err();
+    assert_eq!((error.class, error.code()), (LlmErrorClass::Deadline, ErrorCode::BudgetExceeded));
+    config.retry.total = Duration::from_millis(30);
+    let error = client(&config).chat(&hello(), None).await.unwrap_err();
+    assert_eq!(error.message, "no answer within 30ms of attempts and waits (retry.total in [llm])");
+}
+
+#[tokio::test]
+async fn nothing_limits_what_is_in_flight_unless_asked() {
+    let server = Server::together(200).await;
+    let client = client(&config(&server.url));
+    let mut chats = JoinSet::new();
+    for _ in 0..200 {
+        let client = client.clone();
+        chats.spawn(async move { client.chat(&hello(), None).await.unwrap() });
+    }
+    let answers = chats.join_all().await;
+    assert!(answers.iter().all(|answer| answer.timings.queue == Duration::ZERO));
+    let stats = client.stats();
+    assert_eq!((server.seen.peak.load(SeqCst), stats.peak, stats.connections_opened), (200, 200, 200));
+    assert_eq!((stats.answered, stats.usage.input), (200, 1000));
+}
+
+#[tokio::test]
+async fn a_limit_queues_visibly() {
+    let server = Server::with(&[Reply::say("hi")]).await;
+    let mut config = config(&server.url);
+    config.max_in_flight = NonZeroUsize::new(6);
+    let client = client(&config);
+    let mut chats = JoinSet::new();
+    for _ in 0..30 {
+        let client = client.clone();
+        chats.spawn(async move { client.chat(&hello(), None).await.unwrap() });
+    }
+    let answers = chats.join_all().await;
+    let queued: Duration = answers.iter().map(|answer| answer.timings.queue).sum();
+    let stats = client.stats();
+    assert!(server.seen.peak.load(SeqCst) <= 6);
+    assert_eq!((stats.peak, stats.queued, stats.waiting), (6, queued, 0));
+    assert!(queued > Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_place_is_free_while_its_holder_waits_to_try_again() {
+    let busy = Reply::error(429, "rate", "later").header("retry-after", "60");
+    let server = Server::with(&[busy, Reply::say("hi")]).await;
+    let mut config = config(&server.url);
+    config.max_in_flight = NonZeroUsize::new(1);
+    let client = client(&config);
+    let mut waiting = JoinSet::new();
+    let first = client.clone();
+    waiting.spawn(async move { first.chat(&hello(), None).await });
+    until(|| server.count() == 1).await;
+    let soon = Some(Instant::now() + Duration::from_secs(30));
+    assert_eq!(client.chat(&hello(), soon).await.unwrap().content, "hi");
+    assert_eq!(waiting.len(), 1);
+}
+
+#[test]
+fn unusable_settings_are_refused() {
+    let refused = |change: fn(&mut LlmConfig)| {
+        let mut config = config("http://127.0.0.1:1/v1");
+        change(&mut config);
+        let clients = HttpClients::new(&HttpConfig::default()).unwrap();
+        LlmClient::new(&config, &clients, Path::new("/nowhere")).unwrap_err().to_string()
+    };
+    assert_eq!(refused(|c| c.base_url = None), "`base_url` is missing in [llm]");
+    assert_eq!(refused(|c| c.model = String::new()), "`model` is missing in [llm]");
+    assert!(refused(|c| c.base_url = Some("127.0.0.1:8000".into())).starts_with("`base_url` in [llm] "));
+    assert!(
+        refused(|c| c.base_url = Some("ftp://x/v1".into())).contains("must start with http:// or https://")
+    );
+    assert!(refused(|c| c.api_keys = vec!["a\nb".into()]).contains("`api_key` in [llm]"));
+    assert_eq!(
+        refused(|c| _ = c.extra_body.insert("stream".into(), true.into())),
+        "`extra_body.stream` in [llm] cannot be set"
+    );
+    assert_eq!(refused(|c| c.model = "script:no.toml".into()), "cannot read the script /nowhere/no.toml");
+}

@@ -1,0 +1,231 @@
+//! One attempt at a model behind an OpenAI-compatible endpoint: send, read, classify. Knows nothing of retries.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use reqwest::{
+    Request, Response, StatusCode, Url,
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION},
+};
+
+use super::{
+    ChatRequest, LlmErrorClass as Class,
+    error_body::ErrorBody,
+    fault::{Fault, presentable},
+    hint,
+    wire::{self, Decoded},
+};
+use crate::{
+    config::{LlmConfig, Secrets},
+    error::{Error, Result},
+    http::HttpClient,
+};
+
+/// Largest answer that is read.
+const MAX_ANSWER: usize = 16 * 1024 * 1024;
+/// Of an error, so much is read.
+const MAX_ERROR: usize = 64 * 1024;
+
+/// The endpoint with its keys.
+pub(super) struct OpenAi {
+    http: HttpClient,
+    url: Url,
+    shown_url: String,
+    config: LlmConfig,
+    keys: Vec<HeaderValue>,
+    next_key: AtomicUsize,
+    secrets: Secrets,
+    answered: AtomicBool,
+}
+
+/// A request with its body made once, for every attempt.
+pub(super) struct Prepared<'a> {
+    request: Request,
+    chat: &'a ChatRequest,
+}
+
+impl OpenAi {
+    /// Checks addresses and keys; `http` is the client for this base URL.
+    pub(super) fn new(config: &LlmConfig, base_url: &str, http: &HttpClient) -> Result<Self> {
+        let (url, shown_url, password) = endpoint(base_url)?;
+        for key in ["messages", "stream"] {
+            if config.extra_body.contains_key(key) {
+                let help = format!("remove `{key}`: requests carry their own");
+                return Err(Error::input(format!("`extra_body.{key}` in [llm] cannot be set"), Some(help)));
+            }
+        }
+        let header = |key: &String| {
+            let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
+                let help = "check the variable or file that it comes from for stray line breaks".to_owned();
+                Error::input("`api_key` in [llm] holds a character that no header may hold", Some(help))
+            })?;
+            value.set_sensitive(true);
+            Ok(value)
+        };
+        let keys: Vec<HeaderValue> =
+            config.api_keys.iter().filter(|key| !key.is_empty()).map(header).collect::<Result<_>>()?;
+        Ok(Self {
+            http: http.clone(),
+            url,
+            shown_url,
+            keys,
+            next_key: AtomicUsize::new(0),
+            secrets: Secrets::new(config.api_keys.iter().cloned().chain(password)),
+            config: config.clone(),
+            answered: AtomicBool::new(false),
+        })
+    }
+
+    /// The base URL as it may be printed.
+    pub(super) fn shown_url(&self) -> &str {
+        &self.shown_url
+    }
+
+    /// Connections opened so far by the client in use.
+    pub(super) fn connections_opened(&self) -> u64 {
+        self.http.connections().opened
+    }
+
+    /// Writes the request's body.
+    pub(super) fn prepare<'a>(&self, chat: &'a ChatRequest) -> Result<Prepared<'a>, Box<Fault>> {
+        let body = wire::encode(chat, &self.config).to_string();
+        let builder = self.http.client().post(self.url.clone());
+        let request = builder.header(CONTENT_TYPE, "application/json").body(body).build();
+        let request = request.map_err(|_| {
+            Fault::new(Class::Config, format!("cannot build a request to {}", self.shown_url))
+        })?;
+        Ok(Prepared { request, chat })
+    }
+
+    /// Sends once and reads the answer.
+    pub(super) async fn attempt(&self, prepared: &Prepared<'_>) -> Result<Decoded, Fault> {
+        let mut request = prepared
+            .request
+            .try_clone()
+            .ok_or_else(|| Fault::new(Class::Config, "the request's body cannot be sent twice"))?;
+        if !self.keys.is_empty() {
+            let key = self.next_key.fetch_add(1, Relaxed) % self.keys.len();
+            request.headers_mut().insert(AUTHORIZATION, self.keys[key].clone());
+        }
+        let sent = self.http.client().execute(request).await;
+        let response =
+            sent.map_err(|error| Fault::unanswered(&error, &self.shown_url, self.answered.load(Relaxed)))?;
+        self.answered.store(true, Relaxed);
+        let (status, headers) = (response.status(), response.headers().clone());
+        // `told` is in our words, `said` in the server's.
+        let fault = |class, told: &str, said: &str, body: &ErrorBody| {
+            let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+            let presentable = |text: &str| presentable(text, &self.secrets, prepared.chat);
+            let parts = [told.to_owned(), presentable(said)];
+            let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+            Fault {
+                status: Some(status.as_u16()),
+                hint: hint::from_headers(&headers).or(body.hint),
+                advice: header("x-should-retry").and_then(|word| word.parse().ok()),
+                overflow: body.overflow,
+                request_id: header("x-request-id").or_else(|| header("request-id")).map(presentable),
+                help: self.help(status, class),
+                ..Fault::new(class, parts.join(": "))
+            }
+        };
+        if !status.is_success() {
+            // An error whose body breaks off is still that error.
+            let (read, _) = read(response, MAX_ERROR).await;
+            let body = ErrorBody::read(&read);
+            let class = body.class(status.as_u16());
+            return Err(fault(class, &spelled(status), &said(&headers, status, &body), &body));
+        }
+        let (read, end) = read(response, MAX_ANSWER).await;
+        let broken = |class, told: String| fault(class, &told, "", &ErrorBody::default());
+        match end {
+            End::Whole => {}
+            End::TooLong => {
+                let told = format!("the answer is longer than {} MiB", MAX_ANSWER / (1024 * 1024));
+                return Err(broken(Class::BadAnswer, told));
+            }
+            End::Broken => {
+                return Err(broken(Class::Cut, format!("the answer broke off after {} bytes", read.len())));
+            }
+        }
+        wire::decode(&read, prepared.chat.calls_so_far()).map_err(|error| {
+            let told = if error.body.status.is_some() { "an error inside a good answer" } else { "" };
+            fault(error.class, told, &error.body.message, &error.body)
+        })
+    }
+
+    /// What a person can do about it.
+    fn help(&self, status: StatusCode, class: Class) -> Option<String> {
+        Some(match (status.as_u16(), class) {
+            (401 | 403, _) if self.keys.is_empty() => "set api_key in [llm]".into(),
+            (401 | 403, _) => "check api_key in [llm]".into(),
+            (404 | 405, _) => format!(
+                "check model (`{}`) and base_url in [llm]; base_url ends as in http://host:8000/v1",
+                self.config.model
+            ),
+            (_, Class::BadAnswer) => {
+                "base_url in [llm] must lead to an OpenAI-compatible API, as in http://host:8000/v1".into()
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// The address of the chat endpoint, the base URL as it may be printed, and the password in it.
+fn endpoint(base_url: &str) -> Result<(Url, String, Option<String>)> {
+    let wrong = |what: String| {
+        let help = "write it as in base_url = \"http://127.0.0.1:8000/v1\"".to_owned();
+        Error::input(format!("`base_url` in [llm] {what}"), Some(help))
+    };
+    let trimmed = base_url.trim().trim_end_matches('/');
+    let trimmed = trimmed.strip_suffix("/chat/completions").unwrap_or(trimmed);
+    // The text itself is not repeated: it may hold a password.
+    let mut url = Url::parse(trimmed).map_err(|error| wrong(format!("is not a URL: {error}")))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(wrong(format!("must start with http:// or https://, not {}:", url.scheme())));
+    }
+    let mut shown = url.clone();
+    // Both only fail for URLs without a host, which http URLs always have.
+    let _ = shown.set_username("");
+    let _ = shown.set_password(None);
+    shown.set_query(None);
+    let password = url.password().map(str::to_owned);
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(["chat", "completions"]);
+    }
+    Ok((url, shown.as_str().trim_end_matches('/').to_owned(), password))
+}
+
+/// The server's words, or for a redirect the place it names.
+fn said(headers: &HeaderMap, status: StatusCode, body: &ErrorBody) -> String {
+    let location = headers.get(LOCATION).and_then(|place| place.to_str().ok());
+    match location.filter(|_| status.is_redirection()) {
+        Some(place) => format!("the server points to {place}"),
+        None => body.message.clone(),
+    }
+}
+
+/// `429 Too Many Requests`.
+fn spelled(status: StatusCode) -> String {
+    format!("{} {}", status.as_u16(), status.canonical_reason().unwrap_or_default()).trim_end().to_owned()
+}
+
+enum End {
+    Whole,
+    TooLong,
+    Broken,
+}
+
+/// Reads at most `limit` bytes.
+async fn read(mut response: Response, limit: usize) -> (Vec<u8>, End) {
+    let mut read = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) if read.len() + chunk.len() > limit => {
+                read.extend_from_slice(&chunk[..limit - read.len()]);
+                return (read, End::TooLong);
+            }
+            Ok(Some(chunk)) => read.extend_from_slice(&chunk),
+            Ok(None) => return (read, End::Whole),
+            Err(_) => return (read, End::Broken),
+        }
+    }
+}
