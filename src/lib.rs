@@ -1,5 +1,6 @@
 //! toolcrib: an MCP tool-server process manager.
 
+mod agent;
 mod batch;
 mod builtin;
 mod catalog;
@@ -19,6 +20,7 @@ mod start;
 mod task;
 mod tool;
 
+pub use agent::Agent;
 pub use batch::*;
 pub use catalog::*;
 pub use config::*;
