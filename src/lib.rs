@@ -39,31 +39,40 @@
 #[cfg(not(unix))]
 compile_error!("toolcrib owns processes through Unix process groups: other systems are not supported yet");
 
+mod agent;
+mod batch;
 mod builtin;
 mod catalog;
 mod config;
 mod error;
 mod http;
+mod journal;
 mod limit;
 mod llm;
 mod manager;
 mod process;
+mod report;
 mod retry;
+mod score;
 mod session;
 mod start;
 mod task;
 mod tool;
 
+pub use agent::Agent;
+pub use batch::*;
 pub use builtin::*;
 pub use catalog::*;
 pub use config::*;
 pub use error::*;
 pub use http::*;
+pub use journal::*;
 pub use limit::*;
 pub use llm::*;
 pub use manager::*;
 pub use process::{ProcessUsage, StopOutcome};
 pub use retry::*;
+pub use score::{check as check_score, judge};
 pub use session::Phases;
 pub use start::*;
 pub use task::*;

@@ -1,0 +1,174 @@
+//! What a task took so far, and the report made of it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::bounds::{Bounds, End};
+use crate::{
+    error::{Error, ErrorCode},
+    llm::{Attempt, ChatAnswer, LlmClient, LlmError, LlmErrorClass, Message},
+    report::now,
+    score,
+    task::{Outcome, RunReport, Task, TaskError, Timings, Usage, millis},
+};
+
+/// The report in the making.
+pub(super) struct Ledger {
+    report: RunReport,
+    began: Instant,
+    queue: Duration,
+    model: Duration,
+    tools: Duration,
+    retry_wait: Duration,
+}
+
+impl Ledger {
+    pub(super) fn begin(task: &Task) -> Self {
+        Self {
+            report: RunReport::begin(task),
+            began: Instant::now(),
+            queue: Duration::ZERO,
+            model: Duration::ZERO,
+            tools: Duration::ZERO,
+            retry_wait: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn model(&mut self, llm: &LlmClient) {
+        self.report.model = Some(llm.model_label().to_owned());
+        self.report.model_scripted = llm.is_scripted();
+    }
+
+    pub(super) fn servers(&mut self, servers: Vec<String>) {
+        self.report.servers = servers;
+    }
+
+    /// One server more, if it is new.
+    pub(super) fn server(&mut self, server: &str) {
+        if !self.report.servers.iter().any(|known| known == server) {
+            self.report.servers.push(server.to_owned());
+        }
+    }
+
+    pub(super) fn transcript(&mut self, messages: &[Message]) {
+        self.report.transcript = messages.iter().map(Message::to_json).collect();
+    }
+
+    pub(super) fn turns(&self) -> u32 {
+        self.report.turns
+    }
+
+    pub(super) fn tool_calls(&self) -> u32 {
+        self.report.tool_calls
+    }
+
+    pub(super) fn tokens(&self) -> Usage {
+        self.report.tokens
+    }
+
+    /// Books a request to the model that took `wall`.
+    pub(super) fn asked(
+        &mut self,
+        asked: Result<Result<ChatAnswer, LlmError>, End>,
+        wall: Duration,
+        bounds: &Bounds<'_>,
+    ) -> Result<ChatAnswer, End> {
+        match asked {
+            Ok(Ok(answer)) => {
+                self.attempts(&answer.attempts);
+                self.report.turns += 1;
+                self.report.tokens += answer.usage;
+                Ok(answer)
+            }
+            Ok(Err(error)) => {
+                self.attempts(&error.attempts);
+                if error.class == LlmErrorClass::Deadline {
+                    return Err(bounds.out_of_time());
+                }
+                Err(End::Errored(TaskError::from(&Error::from(error))))
+            }
+            Err(end) => {
+                // Given up under way: what it had done until then is not known in parts.
+                self.model += wall;
+                Err(end)
+            }
+        }
+    }
+
+    fn attempts(&mut self, attempts: &[Attempt]) {
+        let count = u32::try_from(attempts.len()).unwrap_or(u32::MAX);
+        self.report.llm_calls += count;
+        self.report.llm_retries += count.saturating_sub(1);
+        for attempt in attempts {
+            self.queue += attempt.queued;
+            self.model += attempt.took;
+            self.retry_wait += attempt.waited;
+        }
+    }
+
+    /// Books one tool call.
+    pub(super) fn called(&mut self, tool: &str, took: Duration, error: bool) {
+        self.report.tool_calls += 1;
+        self.report.tool_errors += u32::from(error);
+        let stats = self.report.tools.entry(tool.to_owned()).or_default();
+        stats.n += 1;
+        stats.errors += u32::from(error);
+        stats.ms = round(stats.ms + millis(took));
+    }
+
+    /// Books the time in which calls ran, however many there were.
+    pub(super) fn tool_phase(&mut self, wall: Duration) {
+        self.tools += wall;
+    }
+
+    pub(super) fn finish(self, task: &Task, end: End) -> RunReport {
+        let mut report = self.report;
+        let wall = self.began.elapsed();
+        report.ended = now();
+        report.wall_ms = millis(wall);
+        let times = Timings {
+            init: 0.0,
+            queue: millis(self.queue),
+            model: millis(self.model),
+            tools: millis(self.tools),
+            retry_wait: millis(self.retry_wait),
+            other: 0.0,
+        };
+        let known = times.queue + times.model + times.tools + times.retry_wait;
+        report.time_ms = Timings { other: round((report.wall_ms - known).max(0.0)), ..times };
+        match end {
+            End::Answered(answer) => {
+                report.score = score::judge(&answer, task.target.as_ref(), task.score.as_ref());
+                report.status = score::outcome(report.score);
+                report.answer = Some(answer);
+            }
+            End::Passed(texts) => {
+                let judged = score::judge(&texts, task.target.as_ref(), task.score.as_ref());
+                report.score = judged.or(Some(1.0));
+                report.status = score::outcome(report.score);
+                report.answer = Some(texts);
+            }
+            End::Failed(texts, error) => {
+                report.score = Some(0.0);
+                report.status = Outcome::Failed;
+                report.answer = Some(texts);
+                report.error = Some(error);
+            }
+            End::Errored(error) => {
+                report.status = Outcome::Errored;
+                report.error = Some(error);
+            }
+            End::Cancelled => {
+                report.status = Outcome::Cancelled;
+                report.error = Some(TaskError::new(ErrorCode::Cancelled, "cancelled"));
+            }
+        }
+        report
+    }
+}
+
+/// To the microsecond, as all times of a report.
+fn round(ms: f64) -> f64 {
+    (ms * 1e3).round() / 1e3
+}

@@ -1,0 +1,127 @@
+//! Tasks without a model: planned calls in order, each result checked.
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{Agent, Bounds, End, Ledger};
+use crate::{
+    error::{Error, ErrorCode, Result},
+    llm::{Message, ToolCall},
+    task::{Expect, PlannedCall, TaskError},
+    tool::ToolResult,
+};
+
+/// Characters of a result in the words of a failure.
+const SHOWN: usize = 200;
+
+impl Agent {
+    pub(super) async fn run_planned(
+        &self,
+        calls: &[PlannedCall],
+        bounds: &Bounds<'_>,
+        ledger: &mut Ledger,
+    ) -> End {
+        let mut messages = Vec::new();
+        let mut texts: Vec<String> = Vec::new();
+        let mut end = None;
+        for (index, call) in calls.iter().enumerate() {
+            let place = format!("call {} of {} (`{}`)", index + 1, calls.len(), call.tool);
+            match self.run_one(call, bounds, ledger).await {
+                Ok(result) => {
+                    let text = result.text();
+                    let id = format!("call_{index}");
+                    let tool_call =
+                        ToolCall::new(&id, &call.tool, Value::from(call.args.clone()).to_string());
+                    messages.push(Message::Assistant { content: String::new(), tool_calls: vec![tool_call] });
+                    messages.push(Message::Tool { call_id: id, content: text.clone() });
+                    let problem = mismatch(&call.expect, &text, result.is_error);
+                    texts.push(text);
+                    if let Some(problem) = problem {
+                        let mut error = TaskError::new(ErrorCode::ToolError, format!("{place}: {problem}"));
+                        error.tool = Some(call.tool.clone());
+                        end = Some(End::Failed(texts.join("\n"), error));
+                        break;
+                    }
+                }
+                Err(stop) => {
+                    end = Some(match stop {
+                        End::Errored(mut error) => {
+                            error.message = format!("{place}: {}", error.message);
+                            error.tool = Some(call.tool.clone());
+                            End::Errored(error)
+                        }
+                        other => other,
+                    });
+                    break;
+                }
+            }
+        }
+        ledger.transcript(&messages);
+        end.unwrap_or_else(|| End::Passed(texts.join("\n")))
+    }
+
+    async fn run_one(
+        &self,
+        call: &PlannedCall,
+        bounds: &Bounds<'_>,
+        ledger: &mut Ledger,
+    ) -> Result<ToolResult, End> {
+        bounds.tool_calls(ledger.tool_calls(), 1)?;
+        let catalog = self.toolbox.catalog();
+        let errored = |error: &Error| End::Errored(TaskError::from(error));
+        let entry = catalog.find_path(&call.tool).map_err(|error| errored(&error))?;
+        ledger.server(entry.server.as_str());
+        let began = Instant::now();
+        let outcome = bounds.guard(self.toolbox.call_entry(entry, &call.args, None)).await;
+        let took = began.elapsed();
+        ledger.tool_phase(took);
+        let error = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
+        ledger.called(&entry.path(), took, error);
+        match outcome? {
+            Ok(result) => Ok(result),
+            // A refusal is an error of the tool too; servers differ in how they say that arguments are wrong.
+            Err(error @ (Error::CallRefused { .. } | Error::ArgumentsInvalid { .. }))
+                if call.expect.is_error =>
+            {
+                let words: Vec<String> = std::iter::once(error.to_string()).chain(error.causes()).collect();
+                let block = serde_json::json!({"type": "text", "text": words.join("\n")});
+                Ok(ToolResult::new(vec![block], None, true))
+            }
+            Err(error) => Err(errored(&error)),
+        }
+    }
+}
+
+/// What is wrong with a result, if anything is.
+fn mismatch(expect: &Expect, text: &str, is_error: bool) -> Option<String> {
+    let got = || match text.char_indices().nth(SHOWN) {
+        Some((cut, _)) => format!("{}...", &text[..cut]),
+        None => text.to_owned(),
+    };
+    if is_error != expect.is_error {
+        let (wanted, found) = if is_error { ("a result", "an error") } else { ("an error", "a result") };
+        return Some(format!("expected {wanted}, got {found}: {}", got()));
+    }
+    if let Some(part) = expect.contains.as_ref().filter(|part| !text.contains(*part)) {
+        return Some(format!("expected a text that contains `{part}`, got `{}`", got()));
+    }
+    if let Some(whole) = expect.equals.as_ref().filter(|whole| text.trim() != whole.trim()) {
+        return Some(format!("expected `{whole}`, got `{}`", got()));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_conditions_must_hold() {
+        let expect = Expect { contains: Some("b".into()), equals: Some("abc".into()), is_error: false };
+        assert_eq!(mismatch(&expect, "abc\n", false), None);
+        assert!(mismatch(&expect, "abcd", false).unwrap().contains("expected `abc`"));
+        assert!(mismatch(&expect, "ac", false).unwrap().contains("contains `b`"));
+        assert!(mismatch(&expect, "abc", true).unwrap().contains("got an error"));
+        assert!(mismatch(&Expect { is_error: true, ..Expect::default() }, "", false).is_some());
+    }
+}

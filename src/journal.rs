@@ -1,0 +1,195 @@
+//! The folder of a run: manifest, one line for each finished task, the conversations beside it.
+//!
+//! A conversation is written before the line that points to it, and a line is written whole: a run that is
+//! killed leaves a folder in which everything that is there can be read.
+
+use std::{
+    fmt::Write as _,
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    config::Secrets,
+    error::{Error, Result},
+    task::RunReport,
+};
+
+/// Longest file name that is made of a task's id as it is.
+const MAX_NAME: usize = 200;
+
+/// Makes a folder for a new run inside `runs`; gives its id (4 hex digits, more when those are taken) and path.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn new_run(runs: &Path) -> Result<(String, PathBuf)> {
+    fs::create_dir_all(runs).map_err(|error| failed("create", runs, error))?;
+    let mut tries = 0;
+    loop {
+        // Creating is the test: two runs that begin at once never share a folder.
+        let id = match tries {
+            0..16 => format!("{:04x}", fastrand::u16(..)),
+            _ => format!("{:08x}", fastrand::u32(..)),
+        };
+        let dir = runs.join(&id);
+        match fs::create_dir(&dir) {
+            Ok(()) => return Ok((id, dir)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < 64 => tries += 1,
+            Err(error) => return Err(failed("create", &dir, error)),
+        }
+    }
+}
+
+/// Writes what a run produces. Secrets never reach the disk.
+#[derive(Debug)]
+pub struct Journal {
+    dir: PathBuf,
+    results: Mutex<File>,
+    secrets: Secrets,
+}
+
+impl Journal {
+    /// Begins the journal in `dir`, the folder of one run, with `manifest` as its `run.json`.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn create(dir: &Path, manifest: &Value, secrets: Secrets) -> Result<Self> {
+        fs::create_dir_all(dir).map_err(|error| failed("create", dir, error))?;
+        let path = dir.join("results.jsonl");
+        let opened = OpenOptions::new().create(true).append(true).open(&path);
+        let results = Mutex::new(opened.map_err(|error| failed("open", &path, error))?);
+        let journal = Self { dir: dir.to_owned(), results, secrets };
+        journal.write_manifest(manifest)?;
+        Ok(journal)
+    }
+
+    /// Replaces `run.json`, whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write_manifest(&self, manifest: &Value) -> Result<()> {
+        let path = self.dir.join("run.json");
+        let draft = self.dir.join("run.json.new");
+        let text = self.secrets.hide(&format!("{manifest:#}\n"));
+        let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path));
+        written.map_err(|error| failed("write", &path, error))
+    }
+
+    /// The folder of the run.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Writes the conversation of `report`, then its line. The line's `messages` is the conversation's path.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; then there is no line, or none that counts.
+    pub fn append(&self, report: &RunReport) -> Result<()> {
+        let mut line =
+            serde_json::to_value(report).map_err(|error| failed("write", &self.dir, error.into()))?;
+        if !report.transcript.is_empty() {
+            let place = messages_path(&report.task, report.attempt);
+            let path = self.dir.join(&place);
+            let text = format!("{:#}\n", Value::from(report.transcript.clone()));
+            let folder = path.parent().unwrap_or(&self.dir);
+            let written =
+                fs::create_dir_all(folder).and_then(|()| fs::write(&path, self.secrets.hide(&text)));
+            written.map_err(|error| failed("write", &path, error))?;
+            line["messages"] = place.into();
+        }
+        let line = self.secrets.hide(&line.to_string()) + "\n";
+        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = results.write_all(line.as_bytes()).and_then(|()| results.flush());
+        written.map_err(|error| failed("write", &self.dir.join("results.jsonl"), error))
+    }
+}
+
+/// Where the conversation of a task lies, relative to the run's folder.
+pub fn messages_path(task: &str, attempt: u32) -> String {
+    format!("tasks/{}/{attempt}/messages.json", safe_name(task))
+}
+
+/// `id` as a file name: unlike ids get unlike names, and none leaves its folder.
+fn safe_name(id: &str) -> String {
+    let mut name = String::new();
+    for byte in id.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' => name.push(byte.into()),
+            _ => write!(name, "%{byte:02X}").unwrap_or_default(),
+        }
+    }
+    match name.as_str() {
+        "" => "%".into(),
+        "." | ".." => name.replace('.', "%2E"),
+        _ if name.len() > MAX_NAME => {
+            let digest = Sha256::digest(id.as_bytes());
+            let hash: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+            // `%%` never comes out of the encoding above.
+            format!("{}%%{hash}", &name[..MAX_NAME])
+        }
+        _ => name,
+    }
+}
+
+fn failed(what: &str, path: &Path, error: io::Error) -> Error {
+    Error::io(format!("cannot {what} {}", path.display()), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::task::Task;
+
+    #[test]
+    fn names_are_safe_and_unlike() {
+        assert_eq!(safe_name("a-B_1.x"), "a-B_1.x");
+        assert_eq!(safe_name("../a b"), "..%2Fa%20b");
+        assert_eq!(safe_name(".."), "%2E%2E");
+        assert_eq!(safe_name("%2E%2E"), "%252E%252E");
+        assert_eq!(safe_name("ä"), "%C3%A4");
+        let long = |end: &str| safe_name(&("x".repeat(400) + end));
+        assert!(long("a").len() < 255 && long("a") != long("b"));
+    }
+
+    #[test]
+    fn runs_get_folders_of_their_own() {
+        let home = tempfile::tempdir().unwrap();
+        let runs = home.path().join("runs");
+        let (first, dir) = new_run(&runs).unwrap();
+        let (second, _) = new_run(&runs).unwrap();
+        assert_ne!(first, second);
+        assert!(first.len() >= 4 && first.chars().all(|c| c.is_ascii_hexdigit()) && dir.is_dir());
+    }
+
+    #[test]
+    fn lines_point_to_conversations_and_secrets_stay_out() {
+        let home = tempfile::tempdir().unwrap();
+        let secrets = Secrets::new(["hunter2-\"x".to_owned()]);
+        let journal = Journal::create(home.path(), &json!({"key": "hunter2-\"x"}), secrets).unwrap();
+        for id in ["a/b", "c"] {
+            let mut report = RunReport::begin(&Task::question(id, "?"));
+            report.answer = Some("line one\nhunter2-\"x".into());
+            if id == "a/b" {
+                report.transcript = vec![json!({"role": "user", "content": "hunter2-\"x"})];
+            }
+            journal.append(&report).unwrap();
+        }
+        let text = fs::read_to_string(home.path().join("results.jsonl")).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0]["messages"], "tasks/a%2Fb/1/messages.json");
+        assert_eq!(lines[1]["messages"], Value::Null);
+        let messages = fs::read_to_string(home.path().join("tasks/a%2Fb/1/messages.json")).unwrap();
+        let manifest = fs::read_to_string(home.path().join("run.json")).unwrap();
+        for written in [&text, &messages, &manifest] {
+            assert!(written.contains("****") && !written.contains("hunter2"), "{written}");
+        }
+    }
+}
