@@ -6,7 +6,10 @@ mod builtin;
 mod call;
 mod check;
 mod context;
+mod demo;
 mod import;
+mod progress;
+mod run;
 mod tools;
 mod ui;
 mod up;
@@ -58,6 +61,10 @@ enum Command {
     Up(up::Up),
     /// Show the tools of the servers.
     Tools(tools::Tools),
+    /// Run a question or a file of tasks: a model asks for tools, they are called, a report comes back.
+    Run(run::Run),
+    /// Run shipped tasks on the built-in servers, with a scripted model: no key, no network.
+    Demo(demo::Demo),
     /// Call one tool.
     Call(call::Call),
     /// Start every server once, say what works and what does not, and stop them.
@@ -96,6 +103,8 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
         match arguments.command {
             Command::Up(up) => up.run(&context).await,
             Command::Tools(tools) => tools.run(&context).await,
+            Command::Run(run) => run.run(&context).await,
+            Command::Demo(demo) => demo.run(&context).await,
             Command::Call(call) => call.run(&context).await,
             Command::Check(check) => check.run(&context).await,
             Command::Import(import) => import.run(&context),

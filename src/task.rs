@@ -297,6 +297,17 @@ pub struct Timings {
     pub other: f64,
 }
 
+impl std::ops::AddAssign for Timings {
+    fn add_assign(&mut self, more: Self) {
+        self.init += more.init;
+        self.queue += more.queue;
+        self.model += more.model;
+        self.tools += more.tools;
+        self.retry_wait += more.retry_wait;
+        self.other += more.other;
+    }
+}
+
 /// Token counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -156,7 +156,8 @@ impl Ui {
 
     /// As [`Ui::fail`], for whatever a command ran into.
     pub(super) fn fail_any(&self, error: &anyhow::Error) -> ExitCode {
-        match error.downcast_ref::<Error>() {
+        let shared = error.downcast_ref::<std::sync::Arc<Error>>().map(|error| &**error);
+        match error.downcast_ref::<Error>().or(shared) {
             Some(error) => self.fail(error),
             None => {
                 eprintln!("{BAD}error{BAD:#}: {error:#}");

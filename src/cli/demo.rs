@@ -1,0 +1,91 @@
+//! `toolcrib demo`: a run on shipped tasks. The built-in servers are real child processes and their tools are
+//! called for real; only the model is a script.
+
+use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
+
+use clap::Args;
+use toolcrib::{
+    Config, Endpoint, Env, Error, LlmClient, Outcome, ServerConfig, ServerName, StdioConfig, new_run,
+    parse_tasks,
+};
+
+use super::{context::Context, run::Plan, ui::seconds};
+
+const TASKS: &str = include_str!("demo/tasks.jsonl");
+const SCRIPT: &str = include_str!("demo/script.toml");
+const NOTES: &str = include_str!("demo/notes.txt");
+
+/// Width of the table's columns for questions and answers.
+const QUESTION: usize = 62;
+const ANSWER: usize = 34;
+
+#[derive(Args)]
+pub(super) struct Demo {
+    /// Tasks at once.
+    #[arg(long, short, default_value = "4", value_name = "N")]
+    jobs: NonZeroUsize,
+    /// Where runs are kept.
+    #[arg(long, default_value = "runs", value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+impl Demo {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let (run, dir) = new_run(&self.out)?;
+        let folder = dir.join("notes");
+        std::fs::create_dir(&folder)
+            .and_then(|()| std::fs::write(folder.join("notes.txt"), NOTES))
+            .map_err(|error| Error::io(format!("could not write {}", folder.display()), error))?;
+        let config = config(&folder.canonicalize()?)?;
+        let tasks = parse_tasks("demo tasks", TASKS)?;
+        let llm = LlmClient::script_text("demo", SCRIPT)?;
+        let plan = Plan { config, llm: Some(llm), tasks: tasks.clone(), jobs: self.jobs, run, dir };
+        let finished = plan.execute(context).await?;
+        let ui = context.ui;
+        if !ui.json {
+            ui.data(format!("{:<QUESTION$}  {:<ANSWER$}  tools", "question", "answer"));
+            for (task, report) in tasks.iter().zip(&finished.reports) {
+                let question = match &task.input {
+                    Some(toolcrib::Input::Text(text)) => text.as_str(),
+                    _ => task.id.as_str(),
+                };
+                let answer = report.answer.as_deref().unwrap_or("-");
+                let mark = if report.status == Outcome::Passed { "" } else { "  (wrong)" };
+                let tools: Vec<&str> = report.tools.keys().map(String::as_str).collect();
+                let (question, answer) = (cut(question, QUESTION), cut(answer, ANSWER));
+                ui.data(format!("{question:<QUESTION$}  {answer:<ANSWER$}  {}{mark}", tools.join(", ")));
+            }
+            ui.data(format!(
+                "\n3 servers were ready in {}. The tools ran for real, the model was a SCRIPT.",
+                seconds(finished.init)
+            ));
+            ui.data("With a real one:  toolcrib run \"What is 2^200?\" --base-url http://127.0.0.1:8080/v1 --model NAME");
+        }
+        Ok(finished.totals.exit())
+    }
+}
+
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width - 3).chain("...".chars()).collect()
+}
+
+/// The three built-in servers, each a process of this very program.
+fn config(notes: &std::path::Path) -> anyhow::Result<Config> {
+    let program = std::env::current_exe()?;
+    let here = Env::process();
+    let server = |name: &str, args: &[&str]| {
+        let args = ["builtin", name].iter().chain(args).map(ToString::to_string).collect();
+        let mut spec = StdioConfig::new(&program, args, notes);
+        spec.env = here.inherited();
+        let name = ServerName::new(name).map_err(|why| Error::input(why, None))?;
+        Ok::<_, Error>(ServerConfig::new(name, Endpoint::Stdio(spec)))
+    };
+    let mut config = Config::new([server("time", &[])?, server("files", &["."])?, server("calc", &[])?]);
+    for entry in config.servers.values_mut() {
+        entry.required = true;
+    }
+    Ok(config)
+}

@@ -1,0 +1,177 @@
+//! Progress of a run: a live line on a terminal, plain lines elsewhere, totals at the end.
+
+use std::{
+    cell::RefCell,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use toolcrib::{Outcome, RunReport, Timings};
+
+use super::ui::{Ui, seconds};
+
+/// How often a run without a terminal says that it is alive.
+const HEARTBEAT: Duration = Duration::from_secs(30);
+
+/// Counts of a run.
+#[derive(Default, Clone)]
+pub(super) struct Totals {
+    tasks: usize,
+    passed: usize,
+    failed: usize,
+    errored: usize,
+    unscored: usize,
+    cancelled: usize,
+    time: Timings,
+    tokens: u64,
+    scripted: bool,
+}
+
+/// Shows how a run goes.
+pub(super) struct Progress<'a> {
+    ui: &'a Ui,
+    bar: Option<ProgressBar>,
+    total: usize,
+    began: Instant,
+    totals: RefCell<Totals>,
+}
+
+impl<'a> Progress<'a> {
+    pub(super) fn new(ui: &'a Ui, total: usize, began: Instant) -> Self {
+        let bar = ui.live().then(|| {
+            let style =
+                ProgressStyle::with_template("     {spinner} [{elapsed}] {pos}/{len} {wide_bar} {msg}");
+            let bar = ProgressBar::new(total as u64);
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.enable_steady_tick(Duration::from_millis(120));
+            bar
+        });
+        Self { ui, bar, total, began, totals: RefCell::default() }
+    }
+
+    /// One task is finished.
+    pub(super) fn done(&self, report: &RunReport) {
+        self.totals.borrow_mut().add(report);
+        let time = format!("[{:>8}]", seconds(Duration::from_secs_f64(report.wall_ms / 1e3)));
+        let work = format!("{} turns  {} calls", report.turns, report.tool_calls);
+        let show = || match report.status {
+            Outcome::Passed => self.ui.status("PASS", format!("{time} {}  {work}", report.task)),
+            Outcome::Unscored => self.ui.status("DONE", format!("{time} {}  {work}", report.task)),
+            Outcome::Failed => {
+                let answer = report.answer.as_deref().unwrap_or_default();
+                self.ui.bad("FAIL", format!("{time} {}  {work}  answer {}", report.task, quoted(answer)));
+            }
+            Outcome::Errored | Outcome::Cancelled => {
+                let why = report.error.as_ref().map_or("", |error| error.message.as_str());
+                let verb = if report.status == Outcome::Errored { "ERROR" } else { "CANCELLED" };
+                self.ui.bad(verb, format!("{time} {}  {work}  {why}", report.task));
+            }
+        };
+        match &self.bar {
+            Some(bar) => {
+                bar.suspend(show);
+                bar.inc(1);
+                bar.set_message(self.totals.borrow().words());
+            }
+            None => show(),
+        }
+    }
+
+    /// Waits for `work`, with a sign of life now and then where no line moves.
+    pub(super) async fn beside<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                () = tokio::time::sleep(HEARTBEAT), if self.bar.is_none() => {
+                    let totals = self.totals.borrow();
+                    let time = seconds(self.began.elapsed());
+                    self.ui.status("Running", format!("[{time}] {}/{} {}", totals.tasks, self.total, totals.words()));
+                }
+            }
+        }
+    }
+
+    pub(super) fn finish(&self) -> Totals {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        self.totals.borrow().clone()
+    }
+}
+
+impl Totals {
+    fn add(&mut self, report: &RunReport) {
+        self.tasks += 1;
+        *match report.status {
+            Outcome::Passed => &mut self.passed,
+            Outcome::Failed => &mut self.failed,
+            Outcome::Errored => &mut self.errored,
+            Outcome::Unscored => &mut self.unscored,
+            Outcome::Cancelled => &mut self.cancelled,
+        } += 1;
+        self.time += report.time_ms;
+        self.tokens += report.tokens.input + report.tokens.output;
+        self.scripted |= report.model_scripted;
+    }
+
+    fn words(&self) -> String {
+        let mut words = format!("{} passed, {} failed, {} errored", self.passed, self.failed, self.errored);
+        for (count, name) in [(self.unscored, "not judged"), (self.cancelled, "cancelled")] {
+            if count > 0 {
+                words.push_str(&format!(", {count} {name}"));
+            }
+        }
+        words
+    }
+
+    /// The closing lines.
+    pub(super) fn summarize(&self, ui: &Ui, run: &str, wall: Duration) {
+        let scripted = if self.scripted { " | the model was SCRIPTED" } else { "" };
+        let text =
+            format!("[{}] {} tasks: {} | run {run}{scripted}", seconds(wall), self.tasks, self.words());
+        if self.failed + self.errored + self.cancelled == 0 {
+            ui.status("Summary", text);
+        } else {
+            ui.bad("Summary", text);
+        }
+        let Timings { init, queue, model, tools, retry_wait, other, .. } = self.time;
+        let all = init + queue + model + tools + retry_wait + other;
+        if all > 0.0 {
+            let part = |time: f64| format!("{:.0}%", 100.0 * time / all);
+            let parts = [
+                ("model", model),
+                ("tools", tools),
+                ("retry-wait", retry_wait),
+                ("queue", queue),
+                ("other", other),
+            ];
+            let parts: Vec<String> =
+                parts.iter().map(|(name, time)| format!("{name} {}", part(*time))).collect();
+            ui.status("time goes to", parts.join("  "));
+        }
+    }
+
+    /// The counts as JSON.
+    pub(super) fn document(&self) -> Value {
+        json!({"schema": 1, "tasks": self.tasks, "passed": self.passed, "failed": self.failed,
+            "errored": self.errored, "unscored": self.unscored, "cancelled": self.cancelled,
+            "time_ms": self.time, "tokens": self.tokens})
+    }
+
+    /// 101 when something broke, 100 when an answer was wrong.
+    pub(super) fn exit(&self) -> ExitCode {
+        ExitCode::from(match (self.errored, self.failed) {
+            (1.., _) => 101,
+            (0, 1..) => 100,
+            (0, 0) => 0,
+        })
+    }
+}
+
+fn quoted(answer: &str) -> String {
+    let short: String = answer.chars().take(60).collect();
+    format!("{short:?}")
+}

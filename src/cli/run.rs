@@ -1,0 +1,241 @@
+//! `toolcrib run`: one question or a file of tasks, on shared servers, with a report for every task.
+
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde_json::json;
+use toolcrib::{
+    Agent, Config, DETECT_PORTS, Env, Error, HttpClients, Journal, LlmClient, LlmConfig, Manager, RunReport,
+    Task, detect, load_tasks, new_run, run_all,
+};
+
+use super::{
+    context::Context,
+    progress::{Progress, Totals},
+    ui::{millis, seconds},
+    up,
+};
+
+#[derive(Args)]
+pub(super) struct Run {
+    /// A question, a file of tasks (JSON lines), or `-` for tasks from stdin.
+    tasks: String,
+    /// Tasks at once.
+    #[arg(long, short, default_value = "4", value_name = "N")]
+    jobs: NonZeroUsize,
+    /// The model's name at the endpoint, or `script:FILE` [default: as configured].
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// The endpoint, up to and including `/v1` [default: as configured].
+    #[arg(long, value_name = "URL")]
+    base_url: Option<String>,
+    /// Only the first N tasks.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Where runs are kept.
+    #[arg(long, default_value = "runs", value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+/// A run that is ready to go.
+pub(super) struct Plan {
+    pub(super) config: Config,
+    pub(super) llm: Option<LlmClient>,
+    pub(super) tasks: Vec<Task>,
+    pub(super) jobs: NonZeroUsize,
+    pub(super) run: String,
+    pub(super) dir: PathBuf,
+}
+
+/// What came of it.
+pub(super) struct Finished {
+    pub(super) reports: Vec<RunReport>,
+    pub(super) init: Duration,
+    pub(super) totals: Totals,
+}
+
+impl Run {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let config = context.load()?;
+        let question = !is_file(&self.tasks);
+        let mut tasks = match question {
+            true => vec![Task::question("question", self.tasks.as_str())],
+            false => load_tasks(Path::new(&self.tasks))?,
+        };
+        tasks.truncate(self.limit.unwrap_or(usize::MAX));
+        let needs_model = tasks.iter().any(|task| task.calls.is_empty());
+        let llm = if needs_model { Some(self.model(&config).await?) } else { None };
+        let (run, dir) = new_run(&self.out)?;
+        let plan = Plan { config, llm, tasks, jobs: self.jobs, run, dir };
+        let finished = plan.execute(context).await?;
+        if question && !context.ui.json {
+            if let Some(answer) = finished.reports.first().and_then(|report| report.answer.as_ref()) {
+                context.ui.data(answer);
+            }
+        }
+        Ok(finished.totals.exit())
+    }
+
+    /// The model of the command line or the configuration.
+    async fn model(&self, config: &Config) -> anyhow::Result<LlmClient> {
+        let http = HttpClients::new(&config.http)?;
+        let here = Env::process().folder().to_owned();
+        let configured = match &config.llm {
+            Some(Ok(llm)) => Some(llm.clone()),
+            // A broken table is no matter when the command line says it all.
+            Some(Err(error)) if self.model.is_none() => return Err(error.clone().into()),
+            _ => None,
+        };
+        let llm = match (&self.model, configured) {
+            (Some(model), configured) => {
+                let mut llm = configured.unwrap_or_else(|| LlmConfig::new(None, model));
+                llm.model.clone_from(model);
+                llm.base_url = self.base_url.clone().or(llm.base_url);
+                if llm.base_url.is_none() && !model.starts_with("script:") {
+                    let help = "give the endpoint too: --base-url http://HOST:PORT/v1";
+                    return Err(Error::input(
+                        format!("the model `{model}` has no endpoint"),
+                        Some(help.to_owned()),
+                    )
+                    .into());
+                }
+                llm
+            }
+            (None, Some(mut llm)) => {
+                llm.base_url = self.base_url.clone().or(llm.base_url);
+                llm
+            }
+            (None, None) => {
+                return Err(
+                    Error::NoModel { found: detect(&http).await, asked: DETECT_PORTS.to_vec() }.into()
+                );
+            }
+        };
+        Ok(LlmClient::new(&llm, &http, &here)?)
+    }
+}
+
+/// Whether the argument names tasks. A question is everything else; a file that is missing is not a question.
+fn is_file(tasks: &str) -> bool {
+    let path = Path::new(tasks);
+    let named_so = path.extension().is_some_and(|ending| ending == "jsonl" || ending == "json");
+    tasks == "-" || path.is_file() || (named_so && !tasks.contains(char::is_whitespace))
+}
+
+impl Plan {
+    /// Starts the servers, runs all tasks, stops the servers, and says how it went.
+    pub(super) async fn execute(self, context: &Context<'_>) -> anyhow::Result<Finished> {
+        let ui = context.ui;
+        let began = Instant::now();
+        let scripted = self.llm.as_ref().is_some_and(LlmClient::is_scripted);
+        if let Some(llm) = &self.llm {
+            ui.status("Model", llm.model_label());
+        }
+        ui.status("Starting", format!("{} servers", self.config.servers.len()));
+        let shown = ui.clone();
+        let manager = context.start(&self.config, move |event| {
+            if let toolcrib::ServerEvent::Failed { row } = event {
+                shown.started(&row);
+            }
+        });
+        let manager = up::with_heartbeat(ui, manager).await?;
+        let init = manager.report().wall;
+        ui.status(
+            "Ready",
+            format!(
+                "{} of {} servers in {}",
+                manager.report().ready(),
+                self.config.servers.len(),
+                seconds(init)
+            ),
+        );
+        let outcome = self.run_tasks(context, &manager, began).await;
+        context.stop(manager).await?;
+        let (reports, totals) = outcome?;
+        let wall = began.elapsed();
+        totals.summarize(ui, &self.run, wall);
+        ui.status("Results", self.dir.join("results.jsonl").display().to_string());
+        if ui.json {
+            let mut document = totals.document();
+            document["run"] = self.run.clone().into();
+            document["dir"] = self.dir.display().to_string().into();
+            document["init_ms"] = millis(init).into();
+            document["wall_ms"] = millis(wall).into();
+            document["model_scripted"] = scripted.into();
+            ui.data(self.config.secrets.hide(&document.to_string()));
+        }
+        Ok(Finished { reports, init, totals })
+    }
+
+    async fn run_tasks(
+        &self,
+        context: &Context<'_>,
+        manager: &Manager,
+        began: Instant,
+    ) -> anyhow::Result<(Vec<RunReport>, Totals)> {
+        let journal = Journal::create(&self.dir, &self.manifest(manager, None), self.config.secrets.clone())?;
+        let agent = match &self.llm {
+            Some(llm) => Agent::new(llm.clone(), manager.toolbox(), self.config.agent.clone()),
+            None => Agent::without_model(manager.toolbox(), self.config.agent.clone()),
+        };
+        // One token ends the tasks: Ctrl-C, or a journal that cannot be written.
+        let cancel = context.cancel.child_token();
+        let broken: Mutex<Option<Error>> = Mutex::new(None);
+        let progress = Progress::new(context.ui, self.tasks.len(), began);
+        let working = run_all(
+            self.tasks.clone(),
+            self.jobs,
+            &cancel,
+            |task| {
+                let (agent, cancel) = (agent.clone(), cancel.clone());
+                async move { agent.run(&task, &cancel).await }
+            },
+            |report| {
+                report.run.clone_from(&self.run);
+                report.attempt = report.attempt.max(1);
+                if let Err(error) = journal.append(report) {
+                    cancel.cancel();
+                    broken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(error);
+                }
+                progress.done(report);
+            },
+        );
+        let reports = progress.beside(working).await;
+        let totals = progress.finish();
+        journal.write_manifest(&self.manifest(manager, Some(&totals)))?;
+        match broken.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+            Some(error) => Err(error.into()),
+            None => Ok((reports, totals)),
+        }
+    }
+
+    /// `run.json`: what was run with what.
+    fn manifest(&self, manager: &Manager, totals: Option<&Totals>) -> serde_json::Value {
+        let servers: serde_json::Map<String, serde_json::Value> = manager
+            .report()
+            .servers
+            .iter()
+            .map(|row| {
+                let about = match &row.outcome {
+                    Ok(ready) => json!({"state": "ready", "era": ready.era, "tools": ready.tools,
+                        "init_ms": millis(row.took), "phases_ms": ready.phases}),
+                    Err(error) => json!({"state": "failed", "error": error.to_string()}),
+                };
+                (row.name.to_string(), about)
+            })
+            .collect();
+        json!({
+            "schema": 1, "run": self.run, "toolcrib": env!("CARGO_PKG_VERSION"),
+            "config": self.config.file, "model": self.llm.as_ref().map(|llm| llm.model_label()),
+            "model_scripted": self.llm.as_ref().is_some_and(|llm| llm.is_scripted()),
+            "tasks": self.tasks.len(), "jobs": self.jobs, "servers": servers,
+            "init_ms": millis(manager.report().wall), "totals": totals.map(Totals::document),
+        })
+    }
+}
