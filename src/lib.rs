@@ -76,4 +76,5 @@ pub use score::{check as check_score, judge};
 pub use session::Phases;
 pub use start::*;
 pub use task::*;
+pub use tokio_util::sync::CancellationToken;
 pub use tool::*;

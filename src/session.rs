@@ -61,7 +61,7 @@ enum State {
 
 struct Live {
     generation: u64,
-    connection: Connection,
+    connection: Box<Connection>,
 }
 
 #[derive(Clone)]
@@ -110,7 +110,7 @@ impl Session {
             calls: Limit::new(format!("calls of {}", config.name), config.max_concurrent_calls),
             config,
             around,
-            state: Mutex::new(State::Ready(Live { generation: 0, connection })),
+            state: Mutex::new(State::Ready(Live { generation: 0, connection: Box::new(connection) })),
             reconnect: tokio::sync::Mutex::new(restarts),
             closed: CancellationToken::new(),
         };
@@ -157,7 +157,8 @@ impl Session {
     async fn restart(&self, dead: u64) -> Result<()> {
         let work = async {
             let mut restarts = self.reconnect.lock().await;
-            self.restart_alone(dead, &mut restarts).await
+            // Boxed: a restart is rare and its future large, a call is neither.
+            Box::pin(self.restart_alone(dead, &mut restarts)).await
         };
         self.closed.run_until_cancelled(work).await.unwrap_or(Err(Error::Cancelled))
     }
@@ -176,7 +177,7 @@ impl Session {
             let cause = Arc::new(self.lost("is being restarted".to_owned()));
             let down = Down { generation: dead, cause, next_try: Instant::now() };
             match std::mem::replace(&mut *state, State::Down(down)) {
-                State::Ready(live) => Some(live.connection),
+                State::Ready(live) => Some(*live.connection),
                 State::Down(_) | State::Closed => None,
             }
         };
@@ -208,7 +209,7 @@ impl Session {
             drop(connection);
             return Err(Error::Cancelled);
         }
-        *state = State::Ready(Live { generation, connection });
+        *state = State::Ready(Live { generation, connection: Box::new(connection) });
         Ok(())
     }
 
@@ -314,7 +315,7 @@ impl Session {
         let last = std::mem::replace(&mut *self.state(), State::Closed);
         self.closed.cancel();
         match last {
-            State::Ready(live) => Some(live.connection),
+            State::Ready(live) => Some(*live.connection),
             State::Down(_) | State::Closed => None,
         }
     }
