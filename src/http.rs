@@ -66,7 +66,7 @@ impl HttpClients {
             max_idle: config.max_idle_per_host,
             http1_only: false,
             redirects: same_origin,
-            tls: tls(&["h2", "http/1.1"])?,
+            tls: tls::config().map_err(|error| failed(&error))?,
         };
         // HTTP/1.1 on purpose: one HTTP/2 connection is a hidden cap of its streams. A redirected POST would
         // turn into a GET, so redirects are answers here, and errors.
@@ -74,7 +74,6 @@ impl HttpClients {
             idle: Self::MODEL_IDLE,
             http1_only: true,
             redirects: redirect::Policy::none,
-            tls: tls(&["http/1.1"])?,
             ..tools.clone()
         };
         // A server without TCP_NODELAY answers on a kept connection 40 ms late (delayed acknowledgement), which
@@ -137,9 +136,12 @@ impl Traffic {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     fn build(&self, config: &HttpConfig, proxy: Proxy) -> Result<HttpClient> {
         let count = count::CountConnections::default();
+        let mut tls = self.tls.clone();
+        let offered: &[&str] = if self.http1_only { &["http/1.1"] } else { &["h2", "http/1.1"] };
+        tls.alpn_protocols = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
         let mut builder = Client::builder()
             .user_agent(concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")))
-            .tls_backend_preconfigured(self.tls.clone())
+            .tls_backend_preconfigured(tls)
             .connect_timeout(config.connect_timeout)
             .tcp_nodelay(true)
             .pool_idle_timeout(self.idle)
@@ -169,16 +171,13 @@ fn same_origin() -> redirect::Policy {
     })
 }
 
+/// Whether this machine itself is meant; `0.0.0.0` is, when it is connected to.
 fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost"
         || host.ends_with(".localhost")
-        || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-fn tls(alpn: &[&str]) -> Result<ClientConfig> {
-    tls::config(alpn).map_err(|error| failed(&error))
+        || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback() || address.is_unspecified())
 }
 
 fn failed(error: &dyn std::error::Error) -> Error {

@@ -14,6 +14,7 @@ mod hint;
 mod message;
 mod request;
 mod script;
+mod stats;
 mod transport;
 mod wire;
 
@@ -21,9 +22,10 @@ mod wire;
 mod tests;
 
 pub use class::LlmErrorClass;
-pub use client::{LlmClient, LlmStats};
+pub use client::LlmClient;
 pub use detect::{DETECT_PORTS, detect};
 pub use error::LlmError;
 pub use error_body::ContextOverflow;
 pub use message::{Message, ToolCall};
 pub use request::{Attempt, ChatAnswer, ChatRequest, ChatTimings, Finish, ToolMode, ToolSpec};
+pub use stats::LlmStats;

@@ -34,6 +34,8 @@ impl RetryPolicy {
     pub const PROFILES: [&str; 3] = ["fast", "agent", "patient"];
     /// No wait is shorter: a failure that comes back at once must not be answered at once.
     const SHORTEST: Duration = Duration::from_millis(50);
+    /// A year: far beyond any use, far below what arithmetic with times cannot hold.
+    const LONGEST: Duration = Duration::from_secs(365 * 86400);
 
     /// For a person who waits: 3 attempts, 0.5 s to 8 s.
     pub fn fast() -> Self {
@@ -103,7 +105,7 @@ impl RetryPolicy {
             self.base
         } else {
             let doubled = self.base.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1)));
-            doubled.min(self.cap).mul_f64(random())
+            doubled.min(self.cap).min(Self::LONGEST).mul_f64(random())
         };
         // Clients that heard the same hint, or wait the same flat time, must not come back in the same instant.
         let shared = hint.or(self.flat.then_some(self.base)).unwrap_or_default();
@@ -113,6 +115,12 @@ impl RetryPolicy {
             return Decision::GiveUp(GiveUp::Total { wait, limit: self.total });
         }
         Decision::Wait(wait)
+    }
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self::agent()
     }
 }
 

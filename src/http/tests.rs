@@ -96,6 +96,7 @@ fn loopback_is_recognised() {
         ("http://[::1]:8080/v1", true),
         ("http://localhost/v1", true),
         ("http://127.1.2.3/", true),
+        ("http://0.0.0.0:8000/v1", true),
         ("http://localhost.example.test/", false),
         ("http://192.168.0.1/", false),
     ] {

@@ -11,18 +11,16 @@ use rustls::{
 };
 use rustls_platform_verifier::Verifier;
 
-/// A client configuration that offers these application protocols.
-pub(super) fn config(alpn: &[&str]) -> Result<ClientConfig, Error> {
+/// A client configuration. Clones share the certificates.
+pub(super) fn config() -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let verifier = Arc::new(SystemVerifier { provider: Arc::clone(&provider), loaded: OnceLock::new() });
-    let mut config = ClientConfig::builder_with_provider(provider)
+    Ok(ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         // "Dangerous" is any verifier but a fixed list; this one is the system's own.
         .dangerous()
         .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
-    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
-    Ok(config)
+        .with_no_client_auth())
 }
 
 /// The platform's verifier, created at the first handshake. Creating it takes milliseconds that commands without

@@ -1,14 +1,6 @@
 //! The handle that agents hold: in-flight limit and retries around one backend.
 
-use std::{
-    fmt,
-    path::Path,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -16,6 +8,7 @@ use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
     fault::Fault,
     script::Script,
+    stats::{Counters, LlmStats},
     transport::{OpenAi, Prepared},
     wire::Decoded,
 };
@@ -25,7 +18,6 @@ use crate::{
     http::HttpClients,
     limit::Limit,
     retry::{self, Failure, RetryPolicy, Stop, Try},
-    task::Usage,
 };
 
 /// A model, ready to be asked. Clones share limit, connections and counters.
@@ -54,41 +46,6 @@ enum Backend {
 enum Ready<'a> {
     Http(&'a OpenAi, Box<Prepared<'a>>),
     Script(&'a Script, &'a ChatRequest),
-}
-
-#[derive(Default)]
-struct Counters {
-    requests: AtomicU64,
-    answered: AtomicU64,
-    attempts: AtomicU64,
-    retries: AtomicU64,
-    usage: Mutex<Usage>,
-}
-
-/// What a client counted so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LlmStats {
-    /// Requests made.
-    pub requests: u64,
-    /// Requests answered.
-    pub answered: u64,
-    /// Attempts on the wire.
-    pub attempts: u64,
-    /// Attempts beyond the first of each request.
-    pub retries: u64,
-    /// Attempts under way.
-    pub in_flight: usize,
-    /// Most attempts under way at once.
-    pub peak: usize,
-    /// Waiting for the in-flight limit.
-    pub waiting: usize,
-    /// Time spent waiting for it, all together.
-    pub queued: Duration,
-    /// Tokens, as the server counts them.
-    pub usage: Usage,
-    /// Connections opened to model servers of this kind (loopback, elsewhere) by the shared HTTP client.
-    pub connections_opened: u64,
 }
 
 /// A failed attempt; nothing of it when it never got on the wire.
@@ -146,22 +103,11 @@ impl LlmClient {
 
     /// What was counted so far.
     pub fn stats(&self) -> LlmStats {
-        let (counters, limit) = (&self.0.counters, self.0.limit.stats());
-        LlmStats {
-            requests: counters.requests.load(Relaxed),
-            answered: counters.answered.load(Relaxed),
-            attempts: counters.attempts.load(Relaxed),
-            retries: counters.retries.load(Relaxed),
-            in_flight: limit.in_flight,
-            peak: limit.peak,
-            waiting: limit.waiting,
-            queued: limit.queued,
-            usage: *counters.usage.lock().unwrap_or_else(PoisonError::into_inner),
-            connections_opened: match &self.0.backend {
-                Backend::Http(backend) => backend.connections_opened(),
-                Backend::Script(_) => 0,
-            },
-        }
+        let opened = match &self.0.backend {
+            Backend::Http(backend) => backend.connections_opened(),
+            Backend::Script(_) => 0,
+        };
+        self.0.counters.stats(&self.0.limit.stats(), opened)
     }
 
     /// Asks the model, repeating what may be repeated. Dropping the future ends the request on the wire too.
@@ -173,7 +119,7 @@ impl LlmClient {
         deadline: Option<Instant>,
     ) -> Result<ChatAnswer, LlmError> {
         let inner = &*self.0;
-        inner.counters.requests.fetch_add(1, Relaxed);
+        inner.counters.request();
         let ready = match &inner.backend {
             Backend::Http(backend) => {
                 let prepared = backend.prepare(request).map_err(|fault| self.error(*fault))?;
@@ -192,8 +138,7 @@ impl LlmClient {
         match run.result {
             Ok((decoded, attempt)) => {
                 attempts.push(attempt);
-                inner.counters.answered.fetch_add(1, Relaxed);
-                *inner.counters.usage.lock().unwrap_or_else(PoisonError::into_inner) += decoded.usage;
+                inner.counters.answered(decoded.usage);
                 Ok(self.answer(decoded, attempts))
             }
             Err(stop) => {
@@ -251,10 +196,7 @@ impl Inner {
                 Fault::new(Class::Deadline, "the caller's deadline passed in the queue of max_in_flight");
             return Err(failure(Failed(None, fault), queue.elapsed()));
         };
-        self.counters.attempts.fetch_add(1, Relaxed);
-        if attempt.number > 1 {
-            self.counters.retries.fetch_add(1, Relaxed);
-        }
+        self.counters.attempt(attempt.number);
         let start = Instant::now();
         let end = self.end(start, attempt, deadline);
         let result = match timeout_at(end.at, ready.exchange()).await {
@@ -296,12 +238,12 @@ impl Inner {
         let after =
             |limit: Duration| format!("no answer within {}", humantime::format_duration(retry::whole(limit)));
         let own = End {
-            at: start + self.request_timeout,
+            at: later(start, self.request_timeout),
             class: Class::Timeout,
             message: format!("{} (request_timeout in [llm])", after(self.request_timeout)),
         };
         let total = End {
-            at: start + attempt.left,
+            at: later(start, attempt.left),
             class: Class::Timeout,
             message: format!("{} of attempts and waits (retry.total in [llm])", after(self.policy.total)),
         };
@@ -331,6 +273,11 @@ impl Ready<'_> {
             Self::Script(script, request) => script.answer(request).await,
         }
     }
+}
+
+/// `start + wait`; a year on, where the sum cannot be held.
+fn later(start: Instant, wait: Duration) -> Instant {
+    start.checked_add(wait).unwrap_or_else(|| start + Duration::from_secs(365 * 86400))
 }
 
 fn failure(failed: Failed, queued: Duration) -> Failure<Failed> {

@@ -15,13 +15,13 @@ const LIMIT: Duration = Duration::from_millis(200);
 
 /// Base URLs of the model servers that answer on the loopback interface, asked all at once.
 pub async fn detect(http: &HttpClients) -> Vec<String> {
-    detect_on(http, &DETECT_PORTS).await
+    detect_on(http, &DETECT_PORTS, LIMIT).await
 }
 
-async fn detect_on(http: &HttpClients, ports: &[u16]) -> Vec<String> {
+async fn detect_on(http: &HttpClients, ports: &[u16], limit: Duration) -> Vec<String> {
     let found = join_all(ports.iter().map(|port| async move {
         let base = format!("http://127.0.0.1:{port}/v1");
-        tokio::time::timeout(LIMIT, lists_models(http, &base)).await.ok().filter(|lists| *lists).map(|_| base)
+        tokio::time::timeout(limit, lists_models(http, &base)).await.ok().filter(|lists| *lists).map(|_| base)
     }));
     found.await.into_iter().flatten().collect()
 }
@@ -60,10 +60,10 @@ mod tests {
             ports.push(listener.local_addr().unwrap().port());
             servers.spawn(async move { axum::serve(listener, router).await.unwrap() });
         }
-        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        ports.push(free.local_addr().unwrap().port());
-        drop(free);
+        // Nothing listens on port 1 of the loopback interface.
+        ports.push(1);
         let clients = HttpClients::new(&HttpConfig::default()).unwrap();
-        assert_eq!(detect_on(&clients, &ports).await, [format!("http://127.0.0.1:{}/v1", ports[0])]);
+        let found = detect_on(&clients, &ports, Duration::from_secs(60)).await;
+        assert_eq!(found, [format!("http://127.0.0.1:{}/v1", ports[0])]);
     }
 }

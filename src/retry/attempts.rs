@@ -116,11 +116,11 @@ where
             Decision::GiveUp(reason) => return stop(Stop::GaveUp(reason), failures),
             Decision::Wait(wait) => wait,
         };
-        let until = Instant::now() + wait;
-        if deadline.is_some_and(|deadline| until >= deadline) {
+        let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if remaining.is_some_and(|remaining| wait >= remaining) {
             return stop(Stop::GaveUp(GiveUp::Deadline { wait }), failures);
         }
-        tokio::time::sleep_until(until).await;
+        tokio::time::sleep(wait).await;
         waited += wait;
         last_wait = wait;
     }

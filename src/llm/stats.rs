@@ -1,0 +1,81 @@
+//! What a model client counts.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use crate::{limit::LimitStats, task::Usage};
+
+/// What a client counted so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LlmStats {
+    /// Requests made.
+    pub requests: u64,
+    /// Requests answered.
+    pub answered: u64,
+    /// Attempts on the wire.
+    pub attempts: u64,
+    /// Attempts beyond the first of each request.
+    pub retries: u64,
+    /// Attempts under way.
+    pub in_flight: usize,
+    /// Most attempts under way at once.
+    pub peak: usize,
+    /// Waiting for the in-flight limit.
+    pub waiting: usize,
+    /// Time spent waiting for it, all together.
+    pub queued: Duration,
+    /// Tokens, as the server counts them.
+    pub usage: Usage,
+    /// Connections opened to model servers of this kind (loopback, elsewhere) by the shared HTTP client.
+    pub connections_opened: u64,
+}
+
+/// The counters themselves.
+#[derive(Default)]
+pub(super) struct Counters {
+    requests: AtomicU64,
+    answered: AtomicU64,
+    attempts: AtomicU64,
+    retries: AtomicU64,
+    usage: Mutex<Usage>,
+}
+
+impl Counters {
+    pub(super) fn request(&self) {
+        self.requests.fetch_add(1, Relaxed);
+    }
+
+    /// Counts the attempt of this number, from 1, of some request.
+    pub(super) fn attempt(&self, number: u32) {
+        self.attempts.fetch_add(1, Relaxed);
+        if number > 1 {
+            self.retries.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(super) fn answered(&self, usage: Usage) {
+        self.answered.fetch_add(1, Relaxed);
+        *self.usage.lock().unwrap_or_else(PoisonError::into_inner) += usage;
+    }
+
+    pub(super) fn stats(&self, limit: &LimitStats, connections_opened: u64) -> LlmStats {
+        LlmStats {
+            requests: self.requests.load(Relaxed),
+            answered: self.answered.load(Relaxed),
+            attempts: self.attempts.load(Relaxed),
+            retries: self.retries.load(Relaxed),
+            in_flight: limit.in_flight,
+            peak: limit.peak,
+            waiting: limit.waiting,
+            queued: limit.queued,
+            usage: *self.usage.lock().unwrap_or_else(PoisonError::into_inner),
+            connections_opened,
+        }
+    }
+}
