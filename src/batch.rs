@@ -63,7 +63,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::task::Outcome;
+    use crate::task::Outcome::{self, Cancelled, Passed};
 
     fn tasks(count: usize) -> Vec<Task> {
         (0..count).map(|n| Task::question(n.to_string(), "?")).collect()
@@ -112,7 +112,6 @@ mod tests {
         };
         let reports = run_all(tasks(4), width(1), &cancel, runner, |_| {}).await;
         let status: Vec<Outcome> = reports.iter().map(|report| report.status).collect();
-        use Outcome::{Cancelled, Passed};
         assert_eq!(status, [Passed, Passed, Cancelled, Cancelled]);
     }
 

@@ -1,1 +1,235 @@
+//! Agents with scripted models and one small server.
 
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ToolMode::{Auto, None as Off, Required},
+    *,
+};
+use crate::{
+    config::{Config, Endpoint, ServerConfig, StdioConfig},
+    manager::Manager,
+    task::{Expect, Limits, Outcome, PlannedCall, Target},
+    tool::ServerName,
+};
+
+/// A tool server in a few lines of shell: `echo` gives its `text` back, `fail` fails, `sleep` never answers, `die`
+/// ends the server.
+const SERVER: &str = r#"
+answer() { printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$id" "$1"; }
+text() { answer '"result":{"content":[{"type":"text","text":"'"$1"'"}],"isError":'"$2"'}'; }
+while IFS= read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\("[^"]*"\|[0-9]*\).*/\1/p')
+  case "$line" in
+    *'"method":"initialize"'*) answer '"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"t","version":"1"}}' ;;
+    *'"method":"tools/list"'*) answer '"result":{"tools":[
+{"name":"echo","inputSchema":{"type":"object","properties":{"text":{"type":"string"}},"required":["text"],"additionalProperties":false}},
+{"name":"fail","inputSchema":{"type":"object"}},{"name":"sleep","inputSchema":{"type":"object"}},{"name":"die","inputSchema":{"type":"object"}}]}' | tr -d '\n'; echo ;;
+    *'"name":"echo"'*) text "$(printf '%s' "$line" | sed -n 's/.*"text":"\([^"]*\)".*/\1/p')" false ;;
+    *'"name":"fail"'*) text broken true ;;
+    *'"name":"sleep"'*) ;;
+    *'"name":"die"'*) exit 3 ;;
+    *'"id":'*) answer '"error":{"code":-32601,"message":"unknown method"}' ;;
+  esac
+done
+"#;
+
+async fn manager() -> Manager {
+    let mut child = StdioConfig::new("sh", vec!["-c".into(), SERVER.into()], std::env::temp_dir());
+    child.env = [("PATH".to_owned(), std::env::var("PATH").unwrap())].into();
+    let server = ServerConfig::new(ServerName::new("t").unwrap(), Endpoint::Stdio(child));
+    let manager = Manager::start(&Config::new([server])).await.unwrap();
+    assert_eq!(manager.catalog().entries().len(), 4, "{:?}", manager.report());
+    manager
+}
+
+/// Agents may run on any thread.
+fn is_send<T: Send>(future: T) -> T {
+    future
+}
+
+async fn run_with(script: &str, config: AgentConfig, task: &Task) -> RunReport {
+    let manager = manager().await;
+    let llm = LlmClient::script_text("test", script).unwrap();
+    let report = Agent::new(llm, manager.toolbox(), config).run(task, &CancellationToken::new()).await;
+    manager.shutdown().await;
+    report
+}
+
+async fn run(script: &str, task: &Task) -> RunReport {
+    run_with(script, AgentConfig::default(), task).await
+}
+
+fn contents(report: &RunReport, role: &str) -> Vec<String> {
+    let messages = report.transcript.iter().filter(|message| message["role"] == role);
+    messages.map(|message| message["content"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn message(report: &RunReport) -> (ErrorCode, String) {
+    let error = report.error.clone().unwrap();
+    (error.code, error.message)
+}
+
+fn planned(tool: &str, args: Value, expect: Expect) -> PlannedCall {
+    let Value::Object(args) = args else { panic!("arguments are an object") };
+    PlannedCall { expect, ..PlannedCall::new(tool, args) }
+}
+
+#[tokio::test]
+async fn calls_of_a_turn_come_back_in_order_and_the_answer_is_judged() {
+    let script = r#"
+        [[steps]]
+        when = { role = "user" }
+        calls = [{ tool = "t__echo", args = { text = "one" } }, { tool = "t__fail" }, { tool = "t__ehco" },
+                 { tool = "t__echo", args = { txt = 2 } }]
+        [[steps]]
+        say = "It was one."
+    "#;
+    let task = Task {
+        target: Some(Target::One("ONE".into())),
+        system: Some("rules".into()),
+        ..Task::question("a", "go")
+    };
+    let report = run(script, &task).await;
+    assert_eq!((report.status, report.score), (Outcome::Passed, Some(1.0)), "{:?}", report.error);
+    let results = contents(&report, "tool");
+    assert_eq!(results[..2], ["one", "broken"]);
+    assert!(results[2].contains("Did you mean `t__echo`?"), "{}", results[2]);
+    assert!(results[3].contains("did you mean `text` instead of `txt`?"), "{}", results[3]);
+    assert_eq!(contents(&report, "system"), ["rules"]);
+    assert_eq!((report.turns, report.llm_calls, report.tool_calls, report.tool_errors), (2, 2, 2, 1));
+    assert_eq!((report.tools["t.echo"].n, report.tools["t.fail"].errors), (1, 1));
+    assert_eq!(report.servers, ["t"]);
+    assert!(report.model_scripted && report.model.is_some());
+    let times = report.time_ms;
+    let sum = times.queue + times.model + times.tools + times.retry_wait + times.other;
+    assert!((sum - report.wall_ms).abs() < 0.1, "{times:?} {}", report.wall_ms);
+}
+
+#[tokio::test]
+async fn limits_end_the_task_and_are_named() {
+    let script = r#"
+        [[steps]]
+        calls = [{ tool = "t__echo", args = { text = "x" } }]
+    "#;
+    let cases = [
+        (Limits { turns: Some(2), ..Limits::default() }, "turns = 2", 1),
+        (Limits { tool_calls: Some(2), ..Limits::default() }, "tool_calls = 2", 2),
+    ];
+    for (limits, named, calls) in cases {
+        let report = run(script, &Task { limits, ..Task::question("a", "go") }).await;
+        let (code, text) = message(&report);
+        assert_eq!(
+            (report.status, code, report.tool_calls),
+            (Outcome::Errored, ErrorCode::BudgetExceeded, calls)
+        );
+        assert!(text.contains(named), "{text}");
+    }
+    let sleeping = "[[steps]]\ncalls = [{ tool = \"t__sleep\" }]";
+    let limits = Limits { seconds: Some(0.3), ..Limits::default() };
+    let report = run(sleeping, &Task { limits, ..Task::question("a", "go") }).await;
+    assert!(message(&report).1.contains("seconds = 0.3"), "{:?}", report.error);
+    assert!(report.time_ms.tools >= 200.0 && report.tool_errors == 1, "{:?}", report.time_ms);
+}
+
+#[tokio::test]
+async fn unusable_answers_are_errors_and_not_wrong_answers() {
+    let empty = run("[[steps]]\nsay = \" \"", &Task::question("a", "go")).await;
+    assert!(message(&empty).1.contains("empty"));
+    let unread = run("[[steps]]\nsay = \"<tool_call>{}\"", &Task::question("a", "go")).await;
+    assert!(message(&unread).1.contains("<tool_call>"));
+    let invalid = run("[[steps]]\ncalls = [{ tool = \"nope\" }]", &Task::question("a", "go")).await;
+    assert_eq!((invalid.turns, invalid.tool_calls), (3, 0));
+    assert!(message(&invalid).1.contains("3 turns in a row"));
+    for report in [empty, unread, invalid] {
+        assert_eq!((report.status, report.answer), (Outcome::Errored, None));
+    }
+}
+
+#[tokio::test]
+async fn a_lost_server_is_told_to_the_model() {
+    let script = r#"
+        [[steps]]
+        when = { role = "user" }
+        calls = [{ tool = "t__die" }]
+        [[steps]]
+        say = "sorry"
+    "#;
+    let report = run(script, &Task::question("a", "go")).await;
+    assert_eq!(report.status, Outcome::Unscored, "{:?}", report.error);
+    let result = &contents(&report, "tool")[0];
+    assert!(result.contains("the tool was lost") && result.contains("outcome unknown"), "{result}");
+    assert_eq!(report.tool_errors, 1);
+}
+
+#[tokio::test]
+async fn cancel_ends_a_running_call() {
+    let manager = manager().await;
+    let llm = LlmClient::script_text("test", "[[steps]]\ncalls = [{ tool = \"t__sleep\" }]").unwrap();
+    let agent = Agent::new(llm, manager.toolbox(), AgentConfig::default());
+    let cancel = CancellationToken::new();
+    let task = Task::question("a", "go");
+    let later = async {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        cancel.cancel();
+    };
+    let (report, ()) = tokio::join!(is_send(agent.run(&task, &cancel)), later);
+    assert_eq!((report.status, report.tool_calls), (Outcome::Cancelled, 1));
+    manager.shutdown().await;
+}
+
+#[tokio::test]
+async fn planned_calls_need_no_model() {
+    let manager = manager().await;
+    let agent = Agent::without_model(manager.toolbox(), AgentConfig::default());
+    let cancel = CancellationToken::new();
+    let equals = |text: &str| Expect { equals: Some(text.into()), ..Expect::default() };
+    let fails = Expect { is_error: true, ..Expect::default() };
+    let calls = vec![
+        planned("t.echo", json!({"text": "one"}), equals("one")),
+        planned("t.fail", json!({}), fails.clone()),
+        planned("t.echo", json!({"text": 1}), fails),
+    ];
+    let report = agent.run(&Task::calls("a", calls), &cancel).await;
+    assert_eq!((report.status, report.model.as_deref()), (Outcome::Passed, None), "{:?}", report.error);
+    assert_eq!((report.tool_calls, report.servers.len(), report.transcript.len()), (3, 1, 6));
+
+    let calls = vec![
+        planned("t.echo", json!({"text": "one"}), equals("one")),
+        planned("t.echo", json!({"text": "two"}), equals("three")),
+    ];
+    let report = agent.run(&Task::calls("a", calls), &cancel).await;
+    assert_eq!((report.status, report.answer.as_deref()), (Outcome::Failed, Some("one\ntwo")));
+    assert!(message(&report).1.starts_with("call 2 of 2 (`t.echo`): expected `three`"));
+
+    let report =
+        agent.run(&Task::calls("a", vec![planned("t.ehco", json!({}), Expect::default())]), &cancel).await;
+    assert_eq!((report.status, message(&report).0), (Outcome::Errored, ErrorCode::ToolNotFound));
+    let report = agent.run(&Task::question("a", "go"), &cancel).await;
+    assert_eq!((report.status, message(&report).0), (Outcome::Errored, ErrorCode::ConfigInvalid));
+    manager.shutdown().await;
+}
+
+#[tokio::test]
+async fn required_calls_are_off_in_the_last_turn() {
+    let manager = manager().await;
+    let agent = |tool_choice| {
+        Agent::without_model(manager.toolbox(), AgentConfig { tool_choice, ..AgentConfig::default() })
+    };
+    let offer = Offer::new(&manager.catalog(), None).unwrap();
+    let modes = |choice| [1, 2, 3].map(|turn| agent(choice).mode(turn, 3, &offer));
+    assert_eq!(modes(ToolChoice::Auto), [Auto, Auto, Auto]);
+    assert_eq!(modes(ToolChoice::RequiredFirst), [Required, Auto, Auto]);
+    assert_eq!(modes(ToolChoice::Required), [Required, Required, Off]);
+    assert_eq!(offer.specs().iter().map(|spec| spec.strict).collect::<Vec<_>>(), [true, false, false, false]);
+    assert!(Offer::new(&manager.catalog(), Some(&["x.*".into()])).is_err());
+
+    let call = |arguments: &str| crate::llm::ToolCall::new("1", "t__echo", arguments);
+    let problem = |arguments: &str, finish| offer.check(&call(arguments), finish).err().unwrap_or_default();
+    assert_eq!(problem(r#"{"text": "x"}"#, Finish::ToolCalls), "");
+    assert!(problem(r#"{"text": "x"}"#, Finish::Length).contains("cut at the limit"));
+    assert!(problem(r#"{"text": "#, Finish::ToolCalls).contains("not JSON"));
+    assert!(problem("[1]", Finish::ToolCalls).contains("must be a JSON object"));
+    manager.shutdown().await;
+}
