@@ -74,7 +74,7 @@ mod tests {
     }
 
     fn done(task: &Task) -> RunReport {
-        RunReport { status: Outcome::Passed, ..RunReport::begin(task) }
+        RunReport { status: Passed, ..RunReport::begin(task) }
     }
 
     #[tokio::test(start_paused = true)]
@@ -124,6 +124,6 @@ mod tests {
         let reports = run_all(tasks(2), width(2), &CancellationToken::new(), runner, |_| {}).await;
         assert_eq!(reports[0].status, Outcome::Errored);
         assert!(reports[0].error.as_ref().unwrap().message.contains("on purpose"));
-        assert_eq!(reports[1].status, Outcome::Passed);
+        assert_eq!(reports[1].status, Passed);
     }
 }
