@@ -13,7 +13,7 @@ use crate::{
     error::{Error, ErrorCode},
     llm::{ChatAnswer, ChatRequest, Finish, LlmClient, Message, ToolMode},
     manager::Toolbox,
-    task::{Input, RunReport, Task, TaskError},
+    task::{Input, RunReport, Task},
 };
 
 mod bounds;
@@ -71,17 +71,17 @@ impl Agent {
     async fn converse(&self, task: &Task, bounds: &Bounds<'_>, ledger: &mut Ledger) -> End {
         let Some(llm) = &self.llm else {
             let error = Error::NoModel { found: Vec::new(), asked: Vec::new() };
-            return End::Errored(TaskError::from(&error));
+            return End::of(&error);
         };
         ledger.model(llm);
         let offer = match Offer::new(&self.toolbox.catalog(), task.tools.as_deref()) {
             Ok(offer) => offer,
-            Err(error) => return End::Errored(TaskError::from(&error)),
+            Err(error) => return End::of(&error),
         };
         ledger.servers(offer.servers());
         let messages = match self.opening(task) {
             Ok(messages) => messages,
-            Err(problem) => return End::Errored(TaskError::new(ErrorCode::ConfigInvalid, problem)),
+            Err(problem) => return End::errored(ErrorCode::ConfigInvalid, problem),
         };
         let mut request = ChatRequest::new(messages).with_tools(offer.specs(), ToolMode::Auto);
         let end = self.turns(llm, &offer, &mut request, bounds, ledger).await;
@@ -127,12 +127,10 @@ impl Agent {
             invalid_turns = if valid == 0 { invalid_turns + 1 } else { 0 };
             if invalid_turns == MAX_INVALID_TURNS {
                 let last = last_problem.unwrap_or_default();
-                return Err(End::Errored(TaskError::new(
-                    ErrorCode::LlmFailed,
-                    format!(
-                        "the model made no usable tool call in {invalid_turns} turns in a row; last: {last}"
-                    ),
-                )));
+                let message = format!(
+                    "the model made no usable tool call in {invalid_turns} turns in a row; last: {last}"
+                );
+                return Err(End::errored(ErrorCode::LlmFailed, message));
             }
         }
     }
@@ -180,7 +178,7 @@ fn final_answer(answer: ChatAnswer, offer: &Offer) -> Result<End, End> {
             "the model called a tool, but its server passed the call on as text (`{mark}`): it needs the tool-call \
              parser of this model"
         );
-        return Err(End::Errored(TaskError::new(ErrorCode::LlmFailed, message)));
+        return Err(End::errored(ErrorCode::LlmFailed, message));
     }
     if answer.content.trim().is_empty() {
         let why = match answer.finish {
@@ -188,7 +186,7 @@ fn final_answer(answer: ChatAnswer, offer: &Offer) -> Result<End, End> {
             Finish::ContentFilter => "the model's server held the answer back",
             _ => "the model's answer is empty",
         };
-        return Err(End::Errored(TaskError::new(ErrorCode::LlmFailed, why)));
+        return Err(End::errored(ErrorCode::LlmFailed, why));
     }
     Ok(End::Answered(answer.content))
 }

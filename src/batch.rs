@@ -63,7 +63,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::task::Outcome;
+    use crate::task::Outcome::{self, Cancelled, Passed};
 
     fn tasks(count: usize) -> Vec<Task> {
         (0..count).map(|n| Task::question(n.to_string(), "?")).collect()
@@ -74,7 +74,7 @@ mod tests {
     }
 
     fn done(task: &Task) -> RunReport {
-        RunReport { status: Outcome::Passed, ..RunReport::begin(task) }
+        RunReport { status: Passed, ..RunReport::begin(task) }
     }
 
     #[tokio::test(start_paused = true)]
@@ -112,7 +112,6 @@ mod tests {
         };
         let reports = run_all(tasks(4), width(1), &cancel, runner, |_| {}).await;
         let status: Vec<Outcome> = reports.iter().map(|report| report.status).collect();
-        use Outcome::{Cancelled, Passed};
         assert_eq!(status, [Passed, Passed, Cancelled, Cancelled]);
     }
 
@@ -125,6 +124,6 @@ mod tests {
         let reports = run_all(tasks(2), width(2), &CancellationToken::new(), runner, |_| {}).await;
         assert_eq!(reports[0].status, Outcome::Errored);
         assert!(reports[0].error.as_ref().unwrap().message.contains("on purpose"));
-        assert_eq!(reports[1].status, Outcome::Passed);
+        assert_eq!(reports[1].status, Passed);
     }
 }

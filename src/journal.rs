@@ -127,10 +127,12 @@ fn safe_name(id: &str) -> String {
         "" => "%".into(),
         "." | ".." => name.replace('.', "%2E"),
         _ if name.len() > MAX_NAME => {
-            let digest = Sha256::digest(id.as_bytes());
-            let hash: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
             // `%%` never comes out of the encoding above.
-            format!("{}%%{hash}", &name[..MAX_NAME])
+            let mut short = format!("{}%%", &name[..MAX_NAME]);
+            for byte in &Sha256::digest(id.as_bytes())[..8] {
+                write!(short, "{byte:02x}").unwrap_or_default();
+            }
+            short
         }
         _ => name,
     }

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::AgentConfig,
-    error::ErrorCode,
+    error::{Error, ErrorCode},
     task::{Limits, TaskError, Usage},
 };
 
@@ -19,11 +19,21 @@ pub(super) enum End {
     /// All planned calls were as expected; their texts.
     Passed(String),
     /// A planned call was not as expected; the texts up to it.
-    Failed(String, TaskError),
+    Failed(String, Box<TaskError>),
     /// Without an answer.
-    Errored(TaskError),
+    Errored(Box<TaskError>),
     /// From outside.
     Cancelled,
+}
+
+impl End {
+    pub(super) fn errored(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self::Errored(Box::new(TaskError::new(code, message)))
+    }
+
+    pub(super) fn of(error: &Error) -> Self {
+        Self::Errored(Box::new(TaskError::from(error)))
+    }
 }
 
 /// The limits of one task.
@@ -69,12 +79,12 @@ impl<'a> Bounds<'a> {
     }
 
     pub(super) fn out_of_time(&self) -> End {
-        reached(format!("seconds = {}", self.time.as_secs_f64()))
+        reached(&format!("seconds = {}", self.time.as_secs_f64()))
     }
 
     /// Whether a turn after `done` turns is allowed.
     pub(super) fn turn(&self, done: u32) -> Result<(), End> {
-        if done < self.turns { Ok(()) } else { Err(reached(format!("turns = {}", self.turns))) }
+        if done < self.turns { Ok(()) } else { Err(reached(&format!("turns = {}", self.turns))) }
     }
 
     /// Whether `more` calls after `done` calls are allowed.
@@ -83,20 +93,20 @@ impl<'a> Bounds<'a> {
         if all <= u64::from(self.tool_calls) {
             Ok(())
         } else {
-            Err(reached(format!("tool_calls = {}", self.tool_calls)))
+            Err(reached(&format!("tool_calls = {}", self.tool_calls)))
         }
     }
 
     /// Whether to go on after `used` tokens.
     pub(super) fn tokens(&self, used: Usage) -> Result<(), End> {
         match self.tokens {
-            Some(limit) if used.input + used.output >= limit => Err(reached(format!("tokens = {limit}"))),
+            Some(limit) if used.input + used.output >= limit => Err(reached(&format!("tokens = {limit}"))),
             _ => Ok(()),
         }
     }
 }
 
-fn reached(limit: String) -> End {
+fn reached(limit: &str) -> End {
     let message = format!("the task reached its limit ({limit}) before it had an answer");
-    End::Errored(TaskError::new(ErrorCode::BudgetExceeded, message))
+    End::errored(ErrorCode::BudgetExceeded, message)
 }

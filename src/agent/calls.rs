@@ -57,7 +57,8 @@ impl Agent {
         bounds: &Bounds<'_>,
     ) -> (Result<Result<ToolResult>, End>, Duration) {
         let began = Instant::now();
-        let call = self.toolbox.call_unchecked(&ready.entry, &ready.arguments, None);
+        // Boxed: sessions make large futures, and a turn may hold many.
+        let call = Box::pin(self.toolbox.call_unchecked(&ready.entry, &ready.arguments, None));
         let outcome = bounds.guard(call).await;
         (outcome, began.elapsed())
     }

@@ -86,7 +86,7 @@ impl Ledger {
                 if error.class == LlmErrorClass::Deadline {
                     return Err(bounds.out_of_time());
                 }
-                Err(End::Errored(TaskError::from(&Error::from(error))))
+                Err(End::of(&Error::from(error)))
             }
             Err(end) => {
                 // Given up under way: what it had done until then is not known in parts.
@@ -108,13 +108,13 @@ impl Ledger {
     }
 
     /// Books one tool call.
-    pub(super) fn called(&mut self, tool: &str, took: Duration, error: bool) {
+    pub(super) fn called(&mut self, tool: &str, time: Duration, error: bool) {
         self.report.tool_calls += 1;
         self.report.tool_errors += u32::from(error);
         let stats = self.report.tools.entry(tool.to_owned()).or_default();
         stats.n += 1;
         stats.errors += u32::from(error);
-        stats.ms = round(stats.ms + millis(took));
+        stats.ms = round(stats.ms + millis(time));
     }
 
     /// Books the time in which calls ran, however many there were.
@@ -153,11 +153,11 @@ impl Ledger {
                 report.score = Some(0.0);
                 report.status = Outcome::Failed;
                 report.answer = Some(texts);
-                report.error = Some(error);
+                report.error = Some(*error);
             }
             End::Errored(error) => {
                 report.status = Outcome::Errored;
-                report.error = Some(error);
+                report.error = Some(*error);
             }
             End::Cancelled => {
                 report.status = Outcome::Cancelled;

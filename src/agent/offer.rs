@@ -104,12 +104,12 @@ impl Offer {
         let meant = meant.map(|entry| entry.visible_name.clone()).or_else(|| nearest(name, visible()));
         let mut text = format!("error: there is no tool `{name}`; nothing was run.");
         if let Some(meant) = meant {
-            text += &format!(" Did you mean `{meant}`?");
+            text.extend([" Did you mean `", meant.as_str(), "`?"]);
         }
         let names: Vec<&str> = visible().take(NAMES_SHOWN).collect();
         if !names.is_empty() {
             let more = if self.entries.len() > names.len() { ", ..." } else { "" };
-            text += &format!(" Tools: {}{more}", names.join(", "));
+            text.extend([" Tools: ", names.join(", ").as_str(), more]);
         }
         Err(text)
     }
@@ -118,7 +118,7 @@ impl Offer {
 fn misfit(entry: &CatalogEntry, arguments: &Map<String, Value>, error: &Error) -> String {
     let mut text = format!("error: {error}; nothing was run");
     for problem in error.causes() {
-        text += &format!("\n- {problem}");
+        text.extend(["\n- ", problem.as_str()]);
     }
     let Some(properties) = entry.tool.input_schema.get("properties").and_then(Value::as_object) else {
         return text;
@@ -126,7 +126,7 @@ fn misfit(entry: &CatalogEntry, arguments: &Map<String, Value>, error: &Error) -
     for unknown in arguments.keys().filter(|name| !properties.contains_key(*name)) {
         let free = properties.keys().filter(|name| !arguments.contains_key(*name)).map(String::as_str);
         if let Some(meant) = nearest(unknown, free) {
-            text += &format!("\n- did you mean `{meant}` instead of `{unknown}`?");
+            text.extend(["\n- did you mean `", meant.as_str(), "` instead of `", unknown.as_str(), "`?"]);
         }
     }
     text

@@ -39,7 +39,7 @@ impl Agent {
                     if let Some(problem) = problem {
                         let mut error = TaskError::new(ErrorCode::ToolError, format!("{place}: {problem}"));
                         error.tool = Some(call.tool.clone());
-                        end = Some(End::Failed(texts.join("\n"), error));
+                        end = Some(End::Failed(texts.join("\n"), Box::new(error)));
                         break;
                     }
                 }
@@ -68,11 +68,11 @@ impl Agent {
     ) -> Result<ToolResult, End> {
         bounds.tool_calls(ledger.tool_calls(), 1)?;
         let catalog = self.toolbox.catalog();
-        let errored = |error: &Error| End::Errored(TaskError::from(error));
-        let entry = catalog.find_path(&call.tool).map_err(|error| errored(&error))?;
+        let entry = catalog.find_path(&call.tool).map_err(|error| End::of(&error))?;
         ledger.server(entry.server.as_str());
         let began = Instant::now();
-        let outcome = bounds.guard(self.toolbox.call_entry(entry, &call.args, None)).await;
+        // Boxed: sessions make large futures.
+        let outcome = bounds.guard(Box::pin(self.toolbox.call_entry(entry, &call.args, None))).await;
         let took = began.elapsed();
         ledger.tool_phase(took);
         let error = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
@@ -87,7 +87,7 @@ impl Agent {
                 let block = serde_json::json!({"type": "text", "text": words.join("\n")});
                 Ok(ToolResult::new(vec![block], None, true))
             }
-            Err(error) => Err(errored(&error)),
+            Err(error) => Err(End::of(&error)),
         }
     }
 }

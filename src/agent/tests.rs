@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::*;
+use super::{
+    ToolMode::{Auto, None as Off, Required},
+    *,
+};
 use crate::{
     config::{Config, Endpoint, ServerConfig, StdioConfig},
     manager::Manager,
@@ -17,7 +20,7 @@ const SERVER: &str = r#"
 answer() { printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$id" "$1"; }
 text() { answer '"result":{"content":[{"type":"text","text":"'"$1"'"}],"isError":'"$2"'}'; }
 while IFS= read -r line; do
-  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\("[^"]*"\|[0-9]*\).*/\1/p')
   case "$line" in
     *'"method":"initialize"'*) answer '"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"t","version":"1"}}' ;;
     *'"method":"tools/list"'*) answer '"result":{"tools":[
@@ -39,6 +42,11 @@ async fn manager() -> Manager {
     let manager = Manager::start(&Config::new([server])).await.unwrap();
     assert_eq!(manager.catalog().entries().len(), 4, "{:?}", manager.report());
     manager
+}
+
+/// Agents may run on any thread.
+fn is_send<T: Send>(future: T) -> T {
+    future
 }
 
 async fn run_with(script: &str, config: AgentConfig, task: &Task) -> RunReport {
@@ -166,7 +174,7 @@ async fn cancel_ends_a_running_call() {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         cancel.cancel();
     };
-    let (report, ()) = tokio::join!(agent.run(&task, &cancel), later);
+    let (report, ()) = tokio::join!(is_send(agent.run(&task, &cancel)), later);
     assert_eq!((report.status, report.tool_calls), (Outcome::Cancelled, 1));
     manager.shutdown().await;
 }
@@ -211,7 +219,6 @@ async fn required_calls_are_off_in_the_last_turn() {
     };
     let offer = Offer::new(&manager.catalog(), None).unwrap();
     let modes = |choice| [1, 2, 3].map(|turn| agent(choice).mode(turn, 3, &offer));
-    use ToolMode::{Auto, None as Off, Required};
     assert_eq!(modes(ToolChoice::Auto), [Auto, Auto, Auto]);
     assert_eq!(modes(ToolChoice::RequiredFirst), [Required, Auto, Auto]);
     assert_eq!(modes(ToolChoice::Required), [Required, Required, Off]);
