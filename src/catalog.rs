@@ -175,7 +175,8 @@ fn visible(server: &ServerName, tool: &str, taken: impl Fn(&str) -> bool) -> Str
         return plain;
     }
     let digest = Sha256::digest(format!("{server}\0{tool}").as_bytes());
-    let hash: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let [a, b, c, d, ..] = digest[..] else { unreachable!("a SHA-256 digest has 32 bytes") };
+    let hash = format!("{:08x}", u32::from_be_bytes([a, b, c, d]));
     let cut = plain.len().min(MAX_VISIBLE - hash.len() - 1);
     format!("{}_{hash}", &plain[..cut])
 }

@@ -17,7 +17,7 @@ use crate::{
     config::Config,
     error::{Error, Result},
     http::HttpClients,
-    process::{ProcessUsage, StopOutcome, marked_processes, of_groups},
+    process::{ProcessUsage, StopOutcome, describe, marked_processes, of_groups},
     session::{Session, Surroundings},
     start::{AllStarted, Observer, ServerEvent, StartReport, start_all},
     tool::{ServerName, ToolResult},
@@ -131,13 +131,19 @@ async fn close(session: &Session) -> ServerStop {
     let began = Instant::now();
     let server = session.name().clone();
     let stopped = tokio::time::timeout(session.close_limit(), session.close()).await;
-    let (pid, outcome, helpers) = match stopped {
-        Ok(Some(stopped)) => (Some(stopped.pid), stopped.outcome, stopped.helpers),
-        Ok(None) => (None, StopOutcome::Exited, false),
+    let Ok(stopped) = stopped else {
         // The future was dropped, and with it the process was killed.
-        Err(_) => (None, StopOutcome::Killed, false),
+        let (outcome, took) = (StopOutcome::Killed, began.elapsed());
+        return ServerStop { server, pid: None, outcome, status: None, helpers: false, took };
     };
-    ServerStop { server, pid, outcome, helpers, took: began.elapsed() }
+    ServerStop {
+        server,
+        pid: stopped.as_ref().map(|stopped| stopped.pid),
+        outcome: stopped.as_ref().map_or(StopOutcome::Exited, |stopped| stopped.outcome),
+        status: stopped.as_ref().and_then(|stopped| stopped.status).map(describe),
+        helpers: stopped.as_ref().is_some_and(|stopped| stopped.helpers),
+        took: began.elapsed(),
+    }
 }
 
 async fn survivors(marker: &str) -> Vec<u32> {
@@ -252,6 +258,8 @@ pub struct ServerStop {
     pub pid: Option<u32>,
     /// How it ended.
     pub outcome: StopOutcome,
+    /// Its exit status in words.
+    pub status: Option<String>,
     /// Whether it left processes behind that had to be ended.
     pub helpers: bool,
     /// How long that took.

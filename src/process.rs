@@ -90,7 +90,6 @@ pub(crate) struct Stopped {
     pub(crate) status: Option<ExitStatus>,
     /// Whether processes of its group had to be ended after the leader was gone.
     pub(crate) helpers: bool,
-    pub(crate) took: Duration,
 }
 
 impl Process {
@@ -170,7 +169,6 @@ impl Process {
 
     /// The stop ladder: close stdin, wait, TERM the group, wait, KILL, reap; helpers of the group too.
     pub(crate) async fn stop(mut self, grace: StopGrace) -> Stopped {
-        let began = Instant::now();
         self.stdin.close();
         let mut outcome = StopOutcome::Exited;
         if !self.exit.within(grace.eof).await {
@@ -188,7 +186,7 @@ impl Process {
         let status = self.child.wait().await.ok();
         self.reaped = true;
         let helpers = self.end_helpers(grace.term).await;
-        Stopped { pid: self.pid(), outcome, status, helpers, took: began.elapsed() }
+        Stopped { pid: self.pid(), outcome, status, helpers }
     }
 
     /// Waits for the rest of the group and kills what stays; says whether there was anybody.

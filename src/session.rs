@@ -170,7 +170,7 @@ impl Session {
                 State::Closed => return Err(Error::Cancelled),
                 State::Ready(live) if live.generation != dead => return Ok(()),
                 State::Down(down) if down.next_try > Instant::now() => {
-                    return Err(self.still_down(down).into());
+                    return Err(Self::still_down(down).into());
                 }
                 State::Ready(_) | State::Down(_) => {}
             }
@@ -224,9 +224,10 @@ impl Session {
                 let pid = process.pid();
                 cause.what = format!("(pid {pid}) {}", status.map_or_else(|| "ended".to_owned(), describe));
             } else {
-                cause.what = "stopped talking but went on running".to_owned();
+                cause.what = String::from("stopped talking but went on running");
             }
-            cause.stderr_tail = process.stderr().lines();
+            let last_words = process.stderr().lines();
+            cause.stderr_tail.extend(last_words);
             process.stop(self.config.stop).await;
         }
         if let Some(line) = junk.and_then(|junk| junk.lines().into_iter().next()) {
@@ -276,7 +277,7 @@ impl Session {
         cause.into()
     }
 
-    fn still_down(&self, down: &Down) -> ServerError {
+    fn still_down(down: &Down) -> ServerError {
         let mut error = (*down.cause).clone();
         let wait = down.next_try.saturating_duration_since(Instant::now());
         error.causes.push(format!("the next restart is due in {}", seconds(wait)));

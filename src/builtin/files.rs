@@ -143,7 +143,7 @@ impl Files {
             }
             matches.len() < MAX_MATCHES
         };
-        let is_file = self.root.metadata(path).map_err(|error| self.refusal(path, &error))?.is_file();
+        let is_file = self.root.metadata(path).map_err(|error| Self::refusal(path, &error))?.is_file();
         let complete = if is_file { visit(path, Some(0)) } else { self.walk(path, MAX_DEPTH, &mut visit)? };
         if matches.is_empty() {
             return Ok(Output::Text(format!("no line matches `{}`", given.pattern)));
@@ -163,7 +163,7 @@ impl Files {
         depth: usize,
         visit: &mut dyn FnMut(&str, Option<u64>) -> bool,
     ) -> Result<bool, String> {
-        let entries = self.root.read_dir(path).map_err(|error| self.refusal(path, &error))?;
+        let entries = self.root.read_dir(path).map_err(|error| Self::refusal(path, &error))?;
         let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
         names.sort();
         for name in names {
@@ -187,13 +187,13 @@ impl Files {
 
     /// The text of a file, and whether it is all of it.
     fn text(&self, path: &str) -> Result<(String, bool), String> {
-        let file = self.root.open(path).map_err(|error| self.refusal(path, &error))?;
-        let kind = file.metadata().map_err(|error| self.refusal(path, &error))?;
+        let file = self.root.open(path).map_err(|error| Self::refusal(path, &error))?;
+        let kind = file.metadata().map_err(|error| Self::refusal(path, &error))?;
         if !kind.is_file() {
             return Err(format!("`{path}` is not a file"));
         }
         let mut bytes = Vec::new();
-        file.take(MAX_READ + 1).read_to_end(&mut bytes).map_err(|error| self.refusal(path, &error))?;
+        file.take(MAX_READ + 1).read_to_end(&mut bytes).map_err(|error| Self::refusal(path, &error))?;
         let complete = bytes.len() as u64 <= MAX_READ;
         bytes.truncate(usize::try_from(MAX_READ).unwrap_or(usize::MAX));
         if bytes.contains(&0) {
@@ -202,7 +202,7 @@ impl Files {
         Ok((String::from_utf8_lossy(&bytes).into_owned(), complete))
     }
 
-    fn refusal(&self, path: &str, error: &std::io::Error) -> String {
+    fn refusal(path: &str, error: &std::io::Error) -> String {
         match error.kind() {
             std::io::ErrorKind::NotFound => format!("there is no `{path}`"),
             std::io::ErrorKind::PermissionDenied => {

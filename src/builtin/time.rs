@@ -52,19 +52,19 @@ pub(super) fn tools() -> Vec<Tool> {
 
 pub(super) fn run(name: &str, given: Map<String, Value>) -> Option<Outcome> {
     match name {
-        "now" => Some(arguments(given).and_then(now)),
-        "convert" => Some(arguments(given).and_then(convert)),
-        "difference" => Some(arguments(given).and_then(difference)),
+        "now" => Some(arguments(given).and_then(|given| now(&given))),
+        "convert" => Some(arguments(given).and_then(|given| convert(&given))),
+        "difference" => Some(arguments(given).and_then(|given| difference(&given))),
         _ => None,
     }
 }
 
-fn now(given: Now) -> Outcome {
+fn now(given: &Now) -> Outcome {
     let zone = zone(given.time_zone.as_deref().unwrap_or("UTC"))?;
     Ok(Output::Data(describe(&Timestamp::now().to_zoned(zone))))
 }
 
-fn convert(given: Convert) -> Outcome {
+fn convert(given: &Convert) -> Outcome {
     let (from, to) = (zone(&given.from_zone)?, zone(&given.to_zone)?);
     let civil = date_time(&given.time, &from)?;
     let ambiguous = from.to_ambiguous_zoned(civil);
@@ -86,7 +86,7 @@ fn convert(given: Convert) -> Outcome {
     Ok(Output::Data(answer))
 }
 
-fn difference(given: Difference) -> Outcome {
+fn difference(given: &Difference) -> Outcome {
     let (from, to) = (zone(&given.from_zone)?, zone(&given.to_zone)?);
     let at = match &given.at {
         None => Timestamp::now(),

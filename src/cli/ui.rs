@@ -98,7 +98,7 @@ impl Ui {
             Ok(ready) => {
                 let pid = ready.pid.map_or_else(String::new, |pid| format!("pid {pid}"));
                 let text = format!(
-                    "{:<16} {:>3} tools {:>8}   {pid:<12} {}",
+                    "{:<20} {:>3} tools {:>8}   {pid:<12} {}",
                     row.name,
                     ready.tools,
                     seconds(row.took),
@@ -107,7 +107,7 @@ impl Ui {
                 self.status("Ready", text.trim_end());
             }
             Err(error) if !self.json => {
-                self.bad("Failed", format!("{:<16} {error}", row.name));
+                self.bad("Failed", format!("{error}"));
                 self.details(error);
             }
             Err(_) => {}
@@ -123,7 +123,9 @@ impl Ui {
         };
         let helpers = if row.helpers { ", with helpers that it had left behind" } else { "" };
         let pid = row.pid.map_or_else(String::new, |pid| format!("   pid {pid}"));
-        self.status("Stopped", format!("{:<16} {how}{helpers} after {}{pid}", row.server, seconds(row.took)));
+        let status = row.status.as_ref().map_or_else(String::new, |status| format!("   {status}"));
+        let text = format!("{:<20} {how}{helpers} after {}{pid}{status}", row.server, seconds(row.took));
+        self.status("Stopped", text);
     }
 
     /// The end of a teardown that was verified.

@@ -20,7 +20,7 @@ pub(super) fn resolve(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
     if command.components().count() > 1 {
         return match runnable(command) {
             true => Ok(command.clone()),
-            false => Err(missing(command, "there is no such program".to_owned())),
+            false => Err(missing(command, "there is no such program")),
         };
     }
     let path = spec.env.get("PATH").map_or("", String::as_str);
@@ -28,8 +28,8 @@ pub(super) fn resolve(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
         .map(|folder| folder.join(command))
         .find(|candidate| runnable(candidate))
         .ok_or_else(|| match path {
-            "" => missing(command, "its environment has no PATH".to_owned()),
-            path => missing(command, format!("it is in none of the folders of PATH ({path})")),
+            "" => missing(command, "its environment has no PATH"),
+            path => missing(command, &format!("it is in none of the folders of PATH ({path})")),
         })
 }
 
@@ -37,7 +37,7 @@ fn runnable(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-fn missing(command: &Path, why: String) -> SpawnError {
+fn missing(command: &Path, why: &str) -> SpawnError {
     let name = command.display();
     let help = match command.to_str() {
         Some("npx" | "node" | "npm") => "install Node.js, or give the full path".to_owned(),

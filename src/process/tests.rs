@@ -125,7 +125,7 @@ async fn lines_are_bounded_and_a_torn_read_goes_on() {
     let mut reader = LineReader::new(client);
     let writer = LineWriter::new(server);
     let long = {
-        let mut long = vec![b'a'; lines::MAX_LINE + 10];
+        let mut long = vec![b'a'; MAX_LINE + 10];
         long.push(b'\n');
         long
     };
@@ -139,7 +139,7 @@ async fn lines_are_bounded_and_a_torn_read_goes_on() {
         loop {
             match tokio::time::timeout(Duration::from_millis(1), reader.next()).await {
                 Ok(Some(Line::TooLong { head, tail, total })) => {
-                    assert_eq!((head.len(), tail.len(), total), (4096, 4096, lines::MAX_LINE + 10));
+                    assert_eq!((head.len(), tail.len(), total), (4096, 4096, MAX_LINE + 10));
                     break;
                 }
                 Ok(other) => panic!("{other:?}"),
