@@ -182,10 +182,11 @@ impl Process {
         }
         // The leader is a zombie now: its id, and so the group's, is still ours. Helpers that outlived it are
         // asked to end before it is reaped.
+        let left_behind = self.helpers_live();
         self.signal(Signal::TERM);
         let status = self.child.wait().await.ok();
         self.reaped = true;
-        let helpers = self.end_helpers(grace.term).await;
+        let helpers = self.end_helpers(grace.term).await || left_behind;
         Stopped { pid: self.pid(), outcome, status, helpers }
     }
 
@@ -210,6 +211,12 @@ impl Process {
             tokio::time::sleep(GROUP_POLL).await;
         }
         true
+    }
+
+    /// Whether the group has others than its dead leader, before they are asked to end: they may be gone by
+    /// the next look. Known only where zombies can be told apart.
+    fn helpers_live(&self) -> bool {
+        cfg!(target_os = "linux") && survivors::group_has_living(self.group)
     }
 
     fn group_lives(&self) -> bool {

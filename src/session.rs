@@ -155,11 +155,11 @@ impl Session {
 
     /// Makes sure that generation `dead` is replaced. Many callers, one restart.
     async fn restart(&self, dead: u64) -> Result<()> {
-        let work = async {
+        // Boxed: a restart is rare and its future large, and every call would carry it along.
+        let work = Box::pin(async {
             let mut restarts = self.reconnect.lock().await;
-            // Boxed: a restart is rare and its future large, a call is neither.
-            Box::pin(self.restart_alone(dead, &mut restarts)).await
-        };
+            self.restart_alone(dead, &mut restarts).await
+        });
         self.closed.run_until_cancelled(work).await.unwrap_or(Err(Error::Cancelled))
     }
 

@@ -8,7 +8,7 @@ use toolcrib::{Config, Phases, ServerName, StartReport};
 
 use super::{
     context::Context,
-    ui::{millis, seconds},
+    ui::{Ui, millis, seconds},
 };
 
 #[derive(Subcommand)]
@@ -63,7 +63,7 @@ impl Init {
         modes.push(self.measure(context, "parallel", &config).await?);
         let bound = bound(&modes);
         if context.ui.json {
-            context.ui.data(self.document(&config, &modes, &bound).to_string());
+            Ui::data(self.document(&config, &modes, &bound).to_string());
         } else {
             self.print(context, &config, &modes, &bound);
         }
@@ -107,20 +107,20 @@ impl Init {
         let ui = context.ui;
         let jobs =
             config.start_jobs.map_or_else(|| "no limit".to_owned(), |jobs| format!("{jobs} at a time"));
-        ui.data(format!(
+        Ui::data(format!(
             "{} servers, {} runs each, {jobs}, {} cores",
             config.servers.len(),
             self.runs,
             cores()
         ));
-        ui.data("mode        ready    min      median   max      first    cpu      rss");
+        Ui::data("mode        ready    min      median   max      first    cpu      rss");
         let base = modes.iter().find(|mode| mode.name == "sequential").map(|mode| median(&mode.walls()));
         for mode in modes {
             let walls = mode.walls();
             let gain = base.filter(|_| mode.name != "sequential").map_or_else(String::new, |base| {
                 format!("  {:.1}x", base.as_secs_f64() / median(&walls).as_secs_f64())
             });
-            ui.data(format!(
+            Ui::data(format!(
                 "{:<11} {:<8} {:<8} {:<8} {:<8} {:<8} {:<8} {}M{gain}",
                 mode.name,
                 format!("{}/{}", mode.ready(), config.servers.len()),
@@ -132,15 +132,15 @@ impl Init {
                 mode.rss() >> 20,
             ));
         }
-        ui.data(format!("lower bound {} ({})", seconds(bound.time), bound.name));
+        Ui::data(format!("lower bound {} ({})", seconds(bound.time), bound.name));
         let Some(mode) = modes.last() else { return };
-        ui.data("server            median   queue    spawn    first byte  handshake  list");
+        Ui::data("server            median   queue    spawn    first byte  handshake  list");
         for name in config.servers.keys() {
             let Some(phases) = mode.phases(name) else {
-                ui.data(format!("{name:<17} failed"));
+                Ui::data(format!("{name:<17} failed"));
                 continue;
             };
-            ui.data(format!(
+            Ui::data(format!(
                 "{name:<17} {:<8} {:<8} {:<8} {:<11} {:<10} {}",
                 seconds(median(&mode.totals(name))),
                 seconds(phases.queue),
@@ -210,7 +210,7 @@ fn bound(modes: &[Mode]) -> Bound {
     let mut alone: std::collections::BTreeMap<&ServerName, Duration> = std::collections::BTreeMap::new();
     for row in rows {
         if let Ok(ready) = &row.outcome {
-            let own = ready.phases.total() - ready.phases.queue;
+            let own = ready.phases.total().saturating_sub(ready.phases.queue);
             alone.entry(&row.name).and_modify(|best| *best = own.min(*best)).or_insert(own);
         }
     }

@@ -10,7 +10,11 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use toolcrib::{CatalogEntry, Config, Error, ServerName};
 
-use super::{context::Context, ui::millis, up};
+use super::{
+    context::Context,
+    ui::{Ui, millis, seconds},
+    up,
+};
 
 #[derive(Args)]
 pub(super) struct Call {
@@ -74,13 +78,13 @@ impl Call {
             let document = json!({"schema": 1, "server": entry.server, "tool": entry.tool.name,
                 "is_error": result.is_error, "content": result.content,
                 "structured_content": result.structured_content, "ms": millis(began.elapsed())});
-            context.ui.data(config.secrets.hide(&document.to_string()));
+            Ui::data(config.secrets.hide(&document.to_string()));
         } else if result.is_error {
-            let took = humantime::format_duration(Duration::from_millis(began.elapsed().as_millis() as u64));
+            let took = seconds(began.elapsed());
             context.ui.bad("error", format!("tool `{}` reported an error in {took}", entry.path()));
-            context.ui.data(config.secrets.hide(&result.text()));
+            Ui::data(config.secrets.hide(&result.text()));
         } else {
-            context.ui.data(config.secrets.hide(&result.text()));
+            Ui::data(config.secrets.hide(&result.text()));
         }
         Ok(if result.is_error { ExitCode::from(5) } else { ExitCode::SUCCESS })
     }

@@ -9,7 +9,11 @@ use toolcrib::{
     parse_tasks,
 };
 
-use super::{context::Context, run::Plan, ui::seconds};
+use super::{
+    context::Context,
+    run::Plan,
+    ui::{Ui, seconds},
+};
 
 const TASKS: &str = include_str!("demo/tasks.jsonl");
 const SCRIPT: &str = include_str!("demo/script.toml");
@@ -43,7 +47,7 @@ impl Demo {
         let finished = plan.execute(context).await?;
         let ui = context.ui;
         if !ui.json {
-            ui.data(format!("{:<QUESTION$}  {:<ANSWER$}  tools", "question", "answer"));
+            Ui::data(format!("{:<QUESTION$}  {:<ANSWER$}  tools", "question", "answer"));
             for (task, report) in tasks.iter().zip(&finished.reports) {
                 let question = match &task.input {
                     Some(toolcrib::Input::Text(text)) => text.as_str(),
@@ -53,13 +57,15 @@ impl Demo {
                 let mark = if report.status == Outcome::Passed { "" } else { "  (wrong)" };
                 let tools: Vec<&str> = report.tools.keys().map(String::as_str).collect();
                 let (question, answer) = (cut(question, QUESTION), cut(answer, ANSWER));
-                ui.data(format!("{question:<QUESTION$}  {answer:<ANSWER$}  {}{mark}", tools.join(", ")));
+                Ui::data(format!("{question:<QUESTION$}  {answer:<ANSWER$}  {}{mark}", tools.join(", ")));
             }
-            ui.data(format!(
+            Ui::data(format!(
                 "\n3 servers were ready in {}. The tools ran for real, the model was a SCRIPT.",
                 seconds(finished.init)
             ));
-            ui.data("With a real one:  toolcrib run \"What is 2^200?\" --base-url http://127.0.0.1:8080/v1 --model NAME");
+            Ui::data(
+                "With a real one:  toolcrib run \"What is 2^200?\" --base-url http://127.0.0.1:8080/v1 --model NAME",
+            );
         }
         Ok(finished.totals.exit())
     }

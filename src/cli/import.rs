@@ -5,7 +5,7 @@ use std::{io::Write, process::ExitCode};
 use clap::Args;
 use toolcrib::{Env, Error, import_toml};
 
-use super::context::Context;
+use super::{context::Context, ui::Ui};
 
 #[derive(Args)]
 pub(super) struct Import {
@@ -23,7 +23,7 @@ impl Import {
             context.ui.warn(note);
         }
         let Some(file) = self.write else {
-            context.ui.data(text.trim_end());
+            Ui::data(text.trim_end());
             return Ok(ExitCode::SUCCESS);
         };
         std::fs::OpenOptions::new()

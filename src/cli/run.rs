@@ -18,7 +18,7 @@ use toolcrib::{
 use super::{
     context::Context,
     progress::{Progress, Totals},
-    ui::{millis, seconds},
+    ui::{Ui, millis, seconds},
     up,
 };
 
@@ -74,10 +74,9 @@ impl Run {
         let (run, dir) = new_run(&self.out)?;
         let plan = Plan { config, llm, tasks, jobs: self.jobs, run, dir };
         let finished = plan.execute(context).await?;
-        if question && !context.ui.json {
-            if let Some(answer) = finished.reports.first().and_then(|report| report.answer.as_ref()) {
-                context.ui.data(answer);
-            }
+        let answer = finished.reports.first().and_then(|report| report.answer.as_ref());
+        if let Some(answer) = answer.filter(|_| question && !context.ui.json) {
+            Ui::data(answer);
         }
         Ok(finished.totals.exit())
     }
@@ -168,7 +167,7 @@ impl Plan {
             document["init_ms"] = millis(init).into();
             document["wall_ms"] = millis(wall).into();
             document["model_scripted"] = scripted.into();
-            ui.data(self.config.secrets.hide(&document.to_string()));
+            Ui::data(self.config.secrets.hide(&document.to_string()));
         }
         Ok(Finished { reports, init, totals })
     }
@@ -232,8 +231,8 @@ impl Plan {
             .collect();
         json!({
             "schema": 1, "run": self.run, "toolcrib": env!("CARGO_PKG_VERSION"),
-            "config": self.config.file, "model": self.llm.as_ref().map(|llm| llm.model_label()),
-            "model_scripted": self.llm.as_ref().is_some_and(|llm| llm.is_scripted()),
+            "config": self.config.file, "model": self.llm.as_ref().map(LlmClient::model_label),
+            "model_scripted": self.llm.as_ref().is_some_and(LlmClient::is_scripted),
             "tasks": self.tasks.len(), "jobs": self.jobs, "servers": servers,
             "init_ms": millis(manager.report().wall), "totals": totals.map(Totals::document),
         })

@@ -6,7 +6,11 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use toolcrib::{CatalogEntry, Manager, ServerStart};
 
-use super::{context::Context, ui::millis, up};
+use super::{
+    context::Context,
+    ui::{Ui, millis},
+    up,
+};
 
 #[derive(Args)]
 pub(super) struct Tools {
@@ -38,13 +42,13 @@ impl Tools {
         if ui.json {
             let rows: Vec<Value> =
                 manager.report().servers.iter().map(|row| server_json(row, &of(row))).collect();
-            ui.data(config.secrets.hide(&json!({"schema": 1, "servers": rows}).to_string()));
+            Ui::data(config.secrets.hide(&json!({"schema": 1, "servers": rows}).to_string()));
         } else {
             for row in &manager.report().servers {
                 let text: Vec<String> = of(row).iter().map(|entry| self.tool_text(entry)).collect();
                 match &row.outcome {
                     Ok(_) if self.search.is_some() && text.is_empty() => {}
-                    Ok(_) => ui.data(format!("{}  {} tools\n{}", row.name, text.len(), text.join("\n"))),
+                    Ok(_) => Ui::data(format!("{}  {} tools\n{}", row.name, text.len(), text.join("\n"))),
                     Err(_) => ui.started(row),
                 }
             }

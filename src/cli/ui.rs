@@ -50,37 +50,37 @@ impl Ui {
         !self.quiet && !self.json && std::io::stderr().is_terminal()
     }
 
-    fn line(&self, style: Style, verb: &str, text: &str) {
+    fn line(style: Style, verb: &str, text: &str) {
         eprintln!("{style}{verb:>12}{style:#} {text}");
     }
 
     /// Something that goes well.
     pub(super) fn status(&self, verb: &str, text: impl AsRef<str>) {
         if !self.quiet && !self.json {
-            self.line(GOOD, verb, text.as_ref());
+            Self::line(GOOD, verb, text.as_ref());
         }
     }
 
     /// Something that went wrong and does not end the command.
     pub(super) fn bad(&self, verb: &str, text: impl AsRef<str>) {
         if !self.json {
-            self.line(BAD, verb, text.as_ref());
+            Self::line(BAD, verb, text.as_ref());
         }
     }
 
     pub(super) fn warn(&self, text: impl AsRef<str>) {
         if !self.json {
-            self.line(WARN, "warning", text.as_ref());
+            Self::line(WARN, "warning", text.as_ref());
         }
     }
 
     /// One line of data.
-    pub(super) fn data(&self, text: impl AsRef<str>) {
+    pub(super) fn data(text: impl AsRef<str>) {
         println!("{}", text.as_ref());
     }
 
     /// Causes, last words and help under a line that said what happened.
-    fn details(&self, error: &Error) {
+    fn details(error: &Error) {
         for line in error.stderr_tail().iter().rev().take(5).rev() {
             eprintln!("{DIM}             |{DIM:#} {line}");
         }
@@ -108,7 +108,7 @@ impl Ui {
             }
             Err(error) if !self.json => {
                 self.bad("Failed", format!("{error}"));
-                self.details(error);
+                Self::details(error);
             }
             Err(_) => {}
         }
@@ -151,7 +151,7 @@ impl Ui {
             if let Error::NoModel { found, asked } = error {
                 no_model(found, asked);
             }
-            self.details(error);
+            Self::details(error);
         }
         ExitCode::from(exit)
     }

@@ -44,7 +44,7 @@ impl Up {
         if ui.json {
             let left = report.as_ref().map_or(1, |_| 0);
             let servers = report.as_ref().map(|report| report.servers.clone()).unwrap_or_default();
-            ui.data(json!({"event": "teardown", "processes_left": left, "servers": servers}).to_string());
+            Ui::data(json!({"event": "teardown", "processes_left": left, "servers": servers}).to_string());
         }
         ui.torn_down(&report?);
         Ok(ExitCode::SUCCESS)
@@ -66,7 +66,7 @@ pub(super) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
     move |event| {
         if ui.json {
             if let Some(event) = as_json(&event) {
-                ui.data(event.to_string());
+                Ui::data(event.to_string());
             }
             return;
         }
@@ -105,7 +105,7 @@ pub(super) fn summary(ui: &Ui, report: &StartReport) {
     let (ready, total) = (report.ready(), report.servers.len());
     if ui.json {
         let wall = millis(report.wall);
-        ui.data(
+        Ui::data(
             json!({"event": "summary", "ready": ready, "failed": total - ready, "wall_ms": wall}).to_string(),
         );
         return;

@@ -41,6 +41,11 @@ impl Session {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
+        // The catalog hides what is denied, but an entry may come from another catalog.
+        if !self.config.tools.permits(tool) {
+            let (server, tool) = (self.name().clone(), tool.to_owned());
+            return Err(Error::ToolNotFound { server, tool, suggestion: None });
+        }
         let _place = self.calls.acquire().await;
         let mut sends = 0;
         loop {

@@ -1,0 +1,159 @@
+//! Calls on a session that stays.
+
+use std::time::Duration;
+
+use globset::Glob;
+use serde_json::json;
+use toolcrib::{Config, Error, ErrorCode, Manager};
+
+use crate::support::{Lab, call, manager, object, say, wait_until_says};
+
+/// Longer than any test.
+const FOREVER: u64 = 3_600_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_calls_at_once_share_one_process() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("one", &[&lab.flag("spawns")])]).await;
+    let tools = manager.toolbox();
+    let pid = say(&tools, "one", "pid").await.unwrap();
+    let calls = (0..200).map(|n| {
+        let tools = &tools;
+        async move {
+            let text = format!("call {n}");
+            assert_eq!(call(tools, "one", "sleep", json!({"ms": 20})).await.unwrap(), "awake");
+            assert_eq!(call(tools, "one", "echo", json!({"text": text})).await.unwrap(), text);
+            say(tools, "one", "pid").await.unwrap()
+        }
+    });
+    let pids = futures_util::future::join_all(calls).await;
+    assert!(pids.iter().all(|other| *other == pid), "{pids:?}");
+    assert_eq!(lab.lines("spawns"), [pid]);
+    manager.shutdown().await;
+}
+
+#[tokio::test]
+async fn arguments_that_break_the_schema_are_not_sent() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("one", &[&lab.flag("count")])]).await;
+    let tools = manager.toolbox();
+    for wrong in [json!({}), json!({"n": "1"}), json!({"n": -1}), json!({"n": 1, "m": 2})] {
+        let error = call(&tools, "one", "effect", wrong).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::ArgumentsInvalid);
+        assert_eq!(error.causes().len(), 1, "{:?}", error.causes());
+    }
+    let error = call(&tools, "one", "efect", json!({"n": 1})).await.unwrap_err();
+    assert_eq!(error.help().as_deref(), Some("did you mean `effect`?"));
+    assert_eq!(say(&tools, "one", "calls").await.unwrap(), "1", "this call is the only one that arrived");
+    assert_eq!(lab.lines("count"), [""; 0]);
+    manager.shutdown().await;
+}
+
+#[tokio::test]
+async fn denied_tools_are_refused_at_call_time() {
+    let lab = Lab::new();
+    let open = manager([lab.server("one", &[])]).await;
+    let entry = open.catalog().find("one", "effect").unwrap().clone();
+    let mut config = lab.server("one", &[&lab.flag("count")]);
+    config.tools.deny.push(Glob::new("eff*").unwrap().compile_matcher());
+    let manager = manager([config]).await;
+    let tools = manager.toolbox();
+    assert!(manager.catalog().find("one", "effect").is_err());
+    assert!(manager.catalog().find("one", "die_after_effect").is_ok());
+    let by_name = call(&tools, "one", "effect", json!({"n": 1})).await.unwrap_err();
+    assert_eq!(by_name.code(), ErrorCode::ToolNotFound);
+    // An entry of elsewhere is no way around.
+    let by_entry = tools.call_entry(&entry, &object(json!({"n": 1})), None).await.unwrap_err();
+    assert_eq!(by_entry.code(), ErrorCode::ToolNotFound);
+    let unchecked = tools.call_unchecked(&entry, &object(json!({"n": 1})), None).await.unwrap_err();
+    assert_eq!(unchecked.code(), ErrorCode::ToolNotFound);
+    assert_eq!(lab.lines("count"), [""; 0]);
+    manager.shutdown().await;
+    open.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_timeout_cancels_the_call_and_keeps_the_session() {
+    for flags in [&[][..], &["modern"]] {
+        let lab = Lab::new();
+        let mut config = lab.server("one", flags);
+        config.tool_timeouts.insert("sleep".to_owned(), Duration::from_millis(300));
+        let manager = manager([config]).await;
+        let tools = manager.toolbox();
+        let pid = say(&tools, "one", "pid").await.unwrap();
+        let error = call(&tools, "one", "sleep", json!({"ms": FOREVER})).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::CallTimeout);
+        assert_eq!(error.to_string(), "`one.sleep` gave no answer within 300ms");
+        wait_until_says(&tools, "one", "cancelled", "1").await;
+        assert_eq!(say(&tools, "one", "pid").await.unwrap(), pid);
+        manager.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn progress_extends_a_call_up_to_the_ceiling() {
+    let lab = Lab::new();
+    let mut config = lab.server("one", &[]);
+    config.call_timeout = Duration::from_millis(1500);
+    let patient = config.clone();
+    config.max_call_time = Duration::from_millis(2500);
+    let (patient, strict) = tokio::join!(manager([patient]), manager([config]));
+    let (patiently, strictly) = (patient.toolbox(), strict.toolbox());
+    let (done, ended) = tokio::join!(
+        call(&patiently, "one", "progress", json!({"ms": 4000, "every": 50})),
+        call(&strictly, "one", "progress", json!({"ms": FOREVER, "every": 50})),
+    );
+    assert_eq!(done.unwrap(), "awake");
+    match ended.unwrap_err() {
+        Error::CallTimeout { after, .. } => assert_eq!(after, Duration::from_millis(2500)),
+        other => panic!("{other}"),
+    }
+    wait_until_says(&strictly, "one", "cancelled", "1").await;
+    tokio::join!(patient.shutdown(), strict.shutdown());
+}
+
+#[tokio::test]
+async fn a_dropped_call_is_cancelled_at_the_server() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("one", &[])]).await;
+    let tools = manager.toolbox();
+    tokio::select! {
+        answer = call(&tools, "one", "sleep", json!({"ms": FOREVER})) => panic!("{answer:?}"),
+        () = wait_until_says(&tools, "one", "in_flight", "1") => {}
+    }
+    wait_until_says(&tools, "one", "cancelled", "1").await;
+    manager.shutdown().await;
+}
+
+#[tokio::test]
+async fn all_pages_are_listed() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("one", &["pages=5"])]).await;
+    let catalog = manager.catalog();
+    let names: Vec<&str> = catalog.entries().iter().map(|entry| entry.tool.name.as_str()).collect();
+    assert_eq!(names[..2], ["echo", "effect"]);
+    assert!(names.ends_with(&["page_0", "page_1", "page_2", "page_3", "page_4"]), "{names:?}");
+    assert_eq!(manager.report().servers[0].outcome.as_ref().unwrap().tools, names.len());
+    manager.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_cursor_that_comes_back_is_an_error() {
+    let lab = Lab::new();
+    let config = Config::new([lab.server("one", &["pages=2", "loop-cursor"])]);
+    let manager = Manager::start(&config).await.unwrap();
+    let error = manager.report().servers[0].outcome.clone().unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ProtocolMismatch);
+    assert_eq!(error.causes(), ["`tools/list` gave the cursor \"1\" twice"]);
+    lab.await_nobody();
+}
+
+#[tokio::test]
+async fn a_result_of_a_megabyte_arrives_whole() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("one", &[])]).await;
+    let big = call(&manager.toolbox(), "one", "big", json!({"bytes": 1_000_000})).await.unwrap();
+    assert_eq!(big.len(), 1_000_000);
+    assert!(big.bytes().all(|byte| byte == b'x'));
+    manager.shutdown().await;
+}

@@ -1,0 +1,144 @@
+//! What all subjects share: configured fixtures, calls in short form, a look at the processes that are left.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+use toolcrib::{Config, Endpoint, Manager, Result, ServerConfig, ServerName, StdioConfig, Toolbox};
+
+/// Name of the variable that marks every process of one test.
+const TEST_MARK: &str = "TOOLCRIB_TEST_MARK";
+/// How long a condition may take to hold.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A scratch folder and a mark for the processes of one test.
+pub(crate) struct Lab {
+    folder: TempDir,
+    mark: String,
+}
+
+impl Lab {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            mark: format!("{}-{number}-{:p}", std::process::id(), &raw const NEXT),
+        }
+    }
+
+    /// A fixture of that name with those flags.
+    pub(crate) fn server(&self, name: &str, flags: &[&str]) -> ServerConfig {
+        self.command(name, env!("CARGO_BIN_EXE_toolcrib-fixture"), flags)
+    }
+
+    /// A fixture that is the child of a shell, so that the group has a member the leader does not tell of.
+    pub(crate) fn wrapped(&self, name: &str, flags: &[&str]) -> ServerConfig {
+        let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+        let script = ["-c", "\"$@\"; true", "sh", fixture];
+        self.command(name, "/bin/sh", &[&script[..], flags].concat())
+    }
+
+    pub(crate) fn command(&self, name: &str, command: &str, arguments: &[&str]) -> ServerConfig {
+        let arguments = arguments.iter().map(ToString::to_string).collect();
+        let mut child = StdioConfig::new(command, arguments, self.folder.path());
+        child.env.insert("PATH".to_owned(), std::env::var("PATH").unwrap());
+        child.env.insert(TEST_MARK.to_owned(), self.mark.clone());
+        ServerConfig::new(ServerName::new(name).unwrap(), Endpoint::Stdio(child))
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `flag=FILE`, for a file of the scratch folder.
+    pub(crate) fn flag(&self, flag: &str) -> String {
+        format!("{flag}={}", self.file(flag).display())
+    }
+
+    /// Lines of a file that the fixture appends to; none if there is no such file.
+    pub(crate) fn lines(&self, name: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.file(name)).unwrap_or_default();
+        text.lines().map(ToOwned::to_owned).collect()
+    }
+
+    /// Living processes of this test. The environment of a zombie reads as empty.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let variable = format!("{TEST_MARK}={}", self.mark).into_bytes();
+        let marked = |folder: &Path| {
+            let environment = std::fs::read(folder.join("environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|entry| entry == variable)
+        };
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        entries
+            .filter_map(|entry| {
+                let pid = entry.file_name().to_str()?.parse().ok()?;
+                marked(&entry.path()).then_some(pid)
+            })
+            .collect()
+    }
+
+    /// Waits until `wanted` processes of this test are there, or more.
+    pub(crate) fn await_processes(&self, wanted: usize) {
+        wait_for(&format!("{wanted} processes"), || self.processes().len() >= wanted);
+    }
+
+    /// Waits until no process of this test is left.
+    pub(crate) fn await_nobody(&self) {
+        wait_for("no process", || self.processes().is_empty());
+    }
+}
+
+/// Polls until `condition` holds.
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "no sign of: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Polls `tool` of `server` until it says `wanted`.
+pub(crate) async fn wait_until_says(tools: &Toolbox, server: &str, tool: &str, wanted: &str) {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let said = say(tools, server, tool).await.unwrap();
+        if said == wanted {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{tool} says {said}, not {wanted}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A manager of these servers, all of which must be ready.
+pub(crate) async fn manager(servers: impl IntoIterator<Item = ServerConfig>) -> Manager {
+    let manager = Manager::start(&Config::new(servers)).await.unwrap();
+    for row in &manager.report().servers {
+        if let Err(error) = &row.outcome {
+            panic!("{error}: {:?} {:?}", error.causes(), error.stderr_tail());
+        }
+    }
+    manager
+}
+
+/// The text that a call answers with.
+pub(crate) async fn call(tools: &Toolbox, server: &str, tool: &str, arguments: Value) -> Result<String> {
+    Ok(tools.call(server, tool, object(arguments)).await?.text())
+}
+
+/// The text that a call without arguments answers with.
+pub(crate) async fn say(tools: &Toolbox, server: &str, tool: &str) -> Result<String> {
+    call(tools, server, tool, json!({})).await
+}
+
+pub(crate) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        other => panic!("not an object: {other}"),
+    }
+}
