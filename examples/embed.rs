@@ -2,6 +2,8 @@
 //!
 //! `cargo run --example embed`
 
+#![expect(clippy::print_stdout, reason = "an example talks")]
+
 use toolcrib::{
     Agent, AgentConfig, CancellationToken, Config, Endpoint, LlmClient, Manager, ServerConfig, ServerName,
     Task,

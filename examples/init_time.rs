@@ -2,6 +2,8 @@
 //!
 //! `cargo run --example init_time [servers.toml]`
 
+#![expect(clippy::print_stdout, reason = "an example talks")]
+
 use std::path::PathBuf;
 
 use toolcrib::{Config, Env, Manager};

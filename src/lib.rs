@@ -78,3 +78,7 @@ pub use start::*;
 pub use task::*;
 pub use tokio_util::sync::CancellationToken;
 pub use tool::*;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

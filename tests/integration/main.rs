@@ -4,7 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking")]
 
 mod calls;
+mod cli;
+mod real;
 mod reconnect;
 mod start;
 mod support;
 mod teardown;
+mod tidy;

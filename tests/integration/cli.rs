@@ -1,0 +1,226 @@
+//! The built program: what it prints, its exit codes, its end by signals.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const SECRET: &str = "planted-s3cret-value";
+
+/// A folder with a `servers.toml`, and the program in it.
+struct Bench(TempDir);
+
+impl Bench {
+    fn new(config: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+        let config = config.replace("FIXTURE", &format!("{fixture:?}"));
+        std::fs::write(folder.path().join("servers.toml"), config).unwrap();
+        Self(folder)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolcrib"));
+        command.args(arguments).current_dir(self.0.path()).env("PLANTED_TOKEN", SECRET).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn file(&self, name: &str, text: &str) {
+        std::fs::write(self.0.path().join(name), text).unwrap();
+    }
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+const BUILTINS: &str = "[servers.time]\nbuiltin = \"time\"\n[servers.calc]\nbuiltin = \"calc\"\n";
+
+#[test]
+fn the_demo_answers_everything_right() {
+    let bench = Bench::new("");
+    let output = bench.run(&["demo"]);
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    assert!(err(&output).contains("8 tasks: 8 passed, 0 failed, 0 errored"), "{}", err(&output));
+    assert!(err(&output).contains("SCRIPTED") && out(&output).contains("14.75"), "{}", out(&output));
+    let run = std::fs::read_dir(bench.0.path().join("runs")).unwrap().next().unwrap().unwrap().path();
+    let lines = std::fs::read_to_string(run.join("results.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 8);
+    for line in lines.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!((&line["status"], &line["model_scripted"]), (&json!("passed"), &json!(true)), "{line}");
+        let messages = run.join(line["messages"].as_str().unwrap());
+        assert!(messages.is_file(), "{}", messages.display());
+        let parts: f64 = line["time_ms"].as_object().unwrap().values().filter_map(Value::as_f64).sum();
+        let wall = line["wall_ms"].as_f64().unwrap();
+        assert!((parts - wall).abs() <= wall * 0.01 + 0.01, "{line}");
+    }
+}
+
+#[test]
+fn calls_end_with_the_documented_codes() {
+    let bench = Bench::new(BUILTINS);
+    let sum = bench.run(&["call", "calc.evaluate", "expression=1/3 + 1/6"]);
+    assert_eq!((code(&sum), out(&sum).trim()), (0, "0.5"));
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["call", "calc.evaluate", "expr=1"], 2, "do not match the tool's schema"),
+        (&["call", "calc.evaluate", "expression=1 +"], 5, "reported an error"),
+        (&["call", "calc.evalute", "expression=1"], 6, "did you mean `evaluate`?"),
+        (&["call", "clac.evaluate", "expression=1"], 6, "did you mean `calc`?"),
+        (&["call", "calc.evaluate", "expression"], 2, "has no `=`"),
+        (&["run", "hello"], 78, "no model is configured"),
+    ];
+    for (arguments, expected, words) in cases {
+        let output = bench.run(arguments);
+        assert_eq!(code(&output), expected, "{arguments:?}: {}", err(&output));
+        assert!(err(&output).contains(words), "{arguments:?}: {}", err(&output));
+    }
+    let as_json = bench.run(&["--json", "call", "calc.evaluate", "expr=1"]);
+    let error: Value = serde_json::from_str(&err(&as_json)).unwrap();
+    assert_eq!((&error["error"]["code"], &error["error"]["exit"]), (&json!("arguments_invalid"), &json!(2)));
+}
+
+#[test]
+fn a_broken_configuration_names_file_line_and_key() {
+    let bench = Bench::new("[servers.time]\nbuiltn = \"time\"\n");
+    let output = bench.run(&["check"]);
+    assert_eq!(code(&output), 3);
+    let text = err(&output);
+    assert!(text.contains("servers.toml:2") && text.contains("servers.time.builtn"), "{text}");
+    assert!(text.contains("did you mean `builtin`?"), "{text}");
+}
+
+#[test]
+fn a_missing_server_is_a_warning_and_a_required_one_an_error() {
+    let dead = "[servers.dead]\ncommand = FIXTURE\nargs = [\"die-now\"]\n";
+    let optional = Bench::new(&format!("{BUILTINS}{dead}"));
+    let output = optional.run(&["check"]);
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    assert!(err(&output).contains("exited with code 3") && err(&output).contains("missing API key FOO"));
+    assert!(err(&output).contains("2 of 3 ready") && err(&output).contains("0 processes left"));
+    let required = Bench::new(&format!("{BUILTINS}{dead}required = true\n"));
+    let output = required.run(&["check"]);
+    assert_eq!(code(&output), 4, "{}", err(&output));
+}
+
+#[test]
+fn planned_calls_need_no_model_and_failures_are_told_apart() {
+    let bench = Bench::new(BUILTINS);
+    bench.file(
+        "smoke.jsonl",
+        concat!(
+            r#"{"id":"good","calls":[{"tool":"calc.evaluate","args":{"expression":"2+2"},"expect":{"equals":"4"}}]}"#,
+            "\n",
+            r#"{"id":"wrong","calls":[{"tool":"calc.evaluate","args":{"expression":"2+2"},"expect":{"equals":"5"}}]}"#,
+            "\n",
+        ),
+    );
+    let output = bench.run(&["--json", "run", "smoke.jsonl"]);
+    assert_eq!(code(&output), 100, "{}", err(&output));
+    let summary: Value = serde_json::from_str(out(&output).lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&summary["passed"], &summary["failed"], &summary["errored"]),
+        (&json!(1), &json!(1), &json!(0))
+    );
+    bench.file("broken.jsonl", "{\"id\":\"x\"}\nnot json\n");
+    let output = bench.run(&["run", "broken.jsonl"]);
+    assert_eq!(code(&output), 2);
+    assert!(err(&output).contains("broken.jsonl:2"), "{}", err(&output));
+}
+
+#[test]
+fn secrets_are_in_no_environment_and_no_output() {
+    let config = "[servers.plain]\ncommand = FIXTURE\n\
+        [servers.given]\ncommand = FIXTURE\nenv = { GIVEN = \"${PLANTED_TOKEN}\" }\n";
+    let bench = Bench::new(config);
+    let plain = bench.run(&["--json", "call", "plain.env"]);
+    assert_eq!(code(&plain), 0, "{}", err(&plain));
+    assert!(
+        out(&plain).contains("TOOLCRIB_OWNER") && !out(&plain).contains("PLANTED_TOKEN"),
+        "{}",
+        out(&plain)
+    );
+    let given = bench.run(&["--json", "call", "given.env"]);
+    assert!(out(&given).contains("GIVEN") && out(&given).contains("****"), "{}", out(&given));
+    bench.file("t.jsonl", r#"{"id":"leak","calls":[{"tool":"given.env","args":{}}]}"#);
+    let run = bench.run(&["--json", "run", "t.jsonl"]);
+    assert_eq!(code(&run), 0, "{}", err(&run));
+    for output in [&plain, &given, &run] {
+        assert!(!out(output).contains(SECRET) && !err(output).contains(SECRET));
+    }
+    let mut searched = 0;
+    search(&bench.0.path().join("runs"), &mut searched);
+    assert!(searched >= 3, "run.json, results.jsonl and the conversation");
+}
+
+fn search(folder: &Path, searched: &mut usize) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            search(&path, searched);
+        } else {
+            *searched += 1;
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(!text.contains(SECRET), "{} holds the secret", path.display());
+        }
+    }
+}
+
+/// Starts `up` and waits until it serves.
+fn up(bench: &Bench) -> (Child, BufReader<std::process::ChildStderr>, String) {
+    let mut child = bench.command(&["up"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut reader = BufReader::new(child.stderr.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("Serving") {
+        assert!(reader.read_line(&mut text).unwrap() > 0, "ended early: {text}");
+    }
+    (child, reader, text)
+}
+
+#[test]
+fn signals_tear_everything_down_and_say_so() {
+    let config = "[servers.stubborn]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"\\\"$@\\\"; true\", \"sh\", FIXTURE, \"ignore-eof\"]\n\
+        eof_grace = \"200ms\"\nterm_grace = \"5s\"\n[servers.polite]\ncommand = FIXTURE\n";
+    for (signal, expected) in [("INT", 130), ("TERM", 143)] {
+        let bench = Bench::new(config);
+        let (mut child, mut reader, _) = up(&bench);
+        let sent = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut reader, &mut rest).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(expected), "{rest}");
+        assert!(rest.contains("0 processes left"), "{rest}");
+        assert!(rest.contains("stubborn") && rest.contains("polite"), "{rest}");
+    }
+}
+
+#[test]
+fn a_builtin_server_ends_with_its_input() {
+    let bench = Bench::new("");
+    let mut child =
+        bench.command(&["builtin", "time"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    drop(child.stdin.take());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "still there");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(err(&bench.run(&["builtin", "tme"])).contains("did you mean `time`?"));
+}

@@ -1,0 +1,76 @@
+//! Public MCP servers from npm and PyPI, pinned in `tests/servers`. Left out, with a word, where they are not
+//! installed; `TOOLCRIB_REAL_SERVERS=1` makes that a failure.
+
+use std::{collections::HashSet, path::Path};
+
+use serde_json::{Map, Value, json};
+use toolcrib::{Config, Env, Manager};
+
+/// Calls of one task in the field: one process must serve them all.
+const CALLS: usize = 346;
+
+fn config() -> Option<Config> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers/servers.toml");
+    let folder = file.parent().unwrap();
+    if !["node_modules", "venv", "venv-sqlite"].iter().all(|part| folder.join(part).is_dir()) {
+        assert!(std::env::var_os("TOOLCRIB_REAL_SERVERS").is_none(), "run `bash tests/servers/install.sh`");
+        eprintln!("left out: `bash tests/servers/install.sh` installs the real servers");
+        return None;
+    }
+    let mut config = Config::load(Some(&file), &Env::process()).unwrap();
+    for entry in config.servers.values_mut() {
+        // Many tests share this machine's cores.
+        let server = entry.server.as_mut().unwrap();
+        server.startup_timeout = std::time::Duration::from_secs(120);
+    }
+    Some(config)
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => unreachable!("arguments are objects"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_public_servers_come_up_and_go_away() {
+    let Some(config) = config() else { return };
+    let manager = Manager::start(&config).await.unwrap();
+    let report = manager.report();
+    assert_eq!((report.ready(), report.servers.len()), (8, 8), "{report:#?}");
+    let names: Vec<&str> = report.servers.iter().map(|row| row.name.as_str()).collect();
+    let configured: Vec<&str> = config.servers.keys().map(toolcrib::ServerName::as_str).collect();
+    assert_eq!(names, configured);
+    let pids: HashSet<u32> = report.servers.iter().filter_map(|row| row.outcome.as_ref().ok()?.pid).collect();
+    assert_eq!(pids.len(), 8, "one process for each");
+    let time = manager.call("time", "get_current_time", object(json!({"timezone": "UTC"}))).await.unwrap();
+    assert!(time.text().contains("UTC"), "{}", time.text());
+    let wrong =
+        manager.call("time", "get_current_time", object(json!({"timezone": "Mars/Base"}))).await.unwrap();
+    assert!(wrong.is_error, "{}", wrong.text());
+    let status =
+        manager.call("git", "git_status", object(json!({"repo_path": env!("CARGO_MANIFEST_DIR")}))).await;
+    assert!(!status.unwrap().text().is_empty());
+    let stopped = manager.shutdown().await;
+    assert_eq!((stopped.servers.len(), stopped.survivors), (8, vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_process_serves_a_whole_task() {
+    let Some(mut config) = config() else { return };
+    config.servers.retain(|name, _| name.as_str() == "everything");
+    let manager = Manager::start(&config).await.unwrap();
+    let pid = manager.report().servers[0].outcome.as_ref().unwrap().pid;
+    let calls = (0..CALLS).map(|number| {
+        let arguments = object(json!({"message": format!("call {number}")}));
+        let toolbox = manager.toolbox();
+        async move { toolbox.call("everything", "echo", arguments).await.unwrap().text() }
+    });
+    let answers = futures_util::future::join_all(calls).await;
+    let right =
+        answers.iter().enumerate().filter(|(n, answer)| answer.contains(&format!("call {n}"))).count();
+    assert_eq!(right, CALLS);
+    let stopped = manager.shutdown().await;
+    assert_eq!(stopped.servers[0].pid, pid, "the process that was started is the one that was stopped");
+}

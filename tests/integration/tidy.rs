@@ -1,0 +1,148 @@
+//! The structure of the sources: layers, file sizes, first lines. The rules are those of the crate's own map.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Rooms by layer. A room may use its own layer's rooms only where `SIBLINGS` says so, and any below.
+const LAYERS: [&[&str]; 6] = [
+    &["error", "config", "task", "tool", "retry", "limit", "report", "score"],
+    &["process", "builtin", "http", "llm", "journal"],
+    &["session", "catalog"],
+    &["manager", "start"],
+    &["agent", "batch"],
+    &["main", "cli"],
+];
+
+/// Uses within a layer, or upwards, each for its reason.
+const SIBLINGS: [(&str, &str); 15] = [
+    ("config", "error"),
+    ("config", "retry"),
+    ("config", "tool"),
+    ("error", "tool"),
+    ("error", "llm"), // a model failure is one of the library's errors
+    ("retry", "error"),
+    ("task", "error"),
+    ("report", "task"),
+    ("report", "error"),
+    ("score", "task"),
+    ("limit", "error"),
+    ("llm", "http"),
+    ("manager", "start"),
+    ("start", "manager"), // the event of a stopped server
+    ("cli", "main"),
+];
+
+/// Lines that one file may have; and half of the files must have fewer than this.
+const CEILING: usize = 500;
+const MEDIAN: usize = 200;
+
+fn sources(folder: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The room of a file: the first part of its path below `src`.
+fn room(path: &Path) -> String {
+    let below = path.strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src")).unwrap();
+    let first = below.components().next().unwrap().as_os_str().to_str().unwrap();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+fn layer(room: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| layer.contains(&room))
+}
+
+/// The rooms that a text names after `crate::`, in paths and in grouped imports.
+fn used(text: &str) -> Vec<String> {
+    let mut rooms = Vec::new();
+    let name =
+        |text: &str| text.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect::<String>();
+    for part in text.split("crate::").skip(1) {
+        match part.strip_prefix('{') {
+            None => rooms.push(name(part)),
+            Some(group) => {
+                let mut depth = 0;
+                let mut first = true;
+                let mut rest = group;
+                while let Some(c) = rest.chars().next() {
+                    if depth == 0 && first && c.is_ascii_lowercase() {
+                        rooms.push(name(rest));
+                        first = false;
+                    }
+                    match c {
+                        '{' => depth += 1,
+                        '}' if depth == 0 => break,
+                        '}' => depth -= 1,
+                        ',' if depth == 0 => first = true,
+                        _ => {}
+                    }
+                    rest = &rest[c.len_utf8()..];
+                }
+            }
+        }
+    }
+    rooms
+}
+
+#[test]
+fn arrows_point_down() {
+    let mut wrong = Vec::new();
+    for path in sources("src") {
+        let room = room(&path);
+        if room == "lib" {
+            continue;
+        }
+        let own = layer(&room).unwrap_or_else(|| panic!("the room `{room}` has no layer"));
+        for used in used(&fs::read_to_string(&path).unwrap()) {
+            // Names that are no rooms are re-exports or macros of the crate's root.
+            let Some(target) = layer(&used) else { continue };
+            let allowed = target < own || used == room || SIBLINGS.contains(&(room.as_str(), used.as_str()));
+            if !allowed {
+                wrong.push(format!("{}: {room} uses {used}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_protocol_library_stays_in_its_rooms() {
+    for path in sources("src") {
+        let allowed = ["session", "builtin", "catalog"].contains(&room(&path).as_str());
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(allowed || !text.contains("rmcp::"), "{} names the protocol library", path.display());
+    }
+}
+
+#[test]
+fn files_are_short_and_say_what_they_are_for() {
+    let mut sizes = BTreeMap::new();
+    for path in ["src", "tests", "examples"].into_iter().flat_map(sources) {
+        if path.components().any(|part| part.as_os_str() == "node_modules" || part.as_os_str() == "venv") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("//!"), "{} does not begin with what it is for", path.display());
+        sizes.insert(path, text.lines().count());
+    }
+    let long: Vec<_> = sizes.iter().filter(|(_, lines)| **lines > CEILING).collect();
+    assert!(long.is_empty(), "over {CEILING} lines: {long:?}");
+    let mut lines: Vec<usize> = sizes.values().copied().collect();
+    lines.sort_unstable();
+    assert!(lines[lines.len() / 2] <= MEDIAN, "the median file has {} lines", lines[lines.len() / 2]);
+}
