@@ -73,6 +73,14 @@ pub enum Error {
         /// The server's words.
         message: String,
     },
+    /// The server is configured and did not start; nothing was sent.
+    #[error("server `{server}` is not available")]
+    Unavailable {
+        /// The server that was asked.
+        server: ServerName,
+        /// Why it did not start.
+        cause: Arc<Error>,
+    },
     /// Servers marked `required` did not start. All failures together, in configuration order.
     #[error("{} required server{} not available: {}", .failures.len(), if .failures.len() == 1 { " is" } else { "s are" }, names(.failures))]
     RequiredServers {
@@ -137,6 +145,7 @@ impl Error {
             Self::ToolNotFound { .. } => ErrorCode::ToolNotFound,
             Self::ArgumentsInvalid { .. } => ErrorCode::ArgumentsInvalid,
             Self::Server(error) => error.code,
+            Self::Unavailable { cause, .. } => cause.code(),
             Self::CallTimeout { .. } => ErrorCode::CallTimeout,
             Self::CallRefused { .. } => ErrorCode::ToolError,
             Self::RequiredServers { failures } => {
@@ -155,6 +164,7 @@ impl Error {
             Self::Config(error) => error.server.as_ref(),
             Self::Server(error) => Some(&error.server),
             Self::ToolNotFound { server, .. }
+            | Self::Unavailable { server, .. }
             | Self::ArgumentsInvalid { server, .. }
             | Self::CallTimeout { server, .. }
             | Self::CallRefused { server, .. } => Some(server),
@@ -167,6 +177,9 @@ impl Error {
     pub fn causes(&self) -> Vec<String> {
         match self {
             Self::Server(error) => error.causes.clone(),
+            Self::Unavailable { cause, .. } => {
+                std::iter::once(cause.to_string()).chain(cause.causes()).collect()
+            }
             Self::ArgumentsInvalid { problems, .. } => problems.clone(),
             Self::RequiredServers { failures } => failures.iter().map(ToString::to_string).collect(),
             Self::Io { source, .. } => vec![source.to_string()],
@@ -179,6 +192,7 @@ impl Error {
     pub fn stderr_tail(&self) -> &[String] {
         match self {
             Self::Server(error) => &error.stderr_tail,
+            Self::Unavailable { cause, .. } => cause.stderr_tail(),
             Self::RequiredServers { failures } => failures.first().map_or(&[], |first| first.stderr_tail()),
             _ => &[],
         }
@@ -189,6 +203,7 @@ impl Error {
         match self {
             Self::Config(error) => error.help.clone(),
             Self::Server(error) => error.help.clone(),
+            Self::Unavailable { cause, .. } => cause.help(),
             Self::ServerNotFound { suggestion, .. } | Self::ToolNotFound { suggestion, .. } => {
                 suggestion.as_ref().map(|name| format!("did you mean `{name}`?"))
             }

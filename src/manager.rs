@@ -42,6 +42,8 @@ pub struct Manager {
 pub struct Toolbox {
     sessions: Arc<[Arc<Session>]>,
     shelf: Arc<Mutex<Shelf>>,
+    /// Configured servers that did not start.
+    missing: Arc<[(ServerName, Arc<Error>)]>,
 }
 
 /// The catalog and the session generations it was made of.
@@ -79,7 +81,10 @@ impl Manager {
         let AllStarted { sessions, report } = start_all(config, &around, &observe).await?;
         let catalog = Arc::new(ToolCatalog::default());
         let shelf = Shelf { generations: vec![None; sessions.len()], catalog };
-        let toolbox = Toolbox { sessions: sessions.into(), shelf: Arc::new(Mutex::new(shelf)) };
+        let failed =
+            report.servers.iter().filter_map(|row| Some((row.name.clone(), row.outcome.clone().err()?)));
+        let missing = failed.collect();
+        let toolbox = Toolbox { sessions: sessions.into(), shelf: Arc::new(Mutex::new(shelf)), missing };
         Ok(Self { toolbox, report, marker, observe })
     }
 
@@ -196,10 +201,14 @@ impl Toolbox {
     /// Calls `tool` of `server` after checking `arguments` against its schema. A tool-level error is `Ok`.
     ///
     /// # Errors
-    /// [`Error::ServerNotFound`], [`Error::ToolNotFound`], [`Error::ArgumentsInvalid`]: nothing was sent.
+    /// [`Error::ServerNotFound`], [`Error::Unavailable`], [`Error::ToolNotFound`], [`Error::ArgumentsInvalid`]:
+    /// nothing was sent.
     /// [`Error::CallTimeout`], [`Error::CallRefused`]: the session goes on. [`Error::Server`] with
     /// `session_lost`: says whether the call may have run.
     pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
+        if let Some((server, cause)) = self.missing.iter().find(|(name, _)| name.as_str() == server) {
+            return Err(Error::Unavailable { server: server.clone(), cause: cause.clone() });
+        }
         let entry = self.catalog().find(server, tool)?.clone();
         self.call_entry(&entry, &arguments, None).await
     }

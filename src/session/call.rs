@@ -47,7 +47,7 @@ impl Session {
             return Err(Error::ToolNotFound { server, tool, suggestion: None });
         }
         let _place = self.calls.acquire().await;
-        let mut sends = 0;
+        let (mut sends, mut left) = (0, 0);
         loop {
             let Borrowed { generation, peer } = self.borrow().await?;
             sends += 1;
@@ -56,13 +56,14 @@ impl Session {
                 Err(Lost::Final(error)) => return Err(error),
                 Err(Lost::Session { never_left, why }) => (never_left, why),
             };
+            left += u32::from(!never_left);
             // The caller who lost a call brings the server back, for itself or for the next one.
             let restarted = self.restart(generation).await;
             let again = sends < MAX_SENDS && (never_left || self.may_repeat(hints));
             match restarted {
                 Ok(()) if again => {}
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
-                outcome => return Err(self.lost_call(tool, never_left, why, outcome.err())),
+                outcome => return Err(self.lost_call(tool, left, why, outcome.err())),
             }
         }
     }
@@ -135,8 +136,13 @@ impl Session {
         })
     }
 
-    fn lost_call(&self, tool: &str, never_left: bool, why: String, restart: Option<Error>) -> Error {
-        let outcome = if never_left { "was not run" } else { "outcome unknown, it was sent once" };
+    /// `left` counts the times that the request may have reached the server.
+    fn lost_call(&self, tool: &str, left: u32, why: String, restart: Option<Error>) -> Error {
+        let outcome = match left {
+            0 => "it was not run".to_owned(),
+            1 => "outcome unknown, it was sent once".to_owned(),
+            times => format!("outcome unknown, it was sent {times} times"),
+        };
         let mut error = self.lost(format!("was lost during `{tool}` ({outcome})"));
         error.causes.push(why);
         match restart {
@@ -147,7 +153,7 @@ impl Session {
                 error.stderr_tail = failed.stderr_tail().to_vec();
             }
         }
-        if !never_left {
+        if left > 0 {
             error.help = Some(
                 "if the tool may run twice, set `retry_calls` to \"read-only\" or \"idempotent\"".to_owned(),
             );

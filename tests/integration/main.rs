@@ -5,6 +5,7 @@
 
 mod calls;
 mod cli;
+mod engine;
 mod real;
 mod reconnect;
 mod start;

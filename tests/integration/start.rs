@@ -46,7 +46,9 @@ async fn each_failure_says_why_and_the_rest_is_usable() {
     let tools = manager.toolbox();
     assert_eq!(call(&tools, "good", "echo", json!({"text": "hi"})).await.unwrap(), "hi");
     let error = say(&tools, "exits", "pid").await.unwrap_err();
-    assert_eq!(error.code(), ErrorCode::ServerNotFound);
+    assert_eq!(error.to_string(), "server `exits` is not available");
+    assert_eq!(error.code(), ErrorCode::ServerExited);
+    assert!(error.causes()[0].contains("exited with code 3"), "{:?}", error.causes());
     assert_eq!(lab.processes().len(), 1, "only the good one has a process");
     let stopped = manager.shutdown().await;
     assert_eq!(stopped.servers.len(), 1);
