@@ -65,7 +65,7 @@ impl Init {
         if context.ui.json {
             Ui::data(self.document(&config, &modes, &bound).to_string());
         } else {
-            self.print(context, &config, &modes, &bound);
+            self.print(&config, &modes, &bound);
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -103,8 +103,7 @@ impl Init {
             "lower_bound_ms": millis(bound.time), "bottleneck": bound.name})
     }
 
-    fn print(&self, context: &Context<'_>, config: &Config, modes: &[Mode], bound: &Bound) {
-        let ui = context.ui;
+    fn print(&self, config: &Config, modes: &[Mode], bound: &Bound) {
         let jobs =
             config.start_jobs.map_or_else(|| "no limit".to_owned(), |jobs| format!("{jobs} at a time"));
         Ui::data(format!(
