@@ -6,7 +6,7 @@ use std::{
 };
 
 use reqwest::header::{HeaderName, HeaderValue};
-use rmcp::{model, service::ClientInitializeError};
+use rmcp::{model, service::ClientInitializeError, transport::streamable_http_client::StreamableHttpError};
 
 use super::failure::Cause;
 use crate::tool::{Tool, ToolAnnotations, ToolResult};
@@ -54,7 +54,10 @@ pub(super) fn headers(
 pub(super) fn http_cause(error: &ClientInitializeError, url: &str) -> Cause {
     let mut unreachable = false;
     let mut words: Vec<String> = Vec::new();
-    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+    let mut next: Option<&(dyn StdError + 'static)> = Some(match error {
+        ClientInitializeError::TransportError { error, .. } => innermost(&*error.error),
+        other => other,
+    });
     while let Some(link) = next {
         if let Some(http) = link.downcast_ref::<reqwest::Error>() {
             unreachable |= http.is_connect() || http.is_timeout();
@@ -70,6 +73,14 @@ pub(super) fn http_cause(error: &ClientInitializeError, url: &str) -> Cause {
     }
     let why = words.join(": ");
     if unreachable { Cause::Unreachable(why) } else { Cause::Protocol(why) }
+}
+
+/// The HTTP failure inside the SDK's wrapper, which hides it from `source`.
+fn innermost<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+        Some(StreamableHttpError::Client(http)) => http,
+        _ => error,
+    }
 }
 
 /// Leaves out `[some::rust::Type<..>]`, which the SDK puts into its messages.

@@ -8,6 +8,7 @@ mod cli;
 mod engine;
 mod real;
 mod reconnect;
+mod remote;
 mod start;
 mod support;
 mod teardown;

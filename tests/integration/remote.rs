@@ -1,0 +1,118 @@
+//! Servers behind a URL: streamable HTTP in both eras, headers, and addresses where nothing answers.
+
+use std::sync::Arc;
+
+use axum::{Router, extract::Request, http::StatusCode, middleware::Next, response::Response};
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler,
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
+        PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig as Info, Tool,
+    },
+    service::RequestContext,
+    transport::{
+        StreamableHttpServerConfig, StreamableHttpService,
+        streamable_http_server::session::local::LocalSessionManager,
+    },
+};
+use serde_json::{Map, json};
+use tokio::net::TcpListener;
+use toolcrib::{Config, Endpoint, ErrorCode, HttpEndpoint, Manager, ServerConfig, ServerName};
+
+/// A remote server with one tool that tells the era it is called in.
+#[derive(Clone)]
+struct Remote {
+    legacy_only: bool,
+}
+
+impl ServerHandler for Remote {
+    fn get_info(&self) -> Info {
+        Info::new(ServerCapabilities::builder().enable_tools().build())
+    }
+
+    fn supported_protocol_versions(&self) -> std::borrow::Cow<'static, [ProtocolVersion]> {
+        match self.legacy_only {
+            true => vec![ProtocolVersion::V_2025_11_25].into(),
+            false => ProtocolVersion::KNOWN_VERSIONS.into(),
+        }
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let schema = json!({"type": "object"}).as_object().cloned().unwrap();
+        Ok(ListToolsResult::with_all_items(vec![Tool::new("era", "the era", Arc::new(schema))]))
+    }
+
+    async fn call_tool(
+        &self,
+        _: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let era = context.protocol_version().map_or_else(String::new, |version| version.to_string());
+        Ok(CallToolResult::success(vec![ContentBlock::text(era)]).into())
+    }
+}
+
+async fn only_with_key(request: Request, next: Next) -> Result<Response, StatusCode> {
+    match request.headers().get("x-key").map(|value| value.as_bytes()) {
+        Some(b"open sesame") => Ok(next.run(request).await),
+        _ => Err(StatusCode::FORBIDDEN),
+    }
+}
+
+/// Serves until the test ends; gives the address.
+async fn serve(legacy_only: bool) -> String {
+    let sessions = Arc::new(LocalSessionManager::default());
+    let config = StreamableHttpServerConfig::default();
+    let service = StreamableHttpService::new(move || Ok(Remote { legacy_only }), sessions, config);
+    let router = Router::new().nest_service("/mcp", service).layer(axum::middleware::from_fn(only_with_key));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    #[expect(clippy::disallowed_methods, reason = "ends with the test's runtime")]
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    format!("http://{address}/mcp")
+}
+
+fn remote(url: String, key: Option<&str>) -> Config {
+    let mut endpoint = HttpEndpoint::new(url);
+    if let Some(key) = key {
+        endpoint.headers.insert("x-key".to_owned(), key.to_owned());
+    }
+    Config::new([ServerConfig::new(ServerName::new("remote").unwrap(), Endpoint::Http(endpoint))])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_eras_are_spoken_over_http() {
+    for (legacy_only, era) in [(true, "2025-11-25"), (false, "2026-07-28")] {
+        let config = remote(serve(legacy_only).await, Some("open sesame"));
+        let manager = Manager::start(&config).await.unwrap();
+        let ready = manager.report().servers[0].outcome.as_ref().unwrap();
+        assert_eq!((ready.era.as_str(), ready.tools, ready.pid), (era, 1, None));
+        let calls = (0..20).map(|_| manager.call("remote", "era", Map::new()));
+        for answer in futures_util::future::join_all(calls).await {
+            assert_eq!(answer.unwrap().text(), era);
+        }
+        assert!(manager.shutdown().await.survivors.is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_where_nothing_answers_says_so() {
+    let closed = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        format!("http://{}/mcp", listener.local_addr().unwrap())
+    };
+    let manager = Manager::start(&remote(closed, None)).await.unwrap();
+    let error = manager.report().servers[0].outcome.clone().unwrap_err();
+    assert_eq!(error.code(), ErrorCode::SpawnFailed, "{error} {:?}", error.causes());
+    assert_eq!(error.to_string(), "server `remote` cannot be reached");
+    assert!(error.causes().join(" ").contains("refused"), "{:?}", error.causes());
+
+    let manager = Manager::start(&remote(serve(false).await, Some("wrong"))).await.unwrap();
+    let error = manager.report().servers[0].outcome.clone().unwrap_err();
+    assert!(error.causes().join(" ").contains("403"), "{:?}", error.causes());
+    assert!(!error.causes().join(" ").contains("rmcp"), "no type names: {:?}", error.causes());
+}
