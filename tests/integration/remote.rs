@@ -57,7 +57,7 @@ impl ServerHandler for Remote {
 }
 
 async fn only_with_key(request: Request, next: Next) -> Result<Response, StatusCode> {
-    match request.headers().get("x-key").map(|value| value.as_bytes()) {
+    match request.headers().get("x-key").map(axum::http::HeaderValue::as_bytes) {
         Some(b"open sesame") => Ok(next.run(request).await),
         _ => Err(StatusCode::FORBIDDEN),
     }
