@@ -61,7 +61,11 @@ impl<'a> Progress<'a> {
             Outcome::Unscored => self.ui.status("DONE", format!("{time} {}  {work}", report.task)),
             Outcome::Failed => {
                 let answer = report.answer.as_deref().unwrap_or_default();
-                self.ui.bad("FAIL", format!("{time} {}  {work}  answer {}", report.task, quoted(answer)));
+                let target = report.target.as_ref().map_or_else(String::new, |target| {
+                    format!("  expected {}", quoted(&target.all().join("\" or \"")))
+                });
+                let text = format!("{time} {}  {work}  answer {}{target}", report.task, quoted(answer));
+                self.ui.bad("FAIL", text);
             }
             Outcome::Errored | Outcome::Cancelled => {
                 let why = report.error.as_ref().map_or("", |error| error.message.as_str());
