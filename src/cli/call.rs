@@ -46,8 +46,7 @@ impl Call {
         let manager = match up::with_heartbeat(ui, context.start(&config, |_| {})).await {
             Err(Error::RequiredServers { failures }) => {
                 // The one server that was asked for: its own failure says more than "not available".
-                ui.fail(&failures[0]);
-                return Ok(ExitCode::from(4));
+                return Ok(ui.fail(&failures[0]));
             }
             outcome => outcome?,
         };
