@@ -45,6 +45,8 @@ pub struct Config {
     pub servers: IndexMap<ServerName, ServerEntry>,
     /// How many servers may start at once. Nothing: all of them.
     pub start_jobs: Option<NonZeroUsize>,
+    /// What stands between this process and each server's, on Linux.
+    pub guard: Guard,
     /// The shared HTTP clients.
     pub http: HttpConfig,
     /// The model, or why the `[llm]` table cannot be used: an error only for what needs a model. Nothing when
@@ -56,6 +58,20 @@ pub struct Config {
     pub secrets: Secrets,
     /// What an import did not understand, one line each.
     pub notes: Vec<String>,
+}
+
+/// The process that ends a server when its manager has ended without a word (Linux).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Guard {
+    /// This very executable, started once more. Where it cannot be used, servers are kept by their process
+    /// group alone; the report of the teardown says so.
+    #[default]
+    Auto,
+    /// None: servers are kept by their process group alone.
+    Off,
+    /// Another executable that toolcrib is part of, such as `toolcrib` itself: for a library that is loaded
+    /// into a foreign program.
+    Program(PathBuf),
 }
 
 impl Config {

@@ -17,7 +17,10 @@ use crate::{
     config::Config,
     error::{Error, Result},
     http::HttpClients,
-    process::{ProcessUsage, StopOutcome, describe, marked_processes, of_groups},
+    process::{
+        Keeping, Kinship, ProcessUsage, StopOutcome, describe, marked_processes, new_mark, of_groups,
+        reap_leftovers,
+    },
     session::{Session, Surroundings},
     start::{AllStarted, Observer, ServerEvent, StartReport, start_all},
     tool::{ServerName, ToolResult},
@@ -34,6 +37,7 @@ pub struct Manager {
     toolbox: Toolbox,
     report: StartReport,
     marker: Arc<str>,
+    keeping: Keeping,
     observe: Observer,
 }
 
@@ -76,16 +80,25 @@ impl Manager {
     /// # Errors
     /// As [`Manager::start`].
     pub async fn start_with(config: &Config, http: HttpClients, observe: Observer) -> Result<Self> {
-        let marker: Arc<str> = format!("{}-{:016x}", std::process::id(), fastrand::u64(..)).into();
-        let around = Surroundings { marker: marker.clone(), secrets: config.secrets.clone(), http };
-        let AllStarted { sessions, report } = start_all(config, &around, &observe).await?;
+        let marker: Arc<str> = new_mark().into();
+        let keeping = Keeping::new(&config.guard);
+        let kin =
+            Kinship { marker: marker.clone(), secrets: config.secrets.clone(), keeping: keeping.clone() };
+        let around = Surroundings { kin, http };
+        // Beside the start, which it does not hold up: it reads what all processes of this user carry.
+        let leftovers = tokio::task::spawn_blocking(reap_leftovers);
+        let started = start_all(config, &around, &observe).await;
+        for leftover in leftovers.await.unwrap_or_default() {
+            observe(ServerEvent::Leftover { process: leftover });
+        }
+        let AllStarted { sessions, report } = started?;
         let catalog = Arc::new(ToolCatalog::default());
         let shelf = Shelf { generations: vec![None; sessions.len()], catalog };
         let failed =
             report.servers.iter().filter_map(|row| Some((row.name.clone(), row.outcome.clone().err()?)));
         let missing = failed.collect();
         let toolbox = Toolbox { sessions: sessions.into(), shelf: Arc::new(Mutex::new(shelf)), missing };
-        Ok(Self { toolbox, report, marker, observe })
+        Ok(Self { toolbox, report, marker, keeping, observe })
     }
 
     /// How the start went.
@@ -128,7 +141,7 @@ impl Manager {
         });
         let servers = futures_util::future::join_all(closing).await;
         let survivors = survivors(&self.marker).await;
-        StopReport { servers, survivors, wall: began.elapsed() }
+        StopReport { servers, survivors, keeping: self.keeping.clone(), wall: began.elapsed() }
     }
 }
 
@@ -253,6 +266,8 @@ pub struct StopReport {
     /// Processes of these servers that are still there, wherever in the process tree. On Linux every process
     /// that inherited the environment of a server is found; elsewhere nothing can be said and this is empty.
     pub survivors: Vec<u32>,
+    /// What made sure of it.
+    pub keeping: Keeping,
     /// From the first to the last.
     pub wall: Duration,
 }

@@ -1,16 +1,18 @@
 //! One child process: spawn, line pipes, stderr tail, stop ladder, kill on drop. Knows no MCP.
 //!
 //! Owner of: every spawn, signal and wait of this crate. Invariants:
-//! - the child leads its own process group, and signals go to the group;
+//! - on Linux a guard stands over each server ([`guard`]): nothing of it outlives the owner, however that
+//!   ends; elsewhere, and where a guard cannot be, the process group is what is kept ([`group`]);
 //! - stderr is always drained, stdout lines are bounded;
-//! - every early return kills: dropping a [`Process`] kills the whole group synchronously, with or without
-//!   a runtime;
-//! - the leader is reaped only after its group was signalled, so the group's id cannot have been recycled.
-//!
-//! The Linux guard process (teardown that survives SIGKILL of the owner and follows `setsid`) is to stand
-//! behind this same interface, in `process/guard.rs`.
+//! - every early return kills: dropping a [`Process`] ends all of it synchronously, with or without a
+//!   runtime.
 
 mod exit;
+mod group;
+#[cfg(target_os = "linux")]
+mod guard;
+mod keeping;
+mod leftovers;
 mod lines;
 mod program;
 mod stderr;
@@ -18,16 +20,17 @@ mod survivors;
 mod usage;
 
 use std::{
-    fmt,
-    process::{ExitStatus, Stdio},
+    fmt, io,
+    process::ExitStatus,
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
-use serde::Serialize;
-use tokio::process::Child;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use exit::ExitWatch;
+pub use keeping::Keeping;
+pub use leftovers::Leftover;
+pub(crate) use leftovers::{new_mark, reap_leftovers};
 pub(crate) use lines::{Line, LineReader, LineWriter, MAX_LINE, WriteError};
 pub(crate) use stderr::StderrTail;
 pub(crate) use survivors::marked_processes;
@@ -39,18 +42,30 @@ use crate::config::{Secrets, StdioConfig, StopGrace};
 /// Name of the environment variable that marks every process of one manager, descendants included.
 pub(crate) const MARKER: &str = "TOOLCRIB_OWNER";
 
-/// Pause between looks at a group that has no other way to tell that it is gone.
-const GROUP_POLL: Duration = Duration::from_millis(5);
-
-/// A running child process and its group.
+/// A running server process and all that it started.
 pub(crate) struct Process {
-    child: Child,
-    group: Pid,
+    keeper: Keeper,
     stdin: LineWriter,
-    exit: ExitWatch,
     stderr: StderrTail,
-    reaped: bool,
     started: Instant,
+}
+
+/// Who makes sure that the process ends.
+enum Keeper {
+    #[cfg(target_os = "linux")]
+    Guard(guard::Guarded),
+    Group(group::Grouped),
+}
+
+/// What processes of one manager have in common.
+#[derive(Clone)]
+pub(crate) struct Kinship {
+    /// Marks every process in its environment.
+    pub(crate) marker: std::sync::Arc<str>,
+    /// Hidden in everything quoted from servers.
+    pub(crate) secrets: Secrets,
+    /// What makes sure that they end.
+    pub(crate) keeping: Keeping,
 }
 
 /// The two ends to talk to a child.
@@ -71,7 +86,7 @@ pub(crate) struct SpawnError {
 }
 
 /// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopOutcome {
     /// By itself, or on end of input.
@@ -88,68 +103,58 @@ pub(crate) struct Stopped {
     pub(crate) pid: u32,
     pub(crate) outcome: StopOutcome,
     pub(crate) status: Option<ExitStatus>,
-    /// Whether processes of its group had to be ended after the leader was gone.
+    /// Whether it left processes behind that had to be ended.
     pub(crate) helpers: bool,
 }
 
 impl Process {
-    /// Starts `spec` as the leader of a new process group, with `marker` in its environment.
-    ///
-    /// `secrets` are hidden in the stderr tail.
-    pub(crate) fn spawn(
+    /// Starts `spec`, with the kin's marker in its environment; `grace` is the ladder that it is ended by if
+    /// this process ends without a word.
+    pub(crate) async fn spawn(
         spec: &StdioConfig,
-        marker: &str,
-        secrets: &Secrets,
+        kin: &Kinship,
+        grace: StopGrace,
     ) -> Result<(Self, Pipes), SpawnError> {
         let program = program::resolve(spec)?;
-        // Why no pre_exec hook: with one, std forks instead of calling posix_spawn, which costs 25 ms per
-        // child in a parent of 512 MiB.
         let started = Instant::now();
-        let mut child = tokio::process::Command::new(&program)
-            .args(&spec.args)
-            .env_clear()
-            .envs(&spec.env)
-            .env(MARKER, marker)
-            .current_dir(&spec.cwd)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(|error| SpawnError {
-                what: format!("could not start {}: {error}", program.display()),
-                help: program::spawn_help(&error),
-            })?;
-        let pid = child.id().expect("a child that was never polled has its id");
-        let group = Pid::from_raw(pid.cast_signed()).expect("process ids are positive");
-        let stdin = LineWriter::pipe(child.stdin.take().expect("stdin is piped"));
-        let reader = LineReader::new(child.stdout.take().expect("stdout is piped"));
-        let stderr = StderrTail::drain(child.stderr.take().expect("stderr is piped"), secrets.clone());
-        // From here on the guard of `Drop` holds: a failing watch kills the child.
-        let mut process = Self {
-            child,
-            group,
-            stdin: stdin.clone(),
-            exit: ExitWatch::none(group),
-            stderr,
-            reaped: false,
-            started,
+        // Told apart from the other servers of this manager, and from earlier lives of this one.
+        let mark = format!("{}/{:08x}", kin.marker, fastrand::u32(..));
+        let (sender, input) = pipe().map_err(|error| program::refused(&program, &error))?;
+        let (keeper, stdout, stderr) = match &kin.keeping {
+            #[cfg(target_os = "linux")]
+            Keeping::Guard { executable } => {
+                let start = guard::Start { executable, program: &program, mark: &mark, grace };
+                let (guarded, out, err) = guard::Guarded::spawn(start, spec, input).await?;
+                (Keeper::Guard(guarded), out, err)
+            }
+            Keeping::Group { .. } => {
+                let (grouped, out, err) = group::Grouped::spawn(&program, spec, &mark, input)?;
+                (Keeper::Group(grouped), out, err)
+            }
         };
-        process.exit = ExitWatch::new(group).map_err(|error| SpawnError {
-            what: format!("could not watch process {pid}: {error}"),
-            help: None,
-        })?;
+        let stdin = LineWriter::pipe(sender);
+        let reader = LineReader::new(stdout);
+        let stderr = StderrTail::drain(stderr, kin.secrets.clone());
+        let process = Self { keeper, stdin: stdin.clone(), stderr, started };
         Ok((process, Pipes { reader, writer: stdin }))
     }
 
-    /// Id of the group's leader.
+    /// Id of the server's process, which leads its own group.
     pub(crate) fn pid(&self) -> u32 {
-        self.group.as_raw_nonzero().get().cast_unsigned()
+        match &self.keeper {
+            #[cfg(target_os = "linux")]
+            Keeper::Guard(guarded) => guarded.pid(),
+            Keeper::Group(grouped) => grouped.pid(),
+        }
     }
 
-    /// Tells when the leader has ended, without reaping it.
+    /// Tells when the server's process has ended.
     pub(crate) fn exit_watch(&self) -> ExitWatch {
-        self.exit.clone()
+        match &self.keeper {
+            #[cfg(target_os = "linux")]
+            Keeper::Guard(guarded) => ExitWatch::guarded(guarded.control()),
+            Keeper::Group(grouped) => grouped.exit_watch(),
+        }
     }
 
     /// How long ago it was started.
@@ -167,77 +172,21 @@ impl Process {
         &self.stderr
     }
 
-    /// The stop ladder: close stdin, wait, TERM the group, wait, KILL, reap; helpers of the group too.
-    pub(crate) async fn stop(mut self, grace: StopGrace) -> Stopped {
+    /// The stop ladder: close stdin, wait, TERM everybody, wait, KILL, reap.
+    pub(crate) async fn stop(self, grace: StopGrace) -> Stopped {
         self.stdin.close();
-        let mut outcome = StopOutcome::Exited;
-        if !self.exit.within(grace.eof).await {
-            outcome = StopOutcome::Terminated;
-            self.signal(Signal::TERM);
-            if !self.exit.within(grace.term).await {
-                outcome = StopOutcome::Killed;
-                self.signal(Signal::KILL);
-                self.exit.exited().await;
-            }
+        match self.keeper {
+            #[cfg(target_os = "linux")]
+            Keeper::Guard(guarded) => guarded.stop(grace).await,
+            Keeper::Group(grouped) => grouped.stop(grace).await,
         }
-        // The leader is a zombie now: its id, and so the group's, is still ours. Helpers that outlived it are
-        // asked to end before it is reaped.
-        let left_behind = self.helpers_live();
-        self.signal(Signal::TERM);
-        let status = self.child.wait().await.ok();
-        self.reaped = true;
-        let helpers = self.end_helpers(grace.term).await || left_behind;
-        Stopped { pid: self.pid(), outcome, status, helpers }
-    }
-
-    /// Waits for the rest of the group and kills what stays; says whether there was anybody.
-    async fn end_helpers(&self, grace: Duration) -> bool {
-        if !self.group_lives() {
-            return false;
-        }
-        let deadline = Instant::now() + grace;
-        while self.group_lives() {
-            if Instant::now() >= deadline {
-                self.signal(Signal::KILL);
-                // SIGKILL cannot be refused; what is left is the kernel's work.
-                for _ in 0..200 {
-                    if !self.group_lives() {
-                        break;
-                    }
-                    tokio::time::sleep(GROUP_POLL).await;
-                }
-                break;
-            }
-            tokio::time::sleep(GROUP_POLL).await;
-        }
-        true
-    }
-
-    /// Whether the group has others than its dead leader, before they are asked to end: they may be gone by
-    /// the next look. Known only where zombies can be told apart.
-    fn helpers_live(&self) -> bool {
-        cfg!(target_os = "linux") && survivors::group_has_living(self.group)
-    }
-
-    fn group_lives(&self) -> bool {
-        // Zombies answer a signal too, and not every init reaps: the slower look tells them apart.
-        test_kill_process_group(self.group).is_ok() && survivors::group_has_living(self.group)
-    }
-
-    fn signal(&self, signal: Signal) {
-        // The only failure is that nobody is left, which is what was wanted.
-        let _ = kill_process_group(self.group, signal);
     }
 }
 
-impl Drop for Process {
-    /// Kills the group now: one system call, no runtime, no wait. The runtime, if any, reaps the leader.
-    fn drop(&mut self) {
-        if !self.reaped {
-            self.signal(Signal::KILL);
-            let _ = self.child.try_wait();
-        }
-    }
+/// A pipe: our end to write, and the other one for the child's standard input.
+fn pipe() -> io::Result<(tokio::net::unix::pipe::Sender, std::os::fd::OwnedFd)> {
+    let (sender, receiver) = tokio::net::unix::pipe::pipe()?;
+    Ok((sender, receiver.into_blocking_fd()?))
 }
 
 impl fmt::Debug for Process {

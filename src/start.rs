@@ -40,6 +40,11 @@ pub enum ServerEvent {
         /// Which, and why.
         row: ServerStart,
     },
+    /// A process of an earlier manager that had ended without a word; it was killed.
+    Leftover {
+        /// What it was.
+        process: crate::process::Leftover,
+    },
     /// It was torn down.
     Stopped {
         /// Which, and how.

@@ -6,7 +6,7 @@ use anstream::{eprintln, println};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use serde_json::json;
-use toolcrib::{Error, ErrorCode, ServerStart, ServerStop, StopOutcome, StopReport};
+use toolcrib::{Error, ErrorCode, Leftover, ServerStart, ServerStop, StopOutcome, StopReport};
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -126,6 +126,14 @@ impl Ui {
         let status = row.status.as_ref().map_or_else(String::new, |status| format!("   {status}"));
         let text = format!("{:<20} {how}{helpers} after {}{pid}{status}", row.server, seconds(row.took));
         self.status("Stopped", text);
+    }
+
+    /// Something of an earlier life was ended.
+    pub(super) fn leftover(&self, process: &Leftover) {
+        let Leftover { pid, owner, command, .. } = process;
+        self.warn(format!(
+            "ended process {pid}, left behind by toolcrib {owner} when that was killed: {command}"
+        ));
     }
 
     /// The end of a teardown that was verified.

@@ -73,6 +73,7 @@ pub(super) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
         match event {
             ServerEvent::Ready { row } | ServerEvent::Failed { row } => ui.started(&row),
             ServerEvent::Stopped { row } => ui.stopped(&row),
+            ServerEvent::Leftover { process } => ui.leftover(&process),
             _ => {}
         }
     }
@@ -96,6 +97,7 @@ fn as_json(event: &ServerEvent) -> Option<serde_json::Value> {
             json!({"event": "stopped", "server": row.server, "pid": row.pid, "outcome": row.outcome,
                 "ms": millis(row.took)})
         }
+        ServerEvent::Leftover { process } => json!({"event": "leftover", "process": process}),
         _ => return None,
     })
 }

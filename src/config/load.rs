@@ -81,6 +81,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         file: origin.file.clone(),
         servers,
         start_jobs: raw.defaults.start_jobs,
+        guard: raw.defaults.guard,
         http: raw.http,
         llm,
         agent: raw.agent,

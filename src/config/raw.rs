@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use super::{
-    AgentConfig, HttpConfig, StopGrace, ToolChoice,
+    AgentConfig, Guard, HttpConfig, StopGrace, ToolChoice,
     env::Names,
     node::{Node, Value},
     origin::{Origin, Text},
@@ -27,6 +27,7 @@ const DEFAULTS: &[&str] = &[
     "inherit_env",
     "eof_grace",
     "term_grace",
+    "guard",
 ];
 const HTTP: &[&str] = &["connect_timeout", "max_idle_per_host"];
 const LLM: &[&str] = &[
@@ -74,6 +75,7 @@ pub(super) struct RawConfig {
 #[derive(Debug)]
 pub(super) struct Defaults {
     pub(super) start_jobs: Option<NonZeroUsize>,
+    pub(super) guard: Guard,
     pub(super) startup_timeout: std::time::Duration,
     pub(super) call_timeout: std::time::Duration,
     pub(super) max_call_time: std::time::Duration,
@@ -129,6 +131,7 @@ impl Defaults {
     fn new() -> Self {
         Self {
             start_jobs: None,
+            guard: Guard::Auto,
             startup_timeout: super::server::STARTUP_TIMEOUT,
             call_timeout: super::server::CALL_TIMEOUT,
             max_call_time: super::server::MAX_CALL_TIME,
@@ -148,6 +151,7 @@ fn defaults(table: &Section<'_>) -> Result<Defaults> {
     }
     Ok(Defaults {
         start_jobs: table.limit("start_jobs", &[("cores", cores()), ("unlimited", None)])?.flatten(),
+        guard: guard(table)?,
         startup_timeout: table.duration("startup_timeout")?.unwrap_or(built_in.startup_timeout),
         call_timeout,
         max_call_time: max_call_time.unwrap_or_else(|| built_in.max_call_time.max(call_timeout)),
@@ -160,6 +164,20 @@ fn defaults(table: &Section<'_>) -> Result<Defaults> {
             eof: table.grace("eof_grace")?.unwrap_or(built_in.stop.eof),
             term: table.grace("term_grace")?.unwrap_or(built_in.stop.term),
         },
+    })
+}
+
+/// A path is literal and absolute: what ends servers must not depend on a variable or a folder.
+fn guard(table: &Section<'_>) -> Result<Guard> {
+    Ok(match table.text("guard")?.map(|text| text.value) {
+        None => Guard::Auto,
+        Some(word) if word == "auto" => Guard::Auto,
+        Some(word) if word == "off" => Guard::Off,
+        Some(path) if path.starts_with('/') => Guard::Program(path.into()),
+        Some(other) => {
+            let help = "write \"auto\", \"off\" or the absolute path of a toolcrib executable";
+            return Err(table.key_error("guard", format!("`{other}` is not allowed"), Some(help)));
+        }
     })
 }
 

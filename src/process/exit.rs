@@ -1,4 +1,5 @@
-//! Tells when a child has ended, without reaping it: its id stays ours until the group was signalled.
+//! Tells when a server's process has ended: by its guard, or as our own child without reaping it, so that its
+//! id stays ours until the group was signalled.
 
 use std::{io, process::ExitStatus, sync::Arc, time::Duration};
 
@@ -9,21 +10,34 @@ type Notice = tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>;
 #[cfg(not(target_os = "linux"))]
 type Notice = ();
 
-/// A cheap, shareable watch on one child.
+/// A cheap, shareable watch on one process.
 #[derive(Clone)]
-pub(crate) struct ExitWatch {
-    pid: Pid,
-    notice: Option<Arc<Notice>>,
+pub(crate) struct ExitWatch(Watched);
+
+#[derive(Clone)]
+enum Watched {
+    Child {
+        pid: Pid,
+        notice: Option<Arc<Notice>>,
+    },
+    #[cfg(target_os = "linux")]
+    Guarded(Arc<super::guard::Control>),
 }
 
 impl ExitWatch {
+    /// Hears from the guard.
+    #[cfg(target_os = "linux")]
+    pub(super) fn guarded(control: Arc<super::guard::Control>) -> Self {
+        Self(Watched::Guarded(control))
+    }
+
     /// Watches `pid`, a child of this process. On Linux through a pidfd.
     #[cfg(target_os = "linux")]
     pub(crate) fn new(pid: Pid) -> io::Result<Self> {
         let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
         #[expect(deprecated, reason = "sound here: an owned descriptor stays the same while registered")]
         let notice = Notice::with_interest(fd, tokio::io::Interest::READABLE)?;
-        Ok(Self { pid, notice: Some(Arc::new(notice)) })
+        Ok(Self(Watched::Child { pid, notice: Some(Arc::new(notice)) }))
     }
 
     /// Watches `pid`, a child of this process.
@@ -34,42 +48,56 @@ impl ExitWatch {
 
     /// A watch that looks instead of being told.
     pub(crate) fn none(pid: Pid) -> Self {
-        Self { pid, notice: None }
+        Self(Watched::Child { pid, notice: None })
     }
 
-    /// Returns once the child has ended.
+    /// Returns once the process has ended.
     pub(crate) async fn exited(&self) {
-        while self.running() {
+        match &self.0 {
             #[cfg(target_os = "linux")]
-            if let Some(notice) = &self.notice {
-                // A pidfd is readable from the end of its process on; an error means that the runtime's I/O
-                // driver is gone, and then looking is all that is left.
-                if notice.readable().await.is_ok() {
-                    return;
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            Watched::Guarded(control) => control.over().await,
+            Watched::Child { pid, notice } => child_exited(*pid, notice.as_deref()).await,
         }
     }
 
-    /// Whether the child ends within `limit`.
+    /// Whether the process ends within `limit`.
     pub(crate) async fn within(&self, limit: Duration) -> bool {
         tokio::time::timeout(limit, self.exited()).await.is_ok()
     }
 
-    fn running(&self) -> bool {
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        matches!(waitid(WaitId::Pid(self.pid), look), Ok(None))
-    }
-
-    /// The status of a child that has ended and was not reaped yet.
+    /// The status of a process that has ended, as long as it is known.
     pub(crate) fn status(&self) -> Option<ExitStatus> {
-        use std::os::unix::process::ExitStatusExt;
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        let ended = waitid(WaitId::Pid(self.pid), look).ok()??;
-        if let Some(code) = ended.exit_status() {
-            return Some(ExitStatus::from_raw(code << 8));
+        match &self.0 {
+            #[cfg(target_os = "linux")]
+            Watched::Guarded(control) => control.exited(),
+            Watched::Child { pid, .. } => child_status(*pid),
         }
-        ended.terminating_signal().map(ExitStatus::from_raw)
     }
+}
+
+async fn child_exited(pid: Pid, notice: Option<&Notice>) {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    while matches!(waitid(WaitId::Pid(pid), look), Ok(None)) {
+        #[cfg(target_os = "linux")]
+        if let Some(notice) = notice {
+            // A pidfd is readable from the end of its process on; an error means that the runtime's I/O
+            // driver is gone, and then looking is all that is left.
+            if notice.readable().await.is_ok() {
+                return;
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = notice;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn child_status(pid: Pid) -> Option<ExitStatus> {
+    use std::os::unix::process::ExitStatusExt;
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    let ended = waitid(WaitId::Pid(pid), look).ok()??;
+    if let Some(code) = ended.exit_status() {
+        return Some(ExitStatus::from_raw(code << 8));
+    }
+    ended.terminating_signal().map(ExitStatus::from_raw)
 }

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
-    process::ChildStdin,
+    net::unix::pipe,
     sync::Mutex,
 };
 use tokio_util::sync::CancellationToken;
@@ -125,7 +125,7 @@ struct Stream {
 }
 
 enum Sink {
-    Pipe(ChildStdin),
+    Pipe(pipe::Sender),
     Other(Pin<Box<dyn AsyncWrite + Send>>),
 }
 
@@ -153,7 +153,7 @@ impl LineWriter {
     }
 
     /// Writes to the standard input of a child.
-    pub(crate) fn pipe(stdin: ChildStdin) -> Self {
+    pub(crate) fn pipe(stdin: pipe::Sender) -> Self {
         Self::over(Sink::Pipe(stdin))
     }
 

@@ -48,8 +48,13 @@ fn missing(command: &Path, why: &str) -> SpawnError {
     SpawnError { what: format!("could not find the program `{name}`: {why}"), help: Some(help) }
 }
 
+/// The operating system did not start `program`.
+pub(super) fn refused(program: &Path, error: &io::Error) -> SpawnError {
+    SpawnError { what: format!("could not start {}: {error}", program.display()), help: spawn_help(error) }
+}
+
 /// What to do about a refusal of the operating system.
-pub(super) fn spawn_help(error: &io::Error) -> Option<String> {
+fn spawn_help(error: &io::Error) -> Option<String> {
     match error.kind() {
         io::ErrorKind::PermissionDenied => Some("make the program executable (chmod +x)".to_owned()),
         io::ErrorKind::NotFound => Some("its interpreter (first line, `#!`) may be missing".to_owned()),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::config::Guard;
 
 fn shell(script: &str) -> StdioConfig {
     let mut spec = StdioConfig::new("sh", vec!["-c".into(), script.into()], "/");
@@ -10,8 +11,19 @@ fn shell(script: &str) -> StdioConfig {
     spec
 }
 
-fn marker() -> String {
-    format!("test-{:016x}", fastrand::u64(..))
+/// Both ways of keeping a server, each with a mark of its own.
+fn ways() -> [Kinship; 2] {
+    [Guard::Auto, Guard::Off].map(|wanted| {
+        let marker = format!("test-{:016x}", fastrand::u64(..)).into();
+        let keeping = Keeping::new(&wanted);
+        let expected = matches!(keeping, Keeping::Guard { .. }) == (wanted == Guard::Auto);
+        assert!(expected || cfg!(not(target_os = "linux")), "{keeping:?}");
+        Kinship { marker, secrets: Secrets::default(), keeping }
+    })
+}
+
+async fn spawn(script: &str, kin: &Kinship) -> (Process, Pipes) {
+    Process::spawn(&shell(script), kin, LONG).await.unwrap()
 }
 
 async fn until_gone(marker: &str) {
@@ -34,79 +46,158 @@ const LONG: StopGrace = StopGrace { eof: Duration::from_secs(30), term: Duration
 
 #[tokio::test]
 async fn a_polite_child_leaves_on_end_of_input() {
-    let (process, mut pipes) =
-        Process::spawn(&shell("echo up; cat >/dev/null; exit 3"), &marker(), &Secrets::default()).unwrap();
-    assert_eq!(line(&mut pipes.reader).await, "up");
-    let stopped = process.stop(LONG).await;
-    assert_eq!(stopped.outcome, StopOutcome::Exited);
-    assert_eq!(describe(stopped.status.unwrap()), "exited with code 3");
-    assert!(!stopped.helpers);
+    for kin in ways() {
+        let (process, mut pipes) = spawn("echo up; cat >/dev/null; exit 3", &kin).await;
+        assert_eq!(line(&mut pipes.reader).await, "up");
+        let stopped = process.stop(LONG).await;
+        assert_eq!(stopped.outcome, StopOutcome::Exited);
+        assert_eq!(describe(stopped.status.unwrap()), "exited with code 3");
+        assert!(!stopped.helpers);
+    }
 }
 
 #[tokio::test]
 async fn a_stubborn_child_and_its_helper_are_killed() {
-    let mark = marker();
-    let script = "trap '' TERM; sleep 600 & echo up; while :; do sleep 1; done";
-    let (process, mut pipes) = Process::spawn(&shell(script), &mark, &Secrets::default()).unwrap();
-    assert_eq!(line(&mut pipes.reader).await, "up");
-    let stopped = process.stop(SHORT).await;
-    assert_eq!(stopped.outcome, StopOutcome::Killed);
-    until_gone(&mark).await;
+    for kin in ways() {
+        let script = "trap '' TERM; sleep 600 & echo up; while :; do sleep 1; done";
+        let (process, mut pipes) = spawn(script, &kin).await;
+        assert_eq!(line(&mut pipes.reader).await, "up");
+        let stopped = process.stop(SHORT).await;
+        assert_eq!(stopped.outcome, StopOutcome::Killed);
+        assert!(marked_processes(&kin.marker).is_empty());
+    }
 }
 
 #[tokio::test]
 async fn a_helper_that_outlives_a_polite_leader_is_ended() {
-    let mark = marker();
-    let script = "sleep 600 >/dev/null 2>&1 & echo up; cat >/dev/null";
-    let (process, mut pipes) = Process::spawn(&shell(script), &mark, &Secrets::default()).unwrap();
-    assert_eq!(line(&mut pipes.reader).await, "up");
-    let stopped = process.stop(LONG).await;
-    assert_eq!(stopped.outcome, StopOutcome::Exited);
-    assert!(marked_processes(&mark).is_empty());
+    for kin in ways() {
+        let (process, mut pipes) = spawn("sleep 600 >/dev/null 2>&1 & echo up; cat >/dev/null", &kin).await;
+        assert_eq!(line(&mut pipes.reader).await, "up");
+        let stopped = process.stop(LONG).await;
+        assert_eq!((stopped.outcome, stopped.helpers), (StopOutcome::Exited, true));
+        assert!(marked_processes(&kin.marker).is_empty());
+    }
+}
+
+/// A process of this script once it has said "up", in a runtime that is gone.
+fn in_a_former_runtime(script: &str, kin: &Kinship) -> Process {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (process, mut pipes) = spawn(script, kin).await;
+        assert_eq!(line(&mut pipes.reader).await, "up");
+        process
+    })
 }
 
 #[test]
 fn dropping_outside_the_runtime_kills_the_group() {
-    let mark = marker();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let process = runtime.block_on(async {
-        let script = "trap '' TERM; sleep 600 & echo up; while :; do sleep 1; done";
-        let (process, mut pipes) = Process::spawn(&shell(script), &mark, &Secrets::default()).unwrap();
-        assert_eq!(line(&mut pipes.reader).await, "up");
-        process
-    });
-    drop(runtime);
+    for kin in ways() {
+        drop(in_a_former_runtime("trap '' TERM; sleep 600 & echo up; while :; do sleep 1; done", &kin));
+        let waiting = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        waiting.block_on(until_gone(&kin.marker));
+    }
+}
+
+/// Whom a process group does not hold.
+#[cfg(target_os = "linux")]
+const DESERTER: &str =
+    "setsid sh -c 'trap \"\" TERM HUP; echo up; while :; do sleep 1; done' & cat >/dev/null";
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_guard_follows_those_who_left_the_group() {
+    let [kin, _] = ways();
+    let (process, mut pipes) = spawn(DESERTER, &kin).await;
+    assert_eq!(line(&mut pipes.reader).await, "up");
+    let stopped = process.stop(SHORT).await;
+    assert_eq!((stopped.outcome, stopped.helpers), (StopOutcome::Exited, true));
+    assert!(marked_processes(&kin.marker).is_empty());
+    let (process, mut pipes) = spawn(DESERTER, &kin).await;
+    assert_eq!(line(&mut pipes.reader).await, "up");
     drop(process);
-    let waiting = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    waiting.block_on(until_gone(&mark));
+    until_gone(&kin.marker).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn without_its_guard_a_server_dies_and_its_helpers_are_swept() {
+    use rustix::process::{Pid, Signal, kill_process};
+
+    for stop in [true, false] {
+        let [kin, _] = ways();
+        let (process, mut pipes) = spawn(DESERTER, &kin).await;
+        assert_eq!(line(&mut pipes.reader).await, "up");
+        let guards: Vec<u32> = marked_processes(&kin.marker)
+            .into_iter()
+            .filter(|pid| guard::is_guard(&survivors::environment(*pid)))
+            .collect();
+        let [guard] = guards[..] else { panic!("{guards:?}") };
+        kill_process(Pid::from_raw(guard.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        process.exit_watch().exited().await;
+        if stop {
+            assert!(process.stop(SHORT).await.helpers);
+        } else {
+            drop(process);
+        }
+        until_gone(&kin.marker).await;
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_stopped_process_hears_that_it_is_to_end() {
+    use rustix::process::{Pid, Signal, kill_process};
+
+    for kin in ways() {
+        let (process, mut pipes) =
+            spawn("trap 'exit 5' TERM; echo up; while :; do sleep 0.1; done", &kin).await;
+        assert_eq!(line(&mut pipes.reader).await, "up");
+        kill_process(Pid::from_raw(process.pid().cast_signed()).unwrap(), Signal::STOP).unwrap();
+        let stopped = process.stop(StopGrace { term: LONG.term, ..SHORT }).await;
+        assert_eq!(stopped.outcome, StopOutcome::Terminated);
+        assert_eq!(describe(stopped.status.unwrap()), "exited with code 5");
+    }
 }
 
 #[tokio::test]
 async fn the_last_words_and_the_status_are_kept() {
-    let secrets = Secrets::new(["hunter2-hunter2".to_owned()]);
-    let script = "echo 'no key hunter2-hunter2' >&2; exit 7";
-    let (process, _pipes) = Process::spawn(&shell(script), &marker(), &secrets).unwrap();
-    process.exit_watch().exited().await;
-    process.stderr().settled(Duration::from_secs(20)).await;
-    assert_eq!(describe(process.exit_watch().status().unwrap()), "exited with code 7");
-    assert_eq!(process.stderr().lines(), ["no key ****"]);
+    for kin in ways() {
+        let kin = Kinship { secrets: Secrets::new(["hunter2-hunter2".to_owned()]), ..kin };
+        let (process, _pipes) = spawn("echo 'no key hunter2-hunter2' >&2; exit 7", &kin).await;
+        process.exit_watch().exited().await;
+        process.stderr().settled(Duration::from_secs(20)).await;
+        assert_eq!(describe(process.exit_watch().status().unwrap()), "exited with code 7");
+        assert_eq!(process.stderr().lines(), ["no key ****"]);
+    }
 }
 
 #[tokio::test]
 async fn missing_programs_and_folders_are_named() {
-    let mut spec = shell("true");
-    spec.command = "no-such-program".into();
-    let error = Process::spawn(&spec, "m", &Secrets::default()).err().unwrap();
-    assert!(error.what.starts_with("could not find the program `no-such-program`"), "{}", error.what);
-    let mut spec = shell("true");
-    spec.cwd = "/no/such/folder".into();
-    let error = Process::spawn(&spec, "m", &Secrets::default()).err().unwrap();
-    assert_eq!(error.what, "its working directory /no/such/folder is not a folder");
+    for kin in ways() {
+        let refusal = async |spec: StdioConfig| Process::spawn(&spec, &kin, LONG).await.err().unwrap();
+        let mut spec = shell("true");
+        spec.command = "no-such-program".into();
+        let error = refusal(spec).await;
+        assert!(error.what.starts_with("could not find the program `no-such-program`"), "{}", error.what);
+        let mut spec = shell("true");
+        spec.cwd = "/no/such/folder".into();
+        assert_eq!(refusal(spec).await.what, "its working directory /no/such/folder is not a folder");
+        // Found and permitted, and yet the system does not start it.
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("script");
+        std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let error = refusal(StdioConfig::new(&script, vec![], "/")).await;
+        let start = format!("could not start {}: No such file", script.display());
+        assert!(error.what.starts_with(&start), "{}", error.what);
+        assert!(error.help.unwrap().contains("interpreter"));
+    }
 }
 
 #[tokio::test]
 async fn a_child_that_does_not_read_cannot_hold_a_writer_for_ever() {
-    let (process, pipes) = Process::spawn(&shell("sleep 600"), &marker(), &Secrets::default()).unwrap();
+    let [kin, _] = ways();
+    let (process, pipes) = spawn("sleep 600", &kin).await;
     let writer = pipes.writer.clone();
     let writing = async { writer.write(&vec![b'x'; 1 << 20]).await };
     let closing = async {

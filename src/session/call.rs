@@ -127,7 +127,7 @@ impl Session {
     }
 
     fn refused(&self, tool: &str, rpc_code: i64, message: &str) -> Lost {
-        let message = self.around.secrets.hide(message);
+        let message = self.around.kin.secrets.hide(message);
         Lost::Final(Error::CallRefused {
             server: self.name().clone(),
             tool: tool.to_owned(),

@@ -22,10 +22,10 @@ use super::{
 };
 use crate::{
     builtin::Builtin,
-    config::{Endpoint, HttpEndpoint, Secrets, ServerConfig},
+    config::{Endpoint, HttpEndpoint, ServerConfig},
     error::Phase,
     http::HttpClients,
-    process::{LineReader, LineWriter, Pipes, Process},
+    process::{Kinship, LineReader, LineWriter, Pipes, Process},
     tool::Tool,
 };
 
@@ -35,10 +35,8 @@ const MAX_PAGES: usize = 1000;
 /// What all connections of one manager share.
 #[derive(Clone)]
 pub(crate) struct Surroundings {
-    /// Marks every process in its environment.
-    pub(crate) marker: Arc<str>,
-    /// Hidden in everything quoted from servers.
-    pub(crate) secrets: Secrets,
+    /// Of all its processes.
+    pub(crate) kin: Kinship,
     /// For servers behind a URL.
     pub(crate) http: HttpClients,
 }
@@ -123,8 +121,11 @@ async fn attempt(
     let mut clock = Clock::new();
     match &config.endpoint {
         Endpoint::Stdio(spec) => {
-            let (process, pipes) = Process::spawn(spec, &around.marker, &around.secrets)
-                .map_err(|error| Failure::spawn(error.what, error.help))?;
+            let (process, pipes) =
+                timeout_at(deadline.into(), Process::spawn(spec, &around.kin, config.stop))
+                    .await
+                    .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
+                    .map_err(|error| Failure::spawn(error.what, error.help))?;
             clock.spawned(pipes.reader.first_byte());
             let transport = LineTransport::new(pipes, Some(process.exit_watch()));
             let junk = transport.junk();

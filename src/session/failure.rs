@@ -119,6 +119,7 @@ impl Failure {
     fn timeout(phase: Phase, config: &ServerConfig) -> Self {
         let limit = humantime::format_duration(config.startup_timeout);
         let waiting = match phase {
+            Phase::Spawn => "its process is not there yet",
             Phase::FirstByte => "it has not answered a single byte",
             Phase::Handshake => "it has not agreed on a protocol",
             _ => "its tool list is not complete",

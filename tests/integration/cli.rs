@@ -1,55 +1,14 @@
 //! The built program: what it prints, its exit codes, its end by signals.
 
 use std::{
-    io::{BufRead, BufReader},
     path::Path,
-    process::{Child, Command, Output, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-const SECRET: &str = "planted-s3cret-value";
-
-/// A folder with a `servers.toml`, and the program in it.
-struct Bench(TempDir);
-
-impl Bench {
-    fn new(config: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
-        let config = config.replace("FIXTURE", &format!("{fixture:?}"));
-        std::fs::write(folder.path().join("servers.toml"), config).unwrap();
-        Self(folder)
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toolcrib"));
-        command.args(arguments).current_dir(self.0.path()).env("PLANTED_TOKEN", SECRET).stdin(Stdio::null());
-        command
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    fn file(&self, name: &str, text: &str) {
-        std::fs::write(self.0.path().join(name), text).unwrap();
-    }
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().unwrap_or(-1)
-}
+use crate::program::{Bench, SECRET, code, err, out, up};
 
 const BUILTINS: &str = "[servers.time]\nbuiltin = \"time\"\n[servers.calc]\nbuiltin = \"calc\"\n";
 
@@ -181,17 +140,6 @@ fn search(folder: &Path, searched: &mut usize) {
             assert!(!text.contains(SECRET), "{} holds the secret", path.display());
         }
     }
-}
-
-/// Starts `up` and waits until it serves.
-fn up(bench: &Bench) -> (Child, BufReader<std::process::ChildStderr>, String) {
-    let mut child = bench.command(&["up"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    let mut reader = BufReader::new(child.stderr.take().unwrap());
-    let mut text = String::new();
-    while !text.contains("Serving") {
-        assert!(reader.read_line(&mut text).unwrap() > 0, "ended early: {text}");
-    }
-    (child, reader, text)
 }
 
 #[test]

@@ -6,6 +6,8 @@
 mod calls;
 mod cli;
 mod engine;
+mod killed;
+mod program;
 mod real;
 mod reconnect;
 mod remote;

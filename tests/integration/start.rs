@@ -49,7 +49,7 @@ async fn each_failure_says_why_and_the_rest_is_usable() {
     assert_eq!(error.to_string(), "server `exits` is not available");
     assert_eq!(error.code(), ErrorCode::ServerExited);
     assert!(error.causes()[0].contains("exited with code 3"), "{:?}", error.causes());
-    assert_eq!(lab.processes().len(), 1, "only the good one has a process");
+    assert_eq!(lab.servers().len(), 1, "only the good one has a process");
     let stopped = manager.shutdown().await;
     assert_eq!(stopped.servers.len(), 1);
     lab.await_nobody();

@@ -10,8 +10,6 @@ use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use toolcrib::{Config, Endpoint, Manager, Result, ServerConfig, ServerName, StdioConfig, Toolbox};
 
-/// Name of the variable that marks every process of one test.
-const TEST_MARK: &str = "TOOLCRIB_TEST_MARK";
 /// How long a condition may take to hold.
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -22,6 +20,9 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
+    /// Name of the variable that marks every process of one test.
+    pub(crate) const VARIABLE: &str = "TOOLCRIB_TEST_MARK";
+
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -29,6 +30,11 @@ impl Lab {
             folder: tempfile::tempdir().unwrap(),
             mark: format!("{}-{number}-{:p}", std::process::id(), &raw const NEXT),
         }
+    }
+
+    /// The value of [`Lab::VARIABLE`] in processes of this test.
+    pub(crate) fn mark(&self) -> &str {
+        &self.mark
     }
 
     /// A fixture of that name with those flags.
@@ -47,7 +53,7 @@ impl Lab {
         let arguments = arguments.iter().map(ToString::to_string).collect();
         let mut child = StdioConfig::new(command, arguments, self.folder.path());
         child.env.insert("PATH".to_owned(), std::env::var("PATH").unwrap());
-        child.env.insert(TEST_MARK.to_owned(), self.mark.clone());
+        child.env.insert(Self::VARIABLE.to_owned(), self.mark.clone());
         ServerConfig::new(ServerName::new(name).unwrap(), Endpoint::Stdio(child))
     }
 
@@ -66,31 +72,42 @@ impl Lab {
         text.lines().map(ToOwned::to_owned).collect()
     }
 
-    /// Living processes of this test. The environment of a zombie reads as empty.
+    /// Living processes of this test, guards included. The environment of a zombie reads as empty.
     pub(crate) fn processes(&self) -> Vec<u32> {
-        let variable = format!("{TEST_MARK}={}", self.mark).into_bytes();
-        let marked = |folder: &Path| {
-            let environment = std::fs::read(folder.join("environ")).unwrap_or_default();
-            environment.split(|byte| *byte == 0).any(|entry| entry == variable)
-        };
-        let entries = std::fs::read_dir("/proc").unwrap().flatten();
-        entries
-            .filter_map(|entry| {
-                let pid = entry.file_name().to_str()?.parse().ok()?;
-                marked(&entry.path()).then_some(pid)
-            })
-            .collect()
+        let variable = format!("{}={}", Self::VARIABLE, self.mark);
+        processes(|has| has(&variable))
     }
 
-    /// Waits until `wanted` processes of this test are there, or more.
+    /// As [`Lab::processes`], without the guards.
+    pub(crate) fn servers(&self) -> Vec<u32> {
+        let variable = format!("{}={}", Self::VARIABLE, self.mark);
+        processes(|has| has(&variable) && !has("TOOLCRIB_GUARD=1"))
+    }
+
+    /// Waits until `wanted` servers and helpers of this test are there, or more.
     pub(crate) fn await_processes(&self, wanted: usize) {
-        wait_for(&format!("{wanted} processes"), || self.processes().len() >= wanted);
+        wait_for(&format!("{wanted} processes"), || self.servers().len() >= wanted);
     }
 
     /// Waits until no process of this test is left.
     pub(crate) fn await_nobody(&self) {
         wait_for("no process", || self.processes().is_empty());
     }
+}
+
+/// Ids of processes whose environment, given as a question for an entry, is as `wanted`.
+fn processes(wanted: impl Fn(&dyn Fn(&str) -> bool) -> bool) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let wanted = |folder: &Path| {
+        let environment = std::fs::read(folder.join("environ")).unwrap_or_default();
+        wanted(&|entry| environment.split(|byte| *byte == 0).any(|known| known == entry.as_bytes()))
+    };
+    entries
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            wanted(&entry.path()).then_some(pid)
+        })
+        .collect()
 }
 
 /// Polls until `condition` holds.

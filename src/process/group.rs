@@ -1,0 +1,146 @@
+//! Keeping a server by its process group: what every Unix has, and what remains where there is no guard.
+//!
+//! Ends with its owner's orderly end only: SIGKILL of the owner and helpers that left the group are not
+//! followed. The leader is reaped only after its group was signalled, so the group's id cannot have been
+//! recycled.
+
+use std::{
+    os::fd::OwnedFd,
+    path::Path,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use tokio::process::{Child, ChildStderr, ChildStdout};
+
+use super::{ExitWatch, SpawnError, StopOutcome, Stopped, program, survivors};
+use crate::config::{StdioConfig, StopGrace};
+
+/// Pause between looks at a group that has no other way to tell that it is gone.
+const GROUP_POLL: Duration = Duration::from_millis(5);
+
+/// A child that leads a process group. Dropping it kills the group.
+pub(super) struct Grouped {
+    child: Child,
+    group: Pid,
+    exit: ExitWatch,
+    reaped: bool,
+}
+
+impl Grouped {
+    /// Starts `program` as the leader of a new group. The read end of its standard input is `input`.
+    pub(super) fn spawn(
+        program: &Path,
+        spec: &StdioConfig,
+        mark: &str,
+        input: OwnedFd,
+    ) -> Result<(Self, ChildStdout, ChildStderr), SpawnError> {
+        // Why no pre_exec hook: with one, std forks instead of calling posix_spawn, which costs 25 ms per
+        // child in a parent of 512 MiB.
+        let mut child = tokio::process::Command::new(program)
+            .args(&spec.args)
+            .env_clear()
+            .envs(&spec.env)
+            .env(super::MARKER, mark)
+            .current_dir(&spec.cwd)
+            .stdin(Stdio::from(input))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| program::refused(program, &error))?;
+        let pid = child.id().expect("a child that was never polled has its id");
+        let group = Pid::from_raw(pid.cast_signed()).expect("process ids are positive");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let stderr = child.stderr.take().expect("stderr is piped");
+        // From here on `Drop` holds: a failing watch kills the child.
+        let mut grouped = Self { child, group, exit: ExitWatch::none(group), reaped: false };
+        grouped.exit = ExitWatch::new(group).map_err(|error| SpawnError {
+            what: format!("could not watch process {pid}: {error}"),
+            help: None,
+        })?;
+        Ok((grouped, stdout, stderr))
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.group.as_raw_nonzero().get().cast_unsigned()
+    }
+
+    pub(super) fn exit_watch(&self) -> ExitWatch {
+        self.exit.clone()
+    }
+
+    /// The stop ladder; the input is closed already.
+    pub(super) async fn stop(mut self, grace: StopGrace) -> Stopped {
+        let mut outcome = StopOutcome::Exited;
+        if !self.exit.within(grace.eof).await {
+            outcome = StopOutcome::Terminated;
+            self.signal(Signal::TERM);
+            // A stopped process hears SIGTERM only once it goes on.
+            self.signal(Signal::CONT);
+            if !self.exit.within(grace.term).await {
+                outcome = StopOutcome::Killed;
+                self.signal(Signal::KILL);
+                self.exit.exited().await;
+            }
+        }
+        // The leader is a zombie now: its id, and so the group's, is still ours. Helpers that outlived it are
+        // asked to end before it is reaped.
+        let left_behind = self.helpers_live();
+        self.signal(Signal::TERM);
+        let status = self.child.wait().await.ok();
+        self.reaped = true;
+        let helpers = self.end_helpers(grace.term).await || left_behind;
+        Stopped { pid: self.pid(), outcome, status, helpers }
+    }
+
+    /// Waits for the rest of the group and kills what stays; says whether there was anybody.
+    async fn end_helpers(&self, grace: Duration) -> bool {
+        if !self.group_lives() {
+            return false;
+        }
+        let deadline = Instant::now() + grace;
+        while self.group_lives() {
+            if Instant::now() >= deadline {
+                self.signal(Signal::KILL);
+                // SIGKILL cannot be refused; what is left is the kernel's work.
+                for _ in 0..200 {
+                    if !self.group_lives() {
+                        break;
+                    }
+                    tokio::time::sleep(GROUP_POLL).await;
+                }
+                break;
+            }
+            tokio::time::sleep(GROUP_POLL).await;
+        }
+        true
+    }
+
+    /// Whether the group has others than its dead leader, before they are asked to end: they may be gone by
+    /// the next look. Known only where zombies can be told apart.
+    fn helpers_live(&self) -> bool {
+        cfg!(target_os = "linux") && survivors::group_has_living(self.group)
+    }
+
+    fn group_lives(&self) -> bool {
+        // Zombies answer a signal too, and not every init reaps: the slower look tells them apart.
+        test_kill_process_group(self.group).is_ok() && survivors::group_has_living(self.group)
+    }
+
+    fn signal(&self, signal: Signal) {
+        // The only failure is that nobody is left, which is what was wanted.
+        let _ = kill_process_group(self.group, signal);
+    }
+}
+
+impl Drop for Grouped {
+    /// Kills the group now: one system call, no runtime, no wait. The runtime, if any, reaps the leader.
+    fn drop(&mut self) {
+        if !self.reaped {
+            self.signal(Signal::KILL);
+            let _ = self.child.try_wait();
+        }
+    }
+}

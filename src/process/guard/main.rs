@@ -1,0 +1,308 @@
+//! The guard's own program: a process that owns one server and outlives nothing of it.
+//!
+//! It is single-threaded and runs before `main` of the executable that it shares with its manager. As the
+//! leader of its own session it hears no Ctrl-C; as a child subreaper it becomes the parent of whatever the
+//! server leaves behind, through `setsid` and double forks too. Only unreaped direct children are signalled,
+//! so a recycled process id is never hit: killing children makes orphans into children, until there are none.
+
+use std::{
+    collections::HashSet,
+    ffi::OsString,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use nix::sys::{
+    signal::{self, SigSet},
+    signalfd::{SfdFlags, SignalFd},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{
+        Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process, kill_process_group, pidfd_open,
+        set_child_subreaper, set_parent_process_death_signal, setsid, wait,
+    },
+};
+
+use super::wire::{self, Graces, Notice, Order};
+use crate::process::StopOutcome;
+
+/// Pause between two rounds of killing: orphans become children in between.
+const KILL_ROUND: Duration = Duration::from_millis(2);
+
+/// Runs the guard. `command` is what the server is started with: program first.
+pub(super) fn run(command: &[OsString]) {
+    let socket = io::stdin();
+    let tell = |notice: &Notice| {
+        // A manager that is gone reads nothing more, and there is nobody else to tell.
+        let _ = wire::send(&socket, notice, None);
+    };
+    match Guard::start(socket.as_fd(), command) {
+        Ok(mut guard) => guard.watch(),
+        Err(error) => tell(&Notice::Refused { errno: error.raw_os_error(), what: error.to_string() }),
+    }
+}
+
+/// How far the end has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Running,
+    /// The server's input is closed.
+    Leaving,
+    /// Everybody was sent SIGTERM.
+    Terminating,
+    /// Everybody is sent SIGKILL, round after round.
+    Killing,
+}
+
+struct Guard<'a> {
+    /// To the manager; nothing once its end is closed.
+    socket: Option<BorrowedFd<'a>>,
+    /// Becomes readable when the manager ends, also where somebody else inherited its end of the socket.
+    owner: Option<OwnedFd>,
+    signals: SignalFd,
+    server: Pid,
+    exited: bool,
+    stage: Stage,
+    deadline: Option<Instant>,
+    graces: Graces,
+    /// Whom the server left behind and who had to be killed.
+    killed: HashSet<Pid>,
+    helpers: bool,
+}
+
+impl<'a> Guard<'a> {
+    fn start(socket: BorrowedFd<'a>, command: &[OsString]) -> io::Result<Self> {
+        let mut heard = SigSet::empty();
+        for signal in [signal::SIGCHLD, signal::SIGTERM, signal::SIGINT, signal::SIGHUP] {
+            heard.add(signal);
+        }
+        heard.thread_set_mask()?;
+        setsid()?;
+        set_child_subreaper(Some(getpid()))?;
+        let Some((Order::Start(start), Some(input))) = wire::receive(socket, true)? else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the first order is no start"));
+        };
+        // The socket came as standard input, which is inherited by nature.
+        rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)?;
+        let owner = Pid::from_raw(start.owner)
+            .filter(|owner| getppid() == Some(*owner))
+            .ok_or_else(|| io::Error::other("the manager ended before its server was started"))?;
+        let signals = SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        let server = spawn(command, start.library_path, input)?;
+        let mut guard = Self {
+            socket: Some(socket),
+            owner: pidfd_open(owner, PidfdFlags::empty()).ok(),
+            signals,
+            server,
+            exited: false,
+            stage: Stage::Running,
+            deadline: None,
+            graces: start.graces,
+            killed: HashSet::new(),
+            helpers: false,
+        };
+        guard.tell(&Notice::Started { pid: server.as_raw_nonzero().get() });
+        Self::let_go();
+        Ok(guard)
+    }
+
+    /// Keeps nothing of the server open: its pipes and its folder are its own.
+    fn let_go() {
+        let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
+        if let Ok(null) = null {
+            let _ = rustix::stdio::dup2_stdout(&null);
+            let _ = rustix::stdio::dup2_stderr(&null);
+        }
+        let _ = std::env::set_current_dir("/");
+    }
+
+    /// Until nobody is left.
+    fn watch(&mut self) {
+        while self.reap() {
+            let now = Instant::now();
+            if self.deadline.is_some_and(|deadline| deadline <= now) {
+                self.escalate(now);
+            } else {
+                self.listen(now);
+            }
+        }
+        self.tell(&Notice::Gone { killed: self.killed.len(), helpers: self.helpers });
+    }
+
+    /// Takes leave of everyone who has ended; whether there are others.
+    fn reap(&mut self) -> bool {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.server => {
+                    self.exited = true;
+                    let outcome = match self.stage {
+                        Stage::Running | Stage::Leaving => StopOutcome::Exited,
+                        Stage::Terminating => StopOutcome::Terminated,
+                        Stage::Killing => StopOutcome::Killed,
+                    };
+                    self.tell(&Notice::Exited { status: status.as_raw(), outcome });
+                    // What it left behind has nothing to wait for.
+                    if self.stage <= Stage::Leaving {
+                        self.stage = Stage::Leaving;
+                        self.deadline = Some(Instant::now());
+                    }
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn escalate(&mut self, now: Instant) {
+        if self.stage < Stage::Terminating {
+            self.stage = Stage::Terminating;
+            self.deadline = now.checked_add(self.graces.term());
+            self.signal(Signal::TERM);
+            // A stopped process hears SIGTERM only once it goes on.
+            self.signal(Signal::CONT);
+        } else {
+            self.stage = Stage::Killing;
+            self.deadline = Some(now + KILL_ROUND);
+            let others = self.signal(Signal::KILL);
+            self.killed.extend(others);
+        }
+    }
+
+    /// Signals the server's group and all direct children; returns those of them who are not the server.
+    fn signal(&mut self, signal: Signal) -> Vec<Pid> {
+        if !self.exited {
+            let _ = kill_process_group(self.server, signal);
+        }
+        let mut others = children();
+        // Whoever ended meanwhile waits to be reaped and takes the signal without effect.
+        others.retain(|child| kill_process(*child, signal).is_ok() && *child != self.server);
+        self.helpers |= !others.is_empty();
+        others
+    }
+
+    fn listen(&mut self, now: Instant) {
+        let wait = self.deadline.map(|deadline| deadline.saturating_duration_since(now));
+        let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
+        let running = self.stage == Stage::Running;
+        let signals = self.signals.as_fd();
+        let mut files = vec![PollFd::from_borrowed_fd(signals, PollFlags::IN)];
+        let socket = self.socket.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN));
+        let owner = self.owner.as_ref().filter(|_| running).map(|owner| PollFd::new(owner, PollFlags::IN));
+        let socket_at = files.len();
+        files.extend(socket);
+        let owner_at = files.len();
+        files.extend(owner);
+        if poll(&mut files, wait.as_ref()).is_err() {
+            return;
+        }
+        let ready = |at: usize| files.get(at).is_some_and(|file| !file.revents().is_empty());
+        let heard_signal = ready(0);
+        let heard_socket = self.socket.is_some() && ready(socket_at);
+        let owner_gone = running && self.owner.is_some() && ready(owner_at);
+        drop(files);
+        if heard_signal {
+            self.hear_signals();
+        }
+        if heard_socket {
+            self.hear_orders();
+        }
+        if owner_gone {
+            self.leave(self.graces);
+        }
+    }
+
+    fn hear_signals(&mut self) {
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            if info.ssi_signo != signal::SIGCHLD as u32 && self.stage < Stage::Terminating {
+                self.stage = Stage::Leaving;
+                self.deadline = Some(Instant::now());
+            }
+        }
+    }
+
+    fn hear_orders(&mut self) {
+        while let Some(socket) = self.socket {
+            match wire::receive::<Order>(socket, false) {
+                Ok(Some((Order::Stop(graces), _))) => self.leave(graces),
+                Ok(Some((Order::Kill, _))) => {
+                    self.stage = Stage::Killing;
+                    self.deadline = Some(Instant::now());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(Some((Order::Start(_), _)) | None) | Err(_) => {
+                    self.socket = None;
+                    self.leave(self.graces);
+                }
+            }
+        }
+    }
+
+    /// The first step of the ladder: the server's input is closed, by order or by the manager's end.
+    fn leave(&mut self, graces: Graces) {
+        self.graces = graces;
+        if self.stage == Stage::Running {
+            self.stage = Stage::Leaving;
+            self.deadline = Instant::now().checked_add(graces.eof());
+        }
+    }
+
+    fn tell(&mut self, notice: &Notice) {
+        if let Some(socket) = self.socket {
+            let _ = wire::send(socket, notice, None);
+        }
+    }
+}
+
+fn spawn(command: &[OsString], library_path: Option<String>, input: OwnedFd) -> io::Result<Pid> {
+    let [program, arguments @ ..] = command else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no program to start"));
+    };
+    let guard = getpid();
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::from(input)).process_group(0);
+    command.env_remove(super::GUARD).env_remove(super::LIBRARY_PATH);
+    command.envs(library_path.map(|path| (super::LIBRARY_PATH, path)));
+    let prepare = move || {
+        // Nobody resets the mask on the way: the server would never see a SIGTERM.
+        SigSet::empty().thread_set_mask()?;
+        // Safe to use here, where the parent has one thread: it fires when that thread ends.
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() == Some(guard) { Ok(()) } else { Err(io::Error::other("the guard has ended")) }
+    };
+    #[expect(unsafe_code, reason = "the one hook between fork and exec; this process has a single thread")]
+    // SAFETY: the closure may do whatever is sound after a fork; in a process with a single thread there is
+    // no lock that somebody else could hold, so ordinary code is.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+    let child = command.spawn()?;
+    // The handle is let go: everybody is reaped in one place.
+    Ok(Pid::from_raw(child.id().cast_signed()).expect("process ids are positive"))
+}
+
+/// Ids of the direct children of this process, which has a single thread.
+fn children() -> Vec<Pid> {
+    let parse = |text: &str| text.parse().ok().and_then(Pid::from_raw);
+    if let Ok(list) = std::fs::read_to_string("/proc/thread-self/children") {
+        return list.split_ascii_whitespace().filter_map(parse).collect();
+    }
+    // A kernel without CONFIG_PROC_CHILDREN: every process is asked for its parent.
+    let own = getpid().as_raw_nonzero().get();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter(|entry| {
+            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+            parent.and_then(|parent| parent.parse().ok()) == Some(own)
+        })
+        .filter_map(|entry| parse(entry.file_name().to_str()?))
+        .collect()
+}

@@ -1,0 +1,75 @@
+//! SIGKILL of toolcrib itself: the guards end everything; without them the next start does.
+
+use std::process::{Child, Command};
+
+use crate::{
+    program::{Bench, code, err, up},
+    support::Lab,
+};
+
+/// A server that nothing but SIGKILL ends, with a helper that left its process group.
+fn stubborn(lab: &Lab, guard: &str) -> Bench {
+    let script = "setsid sleep 600 & exec \\\"$@\\\"";
+    Bench::new(&format!(
+        "[defaults]\nguard = {guard:?}\neof_grace = \"200ms\"\nterm_grace = \"200ms\"\n\
+         [servers.one]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"{script}\", \"sh\", FIXTURE, \"ignore-eof\", \"ignore-term\"]\n\
+         env = {{ {} = {:?} }}\n",
+        Lab::VARIABLE,
+        lab.mark()
+    ))
+}
+
+fn kill(mut owner: Child) {
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+}
+
+#[test]
+fn the_guards_outlive_their_owner_and_end_everything() {
+    let lab = Lab::new();
+    let (owner, _stderr, _) = up(&stubborn(&lab, "auto"));
+    lab.await_processes(2);
+    kill(owner);
+    lab.await_nobody();
+}
+
+#[test]
+fn without_guards_the_next_start_finds_what_was_left_and_says_so() {
+    // Any start on this machine may find it first: only one of many has to be ours.
+    for _ in 0..20 {
+        let lab = Lab::new();
+        let bench = stubborn(&lab, "off");
+        let (owner, _stderr, _) = up(&bench);
+        lab.await_processes(2);
+        let pid = owner.id();
+        kill(owner);
+        let other = Bench::new("[servers.time]\nbuiltin = \"time\"\n");
+        let output = other.run(&["check"]);
+        assert_eq!(code(&output), 0, "{}", err(&output));
+        lab.await_nobody();
+        if err(&output).contains(&format!("left behind by toolcrib {pid}")) {
+            return;
+        }
+    }
+    panic!("nobody said that it ended a leftover");
+}
+
+#[test]
+fn what_belongs_to_a_living_owner_is_nobodys_leftover() {
+    let lab = Lab::new();
+    let (owner, _stderr, _) = up(&stubborn(&lab, "off"));
+    lab.await_processes(2);
+    let before = lab.servers();
+    let output = Bench::new("[servers.time]\nbuiltin = \"time\"\n").run(&["check"]);
+    assert!(!err(&output).contains("left behind"), "{}", err(&output));
+    assert_eq!(lab.servers(), before);
+    let stopped = Command::new("kill").args(["-TERM", &owner.id().to_string()]).status().unwrap();
+    assert!(stopped.success());
+    // The process group is all that such an owner can end: what left it remains, and is ended here.
+    let mut owner = owner;
+    assert_eq!(owner.wait().unwrap().code(), Some(9));
+    for pid in lab.servers() {
+        Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap();
+    }
+    lab.await_nobody();
+}

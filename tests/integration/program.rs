@@ -1,0 +1,61 @@
+//! The built program, run in a folder of its own.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, ChildStderr, Command, Output, Stdio},
+};
+
+use tempfile::TempDir;
+
+/// The value of a variable that nothing may show.
+pub(crate) const SECRET: &str = "planted-s3cret-value";
+
+/// A folder with a `servers.toml`, and the program in it.
+pub(crate) struct Bench(pub(crate) TempDir);
+
+impl Bench {
+    pub(crate) fn new(config: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+        let config = config.replace("FIXTURE", &format!("{fixture:?}"));
+        std::fs::write(folder.path().join("servers.toml"), config).unwrap();
+        Self(folder)
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolcrib"));
+        command.args(arguments).current_dir(self.0.path()).env("PLANTED_TOKEN", SECRET).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    pub(crate) fn file(&self, name: &str, text: &str) {
+        std::fs::write(self.0.path().join(name), text).unwrap();
+    }
+}
+
+pub(crate) fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub(crate) fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+/// Starts `up` and waits until it serves.
+pub(crate) fn up(bench: &Bench) -> (Child, BufReader<ChildStderr>, String) {
+    let mut child = bench.command(&["up"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut reader = BufReader::new(child.stderr.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("Serving") {
+        assert!(reader.read_line(&mut text).unwrap() > 0, "ended early: {text}");
+    }
+    (child, reader, text)
+}
