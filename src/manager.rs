@@ -106,6 +106,11 @@ impl Manager {
         &self.report
     }
 
+    /// What makes sure that nothing of the servers outlives this manager.
+    pub fn keeping(&self) -> &Keeping {
+        &self.keeping
+    }
+
     /// A handle to call tools with.
     pub fn toolbox(&self) -> Toolbox {
         self.toolbox.clone()
@@ -152,7 +157,7 @@ async fn close(session: &Session) -> ServerStop {
     let Ok(stopped) = stopped else {
         // The future was dropped, and with it the process was killed.
         let (outcome, took) = (StopOutcome::Killed, began.elapsed());
-        return ServerStop { server, pid: None, outcome, status: None, helpers: false, took };
+        return ServerStop { server, pid: None, outcome, status: None, helpers: false, killed: None, took };
     };
     ServerStop {
         server,
@@ -160,6 +165,7 @@ async fn close(session: &Session) -> ServerStop {
         outcome: stopped.as_ref().map_or(StopOutcome::Exited, |stopped| stopped.outcome),
         status: stopped.as_ref().and_then(|stopped| stopped.status).map(describe),
         helpers: stopped.as_ref().is_some_and(|stopped| stopped.helpers),
+        killed: stopped.as_ref().and_then(|stopped| stopped.killed),
         took: began.elapsed(),
     }
 }
@@ -286,6 +292,8 @@ pub struct ServerStop {
     pub status: Option<String>,
     /// Whether it left processes behind that had to be ended.
     pub helpers: bool,
+    /// How many of these had to be killed, where a guard has counted them.
+    pub killed: Option<usize>,
     /// How long that took.
     #[serde(rename = "ms", serialize_with = "as_millis")]
     pub took: Duration,

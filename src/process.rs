@@ -105,6 +105,8 @@ pub(crate) struct Stopped {
     pub(crate) status: Option<ExitStatus>,
     /// Whether it left processes behind that had to be ended.
     pub(crate) helpers: bool,
+    /// How many of these had to be killed, where a guard has counted them.
+    pub(crate) killed: Option<usize>,
 }
 
 impl Process {

@@ -121,7 +121,14 @@ impl Ui {
             StopOutcome::Terminated => "ended on SIGTERM",
             StopOutcome::Killed => "killed",
         };
-        let helpers = if row.helpers { ", with helpers that it had left behind" } else { "" };
+        let helpers = match (row.helpers, row.killed) {
+            (false, _) => String::new(),
+            (true, None | Some(0)) => ", with helpers that it had left behind".to_owned(),
+            (true, Some(1)) => ", with a helper that it had left behind and that had to be killed".to_owned(),
+            (true, Some(killed)) => {
+                format!(", with helpers that it had left behind, {killed} of which had to be killed")
+            }
+        };
         let pid = row.pid.map_or_else(String::new, |pid| format!("   pid {pid}"));
         let status = row.status.as_ref().map_or_else(String::new, |status| format!("   {status}"));
         let text = format!("{:<20} {how}{helpers} after {}{pid}{status}", row.server, seconds(row.took));

@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Config, ServerEvent, StartReport};
+use toolcrib::{Config, Keeping, ServerEvent, StartReport};
 
 use super::{
     context::Context,
@@ -38,13 +38,20 @@ impl Up {
         announce(ui, &config);
         let manager = with_heartbeat(ui, context.start(&config, observer(ui))).await?;
         summary(ui, manager.report());
+        if let Keeping::Group { because } = manager.keeping() {
+            ui.warn(format!("servers have no guard and would outlive a SIGKILL of toolcrib: {because}"));
+        }
         ui.status("Serving", "Ctrl-C stops everything");
         context.cancel.cancelled().await;
         let report = context.stop(manager).await;
         if ui.json {
             let left = report.as_ref().map_or(1, |_| 0);
             let servers = report.as_ref().map(|report| report.servers.clone()).unwrap_or_default();
-            Ui::data(json!({"event": "teardown", "processes_left": left, "servers": servers}).to_string());
+            let keeping = report.as_ref().map(|report| report.keeping.clone()).ok();
+            Ui::data(
+                json!({"event": "teardown", "processes_left": left, "keeping": keeping, "servers": servers})
+                    .to_string(),
+            );
         }
         ui.torn_down(&report?);
         Ok(ExitCode::SUCCESS)

@@ -92,7 +92,7 @@ impl Grouped {
         let status = self.child.wait().await.ok();
         self.reaped = true;
         let helpers = self.end_helpers(grace.term).await || left_behind;
-        Stopped { pid: self.pid(), outcome, status, helpers }
+        Stopped { pid: self.pid(), outcome, status, helpers, killed: None }
     }
 
     /// Waits for the rest of the group and kills what stays; says whether there was anybody.

@@ -217,6 +217,7 @@ impl Guarded {
             outcome: exited.map_or(StopOutcome::Killed, |(_, outcome)| outcome),
             status: exited.map(|(status, _)| status),
             helpers: killed > 0 || gone.is_some_and(|(_, helpers)| helpers),
+            killed: Some(killed),
         }
     }
 }
@@ -268,16 +269,12 @@ impl Control {
             let heard = self.heard();
             heard.silent || condition(&heard)
         };
-        loop {
+        while !done() {
             match self.socket.readable().await {
-                Ok(mut ready) => {
-                    if done() {
-                        return;
-                    }
-                    ready.clear_ready();
-                }
+                // Another waiter may have taken in what made it readable, so the news is looked at, too.
+                Ok(mut ready) if !done() => ready.clear_ready(),
+                Ok(_) => return,
                 // The runtime's I/O driver is gone, and then looking is all that is left.
-                Err(_) if done() => return,
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         }
