@@ -1,4 +1,7 @@
-//! `toolcrib bench init`: how long servers take to come up, phase by phase, and what bounds it.
+//! `toolcrib bench`: what toolcrib promises, measured. `init` is here: how long servers take to come up, phase
+//! by phase, and what bounds it.
+
+mod close;
 
 use std::{num::NonZeroUsize, process::ExitCode, time::Duration};
 
@@ -15,6 +18,8 @@ use super::{
 pub(super) enum Bench {
     /// Time from nothing to all tools known, against starting one server after the other.
     Init(Init),
+    /// Time to end servers that ignore end of input and SIGTERM: one, and many at once.
+    Close(close::Close),
 }
 
 #[derive(Args)]
@@ -44,8 +49,10 @@ struct Mode {
 
 impl Bench {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let Self::Init(init) = self;
-        init.run(context).await
+        match self {
+            Self::Init(init) => init.run(context).await,
+            Self::Close(close) => close.run(context).await,
+        }
     }
 }
 
