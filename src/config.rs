@@ -11,6 +11,7 @@ use crate::{error::Error, retry::RetryPolicy, tool::ServerName};
 
 mod dotenv;
 mod env;
+mod files;
 mod import;
 mod load;
 mod node;
@@ -28,6 +29,7 @@ mod example;
 mod tests;
 
 pub use env::{Env, INHERITED};
+pub use files::OwnFiles;
 pub use import::import_toml;
 pub use raw::BUILTINS;
 pub use secrets::Secrets;
@@ -41,6 +43,9 @@ pub use server::*;
 pub struct Config {
     /// The file it came from; nothing when built in memory.
     pub file: Option<PathBuf>,
+    /// Every file that has a say in it: the file itself, imported files and env files, whether they could be
+    /// read or not.
+    pub files: Vec<PathBuf>,
     /// Servers in configuration order, local ones first, then imported ones.
     pub servers: IndexMap<ServerName, ServerEntry>,
     /// How many servers may start at once. Nothing: all of them.
@@ -68,7 +73,7 @@ impl Config {
 }
 
 /// The `[http]` table: the pooled clients for remote tool servers and for models.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HttpConfig {
     /// Limit of making a connection.
