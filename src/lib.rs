@@ -7,7 +7,7 @@
 //! # Map
 //! ```text
 //!  L4   Agent   run_all (batch)                          a model and tools; many tasks
-//!  L3   Manager, Toolbox, StartReport, StopReport        all servers
+//!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog                             one server; all tools
 //!  L1   process, builtin, HttpClients, LlmClient, Journal   one outside thing each
 //!  L0   Error, Config, Task, RetryPolicy, Limit          values and pure functions
@@ -73,7 +73,7 @@ pub use manager::*;
 pub use process::{ProcessUsage, StopOutcome};
 pub use retry::*;
 pub use score::{check as check_score, judge};
-pub use session::Phases;
+pub use session::{Phases, ServerState, ServerStatus};
 pub use start::*;
 pub use task::*;
 pub use tokio_util::sync::CancellationToken;

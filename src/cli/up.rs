@@ -4,10 +4,11 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Config, ServerEvent, StartReport};
+use toolcrib::{Config, StartReport};
 
 use super::{
     context::Context,
+    events::observer,
     ui::{Ui, millis, seconds},
 };
 
@@ -58,46 +59,6 @@ pub(super) fn announce(ui: &Ui, config: &Config) {
     let imported = config.servers.len() - config.servers.values().filter(local).count();
     let imported = if imported > 0 { format!("; {imported} imported") } else { String::new() };
     ui.status("Loading", format!("{file} ({} servers{imported})", config.servers.len()));
-}
-
-/// Shows what happens to servers, as lines or as JSON events.
-pub(super) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
-    let ui = ui.clone();
-    move |event| {
-        if ui.json {
-            if let Some(event) = as_json(&event) {
-                Ui::data(event.to_string());
-            }
-            return;
-        }
-        match event {
-            ServerEvent::Ready { row } | ServerEvent::Failed { row } => ui.started(&row),
-            ServerEvent::Stopped { row } => ui.stopped(&row),
-            _ => {}
-        }
-    }
-}
-
-fn as_json(event: &ServerEvent) -> Option<serde_json::Value> {
-    Some(match event {
-        ServerEvent::Starting { server } => json!({"event": "starting", "server": server}),
-        ServerEvent::Ready { row } => {
-            let ready = row.outcome.as_ref().ok()?;
-            json!({"event": "ready", "server": row.name, "ms": millis(row.took), "pid": ready.pid,
-                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases})
-        }
-        ServerEvent::Failed { row } => {
-            let error = row.outcome.as_ref().err()?;
-            json!({"event": "failed", "server": row.name, "ms": millis(row.took), "error": {
-                "code": error.code(), "message": error.to_string(), "cause": error.causes(),
-                "stderr_tail": error.stderr_tail(), "help": error.help()}})
-        }
-        ServerEvent::Stopped { row } => {
-            json!({"event": "stopped", "server": row.server, "pid": row.pid, "outcome": row.outcome,
-                "ms": millis(row.took)})
-        }
-        _ => return None,
-    })
 }
 
 /// The closing line of a start, and the servers that are missing.

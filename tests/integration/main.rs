@@ -3,9 +3,11 @@
 //! Nothing here measures time: what has to happen is polled for with a generous deadline.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking")]
 
+mod apply;
 mod calls;
 mod cli;
 mod engine;
+mod health;
 mod real;
 mod reconnect;
 mod remote;

@@ -102,6 +102,21 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// The same for a test whose runtime must go on meanwhile.
+pub(crate) async fn within(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "no sign of: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Sends a signal to one process.
+pub(crate) fn signal(name: &str, pid: u32) {
+    let sent = std::process::Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap();
+    assert!(sent.success(), "{name} {pid}");
+}
+
 /// Polls `tool` of `server` until it says `wanted`.
 pub(crate) async fn wait_until_says(tools: &Toolbox, server: &str, tool: &str, wanted: &str) {
     let deadline = Instant::now() + DEADLINE;
