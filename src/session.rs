@@ -23,6 +23,7 @@ use std::{
 };
 
 use rmcp::service::{Peer, RoleClient};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use self::connect::Phases;
@@ -61,6 +62,8 @@ pub(crate) struct Session {
     // Tokio's mutex: its critical section is a whole restart, which awaits.
     reconnect: tokio::sync::Mutex<Restarts>,
     closed: CancellationToken,
+    /// A restart came to an end: for the keeper, who may be waiting for a later one.
+    settled: Notify,
     counters: Counters,
 }
 
@@ -139,6 +142,7 @@ impl Session {
             state: Mutex::new(State::Ready(Live { generation: 0, connection: Box::new(connection) })),
             reconnect: tokio::sync::Mutex::new(restarts),
             closed,
+            settled: Notify::new(),
             counters: Counters::default(),
         };
         Ok((session, started))
@@ -245,7 +249,9 @@ impl Session {
             return Err(self.down(dead, refusal, restarts, Some(wait)));
         }
         self.tell(SessionEvent::Reconnecting);
-        restarts.recent.push(Instant::now());
+        if !asked {
+            restarts.recent.push(Instant::now());
+        }
         let settings = self.settings();
         match connect(&settings.config, &settings.around, restarts.era).await {
             Ok(connection) => {
@@ -271,6 +277,7 @@ impl Session {
             return Err(Error::Cancelled);
         }
         *state = State::Ready(Live { generation, connection: Box::new(connection) });
+        self.settled.notify_one();
         Ok(())
     }
 
@@ -360,6 +367,7 @@ impl Session {
             }
             *state = State::Down(down);
         }
+        self.settled.notify_one();
         let next_try = Some(wait).filter(|wait| *wait < NEVER);
         self.tell(SessionEvent::Down { error: cause.clone(), next_try, gave_up: gave_up.is_some() });
         cause.into()

@@ -14,6 +14,7 @@ use std::{
 
 use serde::Serialize;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::event::of_sessions;
 pub use self::event::{Observer, ServerEvent};
@@ -113,11 +114,13 @@ impl Starter {
         slots.acquire().await.ok()
     }
 
-    /// Starts one server, and tells `on_turn` when it is its turn. Dropping the future ends its process.
+    /// Starts one server, and tells `on_turn` when it is its turn. Dropping the future ends its process, and so
+    /// does `give_up`.
     pub(crate) async fn start(
         &self,
         name: &ServerName,
         entry: &ServerEntry,
+        give_up: &CancellationToken,
         on_turn: impl FnOnce(),
     ) -> (ServerStart, Option<Session>) {
         let outcome = async {
@@ -129,16 +132,20 @@ impl Starter {
             let (session, started) = Session::start(config, self.around.clone()).await.map_err(Arc::new)?;
             Ok((session, ReadyServer::of(started, queue)))
         };
-        let (outcome, session) = match outcome.await {
+        // Boxed: connecting makes a large future, and there are as many as servers.
+        let outcome = give_up.run_until_cancelled(Box::pin(outcome)).await;
+        let (outcome, session) = match outcome.unwrap_or_else(|| Err(Arc::new(Error::Cancelled))) {
             Ok((session, ready)) => (Ok(ready), Some(session)),
             Err(error) => (Err(error), None),
         };
         let took = self.began.elapsed();
         let row = ServerStart { name: name.clone(), required: entry.required, outcome, took };
-        (self.observe)(match row.outcome {
-            Ok(_) => ServerEvent::Ready { row: row.clone() },
-            Err(_) => ServerEvent::Failed { row: row.clone() },
-        });
+        match row.outcome {
+            Ok(_) => (self.observe)(ServerEvent::Ready { row: row.clone() }),
+            // Whoever gave it up starts it again.
+            Err(_) if give_up.is_cancelled() => {}
+            Err(_) => (self.observe)(ServerEvent::Failed { row: row.clone() }),
+        }
         (row, session)
     }
 }

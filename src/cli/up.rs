@@ -1,10 +1,14 @@
 //! `toolcrib up`: all servers, until Ctrl-C.
 
+mod eyes;
+mod pace;
+mod watch;
+
 use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Config, StartReport};
+use toolcrib::{Config, Error, StartReport};
 
 use super::{
     context::Context,
@@ -25,22 +29,25 @@ pub(super) struct Up {
     /// Only servers marked `required`.
     #[arg(long)]
     only_required: bool,
+    /// Follow changes: of servers.toml and what it imports by difference, of a server's own files by a restart.
+    #[arg(long)]
+    watch: bool,
 }
 
 impl Up {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let mut config = context.load()?;
-        Context::narrow(&mut config, &self.servers)?;
-        if self.only_required {
-            config.servers.retain(|_, entry| entry.required);
-        }
-        config.start_jobs = self.jobs.or(config.start_jobs);
+        let config = self.load(context)?;
         let ui = context.ui;
         announce(ui, &config);
         let manager = with_heartbeat(ui, context.start(&config, observer(ui))).await?;
         summary(ui, manager.report());
         ui.status("Serving", "Ctrl-C stops everything");
-        context.cancel.cancelled().await;
+        if self.watch {
+            let watching = watch::watch(ui, &manager, config, || self.load(context));
+            context.cancel.run_until_cancelled(watching).await.transpose()?;
+        } else {
+            context.cancel.cancelled().await;
+        }
         let report = context.stop(manager).await;
         if ui.json {
             let left = report.as_ref().map_or(1, |_| 0);
@@ -49,6 +56,19 @@ impl Up {
         }
         ui.torn_down(&report?);
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Up {
+    /// The configuration, cut down to what was asked for.
+    fn load(&self, context: &Context<'_>) -> Result<Config, Error> {
+        let mut config = context.load()?;
+        Context::narrow(&mut config, &self.servers)?;
+        if self.only_required {
+            config.servers.retain(|_, entry| entry.required);
+        }
+        config.start_jobs = self.jobs.or(config.start_jobs);
+        Ok(config)
     }
 }
 

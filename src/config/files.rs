@@ -9,7 +9,8 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use super::{Endpoint, ServerConfig};
 
-/// Endings of files that are programs for an interpreter.
+/// Endings of files that are programs for an interpreter. Such an argument counts even before there is the file:
+/// making it is a change as well.
 const SCRIPTS: &[&str] = &[
     "py", "pyz", "js", "mjs", "cjs", "jsx", "ts", "mts", "cts", "tsx", "sh", "bash", "rb", "pl", "php",
     "lua", "jar", "wasm",
@@ -39,7 +40,7 @@ impl ServerConfig {
     pub fn own_files(&self) -> OwnFiles {
         let Endpoint::Stdio(child) = &self.endpoint else { return OwnFiles::default() };
         let mut own = OwnFiles::default();
-        if child.command.components().count() > 1 && child.command.is_file() {
+        if child.command.components().count() > 1 {
             own.files.push(child.command.clone());
         }
         let scripts = child.args.iter().map(|argument| join(&child.cwd, argument));
@@ -104,7 +105,7 @@ fn join(folder: &Path, path: impl AsRef<Path>) -> PathBuf {
 
 fn is_script(path: &Path) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str());
-    ending.is_some_and(|ending| SCRIPTS.contains(&ending)) && path.is_file()
+    ending.is_some_and(|ending| SCRIPTS.contains(&ending)) && path.parent().is_some_and(Path::is_dir)
 }
 
 /// Whether it is a file that interpreters and editors write by themselves.
@@ -140,8 +141,9 @@ mod tests {
             fs::write(at(name), "").unwrap();
         }
         let tool = at("tool").display().to_string();
-        let program = own(folder.path(), &tool, &["./server.py", "data.db", "none.py"], &[]);
-        for (name, counts) in [("tool", true), ("server.py", true), ("data.db", false), ("none.py", false)] {
+        let program = own(folder.path(), &tool, &["./server.py", "data.db", "no/none.py"], &[]);
+        for (name, counts) in [("tool", true), ("server.py", true), ("data.db", false), ("no/none.py", false)]
+        {
             assert_eq!(program.contain(&at(name)), counts, "{name}");
         }
         assert_eq!(program.folders(), [(folder.path().to_owned(), false), (folder.path().to_owned(), false)]);

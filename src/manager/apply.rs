@@ -116,7 +116,8 @@ impl Manager {
         if let Life::Here(session) = place.life() {
             return session.renew(None, "on request").await;
         }
-        // Whoever starts it holds this lock: it is started once.
+        // Whoever starts it holds this lock: it is started once. A start that hangs gives way to this one.
+        place.give_up();
         let ground = self.ground.lock().await;
         let Life::Missing { why, server } = place.life() else { return place.session().await.map(drop) };
         let server = server.map(|server| (*server).clone()).ok_or(why);

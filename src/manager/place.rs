@@ -1,8 +1,9 @@
 //! The place of one configured server: its session, or why there is none. It stays when the session changes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::{background::Background, stop::ServerStop};
 use crate::{
@@ -18,6 +19,8 @@ pub(super) struct Place {
     pub(super) name: ServerName,
     life: watch::Sender<Life>,
     keeper: Mutex<Option<Background>>,
+    /// Ends the start under way.
+    start: Mutex<CancellationToken>,
 }
 
 /// What became of it.
@@ -35,7 +38,8 @@ pub(super) enum Life {
 
 impl Place {
     pub(super) fn new(name: ServerName) -> Arc<Self> {
-        Arc::new(Self { name, life: watch::Sender::new(Life::Queued), keeper: Mutex::new(None) })
+        let life = watch::Sender::new(Life::Queued);
+        Arc::new(Self { name, life, keeper: Mutex::default(), start: Mutex::default() })
     }
 
     pub(super) fn life(&self) -> Life {
@@ -85,18 +89,25 @@ impl Place {
         self.life.send_replace(Life::Missing { why, server });
     }
 
+    /// Gives up the start under way, if there is one.
+    pub(super) fn give_up(&self) {
+        lock(&self.start).cancel();
+    }
+
     /// Starts the server of `entry` and stays with it. If this future is dropped, the place is left empty.
     pub(super) async fn fill(&self, starter: &Starter, entry: &ServerEntry) -> ServerStart {
+        let given_up = CancellationToken::new();
+        *lock(&self.start) = given_up.clone();
         let server = entry.server.as_ref().ok().map(|server| Arc::new(server.clone()));
         self.life.send_replace(Life::Queued);
         let unfilled = Unfilled { place: self, server };
         let on_turn = || drop(self.life.send_replace(Life::Starting));
-        let (row, session) = starter.start(&self.name, entry, on_turn).await;
+        let (row, session) = starter.start(&self.name, entry, &given_up, on_turn).await;
         match (&row.outcome, session) {
             (Ok(_), Some(session)) => {
                 let session = Arc::new(session);
                 let kept = session.clone();
-                *self.keeper() = Some(Background::spawn(async move { kept.keep().await }));
+                *lock(&self.keeper) = Some(Background::spawn(async move { kept.keep().await }));
                 self.life.send_replace(Life::Here(session));
             }
             (Err(why), _) => self.miss(why.clone(), unfilled.server.clone()),
@@ -109,7 +120,7 @@ impl Place {
     pub(super) async fn close(&self) -> Option<ServerStop> {
         let session = self.here()?;
         let stopped = super::stop::close(&session).await;
-        *self.keeper() = None;
+        *lock(&self.keeper) = None;
         Some(stopped)
     }
 
@@ -119,12 +130,12 @@ impl Place {
         if let Some(session) = self.here() {
             session.kill();
         }
-        *self.keeper() = None;
+        *lock(&self.keeper) = None;
     }
+}
 
-    fn keeper(&self) -> std::sync::MutexGuard<'_, Option<Background>> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A start under way. Nobody may wait for one that was given up.

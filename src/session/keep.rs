@@ -42,20 +42,22 @@ impl Session {
 
     /// Waits until a generation has to be replaced.
     async fn next_death(&self) -> (u64, Option<Verdict>) {
-        match self.watch() {
-            Watch::Live { generation, gone, peer, era } => {
-                let verdict = tokio::select! {
-                    () = gone.cancelled() => None,
-                    verdict = self.silence(&peer, era) => Some(verdict),
-                };
-                (generation, verdict)
+        loop {
+            match self.watch() {
+                Watch::Live { generation, gone, peer, era } => {
+                    let verdict = tokio::select! {
+                        () = gone.cancelled() => None,
+                        verdict = self.silence(&peer, era) => Some(verdict),
+                    };
+                    return (generation, verdict);
+                }
+                Watch::Down { generation, next_try } => tokio::select! {
+                    () = tokio::time::sleep_until(next_try.into()) => return (generation, None),
+                    // Somebody did not wait for that: look again.
+                    () = self.settled.notified() => {}
+                },
+                Watch::Closed => std::future::pending().await,
             }
-            Watch::Down { generation, next_try } => {
-                // Whoever tries earlier, and whatever comes of it, is seen by then.
-                tokio::time::sleep_until(next_try.into()).await;
-                (generation, None)
-            }
-            Watch::Closed => std::future::pending().await,
         }
     }
 
@@ -106,7 +108,16 @@ async fn answers(peer: &Peer<RoleClient>, era: Era, limit: Duration) -> bool {
         Era::Modern => ClientRequest::DiscoverRequest(discover_request()),
     };
     let asked = peer.send_request_with_option(request, PeerRequestOptions::with_timeout(limit)).await;
+    // Not asked: the connection has ended, which is noticed as such.
     let Ok(pending) = asked else { return true };
-    // The end of the connection is noticed by other means, and with its real cause.
-    !matches!(pending.await_response().await, Err(ServiceError::Timeout { .. }))
+    match pending.await_response().await {
+        Err(ServiceError::Timeout { .. }) => false,
+        Err(ServiceError::TransportSend(_) | ServiceError::TransportClosed) => {
+            // The death of a process is noticed meanwhile, and told with its real cause. A remote server that
+            // cannot be reached has no other way to tell.
+            tokio::time::sleep(limit).await;
+            false
+        }
+        _ => true,
+    }
 }

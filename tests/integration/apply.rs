@@ -21,7 +21,7 @@ fn states(manager: &Manager) -> Vec<(String, ServerState)> {
 
 /// An entry that cannot be used.
 fn broken(message: &str) -> ServerEntry {
-    let error = toolcrib::Error::input(message, None);
+    let error = Error::input(message, None);
     let placeholder = ServerConfig::new(
         ServerName::new("x").unwrap(),
         toolcrib::Endpoint::Http(toolcrib::HttpEndpoint::new("http://127.0.0.1:1")),

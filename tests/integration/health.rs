@@ -85,6 +85,9 @@ async fn a_server_that_dies_again_and_again_is_left_alone() {
     // A person may always ask for it.
     manager.restart("one").await.unwrap();
     assert_eq!((one(&manager).state, one(&manager).restarts), (ServerState::Ready, 3));
+    // That was a new beginning: the keeper is not asleep until the old next try.
+    signal("KILL", one(&manager).pid.unwrap());
+    within("back again", || one(&manager).restarts == 4).await;
     manager.shutdown().await;
     lab.await_nobody();
 }

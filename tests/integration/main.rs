@@ -15,3 +15,4 @@ mod start;
 mod support;
 mod teardown;
 mod tidy;
+mod watch;
