@@ -18,6 +18,8 @@
 //! - The manager owns; everybody else borrows: a [`Toolbox`] cannot keep a server alive.
 //! - Dropping a [`Manager`] kills every process synchronously, with or without a runtime.
 //! - A tool's own error is data; a broken session is an [`Error`].
+//! - A server that dies is noticed at once and brought back within its restart policy, called or not.
+//! - A changed configuration touches the servers that changed, and no others.
 //! - A call that may have run is never sent again unless the configuration says so.
 //! - The library never prints, installs signal handlers, changes the environment or exits.
 //!

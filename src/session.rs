@@ -1,8 +1,9 @@
-//! One server, one persistent session: connect, call, reconnect, close.
+//! One server, one persistent session: connect, call, keep, reconnect, close.
 //!
 //! Owner of: the connection to its server. Invariants:
 //! - a call copies the peer under a short lock and waits without any lock;
 //! - one death causes one restart, however many callers fail (reconnect mutex and generation);
+//! - a death is noticed when it happens, by whoever stays in [`Session::keep`];
 //! - a call that may have run is never sent again unless the configuration says so;
 //! - closed stays closed: nothing is installed after [`Session::close`] or [`Session::kill`].
 

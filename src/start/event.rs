@@ -84,7 +84,7 @@ pub enum ServerEvent {
     },
 }
 
-/// Receives events. Called from the task that starts or stops: it must not block.
+/// Receives events. Called from whatever task starts, restarts or stops a server: it must not block.
 pub type Observer = Arc<dyn Fn(ServerEvent) + Send + Sync>;
 
 impl ServerEvent {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use toolcrib::{Config, Error, ErrorCode, Manager, ServerConfig, ServerEntry, ServerName, ServerState};
 
-use crate::support::{Lab, call, manager, say, within};
+use crate::support::{Events, Lab, call, manager, say, within};
 
 /// Longer than any test.
 const FOREVER: u64 = 3_600_000;
@@ -227,4 +227,16 @@ async fn a_manager_that_is_dropped_during_restarts_leaves_nobody() {
     within("restarts", || lab.lines("spawns").len() > 4).await;
     drop(manager);
     lab.await_nobody();
+}
+
+#[tokio::test]
+async fn what_goes_is_gone_before_what_comes_is_started() {
+    let lab = Lab::new();
+    let events = Events::default();
+    let mut old = lab.server("old", &["ignore-eof"]);
+    old.stop.eof = Duration::from_millis(200);
+    let manager = events.manager([old]).await;
+    manager.apply(&Config::new([lab.server("renamed", &[])])).await.unwrap();
+    assert_eq!(events.names(), ["Starting", "Ready", "Stopped", "Starting", "Ready"]);
+    manager.shutdown().await;
 }

@@ -1,39 +1,14 @@
 //! How servers are, read from their sessions: deaths nobody calls into, counters, silence, words.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
 use serde_json::json;
-use toolcrib::{
-    Config, ErrorCode, Manager, ServerConfig, ServerEvent, ServerState, ServerStatus, StopOutcome,
-};
+use toolcrib::{Config, ErrorCode, Manager, ServerState, ServerStatus, StopOutcome};
 
-use crate::support::{Lab, call, manager, say, signal, within};
+use crate::support::{Events, Lab, call, manager, say, signal, within};
 
 /// Longer than any test.
 const FOREVER: u64 = 3_600_000;
-
-/// The names of the events so far.
-#[derive(Clone, Default)]
-struct Events(Arc<Mutex<Vec<String>>>);
-
-impl Events {
-    fn names(&self) -> Vec<String> {
-        self.0.lock().unwrap().clone()
-    }
-
-    async fn manager(&self, servers: impl IntoIterator<Item = ServerConfig>) -> Manager {
-        let names = self.0.clone();
-        let observe = move |event: ServerEvent| {
-            let text = format!("{event:?}");
-            let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned();
-            names.lock().unwrap().push(name);
-        };
-        Manager::start_observed(&Config::new(servers), Arc::new(observe)).await.unwrap()
-    }
-}
 
 fn one(manager: &Manager) -> ServerStatus {
     manager.status().remove(0)
@@ -130,6 +105,30 @@ async fn calls_and_their_failures_are_counted() {
     assert!(json[0]["uptime_ms"].as_f64().unwrap() > 0.0 && json[0]["next_try_ms"].is_null());
     manager.shutdown().await;
     assert!(tools.status().iter().all(|server| server.state == ServerState::Stopped));
+}
+
+#[tokio::test]
+async fn every_state_has_its_word() {
+    let lab = Lab::new();
+    let mut stubborn = lab.server("stubborn", &["ignore-eof", "ignore-term"]);
+    stubborn.stop.eof = Duration::from_millis(300);
+    stubborn.stop.term = Duration::from_millis(300);
+    let manager = manager([stubborn.clone()]).await;
+    let tools = manager.toolbox();
+    let words = || tools.status().iter().map(|server| server.state.to_string()).collect::<Vec<_>>();
+    let mut config = Config::new([stubborn, lab.server("a", &["never-init"]), lab.server("b", &[])]);
+    config.start_jobs = std::num::NonZeroUsize::new(1);
+    {
+        let mut applying = Box::pin(manager.apply(&config));
+        tokio::select! {
+            _ = &mut applying => unreachable!("it waits for `a`"),
+            () = within("a start and a queue", || words() == ["ready", "starting", "queued"]) => {}
+        }
+    }
+    assert_eq!(words(), ["ready", "failed", "failed"]);
+    let stopping = within("the teardown", || words()[0] == "stopping");
+    let (report, ()) = tokio::join!(manager.shutdown(), stopping);
+    assert_eq!((words()[0].as_str(), report.servers.len()), ("stopped", 1));
 }
 
 #[tokio::test]

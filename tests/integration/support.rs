@@ -2,13 +2,18 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
-use toolcrib::{Config, Endpoint, Manager, Result, ServerConfig, ServerName, StdioConfig, Toolbox};
+use toolcrib::{
+    Config, Endpoint, Manager, Result, ServerConfig, ServerEvent, ServerName, StdioConfig, Toolbox,
+};
 
 /// Name of the variable that marks every process of one test.
 const TEST_MARK: &str = "TOOLCRIB_TEST_MARK";
@@ -139,6 +144,27 @@ pub(crate) async fn manager(servers: impl IntoIterator<Item = ServerConfig>) -> 
         }
     }
     manager
+}
+
+/// The names of the events so far.
+#[derive(Clone, Default)]
+pub(crate) struct Events(Arc<Mutex<Vec<String>>>);
+
+impl Events {
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// A manager that tells its events here.
+    pub(crate) async fn manager(&self, servers: impl IntoIterator<Item = ServerConfig>) -> Manager {
+        let names = self.0.clone();
+        let observe = move |event: ServerEvent| {
+            let text = format!("{event:?}");
+            let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned();
+            names.lock().unwrap().push(name);
+        };
+        Manager::start_observed(&Config::new(servers), Arc::new(observe)).await.unwrap()
+    }
 }
 
 /// The text that a call answers with.
