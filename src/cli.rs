@@ -7,6 +7,7 @@ mod call;
 mod check;
 mod context;
 mod demo;
+mod events;
 mod import;
 mod progress;
 mod run;

@@ -11,6 +11,7 @@ use crate::{error::Error, retry::RetryPolicy, tool::ServerName};
 
 mod dotenv;
 mod env;
+mod files;
 mod import;
 mod load;
 mod node;
@@ -28,6 +29,7 @@ mod example;
 mod tests;
 
 pub use env::{Env, INHERITED};
+pub use files::OwnFiles;
 pub use import::import_toml;
 pub use raw::BUILTINS;
 pub use secrets::Secrets;
@@ -36,17 +38,22 @@ pub use server::*;
 /// Everything that toolcrib reads from `servers.toml` and the files it imports.
 ///
 /// Read one with [`Config::load`] or [`Config::parse`], or build one with [`Config::new`] and set its fields.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
     /// The file it came from; nothing when built in memory.
     pub file: Option<PathBuf>,
+    /// Every file that has a say in it: the file itself, imported files and env files, whether they could be
+    /// read or not.
+    pub files: Vec<PathBuf>,
     /// Servers in configuration order, local ones first, then imported ones.
     pub servers: IndexMap<ServerName, ServerEntry>,
     /// How many servers may start at once. Nothing: all of them.
     pub start_jobs: Option<NonZeroUsize>,
     /// What stands between this process and each server's, on Linux.
     pub guard: Guard,
+    /// Whether a start ends processes that a dead manager of this user left behind.
+    pub reap_leftovers: bool,
     /// The shared HTTP clients.
     pub http: HttpConfig,
     /// The model, or why the `[llm]` table cannot be used: an error only for what needs a model. Nothing when
@@ -58,6 +65,25 @@ pub struct Config {
     pub secrets: Secrets,
     /// What an import did not understand, one line each.
     pub notes: Vec<String>,
+}
+
+impl Default for Config {
+    /// No servers, and the defaults for everything.
+    fn default() -> Self {
+        Self {
+            file: None,
+            files: Vec::new(),
+            servers: IndexMap::new(),
+            start_jobs: None,
+            guard: Guard::Auto,
+            reap_leftovers: true,
+            http: HttpConfig::default(),
+            llm: None,
+            agent: AgentConfig::default(),
+            secrets: Secrets::default(),
+            notes: Vec::new(),
+        }
+    }
 }
 
 /// The process that ends a server when its manager has ended without a word (Linux).
@@ -84,7 +110,7 @@ impl Config {
 }
 
 /// The `[http]` table: the pooled clients for remote tool servers and for models.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HttpConfig {
     /// Limit of making a connection.

@@ -7,7 +7,7 @@
 //! # Map
 //! ```text
 //!  L4   Agent   run_all (batch)                          a model and tools; many tasks
-//!  L3   Manager, Toolbox, StartReport, StopReport        all servers
+//!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog                             one server; all tools
 //!  L1   process, builtin, HttpClients, LlmClient, Journal   one outside thing each
 //!  L0   Error, Config, Task, RetryPolicy, Limit          values and pure functions
@@ -18,6 +18,8 @@
 //! - The manager owns; everybody else borrows: a [`Toolbox`] cannot keep a server alive.
 //! - Dropping a [`Manager`] kills every process synchronously, with or without a runtime.
 //! - A tool's own error is data; a broken session is an [`Error`].
+//! - A server that dies is noticed at once and brought back within its restart policy, called or not.
+//! - A changed configuration touches the servers that changed, and no others.
 //! - A call that may have run is never sent again unless the configuration says so.
 //! - The library never prints, installs signal handlers, changes the environment or exits.
 //!
@@ -73,7 +75,7 @@ pub use manager::*;
 pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome};
 pub use retry::*;
 pub use score::{check as check_score, judge};
-pub use session::Phases;
+pub use session::{Phases, ServerState, ServerStatus};
 pub use start::*;
 pub use task::*;
 pub use tokio_util::sync::CancellationToken;

@@ -1,59 +1,49 @@
-//! The manager: owns all sessions, lends them out, tears them down.
+//! The manager: owns all sessions, lends them out, changes them, tears them down.
 //!
 //! What tears down is not `Clone`. Callers borrow through [`Toolbox`], which cannot keep a server alive:
 //! after [`Manager::shutdown`] or a drop every call through it ends in an error. The manager knows no model
 //! and no task.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+mod apply;
+mod background;
+mod place;
+mod stop;
+mod toolbox;
 
-use serde::Serialize;
+use std::{sync::Arc, time::Instant};
+
 use serde_json::{Map, Value};
 
+use self::apply::Ground;
+pub use self::{
+    apply::{ApplyFailure, ApplyReport},
+    stop::{ServerStop, StopReport},
+    toolbox::Toolbox,
+};
 use crate::{
-    catalog::{CatalogEntry, ToolCatalog},
+    catalog::ToolCatalog,
     config::Config,
     error::{Error, Result},
     http::HttpClients,
-    process::{
-        Keeping, Kinship, ProcessUsage, StopOutcome, describe, marked_processes, new_mark, of_groups,
-        reap_leftovers,
-    },
-    session::{Session, Surroundings},
-    start::{AllStarted, Observer, ServerEvent, StartReport, start_all},
-    tool::{ServerName, ToolResult},
+    process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, reap_leftovers},
+    session::{ServerStatus, Surroundings},
+    start::{Observer, ServerEvent, StartReport, of_sessions},
+    tool::ToolResult,
 };
-
-/// How long the kernel may take to remove what was killed.
-const VERIFY_LIMIT: Duration = Duration::from_secs(2);
 
 /// All servers of one configuration, running.
 ///
-/// Dropping it kills every process at once, with or without a runtime; [`Manager::shutdown`] asks them to
-/// leave first and says what happened.
+/// A server that dies is noticed at once and brought back within its restart policy, whether somebody calls it
+/// or not. Dropping the manager kills every process at once, with or without a runtime; [`Manager::shutdown`]
+/// asks them to leave first and says what happened.
 pub struct Manager {
     toolbox: Toolbox,
     report: StartReport,
     marker: Arc<str>,
     keeping: Keeping,
     observe: Observer,
-}
-
-/// A cheap handle on the tools of a [`Manager`], for agents and callers. Does not keep anything alive.
-#[derive(Clone)]
-pub struct Toolbox {
-    sessions: Arc<[Arc<Session>]>,
-    shelf: Arc<Mutex<Shelf>>,
-    /// Configured servers that did not start.
-    missing: Arc<[(ServerName, Arc<Error>)]>,
-}
-
-/// The catalog and the session generations it was made of.
-struct Shelf {
-    generations: Vec<Option<u64>>,
-    catalog: Arc<ToolCatalog>,
+    // Tokio's mutex: its critical section is a whole change of the configuration, which awaits.
+    ground: tokio::sync::Mutex<Ground>,
 }
 
 impl Manager {
@@ -80,28 +70,42 @@ impl Manager {
     /// # Errors
     /// As [`Manager::start`].
     pub async fn start_with(config: &Config, http: HttpClients, observe: Observer) -> Result<Self> {
+        let began = Instant::now();
         let marker: Arc<str> = new_mark().into();
         let keeping = Keeping::new(&config.guard);
         let kin =
             Kinship { marker: marker.clone(), secrets: config.secrets.clone(), keeping: keeping.clone() };
-        let around = Surroundings { kin, http };
+        let on_event = of_sessions(&observe);
+        let around = Surroundings { kin, http, on_event };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
-        let leftovers = tokio::task::spawn_blocking(reap_leftovers);
-        let started = start_all(config, &around, &observe).await;
+        let reap = config.reap_leftovers;
+        let leftovers = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });
+        let ground = Ground::new(config.http.clone(), around);
+        let mut manager = Self {
+            toolbox: Toolbox::default(),
+            report: StartReport::default(),
+            marker,
+            keeping,
+            observe,
+            ground: tokio::sync::Mutex::new(ground),
+        };
+        // A start is the first change: from nothing to everything.
+        let (servers, _) = manager.change(&*manager.ground.lock().await, config, false).await;
         for leftover in leftovers.await.unwrap_or_default() {
-            observe(ServerEvent::Leftover { process: leftover });
+            (manager.observe)(ServerEvent::Leftover { process: leftover });
         }
-        let AllStarted { sessions, report } = started?;
-        let catalog = Arc::new(ToolCatalog::default());
-        let shelf = Shelf { generations: vec![None; sessions.len()], catalog };
-        let failed =
-            report.servers.iter().filter_map(|row| Some((row.name.clone(), row.outcome.clone().err()?)));
-        let missing = failed.collect();
-        let toolbox = Toolbox { sessions: sessions.into(), shelf: Arc::new(Mutex::new(shelf)), missing };
-        Ok(Self { toolbox, report, marker, keeping, observe })
+        manager.report = StartReport { servers, wall: began.elapsed(), jobs: config.start_jobs };
+        let failed = manager.report.servers.iter().filter(|row| row.required);
+        let failures: Vec<Arc<Error>> = failed.filter_map(|row| row.outcome.clone().err()).collect();
+        if failures.is_empty() {
+            return Ok(manager);
+        }
+        let places = manager.toolbox.places();
+        futures_util::future::join_all(places.iter().map(|place| place.close())).await;
+        Err(Error::RequiredServers { failures })
     }
 
-    /// How the start went.
+    /// How the first start went.
     pub fn report(&self) -> &StartReport {
         &self.report
     }
@@ -121,10 +125,14 @@ impl Manager {
         self.toolbox.catalog()
     }
 
+    /// How every configured server is at this moment. See [`Toolbox::status`].
+    pub fn status(&self) -> Vec<ServerStatus> {
+        self.toolbox.status()
+    }
+
     /// CPU time and memory of the servers' process groups so far. Zero where there is no `/proc`.
     pub fn usage(&self) -> ProcessUsage {
-        let rows = self.report.servers.iter().filter_map(|row| row.outcome.as_ref().ok());
-        of_groups(&rows.filter_map(|ready| ready.pid).collect())
+        of_groups(&self.status().iter().filter_map(|server| server.pid).collect())
     }
 
     /// Calls `tool` of `server`. See [`Toolbox::call`].
@@ -139,166 +147,22 @@ impl Manager {
     /// left.
     pub async fn shutdown(self) -> StopReport {
         let began = Instant::now();
-        let closing = self.toolbox.sessions.iter().map(|session| async {
-            let row = close(session).await;
+        let places = self.toolbox.places();
+        let closing = places.iter().map(|place| async {
+            let row = place.close().await?;
             (self.observe)(ServerEvent::Stopped { row: row.clone() });
-            row
+            Some(row)
         });
-        let servers = futures_util::future::join_all(closing).await;
-        let survivors = survivors(&self.marker).await;
+        let servers = futures_util::future::join_all(closing).await.into_iter().flatten().collect();
+        let survivors = stop::survivors(&self.marker).await;
         StopReport { servers, survivors, keeping: self.keeping.clone(), wall: began.elapsed() }
-    }
-}
-
-async fn close(session: &Session) -> ServerStop {
-    let began = Instant::now();
-    let server = session.name().clone();
-    let stopped = tokio::time::timeout(session.close_limit(), session.close()).await;
-    let Ok(stopped) = stopped else {
-        // The future was dropped, and with it the process was killed.
-        let (outcome, took) = (StopOutcome::Killed, began.elapsed());
-        return ServerStop { server, pid: None, outcome, status: None, helpers: false, killed: None, took };
-    };
-    ServerStop {
-        server,
-        pid: stopped.as_ref().map(|stopped| stopped.pid),
-        outcome: stopped.as_ref().map_or(StopOutcome::Exited, |stopped| stopped.outcome),
-        status: stopped.as_ref().and_then(|stopped| stopped.status).map(describe),
-        helpers: stopped.as_ref().is_some_and(|stopped| stopped.helpers),
-        killed: stopped.as_ref().and_then(|stopped| stopped.killed),
-        took: began.elapsed(),
-    }
-}
-
-async fn survivors(marker: &str) -> Vec<u32> {
-    let deadline = Instant::now() + VERIFY_LIMIT;
-    loop {
-        let left = marked_processes(marker);
-        if left.is_empty() || Instant::now() >= deadline {
-            return left;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // Handles may outlive us: the sessions are ended, not only let go.
-        for session in self.toolbox.sessions.iter() {
-            session.kill();
+        for place in self.toolbox.places().iter() {
+            place.kill();
         }
     }
-}
-
-impl Toolbox {
-    /// All tools at this moment, in stable order. Made anew only after a server was restarted.
-    pub fn catalog(&self) -> Arc<ToolCatalog> {
-        let lists: Vec<_> = self.sessions.iter().map(|session| session.tools()).collect();
-        let generations: Vec<_> = lists.iter().map(|list| list.as_ref().map(|(number, _)| *number)).collect();
-        let mut shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
-        // A server that is down keeps its tools: the next call brings it back.
-        let changed =
-            generations.iter().zip(&shelf.generations).any(|(now, then)| now.is_some() && now != then);
-        if changed {
-            let tools = self.sessions.iter().zip(lists).map(|(session, list)| {
-                let name = session.name().clone();
-                let kept = || shelf.catalog.entries().iter().filter(|entry| entry.server == name);
-                let tools = match list {
-                    Some((_, tools)) => tools,
-                    None => kept().map(|entry| entry.tool.clone()).collect(),
-                };
-                (name, tools)
-            });
-            shelf.catalog = Arc::new(ToolCatalog::new(tools));
-            for (then, now) in shelf.generations.iter_mut().zip(generations) {
-                *then = now.or(*then);
-            }
-        }
-        shelf.catalog.clone()
-    }
-
-    /// Calls `tool` of `server` after checking `arguments` against its schema. A tool-level error is `Ok`.
-    ///
-    /// # Errors
-    /// [`Error::ServerNotFound`], [`Error::Unavailable`], [`Error::ToolNotFound`], [`Error::ArgumentsInvalid`]:
-    /// nothing was sent.
-    /// [`Error::CallTimeout`], [`Error::CallRefused`]: the session goes on. [`Error::Server`] with
-    /// `session_lost`: says whether the call may have run.
-    pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
-        if let Some((server, cause)) = self.missing.iter().find(|(name, _)| name.as_str() == server) {
-            return Err(Error::Unavailable { server: server.clone(), cause: cause.clone() });
-        }
-        let entry = self.catalog().find(server, tool)?.clone();
-        self.call_entry(&entry, &arguments, None).await
-    }
-
-    /// Calls a tool of the catalog; `limit` takes the place of its configured time limit.
-    ///
-    /// # Errors
-    /// As [`Toolbox::call`].
-    pub async fn call_entry(
-        &self,
-        entry: &CatalogEntry,
-        arguments: &Map<String, Value>,
-        limit: Option<Duration>,
-    ) -> Result<ToolResult> {
-        entry.check(arguments)?;
-        self.call_unchecked(entry, arguments, limit).await
-    }
-
-    /// As [`Toolbox::call_entry`], leaving the check of the arguments to the server.
-    ///
-    /// # Errors
-    /// As [`Toolbox::call`].
-    pub async fn call_unchecked(
-        &self,
-        entry: &CatalogEntry,
-        arguments: &Map<String, Value>,
-        limit: Option<Duration>,
-    ) -> Result<ToolResult> {
-        let session = self.sessions.iter().find(|session| *session.name() == entry.server);
-        let session = session
-            .ok_or_else(|| Error::ServerNotFound { name: entry.server.to_string(), suggestion: None })?;
-        session.call(&entry.tool.name, entry.tool.annotations, arguments, limit).await
-    }
-}
-
-/// The teardown of all servers.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct StopReport {
-    /// One row for each server that had been started, in configuration order.
-    pub servers: Vec<ServerStop>,
-    /// Processes of these servers that are still there, wherever in the process tree. On Linux every process
-    /// that inherited the environment of a server is found; elsewhere nothing can be said and this is empty.
-    pub survivors: Vec<u32>,
-    /// What made sure of it.
-    pub keeping: Keeping,
-    /// From the first to the last.
-    pub wall: Duration,
-}
-
-/// The teardown of one server.
-#[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
-pub struct ServerStop {
-    /// Which.
-    pub server: ServerName,
-    /// Its process, if it had one.
-    pub pid: Option<u32>,
-    /// How it ended.
-    pub outcome: StopOutcome,
-    /// Its exit status in words.
-    pub status: Option<String>,
-    /// Whether it left processes behind that had to be ended.
-    pub helpers: bool,
-    /// How many of these had to be killed, where a guard has counted them.
-    pub killed: Option<usize>,
-    /// How long that took.
-    #[serde(rename = "ms", serialize_with = "as_millis")]
-    pub took: Duration,
-}
-
-fn as_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(crate::task::millis(*time))
 }

@@ -1,16 +1,21 @@
-//! One server, one persistent session: connect, call, reconnect, close.
+//! One server, one persistent session: connect, call, keep, reconnect, close.
 //!
 //! Owner of: the connection to its server. Invariants:
 //! - a call copies the peer under a short lock and waits without any lock;
 //! - one death causes one restart, however many callers fail (reconnect mutex and generation);
+//! - a death is noticed when it happens, by whoever stays in [`Session::keep`];
 //! - a call that may have run is never sent again unless the configuration says so;
 //! - closed stays closed: nothing is installed after [`Session::close`] or [`Session::kill`].
 
 mod call;
 mod connect;
 mod convert;
+mod event;
 mod failure;
 mod handshake;
+mod health;
+mod keep;
+mod settings;
 mod transport;
 
 use std::{
@@ -19,19 +24,25 @@ use std::{
 };
 
 use rmcp::service::{Peer, RoleClient};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use self::connect::Phases;
-pub(crate) use self::connect::Surroundings;
+pub use self::health::{ServerState, ServerStatus};
+pub(crate) use self::{
+    connect::Surroundings,
+    event::{SessionEvent, SessionObserver},
+};
 use self::{
     connect::{Connection, connect},
     failure::{Failure, seconds},
     handshake::Era,
+    health::Counters,
+    settings::Settings,
 };
 use crate::{
     config::{ServerConfig, StopGrace},
     error::{Error, ErrorCode, Phase, Result, ServerError},
-    limit::Limit,
     process::{Stopped, describe},
     tool::{ServerName, Tool},
 };
@@ -40,17 +51,21 @@ use crate::{
 const ABANDON_LIMIT: Duration = Duration::from_secs(2);
 /// How long a remote server may take to hear that the session ends.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
+/// In place of a wait that no event of ours ends.
+const NEVER: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// A session with one server, made once and kept.
 pub(crate) struct Session {
-    config: ServerConfig,
-    around: Surroundings,
-    // Std mutex: held for a look or a swap, never across an await.
+    name: ServerName,
+    // Std mutexes: held for a look or a swap, never across an await.
+    settings: Mutex<Arc<Settings>>,
     state: Mutex<State>,
     // Tokio's mutex: its critical section is a whole restart, which awaits.
     reconnect: tokio::sync::Mutex<Restarts>,
     closed: CancellationToken,
-    calls: Limit,
+    /// A restart came to an end: for the keeper, who may be waiting for a later one.
+    settled: Notify,
+    counters: Counters,
 }
 
 enum State {
@@ -88,10 +103,30 @@ pub(crate) struct Started {
     pub(crate) tools: usize,
 }
 
+/// Why a connection that may still stand is given up.
+#[derive(Clone)]
+struct Verdict {
+    /// Continues the sentence "server X ...".
+    what: String,
+    /// By somebody who wants a new one, rather than for a fault.
+    asked: bool,
+}
+
 /// What a call needs of a live connection.
 struct Borrowed {
     generation: u64,
     peer: Peer<RoleClient>,
+}
+
+impl Started {
+    fn of(connection: &Connection) -> Self {
+        Self {
+            pid: connection.process.as_ref().map(crate::process::Process::pid),
+            version: connection.version.clone(),
+            phases: connection.phases,
+            tools: connection.tools.len(),
+        }
+    }
 }
 
 impl Session {
@@ -99,36 +134,42 @@ impl Session {
     pub(crate) async fn start(config: ServerConfig, around: Surroundings) -> Result<(Self, Started)> {
         let connection =
             connect(&config, &around, None).await.map_err(|failure| failure.named(config.name.clone()))?;
-        let started = Started {
-            pid: connection.process.as_ref().map(crate::process::Process::pid),
-            version: connection.version.clone(),
-            phases: connection.phases,
-            tools: connection.tools.len(),
-        };
+        let started = Started::of(&connection);
         let restarts = Restarts { era: Some(connection.era), ..Restarts::default() };
+        let closed = CancellationToken::new();
         let session = Self {
-            calls: Limit::new(format!("calls of {}", config.name), config.max_concurrent_calls),
-            config,
-            around,
+            name: config.name.clone(),
+            settings: Mutex::new(Settings::new(config, around, &closed)),
             state: Mutex::new(State::Ready(Live { generation: 0, connection: Box::new(connection) })),
             reconnect: tokio::sync::Mutex::new(restarts),
-            closed: CancellationToken::new(),
+            closed,
+            settled: Notify::new(),
+            counters: Counters::default(),
         };
         Ok((session, started))
     }
 
     pub(crate) fn name(&self) -> &ServerName {
-        &self.config.name
+        &self.name
     }
 
     /// The tools that the configuration permits, as last listed, and the generation they are of.
     pub(crate) fn tools(&self) -> Option<(u64, Vec<Tool>)> {
+        let settings = self.settings();
         match &*self.state() {
             State::Ready(live) => {
-                let permitted =
-                    live.connection.tools.iter().filter(|tool| self.config.tools.permits(&tool.name));
+                let filter = &settings.config.tools;
+                let permitted = live.connection.tools.iter().filter(|tool| filter.permits(&tool.name));
                 Some((live.generation, permitted.cloned().collect()))
             }
+            State::Down(_) | State::Closed => None,
+        }
+    }
+
+    /// The number of the live connection, if there is one. A new one has a new number.
+    pub(crate) fn generation(&self) -> Option<u64> {
+        match &*self.state() {
+            State::Ready(live) => Some(live.generation),
             State::Down(_) | State::Closed => None,
         }
     }
@@ -149,56 +190,83 @@ impl Session {
                 State::Down(down) => down.generation,
                 State::Closed => return Err(Error::Cancelled),
             };
-            self.restart(dead).await?;
+            self.restart(dead, None).await?;
         }
     }
 
     /// Makes sure that generation `dead` is replaced. Many callers, one restart.
-    async fn restart(&self, dead: u64) -> Result<()> {
-        // Boxed: a restart is rare and its future large, and every call would carry it along.
-        let work = Box::pin(async {
-            let mut restarts = self.reconnect.lock().await;
-            self.restart_alone(dead, &mut restarts).await
-        });
-        self.closed.run_until_cancelled(work).await.unwrap_or(Err(Error::Cancelled))
+    async fn restart(&self, dead: u64, verdict: Option<Verdict>) -> Result<()> {
+        loop {
+            let settings = self.settings();
+            // Boxed: a restart is rare and its future large, and every call would carry it along.
+            let work = Box::pin(async {
+                let mut restarts = self.reconnect.lock().await;
+                self.restart_alone(dead, verdict.clone(), &mut restarts).await
+            });
+            match settings.superseded.run_until_cancelled(work).await {
+                Some(outcome) => return outcome,
+                None if self.closed.is_cancelled() => return Err(Error::Cancelled),
+                // By newer settings: their restart is under way, and serves for this one.
+                None => {}
+            }
+        }
     }
 
-    async fn restart_alone(&self, dead: u64, restarts: &mut Restarts) -> Result<()> {
-        let died = {
+    async fn restart_alone(
+        &self,
+        dead: u64,
+        verdict: Option<Verdict>,
+        restarts: &mut Restarts,
+    ) -> Result<()> {
+        let began = Instant::now();
+        let asked = verdict.as_ref().is_some_and(|verdict| verdict.asked);
+        let (died, before) = {
             let mut state = self.state();
-            match &*state {
+            let before = match &*state {
                 State::Closed => return Err(Error::Cancelled),
                 State::Ready(live) if live.generation != dead => return Ok(()),
-                State::Down(down) if down.next_try > Instant::now() => {
+                State::Down(down) if !asked && down.next_try > Instant::now() => {
                     return Err(Self::still_down(down).into());
                 }
-                State::Ready(_) | State::Down(_) => {}
-            }
-            let cause = Arc::new(self.lost("is being restarted".to_owned()));
-            let down = Down { generation: dead, cause, next_try: Instant::now() };
+                State::Ready(_) => None,
+                State::Down(down) => Some(down.cause.clone()),
+            };
+            let cause =
+                before.clone().unwrap_or_else(|| Arc::new(self.lost("is being restarted".to_owned())));
+            let down = Down { generation: dead, cause, next_try: began };
             match std::mem::replace(&mut *state, State::Down(down)) {
-                State::Ready(live) => Some(*live.connection),
-                State::Down(_) | State::Closed => None,
+                State::Ready(live) => (Some(*live.connection), before),
+                State::Down(_) | State::Closed => (None, before),
             }
         };
         // The old process must be gone before the next one starts, or generations pile up.
         let first = match died {
-            Some(connection) => Some(self.bury(connection).await),
+            Some(connection) => Some(self.bury(connection, verdict).await),
             None => None,
         };
-        if let Some(refusal) = self.refuse_storm(restarts, first.as_ref()) {
-            return Err(self.down(dead, refusal, restarts));
+        if !asked
+            && let Some((refusal, wait)) = self.refuse_storm(restarts, first.as_ref().or(before.as_deref()))
+        {
+            return Err(self.down(dead, refusal, restarts, Some(wait)));
         }
-        restarts.recent.push(Instant::now());
-        match connect(&self.config, &self.around, restarts.era).await {
+        self.tell(SessionEvent::Reconnecting);
+        if !asked {
+            restarts.recent.push(Instant::now());
+        }
+        let settings = self.settings();
+        match connect(&settings.config, &settings.around, restarts.era).await {
             Ok(connection) => {
                 restarts.failures = 0;
                 restarts.era = Some(connection.era);
-                let pid = connection.process.as_ref().map(crate::process::Process::pid);
-                tracing::warn!(server = %self.name(), ?pid, cause = first.map(|e| e.to_string()), "restarted");
-                self.install(dead + 1, connection)
+                let started = Started::of(&connection);
+                let cause = first.map(|error| error.to_string());
+                tracing::warn!(server = %self.name(), pid = started.pid, cause, "restarted");
+                self.install(dead + 1, connection)?;
+                let restarts = self.counters.restarted();
+                self.tell(SessionEvent::Restarted { started, took: began.elapsed(), restarts });
+                Ok(())
             }
-            Err(failure) => Err(self.down(dead, self.failed_restart(failure, first), restarts)),
+            Err(failure) => Err(self.down(dead, self.failed_restart(failure, first), restarts, None)),
         }
     }
 
@@ -210,15 +278,21 @@ impl Session {
             return Err(Error::Cancelled);
         }
         *state = State::Ready(Live { generation, connection: Box::new(connection) });
+        self.settled.notify_one();
         Ok(())
     }
 
     /// Ends what is left of a dead connection and says how it died.
-    async fn bury(&self, connection: Connection) -> ServerError {
+    async fn bury(&self, connection: Connection, verdict: Option<Verdict>) -> ServerError {
         let Connection { service, process, junk, .. } = connection;
-        let mut cause = self.lost("closed the connection".to_owned());
-        if let Some(process) = process {
-            if process.exit_watch().within(Duration::from_millis(300)).await {
+        let asked = verdict.as_ref().is_some_and(|verdict| verdict.asked);
+        let given_up = verdict.is_some();
+        let mut cause = self.lost(verdict.map_or_else(|| "closed the connection".to_owned(), |v| v.what));
+        let pid = process.as_ref().map(crate::process::Process::pid);
+        if let Some(process) = &process {
+            if given_up {
+                // It stands, and its own words are all that is to be added.
+            } else if process.exit_watch().within(Duration::from_millis(300)).await {
                 process.stderr().settled(Duration::from_millis(200)).await;
                 let status = process.exit_watch().status();
                 let pid = process.pid();
@@ -226,24 +300,34 @@ impl Session {
             } else {
                 cause.what = String::from("stopped talking but went on running");
             }
-            let last_words = process.stderr().lines();
-            cause.stderr_tail.extend(last_words);
-            process.stop(self.config.stop).await;
+            cause.stderr_tail.extend(process.stderr().lines());
         }
         if let Some(line) = junk.and_then(|junk| junk.lines().into_iter().next()) {
             cause.causes.push(format!("it wrote to stdout what is not a message: {line:?}"));
+        }
+        self.counters.lost(cause.clone());
+        if !asked {
+            self.tell(SessionEvent::Lost { pid, error: cause.clone() });
+        }
+        if let Some(process) = process {
+            process.stop(self.settings().config.stop).await;
         }
         drop(service);
         cause
     }
 
-    /// Why no further restart is made now, if too many were made of late.
-    fn refuse_storm(&self, restarts: &mut Restarts, first: Option<&ServerError>) -> Option<ServerError> {
-        let policy = self.config.restart;
+    /// Why no further restart is made now, and for how long, if too many were made of late.
+    fn refuse_storm(
+        &self,
+        restarts: &mut Restarts,
+        first: Option<&ServerError>,
+    ) -> Option<(ServerError, Duration)> {
+        let policy = self.settings().config.restart;
         restarts.recent.retain(|when| when.elapsed() < policy.within);
-        if restarts.recent.len() < policy.max as usize {
-            return None;
-        }
+        let over = restarts.recent.len().checked_sub(policy.max as usize)?;
+        // The place that is free first is that of the oldest one that counts.
+        let oldest = restarts.recent.get(over);
+        let wait = oldest.map_or(NEVER, |when| policy.within.saturating_sub(when.elapsed()));
         let within = humantime::format_duration(policy.within);
         let mut error = self.lost(format!("died again after {} restarts within {within}", policy.max));
         if let Some(first) = first {
@@ -251,7 +335,7 @@ impl Session {
             error.stderr_tail.clone_from(&first.stderr_tail);
         }
         error.help = Some("mend the server, or raise `restart.max`".to_owned());
-        Some(error)
+        Some((error, wait))
     }
 
     fn failed_restart(&self, failure: Failure, first: Option<ServerError>) -> ServerError {
@@ -264,23 +348,38 @@ impl Session {
         error
     }
 
-    /// Records that the server stays down until its next try.
-    fn down(&self, generation: u64, cause: ServerError, restarts: &mut Restarts) -> Error {
-        let policy = self.config.restart;
-        let wait = policy.backoff.saturating_mul(1 << restarts.failures.min(16)).min(policy.backoff_cap);
+    /// Records that the server stays down until its next try: after `gave_up`, or else the next backoff.
+    fn down(
+        &self,
+        generation: u64,
+        cause: ServerError,
+        restarts: &mut Restarts,
+        gave_up: Option<Duration>,
+    ) -> Error {
+        let policy = self.settings().config.restart;
+        let backoff = policy.backoff.saturating_mul(1 << restarts.failures.min(16)).min(policy.backoff_cap);
+        let wait = gave_up.unwrap_or(backoff);
         restarts.failures += 1;
         let down = Down { generation, cause: Arc::new(cause.clone()), next_try: Instant::now() + wait };
-        let mut state = self.state();
-        if !matches!(*state, State::Closed) {
+        {
+            let mut state = self.state();
+            if matches!(*state, State::Closed) {
+                return Error::Cancelled;
+            }
             *state = State::Down(down);
         }
+        self.settled.notify_one();
+        let next_try = Some(wait).filter(|wait| *wait < NEVER);
+        self.tell(SessionEvent::Down { error: cause.clone(), next_try, gave_up: gave_up.is_some() });
         cause.into()
     }
 
     fn still_down(down: &Down) -> ServerError {
         let mut error = (*down.cause).clone();
         let wait = down.next_try.saturating_duration_since(Instant::now());
-        error.causes.push(format!("the next restart is due in {}", seconds(wait)));
+        if wait < NEVER / 2 {
+            error.causes.push(format!("the next restart is due in {}", seconds(wait)));
+        }
         error
     }
 
@@ -290,13 +389,14 @@ impl Session {
 
     /// Ends the session: the stop ladder for a process, a goodbye for a remote server.
     pub(crate) async fn close(&self) -> Option<Stopped> {
+        let _ending = self.counters.ending();
         let connection = self.shut()?;
         // A restart under way is cancelled; its process dies with its future.
         let _ = tokio::time::timeout(ABANDON_LIMIT, self.reconnect.lock()).await;
         let Connection { mut service, process, .. } = connection;
         match process {
             Some(process) => {
-                let stopped = process.stop(self.config.stop).await;
+                let stopped = process.stop(self.settings().config.stop).await;
                 drop(service);
                 Some(stopped)
             }
@@ -309,6 +409,7 @@ impl Session {
 
     /// Ends the session now, synchronously, with or without a runtime.
     pub(crate) fn kill(&self) {
+        let _ending = self.counters.ending();
         drop(self.shut());
     }
 
@@ -323,7 +424,7 @@ impl Session {
 
     /// Longest time that [`Session::close`] may take.
     pub(crate) fn close_limit(&self) -> Duration {
-        let StopGrace { eof, term } = self.config.stop;
+        let StopGrace { eof, term } = self.settings().config.stop;
         ABANDON_LIMIT + eof + term * 2 + GOODBYE_LIMIT
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! One process per server: the session that lists the tools is the one that serves the calls. Every server
 //! has a row in the report, in configuration order; a failed one says why. Each server's clock runs from its
-//! own turn. All of it happens in the caller's future: dropping that future ends every process.
+//! own turn. All of it happens in the caller's future: dropping that future ends every process under way.
+
+mod event;
 
 use std::{
     num::NonZeroUsize,
@@ -10,53 +12,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
 use serde::Serialize;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::event::of_sessions;
+pub use self::event::{Observer, ServerEvent};
 use crate::{
-    config::{Config, ServerEntry},
-    error::{Error, Result},
+    config::ServerEntry,
+    error::Error,
     session::{Phases, Session, Started, Surroundings},
     tool::ServerName,
 };
 
-/// What happens to servers, as it happens. Sent to the observer of a [`Manager`](crate::Manager).
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub enum ServerEvent {
-    /// It has its turn and is being started.
-    Starting {
-        /// Which.
-        server: ServerName,
-    },
-    /// It serves calls.
-    Ready {
-        /// Which, and all about its start.
-        row: ServerStart,
-    },
-    /// It could not be started.
-    Failed {
-        /// Which, and why.
-        row: ServerStart,
-    },
-    /// A process of an earlier manager that had ended without a word; it was killed.
-    Leftover {
-        /// What it was.
-        process: crate::process::Leftover,
-    },
-    /// It was torn down.
-    Stopped {
-        /// Which, and how.
-        row: crate::manager::ServerStop,
-    },
-}
-
-/// Receives events. Called from the task that starts or stops: it must not block.
-pub type Observer = Arc<dyn Fn(ServerEvent) + Send + Sync>;
-
 /// The start of all servers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StartReport {
     /// One row for each configured server, in configuration order.
@@ -88,7 +58,7 @@ pub struct ServerStart {
     /// Whether nothing is worth doing without it.
     pub required: bool,
     /// What it is, or why it is not there.
-    pub outcome: std::result::Result<ReadyServer, Arc<Error>>,
+    pub outcome: Result<ReadyServer, Arc<Error>>,
     /// From the beginning of the whole start until it was ready or given up.
     pub took: Duration,
 }
@@ -107,79 +77,75 @@ pub struct ReadyServer {
     pub phases: Phases,
 }
 
-pub(crate) struct AllStarted {
-    pub(crate) sessions: Vec<Arc<Session>>,
-    pub(crate) report: StartReport,
-}
-
-/// Starts every server of `config`.
-///
-/// # Errors
-/// [`Error::RequiredServers`] when one that is required failed; the others are ended before it returns.
-pub(crate) async fn start_all(
-    config: &Config,
-    around: &Surroundings,
-    observe: &Observer,
-) -> Result<AllStarted> {
-    let began = Instant::now();
-    let slots = config.start_jobs.map(|jobs| Semaphore::new(jobs.get()));
-    let starting: FuturesUnordered<_> = config
-        .servers
-        .iter()
-        .enumerate()
-        .map(|(index, (name, entry))| {
-            let slots = slots.as_ref();
-            async move { (index, start_one(name, entry, around, slots, began, observe).await) }
-        })
-        .collect();
-    let mut rows: Vec<(usize, (ServerStart, Option<Session>))> = starting.collect().await;
-    rows.sort_by_key(|(index, _)| *index);
-    let (servers, sessions): (Vec<_>, Vec<_>) = rows.into_iter().map(|(_, row)| row).unzip();
-    let report = StartReport { servers, wall: began.elapsed(), jobs: config.start_jobs };
-    let sessions: Vec<Arc<Session>> = sessions.into_iter().flatten().map(Arc::new).collect();
-    let failures: Vec<Arc<Error>> = report
-        .servers
-        .iter()
-        .filter(|row| row.required)
-        .filter_map(|row| row.outcome.as_ref().err().cloned())
-        .collect();
-    if failures.is_empty() {
-        return Ok(AllStarted { sessions, report });
+impl ReadyServer {
+    fn of(started: Started, queue: Duration) -> Self {
+        let Started { pid, version, phases, tools } = started;
+        Self { pid, era: version, tools, phases: Phases { queue, ..phases } }
     }
-    futures_util::future::join_all(sessions.iter().map(|session| session.close())).await;
-    Err(Error::RequiredServers { failures })
 }
 
-async fn start_one(
-    name: &ServerName,
-    entry: &ServerEntry,
-    around: &Surroundings,
-    slots: Option<&Semaphore>,
+/// Starts servers, so many at once. Their common clock begins when this is made.
+pub(crate) struct Starter {
+    around: Surroundings,
+    observe: Observer,
+    slots: Option<Semaphore>,
     began: Instant,
-    observe: &Observer,
-) -> (ServerStart, Option<Session>) {
-    let outcome = async {
-        let config = entry.server.clone()?;
-        let _slot = match slots {
-            Some(slots) => slots.acquire().await.ok(),
-            None => None,
-        };
-        let queue = began.elapsed();
-        observe(ServerEvent::Starting { server: name.clone() });
-        let (session, started) = Session::start(config, around.clone()).await.map_err(Arc::new)?;
-        Ok((session, queue, started))
-    };
-    let (outcome, session) = match outcome.await {
-        Ok((session, queue, Started { pid, version, phases, tools })) => {
-            let phases = Phases { queue, ..phases };
-            (Ok(ReadyServer { pid, era: version, tools, phases }), Some(session))
+}
+
+impl Starter {
+    pub(crate) fn new(jobs: Option<NonZeroUsize>, around: Surroundings, observe: Observer) -> Self {
+        let slots = jobs.map(|jobs| Semaphore::new(jobs.get()));
+        Self { around, observe, slots, began: Instant::now() }
+    }
+
+    /// What new connections go by.
+    pub(crate) fn around(&self) -> Surroundings {
+        self.around.clone()
+    }
+
+    /// Waits for a turn, which lasts until the slot is dropped. Nothing: there is no limit.
+    pub(crate) async fn turn(&self, name: &ServerName) -> Option<SemaphorePermit<'_>> {
+        let slots = self.slots.as_ref()?;
+        if let Ok(slot) = slots.try_acquire() {
+            return Some(slot);
         }
-        Err(error) => (Err(error), None),
-    };
-    let row = ServerStart { name: name.clone(), required: entry.required, outcome, took: began.elapsed() };
-    observe(match row.outcome {
-        Ok(_) => ServerEvent::Ready { row: row.clone() },
-        Err(_) => ServerEvent::Failed { row: row.clone() },
-    });
-    (row, session)
+        (self.observe)(ServerEvent::Queued { server: name.clone() });
+        // The semaphore is never closed, so this is never an error.
+        slots.acquire().await.ok()
+    }
+
+    /// Starts one server, and tells `on_turn` when it is its turn. Dropping the future ends its process, and so
+    /// does `give_up`.
+    pub(crate) async fn start(
+        &self,
+        name: &ServerName,
+        entry: &ServerEntry,
+        give_up: &CancellationToken,
+        on_turn: impl FnOnce(),
+    ) -> (ServerStart, Option<Session>) {
+        let outcome = async {
+            let config = entry.server.clone()?;
+            let _slot = self.turn(name).await;
+            let queue = self.began.elapsed();
+            on_turn();
+            (self.observe)(ServerEvent::Starting { server: name.clone() });
+            let (session, started) = Session::start(config, self.around.clone()).await.map_err(Arc::new)?;
+            Ok((session, ReadyServer::of(started, queue)))
+        };
+        // Boxed: connecting makes a large future, and there are as many as servers.
+        let outcome = give_up.run_until_cancelled(Box::pin(outcome)).await;
+        let (outcome, session) = match outcome.unwrap_or_else(|| Err(Arc::new(Error::Cancelled))) {
+            Ok((session, ready)) => (Ok(ready), Some(session)),
+            Err(error) => (Err(error), None),
+        };
+        let took = self.began.elapsed();
+        let row = ServerStart { name: name.clone(), required: entry.required, outcome, took };
+        match row.outcome {
+            Ok(_) => (self.observe)(ServerEvent::Ready { row: row.clone() }),
+            // Whoever gave it up starts it again.
+            Err(_) if give_up.is_cancelled() => {}
+            Err(_) => (self.observe)(ServerEvent::Failed { row: row.clone() }),
+        }
+        (row, session)
+    }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{context::Context, up};
+use super::{context::Context, events, up};
 
 #[derive(Args)]
 pub(super) struct Check {
@@ -21,7 +21,7 @@ impl Check {
         if let Some(Err(error)) = &config.llm {
             ui.warn(format!("no model can be used: {error}"));
         }
-        let manager = up::with_heartbeat(ui, context.start(&config, up::observer(ui))).await?;
+        let manager = up::with_heartbeat(ui, context.start(&config, events::observer(ui))).await?;
         up::summary(ui, manager.report());
         let report = context.stop(manager).await?;
         ui.torn_down(&report);

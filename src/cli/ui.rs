@@ -6,7 +6,9 @@ use anstream::{eprintln, println};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use serde_json::json;
-use toolcrib::{Error, ErrorCode, Leftover, ServerStart, ServerStop, StopOutcome, StopReport};
+use toolcrib::{
+    Error, ErrorCode, Leftover, ReadyServer, ServerName, ServerStart, ServerStop, StopOutcome, StopReport,
+};
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -95,22 +97,30 @@ impl Ui {
     /// A server came up, or did not.
     pub(super) fn started(&self, row: &ServerStart) {
         match &row.outcome {
-            Ok(ready) => {
-                let pid = ready.pid.map_or_else(String::new, |pid| format!("pid {pid}"));
-                let text = format!(
-                    "{:<20} {:>3} tools {:>8}   {pid:<12} {}",
-                    row.name,
-                    ready.tools,
-                    seconds(row.took),
-                    ready.era
-                );
-                self.status("Ready", text.trim_end());
-            }
-            Err(error) if !self.json => {
-                self.bad("Failed", format!("{error}"));
+            Ok(ready) => self.ready(&row.name, ready, row.took, ""),
+            Err(error) => self.failure("Failed", error, true),
+        }
+    }
+
+    /// A server serves calls.
+    pub(super) fn ready(&self, name: &ServerName, ready: &ReadyServer, took: Duration, note: &str) {
+        let pid = ready.pid.map_or_else(String::new, |pid| format!("pid {pid}"));
+        let text = format!(
+            "{name:<20} {:>3} tools {:>8}   {pid:<12} {}   {note}",
+            ready.tools,
+            seconds(took),
+            ready.era
+        );
+        self.status("Ready", text.trim_end());
+    }
+
+    /// What happened to a server and, unless that was said before, why.
+    pub(super) fn failure(&self, verb: &str, error: &Error, why: bool) {
+        if !self.json {
+            self.bad(verb, error.to_string());
+            if why {
                 Self::details(error);
             }
-            Err(_) => {}
         }
     }
 

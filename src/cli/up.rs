@@ -1,13 +1,18 @@
 //! `toolcrib up`: all servers, until Ctrl-C.
 
+mod eyes;
+mod pace;
+mod watch;
+
 use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Config, Keeping, ServerEvent, StartReport};
+use toolcrib::{Config, Error, Keeping, StartReport};
 
 use super::{
     context::Context,
+    events::observer,
     ui::{Ui, millis, seconds},
 };
 
@@ -24,16 +29,14 @@ pub(super) struct Up {
     /// Only servers marked `required`.
     #[arg(long)]
     only_required: bool,
+    /// Follow changes: of servers.toml and what it imports by difference, of a server's own files by a restart.
+    #[arg(long)]
+    watch: bool,
 }
 
 impl Up {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let mut config = context.load()?;
-        Context::narrow(&mut config, &self.servers)?;
-        if self.only_required {
-            config.servers.retain(|_, entry| entry.required);
-        }
-        config.start_jobs = self.jobs.or(config.start_jobs);
+        let config = self.load(context)?;
         let ui = context.ui;
         announce(ui, &config);
         let manager = with_heartbeat(ui, context.start(&config, observer(ui))).await?;
@@ -42,7 +45,12 @@ impl Up {
             ui.warn(format!("servers have no guard and would outlive a SIGKILL of toolcrib: {because}"));
         }
         ui.status("Serving", "Ctrl-C stops everything");
-        context.cancel.cancelled().await;
+        if self.watch {
+            let watching = watch::watch(ui, &manager, config, || self.load(context));
+            context.cancel.run_until_cancelled(watching).await.transpose()?;
+        } else {
+            context.cancel.cancelled().await;
+        }
         let report = context.stop(manager).await;
         if ui.json {
             let left = report.as_ref().map_or(1, |_| 0);
@@ -58,6 +66,19 @@ impl Up {
     }
 }
 
+impl Up {
+    /// The configuration, cut down to what was asked for.
+    fn load(&self, context: &Context<'_>) -> Result<Config, Error> {
+        let mut config = context.load()?;
+        Context::narrow(&mut config, &self.servers)?;
+        if self.only_required {
+            config.servers.retain(|_, entry| entry.required);
+        }
+        config.start_jobs = self.jobs.or(config.start_jobs);
+        Ok(config)
+    }
+}
+
 /// Which file, how many servers.
 pub(super) fn announce(ui: &Ui, config: &Config) {
     let file = config.file.as_ref().map_or_else(String::new, |file| file.display().to_string());
@@ -65,48 +86,6 @@ pub(super) fn announce(ui: &Ui, config: &Config) {
     let imported = config.servers.len() - config.servers.values().filter(local).count();
     let imported = if imported > 0 { format!("; {imported} imported") } else { String::new() };
     ui.status("Loading", format!("{file} ({} servers{imported})", config.servers.len()));
-}
-
-/// Shows what happens to servers, as lines or as JSON events.
-pub(super) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
-    let ui = ui.clone();
-    move |event| {
-        if ui.json {
-            if let Some(event) = as_json(&event) {
-                Ui::data(event.to_string());
-            }
-            return;
-        }
-        match event {
-            ServerEvent::Ready { row } | ServerEvent::Failed { row } => ui.started(&row),
-            ServerEvent::Stopped { row } => ui.stopped(&row),
-            ServerEvent::Leftover { process } => ui.leftover(&process),
-            _ => {}
-        }
-    }
-}
-
-fn as_json(event: &ServerEvent) -> Option<serde_json::Value> {
-    Some(match event {
-        ServerEvent::Starting { server } => json!({"event": "starting", "server": server}),
-        ServerEvent::Ready { row } => {
-            let ready = row.outcome.as_ref().ok()?;
-            json!({"event": "ready", "server": row.name, "ms": millis(row.took), "pid": ready.pid,
-                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases})
-        }
-        ServerEvent::Failed { row } => {
-            let error = row.outcome.as_ref().err()?;
-            json!({"event": "failed", "server": row.name, "ms": millis(row.took), "error": {
-                "code": error.code(), "message": error.to_string(), "cause": error.causes(),
-                "stderr_tail": error.stderr_tail(), "help": error.help()}})
-        }
-        ServerEvent::Stopped { row } => {
-            json!({"event": "stopped", "server": row.server, "pid": row.pid, "outcome": row.outcome,
-                "ms": millis(row.took)})
-        }
-        ServerEvent::Leftover { process } => json!({"event": "leftover", "process": process}),
-        _ => return None,
-    })
 }
 
 /// The closing line of a start, and the servers that are missing.

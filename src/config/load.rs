@@ -15,7 +15,7 @@ use super::{
     origin::{Origin, Text},
     raw,
     raw::{Defaults, RawServer},
-    validate,
+    validate::{self, Found},
 };
 use crate::{
     error::{ConfigError, Error, Result},
@@ -64,8 +64,14 @@ impl Config {
 
 fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     let raw = raw::read(&node::toml(text, origin)?, origin)?;
-    let mut merge =
-        Merge { defaults: &raw.defaults, env, secrets: vec![], servers: IndexMap::new(), notes: vec![] };
+    let mut merge = Merge {
+        defaults: &raw.defaults,
+        env,
+        found: Found::default(),
+        servers: IndexMap::new(),
+        notes: vec![],
+    };
+    merge.found.files.extend(origin.file.clone());
     let mut taken: Vec<ServerName> = raw.servers.iter().map(|server| server.name.clone()).collect();
     for server in raw.servers.into_iter().filter(|server| server.enabled) {
         merge.add(server);
@@ -74,14 +80,16 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     for source in &raw.import {
         merge.import(source, origin, &mut taken, local)?;
     }
-    let Merge { mut secrets, servers, notes, .. } = merge;
+    let Merge { found: Found { mut secrets, files }, servers, notes, .. } = merge;
     let open = &raw.defaults.inherit_env;
     let llm = raw.llm.map(|llm| validate::llm(llm, origin, open, env, &mut secrets).map_err(Arc::new));
     Ok(Config {
         file: origin.file.clone(),
+        files,
         servers,
         start_jobs: raw.defaults.start_jobs,
         guard: raw.defaults.guard,
+        reap_leftovers: raw.defaults.reap_leftovers,
         http: raw.http,
         llm,
         agent: raw.agent,
@@ -94,7 +102,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
 struct Merge<'a> {
     defaults: &'a Defaults,
     env: &'a Env,
-    secrets: Vec<String>,
+    found: Found,
     servers: IndexMap<ServerName, ServerEntry>,
     notes: Vec<String>,
 }
@@ -102,7 +110,7 @@ struct Merge<'a> {
 impl Merge<'_> {
     fn add(&mut self, server: RawServer) {
         let name = server.name.clone();
-        self.servers.insert(name, validate::server(server, self.defaults, self.env, &mut self.secrets));
+        self.servers.insert(name, validate::server(server, self.defaults, self.env, &mut self.found));
     }
 
     /// Adds the servers of one imported file. `taken` are the names seen so far, the first `local` of them
@@ -124,6 +132,7 @@ impl Merge<'_> {
                 return Ok(());
             }
         };
+        self.found.files.extend(from.file.clone());
         let file = import::read(&from, &mut self.notes)?;
         let name_of_file = from.name();
         for server in file {

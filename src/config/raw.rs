@@ -28,6 +28,7 @@ const DEFAULTS: &[&str] = &[
     "eof_grace",
     "term_grace",
     "guard",
+    "reap_leftovers",
 ];
 const HTTP: &[&str] = &["connect_timeout", "max_idle_per_host"];
 const LLM: &[&str] = &[
@@ -76,6 +77,7 @@ pub(super) struct RawConfig {
 pub(super) struct Defaults {
     pub(super) start_jobs: Option<NonZeroUsize>,
     pub(super) guard: Guard,
+    pub(super) reap_leftovers: bool,
     pub(super) startup_timeout: std::time::Duration,
     pub(super) call_timeout: std::time::Duration,
     pub(super) max_call_time: std::time::Duration,
@@ -132,6 +134,7 @@ impl Defaults {
         Self {
             start_jobs: None,
             guard: Guard::Auto,
+            reap_leftovers: true,
             startup_timeout: super::server::STARTUP_TIMEOUT,
             call_timeout: super::server::CALL_TIMEOUT,
             max_call_time: super::server::MAX_CALL_TIME,
@@ -152,6 +155,7 @@ fn defaults(table: &Section<'_>) -> Result<Defaults> {
     Ok(Defaults {
         start_jobs: table.limit("start_jobs", &[("cores", cores()), ("unlimited", None)])?.flatten(),
         guard: guard(table)?,
+        reap_leftovers: table.flag("reap_leftovers")?.unwrap_or(built_in.reap_leftovers),
         startup_timeout: table.duration("startup_timeout")?.unwrap_or(built_in.startup_timeout),
         call_timeout,
         max_call_time: max_call_time.unwrap_or_else(|| built_in.max_call_time.max(call_timeout)),

@@ -26,6 +26,12 @@ impl Secrets {
         Self { values: values.into() }
     }
 
+    /// These and `more`: what was secret once stays secret.
+    #[must_use]
+    pub fn and(&self, more: &Self) -> Self {
+        Self::new(self.values.iter().chain(more.values.iter()).cloned())
+    }
+
     /// `text` with every secret replaced by `****`, in plain and in JSON-escaped form.
     pub fn hide(&self, text: &str) -> String {
         let mut hidden = text.to_owned();

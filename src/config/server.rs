@@ -21,7 +21,7 @@ pub struct ServerEntry {
 }
 
 /// One usable server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ServerConfig {
     /// Its name.
@@ -46,10 +46,16 @@ pub struct ServerConfig {
     pub restart: RestartPolicy,
     /// Waits of the stop ladder.
     pub stop: StopGrace,
+    /// After so long without a call the server is asked for a sign of life, and has as long to answer. Nothing:
+    /// it is not asked.
+    pub keepalive: Option<Duration>,
+    /// Files that the server is made of, as patterns relative to its working directory, besides those that
+    /// [`ServerConfig::own_files`] finds by itself.
+    pub watch: Vec<String>,
 }
 
 /// How a server is reached.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Endpoint {
     /// A child process that speaks over its standard streams.
@@ -84,7 +90,7 @@ impl fmt::Debug for Endpoint {
 }
 
 /// A child process to start.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StdioConfig {
     /// The program: a name to look up in `PATH`, or a path (relative ones are made absolute here).
@@ -117,7 +123,7 @@ impl fmt::Debug for StdioConfig {
 }
 
 /// A remote server.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HttpEndpoint {
     /// Where it listens.
@@ -161,6 +167,16 @@ impl ToolFilter {
     }
 }
 
+impl PartialEq for ToolFilter {
+    /// By the patterns as they were written.
+    fn eq(&self, other: &Self) -> bool {
+        let same = |ours: &[globset::GlobMatcher], theirs: &[globset::GlobMatcher]| {
+            ours.iter().map(globset::GlobMatcher::glob).eq(theirs.iter().map(globset::GlobMatcher::glob))
+        };
+        same(&self.allow, &other.allow) && same(&self.deny, &other.deny)
+    }
+}
+
 /// Which calls may be repeated after the server died under them. A lost call may have run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RetryCalls {
@@ -174,7 +190,7 @@ pub enum RetryCalls {
 }
 
 /// How often a dead server is started again.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RestartPolicy {
     /// Restarts allowed within the window.
@@ -199,7 +215,7 @@ impl Default for RestartPolicy {
 }
 
 /// Waits of the stop ladder: after closing stdin, after SIGTERM.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StopGrace {
     /// From closing stdin until SIGTERM.
@@ -230,6 +246,8 @@ impl ServerConfig {
             retry_calls: RetryCalls::default(),
             restart: RestartPolicy::default(),
             stop: StopGrace::default(),
+            keepalive: None,
+            watch: Vec::new(),
         }
     }
 }

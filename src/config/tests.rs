@@ -276,3 +276,26 @@ fn a_configuration_can_be_built_in_code() {
     assert_eq!(stdio(&config, "a").command, Path::new("x"));
     assert!(config.llm.is_none() && config.start_jobs.is_none());
 }
+
+#[test]
+fn every_file_with_a_say_is_known_and_equal_text_is_an_equal_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let env = Env::new(folder.path(), [("PATH", "/bin")]);
+    fs::write(folder.path().join("more.json"), r#"{"mcpServers": {"more": {"command": "x"}}}"#).unwrap();
+    let text = "import = ['more.json']\n[servers.a]\ncommand = 'a'\nenv_file = 'missing.env'\n\
+        [servers.b]\ncommand = 'b'\nkeepalive = '30s'\nwatch = ['src/*.py']\ntools = { deny = ['x*'] }\n";
+    let read = |text: &str| {
+        let file = Path::new("servers.toml");
+        Config::parse(text, Some(file), folder.path(), &env).unwrap()
+    };
+    let config = read(text);
+    let names = ["servers.toml", "missing.env", "more.json"];
+    assert_eq!(config.files, names.map(|name| folder.path().join(name)));
+    assert_eq!(server(&config, "b").keepalive, Some(Duration::from_secs(30)));
+    assert_eq!(server(&config, "b"), server(&read(text), "b"));
+    for (before, after) in
+        [("'x*'", "'y*'"), ("30s", "31s"), ("src/*", "*"), ("command = 'b'", "command = 'c'")]
+    {
+        assert_ne!(server(&config, "b"), server(&read(&text.replace(before, after)), "b"), "{after}");
+    }
+}

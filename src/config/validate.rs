@@ -13,13 +13,17 @@ use super::{
 };
 use crate::error::{ConfigError, Result};
 
-/// One server; its secrets are added to `secrets` whether it is usable or not.
-pub(super) fn server(
-    raw: RawServer,
-    defaults: &Defaults,
-    env: &Env,
-    secrets: &mut Vec<String>,
-) -> ServerEntry {
+/// What is met on the way, whether a server is usable or not.
+#[derive(Default)]
+pub(super) struct Found {
+    /// Secret values.
+    pub(super) secrets: Vec<String>,
+    /// Files that were read, or could not be.
+    pub(super) files: Vec<PathBuf>,
+}
+
+/// One server; what it brings along is added to `found` whether it is usable or not.
+pub(super) fn server(raw: RawServer, defaults: &Defaults, env: &Env, found: &mut Found) -> ServerEntry {
     let open = match &raw.kind {
         RawKind::Command { inherit_env, .. } => defaults.inherit_env.and(inherit_env),
         _ => defaults.inherit_env.and(&[]),
@@ -33,9 +37,12 @@ pub(super) fn server(
         open: &open,
         secrets: Vec::new(),
     };
+    if let Some(file) = &raw.env_file {
+        found.files.extend(vars.expand_open(file).ok().map(|file| env.resolve(&origin.folder, &file)));
+    }
     let required = raw.required;
     let server = build(raw, defaults, &mut vars).map_err(Arc::new);
-    secrets.append(&mut vars.secrets);
+    found.secrets.append(&mut vars.secrets);
     ServerEntry { required, source: origin.file, server }
 }
 
@@ -66,6 +73,8 @@ fn build(raw: RawServer, defaults: &Defaults, vars: &mut Vars<'_>) -> Result<Ser
     server.tools = raw.tools;
     server.max_concurrent_calls = raw.max_concurrent_calls;
     server.retry_calls = raw.retry_calls;
+    server.keepalive = raw.keepalive;
+    server.watch = raw.watch;
     server.restart = raw.restart;
     server.stop = StopGrace {
         eof: raw.eof_grace.unwrap_or(defaults.stop.eof),

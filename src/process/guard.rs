@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     io::unix::AsyncFd,
     process::{Child, ChildStderr, ChildStdout},
@@ -197,6 +198,7 @@ impl Guarded {
 
     /// The stop ladder, done by the guard; the server's input is closed already.
     pub(super) async fn stop(mut self, grace: StopGrace) -> Stopped {
+        self.wake();
         self.control.order(&Order::Stop(grace.into()));
         self.control.until(|heard| heard.gone.is_some()).await;
         let (exited, gone) = {
@@ -222,12 +224,22 @@ impl Guarded {
     }
 }
 
+impl Guarded {
+    /// Somebody may have stopped it together with its server, and a stopped guard hears nothing.
+    fn wake(&self) {
+        if let Some(pid) = self.guard.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+            let _ = kill_process(pid, Signal::CONT);
+        }
+    }
+}
+
 impl Drop for Guarded {
-    /// Orders the guard to kill everything: one system call. Without a guard the marked ones are killed here.
+    /// Orders the guard to kill everything: two system calls. Without a guard the marked ones are killed here.
     fn drop(&mut self) {
         if self.over {
             return;
         }
+        self.wake();
         if !self.control.order(&Order::Kill) {
             survivors::sweep(&self.mark);
         }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::{Borrowed, Session, convert};
 use crate::{
-    config::RetryCalls,
+    config::{RetryCalls, ServerConfig},
     error::{Error, Result},
     process::WriteError,
     tool::{ToolAnnotations, ToolResult},
@@ -41,25 +41,40 @@ impl Session {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
-        // The catalog hides what is denied, but an entry may come from another catalog.
-        if !self.config.tools.permits(tool) {
-            let (server, tool) = (self.name().clone(), tool.to_owned());
-            return Err(Error::ToolNotFound { server, tool, suggestion: None });
-        }
-        let _place = self.calls.acquire().await;
+        let _place = self.settings().calls.acquire().await;
+        let counted = self.counters.begin();
+        let outcome = self.call_in_place(tool, hints, arguments, limit).await;
+        counted.end(&outcome);
+        outcome
+    }
+
+    async fn call_in_place(
+        &self,
+        tool: &str,
+        hints: ToolAnnotations,
+        arguments: &Map<String, Value>,
+        limit: Option<Duration>,
+    ) -> Result<ToolResult> {
         let (mut sends, mut left) = (0, 0);
         loop {
             let Borrowed { generation, peer } = self.borrow().await?;
+            let settings = self.settings();
+            // The catalog hides what is denied, but an entry may come from another catalog.
+            if !settings.config.tools.permits(tool) {
+                let (server, tool) = (self.name().clone(), tool.to_owned());
+                return Err(Error::ToolNotFound { server, tool, suggestion: None });
+            }
             sends += 1;
-            let (never_left, why) = match self.send(&peer, tool, arguments.clone(), limit).await {
-                Ok(result) => return Ok(result),
-                Err(Lost::Final(error)) => return Err(error),
-                Err(Lost::Session { never_left, why }) => (never_left, why),
-            };
+            let (never_left, why) =
+                match self.send(&settings.config, &peer, tool, arguments.clone(), limit).await {
+                    Ok(result) => return Ok(result),
+                    Err(Lost::Final(error)) => return Err(error),
+                    Err(Lost::Session { never_left, why }) => (never_left, why),
+                };
             left += u32::from(!never_left);
             // The caller who lost a call brings the server back, for itself or for the next one.
-            let restarted = self.restart(generation).await;
-            let again = sends < MAX_SENDS && (never_left || self.may_repeat(hints));
+            let restarted = self.restart(generation, None).await;
+            let again = sends < MAX_SENDS && (never_left || may_repeat(settings.config.retry_calls, hints));
             match restarted {
                 Ok(()) if again => {}
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
@@ -68,29 +83,21 @@ impl Session {
         }
     }
 
-    fn may_repeat(&self, hints: ToolAnnotations) -> bool {
-        let read_only = hints.read_only_hint == Some(true);
-        match self.config.retry_calls {
-            RetryCalls::Never => false,
-            RetryCalls::ReadOnly => read_only,
-            RetryCalls::Idempotent => read_only || hints.idempotent_hint == Some(true),
-        }
-    }
-
     async fn send(
         &self,
+        config: &ServerConfig,
         peer: &Peer<RoleClient>,
         tool: &str,
         arguments: Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult, Lost> {
-        let configured = self.config.tool_timeouts.get(tool).copied().unwrap_or(self.config.call_timeout);
+        let configured = config.tool_timeouts.get(tool).copied().unwrap_or(config.call_timeout);
         let limit = limit.unwrap_or(configured);
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         // On a timeout the SDK tells the server to cancel; progress starts the clock anew, up to the ceiling.
         let options = PeerRequestOptions::with_timeout(limit)
             .reset_timeout_on_progress()
-            .with_max_total_timeout(self.config.max_call_time.max(limit));
+            .with_max_total_timeout(config.max_call_time.max(limit));
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let pending = peer
             .send_request_with_option(request, options)
@@ -127,7 +134,7 @@ impl Session {
     }
 
     fn refused(&self, tool: &str, rpc_code: i64, message: &str) -> Lost {
-        let message = self.around.kin.secrets.hide(message);
+        let message = self.settings().around.kin.secrets.hide(message);
         Lost::Final(Error::CallRefused {
             server: self.name().clone(),
             tool: tool.to_owned(),
@@ -159,6 +166,15 @@ impl Session {
             );
         }
         error.into()
+    }
+}
+
+fn may_repeat(policy: RetryCalls, hints: ToolAnnotations) -> bool {
+    let read_only = hints.read_only_hint == Some(true);
+    match policy {
+        RetryCalls::Never => false,
+        RetryCalls::ReadOnly => read_only,
+        RetryCalls::Idempotent => read_only || hints.idempotent_hint == Some(true),
     }
 }
 

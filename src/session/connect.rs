@@ -12,13 +12,13 @@ use rmcp::{
 };
 use serde::Serialize;
 use tokio::time::timeout_at;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
-    convert,
+    SessionObserver, convert,
     failure::{Cause, Failure},
     handshake::{self, Era, Refusal, client_config, negotiate},
-    transport::{Junk, LineTransport},
+    transport::{Junk, LineTransport, Telling},
 };
 use crate::{
     builtin::Builtin,
@@ -39,6 +39,8 @@ pub(crate) struct Surroundings {
     pub(crate) kin: Kinship,
     /// For servers behind a URL.
     pub(crate) http: HttpClients,
+    /// Is told what happens to a session after its start.
+    pub(crate) on_event: SessionObserver,
 }
 
 /// The time each phase of a start took.
@@ -92,6 +94,10 @@ pub(super) struct Connection {
     pub(super) era: Era,
     pub(super) version: String,
     pub(super) phases: Phases,
+    /// Cancelled when the connection has ended, for whatever reason.
+    pub(super) gone: CancellationToken,
+    /// When it stood.
+    pub(super) since: Instant,
 }
 
 /// Connects to `config`, within its start limit. Everything that was begun is ended before an error returns.
@@ -159,7 +165,7 @@ async fn attempt(
 }
 
 type Service = RunningService<RoleClient, ClientConfig>;
-type Agreed = (Service, Vec<Tool>);
+type Agreed = (Service, CancellationToken, Vec<Tool>);
 type Broken = (Phase, Cause);
 
 async fn over_lines(
@@ -176,8 +182,9 @@ async fn over_lines(
             Refusal::Refused(why) => (Phase::Handshake, Cause::Protocol(why)),
         })?;
     clock.agreed();
+    let (transport, gone) = Telling::new(transport);
     let service = serve_directly(client_config(), transport, Some(info));
-    listed(service, deadline, clock).await
+    listed(service, gone, deadline, clock).await
 }
 
 async fn over_http(
@@ -199,29 +206,35 @@ async fn over_http(
         }
         http_service(endpoint, around, ClientLifecycleMode::Initialize).await
     };
-    let service = timeout_at(deadline.into(), connecting)
+    let (service, gone) = timeout_at(deadline.into(), connecting)
         .await
         .map_err(|_| (Phase::FirstByte, Cause::Timeout))?
         .map_err(|cause| (Phase::Handshake, cause))?;
     clock.agreed();
-    listed(service, deadline, clock).await
+    listed(service, gone, deadline, clock).await
 }
 
 async fn http_service(
     endpoint: &HttpEndpoint,
     around: &Surroundings,
     lifecycle: ClientLifecycleMode,
-) -> Result<Service, Cause> {
+) -> Result<(Service, CancellationToken), Cause> {
     let headers = convert::headers(&endpoint.headers).map_err(Cause::Protocol)?;
     let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str()).custom_headers(headers);
     let client = around.http.tools_for(&endpoint.url).client().clone();
-    let transport = StreamableHttpClientTransport::with_client(client, config);
+    let (transport, gone) = Telling::new(StreamableHttpClientTransport::with_client(client, config));
     rmcp::service::serve_client_with_lifecycle(client_config(), transport, lifecycle)
         .await
+        .map(|service| (service, gone))
         .map_err(|error| convert::http_cause(&error, &endpoint.url))
 }
 
-async fn listed(service: Service, deadline: Instant, clock: &mut Clock) -> Result<Agreed, Broken> {
+async fn listed(
+    service: Service,
+    gone: CancellationToken,
+    deadline: Instant,
+    clock: &mut Clock,
+) -> Result<Agreed, Broken> {
     let fail = |cause| (Phase::List, cause);
     let has_tools =
         service.peer_info().is_none_or(|info: Arc<ServerPeerInfo>| info.capabilities.tools.is_some());
@@ -234,7 +247,7 @@ async fn listed(service: Service, deadline: Instant, clock: &mut Clock) -> Resul
         Vec::new()
     };
     clock.listed();
-    Ok((service, tools))
+    Ok((service, gone, tools))
 }
 
 /// All pages. A cursor that comes back, or too many pages, is an error and not an endless loop.
@@ -296,7 +309,7 @@ impl Clock {
 
     fn connection(
         &self,
-        (service, tools): Agreed,
+        (service, gone, tools): Agreed,
         process: Option<Process>,
         junk: Option<Junk>,
         builtin: Option<AbortOnDropHandle<()>>,
@@ -318,6 +331,8 @@ impl Clock {
                 list: self.listed.duration_since(self.agreed),
             },
             service,
+            gone,
+            since: self.listed,
         }
     }
 }

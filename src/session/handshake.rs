@@ -52,6 +52,18 @@ pub(super) fn era_of(version: &ProtocolVersion) -> Era {
     if version.has_initialize() { Era::Legacy } else { Era::Modern }
 }
 
+/// The question what a server speaks.
+pub(super) fn discover_request() -> DiscoverRequest {
+    let ours = client_config();
+    let mut discover = DiscoverRequest::new(DiscoverRequestParams {});
+    discover.extensions.insert(RequestMetaObject::with_client_context(
+        ProtocolVersion::LATEST,
+        ours.client_info,
+        ours.capabilities,
+    ));
+    discover
+}
+
 fn discover_id() -> RequestId {
     // Text, so that a late answer can never be taken for one of the SDK's requests, which it numbers.
     RequestId::String("toolcrib-discover".into())
@@ -188,15 +200,8 @@ impl Talk<'_> {
 
     async fn send_discover(&mut self) -> Result<(), Refusal> {
         self.discover_open = true;
-        let ours = client_config();
-        let mut discover = DiscoverRequest::new(DiscoverRequestParams {});
-        discover.extensions.insert(RequestMetaObject::with_client_context(
-            ProtocolVersion::LATEST,
-            ours.client_info,
-            ours.capabilities,
-        ));
-        self.send(ClientJsonRpcMessage::request(ClientRequest::DiscoverRequest(discover), discover_id()))
-            .await
+        let request = ClientRequest::DiscoverRequest(discover_request());
+        self.send(ClientJsonRpcMessage::request(request, discover_id())).await
     }
 
     async fn send_initialize(&mut self) -> Result<(), Refusal> {

@@ -17,6 +17,7 @@ use rmcp::{
     transport::Transport,
 };
 use serde_json::Value;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::process::{ExitWatch, Line, LineReader, LineWriter, Pipes, WriteError};
 
@@ -114,6 +115,39 @@ impl Transport<RoleClient> for LineTransport {
     async fn close(&mut self) -> Result<(), WriteError> {
         self.writer.close();
         Ok(())
+    }
+}
+
+/// A transport that tells when the SDK has let go of it: then the connection has ended, whoever ended it.
+pub(super) struct Telling<T> {
+    inner: T,
+    _gone: DropGuard,
+}
+
+impl<T> Telling<T> {
+    /// The transport, and the token that is cancelled at its end.
+    pub(super) fn new(inner: T) -> (Self, CancellationToken) {
+        let gone = CancellationToken::new();
+        (Self { inner, _gone: gone.clone().drop_guard() }, gone)
+    }
+}
+
+impl<T: Transport<RoleClient>> Transport<RoleClient> for Telling<T> {
+    type Error = T::Error;
+
+    fn send(
+        &mut self,
+        message: ClientJsonRpcMessage,
+    ) -> impl Future<Output = Result<(), T::Error>> + Send + 'static {
+        self.inner.send(message)
+    }
+
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        self.inner.receive().await
+    }
+
+    async fn close(&mut self) -> Result<(), T::Error> {
+        self.inner.close().await
     }
 }
 

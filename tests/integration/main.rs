@@ -3,9 +3,11 @@
 //! Nothing here measures time: what has to happen is polled for with a generous deadline.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking")]
 
+mod apply;
 mod calls;
 mod cli;
 mod engine;
+mod health;
 mod killed;
 mod program;
 mod real;
@@ -15,3 +17,4 @@ mod start;
 mod support;
 mod teardown;
 mod tidy;
+mod watch;

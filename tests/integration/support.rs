@@ -2,13 +2,18 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
-use toolcrib::{Config, Endpoint, Manager, Result, ServerConfig, ServerName, StdioConfig, Toolbox};
+use toolcrib::{
+    Config, Endpoint, Manager, Result, ServerConfig, ServerEvent, ServerName, StdioConfig, Toolbox,
+};
 
 /// How long a condition may take to hold.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -119,6 +124,21 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// The same for a test whose runtime must go on meanwhile.
+pub(crate) async fn within(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "no sign of: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Sends a signal to one process.
+pub(crate) fn signal(name: &str, pid: u32) {
+    let sent = std::process::Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap();
+    assert!(sent.success(), "{name} {pid}");
+}
+
 /// Polls `tool` of `server` until it says `wanted`.
 pub(crate) async fn wait_until_says(tools: &Toolbox, server: &str, tool: &str, wanted: &str) {
     let deadline = Instant::now() + DEADLINE;
@@ -141,6 +161,27 @@ pub(crate) async fn manager(servers: impl IntoIterator<Item = ServerConfig>) -> 
         }
     }
     manager
+}
+
+/// The names of the events so far.
+#[derive(Clone, Default)]
+pub(crate) struct Events(Arc<Mutex<Vec<String>>>);
+
+impl Events {
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// A manager that tells its events here.
+    pub(crate) async fn manager(&self, servers: impl IntoIterator<Item = ServerConfig>) -> Manager {
+        let names = self.0.clone();
+        let observe = move |event: ServerEvent| {
+            let text = format!("{event:?}");
+            let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned();
+            names.lock().unwrap().push(name);
+        };
+        Manager::start_observed(&Config::new(servers), Arc::new(observe)).await.unwrap()
+    }
 }
 
 /// The text that a call answers with.

@@ -118,7 +118,7 @@ fn by_dropped_start(lab: &Lab, runtime: &Runtime) {
         tokio::select! {
             _ = Manager::start(&config) => panic!("one of them never answers"),
             () = async {
-                while lab.processes().len() < 2 * FAMILY {
+                while lab.servers().len() < 2 * FAMILY {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             } => {}

@@ -133,6 +133,8 @@ async fn start(server: Vec<String>, no_guard: bool) -> anyhow::Result<Manager> {
     config.stop.eof = Duration::from_millis(500);
     config.stop.term = Duration::from_millis(500);
     let mut config = Config::new([config]);
+    // What the owners of other cells left behind is to be counted, not ended.
+    config.reap_leftovers = false;
     if no_guard {
         config.guard = Guard::Off;
     }

@@ -37,6 +37,8 @@ pub(super) const SERVER: &[&str] = &[
     "restart",
     "eof_grace",
     "term_grace",
+    "keepalive",
+    "watch",
 ];
 pub(super) const TOOLS: &[&str] = &["allow", "deny", "timeout"];
 pub(super) const RESTART: &[&str] = &["max", "within", "backoff"];
@@ -53,6 +55,8 @@ const PLACES: &[(&str, bool, bool, bool)] = &[
     ("restart", true, true, false),
     ("eof_grace", true, false, false),
     ("term_grace", true, false, false),
+    ("keepalive", true, true, false),
+    ("watch", true, false, false),
 ];
 
 /// A server table with its variables not yet put in.
@@ -74,6 +78,8 @@ pub(in crate::config) struct RawServer {
     pub(in crate::config) restart: RestartPolicy,
     pub(in crate::config) eof_grace: Option<Duration>,
     pub(in crate::config) term_grace: Option<Duration>,
+    pub(in crate::config) keepalive: Option<Duration>,
+    pub(in crate::config) watch: Vec<String>,
 }
 
 /// How it is reached.
@@ -140,6 +146,8 @@ pub(super) fn read(origin: &Origin, path: &str, line: usize, name: &str, node: &
             .unwrap_or_default(),
         eof_grace: table.grace("eof_grace")?,
         term_grace: table.grace("term_grace")?,
+        keepalive: table.duration("keepalive")?,
+        watch: watch(&table)?,
     })
 }
 
@@ -182,6 +190,19 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
         }
         _ => RawKind::Builtin { name: builtin(table)?, args: table.texts("args")? },
     })
+}
+
+/// The patterns of files, as they are written: they are relative to a folder that is not known yet.
+fn watch(table: &Section<'_>) -> Result<Vec<String>> {
+    let patterns = table.patterns("watch")?.into_iter().map(|pattern| pattern.glob().to_string());
+    let patterns: Vec<String> = patterns.collect();
+    match patterns.iter().find(|pattern| pattern.starts_with('/') || pattern.split('/').any(|p| p == "..")) {
+        Some(_) => {
+            let help = "write it relative to `cwd`, as in \"src/**/*.py\"";
+            Err(table.key_error("watch", "a pattern leads out of the working directory", Some(help)))
+        }
+        None => Ok(patterns),
+    }
 }
 
 fn env(table: &Section<'_>) -> Result<Vec<(String, Text)>> {

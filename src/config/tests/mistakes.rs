@@ -111,6 +111,16 @@ const WRONG: &[(&str, &str, &str)] = &[
         "",
     ),
     (
+        "[servers.a]\ncommand = 'x'\nwatch = ['../x/*.py']",
+        "3: `servers.a.watch`: a pattern leads out of the working directory",
+        "write it relative to `cwd`, as in \"src/**/*.py\"",
+    ),
+    (
+        "[servers.a]\nbuiltin = 'time'\nkeepalive = '5s'",
+        "3: `servers.a.keepalive`: has no effect on a server with `builtin`",
+        "remove it",
+    ),
+    (
         "[defaults]\nstart_jobs = 'all'",
         "2: `defaults.start_jobs`: `all` is not allowed",
         "use \"cores\", \"unlimited\" or a whole number",

@@ -1,0 +1,120 @@
+//! What happens to servers while a command runs: lines for a person, or one JSON event a line.
+
+use std::{sync::Mutex, time::Duration};
+
+use serde_json::{Value, json};
+use toolcrib::{Error, ServerEvent, ServerName};
+
+use super::ui::{Ui, millis, seconds};
+
+/// Shows what happens to servers.
+pub(super) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
+    let ui = ui.clone();
+    let told = Told::default();
+    move |event| {
+        if ui.json {
+            if let Some(event) = as_json(&event) {
+                Ui::data(event.to_string());
+            }
+        } else {
+            show(&ui, &told, &event);
+        }
+    }
+}
+
+/// What was said last about each server: the same again is said in one line.
+#[derive(Default)]
+struct Told(Mutex<Vec<(ServerName, String)>>);
+
+impl Told {
+    /// Whether this is what was said last.
+    fn again(&self, server: &ServerName, error: &Error) -> bool {
+        let text = format!("{} {:?}", error.code(), error.stderr_tail());
+        let mut told = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match told.iter_mut().find(|(name, _)| name == server) {
+            Some((_, last)) if *last == text => true,
+            Some((_, last)) => {
+                *last = text;
+                false
+            }
+            None => {
+                told.push((server.clone(), text));
+                false
+            }
+        }
+    }
+}
+
+fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
+    match event {
+        ServerEvent::Ready { row } | ServerEvent::Failed { row } => ui.started(row),
+        ServerEvent::Lost { server, error, .. } => {
+            told.again(server, error);
+            ui.failure("Lost", error, true);
+        }
+        ServerEvent::Restarted { server, ready, took, restarts } => {
+            ui.ready(server, ready, *took, &format!("restart {restarts}"));
+        }
+        ServerEvent::RestartFailed { server, error, next_try } => {
+            ui.failure("Failed", error, !told.again(server, error));
+            ui.status("Waiting", format!("{server:<20} next try in {}", seconds(*next_try)));
+        }
+        ServerEvent::GaveUp { server, error, next_try } => {
+            ui.failure("Gave up", error, !told.again(server, error));
+            ui.status("Waiting", format!("{server:<20} {}", next(*next_try)));
+        }
+        ServerEvent::Stopped { row } => ui.stopped(row),
+        ServerEvent::Leftover { process } => ui.leftover(process),
+        _ => {}
+    }
+}
+
+fn next(wait: Option<Duration>) -> String {
+    match wait {
+        Some(wait) => format!("next try in {}", seconds(wait)),
+        None => "never restarted by itself (`restart.max` is 0)".to_owned(),
+    }
+}
+
+fn as_json(event: &ServerEvent) -> Option<Value> {
+    Some(match event {
+        ServerEvent::Queued { server } => json!({"event": "queued", "server": server}),
+        ServerEvent::Starting { server } => json!({"event": "starting", "server": server}),
+        ServerEvent::Ready { row } | ServerEvent::Failed { row } => match &row.outcome {
+            Ok(ready) => {
+                json!({"event": "ready", "server": row.name, "ms": millis(row.took), "pid": ready.pid,
+                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases})
+            }
+            Err(error) => json!({"event": "failed", "server": row.name, "ms": millis(row.took),
+                "error": error_json(error)}),
+        },
+        ServerEvent::Lost { server, pid, error } => {
+            json!({"event": "lost", "server": server, "pid": pid, "error": error_json(error)})
+        }
+        ServerEvent::Reconnecting { server } => json!({"event": "reconnecting", "server": server}),
+        ServerEvent::Restarted { server, ready, took, restarts } => {
+            json!({"event": "ready", "server": server, "ms": millis(*took), "pid": ready.pid,
+                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "restarts": restarts})
+        }
+        ServerEvent::RestartFailed { server, error, next_try } => {
+            json!({"event": "failed", "server": server, "error": error_json(error),
+                "next_try_ms": millis(*next_try), "gave_up": false})
+        }
+        ServerEvent::GaveUp { server, error, next_try } => {
+            json!({"event": "failed", "server": server, "error": error_json(error),
+                "next_try_ms": next_try.map(millis), "gave_up": true})
+        }
+        ServerEvent::Stopped { row } => {
+            json!({"event": "stopped", "server": row.server, "pid": row.pid, "outcome": row.outcome,
+                "ms": millis(row.took)})
+        }
+        ServerEvent::Leftover { process } => json!({"event": "leftover", "process": process}),
+        _ => return None,
+    })
+}
+
+/// An error as it is in every JSON document.
+pub(super) fn error_json(error: &Error) -> Value {
+    json!({"code": error.code(), "message": error.to_string(), "cause": error.causes(),
+        "stderr_tail": error.stderr_tail(), "help": error.help()})
+}

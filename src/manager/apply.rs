@@ -1,0 +1,236 @@
+//! Another configuration on a running manager: by difference, so that what did not change is not disturbed.
+
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, FutureExt, join, join_all};
+
+use super::{
+    Manager,
+    place::{Life, Place},
+};
+use crate::{
+    config::{Config, Endpoint, HttpConfig, ServerConfig, ServerEntry},
+    error::{Error, Result},
+    http::HttpClients,
+    session::{Session, Surroundings},
+    start::{ServerEvent, ServerStart, Starter},
+    tool::ServerName,
+};
+
+/// What servers are started with, besides their own entries.
+pub(super) struct Ground {
+    http: HttpConfig,
+    around: Surroundings,
+}
+
+/// What a change of the configuration came to. Every server of the new configuration is in one of `added`,
+/// `restarted` and `unchanged`.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ApplyReport {
+    /// Servers that were not configured before.
+    pub added: Vec<ServerName>,
+    /// Servers that are no longer configured, and were stopped.
+    pub removed: Vec<ServerName>,
+    /// Servers whose entry changed, and those that were not there and were tried again.
+    pub restarted: Vec<ServerName>,
+    /// Servers that go on as they were: the same process, the same calls in flight.
+    pub unchanged: Vec<ServerName>,
+    /// What went wrong, in configuration order.
+    pub failures: Vec<ApplyFailure>,
+}
+
+/// One server that is not as the new configuration wants it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ApplyFailure {
+    /// Which.
+    pub server: ServerName,
+    /// Why.
+    pub error: Arc<Error>,
+    /// Whether it goes on by its old entry, since the new one cannot be used.
+    pub kept: bool,
+}
+
+/// What is to be done with one configured server.
+enum Step {
+    Keep,
+    /// Keeps its old entry: this is what is wrong with the new one.
+    KeepOld(Arc<Error>),
+    Start,
+    Renew(Arc<Session>, Box<ServerConfig>),
+}
+
+/// What one step came to.
+enum Done {
+    Nothing,
+    Started(ServerStart),
+    Failed(ApplyFailure),
+}
+
+impl Ground {
+    pub(super) fn new(http: HttpConfig, around: Surroundings) -> Self {
+        Self { http, around }
+    }
+
+    /// Goes over to the tables of `config` that concern all servers; says whether remote servers need new
+    /// connections.
+    fn follow(&mut self, config: &Config) -> Result<bool> {
+        let changed = self.http != config.http;
+        if changed {
+            self.around.http = HttpClients::new(&config.http)?;
+            self.http = config.http.clone();
+        }
+        self.around.kin.secrets = self.around.kin.secrets.and(&config.secrets);
+        Ok(changed)
+    }
+}
+
+impl Manager {
+    /// Goes over to `config` by difference: added servers are started, removed ones stopped, changed ones
+    /// restarted with their new entry. All others keep their process and their calls in flight. Servers that are
+    /// down or did not start are tried again.
+    ///
+    /// A server whose new entry cannot be used (a variable that is not set, say) goes on by its old one. What
+    /// fails is a row of the report; `required` matters to the first start only. Calls that come while their
+    /// server is being restarted wait for it. One change at a time: another one waits. Dropping the future ends
+    /// the starts under way; their servers count as not started, and the next change tries them again.
+    ///
+    /// # Errors
+    /// When the tables for all servers cannot be used: then nothing was changed.
+    pub async fn apply(&self, config: &Config) -> Result<ApplyReport> {
+        let mut ground = self.ground.lock().await;
+        let reconnect = ground.follow(config)?;
+        let (_, report) = self.change(&ground, config, reconnect).await;
+        Ok(report)
+    }
+
+    /// Restarts one server, whatever its state: its process is ended, and a new one started. Calls under way
+    /// are lost and told so; new ones wait.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`]; otherwise why it is not there now. [`Error::Cancelled`] when another restart
+    /// of it took over.
+    pub async fn restart(&self, server: &str) -> Result<()> {
+        let place = self.toolbox.place(server)?;
+        if let Life::Here(session) = place.life() {
+            return session.renew(None, "on request").await;
+        }
+        // Whoever starts it holds this lock: it is started once. A start that hangs gives way to this one.
+        place.give_up();
+        let ground = self.ground.lock().await;
+        let Life::Missing { why, server } = place.life() else { return place.session().await.map(drop) };
+        let server = server.map(|server| (*server).clone()).ok_or(why);
+        let entry = ServerEntry { required: false, source: None, server };
+        let starter = Starter::new(None, ground.around.clone(), self.observe.clone());
+        place.fill(&starter, &entry).await;
+        place.session().await.map(drop)
+    }
+
+    /// From what is there to what `config` says. `reconnect`: remote servers need new connections.
+    pub(super) async fn change(
+        &self,
+        ground: &Ground,
+        config: &Config,
+        reconnect: bool,
+    ) -> (Vec<ServerStart>, ApplyReport) {
+        let before = self.toolbox.places();
+        let mut report = ApplyReport::default();
+        let mut places = Vec::with_capacity(config.servers.len());
+        let mut steps = Vec::with_capacity(config.servers.len());
+        for (name, entry) in &config.servers {
+            let known = before.iter().find(|place| place.name == *name).cloned();
+            let step = known.as_ref().map_or(Step::Start, |place| step(place, entry, reconnect));
+            let list = match (&known, &step) {
+                (None, _) => &mut report.added,
+                (Some(_), Step::Keep | Step::KeepOld(_)) => &mut report.unchanged,
+                (Some(_), Step::Start | Step::Renew(..)) => &mut report.restarted,
+            };
+            list.push(name.clone());
+            let place = known.unwrap_or_else(|| Place::new(name.clone()));
+            places.push(place.clone());
+            steps.push((place, entry, step));
+        }
+        let gone: Vec<_> =
+            before.iter().filter(|place| !config.servers.contains_key(&place.name)).cloned().collect();
+        report.removed = gone.iter().map(|place| place.name.clone()).collect();
+        self.toolbox.set_places(places);
+
+        let starter = Starter::new(config.start_jobs, ground.around.clone(), self.observe.clone());
+        let removing = self.remove(&gone).shared();
+        let working = steps.into_iter().map(|(place, entry, step)| {
+            let removed = removing.clone();
+            let starter = &starter;
+            async move {
+                // A new server may need what an old one holds: a port, a lock, a file.
+                if matches!(step, Step::Start) {
+                    removed.await;
+                }
+                take(step, &place, entry, starter).await
+            }
+        });
+        let (done, ()) = join(join_all(working), removing.clone()).await;
+        let mut rows = Vec::new();
+        for done in done {
+            match done {
+                Done::Nothing => {}
+                Done::Started(row) => {
+                    if let Err(error) = &row.outcome {
+                        let (server, error) = (row.name.clone(), error.clone());
+                        report.failures.push(ApplyFailure { server, error, kept: false });
+                    }
+                    rows.push(row);
+                }
+                Done::Failed(failure) => report.failures.push(failure),
+            }
+        }
+        (rows, report)
+    }
+
+    fn remove<'a>(&'a self, places: &'a [Arc<Place>]) -> BoxFuture<'a, ()> {
+        let closing = places.iter().map(|place| async {
+            // Dropped half way, it must not stay: nobody knows of it any more.
+            let _gone = Gone(place);
+            if let Some(row) = place.close().await {
+                (self.observe)(ServerEvent::Stopped { row });
+            }
+        });
+        join_all(closing).map(drop).boxed()
+    }
+}
+
+/// A server that is no longer configured.
+struct Gone<'a>(&'a Place);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        self.0.kill();
+    }
+}
+
+fn step(place: &Place, entry: &ServerEntry, reconnect: bool) -> Step {
+    let Life::Here(session) = place.life() else { return Step::Start };
+    let config = match &entry.server {
+        Ok(config) => config,
+        Err(error) => return Step::KeepOld(error.clone()),
+    };
+    let remote = matches!(config.endpoint, Endpoint::Http(_));
+    let current = session.goes_by(config) && session.generation().is_some() && !(remote && reconnect);
+    if current { Step::Keep } else { Step::Renew(session, Box::new(config.clone())) }
+}
+
+async fn take(step: Step, place: &Place, entry: &ServerEntry, starter: &Starter) -> Done {
+    let failed = |error, kept| Done::Failed(ApplyFailure { server: place.name.clone(), error, kept });
+    match step {
+        Step::Keep => Done::Nothing,
+        Step::KeepOld(error) => failed(error, true),
+        Step::Start => Done::Started(place.fill(starter, entry).await),
+        Step::Renew(session, config) => {
+            let _turn = starter.turn(&place.name).await;
+            match session.renew(Some((*config, starter.around())), "with a new configuration").await {
+                Ok(()) => Done::Nothing,
+                Err(error) => failed(Arc::new(error), false),
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The place of one configured server: its session, or why there is none. It stays when the session changes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{background::Background, stop::ServerStop};
+use crate::{
+    config::{ServerConfig, ServerEntry},
+    error::{Error, Result},
+    session::{ServerState, ServerStatus, Session},
+    start::{ServerStart, Starter},
+    tool::ServerName,
+};
+
+/// One server of the configuration.
+pub(super) struct Place {
+    pub(super) name: ServerName,
+    life: watch::Sender<Life>,
+    keeper: Mutex<Option<Background>>,
+    /// Ends the start under way.
+    start: Mutex<CancellationToken>,
+}
+
+/// What became of it.
+#[derive(Clone)]
+pub(super) enum Life {
+    /// It waits for its turn.
+    Queued,
+    /// It is being started.
+    Starting,
+    /// It is there. Whether it is up is known to the session.
+    Here(Arc<Session>),
+    /// It did not start. `server` is what was to be started, if its entry can be used.
+    Missing { why: Arc<Error>, server: Option<Arc<ServerConfig>> },
+}
+
+impl Place {
+    pub(super) fn new(name: ServerName) -> Arc<Self> {
+        let life = watch::Sender::new(Life::Queued);
+        Arc::new(Self { name, life, keeper: Mutex::default(), start: Mutex::default() })
+    }
+
+    pub(super) fn life(&self) -> Life {
+        self.life.borrow().clone()
+    }
+
+    /// The session, if there is one now.
+    pub(super) fn here(&self) -> Option<Arc<Session>> {
+        match &*self.life.borrow() {
+            Life::Here(session) => Some(session.clone()),
+            _ => None,
+        }
+    }
+
+    /// The session; a start under way is waited for.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] with the cause when there is none.
+    pub(super) async fn session(&self) -> Result<Arc<Session>> {
+        let mut life = self.life.subscribe();
+        loop {
+            match &*life.borrow_and_update() {
+                Life::Here(session) => return Ok(session.clone()),
+                Life::Missing { why, .. } => {
+                    return Err(Error::Unavailable { server: self.name.clone(), cause: why.clone() });
+                }
+                Life::Queued | Life::Starting => {}
+            }
+            // We hold the sender, so this is never an error.
+            let _ = life.changed().await;
+        }
+    }
+
+    /// How the server is now.
+    pub(super) fn status(&self) -> ServerStatus {
+        let named = |state| ServerStatus::new(self.name.clone(), state);
+        match self.life() {
+            Life::Queued => named(ServerState::Queued),
+            Life::Starting => named(ServerState::Starting),
+            Life::Here(session) => session.status(),
+            Life::Missing { why, .. } => ServerStatus { error: Some(why), ..named(ServerState::Failed) },
+        }
+    }
+
+    /// Records that the server is not there.
+    pub(super) fn miss(&self, why: Arc<Error>, server: Option<Arc<ServerConfig>>) {
+        self.life.send_replace(Life::Missing { why, server });
+    }
+
+    /// Gives up the start under way, if there is one.
+    pub(super) fn give_up(&self) {
+        lock(&self.start).cancel();
+    }
+
+    /// Starts the server of `entry` and stays with it. If this future is dropped, the place is left empty.
+    pub(super) async fn fill(&self, starter: &Starter, entry: &ServerEntry) -> ServerStart {
+        let given_up = CancellationToken::new();
+        *lock(&self.start) = given_up.clone();
+        let server = entry.server.as_ref().ok().map(|server| Arc::new(server.clone()));
+        self.life.send_replace(Life::Queued);
+        let unfilled = Unfilled { place: self, server };
+        let on_turn = || drop(self.life.send_replace(Life::Starting));
+        let (row, session) = starter.start(&self.name, entry, &given_up, on_turn).await;
+        match (&row.outcome, session) {
+            (Ok(_), Some(session)) => {
+                let session = Arc::new(session);
+                let kept = session.clone();
+                *lock(&self.keeper) = Some(Background::spawn(async move { kept.keep().await }));
+                self.life.send_replace(Life::Here(session));
+            }
+            (Err(why), _) => self.miss(why.clone(), unfilled.server.clone()),
+            (Ok(_), None) => {}
+        }
+        row
+    }
+
+    /// Tears the server down in its own time; nothing if there is none.
+    pub(super) async fn close(&self) -> Option<ServerStop> {
+        let session = self.here()?;
+        let stopped = super::stop::close(&session).await;
+        *lock(&self.keeper) = None;
+        Some(stopped)
+    }
+
+    /// Ends the server now, synchronously, with or without a runtime. Handles may outlive us: the session is
+    /// ended, not only let go.
+    pub(super) fn kill(&self) {
+        if let Some(session) = self.here() {
+            session.kill();
+        }
+        *lock(&self.keeper) = None;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A start under way. Nobody may wait for one that was given up.
+struct Unfilled<'a> {
+    place: &'a Place,
+    server: Option<Arc<ServerConfig>>,
+}
+
+impl Drop for Unfilled<'_> {
+    fn drop(&mut self) {
+        let server = self.server.take();
+        self.place.life.send_if_modified(|life| {
+            let given_up = matches!(life, Life::Queued | Life::Starting);
+            if given_up {
+                *life = Life::Missing { why: Arc::new(Error::Cancelled), server };
+            }
+            given_up
+        });
+    }
+}

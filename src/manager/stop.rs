@@ -1,0 +1,88 @@
+//! The end of servers: each in its own time, all at once, and a look whether anything is left.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::{
+    error::Result,
+    process::{Keeping, StopOutcome, describe, marked_processes},
+    session::Session,
+    tool::ServerName,
+};
+
+/// How long the kernel may take to remove what was killed.
+const VERIFY_LIMIT: Duration = Duration::from_secs(2);
+
+/// The teardown of all servers.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StopReport {
+    /// One row for each server that had been started, in configuration order.
+    pub servers: Vec<ServerStop>,
+    /// Processes of these servers that are still there, wherever in the process tree. On Linux every process
+    /// that inherited the environment of a server is found; elsewhere nothing can be said and this is empty.
+    pub survivors: Vec<u32>,
+    /// What made sure of it.
+    pub keeping: Keeping,
+    /// From the first to the last.
+    pub wall: Duration,
+}
+
+/// The teardown of one server.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct ServerStop {
+    /// Which.
+    pub server: ServerName,
+    /// Its process, if it had one.
+    pub pid: Option<u32>,
+    /// How it ended.
+    pub outcome: StopOutcome,
+    /// Its exit status in words.
+    pub status: Option<String>,
+    /// Whether it left processes behind that had to be ended.
+    pub helpers: bool,
+    /// How many of these had to be killed, where a guard has counted them.
+    pub killed: Option<usize>,
+    /// How long that took.
+    #[serde(rename = "ms", serialize_with = "as_millis")]
+    pub took: Duration,
+}
+
+fn as_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(crate::task::millis(*time))
+}
+
+/// Tears one server down: the stop ladder, within its limits.
+pub(super) async fn close(session: &Session) -> ServerStop {
+    let began = Instant::now();
+    let server = session.name().clone();
+    let stopped = tokio::time::timeout(session.close_limit(), session.close()).await;
+    let Ok(stopped) = stopped else {
+        // The future was dropped, and with it the process was killed.
+        let (outcome, took) = (StopOutcome::Killed, began.elapsed());
+        return ServerStop { server, pid: None, outcome, status: None, helpers: false, killed: None, took };
+    };
+    ServerStop {
+        server,
+        pid: stopped.as_ref().map(|stopped| stopped.pid),
+        outcome: stopped.as_ref().map_or(StopOutcome::Exited, |stopped| stopped.outcome),
+        status: stopped.as_ref().and_then(|stopped| stopped.status).map(describe),
+        helpers: stopped.as_ref().is_some_and(|stopped| stopped.helpers),
+        killed: stopped.as_ref().and_then(|stopped| stopped.killed),
+        took: began.elapsed(),
+    }
+}
+
+/// Processes that still carry `marker`, after the kernel had its time.
+pub(super) async fn survivors(marker: &str) -> Vec<u32> {
+    let deadline = Instant::now() + VERIFY_LIMIT;
+    loop {
+        let left = marked_processes(marker);
+        if left.is_empty() || Instant::now() >= deadline {
+            return left;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

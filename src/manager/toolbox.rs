@@ -1,0 +1,145 @@
+//! The handle that is lent out: calls, the catalog, the health of servers.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use serde_json::{Map, Value};
+
+use super::place::Place;
+use crate::{
+    catalog::{CatalogEntry, ToolCatalog},
+    error::{Error, Result, nearest},
+    session::ServerStatus,
+    tool::ToolResult,
+};
+
+/// A cheap handle on the tools of a [`Manager`](crate::Manager), for agents and callers. Does not keep anything
+/// alive.
+#[derive(Clone, Default)]
+pub struct Toolbox(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    // Both for a look or a swap. The list is exchanged as a whole: whoever holds it sees one configuration.
+    places: Mutex<Arc<[Arc<Place>]>>,
+    shelf: Mutex<Shelf>,
+}
+
+/// The catalog, and what it was made of: places, and the numbers of their connections.
+#[derive(Default)]
+struct Shelf {
+    made_of: Vec<(Arc<Place>, Option<u64>)>,
+    catalog: Arc<ToolCatalog>,
+}
+
+impl Toolbox {
+    /// The servers of this moment, in configuration order.
+    pub(super) fn places(&self) -> Arc<[Arc<Place>]> {
+        lock(&self.0.places).clone()
+    }
+
+    pub(super) fn set_places(&self, places: Vec<Arc<Place>>) {
+        *lock(&self.0.places) = places.into();
+    }
+
+    /// The place of a server.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`].
+    pub(super) fn place(&self, server: &str) -> Result<Arc<Place>> {
+        let places = self.places();
+        places.iter().find(|place| place.name.as_str() == server).cloned().ok_or_else(|| {
+            let suggestion = nearest(server, places.iter().map(|place| place.name.as_str()));
+            Error::ServerNotFound { name: server.to_owned(), suggestion }
+        })
+    }
+
+    /// How every configured server is at this moment, in configuration order. Read from the sessions
+    /// themselves, without waiting for anything.
+    pub fn status(&self) -> Vec<ServerStatus> {
+        self.places().iter().map(|place| place.status()).collect()
+    }
+
+    /// All tools at this moment, in stable order. Made anew only after a server was restarted or the
+    /// configuration changed.
+    pub fn catalog(&self) -> Arc<ToolCatalog> {
+        let there: Vec<_> =
+            self.places().iter().filter_map(|place| Some((place.clone(), place.here()?))).collect();
+        let mut shelf = lock(&self.0.shelf);
+        let known = shelf.made_of.len() == there.len();
+        let current = known
+            && there.iter().zip(&shelf.made_of).all(|((place, session), (then, generation))| {
+                // A server that is down keeps its tools: the next call brings it back.
+                Arc::ptr_eq(place, then) && session.generation().is_none_or(|now| Some(now) == *generation)
+            });
+        if !current {
+            let mut made_of = Vec::with_capacity(there.len());
+            let tools = there.into_iter().map(|(place, session)| {
+                let name = place.name.clone();
+                let before = shelf.made_of.iter().find(|(then, _)| Arc::ptr_eq(then, &place));
+                let (generation, tools) = match (session.tools(), before) {
+                    (Some((generation, tools)), _) => (Some(generation), tools),
+                    (None, Some((_, generation))) => {
+                        let kept = shelf.catalog.entries().iter().filter(|entry| entry.server == name);
+                        (*generation, kept.map(|entry| entry.tool.clone()).collect())
+                    }
+                    (None, None) => (None, Vec::new()),
+                };
+                made_of.push((place, generation));
+                (name, tools)
+            });
+            let catalog = Arc::new(ToolCatalog::new(tools));
+            *shelf = Shelf { made_of, catalog };
+        }
+        shelf.catalog.clone()
+    }
+
+    /// Calls `tool` of `server` after checking `arguments` against its schema. A tool-level error is `Ok`.
+    ///
+    /// A server that is being started is waited for.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`], [`Error::Unavailable`], [`Error::ToolNotFound`], [`Error::ArgumentsInvalid`]:
+    /// nothing was sent.
+    /// [`Error::CallTimeout`], [`Error::CallRefused`]: the session goes on. [`Error::Server`] with
+    /// `session_lost`: says whether the call may have run.
+    pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
+        self.place(server)?.session().await?;
+        let entry = self.catalog().find(server, tool)?.clone();
+        self.call_entry(&entry, &arguments, None).await
+    }
+
+    /// Calls a tool of the catalog; `limit` takes the place of its configured time limit.
+    ///
+    /// # Errors
+    /// As [`Toolbox::call`].
+    pub async fn call_entry(
+        &self,
+        entry: &CatalogEntry,
+        arguments: &Map<String, Value>,
+        limit: Option<Duration>,
+    ) -> Result<ToolResult> {
+        entry.check(arguments)?;
+        self.call_unchecked(entry, arguments, limit).await
+    }
+
+    /// As [`Toolbox::call_entry`], leaving the check of the arguments to the server.
+    ///
+    /// # Errors
+    /// As [`Toolbox::call`].
+    pub async fn call_unchecked(
+        &self,
+        entry: &CatalogEntry,
+        arguments: &Map<String, Value>,
+        limit: Option<Duration>,
+    ) -> Result<ToolResult> {
+        let session = self.place(entry.server.as_str())?.session().await?;
+        session.call(&entry.tool.name, entry.tool.annotations, arguments, limit).await
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

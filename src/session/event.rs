@@ -1,0 +1,28 @@
+//! What happens to a session after its start, told when it happens.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Session, Started};
+use crate::{error::ServerError, tool::ServerName};
+
+/// What happened.
+#[derive(Debug)]
+pub(crate) enum SessionEvent {
+    /// The connection broke, or was given up.
+    Lost { pid: Option<u32>, error: ServerError },
+    /// A new one is being made.
+    Reconnecting,
+    /// It stands; the time is from the beginning of the restart.
+    Restarted { started: Started, took: Duration, restarts: u64 },
+    /// It could not be made, or not again so soon (`gave_up`).
+    Down { error: ServerError, next_try: Option<Duration>, gave_up: bool },
+}
+
+/// Is told from whatever task restarts a server: it must not block.
+pub(crate) type SessionObserver = Arc<dyn Fn(&ServerName, SessionEvent) + Send + Sync>;
+
+impl Session {
+    pub(super) fn tell(&self, event: SessionEvent) {
+        (self.settings().around.on_event)(self.name(), event);
+    }
+}

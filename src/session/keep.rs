@@ -1,0 +1,123 @@
+//! Staying with a server: a death is noticed when it happens, not at the next call, and a server that does not
+//! answer counts as dead if the configuration wants it asked.
+
+use std::time::{Duration, Instant};
+
+use rmcp::{
+    model::{ClientRequest, PingRequest},
+    service::{Peer, PeerRequestOptions, RoleClient, ServiceError},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Session, State, Verdict,
+    handshake::{Era, discover_request},
+};
+
+/// What there is to wait for.
+enum Watch {
+    /// A live connection: its end, or its silence.
+    Live { generation: u64, gone: CancellationToken, peer: Peer<RoleClient>, era: Era },
+    /// A server that is down: the time of its next try.
+    Down { generation: u64, next_try: Instant },
+    /// The end of the session.
+    Closed,
+}
+
+impl Session {
+    /// Notices every death and brings the server back within its restart policy, until the session is closed.
+    /// Callers that notice first do the same; there is one restart whoever it is.
+    pub(crate) async fn keep(&self) {
+        let staying = async {
+            loop {
+                let (dead, verdict) = self.next_death().await;
+                // A failure is told by its event, and the state holds when the next try is due.
+                if let Err(error) = self.restart(dead, verdict).await {
+                    tracing::debug!(server = %self.name(), %error, "not brought back");
+                }
+            }
+        };
+        self.closed.run_until_cancelled(staying).await;
+    }
+
+    /// Waits until a generation has to be replaced.
+    async fn next_death(&self) -> (u64, Option<Verdict>) {
+        loop {
+            match self.watch() {
+                Watch::Live { generation, gone, peer, era } => {
+                    let verdict = tokio::select! {
+                        () = gone.cancelled() => None,
+                        verdict = self.silence(&peer, era) => Some(verdict),
+                    };
+                    return (generation, verdict);
+                }
+                Watch::Down { generation, next_try } => tokio::select! {
+                    () = tokio::time::sleep_until(next_try.into()) => return (generation, None),
+                    // Somebody did not wait for that: look again.
+                    () = self.settled.notified() => {}
+                },
+                Watch::Closed => std::future::pending().await,
+            }
+        }
+    }
+
+    fn watch(&self) -> Watch {
+        match &*self.state() {
+            State::Ready(live) => Watch::Live {
+                generation: live.generation,
+                gone: live.connection.gone.clone(),
+                peer: live.connection.service.peer().clone(),
+                era: live.connection.era,
+            },
+            State::Down(down) => Watch::Down { generation: down.generation, next_try: down.next_try },
+            State::Closed => Watch::Closed,
+        }
+    }
+
+    /// Returns once the server has left a question unanswered. Never if it is not to be asked.
+    async fn silence(&self, peer: &Peer<RoleClient>, era: Era) -> Verdict {
+        let Some(every) = self.settings().config.keepalive else { return std::future::pending().await };
+        let mut before = self.counters.calls();
+        loop {
+            tokio::time::sleep(every).await;
+            let calls = self.counters.calls();
+            // A server at work may be too busy to answer, and a call has its own limit.
+            let quiet = calls == before && self.counters.in_flight() == 0;
+            if quiet && !answers(peer, era, every).await && self.counters.calls() == before {
+                let (every, question) = (humantime::format_duration(every), question(era));
+                let what = format!("did not answer `{question}` within {every} while it had nothing to do");
+                return Verdict { what, asked: false };
+            }
+            before = calls;
+        }
+    }
+}
+
+fn question(era: Era) -> &'static str {
+    match era {
+        Era::Legacy => "ping",
+        Era::Modern => "server/discover",
+    }
+}
+
+/// Whether there is an answer of any kind within `limit`. The 2026-07-28 revision has no `ping`; every server
+/// of it answers `server/discover`.
+async fn answers(peer: &Peer<RoleClient>, era: Era, limit: Duration) -> bool {
+    let request = match era {
+        Era::Legacy => ClientRequest::PingRequest(PingRequest::default()),
+        Era::Modern => ClientRequest::DiscoverRequest(discover_request()),
+    };
+    let asked = peer.send_request_with_option(request, PeerRequestOptions::with_timeout(limit)).await;
+    // Not asked: the connection has ended, which is noticed as such.
+    let Ok(pending) = asked else { return true };
+    match pending.await_response().await {
+        Err(ServiceError::Timeout { .. }) => false,
+        Err(ServiceError::TransportSend(_) | ServiceError::TransportClosed) => {
+            // The death of a process is noticed meanwhile, and told with its real cause. A remote server that
+            // cannot be reached has no other way to tell.
+            tokio::time::sleep(limit).await;
+            false
+        }
+        _ => true,
+    }
+}

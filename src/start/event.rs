@@ -1,0 +1,117 @@
+//! What happens to servers, told when it happens.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{ReadyServer, ServerStart};
+use crate::{
+    error::Error,
+    manager::ServerStop,
+    session::{SessionEvent, SessionObserver},
+    tool::ServerName,
+};
+
+/// What happens to servers, as it happens. Sent to the observer of a [`Manager`](crate::Manager).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum ServerEvent {
+    /// It waits for its turn to start.
+    Queued {
+        /// Which.
+        server: ServerName,
+    },
+    /// It has its turn and is being started.
+    Starting {
+        /// Which.
+        server: ServerName,
+    },
+    /// It serves calls.
+    Ready {
+        /// Which, and all about its start.
+        row: ServerStart,
+    },
+    /// It could not be started.
+    Failed {
+        /// Which, and why.
+        row: ServerStart,
+    },
+    /// It was ready and died, or was given up.
+    Lost {
+        /// Which.
+        server: ServerName,
+        /// The process that it had.
+        pid: Option<u32>,
+        /// How it died, with its last words.
+        error: Arc<Error>,
+    },
+    /// It is being started again: after a death, or because somebody asked for it.
+    Reconnecting {
+        /// Which.
+        server: ServerName,
+    },
+    /// It serves calls again.
+    Restarted {
+        /// Which.
+        server: ServerName,
+        /// What it is now.
+        ready: ReadyServer,
+        /// From the beginning of the restart until it was ready.
+        took: Duration,
+        /// How many restarts that makes since its first start.
+        restarts: u64,
+    },
+    /// It could not be started again, and is tried once more in a moment.
+    RestartFailed {
+        /// Which.
+        server: ServerName,
+        /// Why.
+        error: Arc<Error>,
+        /// The wait until then.
+        next_try: Duration,
+    },
+    /// It died too often: it is left alone until its restart policy allows a try.
+    GaveUp {
+        /// Which.
+        server: ServerName,
+        /// How it died last.
+        error: Arc<Error>,
+        /// The wait until then. Nothing: it is never restarted by itself.
+        next_try: Option<Duration>,
+    },
+    /// A process of an earlier manager that had ended without a word; it was killed.
+    Leftover {
+        /// What it was.
+        process: crate::process::Leftover,
+    },
+    /// It was torn down.
+    Stopped {
+        /// Which, and how.
+        row: ServerStop,
+    },
+}
+
+/// Receives events. Called from whatever task starts, restarts or stops a server: it must not block.
+pub type Observer = Arc<dyn Fn(ServerEvent) + Send + Sync>;
+
+impl ServerEvent {
+    fn of_session(server: ServerName, event: SessionEvent) -> Self {
+        match event {
+            SessionEvent::Lost { pid, error } => Self::Lost { server, pid, error: Arc::new(error.into()) },
+            SessionEvent::Reconnecting => Self::Reconnecting { server },
+            SessionEvent::Restarted { started, took, restarts } => {
+                Self::Restarted { server, ready: ReadyServer::of(started, Duration::ZERO), took, restarts }
+            }
+            SessionEvent::Down { error, next_try: Some(next_try), gave_up: false } => {
+                Self::RestartFailed { server, error: Arc::new(error.into()), next_try }
+            }
+            SessionEvent::Down { error, next_try, .. } => {
+                Self::GaveUp { server, error: Arc::new(error.into()), next_try }
+            }
+        }
+    }
+}
+
+/// Tells `observe` what sessions tell.
+pub(crate) fn of_sessions(observe: &Observer) -> SessionObserver {
+    let observe = observe.clone();
+    Arc::new(move |server, event| observe(ServerEvent::of_session(server.clone(), event)))
+}
