@@ -45,6 +45,9 @@ pub struct Config {
     pub servers: IndexMap<ServerName, ServerEntry>,
     /// How many servers may start at once. Nothing: all of them.
     pub start_jobs: Option<NonZeroUsize>,
+    /// Where results over `max_output` are kept whole. Nothing: a private folder of this user in the system's
+    /// folder for temporary files.
+    pub output_folder: Option<PathBuf>,
     /// The shared HTTP clients.
     pub http: HttpConfig,
     /// The model, or why the `[llm]` table cannot be used: an error only for what needs a model. Nothing when

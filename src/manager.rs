@@ -18,7 +18,7 @@ use crate::{
     error::{Error, Result},
     http::HttpClients,
     process::{ProcessUsage, StopOutcome, describe, marked_processes, of_groups},
-    session::{Session, Surroundings},
+    session::{Edition, Outputs, Session, Surroundings},
     start::{AllStarted, Observer, ServerEvent, StartReport, start_all},
     tool::{ServerName, ToolResult},
 };
@@ -46,9 +46,9 @@ pub struct Toolbox {
     missing: Arc<[(ServerName, Arc<Error>)]>,
 }
 
-/// The catalog and the session generations it was made of.
+/// The catalog and the lists it was made of.
 struct Shelf {
-    generations: Vec<Option<u64>>,
+    editions: Vec<Option<Edition>>,
     catalog: Arc<ToolCatalog>,
 }
 
@@ -77,10 +77,12 @@ impl Manager {
     /// As [`Manager::start`].
     pub async fn start_with(config: &Config, http: HttpClients, observe: Observer) -> Result<Self> {
         let marker: Arc<str> = format!("{}-{:016x}", std::process::id(), fastrand::u64(..)).into();
-        let around = Surroundings { marker: marker.clone(), secrets: config.secrets.clone(), http };
+        let outputs = Outputs::new(config.output_folder.as_deref());
+        let secrets = config.secrets.clone();
+        let around = Surroundings { marker: marker.clone(), secrets, http, outputs };
         let AllStarted { sessions, report } = start_all(config, &around, &observe).await?;
         let catalog = Arc::new(ToolCatalog::default());
-        let shelf = Shelf { generations: vec![None; sessions.len()], catalog };
+        let shelf = Shelf { editions: vec![None; sessions.len()], catalog };
         let failed =
             report.servers.iter().filter_map(|row| Some((row.name.clone(), row.outcome.clone().err()?)));
         let missing = failed.collect();
@@ -172,14 +174,14 @@ impl Drop for Manager {
 }
 
 impl Toolbox {
-    /// All tools at this moment, in stable order. Made anew only after a server was restarted.
+    /// All tools at this moment, in stable order. Made anew only after a server was restarted or told that
+    /// its tools changed.
     pub fn catalog(&self) -> Arc<ToolCatalog> {
         let lists: Vec<_> = self.sessions.iter().map(|session| session.tools()).collect();
-        let generations: Vec<_> = lists.iter().map(|list| list.as_ref().map(|(number, _)| *number)).collect();
+        let editions: Vec<_> = lists.iter().map(|list| list.as_ref().map(|(edition, _)| *edition)).collect();
         let mut shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
         // A server that is down keeps its tools: the next call brings it back.
-        let changed =
-            generations.iter().zip(&shelf.generations).any(|(now, then)| now.is_some() && now != then);
+        let changed = editions.iter().zip(&shelf.editions).any(|(now, then)| now.is_some() && now != then);
         if changed {
             let tools = self.sessions.iter().zip(lists).map(|(session, list)| {
                 let name = session.name().clone();
@@ -191,7 +193,7 @@ impl Toolbox {
                 (name, tools)
             });
             shelf.catalog = Arc::new(ToolCatalog::new(tools));
-            for (then, now) in shelf.generations.iter_mut().zip(generations) {
+            for (then, now) in shelf.editions.iter_mut().zip(editions) {
                 *then = now.or(*then);
             }
         }

@@ -28,7 +28,7 @@ use serde::Serialize;
 use tokio::process::Child;
 
 pub(crate) use exit::ExitWatch;
-pub(crate) use lines::{Line, LineReader, LineWriter, MAX_LINE, WriteError};
+pub(crate) use lines::{Line, LineReader, LineWriter, MAX_LINE, Traffic, WriteError};
 pub(crate) use stderr::StderrTail;
 pub(crate) use survivors::marked_processes;
 pub use usage::ProcessUsage;

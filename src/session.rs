@@ -6,11 +6,18 @@
 //! - a call that may have run is never sent again unless the configuration says so;
 //! - closed stays closed: nothing is installed after [`Session::close`] or [`Session::kill`].
 
+mod asked;
 mod call;
 mod connect;
 mod convert;
+mod cut;
+mod decode;
 mod failure;
 mod handshake;
+mod health;
+mod listing;
+mod outputs;
+mod text;
 mod transport;
 
 use std::{
@@ -22,17 +29,18 @@ use rmcp::service::{Peer, RoleClient};
 use tokio_util::sync::CancellationToken;
 
 pub use self::connect::Phases;
-pub(crate) use self::connect::Surroundings;
+pub(crate) use self::{connect::Surroundings, outputs::Outputs};
 use self::{
     connect::{Connection, connect},
-    failure::{Failure, seconds},
+    failure::{Failure, inquest, seconds},
     handshake::Era,
+    health::Health,
 };
 use crate::{
     config::{ServerConfig, StopGrace},
     error::{Error, ErrorCode, Phase, Result, ServerError},
     limit::Limit,
-    process::{Stopped, describe},
+    process::Stopped,
     tool::{ServerName, Tool},
 };
 
@@ -92,7 +100,11 @@ pub(crate) struct Started {
 struct Borrowed {
     generation: u64,
     peer: Peer<RoleClient>,
+    health: Health,
 }
+
+/// Which list of tools: that of which connection, and how often it was read again.
+pub(crate) type Edition = (u64, u64);
 
 impl Session {
     /// Connects for the first time. Dropping the future ends whatever was begun.
@@ -103,7 +115,7 @@ impl Session {
             pid: connection.process.as_ref().map(crate::process::Process::pid),
             version: connection.version.clone(),
             phases: connection.phases,
-            tools: connection.tools.len(),
+            tools: connection.tools.now().1.len(),
         };
         let restarts = Restarts { era: Some(connection.era), ..Restarts::default() };
         let session = Self {
@@ -121,13 +133,13 @@ impl Session {
         &self.config.name
     }
 
-    /// The tools that the configuration permits, as last listed, and the generation they are of.
-    pub(crate) fn tools(&self) -> Option<(u64, Vec<Tool>)> {
+    /// The tools that the configuration permits, as last listed, and which list that is.
+    pub(crate) fn tools(&self) -> Option<(Edition, Vec<Tool>)> {
         match &*self.state() {
             State::Ready(live) => {
-                let permitted =
-                    live.connection.tools.iter().filter(|tool| self.config.tools.permits(&tool.name));
-                Some((live.generation, permitted.cloned().collect()))
+                let (times, tools) = live.connection.tools.now();
+                let permitted = tools.iter().filter(|tool| self.config.tools.permits(&tool.name));
+                Some(((live.generation, times), permitted.cloned().collect()))
             }
             State::Down(_) | State::Closed => None,
         }
@@ -142,8 +154,9 @@ impl Session {
         loop {
             let dead = match &*self.state() {
                 State::Ready(live) if !live.connection.service.peer().is_transport_closed() => {
-                    let peer = live.connection.service.peer().clone();
-                    return Ok(Borrowed { generation: live.generation, peer });
+                    let Connection { service, health, .. } = &*live.connection;
+                    let (peer, health) = (service.peer().clone(), health.clone());
+                    return Ok(Borrowed { generation: live.generation, peer, health });
                 }
                 State::Ready(live) => live.generation,
                 State::Down(down) => down.generation,
@@ -215,23 +228,12 @@ impl Session {
 
     /// Ends what is left of a dead connection and says how it died.
     async fn bury(&self, connection: Connection) -> ServerError {
-        let Connection { service, process, junk, .. } = connection;
-        let mut cause = self.lost("closed the connection".to_owned());
+        let Connection { service, process, health, .. } = connection;
+        let lost = self.lost("closed the connection".to_owned());
+        let cause = inquest(lost, process.as_ref(), &health).await;
+        health.died(cause.clone());
         if let Some(process) = process {
-            if process.exit_watch().within(Duration::from_millis(300)).await {
-                process.stderr().settled(Duration::from_millis(200)).await;
-                let status = process.exit_watch().status();
-                let pid = process.pid();
-                cause.what = format!("(pid {pid}) {}", status.map_or_else(|| "ended".to_owned(), describe));
-            } else {
-                cause.what = String::from("stopped talking but went on running");
-            }
-            let last_words = process.stderr().lines();
-            cause.stderr_tail.extend(last_words);
             process.stop(self.config.stop).await;
-        }
-        if let Some(line) = junk.and_then(|junk| junk.lines().into_iter().next()) {
-            cause.causes.push(format!("it wrote to stdout what is not a message: {line:?}"));
         }
         drop(service);
         cause

@@ -77,10 +77,12 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     let Merge { mut secrets, servers, notes, .. } = merge;
     let open = &raw.defaults.inherit_env;
     let llm = raw.llm.map(|llm| validate::llm(llm, origin, open, env, &mut secrets).map_err(Arc::new));
+    let output_folder = raw.defaults.output_folder.map(|text| env.resolve(&origin.folder, &text.value));
     Ok(Config {
         file: origin.file.clone(),
         servers,
         start_jobs: raw.defaults.start_jobs,
+        output_folder,
         http: raw.http,
         llm,
         agent: raw.agent,

@@ -11,10 +11,10 @@ use rmcp::{
 };
 use serde_json::{Map, Value};
 
-use super::{Borrowed, Session, convert};
+use super::{Borrowed, Session, convert, cut::Cutter, decode::why_unusable, health::Health};
 use crate::{
-    config::RetryCalls,
-    error::{Error, Result},
+    config::{Endpoint, RetryCalls},
+    error::{Error, ErrorCode, Result, Silence},
     process::WriteError,
     tool::{ToolAnnotations, ToolResult},
 };
@@ -49,9 +49,9 @@ impl Session {
         let _place = self.calls.acquire().await;
         let (mut sends, mut left) = (0, 0);
         loop {
-            let Borrowed { generation, peer } = self.borrow().await?;
+            let Borrowed { generation, peer, health } = self.borrow().await?;
             sends += 1;
-            let (never_left, why) = match self.send(&peer, tool, arguments.clone(), limit).await {
+            let (never_left, why) = match self.send(&peer, &health, tool, arguments.clone(), limit).await {
                 Ok(result) => return Ok(result),
                 Err(Lost::Final(error)) => return Err(error),
                 Err(Lost::Session { never_left, why }) => (never_left, why),
@@ -63,7 +63,7 @@ impl Session {
             match restarted {
                 Ok(()) if again => {}
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
-                outcome => return Err(self.lost_call(tool, left, why, outcome.err())),
+                outcome => return Err(self.lost_call(tool, left, why, &health, outcome.err())),
             }
         }
     }
@@ -80,6 +80,7 @@ impl Session {
     async fn send(
         &self,
         peer: &Peer<RoleClient>,
+        health: &Health,
         tool: &str,
         arguments: Map<String, Value>,
         limit: Option<Duration>,
@@ -88,9 +89,11 @@ impl Session {
         let limit = limit.unwrap_or(configured);
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         // On a timeout the SDK tells the server to cancel; progress starts the clock anew, up to the ceiling.
+        let ceiling = self.config.max_call_time.max(limit);
         let options = PeerRequestOptions::with_timeout(limit)
             .reset_timeout_on_progress()
-            .with_max_total_timeout(self.config.max_call_time.max(limit));
+            .with_max_total_timeout(ceiling);
+        let heard = health.heard();
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let pending = peer
             .send_request_with_option(request, options)
@@ -100,7 +103,14 @@ impl Session {
         let outcome = pending.await_response().await;
         abandoned.id = None;
         match outcome {
-            Ok(ServerResult::CallToolResult(result)) => Ok(convert::result(result)),
+            Ok(ServerResult::CallToolResult(result)) => match self.config.endpoint {
+                // Our own transport has cut it already.
+                Endpoint::Stdio(_) | Endpoint::Builtin { .. } => Ok(convert::result(result)),
+                Endpoint::Http(_) => {
+                    let cutter = Cutter::new(&self.config, &self.around.outputs);
+                    Ok(convert::result(cutter.cut_decoded(result).await))
+                }
+            },
             Ok(ServerResult::InputRequiredResult(_)) => {
                 Err(self.refused(tool, 0, "it asks for input that only an interactive client can give"))
             }
@@ -108,14 +118,19 @@ impl Session {
                 Err(self.refused(tool, 0, "it answered with a background task, which was not asked for"))
             }
             Ok(_) => Err(self.refused(tool, 0, "its answer is of another kind than a tool result")),
-            Err(ServiceError::McpError(error)) => {
-                Err(self.refused(tool, i64::from(error.code.0), &error.message))
+            Err(ServiceError::McpError(error)) => Err(match why_unusable(&error) {
+                Some(why) => Lost::Final(self.unusable(tool, why, health)),
+                None => self.refused(tool, i64::from(error.code.0), &error.message),
+            }),
+            Err(ServiceError::Timeout { timeout }) => {
+                let endless = timeout == ceiling && timeout > limit;
+                Err(Lost::Final(Error::CallTimeout {
+                    server: self.name().clone(),
+                    tool: tool.to_owned(),
+                    after: timeout,
+                    silence: Box::new(silence(health, heard, endless)),
+                }))
             }
-            Err(ServiceError::Timeout { timeout }) => Err(Lost::Final(Error::CallTimeout {
-                server: self.name().clone(),
-                tool: tool.to_owned(),
-                after: timeout,
-            })),
             Err(ServiceError::TransportSend(error)) => {
                 let written = error.error.downcast_ref::<WriteError>();
                 let never_left = written.is_some_and(|error| !error.may_have_left);
@@ -136,8 +151,25 @@ impl Session {
         })
     }
 
+    /// An answer came, and it cannot be used. The session goes on.
+    fn unusable(&self, tool: &str, why: &str, health: &Health) -> Error {
+        let mut error = self.lost(format!("gave an answer to `{tool}` that cannot be used"));
+        error.code = ErrorCode::ProtocolMismatch;
+        error.causes.push(why.to_owned());
+        error.stderr_tail = health.last_words();
+        error.help = Some("the tool has run: ask it for less, or look for a newer version of it".to_owned());
+        error.into()
+    }
+
     /// `left` counts the times that the request may have reached the server.
-    fn lost_call(&self, tool: &str, left: u32, why: String, restart: Option<Error>) -> Error {
+    fn lost_call(
+        &self,
+        tool: &str,
+        left: u32,
+        why: String,
+        health: &Health,
+        restart: Option<Error>,
+    ) -> Error {
         let outcome = match left {
             0 => "it was not run".to_owned(),
             1 => "outcome unknown, it was sent once".to_owned(),
@@ -145,21 +177,45 @@ impl Session {
         };
         let mut error = self.lost(format!("was lost during `{tool}` ({outcome})"));
         error.causes.push(why);
+        if let Some(death) = health.death() {
+            error.code = death.code;
+            error.causes.push(death.to_string());
+            error.causes.extend(death.causes.clone());
+            error.stderr_tail.clone_from(&death.stderr_tail);
+            error.help.clone_from(&death.help);
+        }
         match restart {
             None => error.causes.push("the server was restarted and is usable again".to_owned()),
             Some(failed) => {
+                // It names the death too, since it is also told to those who did not see it.
+                let known = health.death().map(|death| format!("before that: {death}"));
                 error.causes.push(failed.to_string());
-                error.causes.extend(failed.causes());
+                error
+                    .causes
+                    .extend(failed.causes().into_iter().filter(|cause| Some(cause) != known.as_ref()));
                 error.stderr_tail = failed.stderr_tail().to_vec();
             }
         }
-        if left > 0 {
+        if left > 0 && error.help.is_none() {
             error.help = Some(
                 "if the tool may run twice, set `retry_calls` to \"read-only\" or \"idempotent\"".to_owned(),
             );
         }
         error.into()
     }
+}
+
+/// `endless` if the server went on reporting progress until the ceiling.
+fn silence(health: &Health, heard: u64, endless: bool) -> Silence {
+    let mut causes = health.waiting_for(heard);
+    let key = if endless {
+        causes.insert(0, "its progress reports went on until `max_call_time`".to_owned());
+        "`max_call_time`"
+    } else {
+        "`call_timeout`, or give the tool its own in `tools.timeout`"
+    };
+    let help = format!("if it needs that long, raise {key}");
+    Silence { causes, stderr_tail: health.last_words(), help }
 }
 
 fn lost(never_left: bool, why: &str) -> Lost {

@@ -1,0 +1,182 @@
+//! What is known about the stream of one connection: what was wrong in it, why it ended, what it waits for.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::{
+    config::Secrets,
+    error::{ErrorCode, ServerError},
+    process::{LineWriter, Pipes, Process, StderrTail, Traffic},
+};
+
+/// Lines that are no messages, or answers that nobody asked for, before the stream counts as something else
+/// than MCP.
+const JUNK_LIMIT: usize = 100;
+/// Lines that are no messages and are kept to be shown.
+const SAMPLES: usize = 3;
+
+/// Shared by a connection, its transport, and the calls on it.
+#[derive(Clone)]
+pub(super) struct Health(Arc<Shared>);
+
+struct Shared {
+    secrets: Secrets,
+    /// Nothing for a server behind a URL: its stream is the protocol library's.
+    pipes: Option<(Traffic, LineWriter)>,
+    stderr: Option<StderrTail>,
+    notes: Mutex<Notes>,
+    death: OnceLock<ServerError>,
+}
+
+#[derive(Default)]
+struct Notes {
+    junk: usize,
+    samples: Vec<String>,
+    unasked: usize,
+    end: Option<End>,
+}
+
+/// Why a stream ended while its server may have gone on.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum End {
+    /// The server closed its side, or ended.
+    Closed,
+    /// Our side is closed: a line could not be written.
+    Input,
+    /// It stopped after so many bytes of a message.
+    Torn(u64),
+    /// It wrote a message without an end.
+    Endless(u64),
+    /// Too many lines that are no messages.
+    Garbage,
+    /// Too many answers that nobody asked for.
+    Unasked,
+}
+
+impl Health {
+    /// Of a connection over `pipes`, to `process` if it is one.
+    pub(super) fn new(pipes: &Pipes, process: Option<&Process>, secrets: &Secrets) -> Self {
+        let streams = (pipes.reader.traffic(), pipes.writer.clone());
+        Self::over(Some(streams), process.map(|process| process.stderr().clone()), secrets)
+    }
+
+    /// Of a connection that the protocol library has made.
+    pub(super) fn remote(secrets: &Secrets) -> Self {
+        Self::over(None, None, secrets)
+    }
+
+    fn over(pipes: Option<(Traffic, LineWriter)>, stderr: Option<StderrTail>, secrets: &Secrets) -> Self {
+        let (notes, death) = (Mutex::default(), OnceLock::new());
+        Self(Arc::new(Shared { secrets: secrets.clone(), pipes, stderr, notes, death }))
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.0.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a line that is no message; says whether the stream can go on.
+    pub(super) fn junk(&self, line: &str) -> bool {
+        let line = self.0.secrets.hide(line);
+        tracing::warn!(line, "not a message on stdout");
+        let mut notes = self.notes();
+        notes.junk += 1;
+        if notes.samples.len() < SAMPLES {
+            notes.samples.push(line);
+        }
+        notes.junk <= JUNK_LIMIT
+    }
+
+    /// Notes an answer that nobody asked for; says whether the stream can go on.
+    pub(super) fn unasked(&self) -> bool {
+        let mut notes = self.notes();
+        notes.unasked += 1;
+        tracing::warn!(count = notes.unasked, "ignored an answer that nobody asked for");
+        notes.unasked <= JUNK_LIMIT
+    }
+
+    /// Notes why the stream ends. The first reason is the one.
+    pub(super) fn ended(&self, end: End) {
+        self.notes().end.get_or_insert(end);
+    }
+
+    /// Whether the server wrote lines that are no messages.
+    pub(super) fn has_junk(&self) -> bool {
+        self.notes().junk > 0
+    }
+
+    /// Why the stream ended, in words that continue "it ...", and the code for that.
+    pub(super) fn end(&self) -> (String, ErrorCode) {
+        let broken = ErrorCode::ProtocolMismatch;
+        match self.notes().end.clone().unwrap_or(End::Closed) {
+            End::Closed => ("closed its stdout but went on running".to_owned(), broken),
+            End::Input => {
+                let why = self.0.pipes.as_ref().and_then(|(_, writer)| writer.failure());
+                let why = why.unwrap_or("its input is closed");
+                (format!("takes no more input but went on running: {why}"), broken)
+            }
+            End::Torn(bytes) => (format!("stopped in the middle of a message, after {bytes} bytes"), broken),
+            End::Endless(bytes) => (format!("wrote a message without end: {bytes} bytes so far"), broken),
+            End::Garbage => (
+                format!("wrote more than {JUNK_LIMIT} lines to stdout that are not messages"),
+                ErrorCode::StdoutGarbage,
+            ),
+            End::Unasked => (
+                format!("gave more than {JUNK_LIMIT} answers that nobody asked for"),
+                ErrorCode::StdoutGarbage,
+            ),
+        }
+    }
+
+    /// What was wrong in the stream without ending it, one line each.
+    pub(super) fn oddities(&self) -> Vec<String> {
+        let notes = self.notes();
+        let junk = notes.samples.first().map(|line| match notes.junk {
+            1 => format!("it wrote to stdout what is not a message: {line:?}"),
+            count => format!("it wrote to stdout {count} lines that are not messages, the first: {line:?}"),
+        });
+        let unasked = match notes.unasked {
+            0 => None,
+            1 => Some("it gave an answer that nobody asked for".to_owned()),
+            count => Some(format!("it gave {count} answers that nobody asked for")),
+        };
+        junk.into_iter().chain(unasked).collect()
+    }
+
+    /// Bytes that the server has written so far.
+    pub(super) fn heard(&self) -> u64 {
+        self.0.pipes.as_ref().map_or(0, |(traffic, _)| traffic.bytes())
+    }
+
+    /// What may keep an answer from coming; `heard` is what had come when it was asked for.
+    pub(super) fn waiting_for(&self, heard: u64) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if let Some((traffic, writer)) = &self.0.pipes {
+            match writer.unread() {
+                Some(bytes @ 1..) => reasons.push(format!("it has not read its input: {bytes} bytes wait")),
+                _ if writer.is_busy() => reasons.push("it does not read its input".to_owned()),
+                _ => {}
+            }
+            reasons.push(match (traffic.open_line(), traffic.bytes() - heard) {
+                (0, 0) => "it has said nothing since the call was sent".to_owned(),
+                (0, bytes) => format!("it has said other things since the call was sent: {bytes} bytes"),
+                (open, _) => format!("it is in the middle of a message: {open} bytes so far"),
+            });
+        }
+        reasons.extend(self.oddities());
+        reasons
+    }
+
+    /// The last lines of the server's stderr.
+    pub(super) fn last_words(&self) -> Vec<String> {
+        self.0.stderr.as_ref().map(StderrTail::lines).unwrap_or_default()
+    }
+
+    /// Records how the connection broke, for the calls that were lost with it.
+    pub(super) fn died(&self, death: ServerError) {
+        let _ = self.0.death.set(death);
+    }
+
+    /// How the connection broke, once that was looked into.
+    pub(super) fn death(&self) -> Option<&ServerError> {
+        self.0.death.get()
+    }
+}
