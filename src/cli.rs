@@ -4,6 +4,7 @@
 mod bench;
 mod builtin;
 mod call;
+mod chaos;
 mod check;
 mod context;
 mod demo;
@@ -74,7 +75,7 @@ enum Command {
     /// Measure.
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Serve a built-in tool server over stdin and stdout: time, files or calc.
+    /// Serve a built-in tool server over stdin and stdout: time, files, calc, or chaos.
     Builtin(builtin::Builtin),
 }
 
@@ -109,7 +110,7 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             Command::Check(check) => check.run(&context).await,
             Command::Import(import) => import.run(&context),
             Command::Bench(bench) => bench.run(&context).await,
-            Command::Builtin(builtin) => builtin.run().await,
+            Command::Builtin(builtin) => builtin.run(&context).await,
         }
     };
     let outcome = match context::until_killed(command, &cancel, ui).await {

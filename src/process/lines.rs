@@ -182,6 +182,8 @@ pub(crate) struct LineWriter {
 }
 
 struct Shared {
+    /// Bytes of whole lines that were written.
+    written: AtomicU64,
     /// Why a write failed, the first time.
     failure: OnceLock<String>,
     // Tokio's mutex: the critical section is one write, which awaits.
@@ -231,7 +233,12 @@ impl LineWriter {
     fn over(sink: Sink) -> Self {
         let stream = Mutex::new(Stream { sink: Some(sink), torn: false });
         Self {
-            shared: Arc::new(Shared { failure: OnceLock::new(), stream, closed: CancellationToken::new() }),
+            shared: Arc::new(Shared {
+                written: AtomicU64::new(0),
+                failure: OnceLock::new(),
+                stream,
+                closed: CancellationToken::new(),
+            }),
         }
     }
 
@@ -241,6 +248,12 @@ impl LineWriter {
             Sink::Pipe(stdin) => rustix::io::ioctl_fionread(stdin).ok(),
             Sink::Other(_) => None,
         }
+    }
+
+    /// Bytes that the peer has read so far, where that can be known and no write is under way.
+    pub(crate) fn taken(&self) -> Option<u64> {
+        let unread = self.unread()?;
+        self.shared.written.load(Ordering::Relaxed).checked_sub(unread)
     }
 
     /// Whether a write is under way: the peer has not made room for all of it.
@@ -269,6 +282,7 @@ impl LineWriter {
         let result = match outcome {
             Some(Ok(())) => {
                 stream.torn = false;
+                self.shared.written.fetch_add(line.len() as u64, Ordering::Relaxed);
                 return Ok(());
             }
             Some(error) => error,

@@ -11,7 +11,12 @@ use rmcp::{
 };
 use serde_json::{Map, Value};
 
-use super::{Borrowed, Session, convert, cut::Cutter, decode::why_unusable, health::Health};
+use super::{
+    Borrowed, Session, convert,
+    cut::Cutter,
+    decode::why_unusable,
+    health::{Call, Health},
+};
 use crate::{
     config::{Endpoint, RetryCalls},
     error::{Error, ErrorCode, Result, Silence},
@@ -93,7 +98,7 @@ impl Session {
         let options = PeerRequestOptions::with_timeout(limit)
             .reset_timeout_on_progress()
             .with_max_total_timeout(ceiling);
-        let heard = health.heard();
+        let call = health.call();
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let pending = peer
             .send_request_with_option(request, options)
@@ -128,7 +133,7 @@ impl Session {
                     server: self.name().clone(),
                     tool: tool.to_owned(),
                     after: timeout,
-                    silence: Box::new(silence(health, heard, endless)),
+                    silence: Box::new(silence(health, &call, endless)),
                 }))
             }
             Err(ServiceError::TransportSend(error)) => {
@@ -206,8 +211,8 @@ impl Session {
 }
 
 /// `endless` if the server went on reporting progress until the ceiling.
-fn silence(health: &Health, heard: u64, endless: bool) -> Silence {
-    let mut causes = health.waiting_for(heard);
+fn silence(health: &Health, call: &Call<'_>, endless: bool) -> Silence {
+    let mut causes = call.overdue();
     let key = if endless {
         causes.insert(0, "its progress reports went on until `max_call_time`".to_owned());
         "`max_call_time`"

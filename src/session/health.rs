@@ -1,6 +1,9 @@
 //! What is known about the stream of one connection: what was wrong in it, why it ended, what it waits for.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use crate::{
     config::Secrets,
@@ -24,6 +27,8 @@ struct Shared {
     pipes: Option<(Traffic, LineWriter)>,
     stderr: Option<StderrTail>,
     notes: Mutex<Notes>,
+    /// Calls that wait for their answers.
+    calls: AtomicUsize,
     death: OnceLock<ServerError>,
 }
 
@@ -42,6 +47,8 @@ pub(super) enum End {
     Closed,
     /// Our side is closed: a line could not be written.
     Input,
+    /// It read nothing during a whole call, the only one there was.
+    Deaf,
     /// It stopped after so many bytes of a message.
     Torn(u64),
     /// It wrote a message without an end.
@@ -65,8 +72,8 @@ impl Health {
     }
 
     fn over(pipes: Option<(Traffic, LineWriter)>, stderr: Option<StderrTail>, secrets: &Secrets) -> Self {
-        let (notes, death) = (Mutex::default(), OnceLock::new());
-        Self(Arc::new(Shared { secrets: secrets.clone(), pipes, stderr, notes, death }))
+        let (notes, calls, death) = (Mutex::default(), AtomicUsize::new(0), OnceLock::new());
+        Self(Arc::new(Shared { secrets: secrets.clone(), pipes, stderr, notes, calls, death }))
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {
@@ -113,6 +120,7 @@ impl Health {
                 let why = why.unwrap_or("its input is closed");
                 (format!("takes no more input but went on running: {why}"), broken)
             }
+            End::Deaf => ("stopped reading its input but went on running".to_owned(), broken),
             End::Torn(bytes) => (format!("stopped in the middle of a message, after {bytes} bytes"), broken),
             End::Endless(bytes) => (format!("wrote a message without end: {bytes} bytes so far"), broken),
             End::Garbage => (
@@ -141,28 +149,12 @@ impl Health {
         junk.into_iter().chain(unasked).collect()
     }
 
-    /// Bytes that the server has written so far.
-    pub(super) fn heard(&self) -> u64 {
-        self.0.pipes.as_ref().map_or(0, |(traffic, _)| traffic.bytes())
-    }
-
-    /// What may keep an answer from coming; `heard` is what had come when it was asked for.
-    pub(super) fn waiting_for(&self, heard: u64) -> Vec<String> {
-        let mut reasons = Vec::new();
-        if let Some((traffic, writer)) = &self.0.pipes {
-            match writer.unread() {
-                Some(bytes @ 1..) => reasons.push(format!("it has not read its input: {bytes} bytes wait")),
-                _ if writer.is_busy() => reasons.push("it does not read its input".to_owned()),
-                _ => {}
-            }
-            reasons.push(match (traffic.open_line(), traffic.bytes() - heard) {
-                (0, 0) => "it has said nothing since the call was sent".to_owned(),
-                (0, bytes) => format!("it has said other things since the call was sent: {bytes} bytes"),
-                (open, _) => format!("it is in the middle of a message: {open} bytes so far"),
-            });
-        }
-        reasons.extend(self.oddities());
-        reasons
+    /// Marks the beginning of a call.
+    pub(super) fn call(&self) -> Call<'_> {
+        self.0.calls.fetch_add(1, Ordering::Relaxed);
+        let pipes = self.0.pipes.as_ref();
+        let heard = pipes.map_or(0, |(traffic, _)| traffic.bytes());
+        Call { health: self, heard, taken: pipes.and_then(|(_, writer)| writer.taken()) }
     }
 
     /// The last lines of the server's stderr.
@@ -178,5 +170,45 @@ impl Health {
     /// How the connection broke, once that was looked into.
     pub(super) fn death(&self) -> Option<&ServerError> {
         self.0.death.get()
+    }
+}
+
+/// A call that waits for its answer, and what had passed when it began.
+pub(super) struct Call<'a> {
+    health: &'a Health,
+    heard: u64,
+    taken: Option<u64>,
+}
+
+impl Call<'_> {
+    /// What may have kept the answer from coming until the limit of the call. A server that has not read a
+    /// byte meanwhile, and owes nobody else an answer, is given up: the next caller starts it anew.
+    pub(super) fn overdue(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if let Some((traffic, writer)) = &self.health.0.pipes {
+            let silent = traffic.bytes() == self.heard;
+            let deaf = self.taken.is_some() && self.taken == writer.taken();
+            if deaf || writer.is_busy() {
+                reasons.push("it has not read its input since the call was sent".to_owned());
+            }
+            reasons.push(match traffic.open_line() {
+                0 if silent => "it has said nothing since the call was sent".to_owned(),
+                0 => format!("it has said other things meanwhile: {} bytes", traffic.bytes() - self.heard),
+                open => format!("it is in the middle of a message: {open} bytes so far"),
+            });
+            if deaf && silent && self.health.0.calls.load(Ordering::Relaxed) == 1 {
+                self.health.ended(End::Deaf);
+                writer.close();
+                reasons.push("the next call starts it anew".to_owned());
+            }
+        }
+        reasons.extend(self.health.oddities());
+        reasons
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.health.0.calls.fetch_sub(1, Ordering::Relaxed);
     }
 }
