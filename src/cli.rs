@@ -4,6 +4,7 @@
 mod bench;
 mod builtin;
 mod call;
+mod chaos;
 mod check;
 mod context;
 mod demo;
@@ -82,7 +83,7 @@ enum Command {
     TortureServer(torture::TortureServer),
     #[command(hide = true)]
     TortureOwner(torture::TortureOwner),
-    /// Serve a built-in tool server over stdin and stdout: time, files or calc.
+    /// Serve a built-in tool server over stdin and stdout: time, files, calc, or chaos.
     Builtin(builtin::Builtin),
 }
 
@@ -125,7 +126,7 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             Command::Import(import) => import.run(&context),
             Command::Bench(bench) => bench.run(&context).await,
             Command::Torture(torture) => torture.run(&context).await,
-            Command::Builtin(builtin) => builtin.run().await,
+            Command::Builtin(builtin) => builtin.run(&context).await,
             // Done before there was a runtime.
             Command::TortureServer(_) | Command::TortureOwner(_) => Ok(ExitCode::SUCCESS),
         }

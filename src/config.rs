@@ -54,6 +54,9 @@ pub struct Config {
     pub guard: Guard,
     /// Whether a start ends processes that a dead manager of this user left behind.
     pub reap_leftovers: bool,
+    /// Where results over `max_output` are kept whole. Nothing: a private folder of this user in the system's
+    /// folder for temporary files.
+    pub output_folder: Option<PathBuf>,
     /// The shared HTTP clients.
     pub http: HttpConfig,
     /// The model, or why the `[llm]` table cannot be used: an error only for what needs a model. Nothing when
@@ -77,6 +80,7 @@ impl Default for Config {
             start_jobs: None,
             guard: Guard::Auto,
             reap_leftovers: true,
+            output_folder: None,
             http: HttpConfig::default(),
             llm: None,
             agent: AgentConfig::default(),

@@ -60,6 +60,8 @@ pub enum Error {
         tool: String,
         /// The limit that ran out.
         after: Duration,
+        /// What was known of the server then.
+        silence: Box<Silence>,
     },
     /// The server refused the call with a protocol error (not a tool error, which is data).
     #[error("server `{server}` refused the call of `{tool}`: {message}")]
@@ -173,10 +175,23 @@ impl Error {
         }
     }
 
+    /// What the server was doing, if one is concerned.
+    pub fn phase(&self) -> Option<Phase> {
+        match self {
+            Self::Server(error) => Some(error.phase),
+            Self::CallTimeout { .. } | Self::CallRefused { .. } => Some(Phase::Call),
+            Self::Unavailable { cause, .. } => cause.phase(),
+            Self::RequiredServers { failures } => failures.first().and_then(|first| first.phase()),
+            _ => None,
+        }
+    }
+
     /// Why, in one line each, outermost first. Never repeats the message itself.
     pub fn causes(&self) -> Vec<String> {
         match self {
             Self::Server(error) => error.causes.clone(),
+            Self::CallTimeout { silence, .. } => silence.causes.clone(),
+            Self::CallRefused { rpc_code, .. } => vec![format!("the server's error code is {rpc_code}")],
             Self::Unavailable { cause, .. } => {
                 std::iter::once(cause.to_string()).chain(cause.causes()).collect()
             }
@@ -192,6 +207,7 @@ impl Error {
     pub fn stderr_tail(&self) -> &[String] {
         match self {
             Self::Server(error) => &error.stderr_tail,
+            Self::CallTimeout { silence, .. } => &silence.stderr_tail,
             Self::Unavailable { cause, .. } => cause.stderr_tail(),
             Self::RequiredServers { failures } => failures.first().map_or(&[], |first| first.stderr_tail()),
             _ => &[],
@@ -203,6 +219,7 @@ impl Error {
         match self {
             Self::Config(error) => error.help.clone(),
             Self::Server(error) => error.help.clone(),
+            Self::CallTimeout { silence, .. } => Some(silence.help.clone()),
             Self::Unavailable { cause, .. } => cause.help(),
             Self::ServerNotFound { suggestion, .. } | Self::ToolNotFound { suggestion, .. } => {
                 suggestion.as_ref().map(|name| format!("did you mean `{name}`?"))
@@ -299,6 +316,18 @@ impl From<ServerError> for Error {
     fn from(error: ServerError) -> Self {
         Self::Server(Box::new(error))
     }
+}
+
+/// A server whose answer is overdue.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Silence {
+    /// What may have kept the answer from coming.
+    pub causes: Vec<String>,
+    /// The last lines of its stderr.
+    pub stderr_tail: Vec<String>,
+    /// What to do next.
+    pub help: String,
 }
 
 /// The phases of a server's life. The first five are timed at every start.

@@ -26,7 +26,7 @@ use crate::{
     error::{Error, Result},
     http::HttpClients,
     process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, reap_leftovers},
-    session::{ServerStatus, Surroundings},
+    session::{Outputs, ServerStatus, Surroundings},
     start::{Observer, ServerEvent, StartReport, of_sessions},
     tool::ToolResult,
 };
@@ -76,7 +76,8 @@ impl Manager {
         let kin =
             Kinship { marker: marker.clone(), secrets: config.secrets.clone(), keeping: keeping.clone() };
         let on_event = of_sessions(&observe);
-        let around = Surroundings { kin, http, on_event };
+        let outputs = Outputs::new(config.output_folder.as_deref());
+        let around = Surroundings { kin, http, on_event, outputs };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
         let leftovers = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });

@@ -31,7 +31,7 @@ pub(crate) use exit::ExitWatch;
 pub use keeping::Keeping;
 pub use leftovers::Leftover;
 pub(crate) use leftovers::{new_mark, reap_leftovers};
-pub(crate) use lines::{Line, LineReader, LineWriter, MAX_LINE, WriteError};
+pub(crate) use lines::{Line, LineReader, LineWriter, MAX_LINE, Traffic, WriteError};
 pub(crate) use stderr::StderrTail;
 pub(crate) use survivors::marked_processes;
 pub use usage::ProcessUsage;

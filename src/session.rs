@@ -7,15 +7,22 @@
 //! - a call that may have run is never sent again unless the configuration says so;
 //! - closed stays closed: nothing is installed after [`Session::close`] or [`Session::kill`].
 
+mod asked;
 mod call;
 mod connect;
 mod convert;
+mod cut;
+mod decode;
 mod event;
 mod failure;
 mod handshake;
 mod health;
 mod keep;
+mod listing;
+mod outputs;
 mod settings;
+mod status;
+mod text;
 mod transport;
 
 use std::{
@@ -28,22 +35,24 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use self::connect::Phases;
-pub use self::health::{ServerState, ServerStatus};
+pub use self::status::{ServerState, ServerStatus};
 pub(crate) use self::{
     connect::Surroundings,
     event::{SessionEvent, SessionObserver},
+    outputs::Outputs,
 };
 use self::{
     connect::{Connection, connect},
-    failure::{Failure, seconds},
+    failure::{Failure, inquest, seconds},
     handshake::Era,
-    health::Counters,
+    health::Health,
     settings::Settings,
+    status::Counters,
 };
 use crate::{
     config::{ServerConfig, StopGrace},
     error::{Error, ErrorCode, Phase, Result, ServerError},
-    process::{Stopped, describe},
+    process::Stopped,
     tool::{ServerName, Tool},
 };
 
@@ -116,6 +125,7 @@ struct Verdict {
 struct Borrowed {
     generation: u64,
     peer: Peer<RoleClient>,
+    health: Health,
 }
 
 impl Started {
@@ -124,10 +134,13 @@ impl Started {
             pid: connection.process.as_ref().map(crate::process::Process::pid),
             version: connection.version.clone(),
             phases: connection.phases,
-            tools: connection.tools.len(),
+            tools: connection.tools.now().1.len(),
         }
     }
 }
+
+/// Which list of tools: that of which connection, and how often it was read again.
+pub(crate) type Edition = (u64, u64);
 
 impl Session {
     /// Connects for the first time. Dropping the future ends whatever was begun.
@@ -153,23 +166,24 @@ impl Session {
         &self.name
     }
 
-    /// The tools that the configuration permits, as last listed, and the generation they are of.
-    pub(crate) fn tools(&self) -> Option<(u64, Vec<Tool>)> {
+    /// The tools that the configuration permits, as last listed, and which list that is.
+    pub(crate) fn tools(&self) -> Option<(Edition, Vec<Tool>)> {
         let settings = self.settings();
         match &*self.state() {
             State::Ready(live) => {
                 let filter = &settings.config.tools;
-                let permitted = live.connection.tools.iter().filter(|tool| filter.permits(&tool.name));
-                Some((live.generation, permitted.cloned().collect()))
+                let (times, tools) = live.connection.tools.now();
+                let permitted = tools.iter().filter(|tool| filter.permits(&tool.name));
+                Some(((live.generation, times), permitted.cloned().collect()))
             }
             State::Down(_) | State::Closed => None,
         }
     }
 
-    /// The number of the live connection, if there is one. A new one has a new number.
-    pub(crate) fn generation(&self) -> Option<u64> {
+    /// Which list of tools the live connection has, if there is one.
+    pub(crate) fn edition(&self) -> Option<Edition> {
         match &*self.state() {
-            State::Ready(live) => Some(live.generation),
+            State::Ready(live) => Some((live.generation, live.connection.tools.now().0)),
             State::Down(_) | State::Closed => None,
         }
     }
@@ -183,8 +197,9 @@ impl Session {
         loop {
             let dead = match &*self.state() {
                 State::Ready(live) if !live.connection.service.peer().is_transport_closed() => {
-                    let peer = live.connection.service.peer().clone();
-                    return Ok(Borrowed { generation: live.generation, peer });
+                    let Connection { service, health, .. } = &*live.connection;
+                    let (peer, health) = (service.peer().clone(), health.clone());
+                    return Ok(Borrowed { generation: live.generation, peer, health });
                 }
                 State::Ready(live) => live.generation,
                 State::Down(down) => down.generation,
@@ -284,29 +299,21 @@ impl Session {
 
     /// Ends what is left of a dead connection and says how it died.
     async fn bury(&self, connection: Connection, verdict: Option<Verdict>) -> ServerError {
-        let Connection { service, process, junk, .. } = connection;
+        let Connection { service, process, health, .. } = connection;
         let asked = verdict.as_ref().is_some_and(|verdict| verdict.asked);
-        let given_up = verdict.is_some();
-        let mut cause = self.lost(verdict.map_or_else(|| "closed the connection".to_owned(), |v| v.what));
-        let pid = process.as_ref().map(crate::process::Process::pid);
-        if let Some(process) = &process {
-            if given_up {
-                // It stands, and its own words are all that is to be added.
-            } else if process.exit_watch().within(Duration::from_millis(300)).await {
-                process.stderr().settled(Duration::from_millis(200)).await;
-                let status = process.exit_watch().status();
-                let pid = process.pid();
-                cause.what = format!("(pid {pid}) {}", status.map_or_else(|| "ended".to_owned(), describe));
-            } else {
-                cause.what = String::from("stopped talking but went on running");
+        let cause = match verdict {
+            // It stands, and the server's own words are all that is to be added.
+            Some(verdict) => {
+                let mut cause = self.lost(verdict.what);
+                cause.stderr_tail = health.last_words();
+                cause
             }
-            cause.stderr_tail.extend(process.stderr().lines());
-        }
-        if let Some(line) = junk.and_then(|junk| junk.lines().into_iter().next()) {
-            cause.causes.push(format!("it wrote to stdout what is not a message: {line:?}"));
-        }
+            None => inquest(self.lost("closed the connection".to_owned()), process.as_ref(), &health).await,
+        };
+        health.died(cause.clone());
         self.counters.lost(cause.clone());
         if !asked {
+            let pid = process.as_ref().map(crate::process::Process::pid);
             self.tell(SessionEvent::Lost { pid, error: cause.clone() });
         }
         if let Some(process) = process {

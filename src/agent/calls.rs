@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Agent, Bounds, End, Ledger, offer::Ready};
 use crate::{
-    error::{Error, ErrorCode, Result},
+    error::{Error, Phase, Result},
     tool::ToolResult,
 };
 
@@ -76,7 +76,7 @@ fn text_of(result: &Result<ToolResult>) -> String {
             let mut text = match error {
                 Error::CallTimeout { .. } => format!("error: the tool was lost, outcome unknown: {error}"),
                 // Whether it may have run is in its own words.
-                Error::Server(lost) if lost.code == ErrorCode::SessionLost => {
+                Error::Server(lost) if lost.phase == Phase::Call => {
                     format!("error: the tool was lost: {error}")
                 }
                 Error::Server(_) | Error::ServerNotFound { .. } | Error::Cancelled => {

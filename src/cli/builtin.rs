@@ -4,16 +4,28 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::{chaos, context::Context};
+
 #[derive(Args)]
 pub(super) struct Builtin {
-    /// time (zones and dates), files (read-only, below one folder), calc (exact arithmetic).
+    /// time (zones and dates), files (read-only, below one folder), calc (exact arithmetic), or chaos (breaks
+    /// in a chosen way, to see what a client does then).
     name: String,
-    /// Arguments of the server: for `files` the folder [default: the current one].
+    /// Arguments of the server: for `files` the folder [default: the current one]; for `chaos` what is to go
+    /// wrong, and `toolcrib builtin chaos list` shows what can.
     args: Vec<String>,
 }
 
 impl Builtin {
-    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        if self.name == "chaos" {
+            let running = tokio::task::spawn_blocking(move || chaos::run(&self.args));
+            // A signal ends it, whatever it is doing.
+            return match context.cancel.run_until_cancelled(running).await {
+                Some(outcome) => outcome?,
+                None => Ok(ExitCode::SUCCESS),
+            };
+        }
         let here = std::env::current_dir()?;
         toolcrib::serve_builtin(&self.name, &self.args, &here).await?;
         Ok(ExitCode::SUCCESS)

@@ -167,7 +167,8 @@ impl Ui {
         let exit = exit_code(error);
         if self.json {
             let document = json!({"error": {
-                "code": error.code(), "exit": exit, "server": error.server(), "message": error.to_string(),
+                "code": error.code(), "exit": exit, "server": error.server(), "phase": error.phase(),
+                "message": error.to_string(),
                 "cause": error.causes(), "stderr_tail": error.stderr_tail(), "help": error.help(),
             }});
             eprintln!("{document}");

@@ -83,6 +83,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     let Merge { found: Found { mut secrets, files }, servers, notes, .. } = merge;
     let open = &raw.defaults.inherit_env;
     let llm = raw.llm.map(|llm| validate::llm(llm, origin, open, env, &mut secrets).map_err(Arc::new));
+    let output_folder = raw.defaults.output_folder.map(|text| env.resolve(&origin.folder, &text.value));
     Ok(Config {
         file: origin.file.clone(),
         files,
@@ -90,6 +91,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         start_jobs: raw.defaults.start_jobs,
         guard: raw.defaults.guard,
         reap_leftovers: raw.defaults.reap_leftovers,
+        output_folder,
         http: raw.http,
         llm,
         agent: raw.agent,

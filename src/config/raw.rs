@@ -24,6 +24,8 @@ const DEFAULTS: &[&str] = &[
     "startup_timeout",
     "call_timeout",
     "max_call_time",
+    "max_output",
+    "output_folder",
     "inherit_env",
     "eof_grace",
     "term_grace",
@@ -81,6 +83,8 @@ pub(super) struct Defaults {
     pub(super) startup_timeout: std::time::Duration,
     pub(super) call_timeout: std::time::Duration,
     pub(super) max_call_time: std::time::Duration,
+    pub(super) max_output: usize,
+    pub(super) output_folder: Option<Text>,
     pub(super) inherit_env: Names,
     pub(super) stop: StopGrace,
 }
@@ -138,6 +142,8 @@ impl Defaults {
             startup_timeout: super::server::STARTUP_TIMEOUT,
             call_timeout: super::server::CALL_TIMEOUT,
             max_call_time: super::server::MAX_CALL_TIME,
+            max_output: super::server::MAX_OUTPUT,
+            output_folder: None,
             inherit_env: Names::inherited(),
             stop: StopGrace::default(),
         }
@@ -159,6 +165,8 @@ fn defaults(table: &Section<'_>) -> Result<Defaults> {
         startup_timeout: table.duration("startup_timeout")?.unwrap_or(built_in.startup_timeout),
         call_timeout,
         max_call_time: max_call_time.unwrap_or_else(|| built_in.max_call_time.max(call_timeout)),
+        max_output: table.size("max_output")?.unwrap_or(built_in.max_output),
+        output_folder: table.text("output_folder")?,
         inherit_env: if table.has("inherit_env") {
             Names::new(table.patterns("inherit_env")?)
         } else {

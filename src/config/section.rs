@@ -227,6 +227,17 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A number of bytes, more than none.
+    pub(super) fn size(&self, key: &str) -> Result<Option<usize>> {
+        const HELP: &str = "write a number with its unit, such as \"1MiB\" or \"200KB\"";
+        let read = |entry: &Entry| match &entry.node.value {
+            Value::Text(text) => parse_size(text).map_err(|problem| self.key_error(key, problem, Some(HELP))),
+            Value::Int(_) => Err(self.key_error(key, "a size needs a unit", Some(HELP))),
+            _ => Err(self.wrong(entry, "a size", "\"1MiB\"")),
+        };
+        self.get(key).map(read).transpose()
+    }
+
     /// A whole number within `range`.
     pub(super) fn number<T: TryFrom<i64>>(&self, key: &str, least: i64) -> Result<Option<T>> {
         let read = |entry: &Entry| match entry.node.value {
@@ -312,5 +323,29 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
         Ok(duration) if duration > LONGEST => Err("a duration may be one year at most".to_owned()),
         Ok(duration) => Ok(duration),
         Err(error) => Err(format!("not a duration: {error}")),
+    }
+}
+
+/// Reads "1MiB"; the error is a message.
+fn parse_size(text: &str) -> Result<usize, String> {
+    const UNITS: [(&str, usize); 7] = [
+        ("B", 1),
+        ("KB", 1000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+    ];
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let number = text[..text.len() - unit.len()].parse::<usize>();
+    let (Ok(number), Some((_, factor))) = (number, UNITS.iter().find(|(name, _)| *name == unit.trim()))
+    else {
+        return Err("not a size".to_owned());
+    };
+    match number.checked_mul(*factor) {
+        Some(0) => Err("must be more than nothing".to_owned()),
+        Some(bytes) => Ok(bytes),
+        None => Err("the number is too large".to_owned()),
     }
 }

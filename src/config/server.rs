@@ -7,6 +7,7 @@ use crate::{error::Error, tool::ServerName};
 pub(super) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) const MAX_CALL_TIME: Duration = Duration::from_secs(20 * 60);
+pub(super) const MAX_OUTPUT: usize = 1 << 20;
 
 /// One `[servers.NAME]` table.
 #[derive(Debug, Clone)]
@@ -36,6 +37,8 @@ pub struct ServerConfig {
     pub max_call_time: Duration,
     /// Limits of single tools, in place of `call_timeout`.
     pub tool_timeouts: BTreeMap<String, Duration>,
+    /// Bytes of one result that are passed on. The rest is kept in a file that a note in the result names.
+    pub max_output: usize,
     /// Which tools are offered and may be called.
     pub tools: ToolFilter,
     /// Calls at once; further ones queue. Nothing: no limit.
@@ -240,6 +243,7 @@ impl ServerConfig {
             startup_timeout: STARTUP_TIMEOUT,
             call_timeout: CALL_TIMEOUT,
             max_call_time: MAX_CALL_TIME,
+            max_output: MAX_OUTPUT,
             tool_timeouts: BTreeMap::new(),
             tools: ToolFilter::default(),
             max_concurrent_calls: None,

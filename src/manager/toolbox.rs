@@ -11,7 +11,7 @@ use super::place::Place;
 use crate::{
     catalog::{CatalogEntry, ToolCatalog},
     error::{Error, Result, nearest},
-    session::ServerStatus,
+    session::{Edition, ServerStatus},
     tool::ToolResult,
 };
 
@@ -27,10 +27,10 @@ struct Shared {
     shelf: Mutex<Shelf>,
 }
 
-/// The catalog, and what it was made of: places, and the numbers of their connections.
+/// The catalog, and what it was made of: places, and the editions of their lists.
 #[derive(Default)]
 struct Shelf {
-    made_of: Vec<(Arc<Place>, Option<u64>)>,
+    made_of: Vec<(Arc<Place>, Option<Edition>)>,
     catalog: Arc<ToolCatalog>,
 }
 
@@ -70,24 +70,24 @@ impl Toolbox {
         let mut shelf = lock(&self.0.shelf);
         let known = shelf.made_of.len() == there.len();
         let current = known
-            && there.iter().zip(&shelf.made_of).all(|((place, session), (then, generation))| {
+            && there.iter().zip(&shelf.made_of).all(|((place, session), (then, edition))| {
                 // A server that is down keeps its tools: the next call brings it back.
-                Arc::ptr_eq(place, then) && session.generation().is_none_or(|now| Some(now) == *generation)
+                Arc::ptr_eq(place, then) && session.edition().is_none_or(|now| Some(now) == *edition)
             });
         if !current {
             let mut made_of = Vec::with_capacity(there.len());
             let tools = there.into_iter().map(|(place, session)| {
                 let name = place.name.clone();
                 let before = shelf.made_of.iter().find(|(then, _)| Arc::ptr_eq(then, &place));
-                let (generation, tools) = match (session.tools(), before) {
-                    (Some((generation, tools)), _) => (Some(generation), tools),
-                    (None, Some((_, generation))) => {
+                let (edition, tools) = match (session.tools(), before) {
+                    (Some((edition, tools)), _) => (Some(edition), tools),
+                    (None, Some((_, edition))) => {
                         let kept = shelf.catalog.entries().iter().filter(|entry| entry.server == name);
-                        (*generation, kept.map(|entry| entry.tool.clone()).collect())
+                        (*edition, kept.map(|entry| entry.tool.clone()).collect())
                     }
                     (None, None) => (None, Vec::new()),
                 };
-                made_of.push((place, generation));
+                made_of.push((place, edition));
                 (name, tools)
             });
             let catalog = Arc::new(ToolCatalog::new(tools));

@@ -3,7 +3,10 @@
 use std::{
     fmt, io,
     pin::Pin,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,6 +14,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
     net::unix::pipe,
     sync::Mutex,
+    time::timeout_at,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -23,13 +27,46 @@ const WRITE_STALL: Duration = Duration::from_secs(10);
 /// Bytes kept from the head and from the tail of a line that is too long.
 const KEPT: usize = 4096;
 
+/// How long a peer may stop in the middle of a line before the rest counts as lost: a message is written in
+/// one go.
+const LINE_STALL: Duration = Duration::from_secs(10);
+
+/// Bytes of one line that are read past, in the hope of its end, before the stream is given up.
+const MAX_SKIPPED: u64 = 4 << 30;
+
 /// One line of a stream.
 #[derive(Debug)]
 pub(crate) enum Line<'a> {
     /// A line without its line feed.
     Whole(&'a [u8]),
     /// A line over [`MAX_LINE`]: its head, its tail, and its length.
-    TooLong { head: &'a [u8], tail: &'a [u8], total: usize },
+    TooLong { head: &'a [u8], tail: &'a [u8], total: u64 },
+    /// The peer stopped after so many bytes of a line. Nothing that follows could be told from its rest.
+    Torn { total: u64 },
+    /// A line without an end.
+    Endless { total: u64 },
+}
+
+/// What has come over a stream so far, for those who do not read it.
+#[derive(Clone, Default)]
+pub(crate) struct Traffic(Arc<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    bytes: AtomicU64,
+    open_line: AtomicU64,
+}
+
+impl Traffic {
+    /// Bytes read in all.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the line that has not ended yet.
+    pub(crate) fn open_line(&self) -> u64 {
+        self.0.open_line.load(Ordering::Relaxed)
+    }
 }
 
 /// Reads lines. Safe to cancel: a line that was read in part is continued by the next call.
@@ -37,9 +74,12 @@ pub(crate) struct LineReader {
     stream: BufReader<Pin<Box<dyn AsyncRead + Send>>>,
     line: Vec<u8>,
     tail: Vec<u8>,
-    total: usize,
+    total: u64,
     complete: bool,
+    /// When the last part of a line came.
+    heard: Instant,
     first_byte: Arc<OnceLock<Instant>>,
+    traffic: Traffic,
 }
 
 impl LineReader {
@@ -51,13 +91,25 @@ impl LineReader {
             tail: Vec::new(),
             total: 0,
             complete: false,
+            heard: Instant::now(),
             first_byte: Arc::default(),
+            traffic: Traffic::default(),
         }
     }
 
     /// Set when the first byte arrives.
     pub(crate) fn first_byte(&self) -> Arc<OnceLock<Instant>> {
         self.first_byte.clone()
+    }
+
+    /// How much has been read.
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.traffic.clone()
+    }
+
+    /// The line that [`LineReader::next`] gave last, if it was whole. Its memory goes to the caller.
+    pub(crate) fn take_line(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.line)
     }
 
     /// The next line, or nothing at the end of the stream.
@@ -69,20 +121,31 @@ impl LineReader {
             self.complete = false;
         }
         while !self.complete {
-            let bytes = self.stream.fill_buf().await.unwrap_or_default();
+            let total = self.total;
+            let bytes = if total == 0 {
+                self.stream.fill_buf().await.unwrap_or_default()
+            } else {
+                match timeout_at((self.heard + LINE_STALL).into(), self.stream.fill_buf()).await {
+                    Ok(bytes) => bytes.unwrap_or_default(),
+                    Err(_) => return Some(Line::Torn { total }),
+                }
+            };
             if bytes.is_empty() {
-                if self.total == 0 {
+                if total == 0 {
                     return None;
                 }
                 // A last line without line feed counts: it may hold the reason of the end.
                 self.complete = true;
                 break;
             }
-            let _ = self.first_byte.get_or_init(Instant::now);
-            let feed = bytes.iter().position(|byte| *byte == b'\n');
+            self.heard = Instant::now();
+            let _ = self.first_byte.get_or_init(|| self.heard);
+            // `contains` is the fast search of the standard library; the place is looked for once a line.
+            let feed = bytes.contains(&b'\n').then(|| bytes.iter().position(|byte| *byte == b'\n'));
+            let feed = feed.flatten();
             let part = &bytes[..feed.unwrap_or(bytes.len())];
-            self.total += part.len();
-            if self.total <= MAX_LINE {
+            self.total += part.len() as u64;
+            if self.total <= MAX_LINE as u64 {
                 self.line.extend_from_slice(part);
             } else {
                 if self.tail.is_empty() {
@@ -97,8 +160,14 @@ impl LineReader {
             let used = feed.map_or(bytes.len(), |at| at + 1);
             self.complete = feed.is_some();
             self.stream.consume(used);
+            self.traffic.0.bytes.fetch_add(used as u64, Ordering::Relaxed);
+            let open = if self.complete { 0 } else { self.total };
+            self.traffic.0.open_line.store(open, Ordering::Relaxed);
+            if self.total > MAX_SKIPPED {
+                return Some(Line::Endless { total: self.total });
+            }
         }
-        Some(if self.total > MAX_LINE {
+        Some(if self.total > MAX_LINE as u64 {
             Line::TooLong { head: &self.line, tail: &self.tail, total: self.total }
         } else {
             Line::Whole(&self.line)
@@ -113,6 +182,10 @@ pub(crate) struct LineWriter {
 }
 
 struct Shared {
+    /// Bytes of whole lines that were written.
+    written: AtomicU64,
+    /// Why a write failed, the first time.
+    failure: OnceLock<String>,
     // Tokio's mutex: the critical section is one write, which awaits.
     stream: Mutex<Stream>,
     closed: CancellationToken,
@@ -159,7 +232,14 @@ impl LineWriter {
 
     fn over(sink: Sink) -> Self {
         let stream = Mutex::new(Stream { sink: Some(sink), torn: false });
-        Self { shared: Arc::new(Shared { stream, closed: CancellationToken::new() }) }
+        Self {
+            shared: Arc::new(Shared {
+                written: AtomicU64::new(0),
+                failure: OnceLock::new(),
+                stream,
+                closed: CancellationToken::new(),
+            }),
+        }
     }
 
     /// Bytes in a pipe that nobody has read yet; also those that nobody will read any more.
@@ -168,6 +248,22 @@ impl LineWriter {
             Sink::Pipe(stdin) => rustix::io::ioctl_fionread(stdin).ok(),
             Sink::Other(_) => None,
         }
+    }
+
+    /// Bytes that the peer has read so far, where that can be known and no write is under way.
+    pub(crate) fn taken(&self) -> Option<u64> {
+        let unread = self.unread()?;
+        self.shared.written.load(Ordering::Relaxed).checked_sub(unread)
+    }
+
+    /// Whether a write is under way: the peer has not made room for all of it.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.shared.stream.try_lock().is_err()
+    }
+
+    /// Why the stream is closed, if a write has failed.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.shared.failure.get().map(String::as_str)
     }
 
     /// Writes `line`, which ends with a line feed. A peer that leaves the pipe full makes it fail.
@@ -186,6 +282,7 @@ impl LineWriter {
         let result = match outcome {
             Some(Ok(())) => {
                 stream.torn = false;
+                self.shared.written.fetch_add(line.len() as u64, Ordering::Relaxed);
                 return Ok(());
             }
             Some(error) => error,
@@ -193,6 +290,9 @@ impl LineWriter {
         };
         // A line was lost, perhaps half of it: this stream is finished.
         stream.sink = None;
+        if let Err(error) = &result {
+            let _ = self.shared.failure.set(error.reason.clone());
+        }
         self.shared.closed.cancel();
         result
     }

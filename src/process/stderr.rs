@@ -16,13 +16,14 @@ const LINES: usize = 20;
 /// Bytes kept of one line.
 const LINE_BYTES: usize = 500;
 
-/// The tail of one child's stderr. Dropping it ends the draining.
+/// The tail of one child's stderr. Dropping the last clone ends the draining.
+#[derive(Clone)]
 pub(crate) struct StderrTail {
     tail: Arc<Mutex<Tail>>,
     /// Cancelled when stderr has ended.
     ended: CancellationToken,
     secrets: Secrets,
-    _drain: AbortOnDropHandle<()>,
+    _drain: Arc<AbortOnDropHandle<()>>,
 }
 
 #[derive(Default)]
@@ -46,7 +47,7 @@ impl StderrTail {
                 shared.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..count]);
             }
         }));
-        Self { tail, ended, secrets, _drain: drain }
+        Self { tail, ended, secrets, _drain: Arc::new(drain) }
     }
 
     /// The last lines, oldest first.

@@ -230,7 +230,7 @@ async fn lines_are_bounded_and_a_torn_read_goes_on() {
         loop {
             match tokio::time::timeout(Duration::from_millis(1), reader.next()).await {
                 Ok(Some(Line::TooLong { head, tail, total })) => {
-                    assert_eq!((head.len(), tail.len(), total), (4096, 4096, MAX_LINE + 10));
+                    assert_eq!((head.len(), tail.len(), total), (4096, 4096, MAX_LINE as u64 + 10));
                     break;
                 }
                 Ok(other) => panic!("{other:?}"),

@@ -11,10 +11,16 @@ use rmcp::{
 };
 use serde_json::{Map, Value};
 
-use super::{Borrowed, Session, convert};
+use super::{
+    Borrowed, Session, convert,
+    cut::Cutter,
+    decode::why_unusable,
+    health::{Call, Health},
+    settings::Settings,
+};
 use crate::{
-    config::{RetryCalls, ServerConfig},
-    error::{Error, Result},
+    config::{Endpoint, RetryCalls},
+    error::{Error, ErrorCode, Result, Silence},
     process::WriteError,
     tool::{ToolAnnotations, ToolResult},
 };
@@ -57,7 +63,7 @@ impl Session {
     ) -> Result<ToolResult> {
         let (mut sends, mut left) = (0, 0);
         loop {
-            let Borrowed { generation, peer } = self.borrow().await?;
+            let Borrowed { generation, peer, health } = self.borrow().await?;
             let settings = self.settings();
             // The catalog hides what is denied, but an entry may come from another catalog.
             if !settings.config.tools.permits(tool) {
@@ -66,7 +72,7 @@ impl Session {
             }
             sends += 1;
             let (never_left, why) =
-                match self.send(&settings.config, &peer, tool, arguments.clone(), limit).await {
+                match self.send(&settings, &peer, &health, tool, arguments.clone(), limit).await {
                     Ok(result) => return Ok(result),
                     Err(Lost::Final(error)) => return Err(error),
                     Err(Lost::Session { never_left, why }) => (never_left, why),
@@ -78,26 +84,30 @@ impl Session {
             match restarted {
                 Ok(()) if again => {}
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
-                outcome => return Err(self.lost_call(tool, left, why, outcome.err())),
+                outcome => return Err(self.lost_call(tool, left, why, &health, outcome.err())),
             }
         }
     }
 
     async fn send(
         &self,
-        config: &ServerConfig,
+        settings: &Settings,
         peer: &Peer<RoleClient>,
+        health: &Health,
         tool: &str,
         arguments: Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult, Lost> {
+        let config = &settings.config;
         let configured = config.tool_timeouts.get(tool).copied().unwrap_or(config.call_timeout);
         let limit = limit.unwrap_or(configured);
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         // On a timeout the SDK tells the server to cancel; progress starts the clock anew, up to the ceiling.
+        let ceiling = config.max_call_time.max(limit);
         let options = PeerRequestOptions::with_timeout(limit)
             .reset_timeout_on_progress()
-            .with_max_total_timeout(config.max_call_time.max(limit));
+            .with_max_total_timeout(ceiling);
+        let call = health.call();
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let pending = peer
             .send_request_with_option(request, options)
@@ -107,7 +117,14 @@ impl Session {
         let outcome = pending.await_response().await;
         abandoned.id = None;
         match outcome {
-            Ok(ServerResult::CallToolResult(result)) => Ok(convert::result(result)),
+            Ok(ServerResult::CallToolResult(result)) => match config.endpoint {
+                // Our own transport has cut it already.
+                Endpoint::Stdio(_) | Endpoint::Builtin { .. } => Ok(convert::result(result)),
+                Endpoint::Http(_) => {
+                    let cutter = Cutter::new(config, &settings.around.outputs);
+                    Ok(convert::result(cutter.cut_decoded(result).await))
+                }
+            },
             Ok(ServerResult::InputRequiredResult(_)) => {
                 Err(self.refused(tool, 0, "it asks for input that only an interactive client can give"))
             }
@@ -115,14 +132,19 @@ impl Session {
                 Err(self.refused(tool, 0, "it answered with a background task, which was not asked for"))
             }
             Ok(_) => Err(self.refused(tool, 0, "its answer is of another kind than a tool result")),
-            Err(ServiceError::McpError(error)) => {
-                Err(self.refused(tool, i64::from(error.code.0), &error.message))
+            Err(ServiceError::McpError(error)) => Err(match why_unusable(&error) {
+                Some(why) => Lost::Final(self.unusable(tool, why, health)),
+                None => self.refused(tool, i64::from(error.code.0), &error.message),
+            }),
+            Err(ServiceError::Timeout { timeout }) => {
+                let endless = timeout == ceiling && timeout > limit;
+                Err(Lost::Final(Error::CallTimeout {
+                    server: self.name().clone(),
+                    tool: tool.to_owned(),
+                    after: timeout,
+                    silence: Box::new(silence(health, &call, endless)),
+                }))
             }
-            Err(ServiceError::Timeout { timeout }) => Err(Lost::Final(Error::CallTimeout {
-                server: self.name().clone(),
-                tool: tool.to_owned(),
-                after: timeout,
-            })),
             Err(ServiceError::TransportSend(error)) => {
                 let written = error.error.downcast_ref::<WriteError>();
                 let never_left = written.is_some_and(|error| !error.may_have_left);
@@ -143,8 +165,25 @@ impl Session {
         })
     }
 
+    /// An answer came, and it cannot be used. The session goes on.
+    fn unusable(&self, tool: &str, why: &str, health: &Health) -> Error {
+        let mut error = self.lost(format!("gave an answer to `{tool}` that cannot be used"));
+        error.code = ErrorCode::ProtocolMismatch;
+        error.causes.push(why.to_owned());
+        error.stderr_tail = health.last_words();
+        error.help = Some("the tool has run: ask it for less, or look for a newer version of it".to_owned());
+        error.into()
+    }
+
     /// `left` counts the times that the request may have reached the server.
-    fn lost_call(&self, tool: &str, left: u32, why: String, restart: Option<Error>) -> Error {
+    fn lost_call(
+        &self,
+        tool: &str,
+        left: u32,
+        why: String,
+        health: &Health,
+        restart: Option<Error>,
+    ) -> Error {
         let outcome = match left {
             0 => "it was not run".to_owned(),
             1 => "outcome unknown, it was sent once".to_owned(),
@@ -152,15 +191,26 @@ impl Session {
         };
         let mut error = self.lost(format!("was lost during `{tool}` ({outcome})"));
         error.causes.push(why);
+        if let Some(death) = health.death() {
+            error.code = death.code;
+            error.causes.push(death.to_string());
+            error.causes.extend(death.causes.clone());
+            error.stderr_tail.clone_from(&death.stderr_tail);
+            error.help.clone_from(&death.help);
+        }
         match restart {
             None => error.causes.push("the server was restarted and is usable again".to_owned()),
             Some(failed) => {
+                // It names the death too, since it is also told to those who did not see it.
+                let known = health.death().map(|death| format!("before that: {death}"));
                 error.causes.push(failed.to_string());
-                error.causes.extend(failed.causes());
+                error
+                    .causes
+                    .extend(failed.causes().into_iter().filter(|cause| Some(cause) != known.as_ref()));
                 error.stderr_tail = failed.stderr_tail().to_vec();
             }
         }
-        if left > 0 {
+        if left > 0 && error.help.is_none() {
             error.help = Some(
                 "if the tool may run twice, set `retry_calls` to \"read-only\" or \"idempotent\"".to_owned(),
             );
@@ -176,6 +226,19 @@ fn may_repeat(policy: RetryCalls, hints: ToolAnnotations) -> bool {
         RetryCalls::ReadOnly => read_only,
         RetryCalls::Idempotent => read_only || hints.idempotent_hint == Some(true),
     }
+}
+
+/// `endless` if the server went on reporting progress until the ceiling.
+fn silence(health: &Health, call: &Call<'_>, endless: bool) -> Silence {
+    let mut causes = call.overdue();
+    let key = if endless {
+        causes.insert(0, "its progress reports went on until `max_call_time`".to_owned());
+        "`max_call_time`"
+    } else {
+        "`call_timeout`, or give the tool its own in `tools.timeout`"
+    };
+    let help = format!("if it needs that long, raise {key}");
+    Silence { causes, stderr_tail: health.last_words(), help }
 }
 
 fn lost(never_left: bool, why: &str) -> Lost {

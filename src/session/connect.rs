@@ -6,8 +6,8 @@ use std::{
 };
 
 use rmcp::{
-    model::{ClientConfig, PaginatedRequestParams, ServerPeerInfo},
-    service::{ClientLifecycleMode, Peer, RoleClient, RunningService, ServiceError, serve_directly},
+    model::ServerPeerInfo,
+    service::{ClientLifecycleMode, RoleClient, RunningService, serve_directly},
     transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
 };
 use serde::Serialize;
@@ -16,9 +16,13 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     SessionObserver, convert,
+    cut::Cutter,
     failure::{Cause, Failure},
     handshake::{self, Era, Refusal, client_config, negotiate},
-    transport::{Junk, LineTransport, Telling},
+    health::Health,
+    listing::{Ear, ToolList, all_tools, follow},
+    outputs::Outputs,
+    transport::{LineTransport, Telling},
 };
 use crate::{
     builtin::Builtin,
@@ -29,9 +33,6 @@ use crate::{
     tool::Tool,
 };
 
-/// Pages of a tool list before it counts as endless.
-const MAX_PAGES: usize = 1000;
-
 /// What all connections of one manager share.
 #[derive(Clone)]
 pub(crate) struct Surroundings {
@@ -41,6 +42,8 @@ pub(crate) struct Surroundings {
     pub(crate) http: HttpClients,
     /// Is told what happens to a session after its start.
     pub(crate) on_event: SessionObserver,
+    /// For results that are too long.
+    pub(crate) outputs: Outputs,
 }
 
 /// The time each phase of a start took.
@@ -85,12 +88,10 @@ impl Serialize for Phases {
 
 /// A live connection. Dropping it kills its process.
 pub(super) struct Connection {
-    pub(super) service: RunningService<RoleClient, ClientConfig>,
+    pub(super) service: Service,
     pub(super) process: Option<Process>,
-    pub(super) junk: Option<Junk>,
-    /// The in-memory server, if it is one.
-    _builtin: Option<AbortOnDropHandle<()>>,
-    pub(super) tools: Arc<[Tool]>,
+    pub(super) health: Health,
+    pub(super) tools: Arc<ToolList>,
     pub(super) era: Era,
     pub(super) version: String,
     pub(super) phases: Phases,
@@ -98,6 +99,8 @@ pub(super) struct Connection {
     pub(super) gone: CancellationToken,
     /// When it stood.
     pub(super) since: Instant,
+    /// What runs beside it: the in-memory server if it is one, and what keeps the tool list up to date.
+    _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 /// Connects to `config`, within its start limit. Everything that was begun is ended before an error returns.
@@ -125,6 +128,7 @@ async fn attempt(
     deadline: Instant,
 ) -> Result<Connection, Failure> {
     let mut clock = Clock::new();
+    let cutter = Cutter::new(config, &around.outputs);
     match &config.endpoint {
         Endpoint::Stdio(spec) => {
             let (process, pipes) =
@@ -133,11 +137,11 @@ async fn attempt(
                     .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
                     .map_err(|error| Failure::spawn(error.what, error.help))?;
             clock.spawned(pipes.reader.first_byte());
-            let transport = LineTransport::new(pipes, Some(process.exit_watch()));
-            let junk = transport.junk();
+            let health = Health::new(&pipes, Some(&process), &around.kin.secrets);
+            let transport = LineTransport::new(pipes, Some(process.exit_watch()), health.clone(), cutter);
             match over_lines(transport, known, deadline, &mut clock).await {
-                Ok(agreed) => Ok(clock.connection(agreed, Some(process), Some(junk), None)),
-                Err((phase, cause)) => Err(Failure::of_process(process, junk, phase, cause, config).await),
+                Ok(agreed) => Ok(clock.connection(agreed, Some(process), health, None)),
+                Err((phase, cause)) => Err(Failure::of_process(process, &health, phase, cause, config).await),
             }
         }
         Endpoint::Builtin { name, args, base } => {
@@ -148,23 +152,25 @@ async fn attempt(
             let (read, write) = tokio::io::split(ours);
             let pipes = Pipes { reader: LineReader::new(read), writer: LineWriter::new(write) };
             clock.spawned(pipes.reader.first_byte());
-            let transport = LineTransport::new(pipes, None);
+            let health = Health::new(&pipes, None, &around.kin.secrets);
+            let transport = LineTransport::new(pipes, None, health.clone(), cutter);
             match over_lines(transport, known, deadline, &mut clock).await {
-                Ok(agreed) => Ok(clock.connection(agreed, None, None, Some(task))),
+                Ok(agreed) => Ok(clock.connection(agreed, None, health, Some(task))),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }
         }
         Endpoint::Http(endpoint) => {
             clock.spawned(Arc::default());
+            let health = Health::remote(&around.kin.secrets);
             match over_http(endpoint, around, known, deadline, &mut clock).await {
-                Ok(agreed) => Ok(clock.connection(agreed, None, None, None)),
+                Ok(agreed) => Ok(clock.connection(agreed, None, health, None)),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }
         }
     }
 }
 
-type Service = RunningService<RoleClient, ClientConfig>;
+type Service = RunningService<RoleClient, Ear>;
 type Agreed = (Service, CancellationToken, Vec<Tool>);
 type Broken = (Phase, Cause);
 
@@ -183,7 +189,7 @@ async fn over_lines(
         })?;
     clock.agreed();
     let (transport, gone) = Telling::new(transport);
-    let service = serve_directly(client_config(), transport, Some(info));
+    let service = serve_directly(Ear::new(client_config()), transport, Some(info));
     listed(service, gone, deadline, clock).await
 }
 
@@ -223,7 +229,7 @@ async fn http_service(
     let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str()).custom_headers(headers);
     let client = around.http.tools_for(&endpoint.url).client().clone();
     let (transport, gone) = Telling::new(StreamableHttpClientTransport::with_client(client, config));
-    rmcp::service::serve_client_with_lifecycle(client_config(), transport, lifecycle)
+    rmcp::service::serve_client_with_lifecycle(Ear::new(client_config()), transport, lifecycle)
         .await
         .map(|service| (service, gone))
         .map_err(|error| convert::http_cause(&error, &endpoint.url))
@@ -239,7 +245,8 @@ async fn listed(
     let has_tools =
         service.peer_info().is_none_or(|info: Arc<ServerPeerInfo>| info.capabilities.tools.is_some());
     let tools = if has_tools {
-        timeout_at(deadline.into(), all_tools(service.peer()))
+        let left = deadline.saturating_duration_since(Instant::now());
+        timeout_at(deadline.into(), all_tools(service.peer(), left))
             .await
             .map_err(|_| fail(Cause::Timeout))?
             .map_err(fail)?
@@ -248,29 +255,6 @@ async fn listed(
     };
     clock.listed();
     Ok((service, gone, tools))
-}
-
-/// All pages. A cursor that comes back, or too many pages, is an error and not an endless loop.
-async fn all_tools(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, Cause> {
-    let mut tools = Vec::new();
-    let mut seen = std::collections::HashSet::new();
-    let mut cursor = None;
-    for _ in 0..MAX_PAGES {
-        let params = PaginatedRequestParams::default().with_cursor(cursor);
-        let page = peer.list_tools(Some(params)).await.map_err(|error| match error {
-            ServiceError::TransportClosed | ServiceError::TransportSend(_) => Cause::Closed,
-            error => Cause::Protocol(format!("`tools/list` failed: {error}")),
-        })?;
-        tools.extend(page.tools.into_iter().map(convert::tool));
-        match page.next_cursor.filter(|next| !next.is_empty()) {
-            None => return Ok(tools),
-            Some(next) if !seen.insert(next.clone()) => {
-                return Err(Cause::Protocol(format!("`tools/list` gave the cursor {next:?} twice")));
-            }
-            next => cursor = next,
-        }
-    }
-    Err(Cause::Protocol(format!("`tools/list` has more than {MAX_PAGES} pages")))
 }
 
 /// Marks the end of each phase.
@@ -311,17 +295,29 @@ impl Clock {
         &self,
         (service, gone, tools): Agreed,
         process: Option<Process>,
-        junk: Option<Junk>,
+        health: Health,
         builtin: Option<AbortOnDropHandle<()>>,
     ) -> Connection {
         let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
-        let version = service.peer_info().map_or_else(Default::default, |info| info.protocol_version.clone());
+        let info = service.peer_info();
+        let version = info.as_ref().map_or_else(Default::default, |info| info.protocol_version.clone());
+        let era = handshake::era_of(&version);
+        let tools = Arc::new(ToolList::new(tools));
+        let told = info.and_then(|info| info.capabilities.tools.as_ref()?.list_changed) == Some(true);
+        // The old era tells without being asked. Over HTTP the new one would hold a request open for this, and
+        // connections are counted there.
+        let heard = era == Era::Legacy || (told && process.is_some());
+        let following = heard.then(|| {
+            let work = follow(service.peer().clone(), tools.clone(), service.service().changed(), era);
+            #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
+            AbortOnDropHandle::new(tokio::spawn(work))
+        });
         Connection {
             process,
-            junk,
-            _builtin: builtin,
-            tools: tools.into(),
-            era: handshake::era_of(&version),
+            health,
+            _tasks: builtin.into_iter().chain(following).collect(),
+            tools,
+            era,
             version: version.to_string(),
             phases: Phases {
                 queue: Duration::ZERO,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::transport::Junk;
+use super::health::Health;
 use crate::{
     config::{ServerConfig, StopGrace},
     error::{ErrorCode, Phase, ServerError},
@@ -74,7 +74,7 @@ impl Failure {
     /// A process that is still ours: looks at it, then ends it.
     pub(super) async fn of_process(
         process: Process,
-        junk: Junk,
+        health: &Health,
         phase: Phase,
         cause: Cause,
         config: &ServerConfig,
@@ -93,25 +93,18 @@ impl Failure {
                 let how = status.map_or_else(|| "ended".to_owned(), describe);
                 Self::new(phase, ErrorCode::ServerExited, format!("{how} after {}", seconds(age)))
             }
-            Cause::Closed | Cause::Unreachable(_) => Self::new(
-                phase,
-                ErrorCode::ProtocolMismatch,
-                "closed its stdout but went on running".to_owned(),
-            ),
+            Cause::Closed | Cause::Unreachable(_) => {
+                let (what, code) = health.end();
+                Self::new(phase, code, what)
+            }
         };
         failure.left_at_probe = exited && read_all && phase == Phase::Handshake;
-        let junk = junk.lines();
-        if let Some(line) = junk.first() {
-            if failure.code != ErrorCode::ServerExited {
-                failure.code = ErrorCode::StdoutGarbage;
-                failure.help = Some("a server must log to stderr: stdout belongs to the protocol".to_owned());
-            }
-            failure.causes.push(format!("it wrote to stdout what is not a message: {line:?}"));
+        if health.has_junk() && failure.code != ErrorCode::ServerExited {
+            failure.code = ErrorCode::StdoutGarbage;
         }
+        failure.causes.extend(health.oddities());
         failure.stderr_tail = process.stderr().lines();
-        if failure.help.is_none() {
-            failure.help = hint(&failure.stderr_tail);
-        }
+        failure.help = failure.help.or_else(|| help(failure.code, &failure.stderr_tail));
         process.stop(FAILED_START).await;
         failure
     }
@@ -148,21 +141,53 @@ impl Failure {
     }
 }
 
+/// How a connection broke, for those who used it: looks at its process, which must not have been ended yet.
+/// `lost` says what is known without looking.
+pub(super) async fn inquest(
+    mut lost: ServerError,
+    process: Option<&Process>,
+    health: &Health,
+) -> ServerError {
+    if let Some(process) = process {
+        let pid = process.pid();
+        let exited = process.exit_watch().within(EXIT_LAG).await;
+        let (end, code) = health.end();
+        if code == ErrorCode::StdoutGarbage {
+            (lost.code, lost.what) = (code, format!("(pid {pid}) {end}"));
+        } else if exited {
+            process.stderr().settled(STDERR_LAG).await;
+            let how = process.exit_watch().status().map_or_else(|| "ended".to_owned(), describe);
+            lost.what = format!("(pid {pid}) {how}");
+        } else {
+            lost.what = format!("(pid {pid}) {end}");
+        }
+        lost.stderr_tail = process.stderr().lines();
+    }
+    lost.causes.extend(health.oddities());
+    lost.help = lost.help.or_else(|| help(lost.code, &lost.stderr_tail));
+    lost
+}
+
 /// A duration as people read it: `0.72s`.
 pub(super) fn seconds(time: Duration) -> String {
     format!("{:.2}s", time.as_secs_f64())
 }
 
-/// What the last words usually mean.
-fn hint(stderr: &[String]) -> Option<String> {
+/// What to do about it, by its kind and by what the last words usually mean.
+fn help(code: ErrorCode, stderr: &[String]) -> Option<String> {
     let said = |text: &str| stderr.iter().any(|line| line.contains(text));
-    if said("ModuleNotFoundError") || said("Cannot find module") || said("ERR_MODULE_NOT_FOUND") {
-        return Some(
-            "a dependency of the server is missing or of another version: install it anew".to_owned(),
-        );
-    }
-    if said("EACCES") || said("Permission denied") {
-        return Some("the server may not read or write something: check its arguments and `cwd`".to_owned());
-    }
-    None
+    let text = if code == ErrorCode::StdoutGarbage {
+        "a server must log to stderr: stdout belongs to the protocol"
+    } else if said("ModuleNotFoundError") || said("Cannot find module") || said("ERR_MODULE_NOT_FOUND") {
+        "a dependency of the server is missing or of another version: install it anew"
+    } else if said("EACCES") || said("Permission denied") {
+        "the server may not read or write something: check its arguments and `cwd`"
+    } else if code == ErrorCode::ServerExited {
+        "run its command by hand: a server waits for its input and does not end by itself"
+    } else if code == ErrorCode::ProtocolMismatch {
+        "this is a mistake of the server: look for a newer version of it"
+    } else {
+        return None;
+    };
+    Some(text.to_owned())
 }

@@ -64,6 +64,18 @@ pub(super) fn discover_request() -> DiscoverRequest {
     discover
 }
 
+/// Whether a server may choose `version` in its answer to `initialize`.
+fn is_spoken(version: &ProtocolVersion) -> bool {
+    ProtocolVersion::KNOWN_VERSIONS.contains(version) && version.has_initialize()
+}
+
+/// What the server chose, cut, and what it could have chosen.
+fn spoken(version: &ProtocolVersion) -> String {
+    let chosen: String = version.as_str().chars().take(40).collect();
+    let ours = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str);
+    format!("{chosen:?}; toolcrib speaks {}", ours.collect::<Vec<_>>().join(", "))
+}
+
 fn discover_id() -> RequestId {
     // Text, so that a late answer can never be taken for one of the SDK's requests, which it numbers.
     RequestId::String("toolcrib-discover".into())
@@ -128,6 +140,9 @@ impl Talk<'_> {
                 }
             }
             JsonRpcMessage::Response(answer) if answer.id == initialize_id() => match answer.result {
+                // Whoever goes on in a revision that one side does not know talks past the other.
+                ServerResult::InitializeResult(result) if !is_spoken(&result.protocol_version) => self
+                    .refused(format!("it speaks the protocol revision {}", spoken(&result.protocol_version))),
                 ServerResult::InitializeResult(result) => {
                     let done =
                         ClientNotification::InitializedNotification(InitializedNotification::default());

@@ -1,235 +1,214 @@
-//! How a server is, read from its session when somebody asks: nothing is copied that could be out of date.
+//! What is known about the stream of one connection: what was wrong in it, why it ended, what it waits for.
 
-use std::{
-    fmt,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    atomic::{AtomicUsize, Ordering},
 };
 
-use serde::{Serialize, Serializer, ser::SerializeStruct};
-
-use super::{Session, State};
 use crate::{
-    error::{Error, Result, ServerError},
-    process::Process,
-    tool::{ServerName, ToolResult},
+    config::Secrets,
+    error::{ErrorCode, ServerError},
+    process::{LineWriter, Pipes, Process, StderrTail, Traffic},
 };
 
-/// What a server is doing, in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum ServerState {
-    /// Waits for its turn to start.
-    Queued,
-    /// Is being started for the first time.
-    Starting,
-    /// Has nothing to do.
-    Ready,
-    /// Has calls in flight.
-    Busy,
-    /// Died or was told to restart, and is being brought back.
-    Reconnecting,
-    /// Is not there: it did not start, or waits for its next try.
-    Failed,
-    /// Is being torn down.
-    Stopping,
-    /// Is gone for good.
-    Stopped,
+/// Lines that are no messages, or answers that nobody asked for, before the stream counts as something else
+/// than MCP.
+const JUNK_LIMIT: usize = 100;
+/// Lines that are no messages and are kept to be shown.
+const SAMPLES: usize = 3;
+
+/// Shared by a connection, its transport, and the calls on it.
+#[derive(Clone)]
+pub(super) struct Health(Arc<Shared>);
+
+struct Shared {
+    secrets: Secrets,
+    /// Nothing for a server behind a URL: its stream is the protocol library's.
+    pipes: Option<(Traffic, LineWriter)>,
+    stderr: Option<StderrTail>,
+    notes: Mutex<Notes>,
+    /// Calls that wait for their answers.
+    calls: AtomicUsize,
+    death: OnceLock<ServerError>,
 }
 
-impl fmt::Display for ServerState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
-/// One server at one moment.
-#[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
-pub struct ServerStatus {
-    /// Which.
-    pub name: ServerName,
-    /// What it is doing.
-    pub state: ServerState,
-    /// Its process, if it has one now.
-    pub pid: Option<u32>,
-    /// The protocol revision both agreed on, while it is connected.
-    pub era: Option<String>,
-    /// How long this connection has been there.
-    #[serde(rename = "uptime_ms", serialize_with = "as_millis")]
-    pub uptime: Option<Duration>,
-    /// Times that it was restarted so far, on request too.
-    pub restarts: u64,
-    /// Why it was lost last.
-    #[serde(serialize_with = "as_failure")]
-    pub lost: Option<Arc<Error>>,
-    /// Tools it lists now, those that the configuration denies included.
-    pub tools: usize,
-    /// Calls that it was given.
-    pub calls: u64,
-    /// Calls without an answer, and calls whose tool said that it failed.
-    pub errors: u64,
-    /// Calls under way.
-    pub in_flight: usize,
-    /// Calls that wait for a place under `max_concurrent_calls`.
-    pub waiting: usize,
-    /// Why it is down.
-    #[serde(serialize_with = "as_failure")]
-    pub error: Option<Arc<Error>>,
-    /// When it is down: the time until it is tried again. Nothing: not by itself.
-    #[serde(rename = "next_try_ms", serialize_with = "as_millis")]
-    pub next_try: Option<Duration>,
-}
-
-impl ServerStatus {
-    /// A server of which nothing but its state is known.
-    pub(crate) fn new(name: ServerName, state: ServerState) -> Self {
-        Self {
-            name,
-            state,
-            pid: None,
-            era: None,
-            uptime: None,
-            restarts: 0,
-            lost: None,
-            tools: 0,
-            calls: 0,
-            errors: 0,
-            in_flight: 0,
-            waiting: 0,
-            error: None,
-            next_try: None,
-        }
-    }
-}
-
-/// What a session counts. Plain atomics: a call touches three of them.
 #[derive(Default)]
-pub(super) struct Counters {
-    calls: AtomicU64,
-    errors: AtomicU64,
-    in_flight: AtomicUsize,
-    restarts: AtomicU64,
-    lost: Mutex<Option<Arc<Error>>>,
-    ended: AtomicBool,
+struct Notes {
+    junk: usize,
+    samples: Vec<String>,
+    unasked: usize,
+    end: Option<End>,
 }
 
-/// One call under way.
-pub(super) struct InFlight<'a>(&'a Counters);
-
-impl Counters {
-    pub(super) fn calls(&self) -> u64 {
-        self.calls.load(Relaxed)
-    }
-
-    pub(super) fn in_flight(&self) -> usize {
-        self.in_flight.load(Relaxed)
-    }
-
-    /// Counts a call from here until the guard is dropped.
-    pub(super) fn begin(&self) -> InFlight<'_> {
-        self.calls.fetch_add(1, Relaxed);
-        self.in_flight.fetch_add(1, Relaxed);
-        InFlight(self)
-    }
-
-    /// The connection was lost.
-    pub(super) fn lost(&self, cause: ServerError) {
-        *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(cause.into()));
-    }
-
-    /// A new connection stands; says how many restarts that makes.
-    pub(super) fn restarted(&self) -> u64 {
-        self.restarts.fetch_add(1, Relaxed) + 1
-    }
-
-    /// The teardown is over once the guard is dropped, by its end or half way.
-    pub(super) fn ending(&self) -> Ending<'_> {
-        Ending(self)
-    }
+/// Why a stream ended while its server may have gone on.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum End {
+    /// The server closed its side, or ended.
+    Closed,
+    /// Our side is closed: a line could not be written.
+    Input,
+    /// It read nothing during a whole call, the only one there was.
+    Deaf,
+    /// It stopped after so many bytes of a message.
+    Torn(u64),
+    /// It wrote a message without an end.
+    Endless(u64),
+    /// Too many lines that are no messages.
+    Garbage,
+    /// Too many answers that nobody asked for.
+    Unasked,
 }
 
-impl InFlight<'_> {
-    /// The call is over.
-    pub(super) fn end(self, outcome: &Result<ToolResult>) {
-        if outcome.as_ref().map_or(true, |result| result.is_error) {
-            self.0.errors.fetch_add(1, Relaxed);
+impl Health {
+    /// Of a connection over `pipes`, to `process` if it is one.
+    pub(super) fn new(pipes: &Pipes, process: Option<&Process>, secrets: &Secrets) -> Self {
+        let streams = (pipes.reader.traffic(), pipes.writer.clone());
+        Self::over(Some(streams), process.map(|process| process.stderr().clone()), secrets)
+    }
+
+    /// Of a connection that the protocol library has made.
+    pub(super) fn remote(secrets: &Secrets) -> Self {
+        Self::over(None, None, secrets)
+    }
+
+    fn over(pipes: Option<(Traffic, LineWriter)>, stderr: Option<StderrTail>, secrets: &Secrets) -> Self {
+        let (notes, calls, death) = (Mutex::default(), AtomicUsize::new(0), OnceLock::new());
+        Self(Arc::new(Shared { secrets: secrets.clone(), pipes, stderr, notes, calls, death }))
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.0.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a line that is no message; says whether the stream can go on.
+    pub(super) fn junk(&self, line: &str) -> bool {
+        let line = self.0.secrets.hide(line);
+        tracing::warn!(line, "not a message on stdout");
+        let mut notes = self.notes();
+        notes.junk += 1;
+        if notes.samples.len() < SAMPLES {
+            notes.samples.push(line);
+        }
+        notes.junk <= JUNK_LIMIT
+    }
+
+    /// Notes an answer that nobody asked for; says whether the stream can go on.
+    pub(super) fn unasked(&self) -> bool {
+        let mut notes = self.notes();
+        notes.unasked += 1;
+        tracing::warn!(count = notes.unasked, "ignored an answer that nobody asked for");
+        notes.unasked <= JUNK_LIMIT
+    }
+
+    /// Notes why the stream ends. The first reason is the one.
+    pub(super) fn ended(&self, end: End) {
+        self.notes().end.get_or_insert(end);
+    }
+
+    /// Whether the server wrote lines that are no messages.
+    pub(super) fn has_junk(&self) -> bool {
+        self.notes().junk > 0
+    }
+
+    /// Why the stream ended, in words that continue "it ...", and the code for that.
+    pub(super) fn end(&self) -> (String, ErrorCode) {
+        let broken = ErrorCode::ProtocolMismatch;
+        match self.notes().end.clone().unwrap_or(End::Closed) {
+            End::Closed => ("closed its stdout but went on running".to_owned(), broken),
+            End::Input => {
+                let why = self.0.pipes.as_ref().and_then(|(_, writer)| writer.failure());
+                let why = why.unwrap_or("its input is closed");
+                (format!("takes no more input but went on running: {why}"), broken)
+            }
+            End::Deaf => ("stopped reading its input but went on running".to_owned(), broken),
+            End::Torn(bytes) => (format!("stopped in the middle of a message, after {bytes} bytes"), broken),
+            End::Endless(bytes) => (format!("wrote a message without end: {bytes} bytes so far"), broken),
+            End::Garbage => (
+                format!("wrote more than {JUNK_LIMIT} lines to stdout that are not messages"),
+                ErrorCode::StdoutGarbage,
+            ),
+            End::Unasked => (
+                format!("gave more than {JUNK_LIMIT} answers that nobody asked for"),
+                ErrorCode::StdoutGarbage,
+            ),
         }
     }
-}
 
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
+    /// What was wrong in the stream without ending it, one line each.
+    pub(super) fn oddities(&self) -> Vec<String> {
+        let notes = self.notes();
+        let junk = notes.samples.first().map(|line| match notes.junk {
+            1 => format!("it wrote to stdout what is not a message: {line:?}"),
+            count => format!("it wrote to stdout {count} lines that are not messages, the first: {line:?}"),
+        });
+        let unasked = match notes.unasked {
+            0 => None,
+            1 => Some("it gave an answer that nobody asked for".to_owned()),
+            count => Some(format!("it gave {count} answers that nobody asked for")),
+        };
+        junk.into_iter().chain(unasked).collect()
+    }
+
+    /// Marks the beginning of a call.
+    pub(super) fn call(&self) -> Call<'_> {
+        self.0.calls.fetch_add(1, Ordering::Relaxed);
+        let pipes = self.0.pipes.as_ref();
+        let heard = pipes.map_or(0, |(traffic, _)| traffic.bytes());
+        Call { health: self, heard, taken: pipes.and_then(|(_, writer)| writer.taken()) }
+    }
+
+    /// The last lines of the server's stderr.
+    pub(super) fn last_words(&self) -> Vec<String> {
+        self.0.stderr.as_ref().map(StderrTail::lines).unwrap_or_default()
+    }
+
+    /// Records how the connection broke, for the calls that were lost with it.
+    pub(super) fn died(&self, death: ServerError) {
+        let _ = self.0.death.set(death);
+    }
+
+    /// How the connection broke, once that was looked into.
+    pub(super) fn death(&self) -> Option<&ServerError> {
+        self.0.death.get()
     }
 }
 
-/// A teardown under way.
-pub(super) struct Ending<'a>(&'a Counters);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.ended.store(true, Relaxed);
-    }
+/// A call that waits for its answer, and what had passed when it began.
+pub(super) struct Call<'a> {
+    health: &'a Health,
+    heard: u64,
+    taken: Option<u64>,
 }
 
-impl Session {
-    /// How the server is now.
-    pub(crate) fn status(&self) -> ServerStatus {
-        let counters = &self.counters;
-        let lost = counters.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut status =
-            ServerStatus { lost, ..ServerStatus::new(self.name().clone(), ServerState::Stopped) };
-        status.restarts = counters.restarts.load(Relaxed);
-        status.calls = counters.calls();
-        status.errors = counters.errors.load(Relaxed);
-        status.in_flight = counters.in_flight();
-        status.waiting = self.settings().calls.stats().waiting;
-        match &*self.state() {
-            State::Ready(live) => {
-                let connection = &live.connection;
-                status.state = match status.in_flight {
-                    _ if connection.service.peer().is_transport_closed() => ServerState::Reconnecting,
-                    0 => ServerState::Ready,
-                    _ => ServerState::Busy,
-                };
-                status.pid = connection.process.as_ref().map(Process::pid);
-                status.era = Some(connection.version.clone());
-                status.uptime = Some(connection.since.elapsed());
-                status.tools = connection.tools.len();
+impl Call<'_> {
+    /// What may have kept the answer from coming until the limit of the call. A server that has not read a
+    /// byte meanwhile, and owes nobody else an answer, is given up: the next caller starts it anew.
+    pub(super) fn overdue(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if let Some((traffic, writer)) = &self.health.0.pipes {
+            let silent = traffic.bytes() == self.heard;
+            let deaf = self.taken.is_some() && self.taken == writer.taken();
+            if deaf || writer.is_busy() {
+                reasons.push("it has not read its input since the call was sent".to_owned());
             }
-            State::Down(down) => {
-                let wait = down.next_try.saturating_duration_since(Instant::now());
-                // What is due is under way: the keeper does not wait.
-                status.state = if wait.is_zero() { ServerState::Reconnecting } else { ServerState::Failed };
-                status.error = Some(Arc::new(Error::from((*down.cause).clone())));
-                status.next_try = Some(wait).filter(|wait| *wait < super::NEVER / 2);
+            reasons.push(match traffic.open_line() {
+                0 if silent => "it has said nothing since the call was sent".to_owned(),
+                0 => format!("it has said other things meanwhile: {} bytes", traffic.bytes() - self.heard),
+                open => format!("it is in the middle of a message: {open} bytes so far"),
+            });
+            if deaf && silent && self.health.0.calls.load(Ordering::Relaxed) == 1 {
+                self.health.ended(End::Deaf);
+                writer.close();
+                reasons.push("the next call starts it anew".to_owned());
             }
-            State::Closed if counters.ended.load(Relaxed) => {}
-            State::Closed => status.state = ServerState::Stopping,
         }
-        status
+        reasons.extend(self.health.oddities());
+        reasons
     }
 }
 
-#[expect(clippy::ref_option, reason = "the form that serde asks for")]
-fn as_millis<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    time.map(crate::task::millis).serialize(serializer)
-}
-
-/// In the form that errors have everywhere in JSON.
-#[expect(clippy::ref_option, reason = "the form that serde asks for")]
-fn as_failure<S: Serializer>(error: &Option<Arc<Error>>, serializer: S) -> Result<S::Ok, S::Error> {
-    let Some(error) = error else { return serializer.serialize_none() };
-    let mut fields = serializer.serialize_struct("Error", 5)?;
-    fields.serialize_field("code", &error.code())?;
-    fields.serialize_field("message", &error.to_string())?;
-    fields.serialize_field("cause", &error.causes())?;
-    fields.serialize_field("stderr_tail", error.stderr_tail())?;
-    fields.serialize_field("help", &error.help())?;
-    fields.end()
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.health.0.calls.fetch_sub(1, Ordering::Relaxed);
+    }
 }

@@ -31,6 +31,7 @@ pub(super) const SERVER: &[&str] = &[
     "startup_timeout",
     "call_timeout",
     "max_call_time",
+    "max_output",
     "max_concurrent_calls",
     "tools",
     "retry_calls",
@@ -71,6 +72,7 @@ pub(in crate::config) struct RawServer {
     pub(in crate::config) startup_timeout: Option<Duration>,
     pub(in crate::config) call_timeout: Option<Duration>,
     pub(in crate::config) max_call_time: Option<Duration>,
+    pub(in crate::config) max_output: Option<usize>,
     pub(in crate::config) tool_timeouts: BTreeMap<String, Duration>,
     pub(in crate::config) tools: ToolFilter,
     pub(in crate::config) max_concurrent_calls: Option<NonZeroUsize>,
@@ -135,6 +137,7 @@ pub(super) fn read(origin: &Origin, path: &str, line: usize, name: &str, node: &
         startup_timeout: table.duration("startup_timeout")?,
         call_timeout,
         max_call_time,
+        max_output: table.size("max_output")?,
         tool_timeouts,
         tools,
         max_concurrent_calls: table.limit("max_concurrent_calls", &[("unlimited", None)])?.flatten(),
@@ -217,6 +220,14 @@ fn builtin(table: &Section<'_>) -> Result<String> {
     let name = table.text("builtin")?.map(|text| text.value).unwrap_or_default();
     if BUILTINS.contains(&name.as_str()) {
         return Ok(name);
+    }
+    if name == "chaos" {
+        let help = "write command = \"toolcrib\" and args = [\"builtin\", \"chaos\", ...]";
+        return Err(table.key_error(
+            "builtin",
+            "`chaos` breaks its own process, so it must be one",
+            Some(help),
+        ));
     }
     let help = match nearest(&name, BUILTINS.iter().copied()) {
         Some(near) => format!("did you mean \"{near}\"?"),

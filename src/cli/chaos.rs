@@ -1,0 +1,116 @@
+//! `toolcrib builtin chaos`: a tool server that breaks in a chosen way at a chosen moment.
+//!
+//! For whoever wants to see what a client does then. It is a program of its own: raw lines on the standard
+//! streams, no protocol library, since that would not let it do wrong. Without faults it is a good server.
+
+mod answer;
+mod fault;
+mod protocol;
+mod wire;
+
+use std::{ops::ControlFlow, process::ExitCode, thread, time::Duration};
+
+use serde_json::{Value, json};
+
+use self::{
+    answer::Calls,
+    fault::{Fault, Plan},
+    wire::{Input, Output},
+};
+
+/// Runs as `arguments` say until the input ends. Blocks; its threads end with the process.
+pub(super) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
+    if arguments.iter().any(|argument| matches!(argument.as_str(), "list" | "help")) {
+        super::ui::Ui::data(fault::list());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let plan = Plan::parse(arguments).map_err(|why| {
+        toolcrib::Error::input(why, Some("`toolcrib builtin chaos list` shows what there is".to_owned()))
+    })?;
+    let (mut input, output) = wire::take_streams()?;
+    for fault in &plan.faults {
+        match fault {
+            Fault::SlowStart(time) => {
+                wire::say(&format!("starts in {time:?}"));
+                thread::sleep(*time);
+            }
+            Fault::Exit => {
+                wire::say(&format!("exits with code {} at once", plan.code));
+                return Ok(ExitCode::from(plan.code));
+            }
+            Fault::SlowReader(pause) => input.slow = Some(*pause),
+            _ => {}
+        }
+    }
+    let mut server = Server { calls: Calls::new(plan.count.clone()), plan, output };
+    Ok(server.serve(&mut input))
+}
+
+struct Server {
+    plan: Plan,
+    output: Output,
+    calls: Calls,
+}
+
+impl Server {
+    fn serve(&mut self, input: &mut Input) -> ExitCode {
+        while let Some(line) = input.line() {
+            let Ok(message) = serde_json::from_slice::<Value>(&line) else {
+                wire::say("was sent a line that is not JSON");
+                continue;
+            };
+            if let ControlFlow::Break(code) = self.hear(&message, input) {
+                return ExitCode::from(code);
+            }
+        }
+        ExitCode::SUCCESS
+    }
+
+    fn hear(&mut self, message: &Value, input: &mut Input) -> ControlFlow<u8> {
+        let params = &message["params"];
+        let method = message["method"].as_str().unwrap_or_default();
+        let Some(id) = message.get("id") else {
+            if method == "notifications/cancelled" {
+                self.calls.cancelled(&params["requestId"]);
+            }
+            return ControlFlow::Continue(());
+        };
+        let era = self.plan.era;
+        match method {
+            "server/discover" if era.is_modern() => self.agree(id, protocol::discovered(&self.plan)),
+            "initialize" if !era.is_modern() => {
+                self.agree(id, protocol::initialized(&self.plan, &params["protocolVersion"]));
+            }
+            "subscriptions/listen" if era.is_modern() => {
+                self.calls.listener = Some(id.clone());
+                self.send(&protocol::acknowledged(id));
+            }
+            "ping" => self.send(&protocol::result(id, json!({}))),
+            "tools/list" => {
+                let page = protocol::tools(&self.plan, params["cursor"].as_str(), self.calls.extra_tools);
+                self.send(&protocol::result(id, page));
+            }
+            "tools/call" => return self.call(id, params, input),
+            _ => self.send(&protocol::error(id, -32601, &format!("there is no method {method}"))),
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Answers the question for the protocol, unless it is to hang there.
+    fn agree(&self, id: &Value, result: Value) {
+        if self.plan.has(&Fault::HangInitialize) {
+            wire::say("leaves the handshake unanswered");
+        } else {
+            self.send(&protocol::result(id, result));
+        }
+    }
+
+    fn send(&self, message: &Value) {
+        self.calls.send(&self.plan, &self.output, message);
+    }
+}
+
+/// Waits long enough to be called for ever.
+fn for_ever() -> Duration {
+    Duration::from_secs(24 * 60 * 60)
+}

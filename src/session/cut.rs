@@ -1,0 +1,307 @@
+//! Cutting a tool result that is over its limit, before it is decoded: what is left out goes to a file.
+//!
+//! A result may be as long as the longest line. Decoding all of it would cost many times its size in memory,
+//! so that only what stays is decoded, and what leaves is written from where it lies.
+
+use std::{
+    fmt,
+    io::{self, BufWriter, Write},
+};
+
+use serde::{
+    Deserializer,
+    de::{DeserializeSeed, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+use super::{outputs::Outputs, text};
+use crate::{config::ServerConfig, tool::ServerName};
+
+/// Values of one message that are decoded: each takes some 200 bytes of memory, whatever its length.
+pub(super) const MAX_VALUES: usize = 100_000;
+/// Fields of a result that are not content, such as `_meta`, and longer than this are left out.
+const MAX_FIELD: usize = 64 << 10;
+/// Blocks of one result that get a note and a file of their own. What follows shares one.
+const MAX_FILES: usize = 8;
+
+/// What the results of one server may take.
+#[derive(Clone)]
+pub(super) struct Cutter {
+    /// Bytes of a result that are passed on.
+    pub(super) limit: usize,
+    server: ServerName,
+    outputs: Outputs,
+}
+
+impl Cutter {
+    pub(super) fn new(config: &ServerConfig, outputs: &Outputs) -> Self {
+        Self { limit: config.max_output, server: config.name.clone(), outputs: outputs.clone() }
+    }
+
+    /// The JSON object `result` within the limit; nothing if it is no tool result. Blocks while it writes.
+    pub(super) fn cut(&self, result: &str) -> serde_json::Result<Option<String>> {
+        let mut work = Work {
+            cutter: self,
+            room: Room { bytes: self.limit, values: MAX_VALUES },
+            fields: String::new(),
+            blocks: String::new(),
+            files: 0,
+            rest: None,
+            is_tool_result: false,
+        };
+        serde_json::Deserializer::from_str(result).deserialize_map(&mut work)?;
+        Ok(work.is_tool_result.then(|| work.finish()))
+    }
+
+    /// As [`Cutter::cut`], for a result that another transport has decoded already.
+    pub(super) async fn cut_decoded(
+        &self,
+        result: rmcp::model::CallToolResult,
+    ) -> rmcp::model::CallToolResult {
+        let Ok(json) = serde_json::to_string(&result) else { return result };
+        if json.len() <= self.limit {
+            return result;
+        }
+        let cutter = self.clone();
+        let cutting = tokio::task::spawn_blocking(move || {
+            cutter.cut(&json).ok().flatten().and_then(|cut| serde_json::from_str(&cut).ok())
+        });
+        cutting.await.ok().flatten().unwrap_or(result)
+    }
+
+    /// Keeps `write`'s output in a file and says where, or why not.
+    fn keep(&self, ending: &str, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> String {
+        let kept = self.outputs.create(&self.server, ending).and_then(|(path, file)| {
+            let mut file = BufWriter::new(file);
+            write(&mut file)?;
+            file.flush()?;
+            Ok(path)
+        });
+        match kept {
+            Ok(path) => format!("all of it is in {}", path.display()),
+            Err(error) => format!("it could not be kept: {error}"),
+        }
+    }
+}
+
+/// What may still be passed on.
+struct Room {
+    bytes: usize,
+    values: usize,
+}
+
+impl Room {
+    /// Takes the room of a value of that length, if there is enough.
+    fn take(&mut self, raw: &str, bytes: usize) -> bool {
+        let values = if bytes <= self.bytes { weigh(raw.as_bytes()) } else { usize::MAX };
+        let fits = values <= self.values;
+        if fits {
+            self.bytes -= bytes;
+            self.values -= values;
+        }
+        fits
+    }
+}
+
+/// About how many values a JSON text holds: its separators and openings outside of strings.
+pub(super) fn weigh(json: &[u8]) -> usize {
+    let (mut values, mut in_string, mut escaped) = (1, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b':' | b'[' | b'{' if !in_string => values += 1,
+            _ => {}
+        }
+    }
+    values
+}
+
+/// A result under the knife.
+struct Work<'c> {
+    cutter: &'c Cutter,
+    room: Room,
+    /// Everything but the content, as members of the object to come.
+    fields: String,
+    blocks: String,
+    files: usize,
+    /// Blocks after those with files of their own: how many, and all of them, one a line.
+    rest: Option<Rest>,
+    is_tool_result: bool,
+}
+
+struct Rest {
+    blocks: usize,
+    bytes: usize,
+    file: io::Result<(std::path::PathBuf, BufWriter<std::fs::File>)>,
+}
+
+/// The two parts of a content block that matter here.
+#[derive(serde::Deserialize)]
+struct Block<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+}
+
+impl Work<'_> {
+    fn block(&mut self, raw: &str) {
+        let block: Option<Block<'_>> = serde_json::from_str(raw).ok();
+        let text = block.as_ref().filter(|block| block.kind.is_some_and(|kind| kind.get() == "\"text\""));
+        let text = text.and_then(|block| block.text).map(RawValue::get).filter(|raw| raw.starts_with('"'));
+        let bytes = text.map_or(raw.len(), text::length);
+        if self.rest.is_none() && self.room.take(raw, bytes) {
+            self.push(raw);
+        } else if self.files == MAX_FILES {
+            self.put_aside(raw);
+        } else if let Some(text) = text {
+            self.files += 1;
+            self.cut_text(text, bytes);
+        } else {
+            self.files += 1;
+            let kind = block.and_then(|block| serde_json::from_str::<String>(block.kind?.get()).ok());
+            let kind = kind.filter(|kind| kind.len() < 50).unwrap_or_else(|| "unknown".to_owned());
+            let place = self.cutter.keep("json", |file| file.write_all(raw.as_bytes()));
+            let limit = self.cutter.limit;
+            self.note(&format!(
+                "[left out: a block of kind {kind} with {bytes} bytes, limit {limit}; {place}]"
+            ));
+        }
+    }
+
+    /// As much of a text as there is room for, up to a whole character, and all of it in a file.
+    fn cut_text(&mut self, raw: &str, bytes: usize) {
+        let room = std::mem::take(&mut self.room.bytes);
+        let mut shown = String::with_capacity(room);
+        // Ends early, with an error that says only that.
+        let _ = text::pieces(raw, |piece| {
+            let mut end = piece.len().min(room - shown.len());
+            while !piece.is_char_boundary(end) {
+                end -= 1;
+            }
+            shown.push_str(&piece[..end]);
+            if end < piece.len() { Err(()) } else { Ok(()) }
+        });
+        let place =
+            self.cutter.keep("txt", |file| text::pieces(raw, |piece| file.write_all(piece.as_bytes())));
+        let count = shown.len();
+        let line = if count == 0 { "" } else { "\n" };
+        self.note(&format!("{shown}{line}[cut: {count} of {bytes} bytes are shown; {place}]"));
+    }
+
+    fn put_aside(&mut self, raw: &str) {
+        let rest = self.rest.get_or_insert_with(|| {
+            let file = self.cutter.outputs.create(&self.cutter.server, "jsonl");
+            Rest { blocks: 0, bytes: 0, file: file.map(|(path, file)| (path, BufWriter::new(file))) }
+        });
+        rest.blocks += 1;
+        rest.bytes += raw.len();
+        if let Ok((_, file)) = &mut rest.file
+            && let Err(error) = file.write_all(raw.as_bytes()).and_then(|()| file.write_all(b"\n"))
+        {
+            rest.file = Err(error);
+        }
+    }
+
+    fn structured(&mut self, raw: &str) {
+        // Servers repeat it in the content, so that the two do not share one room.
+        let mut room = Room { bytes: self.cutter.limit, values: MAX_VALUES };
+        if room.take(raw, raw.len()) {
+            self.field("structuredContent", raw);
+        } else {
+            let place = self.cutter.keep("json", |file| file.write_all(raw.as_bytes()));
+            let (bytes, limit) = (raw.len(), self.cutter.limit);
+            self.note(&format!(
+                "[left out: the structured result with {bytes} bytes, limit {limit}; {place}]"
+            ));
+        }
+    }
+
+    fn field(&mut self, name: &str, raw: &str) {
+        self.fields += &format!("{}:{raw},", serde_json::Value::from(name));
+    }
+
+    fn note(&mut self, text: &str) {
+        let block = serde_json::json!({"type": "text", "text": text});
+        self.push(&block.to_string());
+    }
+
+    fn push(&mut self, block: &str) {
+        if !self.blocks.is_empty() {
+            self.blocks.push(',');
+        }
+        self.blocks.push_str(block);
+    }
+
+    fn finish(mut self) -> String {
+        if let Some(Rest { blocks, bytes, file }) = self.rest.take() {
+            let place = match file.and_then(|(path, mut file)| file.flush().map(|()| path)) {
+                Ok(path) => format!("they are in {}, one a line", path.display()),
+                Err(error) => format!("they could not be kept: {error}"),
+            };
+            self.note(&format!("[left out: {blocks} more blocks with {bytes} bytes; {place}]"));
+        }
+        format!("{{{}\"content\":[{}]}}", self.fields, self.blocks)
+    }
+}
+
+impl<'de> Visitor<'de> for &mut Work<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a result object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            match name.as_str() {
+                "content" => {
+                    self.is_tool_result = true;
+                    map.next_value_seed(Blocks(self))?;
+                }
+                "structuredContent" => {
+                    self.is_tool_result = true;
+                    self.structured(map.next_value::<&RawValue>()?.get());
+                }
+                _ => {
+                    let raw = map.next_value::<&RawValue>()?.get();
+                    if raw.len() <= MAX_FIELD {
+                        self.field(&name, raw);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The blocks of the content, one after the other: a list of them all might be larger than they are.
+struct Blocks<'a, 'c>(&'a mut Work<'c>);
+
+impl<'de> DeserializeSeed<'de> for Blocks<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Blocks<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of content blocks")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut blocks: A) -> Result<(), A::Error> {
+        while let Some(block) = blocks.next_element::<&RawValue>()? {
+            self.0.block(block.get());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! How a server is, read from its session when somebody asks: nothing is copied that could be out of date.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use serde::{Serialize, Serializer, ser::SerializeStruct};
+
+use super::{Session, State};
+use crate::{
+    error::{Error, Result, ServerError},
+    process::Process,
+    tool::{ServerName, ToolResult},
+};
+
+/// What a server is doing, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ServerState {
+    /// Waits for its turn to start.
+    Queued,
+    /// Is being started for the first time.
+    Starting,
+    /// Has nothing to do.
+    Ready,
+    /// Has calls in flight.
+    Busy,
+    /// Died or was told to restart, and is being brought back.
+    Reconnecting,
+    /// Is not there: it did not start, or waits for its next try.
+    Failed,
+    /// Is being torn down.
+    Stopping,
+    /// Is gone for good.
+    Stopped,
+}
+
+impl fmt::Display for ServerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// One server at one moment.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct ServerStatus {
+    /// Which.
+    pub name: ServerName,
+    /// What it is doing.
+    pub state: ServerState,
+    /// Its process, if it has one now.
+    pub pid: Option<u32>,
+    /// The protocol revision both agreed on, while it is connected.
+    pub era: Option<String>,
+    /// How long this connection has been there.
+    #[serde(rename = "uptime_ms", serialize_with = "as_millis")]
+    pub uptime: Option<Duration>,
+    /// Times that it was restarted so far, on request too.
+    pub restarts: u64,
+    /// Why it was lost last.
+    #[serde(serialize_with = "as_failure")]
+    pub lost: Option<Arc<Error>>,
+    /// Tools it lists now, those that the configuration denies included.
+    pub tools: usize,
+    /// Calls that it was given.
+    pub calls: u64,
+    /// Calls without an answer, and calls whose tool said that it failed.
+    pub errors: u64,
+    /// Calls under way.
+    pub in_flight: usize,
+    /// Calls that wait for a place under `max_concurrent_calls`.
+    pub waiting: usize,
+    /// Why it is down.
+    #[serde(serialize_with = "as_failure")]
+    pub error: Option<Arc<Error>>,
+    /// When it is down: the time until it is tried again. Nothing: not by itself.
+    #[serde(rename = "next_try_ms", serialize_with = "as_millis")]
+    pub next_try: Option<Duration>,
+}
+
+impl ServerStatus {
+    /// A server of which nothing but its state is known.
+    pub(crate) fn new(name: ServerName, state: ServerState) -> Self {
+        Self {
+            name,
+            state,
+            pid: None,
+            era: None,
+            uptime: None,
+            restarts: 0,
+            lost: None,
+            tools: 0,
+            calls: 0,
+            errors: 0,
+            in_flight: 0,
+            waiting: 0,
+            error: None,
+            next_try: None,
+        }
+    }
+}
+
+/// What a session counts. Plain atomics: a call touches three of them.
+#[derive(Default)]
+pub(super) struct Counters {
+    calls: AtomicU64,
+    errors: AtomicU64,
+    in_flight: AtomicUsize,
+    restarts: AtomicU64,
+    lost: Mutex<Option<Arc<Error>>>,
+    ended: AtomicBool,
+}
+
+/// One call under way.
+pub(super) struct InFlight<'a>(&'a Counters);
+
+impl Counters {
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.load(Relaxed)
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// Counts a call from here until the guard is dropped.
+    pub(super) fn begin(&self) -> InFlight<'_> {
+        self.calls.fetch_add(1, Relaxed);
+        self.in_flight.fetch_add(1, Relaxed);
+        InFlight(self)
+    }
+
+    /// The connection was lost.
+    pub(super) fn lost(&self, cause: ServerError) {
+        *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(cause.into()));
+    }
+
+    /// A new connection stands; says how many restarts that makes.
+    pub(super) fn restarted(&self) -> u64 {
+        self.restarts.fetch_add(1, Relaxed) + 1
+    }
+
+    /// The teardown is over once the guard is dropped, by its end or half way.
+    pub(super) fn ending(&self) -> Ending<'_> {
+        Ending(self)
+    }
+}
+
+impl InFlight<'_> {
+    /// The call is over.
+    pub(super) fn end(self, outcome: &Result<ToolResult>) {
+        if outcome.as_ref().map_or(true, |result| result.is_error) {
+            self.0.errors.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A teardown under way.
+pub(super) struct Ending<'a>(&'a Counters);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Relaxed);
+    }
+}
+
+impl Session {
+    /// How the server is now.
+    pub(crate) fn status(&self) -> ServerStatus {
+        let counters = &self.counters;
+        let lost = counters.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut status =
+            ServerStatus { lost, ..ServerStatus::new(self.name().clone(), ServerState::Stopped) };
+        status.restarts = counters.restarts.load(Relaxed);
+        status.calls = counters.calls();
+        status.errors = counters.errors.load(Relaxed);
+        status.in_flight = counters.in_flight();
+        status.waiting = self.settings().calls.stats().waiting;
+        match &*self.state() {
+            State::Ready(live) => {
+                let connection = &live.connection;
+                status.state = match status.in_flight {
+                    _ if connection.service.peer().is_transport_closed() => ServerState::Reconnecting,
+                    0 => ServerState::Ready,
+                    _ => ServerState::Busy,
+                };
+                status.pid = connection.process.as_ref().map(Process::pid);
+                status.era = Some(connection.version.clone());
+                status.uptime = Some(connection.since.elapsed());
+                status.tools = connection.tools.now().1.len();
+            }
+            State::Down(down) => {
+                let wait = down.next_try.saturating_duration_since(Instant::now());
+                // What is due is under way: the keeper does not wait.
+                status.state = if wait.is_zero() { ServerState::Reconnecting } else { ServerState::Failed };
+                status.error = Some(Arc::new(Error::from((*down.cause).clone())));
+                status.next_try = Some(wait).filter(|wait| *wait < super::NEVER / 2);
+            }
+            State::Closed if counters.ended.load(Relaxed) => {}
+            State::Closed => status.state = ServerState::Stopping,
+        }
+        status
+    }
+}
+
+#[expect(clippy::ref_option, reason = "the form that serde asks for")]
+fn as_millis<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(crate::task::millis).serialize(serializer)
+}
+
+/// In the form that errors have everywhere in JSON.
+#[expect(clippy::ref_option, reason = "the form that serde asks for")]
+fn as_failure<S: Serializer>(error: &Option<Arc<Error>>, serializer: S) -> Result<S::Ok, S::Error> {
+    let Some(error) = error else { return serializer.serialize_none() };
+    let mut fields = serializer.serialize_struct("Error", 5)?;
+    fields.serialize_field("code", &error.code())?;
+    fields.serialize_field("message", &error.to_string())?;
+    fields.serialize_field("cause", &error.causes())?;
+    fields.serialize_field("stderr_tail", error.stderr_tail())?;
+    fields.serialize_field("help", &error.help())?;
+    fields.end()
+}
