@@ -46,6 +46,7 @@ use self::{
     failure::{Failure, inquest, seconds},
     handshake::Era,
     health::Health,
+    listing::ToolList,
     settings::Settings,
     status::Counters,
 };
@@ -91,6 +92,8 @@ struct Live {
 #[derive(Clone)]
 struct Down {
     generation: u64,
+    /// As last listed: the next call brings the server back.
+    tools: Arc<ToolList>,
     cause: Arc<ServerError>,
     next_try: Instant,
 }
@@ -166,25 +169,36 @@ impl Session {
         &self.name
     }
 
-    /// The tools that the configuration permits, as last listed, and which list that is.
+    /// The tools that the configuration permits, as last listed, and which list that is. Nothing once it is
+    /// closed.
     pub(crate) fn tools(&self) -> Option<(Edition, Vec<Tool>)> {
         let settings = self.settings();
-        match &*self.state() {
-            State::Ready(live) => {
-                let filter = &settings.config.tools;
-                let (times, tools) = live.connection.tools.now();
-                let permitted = tools.iter().filter(|tool| filter.permits(&tool.name));
-                Some(((live.generation, times), permitted.cloned().collect()))
-            }
-            State::Down(_) | State::Closed => None,
-        }
+        let (generation, list) = self.list()?;
+        let (times, tools) = list.now();
+        let permitted = tools.iter().filter(|tool| settings.config.tools.permits(&tool.name));
+        Some(((generation, times), permitted.cloned().collect()))
     }
 
-    /// Which list of tools the live connection has, if there is one.
+    /// Which list [`Session::tools`] would give.
     pub(crate) fn edition(&self) -> Option<Edition> {
+        self.list().map(|(generation, list)| (generation, list.now().0))
+    }
+
+    /// Whether there is a live connection.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(*self.state(), State::Ready(_))
+    }
+
+    /// Whether it was closed: then nothing brings it back.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    fn list(&self) -> Option<(u64, Arc<ToolList>)> {
         match &*self.state() {
-            State::Ready(live) => Some((live.generation, live.connection.tools.now().0)),
-            State::Down(_) | State::Closed => None,
+            State::Ready(live) => Some((live.generation, live.connection.tools.clone())),
+            State::Down(down) => Some((down.generation, down.tools.clone())),
+            State::Closed => None,
         }
     }
 
@@ -237,18 +251,18 @@ impl Session {
         let asked = verdict.as_ref().is_some_and(|verdict| verdict.asked);
         let (died, before) = {
             let mut state = self.state();
-            let before = match &*state {
+            let (before, tools) = match &*state {
                 State::Closed => return Err(Error::Cancelled),
                 State::Ready(live) if live.generation != dead => return Ok(()),
                 State::Down(down) if !asked && down.next_try > Instant::now() => {
                     return Err(Self::still_down(down).into());
                 }
-                State::Ready(_) => None,
-                State::Down(down) => Some(down.cause.clone()),
+                State::Ready(live) => (None, live.connection.tools.clone()),
+                State::Down(down) => (Some(down.cause.clone()), down.tools.clone()),
             };
             let cause =
                 before.clone().unwrap_or_else(|| Arc::new(self.lost("is being restarted".to_owned())));
-            let down = Down { generation: dead, cause, next_try: began };
+            let down = Down { generation: dead, tools, cause, next_try: began };
             match std::mem::replace(&mut *state, State::Down(down)) {
                 State::Ready(live) => (Some(*live.connection), before),
                 State::Down(_) | State::Closed => (None, before),
@@ -367,13 +381,15 @@ impl Session {
         let backoff = policy.backoff.saturating_mul(1 << restarts.failures.min(16)).min(policy.backoff_cap);
         let wait = gave_up.unwrap_or(backoff);
         restarts.failures += 1;
-        let down = Down { generation, cause: Arc::new(cause.clone()), next_try: Instant::now() + wait };
         {
             let mut state = self.state();
-            if matches!(*state, State::Closed) {
-                return Error::Cancelled;
-            }
-            *state = State::Down(down);
+            let tools = match &*state {
+                State::Closed => return Error::Cancelled,
+                State::Ready(live) => live.connection.tools.clone(),
+                State::Down(down) => down.tools.clone(),
+            };
+            let next_try = Instant::now() + wait;
+            *state = State::Down(Down { generation, tools, cause: Arc::new(cause.clone()), next_try });
         }
         self.settled.notify_one();
         let next_try = Some(wait).filter(|wait| *wait < NEVER);

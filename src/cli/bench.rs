@@ -2,6 +2,9 @@
 //! by phase, and what bounds it.
 
 mod close;
+mod kills;
+mod soak;
+mod victims;
 
 use std::{num::NonZeroUsize, process::ExitCode, time::Duration};
 
@@ -20,6 +23,10 @@ pub(super) enum Bench {
     Init(Init),
     /// Time to end servers that ignore end of input and SIGTERM: one, and many at once.
     Close(close::Close),
+    /// Servers killed at random under many callers: is every call accounted for, and none run twice?
+    Kills(kills::Kills),
+    /// Calls with random faults for a long time: does the owner stay as small as it was?
+    Soak(soak::Soak),
 }
 
 #[derive(Args)]
@@ -52,6 +59,8 @@ impl Bench {
         match self {
             Self::Init(init) => init.run(context).await,
             Self::Close(close) => close.run(context).await,
+            Self::Kills(kills) => kills.run(context).await,
+            Self::Soak(soak) => soak.run(context).await,
         }
     }
 }

@@ -215,7 +215,7 @@ fn step(place: &Place, entry: &ServerEntry, reconnect: bool) -> Step {
         Err(error) => return Step::KeepOld(error.clone()),
     };
     let remote = matches!(config.endpoint, Endpoint::Http(_));
-    let current = session.goes_by(config) && session.edition().is_some() && !(remote && reconnect);
+    let current = session.goes_by(config) && session.is_up() && !(remote && reconnect);
     if current { Step::Keep } else { Step::Renew(session, Box::new(config.clone())) }
 }
 

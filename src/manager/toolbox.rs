@@ -30,7 +30,7 @@ struct Shared {
 /// The catalog, and what it was made of: places, and the editions of their lists.
 #[derive(Default)]
 struct Shelf {
-    made_of: Vec<(Arc<Place>, Option<Edition>)>,
+    made_of: Vec<(Arc<Place>, Edition)>,
     catalog: Arc<ToolCatalog>,
 }
 
@@ -65,32 +65,29 @@ impl Toolbox {
     /// All tools at this moment, in stable order. Made anew only after a server was restarted or the
     /// configuration changed.
     pub fn catalog(&self) -> Arc<ToolCatalog> {
-        let there: Vec<_> =
-            self.places().iter().filter_map(|place| Some((place.clone(), place.here()?))).collect();
+        let there: Vec<_> = self
+            .places()
+            .iter()
+            .filter_map(|place| {
+                let session = place.here()?;
+                Some((place.clone(), session.edition()?, session))
+            })
+            .collect();
         let mut shelf = lock(&self.0.shelf);
-        let known = shelf.made_of.len() == there.len();
-        let current = known
-            && there.iter().zip(&shelf.made_of).all(|((place, session), (then, edition))| {
-                // A server that is down keeps its tools: the next call brings it back.
-                Arc::ptr_eq(place, then) && session.edition().is_none_or(|now| Some(now) == *edition)
-            });
+        let current = shelf.made_of.len() == there.len()
+            && there
+                .iter()
+                .zip(&shelf.made_of)
+                .all(|((place, edition, _), (then, of))| Arc::ptr_eq(place, then) && edition == of);
         if !current {
             let mut made_of = Vec::with_capacity(there.len());
-            let tools = there.into_iter().map(|(place, session)| {
+            let lists = there.into_iter().filter_map(|(place, _, session)| {
+                let (edition, tools) = session.tools()?;
                 let name = place.name.clone();
-                let before = shelf.made_of.iter().find(|(then, _)| Arc::ptr_eq(then, &place));
-                let (edition, tools) = match (session.tools(), before) {
-                    (Some((edition, tools)), _) => (Some(edition), tools),
-                    (None, Some((_, edition))) => {
-                        let kept = shelf.catalog.entries().iter().filter(|entry| entry.server == name);
-                        (*edition, kept.map(|entry| entry.tool.clone()).collect())
-                    }
-                    (None, None) => (None, Vec::new()),
-                };
                 made_of.push((place, edition));
-                (name, tools)
+                Some((name, tools))
             });
-            let catalog = Arc::new(ToolCatalog::new(tools));
+            let catalog = Arc::new(ToolCatalog::new(lists));
             *shelf = Shelf { made_of, catalog };
         }
         shelf.catalog.clone()
@@ -106,7 +103,9 @@ impl Toolbox {
     /// [`Error::CallTimeout`], [`Error::CallRefused`]: the session goes on. [`Error::Server`] with
     /// `session_lost`: says whether the call may have run.
     pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
-        self.place(server)?.session().await?;
+        if self.place(server)?.session().await?.is_closed() {
+            return Err(Error::Cancelled);
+        }
         let entry = self.catalog().find(server, tool)?.clone();
         self.call_entry(&entry, &arguments, None).await
     }

@@ -82,7 +82,7 @@ impl Calls {
         Some(match params["name"].as_str().unwrap_or_default() {
             "echo" => protocol::text(arguments["text"].as_str().unwrap_or_default()),
             "pid" => protocol::text(&std::process::id().to_string()),
-            "count" => protocol::text(&self.append()),
+            "count" => protocol::text(&self.append(&arguments["n"])),
             "sleep" => {
                 let time = Duration::from_millis(arguments["ms"].as_u64().unwrap_or(0));
                 let (cancels, output, id) = (self.cancels.clone(), output.clone(), id.clone());
@@ -104,9 +104,11 @@ impl Calls {
         })
     }
 
-    fn append(&self) -> String {
+    /// Appends the number of the call, if it has one, or our process id.
+    fn append(&self, number: &Value) -> String {
         let Some(path) = &self.count else { return "counted nowhere".to_owned() };
-        let line = format!("{}\n", std::process::id());
+        let number = number.as_u64().unwrap_or_else(|| u64::from(std::process::id()));
+        let line = format!("{number}\n");
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         match file.and_then(|mut file| file.write_all(line.as_bytes())) {
             Ok(()) => "counted".to_owned(),

@@ -130,7 +130,8 @@ pub(super) fn receive<T: DeserializeOwned>(
     let flags = RecvFlags::CMSG_CLOEXEC | if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     let got = loop {
         match recvmsg(&socket, &mut [IoSliceMut::new(&mut packet)], &mut ancillary, flags) {
-            Err(rustix::io::Errno::INTR) => {}
+            // Reset: the peer ended without reading our last word, which is told once, before what it had sent.
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             got => break got?,
         }
     };
@@ -171,6 +172,17 @@ mod tests {
         assert_eq!((graces.eof(), graces.term()), (StopGrace::default().eof, StopGrace::default().term));
         assert!(file.is_none());
         assert!(receive::<Order>(&theirs, false).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_last_word_is_heard_though_ours_was_not() {
+        let (ours, theirs) = pair().unwrap();
+        send(&ours, &Order::Kill, None).unwrap();
+        send(&theirs, &Notice::Gone { killed: 1, helpers: true }, None).unwrap();
+        drop(theirs);
+        let (notice, _) = receive::<Notice>(&ours, false).unwrap().unwrap();
+        assert!(matches!(notice, Notice::Gone { killed: 1, helpers: true }), "{notice:?}");
+        assert!(receive::<Notice>(&ours, false).unwrap().is_none());
     }
 
     #[test]
