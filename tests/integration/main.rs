@@ -17,4 +17,5 @@ mod start;
 mod support;
 mod teardown;
 mod tidy;
+mod torture;
 mod watch;

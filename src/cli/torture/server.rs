@@ -141,7 +141,8 @@ impl TortureServer {
         if let Some(role) = role {
             command.args(["--role", &name_of(&role)]);
         }
-        command.env(MARK, &self.mark);
+        // Without toolcrib's own mark: no other manager of this user may find and end what this one left.
+        command.env(MARK, &self.mark).env_remove("TOOLCRIB_OWNER");
         Ok(command)
     }
 
