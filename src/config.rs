@@ -9,6 +9,7 @@ use indexmap::IndexMap;
 
 use crate::{error::Error, retry::RetryPolicy, tool::ServerName};
 
+mod confine;
 mod dotenv;
 mod env;
 mod files;
@@ -28,6 +29,7 @@ mod example;
 #[cfg(test)]
 mod tests;
 
+pub use confine::*;
 pub use env::{Env, INHERITED};
 pub use files::OwnFiles;
 pub use import::import_toml;

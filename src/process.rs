@@ -7,6 +7,8 @@
 //! - every early return kills: dropping a [`Process`] ends all of it synchronously, with or without a
 //!   runtime.
 
+#[cfg(target_os = "linux")]
+mod confine;
 mod exit;
 mod group;
 #[cfg(target_os = "linux")]
@@ -16,6 +18,7 @@ mod leftovers;
 mod lines;
 mod program;
 mod stderr;
+mod support;
 mod survivors;
 mod usage;
 
@@ -33,11 +36,12 @@ pub use leftovers::Leftover;
 pub(crate) use leftovers::{new_mark, reap_leftovers};
 pub(crate) use lines::{Line, LineReader, LineWriter, MAX_LINE, Traffic, WriteError};
 pub(crate) use stderr::StderrTail;
+pub use support::Support;
 pub(crate) use survivors::marked_processes;
 pub use usage::ProcessUsage;
 pub(crate) use usage::of_groups;
 
-use crate::config::{Secrets, StdioConfig, StopGrace};
+use crate::config::{ResourceLimits, Secrets, StdioConfig, StopGrace};
 
 /// Name of the environment variable that marks every process of one manager, descendants included.
 pub(crate) const MARKER: &str = "TOOLCRIB_OWNER";
@@ -47,6 +51,8 @@ pub(crate) struct Process {
     keeper: Keeper,
     stdin: LineWriter,
     stderr: StderrTail,
+    limits: ResourceLimits,
+    sandboxed: bool,
     started: Instant,
 }
 
@@ -129,7 +135,17 @@ impl Process {
                 let (guarded, out, err) = guard::Guarded::spawn(start, spec, input).await?;
                 (Keeper::Guard(guarded), out, err)
             }
-            Keeping::Group { .. } => {
+            Keeping::Group { because } => {
+                if spec.sandbox.is_some() || !spec.limits.is_empty() {
+                    return Err(SpawnError {
+                        what: format!(
+                            "a sandbox and budgets are put on by a guard, and there is none: {because}"
+                        ),
+                        help: Some(
+                            "run it without `sandbox`, `memory_max`, `cpu_max` and `processes_max`".into(),
+                        ),
+                    });
+                }
                 let (grouped, out, err) = group::Grouped::spawn(&program, spec, &mark, input)?;
                 (Keeper::Group(grouped), out, err)
             }
@@ -137,7 +153,8 @@ impl Process {
         let stdin = LineWriter::pipe(sender);
         let reader = LineReader::new(stdout);
         let stderr = StderrTail::drain(stderr, kin.secrets.clone());
-        let process = Self { keeper, stdin: stdin.clone(), stderr, started };
+        let (limits, sandboxed) = (spec.limits, spec.sandbox.is_some());
+        let process = Self { keeper, stdin: stdin.clone(), stderr, limits, sandboxed, started };
         Ok((process, Pipes { reader, writer: stdin }))
     }
 
@@ -157,6 +174,24 @@ impl Process {
             Keeper::Guard(guarded) => ExitWatch::guarded(guarded.control()),
             Keeper::Group(grouped) => grouped.exit_watch(),
         }
+    }
+
+    /// The bound that it died of, in words: known from its cgroup, or likely from how it died.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn exceeded(&self) -> Option<String> {
+        let known = match &self.keeper {
+            Keeper::Guard(guarded) => guarded.control().exceeded(),
+            Keeper::Group(_) => None,
+        };
+        let status = self.exit_watch().status();
+        known.or_else(|| confine::suspected(&self.limits, self.sandboxed, status, &self.stderr.lines()))
+    }
+
+    /// Budgets need a guard, and guards need Linux.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn exceeded(&self) -> Option<String> {
+        debug_assert!(self.limits.is_empty() && !self.sandboxed, "refused at the start");
+        None
     }
 
     /// How long ago it was started.

@@ -13,7 +13,7 @@ use crate::{error::Result, retry::RetryPolicy};
 
 mod server;
 
-pub(super) use server::{RawKind, RawServer};
+pub(super) use server::{RawKind, RawSandbox, RawServer};
 
 /// The tool servers inside this library, for `builtin = "..."`.
 pub const BUILTINS: &[&str] = &["time", "files", "calc"];
@@ -57,6 +57,7 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("servers.*", server::SERVER),
     ("servers.*.tools", server::TOOLS),
     ("servers.*.restart", server::RESTART),
+    ("servers.*.sandbox", server::SANDBOX),
     ("http", HTTP),
     ("llm", LLM),
     ("llm.retry", RETRY),

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
+use super::{ResourceLimits, Sandbox};
 use crate::{error::Error, tool::ServerName};
 
 pub(super) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -58,7 +59,7 @@ pub struct ServerConfig {
 }
 
 /// How a server is reached.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Endpoint {
     /// A child process that speaks over its standard streams.
@@ -93,7 +94,7 @@ impl fmt::Debug for Endpoint {
 }
 
 /// A child process to start.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct StdioConfig {
     /// The program: a name to look up in `PATH`, or a path (relative ones are made absolute here).
@@ -104,12 +105,23 @@ pub struct StdioConfig {
     pub env: BTreeMap<String, String>,
     /// Its working directory.
     pub cwd: PathBuf,
+    /// What it may use.
+    pub limits: ResourceLimits,
+    /// What it may reach. Nothing: whatever we may.
+    pub sandbox: Option<Sandbox>,
 }
 
 impl StdioConfig {
     /// A command with arguments in `cwd` and an empty environment.
     pub fn new(command: impl Into<PathBuf>, args: Vec<String>, cwd: impl Into<PathBuf>) -> Self {
-        Self { command: command.into(), args, env: BTreeMap::new(), cwd: cwd.into() }
+        Self {
+            command: command.into(),
+            args,
+            env: BTreeMap::new(),
+            cwd: cwd.into(),
+            limits: ResourceLimits::default(),
+            sandbox: None,
+        }
     }
 }
 
@@ -121,6 +133,8 @@ impl fmt::Debug for StdioConfig {
             .field("args", &self.args.len())
             .field("env", &self.env.keys())
             .field("cwd", &self.cwd)
+            .field("limits", &self.limits)
+            .field("sandbox", &self.sandbox)
             .finish()
     }
 }

@@ -4,10 +4,10 @@
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
 use super::{
-    Endpoint, HttpEndpoint, LlmConfig, ServerConfig, ServerEntry, StdioConfig, StopGrace, dotenv,
+    Endpoint, HttpEndpoint, LlmConfig, Sandbox, ServerConfig, ServerEntry, StdioConfig, StopGrace, dotenv,
     env::{Env, Names},
     origin::{Origin, Text},
-    raw::{Defaults, RawKind, RawLlm, RawServer},
+    raw::{Defaults, RawKind, RawLlm, RawSandbox, RawServer},
     secrets,
     vars::Vars,
 };
@@ -52,8 +52,11 @@ fn build(raw: RawServer, defaults: &Defaults, vars: &mut Vars<'_>) -> Result<Ser
         vars.secrets.extend(vars.local.values().cloned());
     }
     let endpoint = match raw.kind {
-        RawKind::Command { command, args, env, cwd, .. } => {
-            Endpoint::Stdio(stdio(&command, &args, &env, cwd.as_ref(), vars)?)
+        RawKind::Command { command, args, env, cwd, limits, sandbox: walls, .. } => {
+            let mut child = stdio(&command, &args, &env, cwd.as_ref(), vars)?;
+            child.limits = limits;
+            child.sandbox = walls.map(|walls| sandbox(&walls, vars)).transpose()?;
+            Endpoint::Stdio(child)
         }
         RawKind::Url { url, headers } => Endpoint::Http(http(&url, &headers, vars)?),
         RawKind::Builtin { name, args } => {
@@ -136,6 +139,19 @@ fn stdio(
     let telling = child.env.iter().filter(|(name, _)| secrets::secret_name(name));
     vars.secrets.extend(telling.map(|(_, value)| value.clone()));
     Ok(child)
+}
+
+fn sandbox(raw: &RawSandbox, vars: &mut Vars<'_>) -> Result<Sandbox> {
+    let folder = vars.origin.folder.clone();
+    let mut paths = |texts: &[Text]| -> Result<Vec<PathBuf>> {
+        texts.iter().map(|text| Ok(vars.env.resolve(&folder, &vars.expand(text)?))).collect()
+    };
+    Ok(Sandbox {
+        read: paths(&raw.read)?,
+        write: paths(&raw.write)?,
+        network: raw.network,
+        best_effort: raw.best_effort,
+    })
 }
 
 fn http(url: &Text, headers: &[(String, Text)], vars: &mut Vars<'_>) -> Result<HttpEndpoint> {

@@ -28,7 +28,7 @@ use tokio::{
 };
 
 use self::wire::{Notice, Order};
-use super::{SpawnError, StopOutcome, Stopped, program, survivors};
+use super::{SpawnError, StopOutcome, Stopped, confine::Wanted, program, survivors};
 use crate::config::{StdioConfig, StopGrace};
 
 /// Name of the variable that makes a process a guard; its value is the version of what is said over the socket.
@@ -132,6 +132,7 @@ pub(super) struct Control {
 struct Heard {
     started: Option<io::Result<i32>>,
     exited: Option<(ExitStatus, StopOutcome)>,
+    exceeded: Option<String>,
     gone: Option<(usize, bool)>,
     /// The stream has ended.
     silent: bool,
@@ -153,6 +154,11 @@ impl Guarded {
         let order = wire::Start {
             owner: std::process::id().cast_signed(),
             graces: grace.into(),
+            wanted: Wanted {
+                limits: spec.limits,
+                sandbox: spec.sandbox.clone(),
+                name: format!("toolcrib-{:016x}", fastrand::u64(..)),
+            },
             library_path: spec.env.get(LIBRARY_PATH).cloned(),
         };
         // The socket keeps it until there is somebody to read it.
@@ -265,6 +271,12 @@ impl Control {
         self.heard().exited.map(|(status, _)| status)
     }
 
+    /// The budget that the server hit, once it has ended.
+    pub(super) fn exceeded(&self) -> Option<String> {
+        self.listen();
+        self.heard().exceeded.clone()
+    }
+
     /// Returns once the server has ended.
     pub(super) async fn over(&self) {
         self.until(|heard| heard.exited.is_some()).await;
@@ -313,8 +325,9 @@ impl Heard {
                 let error = errno.map_or_else(|| io::Error::other(what), io::Error::from_raw_os_error);
                 self.started = Some(Err(error));
             }
-            Notice::Exited { status, outcome } => {
+            Notice::Exited { status, outcome, exceeded } => {
                 self.exited = Some((ExitStatus::from_raw(status), outcome));
+                self.exceeded = exceeded;
             }
             Notice::Gone { killed, helpers } => self.gone = Some((killed, helpers)),
         }

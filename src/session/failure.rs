@@ -102,6 +102,7 @@ impl Failure {
         if health.has_junk() && failure.code != ErrorCode::ServerExited {
             failure.code = ErrorCode::StdoutGarbage;
         }
+        failure.causes.extend(exited.then(|| process.exceeded()).flatten());
         failure.causes.extend(health.oddities());
         failure.stderr_tail = process.stderr().lines();
         failure.help = failure.help.or_else(|| help(failure.code, &failure.stderr_tail));
@@ -158,6 +159,7 @@ pub(super) async fn inquest(
             process.stderr().settled(STDERR_LAG).await;
             let how = process.exit_watch().status().map_or_else(|| "ended".to_owned(), describe);
             lost.what = format!("(pid {pid}) {how}");
+            lost.causes.extend(process.exceeded());
         } else {
             lost.what = format!("(pid {pid}) {end}");
         }

@@ -6,6 +6,8 @@
 mod apply;
 mod calls;
 mod cli;
+#[cfg(target_os = "linux")]
+mod confined;
 mod engine;
 mod health;
 mod killed;

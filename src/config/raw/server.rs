@@ -7,7 +7,7 @@ use globset::GlobMatcher;
 use super::BUILTINS;
 use crate::{
     config::{
-        RestartPolicy, RetryCalls, ToolFilter,
+        ResourceLimits, RestartPolicy, RetryCalls, ToolFilter,
         node::Node,
         origin::{Origin, Text},
         section::{Section, parse_duration},
@@ -40,9 +40,14 @@ pub(super) const SERVER: &[&str] = &[
     "term_grace",
     "keepalive",
     "watch",
+    "memory_max",
+    "cpu_max",
+    "processes_max",
+    "sandbox",
 ];
 pub(super) const TOOLS: &[&str] = &["allow", "deny", "timeout"];
 pub(super) const RESTART: &[&str] = &["max", "within", "backoff"];
+pub(super) const SANDBOX: &[&str] = &["read", "write", "network", "best_effort"];
 
 /// Keys that do something for one or two of the three kinds only: `(key, command, url, builtin)`.
 const PLACES: &[(&str, bool, bool, bool)] = &[
@@ -58,6 +63,10 @@ const PLACES: &[(&str, bool, bool, bool)] = &[
     ("term_grace", true, false, false),
     ("keepalive", true, true, false),
     ("watch", true, false, false),
+    ("memory_max", true, false, false),
+    ("cpu_max", true, false, false),
+    ("processes_max", true, false, false),
+    ("sandbox", true, false, false),
 ];
 
 /// A server table with its variables not yet put in.
@@ -84,6 +93,15 @@ pub(in crate::config) struct RawServer {
     pub(in crate::config) watch: Vec<String>,
 }
 
+/// The sandbox, with paths as they are written.
+#[derive(Debug)]
+pub(in crate::config) struct RawSandbox {
+    pub(in crate::config) read: Vec<Text>,
+    pub(in crate::config) write: Vec<Text>,
+    pub(in crate::config) network: bool,
+    pub(in crate::config) best_effort: bool,
+}
+
 /// How it is reached.
 #[derive(Debug)]
 pub(in crate::config) enum RawKind {
@@ -93,6 +111,8 @@ pub(in crate::config) enum RawKind {
         env: Vec<(String, Text)>,
         cwd: Option<Text>,
         inherit_env: Vec<GlobMatcher>,
+        limits: ResourceLimits,
+        sandbox: Option<RawSandbox>,
     },
     Url {
         url: Text,
@@ -187,11 +207,32 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
             env: env(table)?,
             cwd: table.text("cwd")?,
             inherit_env: table.patterns("inherit_env")?,
+            limits: limits(table)?,
+            sandbox: table.table("sandbox", SANDBOX)?.map(|table| sandbox(&table)).transpose()?,
         },
         "url" => {
             RawKind::Url { url: table.text("url")?.ok_or_else(missing)?, headers: table.text_map("headers")? }
         }
         _ => RawKind::Builtin { name: builtin(table)?, args: table.texts("args")? },
+    })
+}
+
+fn limits(table: &Section<'_>) -> Result<ResourceLimits> {
+    let cpu_max = table.float("cpu_max")?;
+    if cpu_max.is_some_and(|cores| cores <= 0.0) {
+        let help = "write the number of processors, such as 1.5";
+        return Err(table.key_error("cpu_max", "must be more than 0", Some(help)));
+    }
+    let memory_max = table.size("memory_max")?.map(|bytes| bytes as u64);
+    Ok(ResourceLimits { memory_max, cpu_max, processes_max: table.number("processes_max", 1)? })
+}
+
+fn sandbox(table: &Section<'_>) -> Result<RawSandbox> {
+    Ok(RawSandbox {
+        read: table.texts("read")?,
+        write: table.texts("write")?,
+        network: table.flag("network")?.unwrap_or(false),
+        best_effort: table.flag("best_effort")?.unwrap_or(false),
     })
 }
 

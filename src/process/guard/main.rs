@@ -7,12 +7,13 @@
 
 use std::{
     collections::HashSet,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::process::CommandExt,
     },
+    path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -31,7 +32,10 @@ use rustix::{
 };
 
 use super::wire::{self, Graces, Notice, Order};
-use crate::process::StopOutcome;
+use crate::process::{
+    StopOutcome,
+    confine::{Cgroup, Ready},
+};
 
 /// Pause between two rounds of killing: orphans become children in between.
 const KILL_ROUND: Duration = Duration::from_millis(2);
@@ -75,6 +79,7 @@ struct Guard<'a> {
     /// Whom the server left behind and who had to be killed.
     killed: HashSet<Pid>,
     helpers: bool,
+    cgroup: Option<Cgroup>,
 }
 
 impl<'a> Guard<'a> {
@@ -95,7 +100,16 @@ impl<'a> Guard<'a> {
             .filter(|owner| getppid() == Some(*owner))
             .ok_or_else(|| io::Error::other("the manager ended before its server was started"))?;
         let signals = SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        let server = spawn(command, start.library_path, input)?;
+        let mut ready =
+            start.wanted.prepare(Path::new(command.first().map_or(OsStr::new(""), AsRef::as_ref)))?;
+        let cgroup = ready.take_cgroup();
+        let server = match spawn(command, start.library_path, input, ready, cgroup.as_ref()) {
+            Ok(server) => server,
+            Err(error) => {
+                cgroup.iter().for_each(Cgroup::remove);
+                return Err(error);
+            }
+        };
         let mut guard = Self {
             socket: Some(socket),
             owner: pidfd_open(owner, PidfdFlags::empty()).ok(),
@@ -107,6 +121,7 @@ impl<'a> Guard<'a> {
             graces: start.graces,
             killed: HashSet::new(),
             helpers: false,
+            cgroup,
         };
         guard.tell(&Notice::Started { pid: server.as_raw_nonzero().get() });
         Self::let_go();
@@ -133,6 +148,7 @@ impl<'a> Guard<'a> {
                 self.listen(now);
             }
         }
+        self.cgroup.iter().for_each(Cgroup::remove);
         self.tell(&Notice::Gone { killed: self.killed.len(), helpers: self.helpers });
     }
 
@@ -147,7 +163,8 @@ impl<'a> Guard<'a> {
                         Stage::Terminating => StopOutcome::Terminated,
                         Stage::Killing => StopOutcome::Killed,
                     };
-                    self.tell(&Notice::Exited { status: status.as_raw(), outcome });
+                    let exceeded = self.cgroup.as_ref().and_then(Cgroup::exceeded);
+                    self.tell(&Notice::Exited { status: status.as_raw(), outcome, exceeded });
                     // What it left behind has nothing to wait for.
                     if self.stage <= Stage::Leaving {
                         self.stage = Stage::Leaving;
@@ -171,6 +188,7 @@ impl<'a> Guard<'a> {
         } else {
             self.stage = Stage::Killing;
             self.deadline = Some(now + KILL_ROUND);
+            self.cgroup.iter().for_each(Cgroup::kill);
             let others = self.signal(Signal::KILL);
             self.killed.extend(others);
         }
@@ -261,7 +279,13 @@ impl<'a> Guard<'a> {
     }
 }
 
-fn spawn(command: &[OsString], library_path: Option<String>, input: OwnedFd) -> io::Result<Pid> {
+fn spawn(
+    command: &[OsString],
+    library_path: Option<String>,
+    input: OwnedFd,
+    mut ready: Ready,
+    cgroup: Option<&Cgroup>,
+) -> io::Result<Pid> {
     let [program, arguments @ ..] = command else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no program to start"));
     };
@@ -270,12 +294,16 @@ fn spawn(command: &[OsString], library_path: Option<String>, input: OwnedFd) -> 
     command.args(arguments).stdin(Stdio::from(input)).process_group(0);
     command.env_remove(super::GUARD).env_remove(super::LIBRARY_PATH);
     command.envs(library_path.map(|path| (super::LIBRARY_PATH, path)));
+    let mut door = cgroup.map(Cgroup::door).transpose()?;
     let prepare = move || {
         // Nobody resets the mask on the way: the server would never see a SIGTERM.
         SigSet::empty().thread_set_mask()?;
         // Safe to use here, where the parent has one thread: it fires when that thread ends.
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        if getppid() == Some(guard) { Ok(()) } else { Err(io::Error::other("the guard has ended")) }
+        if getppid() != Some(guard) {
+            return Err(io::Error::other("the guard has ended"));
+        }
+        ready.put_on(door.as_mut())
     };
     #[expect(unsafe_code, reason = "the one hook between fork and exec; this process has a single thread")]
     // SAFETY: the closure may do whatever is sound after a fork; in a process with a single thread there is

@@ -13,7 +13,10 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{config::StopGrace, process::StopOutcome};
+use crate::{
+    config::StopGrace,
+    process::{StopOutcome, confine::Wanted},
+};
 
 /// Longest packet. A local socket takes somewhat more than this by default (net.core.wmem_default).
 const MAX_PACKET: usize = 64 << 10;
@@ -37,6 +40,8 @@ pub(super) struct Start {
     pub(super) owner: i32,
     /// The stop ladder when the manager ends without an order.
     pub(super) graces: Graces,
+    /// What it may use and reach.
+    pub(super) wanted: Wanted,
     /// `LD_LIBRARY_PATH` of the server: the guard runs with that of the manager.
     pub(super) library_path: Option<String>,
 }
@@ -87,6 +92,8 @@ pub(super) enum Notice {
         status: i32,
         /// The strongest means that had been used until then.
         outcome: StopOutcome,
+        /// The budget that it hit, in words.
+        exceeded: Option<String>,
     },
     /// Nobody is left. The last packet.
     Gone {

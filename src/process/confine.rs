@@ -1,0 +1,71 @@
+//! Budgets and the sandbox of a server, put on by its guard between fork and exec.
+//!
+//! The manager says what is wanted ([`Wanted`], part of the guard's first order); the guard prepares all of it
+//! while errors can still be told in words ([`Ready`]), and the child only has to put it on.
+
+mod cgroup;
+mod limits;
+mod sandbox;
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use self::cgroup::Cgroup;
+use self::{limits::Limits, sandbox::Walls};
+use crate::config::{ResourceLimits, Sandbox};
+
+pub(super) use self::{
+    cgroup::no_cgroup,
+    limits::suspected,
+    sandbox::{has_seccomp, landlock_abi},
+};
+
+/// What a server is to be confined to.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Wanted {
+    pub(super) limits: ResourceLimits,
+    pub(super) sandbox: Option<Sandbox>,
+    /// Name of the server's cgroup, if one is made.
+    pub(super) name: String,
+}
+
+/// All that can be prepared before the child is there.
+pub(super) struct Ready {
+    cgroup: Option<Cgroup>,
+    limits: Limits,
+    walls: Option<Walls>,
+}
+
+impl Wanted {
+    /// Makes everything ready for `program`.
+    ///
+    /// # Errors
+    /// What this system cannot hold, in words.
+    pub(super) fn prepare(&self, program: &std::path::Path) -> io::Result<Ready> {
+        let walls = self.sandbox.as_ref().map(|sandbox| Walls::build(sandbox, program)).transpose()?;
+        if self.limits.is_empty() {
+            return Ok(Ready { cgroup: None, limits: Limits::default(), walls });
+        }
+        match Cgroup::delegated(&self.name, &self.limits) {
+            Ok(cgroup) => Ok(Ready { cgroup: Some(cgroup), limits: Limits::default(), walls }),
+            Err(why) => Ok(Ready { cgroup: None, limits: Limits::instead(&self.limits, &why)?, walls }),
+        }
+    }
+}
+
+impl Ready {
+    /// The cgroup of the server, to be looked at and removed when nobody is left.
+    pub(super) fn take_cgroup(&mut self) -> Option<Cgroup> {
+        self.cgroup.take()
+    }
+
+    /// In the child: from here on it is confined, and so is all that it starts. Works once.
+    pub(super) fn put_on(&mut self, door: Option<&mut std::fs::File>) -> io::Result<()> {
+        if let Some(door) = door {
+            Cgroup::enter(door)?;
+        }
+        self.limits.put_on()?;
+        self.walls.take().map_or(Ok(()), Walls::put_on)
+    }
+}
