@@ -4,6 +4,7 @@
 //! - a call copies the peer under a short lock and waits without any lock;
 //! - one death causes one restart, however many callers fail (reconnect mutex and generation);
 //! - a call that may have run is never sent again unless the configuration says so;
+//! - whatever a server writes, memory stays bounded, and every call ends in an answer or in a named error;
 //! - closed stays closed: nothing is installed after [`Session::close`] or [`Session::kill`].
 
 mod asked;
@@ -103,7 +104,7 @@ struct Borrowed {
     health: Health,
 }
 
-/// Which list of tools: that of which connection, and how often it was read again.
+/// Which list of tools: that of which connection, and how often it has changed.
 pub(crate) type Edition = (u64, u64);
 
 impl Session {

@@ -141,7 +141,9 @@ impl Session {
                 let never_left = written.is_some_and(|error| !error.may_have_left);
                 Err(Lost::Session { never_left, why: error.error.to_string() })
             }
-            Err(ServiceError::TransportClosed) => Err(lost(false, "the connection ended during the call")),
+            Err(ServiceError::TransportClosed) => {
+                Err(lost(call.was_never_read(), "the connection ended during the call"))
+            }
             Err(error) => Err(Lost::Session { never_left: false, why: error.to_string() }),
         }
     }

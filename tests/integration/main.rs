@@ -6,6 +6,7 @@
 mod calls;
 mod cli;
 mod engine;
+mod faults;
 mod real;
 mod reconnect;
 mod remote;
