@@ -124,7 +124,7 @@ impl Session {
             }
             Ok(_) => Err(self.refused(tool, 0, "its answer is of another kind than a tool result")),
             Err(ServiceError::McpError(error)) => Err(match why_unusable(&error) {
-                Some(why) => Lost::Final(self.unusable(tool, why, health)),
+                Some(why) => Lost::Final(self.unusable(tool, why, health).await),
                 None => self.refused(tool, i64::from(error.code.0), &error.message),
             }),
             Err(ServiceError::Timeout { timeout }) => {
@@ -133,7 +133,7 @@ impl Session {
                     server: self.name().clone(),
                     tool: tool.to_owned(),
                     after: timeout,
-                    silence: Box::new(silence(health, &call, endless)),
+                    silence: Box::new(silence(health, &call, endless).await),
                 }))
             }
             Err(ServiceError::TransportSend(error)) => {
@@ -149,7 +149,7 @@ impl Session {
     }
 
     fn refused(&self, tool: &str, rpc_code: i64, message: &str) -> Lost {
-        let message = self.around.secrets.hide(message);
+        let message = self.around.secrets.hide(&convert::brief(message));
         Lost::Final(Error::CallRefused {
             server: self.name().clone(),
             tool: tool.to_owned(),
@@ -159,11 +159,11 @@ impl Session {
     }
 
     /// An answer came, and it cannot be used. The session goes on.
-    fn unusable(&self, tool: &str, why: &str, health: &Health) -> Error {
+    async fn unusable(&self, tool: &str, why: &str, health: &Health) -> Error {
         let mut error = self.lost(format!("gave an answer to `{tool}` that cannot be used"));
         error.code = ErrorCode::ProtocolMismatch;
         error.causes.push(why.to_owned());
-        error.stderr_tail = health.last_words();
+        error.stderr_tail = health.last_words().await;
         error.help = Some("the tool has run: ask it for less, or look for a newer version of it".to_owned());
         error.into()
     }
@@ -213,7 +213,7 @@ impl Session {
 }
 
 /// `endless` if the server went on reporting progress until the ceiling.
-fn silence(health: &Health, call: &Call<'_>, endless: bool) -> Silence {
+async fn silence(health: &Health, call: &Call<'_>, endless: bool) -> Silence {
     let mut causes = call.overdue();
     let key = if endless {
         causes.insert(0, "its progress reports went on until `max_call_time`".to_owned());
@@ -222,7 +222,7 @@ fn silence(health: &Health, call: &Call<'_>, endless: bool) -> Silence {
         "`call_timeout`, or give the tool its own in `tools.timeout`"
     };
     let help = format!("if it needs that long, raise {key}");
-    Silence { causes, stderr_tail: health.last_words(), help }
+    Silence { causes, stderr_tail: health.last_words().await, help }
 }
 
 fn lost(never_left: bool, why: &str) -> Lost {

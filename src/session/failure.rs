@@ -169,7 +169,7 @@ pub(super) async fn inquest(
                 lost.code = code;
             }
         }
-        lost.stderr_tail = process.stderr().lines();
+        lost.stderr_tail = health.last_words().await;
     }
     lost.causes.extend(health.oddities());
     lost.help = lost.help.or_else(|| help(lost.code, &lost.stderr_tail));

@@ -17,7 +17,7 @@ use rmcp::{
     transport::Transport,
 };
 
-use super::transport::LineTransport;
+use super::{convert, transport::LineTransport};
 
 /// How long a server may leave `server/discover` unanswered before it is asked the old way too.
 const PROBE: Duration = Duration::from_secs(1);
@@ -160,7 +160,8 @@ impl Talk<'_> {
             {
                 self.refused(format!(
                     "it refused `initialize`: {} ({})",
-                    error.error.message, error.error.code.0
+                    convert::brief(&error.error.message),
+                    error.error.code.0
                 ))
             }
             // Servers that cannot read the question may answer without its id.

@@ -1,8 +1,11 @@
 //! What is known about the stream of one connection: what was wrong in it, why it ended, what it waits for.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use crate::{
@@ -16,6 +19,9 @@ use crate::{
 const JUNK_LIMIT: usize = 100;
 /// Lines that are no messages and are kept to be shown.
 const SAMPLES: usize = 3;
+
+/// How long the reason on stderr may lag behind what is wrong on stdout.
+const STDERR_LAG: Duration = Duration::from_millis(50);
 
 /// Shared by a connection, its transport, and the calls on it.
 #[derive(Clone)]
@@ -171,9 +177,11 @@ impl Health {
         Call { health: self, heard, taken, closed }
     }
 
-    /// The last lines of the server's stderr.
-    pub(super) fn last_words(&self) -> Vec<String> {
-        self.0.stderr.as_ref().map(StderrTail::lines).unwrap_or_default()
+    /// The last lines of the server's stderr, which may arrive a moment after what it wrote to stdout.
+    pub(super) async fn last_words(&self) -> Vec<String> {
+        let Some(stderr) = &self.0.stderr else { return Vec::new() };
+        stderr.settled(STDERR_LAG).await;
+        stderr.lines()
     }
 
     /// Records how the connection broke, for the calls that were lost with it.

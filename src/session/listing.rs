@@ -135,7 +135,7 @@ async fn page(
         Err(ServiceError::Timeout { .. }) => Err(Cause::Timeout),
         Err(ServiceError::McpError(error)) => {
             let why = super::decode::why_unusable(&error).map_or_else(
-                || format!("was refused: {} ({})", error.message, error.code.0),
+                || format!("was refused: {} ({})", convert::brief(&error.message), error.code.0),
                 |why| format!("gave an answer that cannot be used: {why}"),
             );
             Err(Cause::Protocol(format!("`tools/list` {why}")))

@@ -110,7 +110,8 @@ async fn a_call_that_fails_says_why_and_the_next_one_works() {
         })
         .await;
         assert_told(arguments, &error, *code, Phase::Call, cause);
-        if arguments.contains("at=2") {
+        // What is said on one pipe may arrive after what is written to the other, unless time has passed.
+        if matches!(code, ErrorCode::SessionLost | ErrorCode::CallTimeout) {
             let said = error.stderr_tail().join(" ");
             assert!(said.contains("chaos: "), "{arguments}: the last words are missing: {said}");
         }
