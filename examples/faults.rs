@@ -36,6 +36,8 @@ const CASES: &[(&str, u64, u64)] = &[
     ("huge-result=10MiB at=2", 10, 60),
     ("huge-result=15MiB at=2", 10, 60),
     ("huge-image=12MiB at=2", 10, 60),
+    ("huge-data=1MB at=2", 10, 60),
+    ("huge-data=15MiB at=2", 10, 60),
     ("invalid-utf8 at=2", 10, 10),
     ("malformed at=2", 10, 10),
     ("duplicate=3 at=2", 10, 10),

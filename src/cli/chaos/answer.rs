@@ -161,6 +161,11 @@ impl Server {
                 let image = r#"{"type":"image","mimeType":"image/png","data":""#;
                 self.output.write_long(&format!("{open}{image}"), x(), *bytes, "\"}]}}\n");
             }
+            Fault::HugeData(bytes) => {
+                let rows = r#"],"structuredContent":{"rows":["#;
+                let zeros = std::iter::repeat_with(|| "0,".repeat(512));
+                self.output.write_long(&format!("{open}{rows}"), zeros, bytes & !1, "0]}}}\n");
+            }
             Fault::HugeResult(bytes) => {
                 // Every line has sixteen bytes of text, and seventeen on the wire.
                 let lines = (1_u64..).map(|number| format!("line {number:010}\\n"));

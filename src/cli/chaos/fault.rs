@@ -22,6 +22,7 @@ pub(super) enum Fault {
     UnknownId(u64),
     HugeResult(u64),
     HugeImage(u64),
+    HugeData(u64),
     Crash(Moment),
     StdoutClosed,
     StdinClosed,
@@ -130,6 +131,12 @@ const AT_CALL: &[Entry] = &[
         "10MiB",
         |v| size(v).map(Fault::HugeResult),
         "answers with so many bytes of numbered lines",
+    ),
+    entry(
+        "huge-data",
+        "10MiB",
+        |v| size(v).map(Fault::HugeData),
+        "answers with so many bytes of structured content: a list of zeros",
     ),
     entry("huge-image", "2MiB", |v| size(v).map(Fault::HugeImage), "answers with an image of so many bytes"),
     entry(

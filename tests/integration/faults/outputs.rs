@@ -49,7 +49,8 @@ fn peak_of_a_call(lab: &Lab, fault: &str) -> (u64, String) {
     let folder = lab.file(fault);
     fs::create_dir(&folder).unwrap();
     let toolcrib = env!("CARGO_BIN_EXE_toolcrib");
-    let config = format!("[servers.one]\ncommand = {toolcrib:?}\nargs = ['builtin', 'chaos', '{fault}']");
+    let server = format!("[servers.one]\ncommand = {toolcrib:?}\nargs = ['builtin', 'chaos', '{fault}']");
+    let config = format!("[defaults]\noutput_folder = 'outputs'\n{server}");
     fs::write(folder.join("servers.toml"), config).unwrap();
     let child = Command::new(toolcrib)
         .args(["call", "one.echo", "text=x"])
@@ -87,6 +88,7 @@ fn neither_long_lines_nor_much_talk_takes_memory() {
     for (fault, wanted) in [
         ("giant-line=300MB", "it has 300000097 bytes, the limit is 16777216"),
         ("giant-line=16MB", ""),
+        ("huge-data=15MiB", ""),
         ("stderr-flood=100MB", ""),
     ] {
         let (peak, said) = peak_of_a_call(&lab, fault);
