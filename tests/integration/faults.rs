@@ -17,7 +17,8 @@ fn chaos(lab: &Lab, name: &str, arguments: &str) -> ServerConfig {
 }
 
 async fn echo(tools: &Toolbox, server: &str) -> toolcrib::Result<String> {
-    call(tools, server, "echo", json!({"text": "here"})).await
+    // Boxed: the futures of many cases are held at once.
+    Box::pin(call(tools, server, "echo", json!({"text": "here"}))).await
 }
 
 /// Asserts that `error` has everything that a person needs.
