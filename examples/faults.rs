@@ -36,6 +36,8 @@ const CASES: &[(&str, u64, u64)] = &[
     ("huge-result=10MiB at=2", 10, 60),
     ("huge-result=15MiB at=2", 10, 60),
     ("huge-image=12MiB at=2", 10, 60),
+    ("huge-data=1MB at=2", 10, 60),
+    ("huge-data=15MiB at=2", 10, 60),
     ("invalid-utf8 at=2", 10, 10),
     ("malformed at=2", 10, 10),
     ("duplicate=3 at=2", 10, 10),
@@ -84,11 +86,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let peak = format!("{:+.1}MB", report["peak_kb"].as_f64().unwrap_or_default() / 1000.0);
         let shown = if name.is_empty() { "(none)" } else { name };
         row(shown, &text("code"), &text("phase"), &time, &peak, &text("again"), &text("message"));
-        for cause in report["causes"].as_array().into_iter().flatten() {
-            println!("{:<39}= {}", "", cause.as_str().unwrap_or_default());
-        }
-        for problem in report["problems"].as_array().into_iter().flatten() {
-            println!("{:<39}! {}", "", problem.as_str().unwrap_or_default());
+        for (sign, key) in [("|", "stderr"), ("=", "causes"), (">", "help"), ("!", "problems")] {
+            for line in report[key].as_array().into_iter().flatten() {
+                println!("{:<39}{sign} {}", "", line.as_str().unwrap_or_default());
+            }
         }
     }
     Ok(())
@@ -116,6 +117,10 @@ async fn meet((arguments, start, call): &(&str, u64, u64)) -> Result<Value, Box<
     broken.max_call_time = Duration::from_secs(2 * *call);
     let config = Config::new([broken, server("healthy", "")?]);
     // The first use of everything is not the fault's.
+    let warm = Manager::start(&Config::new([server("broken", "")?])).await?;
+    echo(&warm.toolbox(), "broken").await?;
+    warm.shutdown().await;
+    std::fs::write("/proc/self/clear_refs", "5")?;
     let before = memory("VmRSS:");
     let began = Instant::now();
     let manager = Manager::start(&config).await?;
@@ -144,6 +149,10 @@ async fn meet((arguments, start, call): &(&str, u64, u64)) -> Result<Value, Box<
             }
         }
     };
+    if arguments.starts_with("tools-change") {
+        // To be heard of, if it is.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
     let tools_now =
         tools.catalog().entries().iter().filter(|entry| entry.server.as_str() == "broken").count();
     let stopped = manager.shutdown().await;
@@ -166,11 +175,11 @@ type Outcome = (Result<String, Value>, Duration, &'static str);
 
 /// The first failure among three calls, or what the second one said; then whether the server answers again.
 async fn call_until_it_breaks(tools: &Toolbox) -> Outcome {
-    let mut said = String::new();
+    let (mut said, mut took) = (String::new(), Duration::ZERO);
     for number in 1..=3 {
         let began = Instant::now();
         match echo(tools, "broken").await {
-            Ok(text) if number == 2 => said = ends(&text),
+            Ok(text) if number == 2 => (said, took) = (ends(&text), began.elapsed()),
             Ok(_) => {}
             Err(error) => {
                 let took = began.elapsed();
@@ -184,7 +193,7 @@ async fn call_until_it_breaks(tools: &Toolbox) -> Outcome {
             }
         }
     }
-    (Ok(said), Duration::ZERO, "yes")
+    (Ok(said), took, "yes")
 }
 
 /// A text, or both ends of it.
@@ -204,7 +213,12 @@ async fn echo(tools: &Toolbox, server: &str) -> toolcrib::Result<String> {
 
 fn describe(error: &Error) -> Value {
     json!({
-        "code": error.code(), "phase": error.phase(), "message": error.to_string(), "causes": error.causes(),
+        "code": error.code(),
+        "phase": error.phase(),
+        "message": error.to_string(),
+        "causes": error.causes(),
+        "stderr": error.stderr_tail().last().into_iter().collect::<Vec<_>>(),
+        "help": error.help().into_iter().collect::<Vec<_>>(),
     })
 }
 

@@ -5,6 +5,7 @@
 //! - one death causes one restart, however many callers fail (reconnect mutex and generation);
 //! - a death is noticed when it happens, by whoever stays in [`Session::keep`];
 //! - a call that may have run is never sent again unless the configuration says so;
+//! - whatever a server writes, memory stays bounded, and every call ends in an answer or in a named error;
 //! - closed stays closed: nothing is installed after [`Session::close`] or [`Session::kill`].
 
 mod asked;
@@ -142,7 +143,7 @@ impl Started {
     }
 }
 
-/// Which list of tools: that of which connection, and how often it was read again.
+/// Which list of tools: that of which connection, and how often it has changed.
 pub(crate) type Edition = (u64, u64);
 
 impl Session {
@@ -319,7 +320,7 @@ impl Session {
             // It stands, and the server's own words are all that is to be added.
             Some(verdict) => {
                 let mut cause = self.lost(verdict.what);
-                cause.stderr_tail = health.last_words();
+                cause.stderr_tail = health.last_words().await;
                 cause
             }
             None => inquest(self.lost("closed the connection".to_owned()), process.as_ref(), &health).await,

@@ -28,7 +28,7 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
         toolcrib::Error::input(why, Some("`toolcrib builtin chaos list` shows what there is".to_owned()))
     })?;
     let (mut input, output) = wire::take_streams()?;
-    for fault in &plan.faults {
+    for fault in &plan.always {
         match fault {
             Fault::SlowStart(time) => {
                 wire::say(&format!("starts in {time:?}"));
@@ -105,8 +105,15 @@ impl Server {
         }
     }
 
+    /// Writes a message, after the lines that do not belong there.
     fn send(&self, message: &Value) {
-        self.calls.send(&self.plan, &self.output, message);
+        let mut text = String::new();
+        for fault in &self.plan.always {
+            if let Fault::Garbage(lines) = fault {
+                (0..*lines).for_each(|line| text += &format!("Welcome to chaos, line {line}!\n"));
+            }
+        }
+        self.output.write(format!("{text}{message}\n").as_bytes());
     }
 }
 

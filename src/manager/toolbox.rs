@@ -100,8 +100,9 @@ impl Toolbox {
     /// # Errors
     /// [`Error::ServerNotFound`], [`Error::Unavailable`], [`Error::ToolNotFound`], [`Error::ArgumentsInvalid`]:
     /// nothing was sent.
-    /// [`Error::CallTimeout`], [`Error::CallRefused`]: the session goes on. [`Error::Server`] with
-    /// `session_lost`: says whether the call may have run.
+    /// [`Error::CallTimeout`], [`Error::CallRefused`], and [`Error::Server`] with `protocol_mismatch` for an answer
+    /// that cannot be used: the session goes on. [`Error::Server`] with `session_lost` or `stdout_garbage`: says
+    /// whether the call may have run.
     pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
         if self.place(server)?.session().await?.is_closed() {
             return Err(Error::Cancelled);

@@ -256,6 +256,11 @@ impl LineWriter {
         self.shared.written.load(Ordering::Relaxed).checked_sub(unread)
     }
 
+    /// Whether nothing can be written any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.closed.is_cancelled()
+    }
+
     /// Whether a write is under way: the peer has not made room for all of it.
     pub(crate) fn is_busy(&self) -> bool {
         self.shared.stream.try_lock().is_err()

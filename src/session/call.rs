@@ -133,7 +133,7 @@ impl Session {
             }
             Ok(_) => Err(self.refused(tool, 0, "its answer is of another kind than a tool result")),
             Err(ServiceError::McpError(error)) => Err(match why_unusable(&error) {
-                Some(why) => Lost::Final(self.unusable(tool, why, health)),
+                Some(why) => Lost::Final(self.unusable(tool, why, health).await),
                 None => self.refused(tool, i64::from(error.code.0), &error.message),
             }),
             Err(ServiceError::Timeout { timeout }) => {
@@ -142,7 +142,7 @@ impl Session {
                     server: self.name().clone(),
                     tool: tool.to_owned(),
                     after: timeout,
-                    silence: Box::new(silence(health, &call, endless)),
+                    silence: Box::new(silence(health, &call, endless).await),
                 }))
             }
             Err(ServiceError::TransportSend(error)) => {
@@ -150,13 +150,15 @@ impl Session {
                 let never_left = written.is_some_and(|error| !error.may_have_left);
                 Err(Lost::Session { never_left, why: error.error.to_string() })
             }
-            Err(ServiceError::TransportClosed) => Err(lost(false, "the connection ended during the call")),
+            Err(ServiceError::TransportClosed) => {
+                Err(lost(call.was_never_read(), "the connection ended during the call"))
+            }
             Err(error) => Err(Lost::Session { never_left: false, why: error.to_string() }),
         }
     }
 
     fn refused(&self, tool: &str, rpc_code: i64, message: &str) -> Lost {
-        let message = self.settings().around.kin.secrets.hide(message);
+        let message = self.settings().around.kin.secrets.hide(&convert::brief(message));
         Lost::Final(Error::CallRefused {
             server: self.name().clone(),
             tool: tool.to_owned(),
@@ -166,11 +168,11 @@ impl Session {
     }
 
     /// An answer came, and it cannot be used. The session goes on.
-    fn unusable(&self, tool: &str, why: &str, health: &Health) -> Error {
+    async fn unusable(&self, tool: &str, why: &str, health: &Health) -> Error {
         let mut error = self.lost(format!("gave an answer to `{tool}` that cannot be used"));
         error.code = ErrorCode::ProtocolMismatch;
         error.causes.push(why.to_owned());
-        error.stderr_tail = health.last_words();
+        error.stderr_tail = health.last_words().await;
         error.help = Some("the tool has run: ask it for less, or look for a newer version of it".to_owned());
         error.into()
     }
@@ -229,7 +231,7 @@ fn may_repeat(policy: RetryCalls, hints: ToolAnnotations) -> bool {
 }
 
 /// `endless` if the server went on reporting progress until the ceiling.
-fn silence(health: &Health, call: &Call<'_>, endless: bool) -> Silence {
+async fn silence(health: &Health, call: &Call<'_>, endless: bool) -> Silence {
     let mut causes = call.overdue();
     let key = if endless {
         causes.insert(0, "its progress reports went on until `max_call_time`".to_owned());
@@ -238,7 +240,7 @@ fn silence(health: &Health, call: &Call<'_>, endless: bool) -> Silence {
         "`call_timeout`, or give the tool its own in `tools.timeout`"
     };
     let help = format!("if it needs that long, raise {key}");
-    Silence { causes, stderr_tail: health.last_words(), help }
+    Silence { causes, stderr_tail: health.last_words().await, help }
 }
 
 fn lost(never_left: bool, why: &str) -> Lost {

@@ -34,6 +34,15 @@ pub(super) fn result(result: model::CallToolResult) -> ToolResult {
     ToolResult::new(content.collect(), result.structured_content, result.is_error.unwrap_or(false))
 }
 
+/// A server's words in an error of ours: as long as a person reads.
+pub(super) fn brief(message: &str) -> String {
+    const MOST: usize = 2000;
+    match message.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}... ({} bytes)", &message[..end], message.len()),
+        None => message.to_owned(),
+    }
+}
+
 /// Configured headers, checked.
 pub(super) fn headers(
     headers: &BTreeMap<String, String>,
@@ -101,6 +110,13 @@ fn without_types(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_words_are_cut() {
+        assert_eq!(brief("short ä"), "short ä");
+        let long = brief(&"ä".repeat(3000));
+        assert!(long.ends_with("ä... (6000 bytes)") && long.len() < 4100);
+    }
 
     #[test]
     fn type_names_are_left_out() {

@@ -166,7 +166,7 @@ impl Work<'_> {
             let place = self.cutter.keep("json", |file| file.write_all(raw.as_bytes()));
             let limit = self.cutter.limit;
             self.note(&format!(
-                "[left out: a block of kind {kind} with {bytes} bytes, limit {limit}; {place}]"
+                "[left out: a block of kind {kind} with {bytes} bytes (limits: {limit} bytes, {MAX_VALUES} values); {place}]"
             ));
         }
     }
@@ -214,7 +214,7 @@ impl Work<'_> {
             let place = self.cutter.keep("json", |file| file.write_all(raw.as_bytes()));
             let (bytes, limit) = (raw.len(), self.cutter.limit);
             self.note(&format!(
-                "[left out: the structured result with {bytes} bytes, limit {limit}; {place}]"
+                "[left out: the structured result with {bytes} bytes (limits: {limit} bytes, {MAX_VALUES} values); {place}]"
             ));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::health::Health;
+use super::health::{End, Health};
 use crate::{
     config::{ServerConfig, StopGrace},
     error::{ErrorCode, Phase, ServerError},
@@ -79,7 +79,7 @@ impl Failure {
         cause: Cause,
         config: &ServerConfig,
     ) -> Self {
-        let exited = matches!(cause, Cause::Closed) && process.exit_watch().within(EXIT_LAG).await;
+        let exited = matches!(cause, Cause::Closed) && ended_by_itself(&process, health).await;
         let age = process.age();
         let read_all = process.unread_input() == Some(0);
         let status = process.exit_watch().status();
@@ -94,7 +94,7 @@ impl Failure {
                 Self::new(phase, ErrorCode::ServerExited, format!("{how} after {}", seconds(age)))
             }
             Cause::Closed | Cause::Unreachable(_) => {
-                let (what, code) = health.end();
+                let (what, code) = health.breach();
                 Self::new(phase, code, what)
             }
         };
@@ -142,6 +142,15 @@ impl Failure {
     }
 }
 
+/// Whether the process ended before our side of the stream did.
+async fn ended_by_itself(process: &Process, health: &Health) -> bool {
+    match health.end() {
+        Some(end) => end == End::Exited,
+        // Nobody was reading: a line could not be written, or the stream was given up.
+        None => process.exit_watch().within(EXIT_LAG).await,
+    }
+}
+
 /// How a connection broke, for those who used it: looks at its process, which must not have been ended yet.
 /// `lost` says what is known without looking.
 pub(super) async fn inquest(
@@ -151,19 +160,19 @@ pub(super) async fn inquest(
 ) -> ServerError {
     if let Some(process) = process {
         let pid = process.pid();
-        let exited = process.exit_watch().within(EXIT_LAG).await;
-        let (end, code) = health.end();
-        if code == ErrorCode::StdoutGarbage {
-            (lost.code, lost.what) = (code, format!("(pid {pid}) {end}"));
-        } else if exited {
+        if ended_by_itself(process, health).await {
             process.stderr().settled(STDERR_LAG).await;
             let how = process.exit_watch().status().map_or_else(|| "ended".to_owned(), describe);
             lost.what = format!("(pid {pid}) {how}");
             lost.causes.extend(process.exceeded());
         } else {
+            let (end, code) = health.breach();
             lost.what = format!("(pid {pid}) {end}");
+            if code == ErrorCode::StdoutGarbage {
+                lost.code = code;
+            }
         }
-        lost.stderr_tail = process.stderr().lines();
+        lost.stderr_tail = health.last_words().await;
     }
     lost.causes.extend(health.oddities());
     lost.help = lost.help.or_else(|| help(lost.code, &lost.stderr_tail));

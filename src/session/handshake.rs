@@ -17,7 +17,7 @@ use rmcp::{
     transport::Transport,
 };
 
-use super::transport::LineTransport;
+use super::{convert, transport::LineTransport};
 
 /// How long a server may leave `server/discover` unanswered before it is asked the old way too.
 const PROBE: Duration = Duration::from_secs(1);
@@ -69,11 +69,13 @@ fn is_spoken(version: &ProtocolVersion) -> bool {
     ProtocolVersion::KNOWN_VERSIONS.contains(version) && version.has_initialize()
 }
 
-/// What the server chose, cut, and what it could have chosen.
-fn spoken(version: &ProtocolVersion) -> String {
-    let chosen: String = version.as_str().chars().take(40).collect();
-    let ours = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str);
-    format!("{chosen:?}; toolcrib speaks {}", ours.collect::<Vec<_>>().join(", "))
+/// What the server speaks, cut, and what we do.
+fn spoken(theirs: &[ProtocolVersion]) -> String {
+    let list = |versions: &[ProtocolVersion]| {
+        let names = versions.iter().map(|version| version.as_str().chars().take(40).collect::<String>());
+        names.take(10).collect::<Vec<_>>().join(", ")
+    };
+    format!("the revision {} (toolcrib: {})", list(theirs), list(ProtocolVersion::KNOWN_VERSIONS))
 }
 
 fn discover_id() -> RequestId {
@@ -90,7 +92,13 @@ pub(super) async fn negotiate(
     transport: &mut LineTransport,
     known: Option<Era>,
 ) -> Result<ServerPeerInfo, Refusal> {
-    let mut talk = Talk { transport, modern: None, discover_open: false, initialize: Initialize::NotSent };
+    let mut talk = Talk {
+        transport,
+        modern: None,
+        discover_open: false,
+        unknown_versions: None,
+        initialize: Initialize::NotSent,
+    };
     match known {
         Some(Era::Legacy) => talk.send_initialize().await?,
         _ => talk.send_discover().await?,
@@ -123,6 +131,8 @@ struct Talk<'a> {
     /// A good answer to the question, when `initialize` had been sent already.
     modern: Option<ServerPeerInfo>,
     discover_open: bool,
+    /// What it said it speaks, when that was nothing we know.
+    unknown_versions: Option<String>,
     initialize: Initialize,
 }
 
@@ -141,8 +151,9 @@ impl Talk<'_> {
             }
             JsonRpcMessage::Response(answer) if answer.id == initialize_id() => match answer.result {
                 // Whoever goes on in a revision that one side does not know talks past the other.
-                ServerResult::InitializeResult(result) if !is_spoken(&result.protocol_version) => self
-                    .refused(format!("it speaks the protocol revision {}", spoken(&result.protocol_version))),
+                ServerResult::InitializeResult(result) if !is_spoken(&result.protocol_version) => {
+                    self.refused(format!("it speaks {}", spoken(&[result.protocol_version])))
+                }
                 ServerResult::InitializeResult(result) => {
                     let done =
                         ClientNotification::InitializedNotification(InitializedNotification::default());
@@ -161,7 +172,8 @@ impl Talk<'_> {
             {
                 self.refused(format!(
                     "it refused `initialize`: {} ({})",
-                    error.error.message, error.error.code.0
+                    convert::brief(&error.error.message),
+                    error.error.code.0
                 ))
             }
             // Servers that cannot read the question may answer without its id.
@@ -181,6 +193,7 @@ impl Talk<'_> {
     async fn discovered(&mut self, result: DiscoverResult) -> Result<Option<ServerPeerInfo>, Refusal> {
         let version = ProtocolVersion::LATEST;
         if !result.supported_versions.contains(&version) {
+            self.unknown_versions = Some(spoken(&result.supported_versions));
             return self.not_modern().await;
         }
         let info = ServerPeerInfo::from_discover_result(version, result);
@@ -206,6 +219,10 @@ impl Talk<'_> {
         if let Some(info) = self.modern.take() {
             return Ok(Some(info));
         }
+        let why = match &self.unknown_versions {
+            Some(versions) => format!("it speaks {versions}, and {why}"),
+            None => why,
+        };
         if self.discover_open {
             self.initialize = Initialize::Refused(why);
             return Ok(None);

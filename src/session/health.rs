@@ -1,8 +1,11 @@
 //! What is known about the stream of one connection: what was wrong in it, why it ended, what it waits for.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use crate::{
@@ -16,6 +19,9 @@ use crate::{
 const JUNK_LIMIT: usize = 100;
 /// Lines that are no messages and are kept to be shown.
 const SAMPLES: usize = 3;
+
+/// How long the reason on stderr may lag behind what is wrong on stdout.
+const STDERR_LAG: Duration = Duration::from_millis(50);
 
 /// Shared by a connection, its transport, and the calls on it.
 #[derive(Clone)]
@@ -38,12 +44,16 @@ struct Notes {
     samples: Vec<String>,
     unasked: usize,
     end: Option<End>,
+    /// Bytes that the server had read when the stream ended.
+    taken: Option<u64>,
 }
 
 /// Why a stream ended while its server may have gone on.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum End {
-    /// The server closed its side, or ended.
+    /// The server ended by itself.
+    Exited,
+    /// The server closed its side.
     Closed,
     /// Our side is closed: a line could not be written.
     Input,
@@ -102,7 +112,16 @@ impl Health {
 
     /// Notes why the stream ends. The first reason is the one.
     pub(super) fn ended(&self, end: End) {
-        self.notes().end.get_or_insert(end);
+        let taken = self.0.pipes.as_ref().and_then(|(_, writer)| writer.taken());
+        let mut notes = self.notes();
+        if notes.end.is_none() {
+            (notes.end, notes.taken) = (Some(end), taken);
+        }
+    }
+
+    /// Why the stream ended, if it was the stream that did.
+    pub(super) fn end(&self) -> Option<End> {
+        self.notes().end.clone()
     }
 
     /// Whether the server wrote lines that are no messages.
@@ -110,11 +129,11 @@ impl Health {
         self.notes().junk > 0
     }
 
-    /// Why the stream ended, in words that continue "it ...", and the code for that.
-    pub(super) fn end(&self) -> (String, ErrorCode) {
+    /// Why the stream ended though its server went on, in words that continue "it ...", and the code for that.
+    pub(super) fn breach(&self) -> (String, ErrorCode) {
         let broken = ErrorCode::ProtocolMismatch;
-        match self.notes().end.clone().unwrap_or(End::Closed) {
-            End::Closed => ("closed its stdout but went on running".to_owned(), broken),
+        match self.end().unwrap_or(End::Closed) {
+            End::Closed | End::Exited => ("closed its stdout but went on running".to_owned(), broken),
             End::Input => {
                 let why = self.0.pipes.as_ref().and_then(|(_, writer)| writer.failure());
                 let why = why.unwrap_or("its input is closed");
@@ -154,12 +173,15 @@ impl Health {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
         let pipes = self.0.pipes.as_ref();
         let heard = pipes.map_or(0, |(traffic, _)| traffic.bytes());
-        Call { health: self, heard, taken: pipes.and_then(|(_, writer)| writer.taken()) }
+        let (taken, closed) = pipes.map_or((None, false), |(_, writer)| (writer.taken(), writer.is_closed()));
+        Call { health: self, heard, taken, closed }
     }
 
-    /// The last lines of the server's stderr.
-    pub(super) fn last_words(&self) -> Vec<String> {
-        self.0.stderr.as_ref().map(StderrTail::lines).unwrap_or_default()
+    /// The last lines of the server's stderr, which may arrive a moment after what it wrote to stdout.
+    pub(super) async fn last_words(&self) -> Vec<String> {
+        let Some(stderr) = &self.0.stderr else { return Vec::new() };
+        stderr.settled(STDERR_LAG).await;
+        stderr.lines()
     }
 
     /// Records how the connection broke, for the calls that were lost with it.
@@ -178,9 +200,17 @@ pub(super) struct Call<'a> {
     health: &'a Health,
     heard: u64,
     taken: Option<u64>,
+    /// The input was closed already: what is written then never leaves.
+    closed: bool,
 }
 
 impl Call<'_> {
+    /// Whether the server had not read a byte since the call began when the stream ended: then the call was
+    /// not run.
+    pub(super) fn was_never_read(&self) -> bool {
+        self.closed || self.taken.is_some() && self.taken == self.health.notes().taken
+    }
+
     /// What may have kept the answer from coming until the limit of the call. A server that has not read a
     /// byte meanwhile, and owes nobody else an answer, is given up: the next caller starts it anew.
     pub(super) fn overdue(&self) -> Vec<String> {

@@ -42,14 +42,16 @@ impl ToolList {
         Self(Mutex::new((0, tools.into())))
     }
 
-    /// The tools, and how often they have been read again.
+    /// The tools, and how often they have changed.
     pub(super) fn now(&self) -> (u64, Arc<[Tool]>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn replace(&self, tools: Vec<Tool>) {
         let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *now = (now.0 + 1, tools.into());
+        if *now.1 != *tools {
+            *now = (now.0 + 1, tools.into());
+        }
     }
 }
 
@@ -133,7 +135,7 @@ async fn page(
         Err(ServiceError::Timeout { .. }) => Err(Cause::Timeout),
         Err(ServiceError::McpError(error)) => {
             let why = super::decode::why_unusable(&error).map_or_else(
-                || format!("was refused: {} ({})", error.message, error.code.0),
+                || format!("was refused: {} ({})", convert::brief(&error.message), error.code.0),
                 |why| format!("gave an answer that cannot be used: {why}"),
             );
             Err(Cause::Protocol(format!("`tools/list` {why}")))
@@ -147,6 +149,7 @@ pub(super) async fn follow(peer: Peer<RoleClient>, list: Arc<ToolList>, changed:
     match era {
         Era::Legacy => loop {
             changed.notified().await;
+            tokio::time::sleep(SETTLE).await;
             relist(&peer, &list).await;
         },
         Era::Modern => subscribe(&peer, &list).await,
@@ -164,9 +167,14 @@ async fn subscribe(peer: &Peer<RoleClient>, list: &ToolList) {
                 return;
             }
         };
+        // What changed before was told to nobody.
+        relist(peer, list).await;
         loop {
             match subscription.next().await {
-                Ok(Some(ServerNotification::ToolListChangedNotification(_))) => relist(peer, list).await,
+                Ok(Some(ServerNotification::ToolListChangedNotification(_))) => {
+                    tokio::time::sleep(SETTLE).await;
+                    relist(peer, list).await;
+                }
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
             }
@@ -175,13 +183,10 @@ async fn subscribe(peer: &Peer<RoleClient>, list: &ToolList) {
             return;
         }
         tokio::time::sleep(RESUBSCRIBE).await;
-        // What changed meanwhile was told to nobody.
-        relist(peer, list).await;
     }
 }
 
 async fn relist(peer: &Peer<RoleClient>, list: &ToolList) {
-    tokio::time::sleep(SETTLE).await;
     match all_tools(peer, PAGE_LIMIT).await {
         Ok(tools) => list.replace(tools),
         Err(cause) => tracing::warn!(?cause, "the changed tool list cannot be read; the old one stays"),

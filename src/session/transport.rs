@@ -7,7 +7,7 @@
 use std::{
     future::{Future, pending, ready},
     pin::Pin,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -30,6 +30,9 @@ use crate::process::{ExitWatch, Line, LineReader, LineWriter, Pipes, WriteError}
 /// What a server wrote before it died is still read for so long, whoever else holds its stdout.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
+/// How long the end of a stream may be ahead of that of its process.
+const EXIT_LAG: Duration = Duration::from_millis(300);
+
 type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A stream of MCP messages to and from one server.
@@ -37,6 +40,9 @@ pub(super) struct LineTransport {
     reader: LineReader,
     writer: LineWriter,
     ended: Waiting<()>,
+    exit: Option<ExitWatch>,
+    /// When one of the two streams was found closed.
+    closed: Option<Instant>,
     health: Health,
     cutter: Cutter,
     asked: Asked,
@@ -49,7 +55,7 @@ pub(super) struct LineTransport {
 impl LineTransport {
     /// Talks over `pipes`; the stream ends with the process of `exit`, if there is one.
     pub(super) fn new(pipes: Pipes, exit: Option<ExitWatch>, health: Health, cutter: Cutter) -> Self {
-        let ended: Waiting<()> = match exit {
+        let ended: Waiting<()> = match exit.clone() {
             Some(exit) => Box::pin(async move {
                 exit.exited().await;
                 tokio::time::sleep(LAST_WORDS).await;
@@ -60,6 +66,8 @@ impl LineTransport {
             reader: pipes.reader,
             writer: pipes.writer,
             ended,
+            exit,
+            closed: None,
             health,
             cutter,
             asked: Asked::default(),
@@ -79,9 +87,12 @@ impl LineTransport {
             let line = tokio::select! {
                 biased;
                 Some(_) = self.outbox.next() => continue,
-                line = self.reader.next() => line.ok_or(End::Closed)?,
-                () = self.writer.closed() => return Err(End::Input),
-                () = &mut self.ended => return Err(End::Closed),
+                line = self.reader.next() => match line {
+                    Some(line) => line,
+                    None => return Err(self.gone(End::Closed).await),
+                },
+                () = self.writer.closed() => return Err(self.gone(End::Input).await),
+                () = &mut self.ended => return Err(End::Exited),
             };
             match line {
                 Line::Whole(line) if line.len() <= decode::short_limit(&self.cutter) => {
@@ -97,6 +108,17 @@ impl LineTransport {
                 Line::Torn { total } => return Err(End::Torn(total)),
                 Line::Endless { total } => return Err(End::Endless(total)),
             }
+        }
+    }
+
+    /// Tells a server that ended from one that closed a stream and goes on, before our side is closed too and
+    /// makes it end.
+    async fn gone(&mut self, end: End) -> End {
+        let Some(exit) = &self.exit else { return end };
+        let until = *self.closed.get_or_insert_with(Instant::now) + EXIT_LAG;
+        match tokio::time::timeout_at(until.into(), exit.exited()).await {
+            Ok(()) => End::Exited,
+            Err(_) => end,
         }
     }
 

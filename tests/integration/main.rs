@@ -9,6 +9,7 @@ mod cli;
 #[cfg(target_os = "linux")]
 mod confined;
 mod engine;
+mod faults;
 mod health;
 mod killed;
 mod program;

@@ -100,6 +100,20 @@ async fn both_eras_are_spoken_over_http() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_long_result_is_cut_over_http_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = remote(serve(false).await, Some("open sesame"));
+    config.output_folder = Some(folder.path().to_owned());
+    config.servers[0].server.as_mut().unwrap().max_output = 5;
+    let manager = Manager::start(&config).await.unwrap();
+    let text = manager.call("remote", "era", Map::new()).await.unwrap().text();
+    assert!(text.starts_with("2026-\n[cut: 5 of 10 bytes are shown; all of it is in "), "{text}");
+    let kept = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "2026-07-28");
+    manager.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_address_where_nothing_answers_says_so() {
     let closed = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{
     Server,
-    fault::{Fault, Moment, Plan, Told},
+    fault::{Fault, Moment, Told},
     protocol,
     wire::{self, Input, Output},
 };
@@ -65,18 +65,7 @@ impl Calls {
         self.cancels.news.notify_all();
     }
 
-    /// Writes a message, after what does not belong there if that is the fault.
-    pub(super) fn send(&self, plan: &Plan, output: &Output, message: &Value) {
-        let mut text = String::new();
-        for fault in &plan.faults {
-            if let Fault::Garbage(lines) = fault {
-                (0..*lines).for_each(|line| text += &format!("Welcome to chaos, line {line}!\n"));
-            }
-        }
-        output.write(format!("{text}{message}\n").as_bytes());
-    }
-
-    /// Runs `tool`; nothing if it answers by itself, later.
+    /// Runs the tool; nothing if it answers by itself, later.
     fn run(&self, id: &Value, params: &Value, output: &Output) -> Option<Value> {
         let arguments = &params["arguments"];
         Some(match params["name"].as_str().unwrap_or_default() {
@@ -121,7 +110,7 @@ impl Server {
     /// Runs a call, or breaks at it. Breaks off with an exit code.
     pub(super) fn call(&mut self, id: &Value, params: &Value, input: &mut Input) -> ControlFlow<u8> {
         self.calls.number += 1;
-        let faults = if self.calls.number == self.plan.at { self.plan.faults.clone() } else { vec![] };
+        let faults = if self.calls.number == self.plan.at { self.plan.once.clone() } else { vec![] };
         let code = self.plan.code;
         let crash = |moment| {
             let crashes = faults.contains(&Fault::Crash(moment));
@@ -139,7 +128,7 @@ impl Server {
         }
         let answer = result.map(|result| protocol::result(id, result));
         let mut answered = false;
-        for fault in faults.iter().filter(|fault| fault.is_of_a_call()) {
+        for fault in &faults {
             wire::say(&format!("{fault:?} at call {}", self.calls.number));
             answered |= self.break_at(fault, id, params, answer.as_ref(), input);
         }
@@ -173,6 +162,11 @@ impl Server {
             Fault::HugeImage(bytes) => {
                 let image = r#"{"type":"image","mimeType":"image/png","data":""#;
                 self.output.write_long(&format!("{open}{image}"), x(), *bytes, "\"}]}}\n");
+            }
+            Fault::HugeData(bytes) => {
+                let rows = r#"],"structuredContent":{"rows":["#;
+                let zeros = std::iter::repeat_with(|| "0,".repeat(512));
+                self.output.write_long(&format!("{open}{rows}"), zeros, bytes & !1, "0]}}}\n");
             }
             Fault::HugeResult(bytes) => {
                 // Every line has sixteen bytes of text, and seventeen on the wire.

@@ -22,6 +22,7 @@ pub(super) enum Fault {
     UnknownId(u64),
     HugeResult(u64),
     HugeImage(u64),
+    HugeData(u64),
     Crash(Moment),
     StdoutClosed,
     StdinClosed,
@@ -32,24 +33,6 @@ pub(super) enum Fault {
     Progress(Duration),
     StderrFlood(u64),
     ToolsChange(Told),
-}
-
-impl Fault {
-    /// Whether it happens at the call of `at`, by itself.
-    pub(super) fn is_of_a_call(&self) -> bool {
-        use Fault::*;
-        !matches!(
-            self,
-            SlowStart(_)
-                | Exit
-                | HangInitialize
-                | WrongVersion(_)
-                | Garbage(_)
-                | Pages(_)
-                | SlowReader(_)
-                | Crash(_)
-        )
-    }
 }
 
 /// How a tool list goes on without end.
@@ -149,6 +132,12 @@ const AT_CALL: &[Entry] = &[
         |v| size(v).map(Fault::HugeResult),
         "answers with so many bytes of numbered lines",
     ),
+    entry(
+        "huge-data",
+        "10MiB",
+        |v| size(v).map(Fault::HugeData),
+        "answers with so many bytes of structured content: a list of zeros",
+    ),
     entry("huge-image", "2MiB", |v| size(v).map(Fault::HugeImage), "answers with an image of so many bytes"),
     entry(
         "crash",
@@ -205,7 +194,10 @@ const OPTIONS: &[(&str, &str)] = &[
 /// What a server is to do.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) faults: Vec<Fault>,
+    /// Faults of the whole process.
+    pub(super) always: Vec<Fault>,
+    /// Faults of the call `at`.
+    pub(super) once: Vec<Fault>,
     pub(super) at: u64,
     pub(super) era: Era,
     pub(super) code: u8,
@@ -214,7 +206,8 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn parse(arguments: &[String]) -> Result<Self, String> {
-        let mut plan = Self { faults: Vec::new(), at: 1, era: Era::Legacy, code: 1, count: None };
+        let mut plan =
+            Self { always: Vec::new(), once: Vec::new(), at: 1, era: Era::Legacy, code: 1, count: None };
         for argument in arguments {
             let (name, value) = match argument.split_once('=') {
                 Some((name, value)) => (name, Some(value)),
@@ -235,23 +228,28 @@ impl Plan {
             ("count", Some(value)) => self.count = Some(value.into()),
             ("at" | "era" | "code" | "count", None) => return Err("needs a value".to_owned()),
             _ => {
-                let mut entries = AT_START.iter().chain(AT_CALL);
-                let Some(entry) = entries.find(|entry| entry.name == name) else {
-                    let names = AT_START.iter().chain(AT_CALL).map(|entry| entry.name);
-                    let near = nearest(name, names).map(|near| format!(": did you mean `{near}`?"));
-                    return Err(format!("there is no such fault{}", near.unwrap_or_default()));
+                let find = |entries: &'static [Entry]| entries.iter().find(|entry| entry.name == name);
+                let (entry, faults) = match (find(AT_START), find(AT_CALL)) {
+                    (Some(entry), _) => (entry, &mut self.always),
+                    (None, Some(entry)) => (entry, &mut self.once),
+                    (None, None) => {
+                        let names = AT_START.iter().chain(AT_CALL).map(|entry| entry.name);
+                        let near = nearest(name, names).map(|near| format!(": did you mean `{near}`?"));
+                        return Err(format!("there is no such fault{}", near.unwrap_or_default()));
+                    }
                 };
                 if entry.default.is_empty() && value.is_some() {
                     return Err("takes no value".to_owned());
                 }
-                self.faults.push((entry.make)(value.unwrap_or(entry.default))?);
+                faults.push((entry.make)(value.unwrap_or(entry.default))?);
             }
         }
         Ok(())
     }
 
+    /// Whether the whole process has that fault.
     pub(super) fn has(&self, fault: &Fault) -> bool {
-        self.faults.contains(fault)
+        self.always.contains(fault)
     }
 }
 
@@ -323,7 +321,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         let plan = parse(&["giant-line=2MB", "at=3", "era=2026-07-28"]).unwrap();
-        assert_eq!((plan.faults, plan.at, plan.era), (vec![Fault::GiantLine(2_000_000)], 3, Era::Modern));
+        assert_eq!((plan.once, plan.at, plan.era), (vec![Fault::GiantLine(2_000_000)], 3, Era::Modern));
         for (argument, why) in [
             ("half-mesage", "`half-mesage`: there is no such fault: did you mean `half-message`?"),
             ("half-message=2", "`half-message=2`: takes no value"),

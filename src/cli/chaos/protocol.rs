@@ -27,7 +27,7 @@ pub(super) fn text(text: &str) -> Value {
 }
 
 fn wrong_version(plan: &Plan) -> Option<&str> {
-    plan.faults.iter().find_map(|fault| match fault {
+    plan.always.iter().find_map(|fault| match fault {
         Fault::WrongVersion(version) => Some(version.as_str()),
         _ => None,
     })

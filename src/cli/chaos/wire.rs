@@ -58,8 +58,8 @@ impl Input {
                 return Some(line);
             }
             seen = self.buffer.len();
-            let mut piece = [0; 64 << 10];
-            let piece = &mut piece[..if self.slow.is_some() { 1 } else { 64 << 10 }];
+            let mut piece = [0; 8192];
+            let piece = if self.slow.is_some() { &mut piece[..1] } else { &mut piece[..] };
             let Some(stream) = &mut self.stream else {
                 // Closed by ourselves, and going on.
                 thread::sleep(super::for_ever());

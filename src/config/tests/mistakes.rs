@@ -3,6 +3,8 @@
 use super::parse;
 use crate::ErrorCode;
 
+const SIZE: &str = "write a number with its unit, such as \"1MiB\" or \"200KB\"";
+
 /// Wrong text, the message after the file's name, the help.
 const WRONG: &[(&str, &str, &str)] = &[
     ("x = 1", "1: `x`: unknown key", "allowed here: schema, import, defaults, servers, http, llm, agent"),
@@ -39,6 +41,23 @@ const WRONG: &[(&str, &str, &str)] = &[
         "[servers.a]\nbuiltin = 'times'",
         "2: `servers.a.builtin`: there is no built-in server `times`",
         "did you mean \"time\"?",
+    ),
+    (
+        "[servers.a]\nbuiltin = 'chaos'",
+        "2: `servers.a.builtin`: `chaos` breaks its own process, so it must be one",
+        "write command = \"toolcrib\" and args = [\"builtin\", \"chaos\", ...]",
+    ),
+    ("[defaults]\nmax_output = 5", "2: `defaults.max_output`: a size needs a unit", SIZE),
+    ("[defaults]\nmax_output = '5 Mb'", "2: `defaults.max_output`: not a size", SIZE),
+    (
+        "[servers.a]\ncommand = 'x'\nmax_output = '0B'",
+        "3: `servers.a.max_output`: must be more than nothing",
+        SIZE,
+    ),
+    (
+        "[defaults]\nmax_output = true",
+        "2: `defaults.max_output`: expected a size, found a boolean",
+        "write max_output = \"1MiB\"",
     ),
     (
         "[servers.a]\ncommand = 1",

@@ -63,7 +63,7 @@ pub(in crate::process) fn landlock_abi() -> u8 {
 
 /// Whether this kernel and processor have filters of system calls.
 pub(in crate::process) fn has_seccomp() -> bool {
-    no_network().is_ok() && std::path::Path::new("/proc/sys/kernel/seccomp/actions_avail").exists()
+    no_network().is_ok() && Path::new("/proc/sys/kernel/seccomp/actions_avail").exists()
 }
 
 /// Whether the kernel has all of `abi`: asked by making a set of rules that is then thrown away.
