@@ -8,6 +8,7 @@ mod chaos;
 mod check;
 mod context;
 mod demo;
+mod doctor;
 mod events;
 mod import;
 mod progress;
@@ -72,6 +73,8 @@ enum Command {
     Call(call::Call),
     /// Start every server once, say what works and what does not, and stop them.
     Check(check::Check),
+    /// Say what this machine can do for servers, and what stands in the way of each.
+    Doctor(doctor::Doctor),
     /// Print the servers of another tool's configuration as servers.toml.
     Import(import::Import),
     /// Measure.
@@ -123,6 +126,7 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             Command::Demo(demo) => demo.run(&context).await,
             Command::Call(call) => call.run(&context).await,
             Command::Check(check) => check.run(&context).await,
+            Command::Doctor(doctor) => doctor.run(&context).await,
             Command::Import(import) => import.run(&context),
             Command::Bench(bench) => bench.run(&context).await,
             Command::Torture(torture) => torture.run(&context).await,

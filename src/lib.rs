@@ -72,7 +72,7 @@ pub use journal::*;
 pub use limit::*;
 pub use llm::*;
 pub use manager::*;
-pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome, Support};
+pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome, Support, find_program};
 pub use retry::*;
 pub use score::{check as check_score, judge};
 pub use session::{Phases, ServerState, ServerStatus};

@@ -35,6 +35,7 @@ pub use keeping::Keeping;
 pub use leftovers::Leftover;
 pub(crate) use leftovers::{new_mark, reap_leftovers};
 pub(crate) use lines::{Line, LineReader, LineWriter, MAX_LINE, Traffic, WriteError};
+pub use program::find_program;
 pub(crate) use stderr::StderrTail;
 pub use support::Support;
 pub(crate) use survivors::marked_processes;

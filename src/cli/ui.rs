@@ -145,6 +145,16 @@ impl Ui {
         self.status("Stopped", text);
     }
 
+    /// One line of a diagnosis, as data.
+    pub(super) fn finding(good: bool, warning: bool, word: &str, subject: &str, text: &str) {
+        let style = match (good, warning) {
+            (true, _) => GOOD,
+            (_, true) => WARN,
+            _ => BAD,
+        };
+        println!("{style}{word:<4}{style:#}  {subject:<16} {text}");
+    }
+
     /// Something of an earlier life was ended.
     pub(super) fn leftover(&self, process: &Leftover) {
         let Leftover { pid, owner, command, .. } = process;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::SpawnError;
-use crate::config::StdioConfig;
+use crate::{config::StdioConfig, error::Error};
 
 /// The program's path: as given if it has a folder, else the first match in the child's own `PATH`.
 pub(super) fn resolve(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
@@ -31,6 +31,14 @@ pub(super) fn resolve(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
             "" => missing(command, "its environment has no PATH"),
             path => missing(command, &format!("it is in none of the folders of PATH ({path})")),
         })
+}
+
+/// The program that a server would be started with.
+///
+/// # Errors
+/// What is missing, and what to do about it.
+pub fn find_program(spec: &StdioConfig) -> Result<PathBuf, Error> {
+    resolve(spec).map_err(|error| Error::input(error.what, error.help))
 }
 
 fn runnable(path: &Path) -> bool {

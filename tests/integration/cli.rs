@@ -172,3 +172,26 @@ fn a_builtin_server_ends_with_its_input() {
     }
     assert!(err(&bench.run(&["builtin", "tme"])).contains("did you mean `time`?"));
 }
+
+#[test]
+fn the_doctor_names_what_stands_in_the_way() {
+    let config = "[servers.good]\ncommand = FIXTURE\n[servers.gone]\ncommand = \"no-such-program\"\n\
+        [servers.rude]\ncommand = FIXTURE\nargs = [\"helper\"]\n";
+    let bench = Bench::new(config);
+    let output = bench.run(&["doctor", "--deep", "--json"]);
+    assert_eq!(code(&output), 4, "{}", err(&output));
+    let document: Value = serde_json::from_str(&out(&output)).unwrap();
+    let found = |mark: &str, subject: &str, text: &str| {
+        document["findings"].as_array().unwrap().iter().any(|row| {
+            row["mark"] == mark && row["subject"] == subject && row["text"].as_str().unwrap().contains(text)
+        })
+    };
+    assert!(found("ok", "config", "3 servers"), "{document}");
+    assert!(found("ok", "good", "left by itself"), "{document}");
+    assert!(found("fail", "gone", "could not find the program `no-such-program`"), "{document}");
+    assert!(found("warn", "rude", "left processes behind"), "{document}");
+    assert_eq!(document["schema"], 1);
+    let shallow = Bench::new("[servers.time]\nbuiltin = \"time\"\n").run(&["doctor"]);
+    assert_eq!(code(&shallow), 0, "{}", err(&shallow));
+    assert!(out(&shallow).contains("ok    time             built in"), "{}", out(&shallow));
+}

@@ -1,0 +1,242 @@
+//! `toolcrib doctor`: what this machine can do for servers, and what stands in the way of each.
+
+mod orphans;
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use toolcrib::{
+    Config, Endpoint, Error, ErrorCode, Keeping, Phase, ServerEntry, ServerError, ServerName, Support,
+    find_program,
+};
+
+use super::{
+    context::Context,
+    ui::{Ui, exit_code, seconds},
+};
+
+#[derive(Args)]
+pub(super) struct Doctor {
+    /// Start these servers too, and say how they start and stop (names or patterns).
+    servers: Vec<String>,
+    /// Start all of them.
+    #[arg(long, conflicts_with = "servers")]
+    deep: bool,
+}
+
+/// How a thing is.
+#[derive(Clone, Copy, PartialEq)]
+enum Mark {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One finding.
+struct Row {
+    mark: Mark,
+    subject: String,
+    text: String,
+    help: Option<String>,
+}
+
+/// All findings, and the exit code of the first that is a failure.
+#[derive(Default)]
+struct Findings {
+    rows: Vec<Row>,
+    code: u8,
+}
+
+impl Findings {
+    fn add(&mut self, mark: Mark, subject: impl Into<String>, text: impl Into<String>) -> &mut Row {
+        let (subject, text) = (subject.into(), text.into());
+        self.rows.push(Row { mark, subject, text, help: None });
+        self.rows.last_mut().expect("it was just pushed")
+    }
+
+    fn fail(&mut self, subject: &str, error: &Error) {
+        let causes = error.causes();
+        let text = std::iter::once(error.to_string()).chain(causes).collect::<Vec<_>>().join("; ");
+        self.add(Mark::Fail, subject, text).help = error.help();
+        if self.code == 0 {
+            self.code = exit_code(error);
+        }
+    }
+}
+
+impl Doctor {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let mut findings = Findings::default();
+        system(&mut findings);
+        match context.load() {
+            Err(error) => findings.fail("config", &error),
+            Ok(config) => {
+                let file = config.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
+                findings.add(Mark::Ok, "config", format!("{file} parses, {} servers", config.servers.len()));
+                for (name, entry) in &config.servers {
+                    configured(&mut findings, name, entry);
+                }
+                if self.deep || !self.servers.is_empty() {
+                    self.start(context, config, &mut findings).await?;
+                }
+            }
+        }
+        for orphan in orphans::find() {
+            let text = format!("pid {}, {}, {}: {}", orphan.pid, orphan.age, orphan.memory, orphan.command);
+            findings.add(Mark::Warn, "orphan", text).help =
+                Some("it belongs to no toolcrib and was not touched; its parent has ended".to_owned());
+        }
+        findings.print(context.ui);
+        Ok(ExitCode::from(findings.code))
+    }
+
+    /// Starts servers and stops them again.
+    async fn start(
+        &self,
+        context: &Context<'_>,
+        mut config: Config,
+        findings: &mut Findings,
+    ) -> anyhow::Result<()> {
+        Context::narrow(&mut config, &self.servers)?;
+        config.servers.retain(|_, entry| entry.server.is_ok());
+        for entry in config.servers.values_mut() {
+            // Every one of them is to be looked at, not only the first that is missing.
+            entry.required = false;
+        }
+        let manager = context.start(&config, |_| {}).await?;
+        let rows = manager.report().servers.clone();
+        let stopped = context.stop(manager).await;
+        for row in rows {
+            let name = row.name.as_str();
+            match &row.outcome {
+                Err(error) => findings.fail(name, error),
+                Ok(ready) => {
+                    let phases = ready.phases;
+                    let text = format!(
+                        "{} tools, protocol {}, ready in {} (spawn {}, first byte {}, handshake {}, list {})",
+                        ready.tools,
+                        ready.era,
+                        seconds(phases.total()),
+                        seconds(phases.spawn),
+                        seconds(phases.first_byte),
+                        seconds(phases.handshake),
+                        seconds(phases.list)
+                    );
+                    findings.add(Mark::Ok, name, text);
+                }
+            }
+        }
+        for row in stopped.iter().flat_map(|report| &report.servers).filter(|row| row.pid.is_some()) {
+            let polite = row.outcome == toolcrib::StopOutcome::Exited && !row.helpers;
+            let how = match row.outcome {
+                toolcrib::StopOutcome::Exited => "left by itself at the end of its input",
+                toolcrib::StopOutcome::Terminated => "had to be ended with SIGTERM",
+                toolcrib::StopOutcome::Killed => "had to be killed",
+            };
+            let helpers = if row.helpers { ", and left processes behind" } else { "" };
+            let mark = if polite { Mark::Ok } else { Mark::Warn };
+            findings.add(mark, row.server.as_str(), format!("{how}{helpers}, after {}", seconds(row.took)));
+        }
+        if let Err(error) = stopped {
+            findings.fail("teardown", &error);
+        }
+        Ok(())
+    }
+}
+
+/// What the system can do.
+fn system(findings: &mut Findings) {
+    let Support { keeping, landlock_abi, seccomp, no_cgroup, root, .. } = Support::detect();
+    match keeping {
+        Keeping::Guard { .. } => {
+            findings.add(Mark::Ok, "teardown", "guards: it holds through SIGKILL of toolcrib");
+        }
+        Keeping::Group { because } => {
+            let text = format!("process groups only, not through SIGKILL of toolcrib: {because}");
+            findings.add(Mark::Warn, "teardown", text).help =
+                Some("name an executable that holds toolcrib as `guard` in [defaults]".to_owned());
+        }
+        _ => {}
+    }
+    match (landlock_abi, seccomp) {
+        (3.., true) => {
+            findings.add(Mark::Ok, "sandbox", format!("files by Landlock {landlock_abi}, network by seccomp"))
+        }
+        (0..3, _) => {
+            let text =
+                format!("files cannot be closed to a server: Landlock {landlock_abi}, and 3 is needed");
+            findings.add(Mark::Warn, "sandbox", text)
+        }
+        (3.., false) => {
+            findings.add(Mark::Warn, "sandbox", "the network cannot be closed to a server: no seccomp")
+        }
+    };
+    match no_cgroup {
+        None => findings.add(Mark::Ok, "budgets", "by cgroup v2: memory_max, cpu_max, processes_max"),
+        Some(why) => {
+            let holds = if root { "memory_max" } else { "memory_max and processes_max" };
+            let text = format!("by resource limits: {holds} only; no cgroup: {why}");
+            findings.add(Mark::Warn, "budgets", text)
+        }
+    };
+}
+
+/// What can be said of a server without starting it.
+fn configured(findings: &mut Findings, name: &ServerName, entry: &ServerEntry) {
+    let server = match &entry.server {
+        Ok(server) => server,
+        Err(error) => return findings.fail(name.as_str(), error),
+    };
+    match &server.endpoint {
+        Endpoint::Stdio(command) => match find_program(command) {
+            Ok(program) => {
+                findings.add(Mark::Ok, name.as_str(), program.display().to_string());
+            }
+            Err(error) => {
+                let what = format!("cannot be started: {error}");
+                let mut failure = ServerError::new(name.clone(), Phase::Spawn, ErrorCode::SpawnFailed, what);
+                failure.help = error.help();
+                findings.fail(name.as_str(), &failure.into());
+            }
+        },
+        Endpoint::Http(_) => {
+            findings.add(Mark::Ok, name.as_str(), "a URL");
+        }
+        _ => {
+            findings.add(Mark::Ok, name.as_str(), "built in");
+        }
+    }
+}
+
+impl Findings {
+    fn print(&self, ui: &Ui) {
+        let word = |mark| match mark {
+            Mark::Ok => "ok",
+            Mark::Warn => "warn",
+            Mark::Fail => "fail",
+        };
+        if ui.json {
+            let rows: Vec<_> = self
+                .rows
+                .iter()
+                .map(|row| json!({"mark": word(row.mark), "subject": row.subject, "text": row.text, "help": row.help}))
+                .collect();
+            return Ui::data(
+                json!({"schema": 1, "support": Support::detect(), "findings": rows}).to_string(),
+            );
+        }
+        for row in &self.rows {
+            Ui::finding(
+                row.mark == Mark::Ok,
+                row.mark == Mark::Warn,
+                word(row.mark),
+                &row.subject,
+                &row.text,
+            );
+            if let Some(help) = &row.help {
+                Ui::data(format!("      {:<16} help: {help}", ""));
+            }
+        }
+    }
+}
