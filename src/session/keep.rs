@@ -10,8 +10,9 @@ use rmcp::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Session, State, Verdict,
+    Session, Verdict,
     handshake::{Era, discover_request},
+    slot::State,
 };
 
 /// What there is to wait for.
@@ -62,14 +63,16 @@ impl Session {
     }
 
     fn watch(&self) -> Watch {
-        match &*self.state() {
-            State::Ready(live) => Watch::Live {
-                generation: live.generation,
-                gone: live.connection.gone.clone(),
-                peer: live.connection.service.peer().clone(),
-                era: live.connection.era,
+        match &*self.slot.state() {
+            State::Ready { generation, connection } => Watch::Live {
+                generation: *generation,
+                gone: connection.gone.clone(),
+                peer: connection.service.peer().clone(),
+                era: connection.era,
             },
-            State::Down(down) => Watch::Down { generation: down.generation, next_try: down.next_try },
+            State::Down { generation, down } => {
+                Watch::Down { generation: *generation, next_try: down.next_try }
+            }
             State::Closed => Watch::Closed,
         }
     }

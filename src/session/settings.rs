@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Restarts, Session, State, Surroundings, Verdict};
+use super::{Session, Surroundings, Verdict, restart::Restarts, slot::State};
 use crate::{
     config::ServerConfig,
     error::{Error, Result},
@@ -59,9 +59,8 @@ impl Session {
             let mut restarts = self.reconnect.lock().await;
             // A new beginning: another configuration may be another program.
             *restarts = Restarts::default();
-            let generation = match &*self.state() {
-                State::Ready(live) => live.generation,
-                State::Down(down) => down.generation,
+            let generation = match &*self.slot.state() {
+                State::Ready { generation, .. } | State::Down { generation, .. } => *generation,
                 State::Closed => return Err(Error::Cancelled),
             };
             self.restart_alone(generation, Some(verdict), &mut restarts).await

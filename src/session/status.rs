@@ -11,7 +11,7 @@ use std::{
 
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
-use super::{Session, State};
+use super::{Session, slot::State};
 use crate::{
     error::{Error, Result, ServerError},
     process::Process,
@@ -189,9 +189,8 @@ impl Session {
         status.errors = counters.errors.load(Relaxed);
         status.in_flight = counters.in_flight();
         status.waiting = self.settings().calls.stats().waiting;
-        match &*self.state() {
-            State::Ready(live) => {
-                let connection = &live.connection;
+        match &*self.slot.state() {
+            State::Ready { connection, .. } => {
                 status.state = match status.in_flight {
                     _ if connection.service.peer().is_transport_closed() => ServerState::Reconnecting,
                     0 => ServerState::Ready,
@@ -202,7 +201,7 @@ impl Session {
                 status.uptime = Some(connection.since.elapsed());
                 status.tools = connection.tools.now().1.len();
             }
-            State::Down(down) => {
+            State::Down { down, .. } => {
                 let wait = down.next_try.saturating_duration_since(Instant::now());
                 // What is due is under way: the keeper does not wait.
                 status.state = if wait.is_zero() { ServerState::Reconnecting } else { ServerState::Failed };

@@ -1,0 +1,196 @@
+//! Bringing a server back: one restart for each death, however many notice it; capped backoff; no storms.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Down, NEVER, Session, SessionEvent, Started, Verdict,
+    connect::{Connection, connect},
+    failure::{Failure, inquest, seconds},
+    handshake::Era,
+    slot::{Claim, State},
+};
+use crate::error::{Error, Result, ServerError};
+
+/// The restarts of late, to keep a server that dies at once from being started without end.
+#[derive(Default)]
+pub(super) struct Restarts {
+    recent: Vec<Instant>,
+    failures: u32,
+    era: Option<Era>,
+}
+
+impl Restarts {
+    /// None yet, of a server that speaks `era`.
+    pub(super) fn of(era: Era) -> Self {
+        Self { era: Some(era), ..Self::default() }
+    }
+}
+
+impl Session {
+    /// Makes sure that generation `dead` is replaced. Many callers, one restart.
+    pub(super) async fn restart(&self, dead: u64, verdict: Option<Verdict>) -> Result<()> {
+        loop {
+            let settings = self.settings();
+            // Boxed: a restart is rare and its future large, and every call would carry it along.
+            let work = Box::pin(async {
+                let mut restarts = self.reconnect.lock().await;
+                self.restart_alone(dead, verdict.clone(), &mut restarts).await
+            });
+            match settings.superseded.run_until_cancelled(work).await {
+                Some(outcome) => return outcome,
+                None if self.closed.is_cancelled() => return Err(Error::Cancelled),
+                // By newer settings: their restart is under way, and serves for this one.
+                None => {}
+            }
+        }
+    }
+
+    pub(super) async fn restart_alone(
+        &self,
+        dead: u64,
+        verdict: Option<Verdict>,
+        restarts: &mut Restarts,
+    ) -> Result<()> {
+        let began = Instant::now();
+        let asked = verdict.as_ref().is_some_and(|verdict| verdict.asked);
+        let mut refused = None;
+        let claim = self.slot.claim(dead, |state| match state {
+            State::Ready { connection, .. } => {
+                let cause = Arc::new(self.lost("is being restarted".to_owned()));
+                Some(Down { tools: connection.tools.clone(), cause, next_try: began })
+            }
+            State::Down { down, .. } if !asked && down.next_try > Instant::now() => {
+                refused = Some(still_down(down));
+                None
+            }
+            State::Down { down, .. } => Some(Down { next_try: began, ..down.clone() }),
+            State::Closed => None,
+        });
+        let (died, before) = match claim {
+            Claim::Mine { died, before } => (died, before.map(|down| down.cause)),
+            Claim::Replaced => return Ok(()),
+            Claim::Refused => return Err(refused.map_or(Error::Cancelled, Error::from)),
+            Claim::Closed => return Err(Error::Cancelled),
+        };
+        // The old process must be gone before the next one starts, or generations pile up.
+        let first = match died {
+            Some(connection) => Some(self.bury(*connection, verdict).await),
+            None => None,
+        };
+        if !asked
+            && let Some((refusal, wait)) = self.refuse_storm(restarts, first.as_ref().or(before.as_deref()))
+        {
+            return Err(self.down(refusal, restarts, Some(wait)));
+        }
+        self.tell(SessionEvent::Reconnecting);
+        if !asked {
+            restarts.recent.push(Instant::now());
+        }
+        let settings = self.settings();
+        match connect(&settings.config, &settings.around, restarts.era).await {
+            Ok(connection) => {
+                restarts.failures = 0;
+                restarts.era = Some(connection.era);
+                let started = Started::of(&connection);
+                let cause = first.map(|error| error.to_string());
+                tracing::warn!(server = %self.name(), pid = started.pid, cause, "restarted");
+                // Given back, it is dropped, and its process killed.
+                self.slot.install(Box::new(connection)).map_err(|_| Error::Cancelled)?;
+                self.settled.notify_one();
+                let restarts = self.counters.restarted();
+                self.tell(SessionEvent::Restarted { started, took: began.elapsed(), restarts });
+                Ok(())
+            }
+            Err(failure) => Err(self.down(self.failed_restart(failure, first), restarts, None)),
+        }
+    }
+
+    /// Ends what is left of a dead connection and says how it died.
+    async fn bury(&self, connection: Connection, verdict: Option<Verdict>) -> ServerError {
+        let Connection { service, process, health, .. } = connection;
+        let asked = verdict.as_ref().is_some_and(|verdict| verdict.asked);
+        let cause = match verdict {
+            // It stands, and the server's own words are all that is to be added.
+            Some(verdict) => {
+                let mut cause = self.lost(verdict.what);
+                cause.stderr_tail = health.last_words().await;
+                cause
+            }
+            None => inquest(self.lost("closed the connection".to_owned()), process.as_ref(), &health).await,
+        };
+        health.died(cause.clone());
+        self.counters.lost(cause.clone());
+        if !asked {
+            let pid = process.as_ref().map(crate::process::Process::pid);
+            self.tell(SessionEvent::Lost { pid, error: cause.clone() });
+        }
+        if let Some(process) = process {
+            process.stop(self.settings().config.stop).await;
+        }
+        drop(service);
+        cause
+    }
+
+    /// Why no further restart is made now, and for how long, if too many were made of late.
+    fn refuse_storm(
+        &self,
+        restarts: &mut Restarts,
+        first: Option<&ServerError>,
+    ) -> Option<(ServerError, Duration)> {
+        let policy = self.settings().config.restart;
+        restarts.recent.retain(|when| when.elapsed() < policy.within);
+        let over = restarts.recent.len().checked_sub(policy.max as usize)?;
+        // The place that is free first is that of the oldest one that counts.
+        let oldest = restarts.recent.get(over);
+        let wait = oldest.map_or(NEVER, |when| policy.within.saturating_sub(when.elapsed()));
+        let within = humantime::format_duration(policy.within);
+        let mut error = self.lost(format!("died again after {} restarts within {within}", policy.max));
+        if let Some(first) = first {
+            error.causes = std::iter::once(first.to_string()).chain(first.causes.clone()).collect();
+            error.stderr_tail.clone_from(&first.stderr_tail);
+        }
+        error.help = Some("mend the server, or raise `restart.max`".to_owned());
+        Some((error, wait))
+    }
+
+    fn failed_restart(&self, failure: Failure, first: Option<ServerError>) -> ServerError {
+        let mut error = failure.named(self.name().clone());
+        error.causes.insert(0, "it was being started again".to_owned());
+        if let Some(first) = first {
+            error.causes.push(format!("before that: {first}"));
+            error.stderr_tail.splice(0..0, first.stderr_tail);
+        }
+        error
+    }
+
+    /// Records that the server stays down until its next try: after `gave_up`, or else the next backoff.
+    fn down(&self, cause: ServerError, restarts: &mut Restarts, gave_up: Option<Duration>) -> Error {
+        let policy = self.settings().config.restart;
+        let backoff = policy.backoff.saturating_mul(1 << restarts.failures.min(16)).min(policy.backoff_cap);
+        let wait = gave_up.unwrap_or(backoff);
+        restarts.failures += 1;
+        let to_be_had = self.slot.stay_down(|down| {
+            down.cause = Arc::new(cause.clone());
+            down.next_try = Instant::now() + wait;
+        });
+        if !to_be_had {
+            return Error::Cancelled;
+        }
+        self.settled.notify_one();
+        let next_try = Some(wait).filter(|wait| *wait < NEVER);
+        self.tell(SessionEvent::Down { error: cause.clone(), next_try, gave_up: gave_up.is_some() });
+        cause.into()
+    }
+}
+
+fn still_down(down: &Down) -> ServerError {
+    let mut error = (*down.cause).clone();
+    let wait = down.next_try.saturating_duration_since(Instant::now());
+    if wait < NEVER / 2 {
+        error.causes.push(format!("the next restart is due in {}", seconds(wait)));
+    }
+    error
+}
