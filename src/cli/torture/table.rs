@@ -44,7 +44,9 @@ impl Table {
     pub(super) fn sums(&self) -> Sums {
         let mut sums = Sums::default();
         for (behaviour, end, outcomes) in self.outcomes() {
-            outcomes.iter().for_each(|outcome| sums.add(behaviour, end, outcome));
+            for outcome in outcomes {
+                sums.add(behaviour, end, outcome);
+            }
         }
         sums
     }
@@ -96,7 +98,9 @@ impl Table {
             .outcomes()
             .map(|(behaviour, end, outcomes)| {
                 let mut sums = Sums::default();
-                outcomes.iter().for_each(|outcome| sums.add(behaviour, end, outcome));
+                for outcome in outcomes {
+                    sums.add(behaviour, end, outcome);
+                }
                 let mut cell = sums.document();
                 cell["server"] = json!(behaviour.name());
                 cell["end"] = json!(end.name());
