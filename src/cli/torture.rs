@@ -66,7 +66,7 @@ pub(super) struct Torture {
     /// Score toolcrib without its guards: what a process group alone leaves behind.
     #[arg(long, conflicts_with = "command")]
     no_guard: bool,
-    /// Score another program that starts a server: see the contract in `--help`.
+    /// Score another program that starts a server: the contract is below (`--help`).
     #[arg(long, value_name = "COMMAND")]
     command: Option<String>,
 }
@@ -76,7 +76,7 @@ fn contract() -> String {
     let table = |values: Vec<Option<clap::builder::PossibleValue>>| {
         let lines = values.into_iter().flatten().map(|value| {
             let help = value.get_help().map(ToString::to_string).unwrap_or_default();
-            format!("  {:<14} {help}\n", value.get_name())
+            format!("  {:<21} {help}\n", value.get_name())
         });
         lines.collect::<String>()
     };
@@ -90,17 +90,17 @@ Score of a cell:
       puts there itself, in whatever session or process group they are; zombies do not count
   !   the program did not do its part; the reason is below the table
 
-Any other program can be scored with --command. The command is split into words as a shell does, and
-started without a shell. In it
+Any other program can be scored with --command. The command is split into words as a shell does,
+and started without a shell. In it
   {{server}}       is the server's command line: alone and unquoted, as words of their own; in quotes
                  or within a word, as one text that a shell can read
   {{server_json}}  is the same as a JSON array of strings
   {{end}}          is the name of the end; without it only the ends by signal are measured
-The program starts the server, speaks MCP with it over its standard streams and calls its only tool,
-`pid`. Then it prints the line `ready` on its stdout (flushed), and at once ends as {{end}} says; for
-an end by signal it waits to be signalled, with whatever handlers it normally has. Where the program is
-to live on after the end of the session (drop, cancel) it prints the line `ended` and stays for the
-deadline. Nothing that it or its servers leave behind outlives the torture.
+The program starts the server, speaks MCP with it over its standard streams and calls its only
+tool, `pid`. Then it prints the line `ready` on its stdout (flushed) and at once ends as {{end}}
+says; for an end by signal it waits to be signalled, with whatever handlers it normally has. If it
+is to live on after the end of the session (drop, cancel) it prints the line `ended` and stays
+until it is killed. Nothing that it or its servers leave behind outlives the torture.
   toolcrib torture --wait 5s --command 'python client.py {{end}} {{server}}'
   toolcrib torture --ends 'sig*' --command 'my-host --stdio \"{{server}}\"'"
     )
@@ -136,7 +136,7 @@ impl Torture {
         let sums = table.sums();
         Ok(match (sums.survived, sums.failed) {
             (1.., _) => ExitCode::from(9),
-            (0, 1..) => ExitCode::from(4),
+            (0, 1..) => ExitCode::FAILURE,
             (0, 0) => ExitCode::SUCCESS,
         })
     }

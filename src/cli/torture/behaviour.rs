@@ -15,20 +15,20 @@ pub(super) enum Behaviour {
     BehindSh,
     /// Leaves at the end of its input; its helper in the same process group stays.
     Helper,
+    /// The same, with a helper that is deaf to SIGTERM, SIGINT and SIGHUP.
+    DeafHelper,
     /// The same, with the helper in a session of its own.
     SetsidHelper,
     /// The same, with a helper that was forked twice: its parent is gone.
     Daemon,
     /// The same, with a helper that keeps the server's stdout open.
     HelperHoldsStdout,
-    /// A loop in a session of its own, deaf to SIGTERM, keeps 400 sleepers alive, each in its own group.
+    /// A deaf loop in its own session keeps 400 sleepers alive, a group each.
     ForkStorm,
-    /// Every few milliseconds a process starts a copy of itself in a new session and exits.
+    /// Every few ms a process starts a copy of itself in a new session and exits.
     SessionHopper,
-    /// Behind `sh -c`, deaf to the end of input and to SIGTERM, with a helper and a daemon as deaf.
+    /// Behind `sh -c`, deaf to EOF and SIGTERM, with a deaf helper and a daemon.
     Everything,
-    /// Dies by itself after the first call; its helper stays.
-    Dies,
 }
 
 impl Behaviour {
@@ -38,13 +38,13 @@ impl Behaviour {
         Self::IgnoresEofAndTerm,
         Self::BehindSh,
         Self::Helper,
+        Self::DeafHelper,
         Self::SetsidHelper,
         Self::Daemon,
         Self::HelperHoldsStdout,
         Self::ForkStorm,
         Self::SessionHopper,
         Self::Everything,
-        Self::Dies,
     ];
 
     /// As on the command line and in the table.
@@ -55,13 +55,13 @@ impl Behaviour {
             Self::IgnoresEofAndTerm => "ignores-eof-and-term",
             Self::BehindSh => "behind-sh",
             Self::Helper => "helper",
+            Self::DeafHelper => "deaf-helper",
             Self::SetsidHelper => "setsid-helper",
             Self::Daemon => "daemon",
             Self::HelperHoldsStdout => "helper-holds-stdout",
             Self::ForkStorm => "fork-storm",
             Self::SessionHopper => "session-hopper",
             Self::Everything => "everything",
-            Self::Dies => "dies",
         }
     }
 

@@ -11,15 +11,15 @@ const NEWEST: &str = "2025-11-25";
 /// The only tool: it answers with the id of the server's process.
 pub(super) const TOOL: &str = "pid";
 
-/// Answers until the input ends, or until `called` says after a call that it was the last one.
-pub(super) fn serve(mut called: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+/// Answers until the input ends, and tells `called` of each call before it is answered.
+pub(super) fn serve(called: impl Fn() -> io::Result<()>) -> io::Result<()> {
     for line in io::stdin().lock().lines() {
         let Ok(message) = serde_json::from_str::<Value>(&line?) else { continue };
         let id = &message["id"];
         if id.is_null() {
             continue;
         }
-        let (params, mut last) = (&message["params"], false);
+        let params = &message["params"];
         let answer = match message["method"].as_str().unwrap_or_default() {
             "initialize" => Ok(initialized(params["protocolVersion"].as_str().unwrap_or(NEWEST))),
             "ping" => Ok(json!({})),
@@ -30,7 +30,7 @@ pub(super) fn serve(mut called: impl FnMut() -> io::Result<bool>) -> io::Result<
                 "annotations": {"readOnlyHint": true},
             }]})),
             "tools/call" if params["name"] == TOOL => {
-                last = !called()?;
+                called()?;
                 let text = std::process::id().to_string();
                 Ok(json!({"content": [{"type": "text", "text": text}], "isError": false}))
             }
@@ -46,9 +46,6 @@ pub(super) fn serve(mut called: impl FnMut() -> io::Result<bool>) -> io::Result<
         let mut stdout = io::stdout().lock();
         writeln!(stdout, "{answer}")?;
         stdout.flush()?;
-        if last {
-            break;
-        }
     }
     Ok(())
 }

@@ -34,8 +34,8 @@ impl<'a> Progress<'a> {
             }
             Outcome::Clean { .. } => {}
             Outcome::Survived { count, named } => {
-                let example = named.first().map_or("", |living| &living.command);
-                self.ui.bad("Survived", format!("{cell}: {count} left, such as {}", short(example)));
+                let example = named.first().map(|living| format!(", such as {}", short(&living.command)));
+                self.ui.bad("Survived", format!("{cell}: {count} left{}", example.unwrap_or_default()));
             }
             Outcome::Failed { why } => self.ui.bad("Failed", format!("{cell}: {why}")),
         };

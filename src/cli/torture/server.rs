@@ -53,6 +53,8 @@ enum Part {
     Server,
     /// Sleeps.
     Helper,
+    /// Sleeps, deaf to the signals that ask a process to end.
+    Deaf,
     /// Sleeps in a session of its own.
     Session,
     /// Starts a helper in a new session and exits.
@@ -66,7 +68,6 @@ enum Part {
 impl TortureServer {
     pub(super) fn run(&self) -> ExitCode {
         match self.play() {
-            Ok(()) if matches!(self.behaviour, Behaviour::Dies) => ExitCode::FAILURE,
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 let _ = writeln!(io::stderr(), "torture-server {}: {error}", self.behaviour.name());
@@ -80,6 +81,10 @@ impl TortureServer {
             Part::Server if std::env::var(MARK).is_ok_and(|mark| mark == self.mark) => self.serve(),
             Part::Server => Err(self.start_again_marked()),
             Part::Helper => sleep(),
+            Part::Deaf => {
+                block_signals()?;
+                sleep()
+            }
             Part::Session => {
                 rustix::process::setsid()?;
                 sleep()
@@ -149,7 +154,8 @@ impl TortureServer {
             | Behaviour::IgnoresEof
             | Behaviour::IgnoresEofAndTerm
             | Behaviour::BehindSh => {}
-            Behaviour::Helper | Behaviour::Dies => drop(self.bring(Part::Helper, Stdio::null())?),
+            Behaviour::Helper => drop(self.bring(Part::Helper, Stdio::null())?),
+            Behaviour::DeafHelper => drop(self.bring(Part::Deaf, Stdio::null())?),
             Behaviour::SetsidHelper => drop(self.bring(Part::Session, Stdio::null())?),
             Behaviour::HelperHoldsStdout => drop(self.bring(Part::Helper, Stdio::inherit())?),
             Behaviour::Daemon => drop(self.bring(Part::Fork, Stdio::null())?.wait()?),
@@ -160,10 +166,7 @@ impl TortureServer {
                 self.bring(Part::Fork, Stdio::null())?.wait()?;
             }
         }
-        mcp::serve(|| {
-            OpenOptions::new().create(true).append(true).open(self.folder.join(CALLED))?;
-            Ok(self.behaviour != Behaviour::Dies)
-        })?;
+        mcp::serve(|| OpenOptions::new().create(true).append(true).open(self.folder.join(CALLED)).map(drop))?;
         if self.behaviour.ignores_eof() {
             thread::sleep(LIFETIME);
         }

@@ -259,7 +259,7 @@ impl<'a> Trial<'a> {
     fn failed(&self, what: &str) -> Broken {
         let text = fs::read(self.folder.join("stderr")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
-        let last = text.lines().rev().find(|line| !line.trim().is_empty());
+        let last = text.lines().rev().find(|line| line.chars().any(char::is_alphanumeric));
         Broken::Failed(last.map_or(what.to_owned(), |line| format!("{what}: {}", line.trim())))
     }
 }
