@@ -125,7 +125,12 @@ impl Torture {
         let checked = rig.clone();
         if !tokio::task::spawn_blocking(move || checked.can_see()).await?? {
             anyhow::ensure!(!context.cancel.is_cancelled(), Error::Cancelled);
-            anyhow::bail!("a process that was started here cannot be seen in /proc: nothing can be counted");
+            // Without that every score would be perfect.
+            return Err(Error::input(
+                "the environment of a process that was started here cannot be read in /proc",
+                Some("run a copy of this program that the user may read".to_owned()),
+            )
+            .into());
         }
         let table = self.trials(context, &rig, rows, ends).await?;
         let stubborn = sweep.finish();

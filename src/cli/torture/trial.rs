@@ -24,6 +24,8 @@ use super::{
 
 /// How long a program may take until its server has answered a call.
 const READY_LIMIT: Duration = Duration::from_secs(60);
+/// How long a process that was started may take to show its mark.
+const SEEN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a program that is ready may take to come to its end.
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// Between two looks.
@@ -89,14 +91,14 @@ impl Rig {
         Ok(Self { program, wait, stop, exe, run, folder, children: Children::adopt()? })
     }
 
-    /// Whether a marked process can be seen here: without that, every score would be perfect.
+    /// Whether a marked process can be seen here.
     pub(super) fn can_see(&self) -> io::Result<bool> {
         let mut trial = Trial::open(self, "check", Behaviour::IgnoresEof)?;
         let mut command = std::process::Command::new(&self.exe);
         command.args(&trial.server[1..]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         trial.owner = Some(self.children.spawn(&mut command)?);
-        let seen = trial.poll(END_LIMIT, || (!trial.left().is_empty()).then_some(()));
+        let seen = trial.poll(SEEN_LIMIT, || (!trial.left().is_empty()).then_some(()));
         Ok(matches!(seen, Ok(Some(()))))
     }
 
