@@ -97,7 +97,7 @@ and started without a shell. In it
   {{server_json}}  is the same as a JSON array of strings
   {{end}}          is the name of the end; without it only the ends by signal are measured
 The program starts the server, speaks MCP with it over its standard streams and calls its only
-tool, `pid`. Then it prints the line `ready` on its stdout (flushed) and at once ends as {{end}}
+tool, `echo`. Then it prints the line `ready` on its stdout (flushed) and at once ends as {{end}}
 says; for an end by signal it waits to be signalled, with whatever handlers it normally has. If it
 is to live on after the end of the session (drop, cancel) it prints the line `ended` and stays
 until it is killed. Nothing that it or its servers leave behind outlives the torture.

@@ -14,7 +14,7 @@ use crate::{
 
 /// A peer that starts its server, calls its tool, and forgets about it.
 const PEER: &str = "mkfifo in out\n\"$@\" <in >out 2>/dev/null &\nexec 3>in 4<out\n\
-    echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"pid\"}}' >&3\n\
+    echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"echo\"}}' >&3\n\
     read -r answer <&4\nrm in out\necho ready\nexit 0\n";
 
 /// A torture whose scratch files are in a folder of its own, which its processes name in their command lines.

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 /// The newest revision of the protocol that is spoken with `initialize`.
 const NEWEST: &str = "2025-11-25";
-/// The only tool: it answers with the id of the server's process.
-pub(super) const TOOL: &str = "pid";
+/// The only tool: it says hello.
+pub(super) const TOOL: &str = "echo";
 
 /// Answers until the input ends, and tells `called` of each call before it is answered.
 pub(super) fn serve(called: impl Fn() -> io::Result<()>) -> io::Result<()> {
@@ -25,14 +25,13 @@ pub(super) fn serve(called: impl Fn() -> io::Result<()>) -> io::Result<()> {
             "ping" => Ok(json!({})),
             "tools/list" => Ok(json!({"tools": [{
                 "name": TOOL,
-                "description": "The id of the server's process",
+                "description": "Says hello",
                 "inputSchema": {"type": "object", "properties": {}},
                 "annotations": {"readOnlyHint": true},
             }]})),
             "tools/call" if params["name"] == TOOL => {
                 called()?;
-                let text = std::process::id().to_string();
-                Ok(json!({"content": [{"type": "text", "text": text}], "isError": false}))
+                Ok(json!({"content": [{"type": "text", "text": "hello"}], "isError": false}))
             }
             "tools/call" => Err((-32602, "no such tool")),
             _ => Err((-32601, "no such method")),
