@@ -14,6 +14,7 @@ mod import;
 mod progress;
 mod run;
 mod tools;
+#[cfg(target_os = "linux")]
 mod torture;
 mod ui;
 mod up;
@@ -81,29 +82,23 @@ enum Command {
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Score a teardown: servers that are hard to end, times ways for their owner to end. Who survives?
+    #[cfg(target_os = "linux")]
     Torture(torture::Torture),
-    #[command(hide = true)]
-    TortureServer(torture::TortureServer),
-    #[command(hide = true)]
-    TortureOwner(torture::TortureOwner),
     /// Serve a built-in tool server over stdin and stdout: time, files, calc, or chaos.
     Builtin(builtin::Builtin),
 }
 
 /// Parses, runs, and turns the outcome into an exit code.
 pub(crate) fn main() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    if let Some(code) = torture::play_part() {
+        return code;
+    }
     let arguments = Arguments::parse();
     arguments.color.apply();
     let filter = EnvFilter::try_from_env("TOOLCRIB_LOG").unwrap_or_else(|_| EnvFilter::new("off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let ui = Ui::new(arguments.json, arguments.quiet);
-    let command = match arguments.command {
-        // Programs of their own: no runtime, no signal handlers.
-        Command::TortureServer(server) => return server.run(),
-        Command::TortureOwner(owner) => return owner.run(),
-        command => command,
-    };
-    let arguments = Arguments { command, ..arguments };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -129,10 +124,9 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             Command::Doctor(doctor) => doctor.run(&context).await,
             Command::Import(import) => import.run(&context),
             Command::Bench(bench) => bench.run(&context).await,
+            #[cfg(target_os = "linux")]
             Command::Torture(torture) => torture.run(&context).await,
             Command::Builtin(builtin) => builtin.run(&context).await,
-            // Done before there was a runtime.
-            Command::TortureServer(_) | Command::TortureOwner(_) => Ok(ExitCode::SUCCESS),
         }
     };
     let outcome = match context::until_killed(command, &cancel, ui).await {

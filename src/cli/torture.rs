@@ -1,147 +1,257 @@
-//! `toolcrib torture`: scores the teardown of a manager of tool servers, toolcrib's own or any other.
-//!
-//! Servers that are hard to end, times ways for their owner to end: who is still there afterwards?
+//! `toolcrib torture`: who is left when the owner of a tool server comes to its end? For this library and for
+//! any other program.
 
-mod cell;
+mod behaviour;
+mod census;
+mod children;
+mod ending;
+mod mcp;
 mod owner;
+mod program;
+mod progress;
 mod server;
 mod table;
+mod trial;
 
-use std::{num::NonZeroUsize, process::ExitCode, time::Duration};
+use std::{
+    num::NonZeroUsize,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use clap::{Args, ValueEnum};
-use futures_util::{StreamExt, stream};
+use clap::{Args, Parser, ValueEnum};
+use serde_json::json;
+use tokio::task::JoinSet;
+use toolcrib::Error;
 
 use self::{
-    cell::{Outcome, Setup},
-    owner::End,
-    server::{Behaviour, name_of},
-    table::Table,
+    behaviour::Behaviour, ending::End, owner::TortureOwner, program::Program, progress::Progress,
+    server::TortureServer, table::Table, trial::Rig,
 };
-pub(super) use self::{owner::TortureOwner, server::TortureServer};
-use super::{context::Context, ui::seconds};
+use super::{
+    context::Context,
+    ui::{Ui, millis, seconds},
+};
 
-/// The exit code of survivors, as that of a teardown that left somebody.
-const SURVIVORS: u8 = 9;
-
-const FOREIGN: &str = "With --command any other program is scored. It is run by a shell for each cell, with
-  {server}       the command line of the server that it has to start, quoted for a shell
-  {server_json}  the same as a JSON list of words
-  {end}          the way in which it has to end
-in its text. It starts the server, calls the tool `echo`, and prints a line `ready`. Then it ends as {end} says:
-by itself, or (sigterm, sigint, sigkill) by the signal that it is sent. If it goes on after the end of its
-manager (drop, cancel) it prints a line `ended`. Choose the ends that it knows with --ends.
-
-  toolcrib torture --command 'python3 client.py {end} {server}' --ends return,sigterm,sigkill
-
-A number in a cell is the greatest number of processes that were left in one run, `.` is nobody, `!` an owner that
-never got so far. The servers mark their processes by a variable in their environment; the owner's own processes
-are not counted. Exit code 9: somebody survived.";
+/// The owner and the servers of the torture are this program too, and are no commands for people. They need
+/// no runtime, or one of their own: how it ends is their purpose.
+pub(super) fn play_part() -> Option<ExitCode> {
+    let arguments = std::env::args_os().skip(1);
+    match std::env::args_os().nth(1)?.to_str()? {
+        "torture-owner" => Some(TortureOwner::parse_from(arguments).run()),
+        "torture-server" => Some(TortureServer::parse_from(arguments).run()),
+        _ => None,
+    }
+}
 
 #[derive(Args)]
-#[command(after_long_help = FOREIGN)]
+#[command(after_long_help = contract())]
 pub(super) struct Torture {
-    /// The program to score, in place of toolcrib: see below.
-    #[arg(long, value_name = "COMMAND")]
-    command: Option<String>,
+    /// Only these servers (names or patterns, separated by commas).
+    #[arg(long, alias = "rows", value_delimiter = ',', value_name = "NAMES")]
+    servers: Vec<String>,
+    /// Only these ends (names or patterns, separated by commas).
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    ends: Vec<String>,
+    /// Trials of each server with each end.
+    #[arg(long, default_value = "1", value_name = "N")]
+    repeat: NonZeroUsize,
+    /// Trials at a time [default: one a core].
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// How long after its owner's end a process may live before it counts.
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration, value_name = "TIME")]
+    wait: Duration,
     /// Score toolcrib without its guards: what a process group alone leaves behind.
     #[arg(long, conflicts_with = "command")]
     no_guard: bool,
-    /// Runs of each cell.
-    #[arg(long, default_value = "1", value_name = "N")]
-    repeat: NonZeroUsize,
-    /// Only these servers.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES", hide_possible_values = true)]
-    servers: Vec<Behaviour>,
-    /// Only these ends.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES", hide_possible_values = true)]
-    ends: Vec<End>,
-    /// How long survivors may take to disappear after the end of their owner.
-    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration, value_name = "DUR")]
-    wait: Duration,
-    /// Cells at a time [default: one for each processor].
-    #[arg(long, short, value_name = "N")]
-    jobs: Option<NonZeroUsize>,
-    /// Say which servers and ends there are, and what they do.
-    #[arg(long)]
-    list: bool,
+    /// Score another program that starts a server: the contract is below (`--help`).
+    #[arg(long, value_name = "COMMAND")]
+    command: Option<String>,
+}
+
+/// What another program has to do, and what the names mean.
+fn contract() -> String {
+    let table = |values: Vec<Option<clap::builder::PossibleValue>>| {
+        let lines = values.into_iter().flatten().map(|value| {
+            let help = value.get_help().map(ToString::to_string).unwrap_or_default();
+            format!("  {:<21} {help}\n", value.get_name())
+        });
+        lines.collect::<String>()
+    };
+    let servers = table(Behaviour::ALL.iter().map(ValueEnum::to_possible_value).collect());
+    let ends = table(End::ALL.iter().map(ValueEnum::to_possible_value).collect());
+    format!(
+        "Servers (rows):\n{servers}\nEnds of the program that owns the server (columns):\n{ends}
+Score of a cell:
+  .   no process of the server is left; the time until then is in --json
+  N   so many are left after --wait: found by a mark in their environment, which each server
+      puts there itself, in whatever session or process group they are; zombies do not count
+  !   the program did not do its part; the reason is below the table
+
+Any other program can be scored with --command. The command is split into words as a shell does,
+and started without a shell. In it
+  {{server}}       is the server's command line: alone and unquoted, as words of their own; in quotes
+                 or within a word, as one text that a shell can read
+  {{server_json}}  is the same as a JSON array of strings
+  {{end}}          is the name of the end; without it only the ends by signal are measured
+The program starts the server, speaks MCP with it over its standard streams and calls its only
+tool, `echo`. Then it prints the line `ready` on its stdout (flushed) and at once ends as {{end}}
+says; for an end by signal it waits to be signalled, with whatever handlers it normally has. If it
+is to live on after the end of the session (drop, cancel) it prints the line `ended` and stays
+until it is killed. Nothing that it or its servers leave behind outlives the torture.
+  toolcrib torture --wait 5s --command 'python client.py {{end}} {{server}}'
+  toolcrib torture --ends 'sig*' --command 'my-host --stdio \"{{server}}\"'"
+    )
 }
 
 impl Torture {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        if self.list {
-            list();
-            return Ok(ExitCode::SUCCESS);
+        let exe = std::env::current_exe()?;
+        let program = match &self.command {
+            Some(command) => Program::parse(command)?,
+            None => Program::Own { path: exe.clone(), no_guard: self.no_guard },
+        };
+        let rows = select("server", &self.servers, Behaviour::ALL, Behaviour::name)?;
+        let mut ends = select("end", &self.ends, End::ALL, End::name)?;
+        if !program.takes_end() && self.ends.is_empty() {
+            ends.retain(|end| end.signal().is_some());
         }
-        anyhow::ensure!(cell::can_count(), "survivors are counted through /proc, which is not there");
-        let or_all = |chosen: Vec<Behaviour>| {
-            if chosen.is_empty() { Behaviour::value_variants().to_vec() } else { chosen }
-        };
-        let (servers, ends) = (or_all(self.servers), self.ends);
-        let ends = if ends.is_empty() { End::value_variants().to_vec() } else { ends };
-        let jobs =
-            self.jobs.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-        let setup = Setup {
-            own: std::env::current_exe()?,
-            foreign: self.command,
-            no_guard: self.no_guard,
-            wait: self.wait,
-        };
-        let cells: Vec<_> = (0..self.repeat.get())
-            .flat_map(|_| servers.iter().flat_map(|server| ends.iter().map(|end| (*server, *end))))
-            .collect();
-        let total = cells.len();
+        let began = Instant::now();
+        let rig = Arc::new(Rig::new(program, exe, self.wait, context.cancel.clone())?);
+        // A second Ctrl-C drops this future: what was started must not stay then either.
+        let sweep = Sweep(rig.clone());
+        let checked = rig.clone();
+        if !tokio::task::spawn_blocking(move || checked.can_see()).await?? {
+            anyhow::ensure!(!context.cancel.is_cancelled(), Error::Cancelled);
+            // Without that every score would be perfect.
+            return Err(Error::input(
+                "the environment of a process that was started here cannot be read in /proc",
+                Some("run a copy of this program that the user may read".to_owned()),
+            )
+            .into());
+        }
+        let table = self.trials(context, &rig, rows, ends).await?;
+        let stubborn = sweep.finish();
+        self.show(context.ui, &table, began.elapsed());
+        if !stubborn.is_empty() {
+            return Err(Error::TeardownIncomplete { pids: stubborn }.into());
+        }
+        let sums = table.sums();
+        Ok(match (sums.survived, sums.failed) {
+            (1.., _) => ExitCode::from(9),
+            (0, 1..) => ExitCode::FAILURE,
+            (0, 0) => ExitCode::SUCCESS,
+        })
+    }
+
+    /// Runs all trials, some at a time, until they are done or somebody has enough.
+    async fn trials(
+        &self,
+        context: &Context<'_>,
+        rig: &Arc<Rig>,
+        rows: Vec<Behaviour>,
+        ends: Vec<End>,
+    ) -> anyhow::Result<Table> {
+        let cells = || rows.iter().flat_map(|row| ends.iter().map(|end| (*row, *end)));
+        let mut queue = (0..self.repeat.get()).flat_map(|_| cells()).enumerate();
+        let jobs = self.jobs.or_else(|| std::thread::available_parallelism().ok());
+        let jobs = jobs.map_or(1, NonZeroUsize::get);
+        let count = cells().count() * self.repeat.get();
         context.ui.status(
             "Torturing",
-            format!("{} servers x {} ends x {}", servers.len(), ends.len(), self.repeat),
-        );
-        let runs = cells.into_iter().map(|(server, end)| {
-            let setup = &setup;
-            async move { (server, end, cell::run(setup, server, end).await) }
-        });
-        let mut runs = stream::iter(runs).buffer_unordered(jobs);
-        let mut table = Table::new(servers, ends);
-        // Dropping what is under way clears it away.
-        while let Some(Some((server, end, outcome))) = context.cancel.run_until_cancelled(runs.next()).await {
-            let name = format!("{} / {}", name_of(&server), name_of(&end));
-            match &outcome {
-                Outcome::Clean(_) => {}
-                Outcome::Survivors(left) => context.ui.bad("Survived", format!("{name}: {left}")),
-                Outcome::OwnerFailed(why) => context.ui.bad("Failed", format!("{name}: {why}")),
-            }
-            table.add(server, end, &outcome);
-            if table.runs().is_multiple_of(50) {
-                context.ui.status("Done", format!("{} of {total}", table.runs()));
-            }
-        }
-        drop(runs);
-        table.print(context.ui, setup.foreign.as_deref());
-        context.ui.status(
-            "Finished",
             format!(
-                "{} runs: {} survivors, {} owners failed, slowest clean end {}",
-                table.runs(),
-                table.survivors(),
-                table.failed(),
-                seconds(table.slowest())
+                "{} servers x {} ends x {}: {count} trials, {jobs} at a time",
+                rows.len(),
+                ends.len(),
+                self.repeat
             ),
         );
-        Ok(match (table.survivors(), table.failed()) {
-            (0, 0) => ExitCode::SUCCESS,
-            (0, _) => ExitCode::FAILURE,
-            _ => ExitCode::from(SURVIVORS),
-        })
+        let progress = Progress::new(context.ui, count);
+        let mut table = Table::new(rows.clone(), ends.clone());
+        let mut running = JoinSet::new();
+        loop {
+            while running.len() < jobs && !context.cancel.is_cancelled() {
+                let Some((number, (behaviour, end))) = queue.next() else { break };
+                let rig = rig.clone();
+                running.spawn_blocking(move || (behaviour, end, rig.run(number, behaviour, end)));
+            }
+            let Some(done) = running.join_next().await else { break };
+            if let (behaviour, end, Some(outcome)) = done? {
+                progress.done(behaviour, end, &outcome);
+                table.add(behaviour, end, outcome);
+            }
+        }
+        Ok(table)
+    }
+
+    fn show(&self, ui: &Ui, table: &Table, wall: Duration) {
+        if ui.json {
+            let own = concat!("toolcrib ", env!("CARGO_PKG_VERSION"));
+            let mut document = json!({"schema": 1, "program": self.command.as_deref().unwrap_or(own),
+                "guard": self.command.is_none().then_some(!self.no_guard),
+                "wait_ms": millis(self.wait), "wall_ms": millis(wall)});
+            if let (Some(document), serde_json::Value::Object(scores)) =
+                (document.as_object_mut(), table.document())
+            {
+                document.extend(scores);
+            }
+            Ui::data(document.to_string());
+            return;
+        }
+        for line in table.table().into_iter().chain(table.remarks()) {
+            Ui::data(line);
+        }
+        let sums = table.sums();
+        let text = format!("[{}] {}", seconds(wall), sums.words());
+        if sums.survived + sums.failed == 0 { ui.status("Summary", text) } else { ui.bad("Summary", text) }
     }
 }
 
-fn list() {
-    fn lines<T: ValueEnum>(title: &str) {
-        super::Ui::data(title);
-        for value in T::value_variants().iter().filter_map(ValueEnum::to_possible_value) {
-            let help = value.get_help().map(ToString::to_string).unwrap_or_default();
-            super::Ui::data(format!("  {:<22} {help}", value.get_name()));
+/// Ends whatever is left of the trials, whichever way the command ends.
+struct Sweep(Arc<Rig>);
+
+impl Sweep {
+    /// Says which processes would not go.
+    fn finish(self) -> Vec<u32> {
+        self.0.sweep()
+    }
+}
+
+impl Drop for Sweep {
+    fn drop(&mut self) {
+        self.0.sweep();
+    }
+}
+
+/// Those of `all` that one of `patterns` means; all when there are no patterns.
+fn select<T: Copy>(
+    kind: &str,
+    patterns: &[String],
+    all: &[T],
+    name: fn(T) -> &'static str,
+) -> Result<Vec<T>, Error> {
+    let mut kept = vec![patterns.is_empty(); all.len()];
+    for pattern in patterns {
+        let matcher = globset::Glob::new(pattern)
+            .map_err(|error| Error::input(format!("pattern of {kind}s: {error}"), None))?
+            .compile_matcher();
+        let mut found = false;
+        for (kept, one) in kept.iter_mut().zip(all) {
+            let matches = matcher.is_match(name(*one));
+            *kept |= matches;
+            found |= matches;
+        }
+        if !found {
+            let names: Vec<&str> = all.iter().map(|one| name(*one)).collect();
+            let near = toolcrib::nearest(pattern, names.iter().copied());
+            let help = near.map_or_else(
+                || format!("there are: {}", names.join(", ")),
+                |near| format!("did you mean `{near}`?"),
+            );
+            return Err(Error::input(format!("there is no {kind} `{pattern}`"), Some(help)));
         }
     }
-    lines::<Behaviour>("servers");
-    lines::<End>("ends of the owner");
+    Ok(all.iter().zip(kept).filter_map(|(one, kept)| kept.then_some(*one)).collect())
 }

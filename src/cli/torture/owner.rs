@@ -1,74 +1,35 @@
-//! `toolcrib torture-owner`: a program that starts one server with the library and ends in a chosen way.
+//! `toolcrib torture-owner`: a program that embeds this library, starts one server, and ends in a given way.
+//!
+//! It has no signal handler: what SIGTERM and SIGINT leave behind is what an embedder without one would see.
 
-use std::{io::Write, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    time::Duration,
+};
 
-use clap::{Args, ValueEnum};
-use tokio::runtime::Runtime;
-use toolcrib::{Config, Endpoint, Guard, Manager, ServerConfig, ServerName, StdioConfig};
+use clap::Parser;
+use serde_json::Map;
+use tokio::runtime::{Builder, Runtime};
+use toolcrib::{Config, Endpoint, Error, Guard, Manager, ServerConfig, ServerName, StdioConfig};
 
-use super::server::MARK;
+use super::{ending::End, mcp::TOOL};
 
-/// How the owner of a server ends. Each is a column of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum End {
-    /// The manager is dropped; the program goes on.
-    Drop,
-    /// The manager is asked to shut down, and is waited for; the program goes on.
-    Cancel,
-    /// `main` returns while the manager is there.
-    Return,
-    /// The manager is leaked, then `main` returns.
-    Leak,
-    /// The runtime is dropped before the manager.
-    RuntimeFirst,
-    /// A panic unwinds through `main`.
-    Panic,
-    /// `exit` is called: no destructor runs.
-    Exit,
-    /// `abort` is called.
-    Abort,
-    /// SIGTERM with nobody to catch it.
-    Sigterm,
-    /// SIGINT with nobody to catch it.
-    Sigint,
-    /// SIGKILL.
-    Sigkill,
-}
+/// The server's name.
+const SERVER: &str = "tortured";
+/// Each wait of the stop ladder.
+const GRACE: Duration = Duration::from_millis(200);
+/// How long a loaded machine may take to start one server.
+const STARTUP: Duration = Duration::from_secs(60);
+/// How long the program waits for its end from outside.
+const LIFETIME: Duration = Duration::from_secs(600);
 
-impl End {
-    /// The head of its column.
-    pub(super) fn head(self) -> &'static str {
-        match self {
-            Self::Drop => "drop",
-            Self::Cancel => "cancel",
-            Self::Return => "return",
-            Self::Leak => "leak",
-            Self::RuntimeFirst => "rt1st",
-            Self::Panic => "panic",
-            Self::Exit => "exit",
-            Self::Abort => "abort",
-            Self::Sigterm => "TERM",
-            Self::Sigint => "INT",
-            Self::Sigkill => "KILL",
-        }
-    }
-
-    /// What the owner is to be sent, if it does not end by itself.
-    pub(super) fn signal(self) -> Option<rustix::process::Signal> {
-        use rustix::process::Signal;
-        match self {
-            Self::Sigterm => Some(Signal::TERM),
-            Self::Sigint => Some(Signal::INT),
-            Self::Sigkill => Some(Signal::KILL),
-            _ => None,
-        }
-    }
-}
-
-#[derive(Args)]
-pub(in crate::cli) struct TortureOwner {
-    #[arg(long, value_enum)]
+#[derive(Parser)]
+pub(super) struct TortureOwner {
+    /// How it ends.
+    #[arg(long)]
     end: End,
+    /// Whether servers run without a guard.
     #[arg(long)]
     no_guard: bool,
     /// The server's command line.
@@ -77,84 +38,77 @@ pub(in crate::cli) struct TortureOwner {
 }
 
 impl TortureOwner {
-    /// Before a runtime and signal handlers are there: this program brings its own, and none.
-    pub(in crate::cli) fn run(self) -> ExitCode {
-        match self.live() {
+    pub(super) fn run(&self) -> ExitCode {
+        let runtime = match Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return failed(&Error::io("could not start the runtime", error)),
+        };
+        match self.end(runtime) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                let _ = writeln!(std::io::stderr(), "{error:#}");
-                ExitCode::FAILURE
-            }
+            Err(error) => failed(&error),
         }
     }
 
-    #[expect(clippy::panic, reason = "one of the ways to end")]
-    #[expect(clippy::disallowed_methods, reason = "one of the ways to end")]
-    fn live(self) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let manager = runtime.block_on(start(self.server, self.no_guard))?;
+    #[expect(clippy::disallowed_methods, reason = "destructors that do not run are the point")]
+    fn end(&self, runtime: Runtime) -> Result<(), Error> {
+        if self.end == End::RuntimeFirst {
+            let manager = runtime.block_on(self.start())?;
+            drop(runtime);
+            drop(manager);
+            return Ok(());
+        }
+        runtime.block_on(async {
+            let manager = self.start().await?;
+            match self.end {
+                End::Drop => drop(manager),
+                End::Cancel => drop(manager.shutdown().await),
+                End::Return | End::RuntimeFirst => return Ok(()),
+                End::Leak => {
+                    std::mem::forget(manager);
+                    return Ok(());
+                }
+                End::Panic => panic!("on purpose, with a manager in scope"),
+                End::Exit => std::process::exit(0),
+                End::Abort => std::process::abort(),
+                End::Sigterm | End::Sigint | End::Sigkill => {
+                    tokio::time::sleep(LIFETIME).await;
+                    return Ok(());
+                }
+            }
+            say("ended")?;
+            tokio::time::sleep(LIFETIME).await;
+            Ok(())
+        })
+    }
+
+    /// A manager whose server has answered a call.
+    async fn start(&self) -> Result<Manager, Error> {
+        let mut child = StdioConfig::new(&self.server[0], self.server[1..].to_vec(), "/");
+        child.env.extend(std::env::var("PATH").map(|path| ("PATH".to_owned(), path)));
+        let name = ServerName::new(SERVER).map_err(|why| Error::input(why, None))?;
+        let mut config = ServerConfig::new(name, Endpoint::Stdio(child));
+        config.startup_timeout = STARTUP;
+        (config.stop.eof, config.stop.term) = (GRACE, GRACE);
+        let mut config = Config::new([config]);
+        // What the owners of other trials left behind is to be counted, not ended.
+        config.reap_leftovers = false;
+        if self.no_guard {
+            config.guard = Guard::Off;
+        }
+        let manager = Manager::start(&config).await?;
+        manager.call(SERVER, TOOL, Map::new()).await?;
         say("ready")?;
-        match self.end {
-            End::Drop => {
-                let _inside = runtime.enter();
-                drop(manager);
-                go_on(&runtime)?;
-            }
-            End::Cancel => {
-                runtime.block_on(manager.shutdown());
-                go_on(&runtime)?;
-            }
-            End::Return => runtime.block_on(async { drop(manager) }),
-            End::Leak => std::mem::forget(manager),
-            End::RuntimeFirst => {
-                drop(runtime);
-                drop(manager);
-            }
-            End::Panic => runtime.block_on(async {
-                let _manager = manager;
-                panic!("on purpose");
-            }),
-            End::Exit => std::process::exit(3),
-            End::Abort => std::process::abort(),
-            End::Sigterm | End::Sigint | End::Sigkill => runtime.block_on(std::future::pending()),
-        }
-        Ok(())
+        Ok(manager)
     }
 }
 
-async fn start(server: Vec<String>, no_guard: bool) -> anyhow::Result<Manager> {
-    let [program, arguments @ ..] = &server[..] else { anyhow::bail!("there is no command") };
-    let mut command = StdioConfig::new(PathBuf::from(program), arguments.to_vec(), std::env::temp_dir());
-    for name in ["PATH", "TMPDIR", MARK] {
-        command.env.extend(std::env::var(name).map(|value| (name.to_owned(), value)));
-    }
-    let name = ServerName::new("server").map_err(anyhow::Error::msg)?;
-    let mut config = ServerConfig::new(name, Endpoint::Stdio(command));
-    config.stop.eof = Duration::from_millis(500);
-    config.stop.term = Duration::from_millis(500);
-    let mut config = Config::new([config]);
-    // What the owners of other cells left behind is to be counted, not ended.
-    config.reap_leftovers = false;
-    if no_guard {
-        config.guard = Guard::Off;
-    }
-    let manager = Manager::start(&config).await?;
-    for row in &manager.report().servers {
-        if let Err(error) = &row.outcome {
-            anyhow::bail!("{error}: {}", error.causes().join("; "));
-        }
-    }
-    manager.call("server", "echo", serde_json::Map::new()).await?;
-    Ok(manager)
+fn say(word: &str) -> Result<(), Error> {
+    writeln!(io::stdout(), "{word}").map_err(|error| Error::io("could not write", error))
 }
 
-fn say(word: &str) -> anyhow::Result<()> {
-    writeln!(std::io::stdout(), "{word}")?;
-    Ok(())
-}
-
-/// The end has come; the program is there still, until it is killed.
-fn go_on(runtime: &Runtime) -> anyhow::Result<()> {
-    say("ended")?;
-    runtime.block_on(std::future::pending())
+fn failed(error: &Error) -> ExitCode {
+    let lines = std::iter::once(error.to_string()).chain(error.causes());
+    let lines: Vec<String> = lines.chain(error.stderr_tail().iter().cloned()).collect();
+    let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
+    ExitCode::FAILURE
 }

@@ -1,276 +1,247 @@
-//! `toolcrib torture-server`: a tool server that is hard to get rid of. It answers as a real one does.
+//! `toolcrib torture-server`: one server of the torture, and the processes that it brings along.
 //!
-//! It marks itself in its environment by starting itself again, since its owner may pass on no variables. Whom
-//! it leaves behind inherits the mark: that is how survivors are counted, wherever they went.
+//! Each part is this program again, started with `--part`. A part says on its stderr, a pipe to whoever
+//! started it, that it stands: the server answers its first call with the whole family in place. Nobody
+//! lasts longer than [`LIFETIME`], should the torture itself be killed.
 
 use std::{
-    io::{BufRead, Write},
+    fs::OpenOptions,
+    io::{self, Read, Write},
     os::unix::process::CommandExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, ExitCode, Stdio},
-    thread::sleep,
+    thread,
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
+use clap::{Parser, ValueEnum};
+use nix::sys::signal::{SigSet, Signal};
 
-/// Name of the variable that marks all processes of one cell.
-pub(super) const MARK: &str = "TOOLCRIB_TORTURE";
-/// Live processes of a fork storm.
+use super::{behaviour::Behaviour, census::MARK, mcp};
+
+/// How long a process of the torture lasts when nobody ends it.
+const LIFETIME: Duration = Duration::from_secs(600);
+/// Sleepers of a storm.
 const STORM: usize = 400;
 /// How long a hopper stays in one process.
 const HOP: Duration = Duration::from_millis(2);
-const FOREVER: Duration = Duration::from_secs(3600);
+/// Hops that take about [`LIFETIME`].
+const HOPS: u64 = 200_000;
+/// The file in the run's folder that says that a tool was called.
+pub(super) const CALLED: &str = "called";
+/// The file in the run's folder that grows by a byte with each hop.
+pub(super) const BEATS: &str = "beats";
 
-/// What a server does that makes it hard to end. Each is a row of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Behaviour {
-    /// Leaves at the end of its input.
-    Polite,
-    /// Goes on after the end of its input.
-    IgnoresEof,
-    /// Goes on after the end of its input, and takes no notice of SIGTERM.
-    IgnoresEofAndTerm,
-    /// Is the child of a shell, and goes on after the end of its input.
-    BehindSh,
-    /// Leaves at the end of its input, and leaves a child behind.
-    Helper,
-    /// As `helper`; the child is in a session of its own.
-    SetsidHelper,
-    /// As `helper`; the child is a daemon: forked twice, in a session of its own.
-    Daemon,
-    /// As `helper`; the child keeps stdout open.
-    HelperHoldsStdout,
-    /// A process in a session of its own keeps 400 children alive and takes no notice of SIGTERM.
-    ForkStorm,
-    /// A process that starts itself again in a new session every 2 ms and ends.
-    SessionHopper,
-    /// Child of a shell; ignores the end of its input and SIGTERM; with a daemon and a helper.
-    Everything,
-}
-
-#[derive(Args)]
-pub(in crate::cli) struct TortureServer {
-    #[arg(value_enum)]
+#[derive(Parser)]
+pub(super) struct TortureServer {
+    /// What is hard about it.
     behaviour: Behaviour,
-    /// Value of the mark of all its processes.
+    /// Put into the environment of every process, whatever the client let through.
     #[arg(long)]
     mark: String,
-    /// Where helpers leave signs of life; those that hop end once FILE.stop exists.
-    #[arg(long, value_name = "FILE")]
-    beat: PathBuf,
-    /// Set in the processes that it starts.
-    #[arg(long, value_enum, hide = true)]
-    role: Option<Role>,
+    /// Where calls and hops are noted.
+    #[arg(long)]
+    folder: PathBuf,
+    /// Which process of the family this is.
+    #[arg(long, value_enum, default_value_t)]
+    part: Part,
 }
 
-/// What a process that the server left behind does.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Role {
-    /// Leaves the session, then stays.
+#[derive(Clone, Copy, Default, ValueEnum)]
+enum Part {
+    #[default]
+    Server,
+    /// Sleeps.
+    Helper,
+    /// Sleeps, deaf to the signals that ask a process to end.
+    Deaf,
+    /// Sleeps in a session of its own.
     Session,
-    /// Leaves the session, has a child that stays, and ends.
-    Daemon,
-    /// Leaves the session and keeps many children alive.
+    /// Starts a helper in a new session and exits.
+    Fork,
+    /// Keeps sleepers alive.
     Storm,
-    /// Leaves the session, starts itself again, and ends.
-    Hopper,
-}
-
-impl Behaviour {
-    /// The command line of a server that behaves so.
-    pub(super) fn command(self, own: &Path, mark: &str, beat: &Path) -> Vec<String> {
-        let shell: &[&str] = match self {
-            // What follows keeps the shell from making way for its command.
-            Self::BehindSh | Self::Everything => &["/bin/sh", "-c", "\"$@\"; true", "sh"],
-            _ => &[],
-        };
-        let shell = shell.iter().map(ToString::to_string);
-        shell.chain([own.display().to_string()]).chain(self.arguments(mark, beat)).collect()
-    }
-
-    fn arguments(self, mark: &str, beat: &Path) -> [String; 6] {
-        let beat = beat.display().to_string();
-        ["torture-server", &name_of(&self), "--mark", mark, "--beat", &beat].map(str::to_owned)
-    }
-
-    /// Signs of life after which it has done its worst.
-    fn signs(self) -> u64 {
-        match self {
-            Self::SetsidHelper | Self::Daemon | Self::ForkStorm | Self::Everything => 1,
-            Self::SessionHopper => 5,
-            _ => 0,
-        }
-    }
-
-    fn ignores_eof(self) -> bool {
-        matches!(self, Self::IgnoresEof | Self::IgnoresEofAndTerm | Self::BehindSh | Self::Everything)
-    }
+    /// Goes on in a copy of itself.
+    Hop,
 }
 
 impl TortureServer {
-    /// Before any thread is there: blocked signals are inherited by threads and across `exec`.
-    pub(in crate::cli) fn run(self) -> ExitCode {
-        match self.live() {
+    pub(super) fn run(&self) -> ExitCode {
+        match self.play() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                let _ = writeln!(std::io::stderr(), "torture-server: {error}");
+                let _ = writeln!(io::stderr(), "torture-server {}: {error}", self.behaviour.name());
                 ExitCode::FAILURE
             }
         }
     }
 
-    fn live(&self) -> std::io::Result<()> {
-        if std::env::var_os(MARK).is_none_or(|mark| mark != *self.mark) {
-            if matches!(self.behaviour, Behaviour::IgnoresEofAndTerm | Behaviour::Everything) {
-                ignore_term()?;
+    fn play(&self) -> io::Result<()> {
+        match self.part {
+            Part::Server if std::env::var(MARK).is_ok_and(|mark| mark == self.mark) => self.serve(),
+            Part::Server => Err(self.start_again_marked()),
+            Part::Helper => sleep(),
+            Part::Deaf => {
+                block_signals()?;
+                sleep()
             }
-            return Err(self.again(None)?.exec());
-        }
-        match self.role {
-            None => self.serve(),
-            Some(role) => self.play(role),
+            Part::Session => {
+                rustix::process::setsid()?;
+                sleep()
+            }
+            Part::Fork => {
+                rustix::process::setsid()?;
+                self.bring(Part::Helper, Stdio::null())?;
+                stand()
+            }
+            Part::Storm => {
+                rustix::process::setsid()?;
+                block_signals()?;
+                storm()
+            }
+            Part::Hop => {
+                rustix::process::setsid()?;
+                block_signals()?;
+                self.hop()
+            }
         }
     }
 
-    /// This program once more, marked.
-    fn again(&self, role: Option<Role>) -> std::io::Result<Command> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(self.behaviour.arguments(&self.mark, &self.beat));
-        if let Some(role) = role {
-            command.args(["--role", &name_of(&role)]);
+    /// What a process shows in `/proc` is the environment that it was started with.
+    fn start_again_marked(&self) -> io::Error {
+        let again = std::env::current_exe().map(|program| {
+            let mut command = if self.behaviour.wrapped() {
+                // The second command keeps the shell from making way for the first.
+                let mut shell = Command::new("/bin/sh");
+                shell.args(["-c", "\"$@\"; exit $?", "sh"]).arg(program);
+                shell
+            } else {
+                Command::new(program)
+            };
+            self.describe(&mut command, Part::Server);
+            // Without toolcrib's own mark: no other manager of this user may find and end what one left behind.
+            command.env(MARK, &self.mark).env_remove("TOOLCRIB_OWNER");
+            command
+        });
+        match again {
+            Ok(mut command) => command.exec(),
+            Err(error) => error,
         }
-        // Without toolcrib's own mark: no other manager of this user may find and end what this one left.
-        command.env(MARK, &self.mark).env_remove("TOOLCRIB_OWNER");
+    }
+
+    fn describe(&self, command: &mut Command, part: Part) {
+        let part = part.to_possible_value().map(|value| value.get_name().to_owned());
+        command
+            .args(["torture-server", self.behaviour.name(), "--mark", &self.mark, "--folder"])
+            .arg(&self.folder)
+            .arg("--part")
+            .args(part);
+    }
+
+    fn command(&self, part: Part) -> io::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        self.describe(&mut command, part);
+        command.stdin(Stdio::null());
         Ok(command)
     }
 
-    /// A process that nobody waits for, away from the server's pipes.
-    fn leave_behind(&self, role: Role) -> std::io::Result<Child> {
-        self.again(Some(role))?.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
-    }
-
-    fn serve(&self) -> std::io::Result<()> {
+    fn serve(&self) -> io::Result<()> {
+        if self.behaviour.ignores_term() {
+            block_signals()?;
+        }
         match self.behaviour {
-            Behaviour::Helper => drop(sleeper(Stdio::null())?),
-            Behaviour::HelperHoldsStdout => drop(sleeper(Stdio::inherit())?),
-            Behaviour::SetsidHelper => drop(self.leave_behind(Role::Session)?),
-            Behaviour::Daemon => drop(self.leave_behind(Role::Daemon)?),
-            Behaviour::ForkStorm => drop(self.leave_behind(Role::Storm)?),
-            Behaviour::SessionHopper => drop(self.leave_behind(Role::Hopper)?),
-            Behaviour::Everything => {
-                drop(sleeper(Stdio::null())?);
-                drop(self.leave_behind(Role::Daemon)?);
-            }
             Behaviour::Polite
             | Behaviour::IgnoresEof
             | Behaviour::IgnoresEofAndTerm
             | Behaviour::BehindSh => {}
+            Behaviour::Helper => drop(self.bring(Part::Helper, Stdio::null())?),
+            Behaviour::DeafHelper => drop(self.bring(Part::Deaf, Stdio::null())?),
+            Behaviour::SetsidHelper => drop(self.bring(Part::Session, Stdio::null())?),
+            Behaviour::HelperHoldsStdout => drop(self.bring(Part::Helper, Stdio::inherit())?),
+            Behaviour::Daemon => drop(self.bring(Part::Fork, Stdio::null())?.wait()?),
+            Behaviour::ForkStorm => drop(self.bring(Part::Storm, Stdio::null())?),
+            Behaviour::SessionHopper => drop(self.bring(Part::Hop, Stdio::null())?.wait()?),
+            Behaviour::Everything => {
+                self.bring(Part::Helper, Stdio::null())?;
+                self.bring(Part::Fork, Stdio::null())?.wait()?;
+            }
         }
-        // Nobody is to end before the worst is there.
-        while std::fs::metadata(&self.beat).map_or(0, |beat| beat.len()) < self.behaviour.signs() {
-            sleep(HOP);
-        }
-        answer()?;
-        while self.behaviour.ignores_eof() {
-            sleep(FOREVER);
+        mcp::serve(|| OpenOptions::new().create(true).append(true).open(self.folder.join(CALLED)).map(drop))?;
+        if self.behaviour.ignores_eof() {
+            thread::sleep(LIFETIME);
         }
         Ok(())
     }
 
-    /// Leaves a sign of life.
-    fn sign(&self) -> std::io::Result<()> {
-        std::fs::OpenOptions::new().create(true).append(true).open(&self.beat)?.write_all(b".")
-    }
-
-    fn play(&self, role: Role) -> std::io::Result<()> {
-        rustix::process::setsid()?;
-        match role {
-            Role::Session => {
-                self.sign()?;
-                loop {
-                    sleep(FOREVER);
-                }
-            }
-            // The child leaves the session in its turn: it is nobody's group and nobody's child.
-            Role::Daemon => self.leave_behind(Role::Session).map(drop),
-            Role::Storm => {
-                ignore_term()?;
-                let mut children: Vec<Child> = Vec::new();
-                while children.len() < STORM {
-                    children.extend(sleeper(Stdio::null()));
-                }
-                self.sign()?;
-                loop {
-                    children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-                    match children.len() {
-                        // A full table of processes is no reason to end.
-                        ..STORM => children.extend(sleeper(Stdio::null())),
-                        _ => sleep(HOP),
-                    }
-                }
-            }
-            Role::Hopper => {
-                let stop = self.beat.with_extension("stop");
-                self.sign()?;
-                sleep(HOP);
-                if stop.exists() { Ok(()) } else { self.leave_behind(Role::Hopper).map(drop) }
-            }
+    /// Starts a part and waits until it stands.
+    fn bring(&self, part: Part, stdout: Stdio) -> io::Result<Child> {
+        let mut child = self.command(part)?.stdout(stdout).stderr(Stdio::piped()).spawn()?;
+        let mut said = Vec::new();
+        if let Some(stderr) = child.stderr.take() {
+            stderr.take(1).read_to_end(&mut said)?;
+        }
+        match said.is_empty() {
+            false => Ok(child),
+            true => Err(io::Error::other(format!("a part ended at once: {}", child.wait()?))),
         }
     }
-}
 
-/// The name of a choice on the command line.
-pub(super) fn name_of(choice: &impl ValueEnum) -> String {
-    choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-}
-
-/// Blocked, a signal stays pending for ever; what is blocked stays so across `exec`.
-#[cfg(target_os = "linux")]
-fn ignore_term() -> std::io::Result<()> {
-    use nix::sys::signal::{SIGHUP, SIGTERM, SigSet};
-    let mut signals = SigSet::empty();
-    signals.add(SIGTERM);
-    signals.add(SIGHUP);
-    Ok(signals.thread_block()?)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn ignore_term() -> std::io::Result<()> {
-    Err(std::io::Error::other("this behaviour needs Linux"))
-}
-
-fn sleeper(stdout: Stdio) -> std::io::Result<Child> {
-    Command::new("sleep").arg("3600").stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null()).spawn()
-}
-
-/// A tool server of the 2025-11-25 revision, until the end of its input.
-fn answer() -> std::io::Result<()> {
-    for line in std::io::stdin().lock().lines() {
-        let message: Value = serde_json::from_str(&line?)?;
-        let Some(id) = message.get("id").filter(|id| !id.is_null()) else { continue };
-        let body = match message["method"].as_str().unwrap_or_default() {
-            "initialize" => (
-                "result",
-                json!({
-                    "protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
-                    "serverInfo": {"name": "torture", "version": env!("CARGO_PKG_VERSION")},
-                }),
-            ),
-            "ping" => ("result", json!({})),
-            "tools/list" => (
-                "result",
-                json!({"tools": [{
-                    "name": "echo", "description": "Says hello.", "inputSchema": {"type": "object"},
-                }]}),
-            ),
-            "tools/call" => ("result", json!({"content": [{"type": "text", "text": "hello"}]})),
-            method => ("error", json!({"code": -32601, "message": format!("no method {method}")})),
-        };
-        let mut stdout = std::io::stdout().lock();
-        writeln!(stdout, "{}", json!({"jsonrpc": "2.0", "id": id, body.0: body.1}))?;
-        stdout.flush()?;
+    /// One beat, and on in a new process. It ends with the folder, which the torture takes away.
+    fn hop(&self) -> io::Result<()> {
+        let mut beats = OpenOptions::new().append(true).open(self.folder.join(BEATS))?;
+        beats.write_all(b".")?;
+        stand()?;
+        thread::sleep(HOP);
+        if beats.metadata()?.len() < HOPS {
+            self.command(Part::Hop)?.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        }
+        Ok(())
     }
+}
+
+/// Tells whoever waits that this process is what it should be. Later copies tell nobody.
+fn stand() -> io::Result<()> {
+    io::stderr().write_all(b".")
+}
+
+fn sleep() -> io::Result<()> {
+    stand()?;
+    thread::sleep(LIFETIME);
     Ok(())
+}
+
+/// Blocked signals stay blocked in whatever is started from here.
+fn block_signals() -> io::Result<()> {
+    let deaf: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
+    Ok(deaf.thread_block()?)
+}
+
+/// Starts a sleeper for each one that dies.
+fn storm() -> io::Result<()> {
+    let seconds = LIFETIME.as_secs().to_string();
+    let mut sleepers = 0;
+    let mut stands = false;
+    loop {
+        while sleepers < STORM {
+            let sleeper = Command::new("sleep")
+                .arg(&seconds)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .process_group(0)
+                .spawn();
+            match sleeper {
+                Ok(_) => sleepers += 1,
+                Err(error) if !stands => return Err(error),
+                // No process can be had at this moment.
+                Err(_) => thread::sleep(HOP),
+            }
+        }
+        if !stands {
+            stand()?;
+            stands = true;
+        }
+        rustix::process::wait(rustix::process::WaitOptions::empty())?;
+        sleepers -= 1;
+    }
 }
