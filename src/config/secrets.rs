@@ -47,6 +47,21 @@ impl Secrets {
         }
         hidden
     }
+
+    /// As [`Secrets::hide`], for text that was cut at its end: the beginning of a secret is hidden there, too.
+    pub fn hide_cut(&self, text: &str) -> String {
+        // The cut may have gone through a character.
+        let mut hidden = self.hide(text.trim_end_matches('\u{fffd}'));
+        let begun = |value: &String| {
+            let ends = value.char_indices().map(|(at, _)| at).skip(1);
+            ends.filter(|end| hidden.ends_with(&value[..*end])).max()
+        };
+        if let Some(length) = self.values.iter().filter_map(begun).max() {
+            hidden.truncate(hidden.len() - length);
+            hidden.push_str("****");
+        }
+        hidden
+    }
 }
 
 impl std::fmt::Debug for Secrets {

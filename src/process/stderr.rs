@@ -53,16 +53,21 @@ impl StderrTail {
     /// The last lines, oldest first.
     pub(crate) fn lines(&self) -> Vec<String> {
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        tail.lines
-            .iter()
-            .map(|line| self.secrets.hide(String::from_utf8_lossy(line).trim_end()))
-            .filter(|line| !line.is_empty())
-            .collect()
+        tail.lines.iter().map(|line| shown(line, &self.secrets)).filter(|line| !line.is_empty()).collect()
     }
 
     /// Waits until stderr has ended, at most `limit`: what a dying server says last is the reason.
     pub(crate) async fn settled(&self, limit: Duration) {
         let _ = tokio::time::timeout(limit, self.ended.cancelled()).await;
+    }
+}
+
+/// A kept line without its secrets, one that was cut in half included.
+fn shown(line: &[u8], secrets: &Secrets) -> String {
+    let text = String::from_utf8_lossy(line);
+    match line.len() {
+        LINE_BYTES.. => secrets.hide_cut(&text),
+        _ => secrets.hide(text.trim_end()),
     }
 }
 
@@ -86,7 +91,35 @@ impl Tail {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    const SECRET: &str = "s3cret-värde-1234";
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_bounded_and_keeps_its_secrets(
+            before in "[a-z ]{0,600}",
+            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20),
+            size in 1_usize..700,
+        ) {
+            let secrets = Secrets::new([SECRET.to_owned()]);
+            let mut tail = Tail::default();
+            for chunk in chunks {
+                tail.push(&chunk);
+            }
+            tail.push(b"\n");
+            // A secret anywhere in a line, in pieces of any size, and cut anywhere.
+            for piece in format!("{before}{SECRET}{before}").as_bytes().chunks(size) {
+                tail.push(piece);
+            }
+            prop_assert!(tail.lines.len() <= LINES);
+            prop_assert!(tail.lines.iter().all(|line| line.len() <= LINE_BYTES));
+            let last = shown(tail.lines.back().unwrap(), &secrets);
+            prop_assert!(!last.contains("s3cr"), "{last}");
+        }
+    }
 
     #[test]
     fn keeps_the_last_lines_and_cuts_long_ones() {

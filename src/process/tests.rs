@@ -245,3 +245,47 @@ async fn lines_are_bounded_and_a_torn_read_goes_on() {
     drop(writer);
     assert!(reader.next().await.is_none());
 }
+
+mod lines {
+    //! Lines are the same however the bytes arrive.
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    async fn read(chunks: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        let (mut sink, stream) = tokio::io::duplex(64);
+        let writing = async move {
+            for chunk in chunks {
+                tokio::io::AsyncWriteExt::write_all(&mut sink, &chunk).await.unwrap();
+            }
+        };
+        let reading = async {
+            let mut reader = LineReader::new(stream);
+            let mut lines = Vec::new();
+            while let Some(line) = reader.next().await {
+                match line {
+                    Line::Whole(bytes) => lines.push(bytes.to_vec()),
+                    other => panic!("not a whole line: {other:?}"),
+                }
+            }
+            lines
+        };
+        tokio::join!(writing, reading).1
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_do_not_matter(bytes in prop::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..400), size in 1_usize..50) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let chunks = bytes.chunks(size).map(<[u8]>::to_vec).collect();
+            let lines = runtime.block_on(read(chunks));
+            let mut expected: Vec<Vec<u8>> = bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+            // What follows the last line feed is a line only if there is something.
+            if expected.last().is_some_and(Vec::is_empty) {
+                expected.pop();
+            }
+            prop_assert_eq!(lines, expected);
+        }
+    }
+}

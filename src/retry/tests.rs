@@ -160,3 +160,65 @@ async fn queueing_is_not_charged_and_the_deadline_is_kept() {
     assert!(matches!(run.result, Err(Stop::GaveUp(GiveUp::Deadline { .. }))));
     assert_eq!(began.len(), 1);
 }
+
+mod schedule {
+    //! Every schedule, of whatever policy.
+
+    use proptest::prelude::*;
+
+    use super::super::*;
+
+    fn time() -> impl Strategy<Value = Duration> {
+        prop_oneof![
+            (0_u64..100_000).prop_map(Duration::from_millis),
+            any::<u64>().prop_map(Duration::from_secs),
+            Just(Duration::MAX),
+        ]
+    }
+
+    prop_compose! {
+        fn policy()(
+            max_attempts in any::<u32>(), base in time(), cap in time(), flat in any::<bool>(),
+            total in time(), retry_after_max in time(),
+        ) -> RetryPolicy {
+            RetryPolicy { max_attempts, base, cap, flat, total, retry_after_max }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn waits_are_bounded_and_hints_are_kept(
+            policy in policy(), attempts in any::<u32>(), hint in prop::option::of(time()), elapsed in time(),
+            draw in 0.0..1.0_f64,
+        ) {
+            match policy.delay_with(attempts, hint, elapsed, &mut || draw) {
+                Decision::Wait(wait) => {
+                    prop_assert!(attempts < policy.max_attempts);
+                    prop_assert!(elapsed.saturating_add(wait) <= policy.total, "{wait:?}");
+                    prop_assert!(hint.is_none_or(|hint| wait >= hint && hint <= policy.retry_after_max));
+                    let own = if policy.flat { policy.base } else { policy.cap };
+                    let most = own.max(hint.unwrap_or_default()).max(RetryPolicy::SHORTEST);
+                    prop_assert!(wait <= most.saturating_add(Duration::from_secs(1)), "{wait:?} over {most:?}");
+                }
+                Decision::GiveUp(GiveUp::Attempts(_)) => prop_assert!(attempts >= policy.max_attempts),
+                Decision::GiveUp(GiveUp::HintTooLong { hint, limit }) => prop_assert!(hint > limit),
+                Decision::GiveUp(GiveUp::Total { wait, limit }) => {
+                    prop_assert!(elapsed.saturating_add(wait) > limit);
+                }
+                Decision::GiveUp(other) => prop_assert!(false, "not the policy's to say: {other:?}"),
+            }
+        }
+
+        #[test]
+        fn full_jitter_reaches_from_nothing_to_the_doubled_base(attempts in 1_u32..40) {
+            let policy = RetryPolicy { max_attempts: 100, total: Duration::MAX, ..RetryPolicy::agent() };
+            let wait = |draw: f64| match policy.delay_with(attempts, None, Duration::ZERO, &mut || draw) {
+                Decision::Wait(wait) => wait,
+                other => panic!("{other:?}"),
+            };
+            prop_assert_eq!(wait(0.0), RetryPolicy::SHORTEST);
+            let doubled = policy.base.saturating_mul(2_u32.saturating_pow(attempts - 1)).min(policy.cap);
+            prop_assert!(wait(0.999) <= doubled && wait(0.999) >= doubled.mul_f64(0.9));
+        }
+    }
+}

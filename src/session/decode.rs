@@ -175,7 +175,46 @@ fn number(text: &str) -> Option<RequestId> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Messages that are almost right, cut and changed somewhere, and bytes of any kind.
+    fn lines() -> impl Strategy<Value = Vec<u8>> {
+        const SEEDS: [&str; 4] = [
+            r#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"a\\u00e9"}],"isError":false}}"#,
+            r#"{"jsonrpc":"2.0","id":"x","error":{"code":-32601,"message":"no"}}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":0.5}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#,
+        ];
+        let changed =
+            (prop::sample::select(&SEEDS[..]), any::<prop::sample::Index>(), any::<u8>(), any::<bool>())
+                .prop_map(|(seed, at, byte, cut)| {
+                    let mut line = seed.as_bytes().to_vec();
+                    let at = at.index(line.len());
+                    line[at] = byte;
+                    if cut {
+                        line.truncate(at);
+                    }
+                    line
+                });
+        prop_oneof![changed, prop::collection::vec(any::<u8>(), 0..200)]
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_is_a_message_or_junk_or_blank(line in lines()) {
+            match short(&line) {
+                Decoded::Blank => prop_assert!(line.trim_ascii().is_empty()),
+                // An answer with a number must end a call, whatever else is wrong with it.
+                Decoded::Junk(text) => prop_assert!(text.len() <= line.len().max(1) * 3, "{text}"),
+                Decoded::Message(_) => {}
+            }
+            let total = line.len() as u64 + (1 << 30);
+            let half = line.len() / 2;
+            let _ = skipped(&line[..half], &line[half..], total);
+        }
+    }
 
     fn text(decoded: &Decoded) -> String {
         match decoded {

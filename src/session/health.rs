@@ -92,7 +92,7 @@ impl Health {
 
     /// Notes a line that is no message; says whether the stream can go on.
     pub(super) fn junk(&self, line: &str) -> bool {
-        let line = self.0.secrets.hide(line);
+        let line = self.0.secrets.hide_cut(line);
         tracing::warn!(line, "not a message on stdout");
         let mut notes = self.notes();
         notes.junk += 1;

@@ -13,6 +13,7 @@ mod faults;
 mod health;
 mod killed;
 mod program;
+mod props;
 mod real;
 mod reconnect;
 mod remote;
