@@ -47,6 +47,9 @@ mod builtin;
 mod catalog;
 mod config;
 mod error;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzz;
 mod http;
 mod journal;
 mod limit;

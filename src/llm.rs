@@ -18,6 +18,12 @@ mod stats;
 mod transport;
 mod wire;
 
+/// For the fuzz target `answer`: a body of any kind.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz_answer(body: &[u8]) {
+    let _ = wire::decode(body, 0);
+}
+
 #[cfg(test)]
 mod tests;
 

@@ -243,5 +243,24 @@ pub(crate) fn describe(status: ExitStatus) -> String {
     }
 }
 
+/// For the fuzz target `message`: every whole line of `bytes`, which arrive in pieces.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz_lines(bytes: &[u8], mut each: impl FnMut(&[u8])) {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
+    // A reader of a slice is always ready.
+    let stream = std::io::Cursor::new(bytes.to_vec());
+    let mut reader = LineReader::new(stream);
+    runtime.block_on(async {
+        while let Some(line) = reader.next().await {
+            if let Line::Whole(line) = line {
+                each(line);
+            }
+        }
+    });
+}
+
+#[cfg(fuzzing)]
+pub(crate) use stderr::fuzz as fuzz_stderr;
+
 #[cfg(test)]
 mod tests;

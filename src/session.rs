@@ -39,6 +39,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use self::connect::Phases;
+#[cfg(fuzzing)]
+pub(crate) use self::decode::fuzz as fuzz_line;
 pub use self::status::{ServerState, ServerStatus};
 pub(crate) use self::{
     connect::Surroundings,

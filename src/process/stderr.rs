@@ -89,6 +89,21 @@ impl Tail {
     }
 }
 
+/// For the fuzz target `stderr`: two pieces, with a secret from the middle.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    let secret = String::from_utf8_lossy(&second[..second.len().min(12)]).into_owned();
+    let secrets = Secrets::new([secret]);
+    let mut tail = Tail::default();
+    tail.push(first);
+    tail.push(second);
+    assert!(tail.lines.len() <= LINES && tail.lines.iter().all(|line| line.len() <= LINE_BYTES));
+    for line in &tail.lines {
+        let _ = shown(line, &secrets);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

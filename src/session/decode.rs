@@ -173,6 +173,14 @@ fn number(text: &str) -> Option<RequestId> {
     digits.parse().ok().map(RequestId::Number)
 }
 
+/// For the fuzz target `message`: a line whole, and as one that was skipped.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(line: &[u8]) {
+    let _ = short(line);
+    let (head, tail) = line.split_at(line.len() / 2);
+    let _ = skipped(head, tail, line.len() as u64 + (1 << 30));
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 6] = [
     &["session", "catalog"],
     &["manager", "start"],
     &["agent", "batch"],
-    &["main", "cli"],
+    &["main", "cli", "fuzz"],
 ];
 
 /// Uses within a layer, or upwards, each for its reason.
