@@ -214,7 +214,7 @@ mod schedule {
             let policy = RetryPolicy { max_attempts: 100, total: Duration::MAX, ..RetryPolicy::agent() };
             let wait = |draw: f64| match policy.delay_with(attempts, None, Duration::ZERO, &mut || draw) {
                 Decision::Wait(wait) => wait,
-                other => panic!("{other:?}"),
+                other @ Decision::GiveUp(_) => panic!("{other:?}"),
             };
             prop_assert_eq!(wait(0.0), RetryPolicy::SHORTEST);
             let doubled = policy.base.saturating_mul(2_u32.saturating_pow(attempts - 1)).min(policy.cap);
