@@ -23,6 +23,14 @@
 //! - A call that may have run is never sent again unless the configuration says so.
 //! - The library never prints, installs signal handlers, changes the environment or exits.
 //!
+//! # Teardown
+//! On Linux a guard process stands over each server and ends all of it when its owner is gone, however that
+//! came: SIGKILL and `abort` included, and for helpers that left the process group. The guard is the embedding
+//! program's own executable, started once more and caught by a hook that this library runs before `main`: there is
+//! nothing to call and nothing to forget. Where the library is not part of the executable (a plug-in of another
+//! program) there is no guard, and a server is kept by its process group: [`Manager::keeping`] and
+//! [`StopReport`] say which it is and why, and [`Config::guard`] can name an executable that serves as guard.
+//!
 //! # Example
 //! ```no_run
 //! # async fn example() -> toolcrib::Result<()> {

@@ -45,7 +45,9 @@ impl Wanted {
     pub(super) fn prepare(&self, program: &std::path::Path) -> io::Result<Ready> {
         let walls = self.sandbox.as_ref().map(|sandbox| Walls::build(sandbox, program)).transpose()?;
         if self.limits.is_empty() {
-            return Ok(Ready { cgroup: None, limits: Limits::default(), walls });
+            // For `cgroup.kill` alone, which ends everybody in one stroke: a convenience, not a need.
+            let cgroup = Cgroup::offered(&self.name);
+            return Ok(Ready { cgroup, limits: Limits::default(), walls });
         }
         match Cgroup::delegated(&self.name, &self.limits) {
             Ok(cgroup) => Ok(Ready { cgroup: Some(cgroup), limits: Limits::default(), walls }),

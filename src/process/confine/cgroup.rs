@@ -27,6 +27,12 @@ impl Cgroup {
         Self::below(&own()?, name, limits)
     }
 
+    /// Makes a cgroup without budgets where cgroups are ours to make without anybody's harm.
+    pub(super) fn offered(name: &str) -> Option<Self> {
+        let parent = own().ok().filter(|parent| is_delegated(parent))?;
+        Self::below(&parent, name, &ResourceLimits::default()).ok()
+    }
+
     fn below(parent: &Path, name: &str, limits: &ResourceLimits) -> Result<Self, String> {
         hand_down(parent, limits)?;
         let folder = parent.join(name);
@@ -102,6 +108,17 @@ impl Cgroup {
             }
         }
     }
+}
+
+/// Whether `parent` was given to us. What root may write to is not for that reason root's: there systemd's mark
+/// decides (systemd.resource-control(5), `Delegate=`).
+fn is_delegated(parent: &Path) -> bool {
+    if rustix::process::geteuid().is_root() {
+        let mut mark = [0; 4];
+        return matches!(rustix::fs::getxattr(parent, "trusted.delegate", &mut mark), Ok(1) if mark[0] == b'1');
+    }
+    rustix::fs::access(parent, rustix::fs::Access::WRITE_OK).is_ok()
+        && rustix::fs::access(parent.join("cgroup.procs"), rustix::fs::Access::WRITE_OK).is_ok()
 }
 
 /// Why no cgroup can be had for all three budgets; nothing if it can, as far as looking tells.
@@ -242,6 +259,22 @@ mod tests {
         assert_eq!(cgroup.exceeded().unwrap(), "it wanted more than processes_max = 7");
         fs::write(folder.path().join("memory.events"), "low 0\noom 1\noom_kill 1\n").unwrap();
         assert_eq!(cgroup.exceeded().unwrap(), "it used more than memory_max = 64MiB");
+    }
+
+    #[test]
+    fn a_real_cgroup_ends_whoever_is_in_it() {
+        // Where none can be made there is nothing to try: the file protocol is tested above.
+        let Ok(Ok(cgroup)) =
+            own().map(|parent| Cgroup::below(&parent, "toolcrib-test", &ResourceLimits::default()))
+        else {
+            return;
+        };
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        cgroup.door().unwrap().write_all(child.id().to_string().as_bytes()).unwrap();
+        cgroup.kill();
+        assert!(!child.wait().unwrap().success());
+        cgroup.remove();
+        assert!(!cgroup.folder.exists());
     }
 
     #[test]
