@@ -4,10 +4,11 @@
 //! ([`Error::code`], [`Error::server`], [`Error::causes`], [`Error::help`]), so that a command line, a
 //! report and an embedder's `match` all read one source. Messages are fragments without a full stop.
 
-use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
+mod parts;
 
-use serde::Serialize;
+use std::{io, sync::Arc, time::Duration};
 
+pub use self::parts::*;
 use crate::tool::ServerName;
 
 /// Result of this library.
@@ -229,158 +230,6 @@ impl Error {
             Self::Llm(error) => error.help(),
             _ => None,
         }
-    }
-}
-
-/// What is wrong with a configuration file, and where.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct ConfigError {
-    /// The file, unless the configuration was built in memory.
-    pub file: Option<PathBuf>,
-    /// Line in the file, from 1.
-    pub line: Option<usize>,
-    /// Dotted path of the key (`servers.search.env.API_KEY`).
-    pub key: Option<String>,
-    /// The server whose table it is.
-    pub server: Option<ServerName>,
-    /// The variable that is not set, when that is the problem.
-    pub unset_variable: Option<String>,
-    /// What is wrong.
-    pub message: String,
-    /// What to write instead.
-    pub help: Option<String>,
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(file) = &self.file {
-            write!(f, "{}", file.display())?;
-            if let Some(line) = self.line {
-                write!(f, ":{line}")?;
-            }
-            write!(f, ": ")?;
-        }
-        if let Some(key) = &self.key {
-            write!(f, "`{key}`: ")?;
-        }
-        write!(f, "{}", self.message)
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
-impl From<ConfigError> for Error {
-    fn from(error: ConfigError) -> Self {
-        Self::Config(Box::new(error))
-    }
-}
-
-/// A server that did not start, broke the protocol or was lost.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct ServerError {
-    /// Which server.
-    pub server: ServerName,
-    /// What it was doing.
-    pub phase: Phase,
-    /// One of `spawn_failed`, `server_exited`, `startup_timeout`, `stdout_garbage`, `protocol_mismatch`,
-    /// `session_lost`.
-    pub code: ErrorCode,
-    /// What happened, continuing the sentence "server X ...".
-    pub what: String,
-    /// Why, outermost first.
-    pub causes: Vec<String>,
-    /// The last lines of its stderr.
-    pub stderr_tail: Vec<String>,
-    /// What to do next.
-    pub help: Option<String>,
-}
-
-impl ServerError {
-    /// A failure without causes yet; the fields are public, fill in what is known.
-    pub fn new(server: ServerName, phase: Phase, code: ErrorCode, what: impl Into<String>) -> Self {
-        Self { server, phase, code, what: what.into(), causes: vec![], stderr_tail: vec![], help: None }
-    }
-}
-
-impl fmt::Display for ServerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "server `{}` {}", self.server, self.what)
-    }
-}
-
-impl std::error::Error for ServerError {}
-
-impl From<ServerError> for Error {
-    fn from(error: ServerError) -> Self {
-        Self::Server(Box::new(error))
-    }
-}
-
-/// A server whose answer is overdue.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Silence {
-    /// What may have kept the answer from coming.
-    pub causes: Vec<String>,
-    /// The last lines of its stderr.
-    pub stderr_tail: Vec<String>,
-    /// What to do next.
-    pub help: String,
-}
-
-/// The phases of a server's life. The first five are timed at every start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Phase {
-    /// Waiting for a start slot.
-    Queue,
-    /// Creating the process or connection.
-    Spawn,
-    /// Waiting for the first byte of an answer.
-    FirstByte,
-    /// Agreeing on the protocol.
-    Handshake,
-    /// Reading the tool list.
-    List,
-    /// Serving calls.
-    Call,
-    /// Ending.
-    Stop,
-}
-
-/// The closed list of error codes, as printed in JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the names are the documentation; the command line's help lists them")]
-pub enum ErrorCode {
-    ConfigInvalid,
-    VariableUnset,
-    ServerNotFound,
-    SpawnFailed,
-    ServerExited,
-    StartupTimeout,
-    StdoutGarbage,
-    ProtocolMismatch,
-    ToolNotFound,
-    ArgumentsInvalid,
-    ToolError,
-    CallTimeout,
-    SessionLost,
-    LlmRateLimited,
-    LlmFailed,
-    ContextTooLong,
-    BudgetExceeded,
-    Cancelled,
-    TeardownIncomplete,
-    Internal,
-}
-
-impl fmt::Display for ErrorCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
     }
 }
 
