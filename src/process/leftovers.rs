@@ -22,6 +22,8 @@ pub struct Leftover {
 mod linux {
     use std::{collections::HashSet, os::unix::fs::MetadataExt, path::PathBuf};
 
+    use rustix::process::{Pid, Signal, kill_process};
+
     use super::Leftover;
     use crate::process::survivors::{environment, mark_of, processes, sweep};
 
@@ -82,7 +84,11 @@ mod linux {
             let Some(mark) = mark_of(&environment) else { continue };
             let Some(owner) = Owner::of(&mark).filter(Owner::is_gone) else { continue };
             if crate::process::guard::is_guard(&environment) {
-                // It is at work: what it has is ended in a moment, more politely than here.
+                // It is at work: what it has is ended in a moment, more politely than here. Unless somebody
+                // stopped it: a stopped guard has not even heard that its owner is gone.
+                if let Some(guard) = Pid::from_raw(pid.cast_signed()) {
+                    let _ = kill_process(guard, Signal::CONT);
+                }
                 guarded.insert(mark);
             } else {
                 let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

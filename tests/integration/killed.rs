@@ -73,3 +73,17 @@ fn what_belongs_to_a_living_owner_is_nobodys_leftover() {
     }
     lab.await_nobody();
 }
+
+#[test]
+fn a_guard_that_was_stopped_is_woken_by_the_next_start() {
+    let lab = Lab::new();
+    let (owner, _stderr, _) = up(&stubborn(&lab, "auto"));
+    lab.await_processes(2);
+    for pid in lab.processes() {
+        Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap();
+    }
+    kill(owner);
+    let output = Bench::new("[servers.time]\nbuiltin = \"time\"\n").run(&["check"]);
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    lab.await_nobody();
+}
