@@ -246,7 +246,7 @@ pub(crate) fn describe(status: ExitStatus) -> String {
 /// For the fuzz target `message`: every whole line of `bytes`, which arrive in pieces.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz_lines(bytes: &[u8], mut each: impl FnMut(&[u8])) {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build() else { return };
     // A reader of a slice is always ready.
     let stream = std::io::Cursor::new(bytes.to_vec());
     let mut reader = LineReader::new(stream);

@@ -188,7 +188,14 @@ impl Guarded {
         guarded.control.until(|heard| heard.started.is_some()).await;
         let started = guarded.control.heard().started.take();
         let started = started.ok_or_else(|| failed(io::Error::other("it ended at once")))?;
-        let pid = started.map_err(|error| program::refused(server, &error))?;
+        let pid = started.map_err(|error| {
+            let mut refusal = program::refused(server, &error);
+            // Told in words, so not by the system: by what was to be put on.
+            let bounds =
+                || "correct `sandbox`, `memory_max`, `cpu_max` or `processes_max`, or remove it".to_owned();
+            refusal.help = refusal.help.or_else(|| error.raw_os_error().is_none().then(bounds));
+            refusal
+        })?;
         guarded.pid = pid.cast_unsigned();
         Ok((guarded, stdout, stderr))
     }
