@@ -19,7 +19,17 @@ pub struct ResourceLimits {
     pub processes_max: Option<u32>,
 }
 
-/// What one server may reach, on Linux: files through Landlock, the network through seccomp.
+/// What one server may reach, on Linux: files through Landlock, the network through seccomp. Both hold for all that
+/// it starts.
+///
+/// What every program needs is open without being named: the program, the interpreters that it and they name, and
+/// `../lib`, `../lib64` and `../pyvenv.cfg` of each that lies in a folder `bin`; `/usr`, `/bin`, `/sbin`, `/lib*`,
+/// `/nix/store`, `/gnu/store`; public files of `/etc` (loader, users, hosts, time zone, certificates without keys);
+/// `/proc`, `/sys/devices/system/cpu`, `/sys/fs/cgroup`; and, for writing too, `/dev/null`, `/dev/zero`, `/dev/full`,
+/// `/dev/random` and `/dev/urandom`. Not open unless named: the working directory, `/tmp`, the home folder.
+///
+/// Processes outside can be neither looked into nor, from Linux 6.12 on, signalled, and root's privileges that would
+/// break the walls are given up. Names and sizes of files, and command lines, stay visible everywhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Sandbox {

@@ -1,7 +1,9 @@
 //! Budgets and the sandbox, on real processes.
 
+use std::path::Path;
+
 use serde_json::json;
-use toolcrib::{Config, Endpoint, Guard, Manager, ServerConfig, StdioConfig};
+use toolcrib::{Config, Endpoint, Guard, Manager, Sandbox, ServerConfig, StdioConfig};
 
 use crate::support::{Lab, call, manager};
 
@@ -17,7 +19,7 @@ fn server(lab: &Lab, script: &str, confine: impl FnOnce(&mut StdioConfig)) -> Se
 
 fn sandbox(lab: &Lab, child: &mut StdioConfig) {
     std::fs::write(lab.file("open"), "text").unwrap();
-    let sandbox = child.sandbox.insert(toolcrib::Sandbox::default());
+    let sandbox = child.sandbox.insert(Sandbox::default());
     let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
     sandbox.read = vec![fixture.into(), lab.file("open")];
 }
@@ -46,6 +48,60 @@ async fn a_sandboxed_server_works_and_reaches_what_is_open_to_it() {
     assert!(message.contains("exited with code 7"), "{message}");
     assert_eq!(causes, ["its sandbox may keep it from something that it needs"]);
     lab.await_nobody();
+}
+
+#[tokio::test]
+async fn a_sandboxed_server_cannot_end_its_guard() {
+    if toolcrib::Support::detect().landlock_abi < 6 {
+        eprintln!("left out: this kernel cannot keep a process from signalling others of its user");
+        return;
+    }
+    let lab = Lab::new();
+    // Its parent is the guard; what a shell cannot signal, it says so.
+    let attack = "kill -KILL $PPID && exit 7";
+    let manager = manager([server(&lab, attack, |child| sandbox(&lab, child))]).await;
+    manager.shutdown().await;
+    lab.await_nobody();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real_servers_need_no_more_than_their_own_folder() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
+    let parts = ["node_modules", "venv", "venv-sqlite"].map(|part| std::fs::canonicalize(folder.join(part)));
+    let [Ok(node), Ok(python), Ok(sqlite)] = parts else {
+        assert!(std::env::var_os("TOOLCRIB_REAL_SERVERS").is_none(), "run `bash tests/servers/install.sh`");
+        eprintln!("left out: `bash tests/servers/install.sh` installs the real servers");
+        return;
+    };
+    let repository = tempfile::tempdir().unwrap();
+    let init = std::process::Command::new("git").args(["init", "-q"]).arg(repository.path()).status();
+    assert!(init.unwrap().success());
+    let mut config = Config::load(Some(&folder.join("servers.toml")), &toolcrib::Env::process()).unwrap();
+    for (name, entry) in &mut config.servers {
+        let server = entry.server.as_mut().unwrap();
+        // Many tests share this machine's cores.
+        server.startup_timeout = std::time::Duration::from_secs(120);
+        let Endpoint::Stdio(child) = &mut server.endpoint else { unreachable!("all of them are commands") };
+        let walls = child.sandbox.insert(Sandbox::default());
+        match name.as_str() {
+            "time" | "fetch" => walls.read = vec![python.clone()],
+            "git" => {
+                // This repository may be a worktree, whose history is elsewhere.
+                child.args = vec!["--repository".to_owned(), repository.path().display().to_string()];
+                walls.read = vec![python.clone(), repository.path().to_owned()];
+            }
+            "sqlite" => walls.write = vec![sqlite.clone()],
+            "filesystem" => walls.read = vec![node.clone(), folder.clone()],
+            _ => walls.read = vec![node.clone()],
+        }
+    }
+    let manager = Manager::start(&config).await.unwrap();
+    for row in &manager.report().servers {
+        let error = row.outcome.as_ref().err();
+        assert!(error.is_none(), "{error:?}");
+    }
+    let stopped = manager.shutdown().await;
+    assert!(stopped.survivors.is_empty(), "{:?}", stopped.survivors);
 }
 
 #[tokio::test]

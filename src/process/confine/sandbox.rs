@@ -1,14 +1,14 @@
 //! The sandbox: files through Landlock, the network through seccomp. Both hold for all that the server starts.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+mod needs;
+
+use std::{collections::BTreeMap, io, path::Path};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, Scope,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, PathBeneath, PathFd,
+    RestrictSelf, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, Scope,
 };
+use rustix::thread::CapabilitySet;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -20,34 +20,24 @@ const LEAST: ABI = ABI::V3;
 /// What is asked for where the kernel has it.
 const BEST: ABI = ABI::V5;
 
-/// What every program needs to be loaded and to know where it is. Landlock itself keeps it out of the secrets in
-/// `/proc` of processes outside the sandbox.
-const ALWAYS_READ: [&str; 23] = [
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/nix/store",
-    "/proc",
-    "/sys/devices/system/cpu",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/alternatives",
-    "/etc/ssl",
-    "/etc/pki",
-    "/etc/ca-certificates",
-    "/etc/resolv.conf",
-    "/etc/hosts",
-    "/etc/nsswitch.conf",
-    "/etc/localtime",
-    "/etc/timezone",
-    "/etc/passwd",
-    "/etc/group",
-];
-const ALWAYS_WRITE: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+/// Marks the number of a system call as one of the x32 interface.
+const X32: i64 = 0x4000_0000;
+
+/// What root could walk around the walls with: other processes, file handles, raw devices, kernel code.
+const BREAKERS: CapabilitySet = CapabilitySet::DAC_READ_SEARCH
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::SYS_PTRACE)
+    .union(CapabilitySet::SYS_MODULE)
+    .union(CapabilitySet::SYS_RAWIO)
+    .union(CapabilitySet::SYS_BOOT)
+    .union(CapabilitySet::SYSLOG)
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::NET_ADMIN)
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::MAC_ADMIN)
+    .union(CapabilitySet::MAC_OVERRIDE);
 
 /// A sandbox, ready to be put on.
 pub(super) struct Walls {
@@ -55,10 +45,15 @@ pub(super) struct Walls {
     network: Option<BpfProgram>,
 }
 
-/// The version of Landlock that this kernel has, as far as this library knows them; 0 without it.
+/// The version of Landlock that this kernel has, be it newer than what is made use of here; 0 without it.
 pub(in crate::process) fn landlock_abi() -> u8 {
-    let known = [ABI::V6, ABI::V5, ABI::V4, ABI::V3, ABI::V2, ABI::V1];
-    known.into_iter().find(|abi| has(*abi)).map_or(0, |abi| abi as u8)
+    // Nothing is asked for, so nothing is applied: only the status is of interest.
+    match RestrictSelf::default().no_new_privs(false).apply().map(|status| status.landlock) {
+        Ok(LandlockStatus::Available { effective_abi, kernel_abi }) => {
+            kernel_abi.unwrap_or(effective_abi as i32).try_into().unwrap_or(u8::MAX)
+        }
+        _ => 0,
+    }
 }
 
 /// Whether this kernel and processor have filters of system calls.
@@ -66,25 +61,10 @@ pub(in crate::process) fn has_seccomp() -> bool {
     no_network().is_ok() && Path::new("/proc/sys/kernel/seccomp/actions_avail").exists()
 }
 
-/// Whether the kernel has all of `abi`: asked by making a set of rules that is then thrown away.
-fn has(abi: ABI) -> bool {
-    let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-    let files = rules.handle_access(AccessFs::from_all(abi));
-    let network = |rules: Ruleset| match abi >= ABI::V4 {
-        true => rules.handle_access(AccessNet::from_all(abi)),
-        false => Ok(rules),
-    };
-    let scope = |rules: Ruleset| match abi >= ABI::V6 {
-        true => rules.scope(Scope::from_all(abi)),
-        false => Ok(rules),
-    };
-    files.and_then(network).and_then(scope).and_then(Ruleset::create).is_ok()
-}
-
 impl Walls {
     /// Opens what may be reached and writes the filter. `program` is what will be started.
     pub(super) fn build(sandbox: &Sandbox, program: &Path) -> io::Result<Self> {
-        let missing = !has(LEAST);
+        let missing = landlock_abi() < LEAST as u8;
         if missing && !sandbox.best_effort {
             return Err(io::Error::other(format!(
                 "this kernel cannot keep a server from files: it has Landlock {}, and {} is needed; without it \
@@ -106,11 +86,12 @@ impl Walls {
     }
 
     pub(super) fn put_on(self) -> io::Result<()> {
+        rustix::thread::set_no_new_privs(true)?;
+        drop_capabilities()?;
         if let Some(files) = self.files {
             files.restrict_self().map_err(io::Error::other)?;
         }
         if let Some(network) = self.network {
-            // It also gives up gaining privileges, without which an ordinary user may not filter.
             seccompiler::apply_filter(&network).map_err(io::Error::other)?;
         }
         Ok(())
@@ -126,17 +107,24 @@ fn files(sandbox: &Sandbox, program: &Path) -> Result<RulesetCreated, String> {
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(BEST))
         .map_err(told)?;
-    // In addition to the filter, for what the filter cannot see.
+    // Whoever could signal its guard could end what ends it.
+    let ruleset = ruleset.scope(Scope::Signal).map_err(told)?;
+    // In addition to the filter, for sockets that were made before it, or by others and handed in.
     let ruleset = match sandbox.network {
         true => ruleset,
-        false => ruleset.handle_access(AccessNet::from_all(BEST)).map_err(told)?,
+        false => {
+            let closed = ruleset.handle_access(AccessNet::from_all(BEST)).map_err(told)?;
+            closed.scope(Scope::AbstractUnixSocket).map_err(told)?
+        }
     };
     let mut ruleset = ruleset.create().map_err(told)?;
-    let (read, write) = (AccessFs::from_read(BEST), AccessFs::from_all(BEST));
-    let always = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
-    let own = [Some(program.to_owned()), program.canonicalize().ok()].into_iter().flatten();
-    let implied = always(&ALWAYS_READ).into_iter().chain(own).map(|path| (path, read, true));
-    let implied = implied.chain(always(&ALWAYS_WRITE).into_iter().map(|path| (path, write, true)));
+    let read = AccessFs::from_read(BEST);
+    // Device files are a way to the disk below the files, for root.
+    let write = AccessFs::from_all(BEST) & !(AccessFs::MakeChar | AccessFs::MakeBlock);
+    // The guard has the server's environment.
+    let search = std::env::var_os("PATH");
+    let implied = needs::of(program, search.as_deref()).into_iter().map(|path| (path, read, true));
+    let implied = implied.chain(needs::DEVICES.iter().map(|path| (path.into(), write, true)));
     let wanted = sandbox.read.iter().map(|path| (path.clone(), read, false));
     let wanted = wanted.chain(sandbox.write.iter().map(|path| (path.clone(), write, false)));
     for (path, access, optional) in implied.chain(wanted) {
@@ -152,17 +140,34 @@ fn files(sandbox: &Sandbox, program: &Path) -> Result<RulesetCreated, String> {
     Ok(ruleset)
 }
 
+/// Takes from root what would break the walls. Without new privileges no program gets it back.
+fn drop_capabilities() -> io::Result<()> {
+    let mut sets = rustix::thread::capabilities(None)?;
+    if !sets.permitted.intersects(BREAKERS) {
+        return Ok(());
+    }
+    for set in [&mut sets.effective, &mut sets.permitted, &mut sets.inheritable] {
+        set.remove(BREAKERS);
+    }
+    Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
 /// A filter that refuses every socket but local ones, and the door around it (io_uring makes sockets too).
 fn no_network() -> Result<BpfProgram, seccompiler::BackendError> {
     let (local, refused) = (nix::libc::AF_UNIX, nix::libc::EPERM);
     let elsewhere =
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, local.unsigned_abs().into())?;
-    let rules = [
+    let mut rules = BTreeMap::from([
         (nix::libc::SYS_socket, vec![SeccompRule::new(vec![elsewhere])?]),
         (nix::libc::SYS_io_uring_setup, Vec::new()),
-    ];
+    ]);
+    if cfg!(target_arch = "x86_64") {
+        // The same calls by the numbers of the x32 interface, which some kernels have beside the usual one.
+        let aliases: Vec<_> = rules.iter().map(|(number, rule)| (number | X32, rule.clone())).collect();
+        rules.extend(aliases);
+    }
     SeccompFilter::new(
-        rules.into_iter().collect(),
+        rules,
         SeccompAction::Allow,
         SeccompAction::Errno(refused.unsigned_abs()),
         std::env::consts::ARCH.try_into()?,
@@ -171,83 +176,4 @@ fn no_network() -> Result<BpfProgram, seccompiler::BackendError> {
 }
 
 #[cfg(test)]
-mod tests {
-    //! Both hold for a thread: each test puts its walls on in one, and looks around.
-
-    use std::{
-        fs,
-        net::{TcpStream, UdpSocket},
-        os::unix::net::UnixDatagram,
-    };
-
-    use super::*;
-
-    fn inside<T: Send>(sandbox: &Sandbox, look: impl FnOnce() -> T + Send) -> T {
-        let walls = Walls::build(sandbox, Path::new("/bin/sh")).unwrap();
-        std::thread::scope(|scope| {
-            scope
-                .spawn(|| {
-                    walls.put_on().unwrap();
-                    look()
-                })
-                .join()
-                .unwrap()
-        })
-    }
-
-    fn kind<T>(outcome: io::Result<T>) -> Option<io::ErrorKind> {
-        outcome.err().map(|error| error.kind())
-    }
-
-    const DENIED: Option<io::ErrorKind> = Some(io::ErrorKind::PermissionDenied);
-
-    #[test]
-    fn files_are_open_as_far_as_they_are_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        for name in ["read", "write", "other"] {
-            fs::create_dir(path(name)).unwrap();
-            fs::write(path(name).join("file"), "text").unwrap();
-        }
-        let sandbox = Sandbox { read: vec![path("read")], write: vec![path("write")], ..Sandbox::default() };
-        inside(&sandbox, || {
-            assert_eq!(kind(fs::read(path("read/file"))), None);
-            assert_eq!(kind(fs::write(path("read/file"), "")), DENIED);
-            assert_eq!(kind(fs::write(path("read/new"), "")), DENIED);
-            assert_eq!(kind(fs::write(path("write/new"), "more")), None);
-            assert_eq!(kind(fs::remove_file(path("write/file"))), None);
-            assert_eq!(kind(fs::read(path("other/file"))), DENIED);
-            assert_eq!(kind(fs::read("/etc/shadow")), DENIED);
-            assert_eq!(kind(fs::read("/proc/1/environ")), DENIED);
-            assert_eq!(kind(fs::read("/usr/bin/env")), None);
-            assert_eq!(kind(fs::write("/dev/null", "x")), None);
-            let started = std::process::Command::new("/bin/true").status();
-            assert!(started.unwrap().success());
-        });
-    }
-
-    #[test]
-    fn without_the_network_only_local_sockets_are_left() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let network = |network: bool| {
-            inside(&Sandbox { network, ..Sandbox::default() }, || {
-                [
-                    kind(TcpStream::connect(address)),
-                    kind(UdpSocket::bind("127.0.0.1:0")),
-                    kind(std::net::TcpListener::bind("127.0.0.1:0")),
-                    kind(UnixDatagram::unbound()),
-                ]
-            })
-        };
-        assert_eq!(network(false), [DENIED, DENIED, DENIED, None]);
-        assert_eq!(network(true), [None; 4]);
-    }
-
-    #[test]
-    fn a_path_that_is_not_there_is_named() {
-        let sandbox = Sandbox { read: vec!["/no/such/folder".into()], ..Sandbox::default() };
-        let error = Walls::build(&sandbox, Path::new("/bin/sh")).err().unwrap();
-        assert!(error.to_string().contains("the sandbox names /no/such/folder"), "{error}");
-    }
-}
+mod tests;
