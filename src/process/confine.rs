@@ -16,7 +16,7 @@ use self::{limits::Limits, sandbox::Walls};
 use crate::config::{ResourceLimits, Sandbox};
 
 pub(super) use self::{
-    cgroup::no_cgroup,
+    cgroup::{name_for, no_cgroup},
     limits::suspected,
     sandbox::{has_seccomp, landlock_abi},
 };
@@ -49,7 +49,9 @@ impl Wanted {
             let cgroup = Cgroup::offered(&self.name);
             return Ok(Ready { cgroup, limits: Limits::default(), walls });
         }
-        match Cgroup::delegated(&self.name, &self.limits) {
+        // This is the guard, a child of the manager.
+        let manager = rustix::process::getppid().unwrap_or(rustix::process::getpid());
+        match Cgroup::delegated(&self.name, &self.limits, manager) {
             Ok(cgroup) => Ok(Ready { cgroup: Some(cgroup), limits: Limits::default(), walls }),
             Err(why) => Ok(Ready { cgroup: None, limits: Limits::instead(&self.limits, &why)?, walls }),
         }

@@ -28,7 +28,11 @@ use tokio::{
 };
 
 use self::wire::{Notice, Order};
-use super::{SpawnError, StopOutcome, Stopped, confine::Wanted, program, survivors};
+use super::{
+    SpawnError, StopOutcome, Stopped,
+    confine::{Wanted, name_for},
+    program, survivors,
+};
 use crate::config::{StdioConfig, StopGrace};
 
 /// Name of the variable that makes a process a guard; its value is the version of what is said over the socket.
@@ -157,7 +161,7 @@ impl Guarded {
             wanted: Wanted {
                 limits: spec.limits,
                 sandbox: spec.sandbox.clone(),
-                name: format!("toolcrib-{:016x}", fastrand::u64(..)),
+                name: name_for(std::process::id()),
             },
             library_path: spec.env.get(LIBRARY_PATH).cloned(),
         };

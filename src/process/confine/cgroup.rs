@@ -1,4 +1,8 @@
 //! Budgets through cgroup v2: for the server and all that it starts together, where a cgroup is delegated to us.
+//!
+//! A cgroup can hand its controllers down only while it holds no process itself. Where that is still to be done,
+//! the manager and its guards go aside into a leaf, once, and only if the cgroup was given to us and nobody else
+//! is in it.
 
 use std::{
     fs, io,
@@ -7,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::Pid;
+
 use super::limits::size;
 use crate::config::ResourceLimits;
 
@@ -14,6 +20,10 @@ use crate::config::ResourceLimits;
 const PERIOD: f64 = 100_000.0;
 /// Where we go ourselves: a cgroup that hands controllers down must not have processes of its own.
 const OWNER: &str = "toolcrib-owner";
+/// Before the manager's process id in the names of our cgroups.
+const PREFIX: &str = "toolcrib-";
+/// How often guards that start at the same time are waited for to go aside.
+const ASIDE: usize = 5;
 
 /// The cgroup of one server.
 pub(in crate::process) struct Cgroup {
@@ -22,19 +32,25 @@ pub(in crate::process) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a cgroup below our own; the error is the reason why there can be none.
-    pub(super) fn delegated(name: &str, limits: &ResourceLimits) -> Result<Self, String> {
-        Self::below(&own()?, name, limits)
+    /// Makes a cgroup below that of `manager`; the error is the reason why there can be none.
+    pub(super) fn delegated(name: &str, limits: &ResourceLimits, manager: Pid) -> Result<Self, String> {
+        let parent = base()?;
+        let missing = usable(&parent, limits, manager)?;
+        if !missing.is_empty() {
+            hand_down(&parent, &missing, manager)
+                .map_err(|error| format!("{} is not delegated to us: {error}", parent.display()))?;
+        }
+        Self::below(&parent, name, limits)
     }
 
     /// Makes a cgroup without budgets where cgroups are ours to make without anybody's harm.
     pub(super) fn offered(name: &str) -> Option<Self> {
-        let parent = own().ok().filter(|parent| is_delegated(parent))?;
+        let parent = base().ok().filter(|parent| is_delegated(parent))?;
         Self::below(&parent, name, &ResourceLimits::default()).ok()
     }
 
     fn below(parent: &Path, name: &str, limits: &ResourceLimits) -> Result<Self, String> {
-        hand_down(parent, limits)?;
+        sweep(parent);
         let folder = parent.join(name);
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let cgroup = Self { folder, limits: *limits };
@@ -51,6 +67,8 @@ impl Cgroup {
             self.write("memory.max", &bytes.to_string())?;
             // All of the server or nothing: one killed helper would leave a server that only looks alive.
             self.write("memory.oom.group", "1")?;
+            // Swap would only make the end slow. A kernel without it has no such file.
+            let _ = self.write("memory.swap.max", "0");
         }
         if let Some(cores) = cpu_max {
             self.write("cpu.max", &format!("{:.0} {PERIOD:.0}", cores * PERIOD))?;
@@ -113,89 +131,105 @@ impl Cgroup {
 /// Whether `parent` was given to us. What root may write to is not for that reason root's: there systemd's mark
 /// decides (systemd.resource-control(5), `Delegate=`).
 fn is_delegated(parent: &Path) -> bool {
-    if rustix::process::geteuid().is_root() {
+    let writable = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+    let mine = marked(parent) || !rustix::process::geteuid().is_root();
+    mine && writable(parent) && writable(&parent.join("cgroup.procs"))
+}
+
+fn marked(folder: &Path) -> bool {
+    ["trusted.delegate", "user.delegate"].into_iter().any(|name| {
         let mut mark = [0; 4];
-        return matches!(rustix::fs::getxattr(parent, "trusted.delegate", &mut mark), Ok(1) if mark[0] == b'1');
-    }
-    rustix::fs::access(parent, rustix::fs::Access::WRITE_OK).is_ok()
-        && rustix::fs::access(parent.join("cgroup.procs"), rustix::fs::Access::WRITE_OK).is_ok()
+        matches!(rustix::fs::getxattr(folder, name, &mut mark), Ok(1) if mark[0] == b'1')
+    })
 }
 
 /// Why no cgroup can be had for all three budgets; nothing if it can, as far as looking tells.
 pub(in crate::process) fn no_cgroup() -> Option<String> {
-    let parent = match own() {
-        Ok(parent) => parent,
-        Err(why) => return Some(why),
-    };
-    let controllers = fs::read_to_string(parent.join("cgroup.controllers")).unwrap_or_default();
-    let has = |name: &&str| controllers.split_whitespace().any(|word| word == *name);
-    if let Some(name) = ["memory", "cpu", "pids"].iter().find(|name| !has(name)) {
-        return Some(format!("{} has no controller `{name}`", parent.display()));
-    }
-    let control = parent.join("cgroup.subtree_control");
-    rustix::fs::access(&control, rustix::fs::Access::WRITE_OK)
-        .err()
-        .map(|error| format!("{} is not delegated to us: {error}", parent.display()))
+    let all = ResourceLimits { memory_max: Some(1), cpu_max: Some(1.0), processes_max: Some(1) };
+    base().and_then(|parent| usable(&parent, &all, rustix::process::getpid())).err()
 }
 
-/// The folder of our own cgroup.
-fn own() -> Result<PathBuf, String> {
-    let read = |file: &str| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
-    let path = read("/proc/self/cgroup")?;
-    let path = path.lines().find_map(|line| line.strip_prefix("0::"));
-    let path = path.ok_or_else(|| "this system has no cgroup v2".to_owned())?.to_owned();
-    let mounts = read("/proc/self/mountinfo")?;
-    let mount = mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        after.starts_with("cgroup2 ").then(|| before.split(' ').nth(4).map(PathBuf::from))?
-    });
-    let mount = mount.ok_or_else(|| "cgroup v2 is not mounted".to_owned())?;
-    Ok(mount.join(path.trim_start_matches('/')))
-}
-
-/// Lets cgroups below `parent` have the controllers that `limits` need.
-fn hand_down(parent: &Path, limits: &ResourceLimits) -> Result<(), String> {
+/// The controllers that `parent` must still hand down for `limits`, or why it cannot.
+fn usable(parent: &Path, limits: &ResourceLimits, manager: Pid) -> Result<Vec<&'static str>, String> {
     let words = |file: &str| fs::read_to_string(parent.join(file)).unwrap_or_default();
-    let has = |file: &str, name: &str| words(file).split_whitespace().any(|word| word == name);
+    let lacks = |list: &str, name: &str| !list.split_whitespace().any(|word| word == name);
     let needed = [
         ("memory", limits.memory_max.is_some()),
         ("cpu", limits.cpu_max.is_some()),
         ("pids", limits.processes_max.is_some()),
     ];
-    let missing: Vec<&str> = needed.into_iter().filter(|(_, needed)| *needed).map(|(name, _)| name).collect();
-    let unavailable: Vec<&&str> = missing.iter().filter(|name| !has("cgroup.controllers", name)).collect();
-    if let [name, ..] = unavailable[..] {
+    let needed = needed.into_iter().filter(|(_, needed)| *needed).map(|(name, _)| name);
+    let (available, handed_down) = (words("cgroup.controllers"), words("cgroup.subtree_control"));
+    if let Some(name) = needed.clone().find(|name| lacks(&available, name)) {
         return Err(format!("{} has no controller `{name}`", parent.display()));
     }
-    let wanted: Vec<String> = missing
-        .iter()
-        .filter(|name| !has("cgroup.subtree_control", name))
-        .map(|name| format!("+{name}"))
-        .collect();
-    if wanted.is_empty() {
-        return Ok(());
+    let missing: Vec<&str> = needed.filter(|name| lacks(&handed_down, name)).collect();
+    if !missing.is_empty() {
+        if !is_delegated(parent) {
+            return Err(format!("{} is not delegated to us (systemd: Delegate=yes)", parent.display()));
+        }
+        if let Some(stranger) = members(parent).into_iter().find(|pid| !descends(*pid, manager)) {
+            return Err(format!("process {stranger}, which is not ours, is in {} too", parent.display()));
+        }
     }
+    Ok(missing)
+}
+
+/// The cgroup below which servers get theirs: our own, or the one above it where we are in a leaf of what was
+/// delegated, because we went there or were put there (`DelegateSubgroup=`).
+fn base() -> Result<PathBuf, String> {
+    let own = own()?;
+    let above = own.parent().filter(|above| own.ends_with(OWNER) || marked(above));
+    Ok(above.map_or_else(|| own.clone(), Path::to_owned))
+}
+
+/// The folder of our own cgroup.
+fn own() -> Result<PathBuf, String> {
+    let read = |file: &str| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
+    locate(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)
+}
+
+/// The same, from what the two files say.
+fn locate(cgroup: &str, mounts: &str) -> Result<PathBuf, String> {
+    let own = cgroup.lines().find_map(|line| line.strip_prefix("0::"));
+    let own = own.ok_or_else(|| "this system has no cgroup v2".to_owned())?;
+    // Before the dash: id, parent, device, root, mount point, options ...; behind it the type comes first.
+    let mount = mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut fields = before.split(' ').skip(3);
+        after.starts_with("cgroup2 ").then(|| Some((fields.next()?, fields.next()?)))?
+    });
+    let (root, point) = mount.ok_or_else(|| "cgroup v2 is not mounted".to_owned())?;
+    // In a container only a part of the tree may be mounted, and we may be outside of it.
+    let below = own.strip_prefix(root.trim_end_matches('/'));
+    let below = below.filter(|below| matches!(below.as_bytes(), [] | [b'/', ..]) && !below.contains("/.."));
+    let below = below.ok_or_else(|| format!("our cgroup {own} is outside of what is mounted, {root}"))?;
+    Ok(PathBuf::from(point).join(below.trim_start_matches('/')).components().collect())
+}
+
+/// Lets cgroups below `parent` have `controllers`. Several guards may do this at the same time.
+fn hand_down(parent: &Path, controllers: &[&str], manager: Pid) -> io::Result<()> {
+    let wanted: Vec<String> = controllers.iter().map(|name| format!("+{name}")).collect();
     let enable = || {
         let control = fs::OpenOptions::new().write(true).open(parent.join("cgroup.subtree_control"));
         control.and_then(|mut control| control.write_all(wanted.join(" ").as_bytes()))
     };
-    let explain = |error: io::Error| format!("{} is not delegated to us: {error}", parent.display());
-    match enable() {
-        // There are processes in it. If that is toolcrib alone, it can go into a cgroup of its own.
-        Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY) => {
-            step_aside(parent).map_err(explain)?;
-            enable().map_err(explain)
+    let mut outcome = enable();
+    for _ in 0..ASIDE {
+        match &outcome {
+            // There are processes in it: we, and guards that were started meanwhile.
+            Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY) => step_aside(parent, manager)?,
+            _ => break,
         }
-        outcome => outcome.map_err(explain),
+        outcome = enable();
     }
+    outcome
 }
 
-/// Moves this process and its manager, if nobody else is there, from `parent` into a cgroup of their own.
-fn step_aside(parent: &Path) -> io::Result<()> {
-    let members = fs::read_to_string(parent.join("cgroup.procs"))?;
-    let ours = [Some(rustix::process::getpid()), rustix::process::getppid()];
-    let ours: Vec<String> = ours.into_iter().flatten().map(|pid| pid.as_raw_nonzero().to_string()).collect();
-    if members.lines().any(|member| !ours.iter().any(|pid| pid == member)) {
+/// Moves the manager and all that descends from it from `parent` into a cgroup of their own.
+fn step_aside(parent: &Path, manager: Pid) -> io::Result<()> {
+    let members = members(parent);
+    if members.iter().any(|pid| !descends(*pid, manager)) {
         return Err(io::Error::other("other processes are in it"));
     }
     let aside = parent.join(OWNER);
@@ -203,86 +237,47 @@ fn step_aside(parent: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    for member in members.lines() {
-        fs::write(aside.join("cgroup.procs"), member)?;
+    for pid in members {
+        // One that has ended meanwhile needs no place; any other failure shows at the next try.
+        let _ = fs::write(aside.join("cgroup.procs"), pid.to_string());
     }
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    //! A plain folder stands in for the kernel's: what is read and written is tested, not what comes of it.
+fn members(folder: &Path) -> Vec<i32> {
+    let list = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    list.lines().filter_map(|line| line.parse().ok()).collect()
+}
 
-    use super::*;
-
-    const LIMITS: ResourceLimits =
-        ResourceLimits { memory_max: Some(64 << 20), cpu_max: Some(1.5), processes_max: Some(7) };
-
-    fn parent(controllers: &str, handed_down: &str) -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("cgroup.controllers"), controllers).unwrap();
-        fs::write(folder.path().join("cgroup.subtree_control"), handed_down).unwrap();
-        folder
-    }
-
-    #[test]
-    fn controllers_are_handed_down_or_the_reason_is_told() {
-        let folder = parent("cpu memory pids", "cpu");
-        hand_down(folder.path(), &LIMITS).unwrap();
-        assert_eq!(
-            fs::read_to_string(folder.path().join("cgroup.subtree_control")).unwrap(),
-            "+memory +pids"
-        );
-        let folder = parent("cpu memory", "cpu memory");
-        let why = hand_down(folder.path(), &LIMITS).unwrap_err();
-        assert!(why.ends_with("has no controller `pids`"), "{why}");
-    }
-
-    #[test]
-    fn budgets_are_written_and_their_events_read() {
-        let folder = parent("cpu memory pids", "cpu memory pids");
-        let cgroup = Cgroup { folder: folder.path().to_owned(), limits: LIMITS };
-        for file in ["memory.max", "memory.oom.group", "cpu.max", "pids.max", "cgroup.procs", "cgroup.kill"] {
-            fs::write(folder.path().join(file), "").unwrap();
+/// Whether a process is `ancestor` or descends from it. One that has ended is nobody's concern.
+fn descends(pid: i32, ancestor: Pid) -> bool {
+    let mut next = pid;
+    while next != ancestor.as_raw_nonzero().get() {
+        let Ok(stat) = fs::read_to_string(format!("/proc/{next}/stat")) else { return next == pid };
+        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+        match parent.and_then(|parent| parent.parse().ok()) {
+            Some(parent @ 1..) => next = parent,
+            _ => return false,
         }
-        cgroup.set().unwrap();
-        let written = |file: &str| fs::read_to_string(folder.path().join(file)).unwrap();
-        assert_eq!(
-            ["memory.max", "memory.oom.group", "cpu.max", "pids.max"].map(written),
-            ["67108864", "1", "150000 100000", "7"]
-        );
-        Cgroup::enter(&mut cgroup.door().unwrap()).unwrap();
-        cgroup.kill();
-        assert_eq!(["cgroup.procs", "cgroup.kill"].map(written), ["0", "1"]);
-        assert_eq!(cgroup.exceeded(), None);
-        fs::write(folder.path().join("pids.events"), "max 2\n").unwrap();
-        assert_eq!(cgroup.exceeded().unwrap(), "it wanted more than processes_max = 7");
-        fs::write(folder.path().join("memory.events"), "low 0\noom 1\noom_kill 1\n").unwrap();
-        assert_eq!(cgroup.exceeded().unwrap(), "it used more than memory_max = 64MiB");
     }
+    true
+}
 
-    #[test]
-    fn a_real_cgroup_ends_whoever_is_in_it() {
-        // Where none can be made there is nothing to try: the file protocol is tested above.
-        let Ok(Ok(cgroup)) =
-            own().map(|parent| Cgroup::below(&parent, "toolcrib-test", &ResourceLimits::default()))
-        else {
-            return;
-        };
-        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        cgroup.door().unwrap().write_all(child.id().to_string().as_bytes()).unwrap();
-        cgroup.kill();
-        assert!(!child.wait().unwrap().success());
-        cgroup.remove();
-        assert!(!cgroup.folder.exists());
-    }
-
-    #[test]
-    fn others_in_our_cgroup_are_left_where_they_are() {
-        let folder = parent("memory", "");
-        fs::write(folder.path().join("cgroup.procs"), "1\n").unwrap();
-        let why = step_aside(folder.path()).unwrap_err();
-        assert_eq!(why.to_string(), "other processes are in it");
-        assert!(!folder.path().join(OWNER).exists());
+/// Removes cgroups of managers that are gone. The kernel keeps one that somebody is in.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once('-')?.0.parse().ok());
+        if owner.is_some_and(|owner: u32| !Path::new("/proc").join(owner.to_string()).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
     }
 }
+
+/// A name for the cgroup of a server of `manager`.
+pub(in crate::process) fn name_for(manager: u32) -> String {
+    format!("{PREFIX}{manager}-{:016x}", fastrand::u64(..))
+}
+
+#[cfg(test)]
+mod tests;
