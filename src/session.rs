@@ -100,6 +100,7 @@ pub(crate) struct Started {
     pub(crate) version: String,
     pub(crate) phases: Phases,
     pub(crate) tools: usize,
+    pub(crate) oddities: Vec<String>,
 }
 
 /// Why a connection that may still stand is given up.
@@ -125,6 +126,7 @@ impl Started {
             version: connection.version.clone(),
             phases: connection.phases,
             tools: connection.tools.now().1.len(),
+            oddities: connection.health.oddities(),
         }
     }
 }

@@ -75,12 +75,15 @@ pub struct ReadyServer {
     pub tools: usize,
     /// The time of each phase.
     pub phases: Phases,
+    /// What it did by then that other clients may not put up with, one line each: text on stdout that is no
+    /// message, an answer that nobody asked for.
+    pub oddities: Vec<String>,
 }
 
 impl ReadyServer {
     fn of(started: Started, queue: Duration) -> Self {
-        let Started { pid, version, phases, tools } = started;
-        Self { pid, era: version, tools, phases: Phases { queue, ..phases } }
+        let Started { pid, version, phases, tools, oddities } = started;
+        Self { pid, era: version, tools, phases: Phases { queue, ..phases }, oddities }
     }
 }
 

@@ -124,6 +124,10 @@ impl Doctor {
                         seconds(phases.list)
                     );
                     findings.add(Mark::Ok, name, text);
+                    for oddity in &ready.oddities {
+                        findings.add(Mark::Warn, name, oddity).help =
+                            Some("toolcrib puts up with it; other clients may not".to_owned());
+                    }
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Tool servers whose program has ended and that are still there: the leftovers of other managers.
 
-use std::{os::unix::fs::MetadataExt, time::Duration};
+use std::{os::unix::fs::MetadataExt, path::Path, time::Duration};
 
 /// A process that nobody will miss and nobody will end.
 pub(super) struct Orphan {
@@ -10,12 +10,31 @@ pub(super) struct Orphan {
     pub(super) command: String,
 }
 
-/// What the command lines of tool servers have in common.
-const SIGNS: [&str; 4] = ["mcp-server", "mcp_server", "modelcontextprotocol", "server-mcp"];
+/// Who takes in orphans besides process 1: a user's own systemd, and the small ones of containers.
+const REAPERS: [&str; 6] = ["systemd", "init", "tini", "dumb-init", "docker-init", "catatonit"];
 /// Of a command line, as shown.
 const SHOWN: usize = 100;
 
-/// Processes of this user that look like tool servers and whose parent is the one that takes in orphans.
+/// Whether a command line looks like that of a tool server: one of its words begins or ends with `mcp`.
+fn looks_like_one(line: &str) -> bool {
+    let line = line.to_ascii_lowercase();
+    let mut words = line.split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|word| word.starts_with("mcp") || word.ends_with("mcp") || word == "modelcontextprotocol")
+}
+
+/// Whether a process id is of somebody who takes in orphans.
+fn is_reaper(pid: u64) -> bool {
+    let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    pid == 1 || REAPERS.contains(&name().trim())
+}
+
+/// Whether a process is a service of systemd's, which is started with that same parent: it has an owner.
+fn is_service(process: &Path) -> bool {
+    let groups = std::fs::read_to_string(process.join("cgroup")).unwrap_or_default();
+    groups.lines().any(|group| group.ends_with(".service"))
+}
+
+/// Processes of this user that look like tool servers and whose parent is one who takes in orphans.
 pub(super) fn find() -> Vec<Orphan> {
     let own = rustix::process::geteuid().as_raw();
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
@@ -29,14 +48,14 @@ pub(super) fn find() -> Vec<Orphan> {
         }
         let line = std::fs::read(path.join("cmdline")).ok()?;
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        if !SIGNS.iter().any(|sign| line.contains(sign)) {
+        if !looks_like_one(&line) {
             return None;
         }
         // After the parenthesised name: state, parent, ...; numbers as in proc_pid_stat(5).
         let stat = std::fs::read_to_string(path.join("stat")).ok()?;
         let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        if field(4)? != 1 {
+        if !is_reaper(field(4)?) || is_service(&path) {
             return None;
         }
         let started = field(22)? as f64 / rustix::param::clock_ticks_per_second() as f64;
@@ -50,4 +69,25 @@ pub(super) fn find() -> Vec<Orphan> {
         })
     };
     processes.filter_map(look).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tool_servers_are_known_by_their_words() {
+        for line in [
+            "node /x/node_modules/@modelcontextprotocol/server-memory/dist/index.js",
+            "/venv/bin/python /venv/bin/mcp-server-time",
+            "python -m my_pkg.mcp_servers.serper",
+            "npx -y @playwright/mcp@latest",
+            "uv run FastMCP",
+        ] {
+            assert!(looks_like_one(line), "{line}");
+        }
+        for line in ["sleep 600", "/usr/lib/tumbler-1/tumblerd", "node compute.mjs"] {
+            assert!(!looks_like_one(line), "{line}");
+        }
+    }
 }
