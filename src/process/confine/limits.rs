@@ -59,13 +59,17 @@ pub(in crate::process) fn suspected(
     status: Option<ExitStatus>,
     stderr: &[String],
 ) -> Option<String> {
-    const MEMORY: [&str; 6] = [
+    const MEMORY: [&str; 9] = [
         "memory exhausted",
         "MemoryError",
         "out of memory",
         "Out of memory",
         "Cannot allocate memory",
         "memory allocation of",
+        "bad_alloc",
+        // Node.js: for a buffer; and what of a full heap is left after 18 lines of addresses.
+        "Array buffer allocation failed",
+        "OOMErrorHandler",
     ];
     const TASKS: [&str; 3] = ["Resource temporarily unavailable", "can't start new thread", "EAGAIN"];
     const FILES: [&str; 5] =

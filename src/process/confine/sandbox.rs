@@ -112,15 +112,18 @@ fn files(sandbox: &Sandbox, program: &Path) -> Result<RulesetCreated, String> {
     // In addition to the filter, for sockets that were made before it, or by others and handed in.
     let ruleset = match sandbox.network {
         true => ruleset,
-        false => {
-            let closed = ruleset.handle_access(AccessNet::from_all(BEST)).map_err(told)?;
-            closed.scope(Scope::AbstractUnixSocket).map_err(told)?
-        }
+        false => ruleset
+            .handle_access(AccessNet::from_all(BEST))
+            .and_then(|ruleset| ruleset.handle_access(AccessFs::ResolveUnix))
+            .and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket))
+            .map_err(told)?,
     };
     let mut ruleset = ruleset.create().map_err(told)?;
     let read = AccessFs::from_read(BEST);
     // Device files are a way to the disk below the files, for root.
     let write = AccessFs::from_all(BEST) & !(AccessFs::MakeChar | AccessFs::MakeBlock);
+    // A socket below what it may change is its own matter.
+    let write = if sandbox.network { write } else { write | AccessFs::ResolveUnix };
     // The guard has the server's environment.
     let search = std::env::var_os("PATH");
     let implied = needs::of(program, search.as_deref()).into_iter().map(|path| (path, read, true));
@@ -134,7 +137,7 @@ fn files(sandbox: &Sandbox, program: &Path) -> Result<RulesetCreated, String> {
             Err(error) => return Err(format!("the sandbox names {}: {error}", path.display())),
         };
         // Some rights make sense for folders only.
-        let access = if path.is_dir() { access } else { access & AccessFs::from_file(BEST) };
+        let access = if path.is_dir() { access } else { access & AccessFs::from_file(ABI::V9) };
         ruleset = ruleset.add_rule(PathBeneath::new(file, access)).map_err(told)?;
     }
     Ok(ruleset)
