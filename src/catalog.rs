@@ -174,11 +174,18 @@ fn visible(server: &ServerName, tool: &str, taken: impl Fn(&str) -> bool) -> Str
     if plain.len() <= MAX_VISIBLE && !taken(&plain) {
         return plain;
     }
-    let digest = Sha256::digest(format!("{server}\0{tool}").as_bytes());
-    let [a, b, c, d, ..] = digest[..] else { unreachable!("a SHA-256 digest has 32 bytes") };
-    let hash = format!("{:08x}", u32::from_be_bytes([a, b, c, d]));
-    let cut = plain.len().min(MAX_VISIBLE - hash.len() - 1);
-    format!("{}_{hash}", &plain[..cut])
+    let mut digest = Sha256::digest(format!("{server}\0{tool}").as_bytes());
+    loop {
+        let [a, b, c, d, ..] = digest[..] else { unreachable!("a SHA-256 digest has 32 bytes") };
+        let hash = format!("{:08x}", u32::from_be_bytes([a, b, c, d]));
+        let cut = plain.len().min(MAX_VISIBLE - hash.len() - 1);
+        let name = format!("{}_{hash}", &plain[..cut]);
+        if !taken(&name) {
+            return name;
+        }
+        // A server may have given one of its tools this very name.
+        digest = Sha256::digest(digest);
+    }
 }
 
 #[cfg(test)]
@@ -219,6 +226,20 @@ mod tests {
         for (index, name) in names.iter().enumerate() {
             assert_eq!(catalog.by_visible_name(name).unwrap().path(), catalog.entries()[index].path());
         }
+    }
+
+    #[test]
+    fn a_tool_that_has_the_name_of_another_ones_hash_takes_nothing_from_it() {
+        let twice = [(server("a"), vec![tool("b__c")]), (server("a__b"), vec![tool("c")])];
+        let hashed = ToolCatalog::new(twice.clone()).entries()[1].visible_name.clone();
+        let squatter = (server("a"), vec![tool(hashed.strip_prefix("a__").unwrap()), tool("b__c")]);
+        let catalog = ToolCatalog::new([squatter, twice[1].clone()]);
+        let paths: Vec<String> = catalog
+            .entries()
+            .iter()
+            .map(|entry| catalog.by_visible_name(&entry.visible_name).unwrap().path())
+            .collect();
+        assert_eq!(paths, [format!("a.{}", &hashed[3..]), "a.b__c".to_owned(), "a__b.c".to_owned()]);
     }
 
     #[test]

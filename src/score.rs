@@ -61,7 +61,7 @@ pub fn check(task: &Task) -> Result<(), String> {
 fn fits(answer: &str, target: &str, score: &Score) -> bool {
     match score {
         Score::Exact => answer.trim() == target.trim(),
-        Score::Contains => answer.to_lowercase().contains(&target.to_lowercase()),
+        Score::Contains => folded(answer).contains(&folded(target)),
         Score::Regex => Regex::new(target).is_ok_and(|pattern| pattern.is_match(answer)),
         Score::Numeric { tol } => match (last_number(answer), number(target)) {
             (Some(found), Some(wanted)) => near(found, wanted, *tol),
@@ -69,6 +69,11 @@ fn fits(answer: &str, target: &str, score: &Score) -> bool {
         },
         Score::Boxed => last_boxed(answer).is_some_and(|inner| inner.trim() == target.trim()),
     }
+}
+
+/// The same for texts that differ in case only. `str::to_lowercase` looks at what stands around a sigma.
+fn folded(text: &str) -> String {
+    text.chars().flat_map(char::to_lowercase).map(|c| if c == 'ς' { 'σ' } else { c }).collect()
 }
 
 fn near(found: f64, wanted: f64, tol: f64) -> bool {

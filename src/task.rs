@@ -324,12 +324,20 @@ pub struct Usage {
     pub reasoning: u64,
 }
 
+impl Usage {
+    /// Tokens read and generated.
+    pub fn total(&self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+}
+
 impl std::ops::AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
-        self.input += other.input;
-        self.output += other.output;
-        self.cached += other.cached;
-        self.reasoning += other.reasoning;
+        // A model's server may count whatever it likes.
+        self.input = self.input.saturating_add(other.input);
+        self.output = self.output.saturating_add(other.output);
+        self.cached = self.cached.saturating_add(other.cached);
+        self.reasoning = self.reasoning.saturating_add(other.reasoning);
     }
 }
 

@@ -100,7 +100,7 @@ impl<'a> Bounds<'a> {
     /// Whether to go on after `used` tokens.
     pub(super) fn tokens(&self, used: Usage) -> Result<(), End> {
         match self.tokens {
-            Some(limit) if used.input + used.output >= limit => Err(reached(&format!("tokens = {limit}"))),
+            Some(limit) if used.total() >= limit => Err(reached(&format!("tokens = {limit}"))),
             _ => Ok(()),
         }
     }

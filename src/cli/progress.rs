@@ -117,7 +117,7 @@ impl Totals {
             Outcome::Cancelled => &mut self.cancelled,
         } += 1;
         self.time += report.time_ms;
-        self.tokens += report.tokens.input + report.tokens.output;
+        self.tokens = self.tokens.saturating_add(report.tokens.total());
         self.scripted |= report.model_scripted;
     }
 

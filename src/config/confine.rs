@@ -37,10 +37,8 @@ pub struct Sandbox {
     pub read: Vec<PathBuf>,
     /// Files and folders that may be changed too.
     pub write: Vec<PathBuf>,
-    /// Whether sockets other than local ones may be made. Without, local sockets of programs outside are closed too
-    /// where Landlock can tell them apart: those without a file from Linux 6.12 on, those with a file outside of
-    /// `write` from Linux 7.1 on. Before that, a service that listens on such a file and that this user may use
-    /// (Docker, the session bus) can do for a server what its sandbox refuses.
+    /// Whether sockets may be made. Without, local ones are refused too: a service that listens on one (Docker, the
+    /// session bus) could do for a server what its sandbox refuses. Pairs of sockets and pipes remain.
     pub network: bool,
     /// Whether the server runs with less than this where the kernel cannot do all of it. Otherwise it does not
     /// start there.

@@ -1,16 +1,18 @@
 //! Secret values: which ones they are, and how they are kept out of everything that is printed.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 /// Secret values, hidden as `****` in everything that is printed or written.
 ///
 /// A value is secret if it came from a variable outside the inherited names, from an `env_file` or from
 /// `api_key`, if it is a credential in a header or an address, or if its name ends in `KEY`, `TOKEN`,
 /// `SECRET`, `PASSWORD` or `CREDENTIALS`. Values shorter than [`Secrets::SHORTEST`] bytes are not searched
-/// for: they would turn ordinary text into stars.
+/// for: they would turn ordinary text into stars. Of a value of several lines each line is secret by itself.
 #[derive(Clone, Default)]
 pub struct Secrets {
     values: Arc<[String]>,
+    /// What is searched for: how the values may be written.
+    forms: Arc<[String]>,
 }
 
 impl Secrets {
@@ -19,11 +21,9 @@ impl Secrets {
 
     /// Collects values; short and repeated ones are dropped.
     pub fn new(values: impl IntoIterator<Item = String>) -> Self {
-        let mut values: Vec<String> = values.into_iter().filter(|v| v.len() >= Self::SHORTEST).collect();
-        // Longest first, so that a secret that contains another one is hidden whole.
-        values.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        values.dedup();
-        Self { values: values.into() }
+        let values: BTreeSet<String> = values.into_iter().filter(|v| v.len() >= Self::SHORTEST).collect();
+        let forms: BTreeSet<String> = values.iter().flat_map(|value| forms(value)).collect();
+        Self { values: values.into_iter().collect(), forms: forms.into_iter().collect() }
     }
 
     /// These and `more`: what was secret once stays secret.
@@ -34,34 +34,69 @@ impl Secrets {
 
     /// `text` with every secret replaced by `****`, in plain and in JSON-escaped form.
     pub fn hide(&self, text: &str) -> String {
-        let mut hidden = text.to_owned();
-        for value in self.values.iter() {
-            if hidden.contains(value.as_str()) {
-                hidden = hidden.replace(value.as_str(), "****");
-            }
-            let quoted = serde_json::Value::from(value.as_str()).to_string();
-            let escaped = &quoted[1..quoted.len() - 1];
-            if escaped != value && hidden.contains(escaped) {
-                hidden = hidden.replace(escaped, "****");
-            }
-        }
-        hidden
+        stars(text, self.found(text))
     }
 
     /// As [`Secrets::hide`], for text that was cut at its end: the beginning of a secret is hidden there, too.
     pub fn hide_cut(&self, text: &str) -> String {
         // The cut may have gone through a character.
-        let mut hidden = self.hide(text.trim_end_matches('\u{fffd}'));
-        let begun = |value: &String| {
-            let ends = value.char_indices().map(|(at, _)| at).skip(1);
-            ends.filter(|end| hidden.ends_with(&value[..*end])).max()
+        let text = text.trim_end_matches('\u{fffd}');
+        let begun = |form: &String| {
+            let ends = form.char_indices().map(|(at, _)| at).skip(1);
+            ends.filter(|end| text.ends_with(&form[..*end])).max()
         };
-        if let Some(length) = self.values.iter().filter_map(begun).max() {
-            hidden.truncate(hidden.len() - length);
+        let mut found = self.found(text);
+        found.extend(self.forms.iter().filter_map(begun).map(|length| text.len() - length..text.len()));
+        stars(text, found)
+    }
+
+    /// Where secrets are in `text`: all of them, since one may begin inside of another.
+    fn found(&self, text: &str) -> Vec<Range<usize>> {
+        let mut found = Vec::new();
+        for form in self.forms.iter() {
+            let step = form.chars().next().map_or(1, char::len_utf8);
+            let mut from = 0;
+            while let Some(at) = text.get(from..).and_then(|rest| rest.find(form.as_str())) {
+                found.push(from + at..from + at + form.len());
+                from += at + step;
+            }
+        }
+        found
+    }
+}
+
+/// How `value` may be written: as it is, line by line, and each in JSON, with and without letters beyond ASCII.
+fn forms(value: &str) -> impl Iterator<Item = String> {
+    let lines = value.lines().map(str::trim).filter(|line| line.len() >= Secrets::SHORTEST);
+    let plain = std::iter::once(value).chain(lines);
+    plain.flat_map(|text| {
+        let quoted = serde_json::Value::from(text).to_string();
+        let escaped = quoted[1..quoted.len() - 1].to_owned();
+        let mut ascii = String::with_capacity(escaped.len());
+        for c in escaped.chars() {
+            match c {
+                '\0'..='\x7f' => ascii.push(c),
+                _ => ascii.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}"))),
+            }
+        }
+        [text.to_owned(), escaped, ascii]
+    })
+}
+
+/// `text` with four stars for each of `places`, or for several that overlap.
+fn stars(text: &str, mut places: Vec<Range<usize>>) -> String {
+    places.sort_by_key(|place| place.start);
+    let mut hidden = String::with_capacity(text.len());
+    let mut shown = 0;
+    for Range { start, end } in places {
+        if start >= shown {
+            hidden.push_str(&text[shown..start]);
             hidden.push_str("****");
         }
-        hidden
+        shown = shown.max(end);
     }
+    hidden.push_str(&text[shown..]);
+    hidden
 }
 
 impl std::fmt::Debug for Secrets {
@@ -124,6 +159,33 @@ mod tests {
         assert_eq!(secrets.hide("hunter2-long hunter2 tiny"), "**** **** tiny");
         assert_eq!(secrets.hide(r#"{"v":"a\"quoted\""}"#), r#"{"v":"****"}"#);
         assert_eq!(format!("{secrets:?}"), "Secrets(3)");
+    }
+
+    #[test]
+    fn nothing_is_left_of_secrets_that_overlap() {
+        let secrets = Secrets::new(["first-second".into(), "second-third".into(), "abcabcab".into()]);
+        assert_eq!(secrets.hide("<first-second-third>"), "<****>");
+        assert_eq!(secrets.hide("<abcabcabcab>"), "<****>");
+        assert_eq!(secrets.hide("second-thirdfirst-second"), "********");
+        assert_eq!(secrets.hide_cut("first-second-th"), "****");
+    }
+
+    #[test]
+    fn secrets_of_several_lines_are_hidden_line_by_line() {
+        let secrets =
+            Secrets::new(["-----BEGIN-----\nMIIEvQ\u{e9}\"x\n  short\n".into(), "with space ".into()]);
+        assert_eq!(secrets.hide("a MIIEvQ\u{e9}\"x b"), "a **** b");
+        assert_eq!(secrets.hide(r#"{"key":"MIIEvQ\u00e9\"x"}"#), r#"{"key":"****"}"#);
+        assert_eq!(secrets.hide(r#"["-----BEGIN-----\nMIIEvQ\u00e9\"x\n  short\n"]"#), r#"["****"]"#);
+        assert_eq!(secrets.hide("with space, short"), "****, short");
+    }
+
+    #[test]
+    fn the_beginning_of_a_secret_is_hidden_where_text_was_cut() {
+        let secrets = Secrets::new(["a\"quoted\"-value".into(), "other-value".into()]);
+        assert_eq!(secrets.hide_cut(r#"{"v":"a\"quo"#), r#"{"v":"****"#);
+        assert_eq!(secrets.hide_cut("an other-value, oth"), "an ****, ****");
+        assert_eq!(secrets.hide_cut("whole"), "whole");
     }
 
     #[test]

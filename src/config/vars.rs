@@ -14,6 +14,9 @@ use crate::{
     tool::ServerName,
 };
 
+/// How deep defaults may hold variables with defaults.
+const MAX_DEPTH: usize = 16;
+
 /// Where variables are looked up for one server or table, and what was found there.
 #[derive(Debug)]
 pub(super) struct Vars<'a> {
@@ -60,7 +63,7 @@ impl Vars<'_> {
 
     fn run(&self, text: &Text) -> Result<(String, Vec<Used>)> {
         let mut used = Vec::new();
-        match self.substitute(&text.value, &mut used) {
+        match self.substitute(&text.value, &mut used, MAX_DEPTH) {
             Ok(expanded) => Ok((expanded, used)),
             Err(fault) => Err(self.error(text, fault)),
         }
@@ -98,7 +101,8 @@ impl Vars<'_> {
         .into()
     }
 
-    fn substitute(&self, text: &str, used: &mut Vec<Used>) -> Result<String, Fault> {
+    /// `depth`: how many defaults may still stand inside each other.
+    fn substitute(&self, text: &str, used: &mut Vec<Used>, depth: usize) -> Result<String, Fault> {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
         while let Some(at) = rest.find('$') {
@@ -110,7 +114,7 @@ impl Vars<'_> {
             } else if let Some(inner) = rest.strip_prefix('{') {
                 let end =
                     closing(inner).ok_or_else(|| Fault::Syntax("`${` has no closing `}`".to_owned()))?;
-                out.push_str(&self.value(&inner[..end], used)?);
+                out.push_str(&self.value(&inner[..end], used, depth)?);
                 rest = &inner[end + 1..];
             } else {
                 out.push('$');
@@ -121,7 +125,7 @@ impl Vars<'_> {
     }
 
     /// The value of what stands between the braces.
-    fn value(&self, inner: &str, used: &mut Vec<Used>) -> Result<String, Fault> {
+    fn value(&self, inner: &str, used: &mut Vec<Used>, depth: usize) -> Result<String, Fault> {
         if inner == "workspaceFolder" {
             return Ok(self.origin.folder.display().to_string());
         }
@@ -137,7 +141,12 @@ impl Vars<'_> {
         let value = self.local.get(&name).map(String::as_str).or_else(|| self.env.get(&name));
         match (value, default) {
             // As in a shell, an empty variable takes the default too.
-            (None | Some(""), Some(default)) => self.substitute(default, used),
+            (None | Some(""), Some(default)) => {
+                let depth = depth.checked_sub(1).ok_or_else(|| {
+                    Fault::Syntax(format!("more than {MAX_DEPTH} defaults are inside each other"))
+                })?;
+                self.substitute(default, used, depth)
+            }
             (Some(value), _) => {
                 used.push(Used { name, value: value.to_owned() });
                 Ok(value.to_owned())
@@ -215,8 +224,12 @@ mod tests {
             ("${a b}", Fault::Syntax("`${a b}` is not a variable".into())),
             ("${command:x}", Fault::Syntax("`${command:x}` is not a variable".into())),
         ] {
-            assert_eq!(vars.substitute(written, &mut vec![]), Err(expected), "{written}");
+            assert_eq!(vars.substitute(written, &mut vec![], MAX_DEPTH), Err(expected), "{written}");
         }
+        let nested = |depth: usize| format!("{}x{}", "${NONE:-".repeat(depth), "}".repeat(depth));
+        assert_eq!(vars.expand(&text(&nested(MAX_DEPTH))).unwrap(), "x");
+        let error = vars.expand(&text(&nested(100_000))).unwrap_err();
+        assert!(error.to_string().contains("more than 16 defaults are inside each other"), "{error}");
     }
 
     #[test]
@@ -231,7 +244,7 @@ mod tests {
             secrets: vec![],
         };
         for text in ["$", "$$", "$$$", "${A}", "$${A}", "a$b", "x$"] {
-            assert_eq!(vars.substitute(&escape(text), &mut vec![]), Ok(text.to_owned()), "{text}");
+            assert_eq!(vars.substitute(&escape(text), &mut vec![], MAX_DEPTH), Ok(text.to_owned()), "{text}");
         }
     }
 }

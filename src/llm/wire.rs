@@ -1,6 +1,8 @@
 //! The OpenAI chat format: plain requests, lenient reading of answers. Strict servers refuse fields that they do
 //! not know, so nothing is sent that was not asked for.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -139,17 +141,19 @@ fn text(content: Option<&Value>) -> String {
 }
 
 fn tool_calls(message: &Value, calls_so_far: usize) -> Vec<ToolCall> {
-    let mut calls: Vec<ToolCall> = Vec::new();
+    let mut calls = Vec::new();
+    let mut taken = HashSet::new();
     let mut next = calls_so_far;
     for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
         // Some servers put name and arguments beside the id and not into `function`.
         let function = call.get("function").unwrap_or(call);
         let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
         let mut id = call.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
-        while id.is_empty() || calls.iter().any(|other| other.id == id) {
+        while id.is_empty() || taken.contains(&id) {
             id = format!("call_{next}");
             next += 1;
         }
+        taken.insert(id.clone());
         calls.push(ToolCall::new(id, name, arguments(function.get("arguments"))));
     }
     calls

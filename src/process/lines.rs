@@ -27,6 +27,9 @@ const WRITE_STALL: Duration = Duration::from_secs(10);
 /// Bytes kept from the head and from the tail of a line that is too long.
 const KEPT: usize = 4096;
 
+/// Memory kept for the next line, in bytes.
+const USUAL: usize = 64 << 10;
+
 /// How long a peer may stop in the middle of a line before the rest counts as lost: a message is written in
 /// one go.
 const LINE_STALL: Duration = Duration::from_secs(10);
@@ -116,6 +119,8 @@ impl LineReader {
     pub(crate) async fn next(&mut self) -> Option<Line<'_>> {
         if self.complete {
             self.line.clear();
+            // One long line must not cost its memory for ever.
+            self.line.shrink_to(USUAL);
             self.tail.clear();
             self.total = 0;
             self.complete = false;

@@ -67,7 +67,7 @@ fn shown(line: &[u8], secrets: &Secrets) -> String {
     let text = String::from_utf8_lossy(line);
     match line.len() {
         LINE_BYTES.. => secrets.hide_cut(&text),
-        _ => secrets.hide(text.trim_end()),
+        _ => secrets.hide(&text).trim_end().to_owned(),
     }
 }
 

@@ -77,7 +77,7 @@ pub(super) fn long(line: &[u8], cutter: &Cutter) -> Decoded {
 
 /// A line that was read past, of which only the ends are there.
 pub(super) fn skipped(head: &[u8], tail: &[u8], total: u64) -> Decoded {
-    match id_in_head(head).or_else(|| id_in_tail(tail)) {
+    match answered(head, tail) {
         Some(id) => unusable(id, &format!("it has {total} bytes, the limit is {MAX_LINE}")),
         None => Decoded::Junk(beginning(head)),
     }
@@ -93,7 +93,7 @@ fn malformed(line: &[u8], error: &serde_json::Error) -> Decoded {
 }
 
 fn refused(line: &[u8], why: &str) -> Decoded {
-    match id_in_head(line).or_else(|| id_in_tail(line)) {
+    match answered(line, line) {
         Some(id) => unusable(id, why),
         None => Decoded::Junk(beginning(line)),
     }
@@ -116,27 +116,49 @@ fn beginning(line: &[u8]) -> String {
     text.chars().take(200).collect()
 }
 
-/// The id of an answer that begins with `head`: a member of the outermost object, and a number, as all ids of
-/// calls are. Nothing if `method` comes first, since that is no answer.
-fn id_in_head(head: &[u8]) -> Option<RequestId> {
+/// The id of the call that a line with this head and tail answers. Nothing if it has a `method`: then it is a
+/// request of the server's, whose ids are its own.
+fn answered(head: &[u8], tail: &[u8]) -> Option<RequestId> {
     let text = String::from_utf8_lossy(&head[..head.len().min(MAX_HEAD)]);
-    let mut depth = 0_usize;
-    let mut rest = &*text;
-    loop {
-        let at = rest.find(['"', '{', '[', '}', ']'])?;
-        let (sign, after) = (rest.as_bytes()[at], &rest[at + 1..]);
-        rest = after;
-        match sign {
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth = depth.checked_sub(1)?,
-            _ => {
-                let end = end_of_string(after)?;
-                rest = &after[end + 1..];
-                let value = rest.trim_start().strip_prefix(':').filter(|_| depth == 1);
-                match (value, &after[..end]) {
-                    (Some(value), "id") => return number(value),
-                    (Some(_), "method") => return None,
-                    _ => {}
+    let mut found = Found::default();
+    let _ = found.look(&text);
+    if found.method { None } else { found.id.or_else(|| id_in_tail(tail)) }
+}
+
+/// Members of the outermost object, as far as a line was looked through.
+#[derive(Default)]
+struct Found {
+    /// A number, as all ids of calls are.
+    id: Option<RequestId>,
+    method: bool,
+}
+
+impl Found {
+    /// Looks until it is known what the line is, or until `text` ends or makes no sense.
+    fn look(&mut self, text: &str) -> Option<()> {
+        let mut depth = 0_usize;
+        let mut rest = text;
+        loop {
+            let at = rest.find(['"', '{', '[', '}', ']'])?;
+            let (sign, after) = (rest.as_bytes()[at], &rest[at + 1..]);
+            rest = after;
+            match sign {
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => depth = depth.checked_sub(1)?,
+                _ => {
+                    let end = end_of_string(after)?;
+                    rest = &after[end + 1..];
+                    let value = rest.trim_start().strip_prefix(':').filter(|_| depth == 1);
+                    match (value, &after[..end]) {
+                        (Some(value), "id") => self.id = number(value),
+                        (Some(_), "method") => {
+                            self.method = true;
+                            return None;
+                        }
+                        // An answer: what follows is long, and may be anything.
+                        (Some(_), "result" | "error") if self.id.is_some() => return None,
+                        _ => {}
+                    }
                 }
             }
         }
@@ -255,7 +277,12 @@ mod tests {
         );
         let tail = long(r#"{"result":{"a":{"id":1},"#, r#"x"},"jsonrpc":"2.0","id":7}"#);
         assert!(tail.contains(r#""id":7"#), "{tail}");
-        assert!(long(r#"{"method":"x","id":1,"params":{"#, "}}").starts_with("junk"));
+        for request in [r#"{"method":"x","id":1,"params":{"#, r#"{"id":1,"method":"x","params":{"#] {
+            assert!(long(request, "}}").starts_with("junk"), "{request}");
+            assert!(long(request, r#"}},"id":1}"#).starts_with("junk"), "{request}");
+        }
+        let broken = text(&short(br#"{"id":1,"method":"x","params":[}"#));
+        assert!(broken.starts_with("junk"), "{broken}");
         assert!(long(r#"{"result":{"a\"id\":1"#, r#"{"id":1}]}}"#).starts_with("junk"));
     }
 }

@@ -9,9 +9,7 @@ use landlock::{
     RestrictSelf, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, Scope,
 };
 use rustix::thread::CapabilitySet;
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use crate::config::Sandbox;
 
@@ -109,7 +107,7 @@ fn files(sandbox: &Sandbox, program: &Path) -> Result<RulesetCreated, String> {
         .map_err(told)?;
     // Whoever could signal its guard could end what ends it.
     let ruleset = ruleset.scope(Scope::Signal).map_err(told)?;
-    // In addition to the filter, for sockets that were made before it, or by others and handed in.
+    // In addition to the filter, for sockets that were handed in, and pairs, one of which can be aimed elsewhere.
     let ruleset = match sandbox.network {
         true => ruleset,
         false => ruleset
@@ -122,8 +120,6 @@ fn files(sandbox: &Sandbox, program: &Path) -> Result<RulesetCreated, String> {
     let read = AccessFs::from_read(BEST);
     // Device files are a way to the disk below the files, for root.
     let write = AccessFs::from_all(BEST) & !(AccessFs::MakeChar | AccessFs::MakeBlock);
-    // A socket below what it may change is its own matter.
-    let write = if sandbox.network { write } else { write | AccessFs::ResolveUnix };
     // The guard has the server's environment.
     let search = std::env::var_os("PATH");
     let implied = needs::of(program, search.as_deref()).into_iter().map(|path| (path, read, true));
@@ -155,24 +151,22 @@ fn drop_capabilities() -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-/// A filter that refuses every socket but local ones, and the door around it (io_uring makes sockets too).
+/// A filter that refuses every socket, and the door around it (io_uring makes sockets too). Local ones as well: a
+/// service behind one (Docker, a session bus) does for its callers what the walls refuse. Pairs of sockets, which
+/// programs use as pipes, remain.
 fn no_network() -> Result<BpfProgram, seccompiler::BackendError> {
-    let (local, refused) = (nix::libc::AF_UNIX, nix::libc::EPERM);
-    let elsewhere =
-        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, local.unsigned_abs().into())?;
-    let mut rules = BTreeMap::from([
-        (nix::libc::SYS_socket, vec![SeccompRule::new(vec![elsewhere])?]),
-        (nix::libc::SYS_io_uring_setup, Vec::new()),
-    ]);
+    // A number without a condition: whatever the arguments are.
+    let mut rules =
+        BTreeMap::from([nix::libc::SYS_socket, nix::libc::SYS_io_uring_setup].map(|call| (call, Vec::new())));
     if cfg!(target_arch = "x86_64") {
         // The same calls by the numbers of the x32 interface, which some kernels have beside the usual one.
-        let aliases: Vec<_> = rules.iter().map(|(number, rule)| (number | X32, rule.clone())).collect();
+        let aliases: Vec<_> = rules.keys().map(|number| (number | X32, Vec::new())).collect();
         rules.extend(aliases);
     }
     SeccompFilter::new(
         rules,
         SeccompAction::Allow,
-        SeccompAction::Errno(refused.unsigned_abs()),
+        SeccompAction::Errno(nix::libc::EPERM.unsigned_abs()),
         std::env::consts::ARCH.try_into()?,
     )?
     .try_into()
