@@ -19,8 +19,12 @@ mod failure;
 mod handshake;
 mod health;
 mod keep;
+mod lane;
 mod listing;
 mod outputs;
+mod plain;
+mod remote;
+mod reply;
 mod restart;
 mod settings;
 mod slot;
@@ -50,6 +54,7 @@ pub(crate) use self::{
 use self::{
     connect::{Connection, connect},
     health::Health,
+    lane::Lane,
     listing::ToolList,
     restart::Restarts,
     settings::Settings,
@@ -115,8 +120,16 @@ struct Verdict {
 /// What a call needs of a live connection.
 struct Borrowed {
     generation: u64,
-    peer: Peer<RoleClient>,
+    way: Way,
     health: Health,
+}
+
+/// Which way a call goes.
+enum Way {
+    /// Over lines.
+    Lane(Lane),
+    /// Through the SDK.
+    Remote(Peer<RoleClient>),
 }
 
 impl Started {
@@ -196,11 +209,11 @@ impl Session {
         loop {
             let dead = match &*self.slot.state() {
                 State::Ready { generation, connection } => {
-                    let Connection { service, health, .. } = &**connection;
+                    let Connection { service, health, lane, .. } = &**connection;
                     let peer = service.peer();
                     if !peer.is_transport_closed() {
-                        let (peer, health) = (peer.clone(), health.clone());
-                        return Ok(Borrowed { generation: *generation, peer, health });
+                        let way = lane.clone().map_or_else(|| Way::Remote(peer.clone()), Way::Lane);
+                        return Ok(Borrowed { generation: *generation, way, health: health.clone() });
                     }
                     *generation
                 }

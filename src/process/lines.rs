@@ -27,6 +27,9 @@ const WRITE_STALL: Duration = Duration::from_secs(10);
 /// Bytes kept from the head and from the tail of a line that is too long.
 const KEPT: usize = 4096;
 
+/// Bytes that the kernel writes to a pipe in one go, at least: limits.h.
+const PIPE_BUF: usize = 4096;
+
 /// Memory kept for the next line, in bytes.
 const USUAL: usize = 64 << 10;
 
@@ -255,10 +258,15 @@ impl LineWriter {
         }
     }
 
+    /// Bytes of whole lines that were written so far.
+    pub(crate) fn written(&self) -> u64 {
+        self.shared.written.load(Ordering::Relaxed)
+    }
+
     /// Bytes that the peer has read so far, where that can be known and no write is under way.
     pub(crate) fn taken(&self) -> Option<u64> {
         let unread = self.unread()?;
-        self.shared.written.load(Ordering::Relaxed).checked_sub(unread)
+        self.written().checked_sub(unread)
     }
 
     /// Whether nothing can be written any more.
@@ -274,6 +282,28 @@ impl LineWriter {
     /// Why the stream is closed, if a write has failed.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.shared.failure.get().map(String::as_str)
+    }
+
+    /// Writes `line`, which ends with a line feed, if that takes no waiting and cannot fail half-way.
+    pub(crate) fn write_now(&self, line: &[u8]) -> bool {
+        // What is no longer than this is written to a pipe whole or not at all: pipe(7).
+        if line.len() > PIPE_BUF {
+            return false;
+        }
+        let Ok(mut stream) = self.shared.stream.try_lock() else { return false };
+        let Stream { sink: Some(Sink::Pipe(stdin)), torn: torn @ false } = &mut *stream else { return false };
+        match stdin.try_write(line) {
+            Ok(count) if count == line.len() => {
+                self.shared.written.fetch_add(count as u64, Ordering::Relaxed);
+                true
+            }
+            // Whoever writes the line after this one says what is wrong.
+            Ok(_) => {
+                *torn = true;
+                false
+            }
+            Err(_) => false,
+        }
     }
 
     /// Writes `line`, which ends with a line feed. A peer that leaves the pipe full makes it fail.

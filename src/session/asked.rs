@@ -7,7 +7,7 @@ use rmcp::model::{
 };
 
 /// Requests that were given up and may still be answered, the last ones.
-const REMEMBERED: usize = 1024;
+pub(super) const REMEMBERED: usize = 1024;
 
 /// The requests of one connection.
 #[derive(Default)]

@@ -2,26 +2,21 @@
 
 use std::time::Duration;
 
-use rmcp::{
-    model::{
-        CallToolRequest, CallToolRequestParams, CancelledNotification, CancelledNotificationParam,
-        ClientRequest, RequestId, ServerResult,
-    },
-    service::{Peer, PeerRequestOptions, RoleClient, ServiceError},
-};
+use rmcp::model::ServerResult;
 use serde_json::{Map, Value};
 
 use super::{
-    Borrowed, Session, convert,
+    Borrowed, Session, Way, convert,
     cut::Cutter,
     decode::why_unusable,
     health::{Call, Health},
+    remote,
+    reply::{NoReply, Patience, Reply},
     settings::Settings,
 };
 use crate::{
-    config::{Endpoint, RetryCalls},
+    config::RetryCalls,
     error::{Error, ErrorCode, Result, Silence},
-    process::WriteError,
     tool::{ToolAnnotations, ToolResult},
 };
 
@@ -63,7 +58,7 @@ impl Session {
     ) -> Result<ToolResult> {
         let (mut sends, mut left) = (0, 0);
         loop {
-            let Borrowed { generation, peer, health } = self.borrow().await?;
+            let connection = self.borrow().await?;
             let settings = self.settings();
             // The catalog hides what is denied, but an entry may come from another catalog.
             if !settings.config.tools.permits(tool) {
@@ -71,20 +66,19 @@ impl Session {
                 return Err(Error::ToolNotFound { server, tool, suggestion: None });
             }
             sends += 1;
-            let (never_left, why) =
-                match self.send(&settings, &peer, &health, tool, arguments.clone(), limit).await {
-                    Ok(result) => return Ok(result),
-                    Err(Lost::Final(error)) => return Err(error),
-                    Err(Lost::Session { never_left, why }) => (never_left, why),
-                };
+            let (never_left, why) = match self.send(&settings, &connection, tool, arguments, limit).await {
+                Ok(result) => return Ok(result),
+                Err(Lost::Final(error)) => return Err(error),
+                Err(Lost::Session { never_left, why }) => (never_left, why),
+            };
             left += u32::from(!never_left);
             // The caller who lost a call brings the server back, for itself or for the next one.
-            let restarted = self.restart(generation, None).await;
+            let restarted = self.restart(connection.generation, None).await;
             let again = sends < MAX_SENDS && (never_left || may_repeat(settings.config.retry_calls, hints));
             match restarted {
                 Ok(()) if again => {}
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
-                outcome => return Err(self.lost_call(tool, left, why, &health, outcome.err())),
+                outcome => return Err(self.lost_call(tool, left, why, &connection.health, outcome.err())),
             }
         }
     }
@@ -92,68 +86,58 @@ impl Session {
     async fn send(
         &self,
         settings: &Settings,
-        peer: &Peer<RoleClient>,
-        health: &Health,
+        connection: &Borrowed,
         tool: &str,
-        arguments: Map<String, Value>,
+        arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult, Lost> {
         let config = &settings.config;
         let configured = config.tool_timeouts.get(tool).copied().unwrap_or(config.call_timeout);
         let limit = limit.unwrap_or(configured);
-        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
-        // On a timeout the SDK tells the server to cancel; progress starts the clock anew, up to the ceiling.
-        let ceiling = config.max_call_time.max(limit);
-        let options = PeerRequestOptions::with_timeout(limit)
-            .reset_timeout_on_progress()
-            .with_max_total_timeout(ceiling);
+        let patience = Patience { limit, ceiling: config.max_call_time.max(limit) };
+        let health = &connection.health;
         let call = health.call();
-        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-        let pending = peer
-            .send_request_with_option(request, options)
-            .await
-            .map_err(|_| lost(true, "the session had ended before the call was sent"))?;
-        let mut abandoned = CancelOnDrop { peer, id: Some(pending.id.clone()) };
-        let outcome = pending.await_response().await;
-        abandoned.id = None;
+        let outcome = match &connection.way {
+            Way::Lane(lane) => lane.call(tool, arguments, patience).await,
+            Way::Remote(peer) => {
+                let cutter = Cutter::new(config, &settings.around.outputs);
+                remote::call(peer, tool, arguments, patience, &cutter).await
+            }
+        };
         match outcome {
-            Ok(ServerResult::CallToolResult(result)) => match config.endpoint {
-                // Our own transport has cut it already.
-                Endpoint::Stdio(_) | Endpoint::Builtin { .. } => Ok(convert::result(result)),
-                Endpoint::Http(_) => {
-                    let cutter = Cutter::new(config, &settings.around.outputs);
-                    Ok(convert::result(cutter.cut_decoded(result).await))
-                }
-            },
-            Ok(ServerResult::InputRequiredResult(_)) => {
-                Err(self.refused(tool, 0, "it asks for input that only an interactive client can give"))
-            }
-            Ok(ServerResult::CreateTaskResult(_)) => {
-                Err(self.refused(tool, 0, "it answered with a background task, which was not asked for"))
-            }
-            Ok(_) => Err(self.refused(tool, 0, "its answer is of another kind than a tool result")),
-            Err(ServiceError::McpError(error)) => Err(match why_unusable(&error) {
+            Ok(Reply::Result(result)) => Ok(result),
+            Ok(Reply::Refused(error)) => Err(match why_unusable(&error) {
                 Some(why) => Lost::Final(self.unusable(tool, why, health).await),
                 None => self.refused(tool, i64::from(error.code.0), &error.message),
             }),
-            Err(ServiceError::Timeout { timeout }) => {
-                let endless = timeout == ceiling && timeout > limit;
+            Ok(Reply::Other(answer)) => Err(self.refused(
+                tool,
+                0,
+                match *answer {
+                    ServerResult::InputRequiredResult(_) => {
+                        "it asks for input that only an interactive client can give"
+                    }
+                    ServerResult::CreateTaskResult(_) => {
+                        "it answered with a background task, which was not asked for"
+                    }
+                    _ => "its answer is of another kind than a tool result",
+                },
+            )),
+            Err(NoReply::Timeout(after)) => {
+                let endless = after == patience.ceiling && after > limit;
                 Err(Lost::Final(Error::CallTimeout {
                     server: self.name().clone(),
                     tool: tool.to_owned(),
-                    after: timeout,
+                    after,
                     silence: Box::new(silence(health, &call, endless).await),
                 }))
             }
-            Err(ServiceError::TransportSend(error)) => {
-                let written = error.error.downcast_ref::<WriteError>();
-                let never_left = written.is_some_and(|error| !error.may_have_left);
-                Err(Lost::Session { never_left, why: error.error.to_string() })
+            Err(NoReply::NotSent) => Err(lost(true, "the session had ended before the call was sent")),
+            Err(NoReply::NotWritten(error)) => {
+                Err(Lost::Session { never_left: !error.may_have_left, why: error.reason })
             }
-            Err(ServiceError::TransportClosed) => {
-                Err(lost(call.was_never_read(), "the connection ended during the call"))
-            }
-            Err(error) => Err(Lost::Session { never_left: false, why: error.to_string() }),
+            Err(NoReply::Ended) => Err(lost(call.was_never_read(), "the connection ended during the call")),
+            Err(NoReply::Broken(why)) => Err(Lost::Session { never_left: false, why }),
         }
     }
 
@@ -245,23 +229,4 @@ async fn silence(health: &Health, call: &Call<'_>, endless: bool) -> Silence {
 
 fn lost(never_left: bool, why: &str) -> Lost {
     Lost::Session { never_left, why: why.to_owned() }
-}
-
-/// Tells the server when a call is given up by dropping its future.
-struct CancelOnDrop<'a> {
-    peer: &'a Peer<RoleClient>,
-    id: Option<RequestId>,
-}
-
-impl Drop for CancelOnDrop<'_> {
-    fn drop(&mut self) {
-        let Some(id) = self.id.take() else { return };
-        // Sending awaits, and a drop must not: one poll queues it, or the queue is full and the server is
-        // spared one more message.
-        let reason = CancelledNotificationParam::new(Some(id), Some("given up by the caller".to_owned()));
-        let notification = CancelledNotification::new(reason);
-        let mut sending = Box::pin(self.peer.send_notification(notification.into()));
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let _ = sending.as_mut().poll(&mut context);
-    }
 }

@@ -20,6 +20,7 @@ use super::{
     failure::{Cause, Failure},
     handshake::{self, Era, Refusal, client_config, negotiate},
     health::Health,
+    lane::Lane,
     listing::{Ear, ToolList, all_tools, follow},
     outputs::Outputs,
     transport::{LineTransport, Telling},
@@ -89,6 +90,8 @@ impl Serialize for Phases {
 /// A live connection. Dropping it kills its process.
 pub(super) struct Connection {
     pub(super) service: Service,
+    /// For calls over lines; nothing for a server behind a URL.
+    pub(super) lane: Option<Lane>,
     pub(super) process: Option<Process>,
     pub(super) health: Health,
     pub(super) tools: Arc<ToolList>,
@@ -171,7 +174,7 @@ async fn attempt(
 }
 
 type Service = RunningService<RoleClient, Ear>;
-type Agreed = (Service, CancellationToken, Vec<Tool>);
+type Agreed = (Service, Option<Lane>, CancellationToken, Vec<Tool>);
 type Broken = (Phase, Cause);
 
 async fn over_lines(
@@ -188,9 +191,13 @@ async fn over_lines(
             Refusal::Refused(why) => (Phase::Handshake, Cause::Protocol(why)),
         })?;
     clock.agreed();
+    let lane = transport.lane();
+    if handshake::era_of(&info.protocol_version) == Era::Modern {
+        lane.set_meta(&handshake::client_context());
+    }
     let (transport, gone) = Telling::new(transport);
     let service = serve_directly(Ear::new(client_config()), transport, Some(info));
-    listed(service, gone, deadline, clock).await
+    listed(service, Some(lane), gone, deadline, clock).await
 }
 
 async fn over_http(
@@ -217,7 +224,7 @@ async fn over_http(
         .map_err(|_| (Phase::FirstByte, Cause::Timeout))?
         .map_err(|cause| (Phase::Handshake, cause))?;
     clock.agreed();
-    listed(service, gone, deadline, clock).await
+    listed(service, None, gone, deadline, clock).await
 }
 
 async fn http_service(
@@ -237,6 +244,7 @@ async fn http_service(
 
 async fn listed(
     service: Service,
+    lane: Option<Lane>,
     gone: CancellationToken,
     deadline: Instant,
     clock: &mut Clock,
@@ -254,7 +262,7 @@ async fn listed(
         Vec::new()
     };
     clock.listed();
-    Ok((service, gone, tools))
+    Ok((service, lane, gone, tools))
 }
 
 /// Marks the end of each phase.
@@ -293,7 +301,7 @@ impl Clock {
 
     fn connection(
         &self,
-        (service, gone, tools): Agreed,
+        (service, lane, gone, tools): Agreed,
         process: Option<Process>,
         health: Health,
         builtin: Option<AbortOnDropHandle<()>>,
@@ -327,6 +335,7 @@ impl Clock {
                 list: self.listed.duration_since(self.agreed),
             },
             service,
+            lane,
             gone,
             since: self.listed,
         }

@@ -4,8 +4,11 @@ use rmcp::model::{ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::cut::{Cutter, MAX_VALUES, weigh};
-use crate::process::MAX_LINE;
+use super::{
+    cut::{Cutter, MAX_VALUES, weigh},
+    plain,
+};
+use crate::{process::MAX_LINE, tool::ToolResult};
 
 /// Lines up to this are decoded as they are: too short to cost much, whatever they hold.
 const SHORT: usize = 256 << 10;
@@ -14,6 +17,8 @@ const MAX_MESSAGE: usize = 4 << 20;
 
 /// What a line is.
 pub(super) enum Decoded {
+    /// A plain answer to a call of the lane.
+    Result(i64, ToolResult),
     Message(Box<ServerJsonRpcMessage>),
     /// Not a message; the beginning of it.
     Junk(String),
@@ -29,6 +34,9 @@ pub(super) fn short_limit(cutter: &Cutter) -> usize {
 pub(super) fn short(line: &[u8]) -> Decoded {
     if line.trim_ascii().is_empty() {
         return Decoded::Blank;
+    }
+    if let Some((id, result)) = plain::decode(line) {
+        return Decoded::Result(id, result);
     }
     match serde_json::from_slice(line) {
         Ok(message) => Decoded::Message(Box::new(message)),
@@ -238,7 +246,7 @@ mod tests {
                 Decoded::Blank => prop_assert!(line.trim_ascii().is_empty()),
                 // An answer with a number must end a call, whatever else is wrong with it.
                 Decoded::Junk(text) => prop_assert!(text.len() <= line.len().max(1) * 3, "{text}"),
-                Decoded::Message(_) => {}
+                Decoded::Message(_) | Decoded::Result(..) => {}
             }
             let total = line.len() as u64 + (1 << 30);
             let half = line.len() / 2;
@@ -249,6 +257,7 @@ mod tests {
     fn text(decoded: &Decoded) -> String {
         match decoded {
             Decoded::Message(message) => serde_json::to_string(message).unwrap(),
+            Decoded::Result(id, result) => format!("result {id} {result:?}"),
             Decoded::Junk(text) => format!("junk {text}"),
             Decoded::Blank => "blank".to_owned(),
         }

@@ -52,15 +52,16 @@ pub(super) fn era_of(version: &ProtocolVersion) -> Era {
     if version.has_initialize() { Era::Legacy } else { Era::Modern }
 }
 
+/// What every request of the new era says about us.
+pub(super) fn client_context() -> RequestMetaObject {
+    let ours = client_config();
+    RequestMetaObject::with_client_context(ProtocolVersion::LATEST, ours.client_info, ours.capabilities)
+}
+
 /// The question what a server speaks.
 pub(super) fn discover_request() -> DiscoverRequest {
-    let ours = client_config();
     let mut discover = DiscoverRequest::new(DiscoverRequestParams {});
-    discover.extensions.insert(RequestMetaObject::with_client_context(
-        ProtocolVersion::LATEST,
-        ours.client_info,
-        ours.capabilities,
-    ));
+    discover.extensions.insert(client_context());
     discover
 }
 

@@ -173,8 +173,8 @@ impl Health {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
         let pipes = self.0.pipes.as_ref();
         let heard = pipes.map_or(0, |(traffic, _)| traffic.bytes());
-        let (taken, closed) = pipes.map_or((None, false), |(_, writer)| (writer.taken(), writer.is_closed()));
-        Call { health: self, heard, taken, closed }
+        let (before, closed) = pipes.map_or((0, false), |(_, writer)| (writer.written(), writer.is_closed()));
+        Call { health: self, heard, before, closed }
     }
 
     /// The last lines of the server's stderr, which may arrive a moment after what it wrote to stdout.
@@ -199,16 +199,20 @@ impl Health {
 pub(super) struct Call<'a> {
     health: &'a Health,
     heard: u64,
-    taken: Option<u64>,
+    /// Bytes that were written before it.
+    before: u64,
     /// The input was closed already: what is written then never leaves.
     closed: bool,
 }
 
 impl Call<'_> {
-    /// Whether the server had not read a byte since the call began when the stream ended: then the call was
-    /// not run.
+    /// Whether the server had not read a byte of the call when the stream ended: then the call was not run.
     pub(super) fn was_never_read(&self) -> bool {
-        self.closed || self.taken.is_some() && self.taken == self.health.notes().taken
+        self.closed || self.is_unread(self.health.notes().taken)
+    }
+
+    fn is_unread(&self, taken: Option<u64>) -> bool {
+        taken.is_some_and(|taken| taken <= self.before)
     }
 
     /// What may have kept the answer from coming until the limit of the call. A server that has not read a
@@ -217,9 +221,9 @@ impl Call<'_> {
         let mut reasons = Vec::new();
         if let Some((traffic, writer)) = &self.health.0.pipes {
             let silent = traffic.bytes() == self.heard;
-            let deaf = self.taken.is_some() && self.taken == writer.taken();
+            let deaf = self.is_unread(writer.taken());
             if deaf || writer.is_busy() {
-                reasons.push("it has not read its input since the call was sent".to_owned());
+                reasons.push("it has not read the call".to_owned());
             }
             reasons.push(match traffic.open_line() {
                 0 if silent => "it has said nothing since the call was sent".to_owned(),

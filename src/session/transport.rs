@@ -16,7 +16,7 @@ use rmcp::{
     service::RoleClient,
     transport::Transport,
 };
-use tokio::task::JoinHandle;
+use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
@@ -24,6 +24,8 @@ use super::{
     cut::Cutter,
     decode::{self, Decoded},
     health::{End, Health},
+    lane::{self, Lane, Later},
+    reply::Reply,
 };
 use crate::process::{ExitWatch, Line, LineReader, LineWriter, Pipes, WriteError};
 
@@ -48,8 +50,17 @@ pub(super) struct LineTransport {
     asked: Asked,
     /// A long line under work. A field, since waiting for it may be given up and taken up again.
     long_line: Option<JoinHandle<Decoded>>,
-    /// Messages that nobody waits for.
-    outbox: FuturesUnordered<Waiting<Result<(), WriteError>>>,
+    lane: Lane,
+    /// Lines of the lane that could not be written at once.
+    later: mpsc::UnboundedReceiver<Later>,
+    /// What is being written and the SDK does not wait for.
+    outbox: FuturesUnordered<Waiting<()>>,
+}
+
+impl Drop for LineTransport {
+    fn drop(&mut self) {
+        self.lane.end();
+    }
 }
 
 impl LineTransport {
@@ -62,6 +73,7 @@ impl LineTransport {
             }),
             None => Box::pin(pending()),
         };
+        let (lane, later) = Lane::new(pipes.writer.clone());
         Self {
             reader: pipes.reader,
             writer: pipes.writer,
@@ -72,8 +84,15 @@ impl LineTransport {
             cutter,
             asked: Asked::default(),
             long_line: None,
+            lane,
+            later,
             outbox: FuturesUnordered::new(),
         }
+    }
+
+    /// For calls, which go past the SDK.
+    pub(super) fn lane(&self) -> Lane {
+        self.lane.clone()
     }
 
     /// The next line, decoded, or why there is none. Safe to cancel.
@@ -86,7 +105,11 @@ impl LineTransport {
             }
             let line = tokio::select! {
                 biased;
-                Some(_) = self.outbox.next() => continue,
+                Some(()) = self.outbox.next() => continue,
+                Some(later) = self.later.recv() => {
+                    self.write_later(later);
+                    continue;
+                }
                 line = self.reader.next() => match line {
                     Some(line) => line,
                     None => return Err(self.gone(End::Closed).await),
@@ -128,13 +151,49 @@ impl LineTransport {
             Decoded::Blank => Ok(None),
             Decoded::Junk(line) if self.health.junk(&line) => Ok(None),
             Decoded::Junk(_) => Err(End::Garbage),
-            Decoded::Message(message) => match self.asked.received(&message) {
-                Standing::Expected => Ok(Some(*message)),
-                Standing::Late => Ok(None),
-                Standing::Unasked if self.health.unasked() => Ok(None),
-                Standing::Unasked => Err(End::Unasked),
+            Decoded::Result(id, result) => {
+                let standing = self.lane.reply(id, Ok(Reply::Result(result)));
+                self.stands(&standing).map(|_| None)
+            }
+            Decoded::Message(message) => match lane::concerns(&message) {
+                Some(id) => {
+                    let standing = match *message {
+                        JsonRpcMessage::Response(answer) => self.lane.reply(id, Ok(answer.result.into())),
+                        JsonRpcMessage::Error(answer) => {
+                            self.lane.reply(id, Ok(Reply::Refused(answer.error)))
+                        }
+                        JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => {
+                            self.lane.progress(id);
+                            Standing::Expected
+                        }
+                    };
+                    self.stands(&standing).map(|_| None)
+                }
+                None => {
+                    let standing = self.asked.received(&message);
+                    Ok(self.stands(&standing)?.then_some(*message))
+                }
             },
         }
+    }
+
+    /// Whether a message is to be passed on, or why the stream cannot go on.
+    fn stands(&self, standing: &Standing) -> Result<bool, End> {
+        match standing {
+            Standing::Expected => Ok(true),
+            Standing::Late => Ok(false),
+            Standing::Unasked if self.health.unasked() => Ok(false),
+            Standing::Unasked => Err(End::Unasked),
+        }
+    }
+
+    fn write_later(&self, Later { call, line }: Later) {
+        let (writer, lane) = (self.writer.clone(), self.lane.clone());
+        self.outbox.push(Box::pin(async move {
+            if let (Err(error), Some(id)) = (writer.write(&line).await, call) {
+                lane.reply(id, Err(error));
+            }
+        }));
     }
 }
 
@@ -147,14 +206,16 @@ impl Transport<RoleClient> for LineTransport {
     ) -> impl Future<Output = Result<(), WriteError>> + Send + 'static {
         self.asked.sent(&message);
         let nobody_waits = is_cancel(&message);
-        let write: Waiting<_> = Box::pin(write(self.writer.clone(), message));
-        // The SDK waits for a cancel to be written before it ends a call that timed out: with a server that
-        // does not read, that would be long after the call's limit.
+        let write = write(self.writer.clone(), message);
+        // The SDK waits for a cancel to be written before it ends a request that timed out: with a server that
+        // does not read, that would be long after the request's limit.
         if nobody_waits {
-            self.outbox.push(write);
+            self.outbox.push(Box::pin(async move {
+                let _ = write.await;
+            }));
             Box::pin(ready(Ok(()))) as Waiting<_>
         } else {
-            write
+            Box::pin(write)
         }
     }
 

@@ -65,7 +65,7 @@ async fn a_server_that_reads_nothing_holds_nobody_beyond_the_limit() {
     let began = Instant::now();
     let error = call(&tools, "one", "echo", json!({"text": "x".repeat(1 << 20)})).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::CallTimeout, "{error}");
-    assert!(error.causes()[0].contains("it has not read its input"), "{:?}", error.causes());
+    assert!(error.causes()[0].contains("it has not read the call"), "{:?}", error.causes());
     // The write itself is given up after ten seconds; the call has not waited for that.
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -1,0 +1,47 @@
+//! What comes of a tool call, whichever way it went.
+
+use std::time::Duration;
+
+use rmcp::model::{ErrorData, ServerResult};
+
+use super::convert;
+use crate::{process::WriteError, tool::ToolResult};
+
+/// An answer of the server's.
+pub(super) enum Reply {
+    Result(ToolResult),
+    /// The server refused, in the protocol's own way.
+    Refused(ErrorData),
+    /// An answer of another kind.
+    Other(Box<ServerResult>),
+}
+
+/// Why a call has no reply.
+pub(super) enum NoReply {
+    /// The connection had ended before.
+    NotSent,
+    /// The request was not written whole.
+    NotWritten(WriteError),
+    /// The connection ended.
+    Ended,
+    /// Its time is over.
+    Timeout(Duration),
+    /// Anything else, in words.
+    Broken(String),
+}
+
+/// The time that a call may take: so long without a sign of life, and so long with.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    pub(super) limit: Duration,
+    pub(super) ceiling: Duration,
+}
+
+impl From<ServerResult> for Reply {
+    fn from(result: ServerResult) -> Self {
+        match result {
+            ServerResult::CallToolResult(result) => Self::Result(convert::result(result)),
+            other => Self::Other(Box::new(other)),
+        }
+    }
+}
