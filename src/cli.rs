@@ -84,7 +84,7 @@ enum Command {
     /// Score a teardown: servers that are hard to end, times ways for their owner to end. Who survives?
     #[cfg(target_os = "linux")]
     Torture(torture::Torture),
-    /// Serve a built-in tool server over stdin and stdout: time, files, calc, or chaos.
+    /// Serve a built-in tool server over stdin and stdout: time, files, calc, chaos, or floor.
     Builtin(builtin::Builtin),
 }
 
@@ -92,6 +92,9 @@ enum Command {
 pub(crate) fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
     if let Some(code) = torture::play_part() {
+        return code;
+    }
+    if let Some(code) = bench::floor::play_part() {
         return code;
     }
     let arguments = Arguments::parse();

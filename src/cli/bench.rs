@@ -1,7 +1,9 @@
 //! `toolcrib bench`: what toolcrib promises, measured. `init` is here: how long servers take to come up, phase
 //! by phase, and what bounds it.
 
+mod call;
 mod close;
+pub(super) mod floor;
 mod kills;
 mod soak;
 mod victims;
@@ -21,6 +23,8 @@ use super::{
 pub(super) enum Bench {
     /// Time from nothing to all tools known, against starting one server after the other.
     Init(Init),
+    /// What a tool call costs: latency, throughput, CPU, and whether slow calls hold back fast ones.
+    Call(call::Call),
     /// Time to end servers that ignore end of input and SIGTERM: one, and many at once.
     Close(close::Close),
     /// Servers killed at random under many callers: is every call accounted for, and none run twice?
@@ -58,6 +62,7 @@ impl Bench {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         match self {
             Self::Init(init) => init.run(context).await,
+            Self::Call(call) => call.run(context).await,
             Self::Close(close) => close.run(context).await,
             Self::Kills(kills) => kills.run(context).await,
             Self::Soak(soak) => soak.run(context).await,

@@ -107,7 +107,7 @@ impl Call {
 }
 
 /// The configured server that a path begins with. The longest name counts, since names may hold dots.
-fn server_of(config: &Config, path: &str) -> Result<ServerName, Error> {
+pub(super) fn server_of(config: &Config, path: &str) -> Result<ServerName, Error> {
     let begins =
         |name: &&ServerName| path.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
     config.servers.keys().filter(begins).max_by_key(|name| name.as_str().len()).cloned().ok_or_else(|| {

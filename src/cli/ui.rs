@@ -245,6 +245,12 @@ pub(super) fn seconds(time: Duration) -> String {
     format!("{:.2}s", time.as_secs_f64())
 }
 
+/// `12.7us`, or `1.27ms` from a millisecond on.
+pub(super) fn micros(time: Duration) -> String {
+    let micros = time.as_secs_f64() * 1e6;
+    if micros < 1000.0 { format!("{micros:.1}us") } else { format!("{:.2}ms", micros / 1e3) }
+}
+
 /// Milliseconds with three decimals.
 pub(super) fn millis(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3

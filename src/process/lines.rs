@@ -16,7 +16,7 @@ use tokio::{
     sync::Mutex,
     time::timeout_at,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// Longest line that is read whole, in bytes. The same limit as the protocol library's own transports.
 pub(crate) const MAX_LINE: usize = 16 << 20;
@@ -82,7 +82,7 @@ pub(crate) struct LineReader {
     tail: Vec<u8>,
     total: u64,
     complete: bool,
-    /// When the last part of a line came.
+    /// When the last part of a line came that goes on.
     heard: Instant,
     first_byte: Arc<OnceLock<Instant>>,
     traffic: Traffic,
@@ -146,8 +146,7 @@ impl LineReader {
                 self.complete = true;
                 break;
             }
-            self.heard = Instant::now();
-            let _ = self.first_byte.get_or_init(|| self.heard);
+            let _ = self.first_byte.get_or_init(Instant::now);
             // `contains` is the fast search of the standard library; the place is looked for once a line.
             let feed = bytes.contains(&b'\n').then(|| bytes.iter().position(|byte| *byte == b'\n'));
             let feed = feed.flatten();
@@ -170,6 +169,9 @@ impl LineReader {
             self.stream.consume(used);
             self.traffic.0.bytes.fetch_add(used as u64, Ordering::Relaxed);
             let open = if self.complete { 0 } else { self.total };
+            if !self.complete {
+                self.heard = Instant::now();
+            }
             self.traffic.0.open_line.store(open, Ordering::Relaxed);
             if self.total > MAX_SKIPPED {
                 return Some(Line::Endless { total: self.total });
@@ -345,9 +347,9 @@ impl LineWriter {
         }
     }
 
-    /// Returns once the stream is closed, by its owner or by a failed write.
-    pub(crate) async fn closed(&self) {
-        self.shared.closed.cancelled().await;
+    /// Ready once the stream is closed, by its owner or by a failed write, and ever after.
+    pub(crate) fn closed(&self) -> WaitForCancellationFutureOwned {
+        self.shared.closed.clone().cancelled_owned()
     }
 }
 

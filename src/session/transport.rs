@@ -17,7 +17,7 @@ use rmcp::{
     transport::Transport,
 };
 use tokio::{sync::mpsc, task::JoinHandle};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 
 use super::{
     asked::{Asked, Standing},
@@ -41,6 +41,8 @@ type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(super) struct LineTransport {
     reader: LineReader,
     writer: LineWriter,
+    /// Our side is closed. Waited for once, not anew for each line.
+    unwritable: Pin<Box<WaitForCancellationFutureOwned>>,
     ended: Waiting<()>,
     exit: Option<ExitWatch>,
     /// When one of the two streams was found closed.
@@ -76,6 +78,7 @@ impl LineTransport {
         let (lane, later) = Lane::new(pipes.writer.clone());
         Self {
             reader: pipes.reader,
+            unwritable: Box::pin(pipes.writer.closed()),
             writer: pipes.writer,
             ended,
             exit,
@@ -114,7 +117,7 @@ impl LineTransport {
                     Some(line) => line,
                     None => return Err(self.gone(End::Closed).await),
                 },
-                () = self.writer.closed() => return Err(self.gone(End::Input).await),
+                () = &mut self.unwritable => return Err(self.gone(End::Input).await),
                 () = &mut self.ended => return Err(End::Exited),
             };
             match line {

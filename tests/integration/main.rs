@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking")]
 
 mod apply;
+mod bench;
 mod calls;
 mod cli;
 #[cfg(target_os = "linux")]
