@@ -10,7 +10,7 @@ use std::{num::NonZeroUsize, process::ExitCode, time::Duration};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use toolcrib::{Config, Phases, ServerName, StartReport};
+use toolcrib::{Config, Phases, ServerName, StartJobs, StartReport};
 
 use super::{
     context::Context,
@@ -34,9 +34,10 @@ pub(super) struct Init {
     /// Starts to measure in each mode.
     #[arg(long, default_value = "3", value_name = "N")]
     runs: NonZeroUsize,
-    /// Servers that may start at once [default: as configured].
+    /// Servers that may start at once: cores (as many as there are of those that use CPU time), a number, or
+    /// unlimited [default: as configured].
     #[arg(long, short, value_name = "N")]
-    jobs: Option<NonZeroUsize>,
+    jobs: Option<StartJobs>,
     /// Skip the measured sequential baseline.
     #[arg(long)]
     no_baseline: bool,
@@ -68,12 +69,12 @@ impl Bench {
 impl Init {
     async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
-        config.start_jobs = self.jobs.or(config.start_jobs);
+        config.start_jobs = self.jobs.unwrap_or(config.start_jobs);
         let mut modes = Vec::new();
         if !self.no_baseline {
             // Run, not added up: bars measured in parallel are inflated by contention.
             let mut one = config.clone();
-            one.start_jobs = Some(NonZeroUsize::MIN);
+            one.start_jobs = StartJobs::AtMost(NonZeroUsize::MIN);
             modes.push(self.measure(context, "sequential", &one).await?);
         }
         modes.push(self.measure(context, "parallel", &config).await?);
@@ -120,8 +121,11 @@ impl Init {
     }
 
     fn print(&self, config: &Config, modes: &[Mode], bound: &Bound) {
-        let jobs =
-            config.start_jobs.map_or_else(|| "no limit".to_owned(), |jobs| format!("{jobs} at a time"));
+        let jobs = match config.start_jobs {
+            StartJobs::Cores => "start jobs as cores permit".to_owned(),
+            StartJobs::AtMost(jobs) => format!("{jobs} at a time"),
+            _ => "no limit".to_owned(),
+        };
         Ui::data(format!(
             "{} servers, {} runs each, {jobs}, {} cores",
             config.servers.len(),

@@ -93,6 +93,8 @@ pub(super) struct Connection {
     pub(super) health: Health,
     pub(super) tools: Arc<ToolList>,
     pub(super) era: Era,
+    /// It was not asked by `server/discover`, or did not answer.
+    pub(super) mute: bool,
     pub(super) version: String,
     pub(super) phases: Phases,
     /// Cancelled when the connection has ended, for whatever reason.
@@ -103,19 +105,36 @@ pub(super) struct Connection {
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
+/// A server's process that has just been created.
+pub(crate) struct Booting {
+    /// The process above all that the server starts.
+    pub(crate) root: u32,
+    /// Set when the server says its first byte.
+    pub(crate) first_byte: Arc<OnceLock<Instant>>,
+}
+
+/// Is told of each process that a start creates.
+pub(crate) type OnProcess<'a> = &'a (dyn Fn(Booting) + Sync);
+
 /// Connects to `config`, within its start limit. Everything that was begun is ended before an error returns.
 pub(super) async fn connect(
     config: &ServerConfig,
     around: &Surroundings,
     known: Option<Era>,
+    on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
     let began = Instant::now();
     let deadline = began + config.startup_timeout;
-    match attempt(config, around, known, deadline).await {
+    match attempt(config, around, known, deadline, on_process).await {
         // A server of the old era may leave at the sight of a question it does not know.
         Err(failure) if known.is_none() && failure.left_at_probe => {
             tracing::info!(server = %config.name, "left at `server/discover`; once more with `initialize`");
-            attempt(config, around, Some(Era::Legacy), deadline).await
+            attempt(config, around, Some(Era::Legacy), deadline, on_process).await
+        }
+        // What was known of it may be of an earlier version.
+        Err(failure) if known == Some(Era::Legacy) && failure.refused => {
+            tracing::info!(server = %config.name, "refused `initialize`; once more with `server/discover`");
+            attempt(config, around, None, deadline, on_process).await
         }
         outcome => outcome,
     }
@@ -126,6 +145,7 @@ async fn attempt(
     around: &Surroundings,
     known: Option<Era>,
     deadline: Instant,
+    on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
     let mut clock = Clock::new();
     let cutter = Cutter::new(config, &around.outputs);
@@ -136,6 +156,7 @@ async fn attempt(
                     .await
                     .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
                     .map_err(|error| Failure::spawn(error.what, error.help))?;
+            on_process(Booting { root: process.root(), first_byte: pipes.reader.first_byte() });
             clock.spawned(pipes.reader.first_byte());
             let health = Health::new(&pipes, Some(&process), &around.kin.secrets);
             let transport = LineTransport::new(pipes, Some(process.exit_watch()), health.clone(), cutter);
@@ -171,8 +192,15 @@ async fn attempt(
 }
 
 type Service = RunningService<RoleClient, Ear>;
-type Agreed = (Service, CancellationToken, Vec<Tool>);
 type Broken = (Phase, Cause);
+
+/// A session that stands.
+struct Agreed {
+    service: Service,
+    gone: CancellationToken,
+    tools: Vec<Tool>,
+    mute: bool,
+}
 
 async fn over_lines(
     mut transport: LineTransport,
@@ -180,7 +208,7 @@ async fn over_lines(
     deadline: Instant,
     clock: &mut Clock,
 ) -> Result<Agreed, Broken> {
-    let info = timeout_at(deadline.into(), negotiate(&mut transport, known))
+    let (info, mute) = timeout_at(deadline.into(), negotiate(&mut transport, known))
         .await
         .map_err(|_| (clock.waiting_for(), Cause::Timeout))?
         .map_err(|refusal| match refusal {
@@ -190,7 +218,8 @@ async fn over_lines(
     clock.agreed();
     let (transport, gone) = Telling::new(transport);
     let service = serve_directly(Ear::new(client_config()), transport, Some(info));
-    listed(service, gone, deadline, clock).await
+    let agreed = listed(service, gone, deadline, clock).await?;
+    Ok(Agreed { mute, ..agreed })
 }
 
 async fn over_http(
@@ -254,7 +283,7 @@ async fn listed(
         Vec::new()
     };
     clock.listed();
-    Ok((service, gone, tools))
+    Ok(Agreed { service, gone, tools, mute: false })
 }
 
 /// Marks the end of each phase.
@@ -293,7 +322,7 @@ impl Clock {
 
     fn connection(
         &self,
-        (service, gone, tools): Agreed,
+        Agreed { service, gone, tools, mute }: Agreed,
         process: Option<Process>,
         health: Health,
         builtin: Option<AbortOnDropHandle<()>>,
@@ -318,6 +347,7 @@ impl Clock {
             _tasks: builtin.into_iter().chain(following).collect(),
             tools,
             era,
+            mute,
             version: version.to_string(),
             phases: Phases {
                 queue: Duration::ZERO,
