@@ -31,8 +31,12 @@ struct Package {
     installer: Mutex<Option<ServerName>>,
 }
 
-/// The right to install a package. The next server has it once this is dropped.
-pub(super) struct Install(OwnedMutexGuard<bool>);
+/// The right to install a package. Once this is dropped, the next server has it, or goes on without if this one
+/// has said something.
+pub(super) struct Install {
+    installed: OwnedMutexGuard<bool>,
+    server: Option<watch::Receiver<Option<Booting>>>,
+}
 
 impl Installs {
     /// Waits until no other server installs the package with this key. Nothing: another one has installed it
@@ -59,17 +63,27 @@ impl Installs {
             return None;
         }
         *package.installer.lock().unwrap_or_else(PoisonError::into_inner) = Some(server.clone());
-        Some(Install(guard))
+        Some(Install { installed: guard, server: None })
     }
 }
 
 impl Install {
-    /// Lets the others go on as soon as the server has said something.
-    pub(super) async fn until_heard(mut self, seen: watch::Receiver<Option<Booting>>) {
-        let heard = |booting: &Booting| booting.first_byte.get().is_some();
-        while !seen.borrow().as_ref().is_some_and(heard) {
+    /// Ends the right as soon as the server has said something.
+    pub(super) async fn until_heard(mut self, server: watch::Receiver<Option<Booting>>) {
+        self.server = Some(server);
+        while !self.heard() {
             tokio::time::sleep(PAUSE).await;
         }
-        *self.0 = true;
+    }
+
+    fn heard(&self) -> bool {
+        let heard = |booting: &Booting| booting.first_byte.get().is_some();
+        self.server.as_ref().is_some_and(|server| server.borrow().as_ref().is_some_and(heard))
+    }
+}
+
+impl Drop for Install {
+    fn drop(&mut self) {
+        *self.installed = self.heard();
     }
 }
