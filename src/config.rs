@@ -14,6 +14,7 @@ mod dotenv;
 mod env;
 mod files;
 mod import;
+mod jobs;
 mod load;
 mod node;
 mod origin;
@@ -33,6 +34,7 @@ pub use confine::*;
 pub use env::{Env, INHERITED};
 pub use files::OwnFiles;
 pub use import::import_toml;
+pub use jobs::StartJobs;
 pub use raw::BUILTINS;
 pub use secrets::Secrets;
 pub use server::*;
@@ -50,8 +52,8 @@ pub struct Config {
     pub files: Vec<PathBuf>,
     /// Servers in configuration order, local ones first, then imported ones.
     pub servers: IndexMap<ServerName, ServerEntry>,
-    /// How many servers may start at once. Nothing: all of them.
-    pub start_jobs: Option<NonZeroUsize>,
+    /// How many servers may start at once.
+    pub start_jobs: StartJobs,
     /// What stands between this process and each server's, on Linux.
     pub guard: Guard,
     /// Whether a start ends processes that a dead manager of this user left behind.
@@ -59,6 +61,8 @@ pub struct Config {
     /// Where results over `max_output` are kept whole. Nothing: a private folder of this user in the system's
     /// folder for temporary files.
     pub output_folder: Option<PathBuf>,
+    /// Where it is kept how long servers took to start. Nothing: it is not.
+    pub cache_folder: Option<PathBuf>,
     /// The shared HTTP clients.
     pub http: HttpConfig,
     /// The model, or why the `[llm]` table cannot be used: an error only for what needs a model. Nothing when
@@ -79,10 +83,11 @@ impl Default for Config {
             file: None,
             files: Vec::new(),
             servers: IndexMap::new(),
-            start_jobs: None,
+            start_jobs: StartJobs::default(),
             guard: Guard::Auto,
             reap_leftovers: true,
             output_folder: None,
+            cache_folder: None,
             http: HttpConfig::default(),
             llm: None,
             agent: AgentConfig::default(),

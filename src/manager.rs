@@ -81,7 +81,7 @@ impl Manager {
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
         let leftovers = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });
-        let ground = Ground::new(config.http.clone(), around);
+        let ground = Ground::new(config, around);
         let mut manager = Self {
             toolbox: Toolbox::default(),
             report: StartReport::default(),

@@ -7,6 +7,7 @@
 //! - every early return kills: dropping a [`Process`] ends all of it synchronously, with or without a
 //!   runtime.
 
+mod activity;
 #[cfg(target_os = "linux")]
 mod confine;
 mod exit;
@@ -30,6 +31,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use activity::{Activity, activity};
 pub(crate) use exit::ExitWatch;
 pub use keeping::Keeping;
 pub use leftovers::Leftover;
@@ -164,6 +166,15 @@ impl Process {
         match &self.keeper {
             #[cfg(target_os = "linux")]
             Keeper::Guard(guarded) => guarded.pid(),
+            Keeper::Group(grouped) => grouped.pid(),
+        }
+    }
+
+    /// Id of the process above all that the server starts: its guard's, where there is one.
+    pub(crate) fn root(&self) -> u32 {
+        match &self.keeper {
+            #[cfg(target_os = "linux")]
+            Keeper::Guard(guarded) => guarded.root(),
             Keeper::Group(grouped) => grouped.pid(),
         }
     }

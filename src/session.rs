@@ -47,12 +47,13 @@ pub use self::connect::Phases;
 pub(crate) use self::decode::fuzz as fuzz_line;
 pub use self::status::{ServerState, ServerStatus};
 pub(crate) use self::{
-    connect::Surroundings,
+    connect::{Booting, OnProcess, Surroundings},
     event::{SessionEvent, SessionObserver},
     outputs::Outputs,
 };
 use self::{
     connect::{Connection, connect},
+    handshake::Era,
     health::Health,
     lane::Lane,
     listing::ToolList,
@@ -106,6 +107,17 @@ pub(crate) struct Started {
     pub(crate) phases: Phases,
     pub(crate) tools: usize,
     pub(crate) oddities: Vec<String>,
+    /// It was not asked by `server/discover`, or did not answer.
+    pub(crate) mute: bool,
+}
+
+/// How a first start differs from a restart.
+pub(crate) struct FirstStart<'a> {
+    /// In place of the configured limit.
+    pub(crate) limit: Duration,
+    /// `server/discover` is not asked: it is known that no answer would come.
+    pub(crate) mute: bool,
+    pub(crate) on_process: OnProcess<'a>,
 }
 
 /// Why a connection that may still stand is given up.
@@ -140,6 +152,7 @@ impl Started {
             phases: connection.phases,
             tools: connection.tools.now().1.len(),
             oddities: connection.health.oddities(),
+            mute: connection.mute,
         }
     }
 }
@@ -149,9 +162,17 @@ pub(crate) type Edition = (u64, u64);
 
 impl Session {
     /// Connects for the first time. Dropping the future ends whatever was begun.
-    pub(crate) async fn start(config: ServerConfig, around: Surroundings) -> Result<(Self, Started)> {
-        let connection =
-            connect(&config, &around, None).await.map_err(|failure| failure.named(config.name.clone()))?;
+    pub(crate) async fn start(
+        config: ServerConfig,
+        around: Surroundings,
+        first: FirstStart<'_>,
+    ) -> Result<(Self, Started)> {
+        let known = first.mute.then_some(Era::Legacy);
+        // The limit is that of this start alone: a restart has nothing to install.
+        let limited = ServerConfig { startup_timeout: first.limit, ..config.clone() };
+        let connection = connect(&limited, &around, known, first.on_process)
+            .await
+            .map_err(|failure| failure.named(config.name.clone()))?;
         let started = Started::of(&connection);
         let restarts = Restarts::of(connection.era);
         let closed = CancellationToken::new();

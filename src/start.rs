@@ -1,27 +1,44 @@
 //! Starting all servers at once, and the report of it.
 //!
 //! One process per server: the session that lists the tools is the one that serves the calls. Every server
-//! has a row in the report, in configuration order; a failed one says why. Each server's clock runs from its
-//! own turn. All of it happens in the caller's future: dropping that future ends every process under way.
+//! has a row in the report, in configuration order; a failed one says why. Which server starts when is the
+//! matter of `turns`, and `install` keeps package runners from downloading the same package side by side. Each
+//! server's clock runs from its own turn; one that has to be installed has a longer one. All of it happens in
+//! the caller's future: dropping that future ends every process under way.
 
 mod event;
+mod history;
+mod install;
+mod package;
+mod plan;
+mod turns;
+mod wait;
 
 use std::{
-    num::NonZeroUsize,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use serde::Serialize;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::event::of_sessions;
-pub use self::event::{Observer, ServerEvent};
+pub use self::{
+    event::{Observer, ServerEvent},
+    wait::{Wait, WaitReason},
+};
+use self::{
+    history::History,
+    install::{Install, Installs},
+    plan::Plan,
+    turns::{Turn, Turns},
+};
 use crate::{
-    config::ServerEntry,
+    config::{ServerConfig, ServerEntry, StartJobs},
     error::Error,
-    session::{Phases, Session, Started, Surroundings},
+    session::{Booting, FirstStart, Phases, Session, Started, Surroundings},
     tool::ServerName,
 };
 
@@ -33,8 +50,8 @@ pub struct StartReport {
     pub servers: Vec<ServerStart>,
     /// From the first to the last.
     pub wall: Duration,
-    /// How many were allowed to start at once; nothing: all.
-    pub jobs: Option<NonZeroUsize>,
+    /// How many were allowed to start at once.
+    pub jobs: StartJobs,
 }
 
 impl StartReport {
@@ -61,6 +78,10 @@ pub struct ServerStart {
     pub outcome: Result<ReadyServer, Arc<Error>>,
     /// From the beginning of the whole start until it was ready or given up.
     pub took: Duration,
+    /// What it waited for before its own start began.
+    pub waits: Vec<Wait>,
+    /// Whether it was given the time to be installed: it was the first start of a package by a package runner.
+    pub installing: bool,
 }
 
 /// A server that serves calls.
@@ -82,7 +103,7 @@ pub struct ReadyServer {
 
 impl ReadyServer {
     fn of(started: Started, queue: Duration) -> Self {
-        let Started { pid, version, phases, tools, oddities } = started;
+        let Started { pid, version, phases, tools, oddities, mute: _ } = started;
         Self { pid, era: version, tools, phases: Phases { queue, ..phases }, oddities }
     }
 }
@@ -91,14 +112,22 @@ impl ReadyServer {
 pub(crate) struct Starter {
     around: Surroundings,
     observe: Observer,
-    slots: Option<Semaphore>,
+    turns: Turns,
+    installs: Installs,
+    history: History,
     began: Instant,
 }
 
 impl Starter {
-    pub(crate) fn new(jobs: Option<NonZeroUsize>, around: Surroundings, observe: Observer) -> Self {
-        let slots = jobs.map(|jobs| Semaphore::new(jobs.get()));
-        Self { around, observe, slots, began: Instant::now() }
+    /// `cache` is the folder of the history of earlier starts; without one there is none.
+    pub(crate) fn new(
+        jobs: StartJobs,
+        cache: Option<&Path>,
+        around: Surroundings,
+        observe: Observer,
+    ) -> Self {
+        let (turns, history) = (Turns::new(jobs), History::open(cache));
+        Self { around, observe, turns, installs: Installs::default(), history, began: Instant::now() }
     }
 
     /// What new connections go by.
@@ -106,43 +135,54 @@ impl Starter {
         self.around.clone()
     }
 
-    /// Waits for a turn, which lasts until the slot is dropped. Nothing: there is no limit.
-    pub(crate) async fn turn(&self, name: &ServerName) -> Option<SemaphorePermit<'_>> {
-        let slots = self.slots.as_ref()?;
-        if let Ok(slot) = slots.try_acquire() {
-            return Some(slot);
-        }
-        (self.observe)(ServerEvent::Queued { server: name.clone() });
-        // The semaphore is never closed, so this is never an error.
-        slots.acquire().await.ok()
+    /// Writes down what was learnt about the servers, for the next start.
+    pub(crate) fn finish(&self) {
+        self.history.save();
     }
 
-    /// Starts one server, and tells `on_turn` when it is its turn. Dropping the future ends its process, and so
-    /// does `give_up`.
+    /// Does `work`, a restart of the server, when it is its turn.
+    pub(crate) async fn in_turn<T>(&self, config: &ServerConfig, work: impl Future<Output = T>) -> T {
+        let plan = Plan::new(config, &self.history);
+        let turn = self.slot(&config.name, &plan, &mut Vec::new()).await;
+        // Its process is not looked at: it is taken for one that cannot be seen.
+        share(turn, None, &Seen::default(), work).await
+    }
+
+    /// Starts one server, and tells `on_turn` when it is its turn and whether it may have to be installed.
+    /// Dropping the future ends its process, and so does `give_up`.
     pub(crate) async fn start(
         &self,
         name: &ServerName,
         entry: &ServerEntry,
         give_up: &CancellationToken,
-        on_turn: impl FnOnce(),
+        on_turn: impl FnOnce(bool),
     ) -> (ServerStart, Option<Session>) {
+        let mut waits = Vec::new();
+        let mut installing = false;
         let outcome = async {
             let config = entry.server.clone()?;
-            let _slot = self.turn(name).await;
+            let plan = Plan::new(&config, &self.history);
+            let install = self.install(name, &plan, &mut waits).await;
+            installing = install.is_some();
+            let turn = self.slot(name, &plan, &mut waits).await;
             let queue = self.began.elapsed();
-            on_turn();
-            (self.observe)(ServerEvent::Starting { server: name.clone() });
-            let (session, started) = Session::start(config, self.around.clone()).await.map_err(Arc::new)?;
+            on_turn(installing);
+            let installs =
+                plan.package.as_ref().filter(|_| installing).map(|package| self.shown(&package.words));
+            (self.observe)(ServerEvent::Starting { server: name.clone(), installs });
+            let outcome = self.connect(config, &plan, install, turn).await;
+            plan.learn(&self.history, outcome.as_ref().ok().map(|(_, started)| started));
+            let (session, started) = outcome.map_err(Arc::new)?;
             Ok((session, ReadyServer::of(started, queue)))
         };
-        // Boxed: connecting makes a large future, and there are as many as servers.
-        let outcome = give_up.run_until_cancelled(Box::pin(outcome)).await;
+        let outcome = give_up.run_until_cancelled(outcome).await;
         let (outcome, session) = match outcome.unwrap_or_else(|| Err(Arc::new(Error::Cancelled))) {
             Ok((session, ready)) => (Ok(ready), Some(session)),
             Err(error) => (Err(error), None),
         };
         let took = self.began.elapsed();
-        let row = ServerStart { name: name.clone(), required: entry.required, outcome, took };
+        let (name, required) = (name.clone(), entry.required);
+        let row = ServerStart { name, required, outcome, took, waits, installing };
         match row.outcome {
             Ok(_) => (self.observe)(ServerEvent::Ready { row: row.clone() }),
             // Whoever gave it up starts it again.
@@ -150,5 +190,90 @@ impl Starter {
             Err(_) => (self.observe)(ServerEvent::Failed { row: row.clone() }),
         }
         (row, session)
+    }
+
+    /// Waits until nobody installs the server's package. Nothing: there is nothing to install.
+    async fn install(&self, name: &ServerName, plan: &Plan, waits: &mut Vec<Wait>) -> Option<Install> {
+        let package = plan.package.as_ref().filter(|package| !self.history.is_installed(&package.key))?;
+        let began = Instant::now();
+        let mut reason = None;
+        let waiting = |by| {
+            let waiting = WaitReason::Install { package: self.shown(&package.words), by };
+            (self.observe)(ServerEvent::Queued { server: name.clone(), reason: waiting.clone() });
+            reason = Some(waiting);
+        };
+        let install = self.installs.claim(&package.key, name, waiting).await;
+        waits.extend(reason.map(|reason| Wait { reason, took: began.elapsed() }));
+        install
+    }
+
+    /// Waits for a start slot. Nothing: none is needed.
+    async fn slot(&self, name: &ServerName, plan: &Plan, waits: &mut Vec<Wait>) -> Option<Turn> {
+        let began = Instant::now();
+        let mut reason = None;
+        let waiting = |slots| {
+            let waiting = WaitReason::Slot { jobs: self.turns.jobs(), slots };
+            (self.observe)(ServerEvent::Queued { server: name.clone(), reason: waiting.clone() });
+            reason = Some(waiting);
+        };
+        let turn = self.turns.next(plan.expected, plan.process, waiting).await;
+        waits.extend(reason.map(|reason| Wait { reason, took: began.elapsed() }));
+        turn
+    }
+
+    async fn connect(
+        &self,
+        config: ServerConfig,
+        plan: &Plan,
+        install: Option<Install>,
+        turn: Option<Turn>,
+    ) -> Result<(Session, Started), Error> {
+        let limit = match install {
+            Some(_) => config.startup_timeout.max(config.install_timeout),
+            None => config.startup_timeout,
+        };
+        let seen = Seen::default();
+        let on_process = |booting: Booting| seen.0.send_replace(Some(booting)).map_or((), drop);
+        let first = FirstStart { limit, mute: plan.mute, on_process: &on_process };
+        // Boxed: connecting makes a large future, and there are as many as servers.
+        let starting = Box::pin(Session::start(config, self.around.clone(), first));
+        share(turn, install, &seen, starting).await
+    }
+
+    /// A package, for people: what runs it may hold a secret, say in an address.
+    fn shown(&self, package: &str) -> String {
+        self.around.kin.secrets.hide(package)
+    }
+}
+
+/// The process of a start, once there is one.
+#[derive(Default)]
+struct Seen(watch::Sender<Option<Booting>>);
+
+/// Does `work`, a start, and ends its turn and its right to install as soon as others may go on beside it.
+async fn share<T>(
+    turn: Option<Turn>,
+    install: Option<Install>,
+    seen: &Seen,
+    work: impl Future<Output = T>,
+) -> T {
+    let sharing = async {
+        let turn = async {
+            if let Some(turn) = turn {
+                turn.end_when_idle(seen.0.subscribe()).await;
+            }
+        };
+        let install = async {
+            if let Some(install) = install {
+                install.until_heard(seen.0.subscribe()).await;
+            }
+        };
+        tokio::join!(turn, install);
+    };
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        biased;
+        outcome = &mut work => outcome,
+        () = sharing => work.await,
     }
 }

@@ -1,6 +1,7 @@
 //! `toolcrib bench`: what toolcrib promises, measured. `init` is here: how long servers take to come up, phase
 //! by phase, and what bounds it.
 
+mod bare;
 mod call;
 mod close;
 pub(super) mod floor;
@@ -12,7 +13,7 @@ use std::{num::NonZeroUsize, process::ExitCode, time::Duration};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use toolcrib::{Config, Phases, ServerName, StartReport};
+use toolcrib::{Config, Endpoint, Phases, ServerName, ServerStart, StartJobs};
 
 use super::{
     context::Context,
@@ -38,24 +39,41 @@ pub(super) struct Init {
     /// Starts to measure in each mode.
     #[arg(long, default_value = "3", value_name = "N")]
     runs: NonZeroUsize,
-    /// Servers that may start at once [default: as configured].
+    /// Servers that may start at once: cores (as many as there are of those that use CPU time), a number, or
+    /// unlimited [default: as configured].
     #[arg(long, short, value_name = "N")]
-    jobs: Option<NonZeroUsize>,
+    jobs: Option<StartJobs>,
     /// Skip the measured sequential baseline.
     #[arg(long)]
     no_baseline: bool,
+    /// Compare with a bare program that only spawns, shakes hands and lists, turn by turn: all servers at once,
+    /// and as many at a time as there are cores. Leaves out servers without a process of their own.
+    #[arg(long)]
+    bare: bool,
 }
 
 /// One measured start of all servers.
 struct Run {
-    report: StartReport,
+    /// When each server was ready, the first one first.
+    ready: Vec<Duration>,
+    wall: Duration,
     cpu: Duration,
     rss: u64,
+    /// None of a bare start.
+    servers: Vec<ServerStart>,
 }
 
 struct Mode {
     name: &'static str,
+    how: How,
     runs: Vec<Run>,
+}
+
+/// Who starts the servers of a mode.
+#[derive(Clone, Copy)]
+enum How {
+    Manager(StartJobs),
+    Bare(usize),
 }
 
 impl Bench {
@@ -73,15 +91,30 @@ impl Bench {
 impl Init {
     async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
-        config.start_jobs = self.jobs.or(config.start_jobs);
+        config.start_jobs = self.jobs.unwrap_or(config.start_jobs);
         let mut modes = Vec::new();
         if !self.no_baseline {
             // Run, not added up: bars measured in parallel are inflated by contention.
-            let mut one = config.clone();
-            one.start_jobs = Some(NonZeroUsize::MIN);
-            modes.push(self.measure(context, "sequential", &one).await?);
+            modes.push(Mode::new("sequential", How::Manager(StartJobs::AtMost(NonZeroUsize::MIN))));
         }
-        modes.push(self.measure(context, "parallel", &config).await?);
+        if self.bare {
+            config.servers.retain(|_, entry| {
+                entry.server.as_ref().is_ok_and(|server| matches!(server.endpoint, Endpoint::Stdio(_)))
+            });
+            modes.push(Mode::new("bare", How::Bare(usize::MAX)));
+            modes.push(Mode::new("bare-cores", How::Bare(cores())));
+            modes.push(Mode::new("at-once", How::Manager(StartJobs::Unlimited)));
+        }
+        modes.push(Mode::new("parallel", How::Manager(config.start_jobs)));
+        // Turn by turn, so that whatever else the machine does falls on all of them.
+        for number in 1..=self.runs.get() {
+            for mode in &mut modes {
+                let run = measure(context, mode.how, &config).await?;
+                let text = format!("{} {number}/{}: {}", mode.name, self.runs, seconds(run.wall));
+                context.ui.status("Measured", text);
+                mode.runs.push(run);
+            }
+        }
         let bound = bound(&modes);
         if context.ui.json {
             Ui::data(self.document(&config, &modes, &bound).to_string());
@@ -91,24 +124,6 @@ impl Init {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn measure(
-        &self,
-        context: &Context<'_>,
-        name: &'static str,
-        config: &Config,
-    ) -> anyhow::Result<Mode> {
-        let mut runs = Vec::new();
-        for number in 1..=self.runs.get() {
-            let manager = context.start(config, |_| {}).await?;
-            let report = manager.report().clone();
-            let usage = manager.usage();
-            context.ui.status("Measured", format!("{name} {number}/{}: {}", self.runs, seconds(report.wall)));
-            context.stop(manager).await?;
-            runs.push(Run { report, cpu: usage.cpu, rss: usage.rss });
-        }
-        Ok(Mode { name, runs })
-    }
-
     fn document(&self, config: &Config, modes: &[Mode], bound: &Bound) -> Value {
         let modes: Vec<Value> = modes
             .iter()
@@ -116,8 +131,8 @@ impl Init {
                 let servers: Vec<Value> = config.servers.keys().map(|name| server_json(mode, name)).collect();
                 json!({"mode": mode.name, "ready": mode.ready(), "total": config.servers.len(),
                     "wall_ms": spread_json(&mode.walls()), "cpu_ms": millis(mode.cpu()),
-                    "peak_rss_bytes": mode.rss(), "first_tool_ms": mode.first().map(millis),
-                    "servers": servers})
+                    "peak_rss_bytes": mode.rss(), "first_tool_ms": mode.ready_at(0.0).map(millis),
+                    "middle_tool_ms": mode.ready_at(0.5).map(millis), "servers": servers})
             })
             .collect();
         json!({"schema": 1, "runs": self.runs, "jobs": config.start_jobs, "modes": modes,
@@ -125,8 +140,11 @@ impl Init {
     }
 
     fn print(&self, config: &Config, modes: &[Mode], bound: &Bound) {
-        let jobs =
-            config.start_jobs.map_or_else(|| "no limit".to_owned(), |jobs| format!("{jobs} at a time"));
+        let jobs = match config.start_jobs {
+            StartJobs::Cores => "start jobs as cores permit".to_owned(),
+            StartJobs::AtMost(jobs) => format!("{jobs} at a time"),
+            _ => "no limit".to_owned(),
+        };
         Ui::data(format!(
             "{} servers, {} runs each, {jobs}, {} cores",
             config.servers.len(),
@@ -147,13 +165,16 @@ impl Init {
                 seconds(walls[0]),
                 seconds(median(&walls)),
                 seconds(walls[walls.len() - 1]),
-                mode.first().map_or_else(|| "-".to_owned(), seconds),
+                mode.ready_at(0.0).map_or_else(|| "-".to_owned(), seconds),
                 seconds(mode.cpu()),
                 mode.rss() >> 20,
             ));
         }
         Ui::data(format!("lower bound {} ({})", seconds(bound.time), bound.name));
         let Some(mode) = modes.last() else { return };
+        for other in modes.iter().filter(|other| self.bare && other.name != mode.name) {
+            Ui::data(format!("parallel / {:<11} {}", other.name, mode.against(other)));
+        }
         Ui::data("server            median   queue    spawn    first byte  handshake  list");
         for name in config.servers.keys() {
             let Some(phases) = mode.phases(name) else {
@@ -173,9 +194,55 @@ impl Init {
     }
 }
 
+async fn measure(context: &Context<'_>, how: How, config: &Config) -> anyhow::Result<Run> {
+    let before = bare::tree_cpu();
+    match how {
+        How::Manager(jobs) => {
+            let mut config = config.clone();
+            config.start_jobs = jobs;
+            let manager = context.start(&config, |_| {}).await?;
+            let report = manager.report().clone();
+            let (cpu, usage) = (bare::tree_cpu().saturating_sub(before), manager.usage());
+            context.stop(manager).await?;
+            let ready = report.servers.iter().filter(|row| row.outcome.is_ok()).map(|row| row.took);
+            Ok(Run { ready: sorted(ready), wall: report.wall, cpu, rss: usage.rss, servers: report.servers })
+        }
+        How::Bare(jobs) => {
+            let config = config.clone();
+            let bare = tokio::task::spawn_blocking(move || bare::Bare::start(&config, jobs)).await??;
+            let cpu = bare::tree_cpu().saturating_sub(before);
+            let (ready, wall) = (bare.ready.clone(), bare.wall);
+            tokio::task::spawn_blocking(|| bare.stop()).await?;
+            Ok(Run { ready, wall, cpu, rss: 0, servers: Vec::new() })
+        }
+    }
+}
+
 impl Mode {
+    fn new(name: &'static str, how: How) -> Self {
+        Self { name, how, runs: Vec::new() }
+    }
+
     fn walls(&self) -> Vec<Duration> {
-        sorted(self.runs.iter().map(|run| run.report.wall))
+        sorted(self.runs.iter().map(|run| run.wall))
+    }
+
+    /// Ratios of the least values, which other load has touched least.
+    fn against(&self, other: &Self) -> String {
+        let ratio = |ours: Option<Duration>, theirs: Option<Duration>| match (ours, theirs) {
+            (Some(ours), Some(theirs)) if !theirs.is_zero() => {
+                format!("{:.2}x", ours.as_secs_f64() / theirs.as_secs_f64())
+            }
+            _ => "-".to_owned(),
+        };
+        let least = |mode: &Self| mode.walls().first().copied();
+        format!(
+            "wall {}  first {}  middle {}  cpu {}",
+            ratio(least(self), least(other)),
+            ratio(self.ready_at(0.0), other.ready_at(0.0)),
+            ratio(self.ready_at(0.5), other.ready_at(0.5)),
+            ratio(Some(self.cpu()), Some(other.cpu())),
+        )
     }
 
     fn totals(&self, name: &ServerName) -> Vec<Duration> {
@@ -183,7 +250,7 @@ impl Mode {
     }
 
     fn starts<'a>(&'a self, name: &'a ServerName) -> impl Iterator<Item = Phases> + 'a {
-        let rows = self.runs.iter().flat_map(|run| &run.report.servers);
+        let rows = self.runs.iter().flat_map(|run| &run.servers);
         rows.filter(move |row| row.name == *name)
             .filter_map(|row| row.outcome.as_ref().ok())
             .map(|ready| ready.phases)
@@ -197,16 +264,21 @@ impl Mode {
     }
 
     fn ready(&self) -> usize {
-        self.runs.iter().map(|run| run.report.ready()).min().unwrap_or(0)
+        self.runs.iter().map(|run| run.ready.len()).min().unwrap_or(0)
     }
 
-    /// When the first server was ready, in the best run.
-    fn first(&self) -> Option<Duration> {
-        let rows = self.runs.iter().flat_map(|run| &run.report.servers);
-        rows.filter(|row| row.outcome.is_ok()).map(|row| row.took).min()
+    /// When this share of the servers was ready, in the best run.
+    fn ready_at(&self, share: f64) -> Option<Duration> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a place in a short list"
+        )]
+        let at = |ready: &Vec<Duration>| ready.get((ready.len() as f64 * share) as usize).copied();
+        self.runs.iter().filter_map(|run| at(&run.ready)).min()
     }
 
-    /// CPU time of the servers until all were ready, in the leanest run.
+    /// CPU time of the servers and all that belongs to them until all were ready, in the leanest run.
     fn cpu(&self) -> Duration {
         self.runs.iter().map(|run| run.cpu).min().unwrap_or_default()
     }
@@ -226,7 +298,7 @@ struct Bound {
 fn bound(modes: &[Mode]) -> Bound {
     let cpu = modes.iter().map(Mode::cpu).min().unwrap_or_default();
     let shared = cpu / u32::try_from(cores()).unwrap_or(1);
-    let rows = modes.iter().flat_map(|mode| &mode.runs).flat_map(|run| &run.report.servers);
+    let rows = modes.iter().flat_map(|mode| &mode.runs).flat_map(|run| &run.servers);
     let mut alone: std::collections::BTreeMap<&ServerName, Duration> = std::collections::BTreeMap::new();
     for row in rows {
         if let Ok(ready) = &row.outcome {

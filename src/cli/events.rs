@@ -47,6 +47,9 @@ impl Told {
 
 fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
     match event {
+        ServerEvent::Starting { server, installs: Some(package) } => {
+            ui.status("Installing", format!("{server:<20} {package}, if it is not there yet"));
+        }
         ServerEvent::Ready { row } | ServerEvent::Failed { row } => ui.started(row),
         ServerEvent::Lost { server, error, .. } => {
             told.again(server, error);
@@ -78,15 +81,21 @@ fn next(wait: Option<Duration>) -> String {
 
 fn as_json(event: &ServerEvent) -> Option<Value> {
     Some(match event {
-        ServerEvent::Queued { server } => json!({"event": "queued", "server": server}),
-        ServerEvent::Starting { server } => json!({"event": "starting", "server": server}),
+        ServerEvent::Queued { server, reason } => {
+            json!({"event": "queued", "server": server, "reason": reason})
+        }
+        ServerEvent::Starting { server, installs: Some(package) } => {
+            json!({"event": "installing", "server": server, "package": package})
+        }
+        ServerEvent::Starting { server, installs: None } => json!({"event": "starting", "server": server}),
         ServerEvent::Ready { row } | ServerEvent::Failed { row } => match &row.outcome {
             Ok(ready) => {
                 json!({"event": "ready", "server": row.name, "ms": millis(row.took), "pid": ready.pid,
-                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases})
+                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "waits": row.waits,
+                "installing": row.installing})
             }
             Err(error) => json!({"event": "failed", "server": row.name, "ms": millis(row.took),
-                "error": error_json(error)}),
+                "waits": row.waits, "installing": row.installing, "error": error_json(error)}),
         },
         ServerEvent::Lost { server, pid, error } => {
             json!({"event": "lost", "server": server, "pid": pid, "error": error_json(error)})

@@ -15,6 +15,9 @@ const BAD: Style = AnsiColor::Red.on_default().bold();
 const WARN: Style = AnsiColor::Yellow.on_default().bold();
 const DIM: Style = Style::new().dimmed();
 
+/// Shortest wait before a start that is told.
+const FELT: Duration = Duration::from_millis(100);
+
 /// When to use colours.
 #[derive(Clone, Copy, Default, ValueEnum)]
 pub(super) enum Color {
@@ -97,7 +100,13 @@ impl Ui {
     /// A server came up, or did not.
     pub(super) fn started(&self, row: &ServerStart) {
         match &row.outcome {
-            Ok(ready) => self.ready(&row.name, ready, row.took, ""),
+            Ok(ready) => {
+                // A wait that nobody feels is not worth a word.
+                let felt = row.waits.iter().filter(|wait| wait.took >= FELT);
+                let waits: Vec<_> =
+                    felt.map(|wait| format!("waited {} for {}", seconds(wait.took), wait.reason)).collect();
+                self.ready(&row.name, ready, row.took, &waits.join(", "));
+            }
             Err(error) => self.failure("Failed", error, true),
         }
     }

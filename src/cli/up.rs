@@ -8,7 +8,7 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Config, Error, Keeping, StartReport};
+use toolcrib::{Config, Error, Keeping, StartJobs, StartReport};
 
 use super::{
     context::Context,
@@ -23,9 +23,10 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 pub(super) struct Up {
     /// Only these servers (names or patterns).
     servers: Vec<String>,
-    /// Servers that may start at once [default: as configured].
+    /// Servers that may start at once: cores (as many as there are of those that use CPU time), a number, or
+    /// unlimited [default: as configured].
     #[arg(long, short, value_name = "N")]
-    jobs: Option<std::num::NonZeroUsize>,
+    jobs: Option<StartJobs>,
     /// Only servers marked `required`.
     #[arg(long)]
     only_required: bool,
@@ -74,7 +75,7 @@ impl Up {
         if self.only_required {
             config.servers.retain(|_, entry| entry.required);
         }
-        config.start_jobs = self.jobs.or(config.start_jobs);
+        config.start_jobs = self.jobs.unwrap_or(config.start_jobs);
         Ok(config)
     }
 }

@@ -83,6 +83,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     let Merge { found: Found { mut secrets, files }, servers, notes, .. } = merge;
     let open = &raw.defaults.inherit_env;
     let llm = raw.llm.map(|llm| validate::llm(llm, origin, open, env, &mut secrets).map_err(Arc::new));
+    let cache_folder = cache_folder(raw.defaults.cache_folder.as_ref(), origin, env);
     let output_folder = raw.defaults.output_folder.map(|text| env.resolve(&origin.folder, &text.value));
     Ok(Config {
         file: origin.file.clone(),
@@ -92,12 +93,26 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         guard: raw.defaults.guard,
         reap_leftovers: raw.defaults.reap_leftovers,
         output_folder,
+        cache_folder,
         http: raw.http,
         llm,
         agent: raw.agent,
         secrets: Secrets::new(secrets),
         notes,
     })
+}
+
+/// The folder for what may be lost: as configured, else where the user's programs keep such things.
+fn cache_folder(given: Option<&Text>, origin: &Origin, env: &Env) -> Option<PathBuf> {
+    match given {
+        Some(text) if text.value == "off" => None,
+        Some(text) => Some(env.resolve(&origin.folder, &text.value)),
+        None => {
+            let user =
+                env.folder_of("XDG_CACHE_HOME").or_else(|| Some(env.folder_of("HOME")?.join(".cache")));
+            user.map(|folder| folder.join("toolcrib"))
+        }
+    }
 }
 
 /// Servers of several files coming together. The first one of a name stays.

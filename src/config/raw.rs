@@ -1,9 +1,7 @@
 //! The tables of `servers.toml` as they are written: keys and types are checked, variables are not looked up.
 
-use std::num::NonZeroUsize;
-
 use super::{
-    AgentConfig, Guard, HttpConfig, StopGrace, ToolChoice,
+    AgentConfig, Guard, HttpConfig, StartJobs, StopGrace, ToolChoice,
     env::Names,
     node::{Node, Value},
     origin::{Origin, Text},
@@ -22,10 +20,12 @@ const ROOT: &[&str] = &["schema", "import", "defaults", "servers", "http", "llm"
 const DEFAULTS: &[&str] = &[
     "start_jobs",
     "startup_timeout",
+    "install_timeout",
     "call_timeout",
     "max_call_time",
     "max_output",
     "output_folder",
+    "cache_folder",
     "inherit_env",
     "eof_grace",
     "term_grace",
@@ -78,14 +78,16 @@ pub(super) struct RawConfig {
 /// The `[defaults]` table, filled up.
 #[derive(Debug)]
 pub(super) struct Defaults {
-    pub(super) start_jobs: Option<NonZeroUsize>,
+    pub(super) start_jobs: StartJobs,
     pub(super) guard: Guard,
     pub(super) reap_leftovers: bool,
     pub(super) startup_timeout: std::time::Duration,
+    pub(super) install_timeout: std::time::Duration,
     pub(super) call_timeout: std::time::Duration,
     pub(super) max_call_time: std::time::Duration,
     pub(super) max_output: usize,
     pub(super) output_folder: Option<Text>,
+    pub(super) cache_folder: Option<Text>,
     pub(super) inherit_env: Names,
     pub(super) stop: StopGrace,
 }
@@ -137,14 +139,16 @@ pub(super) fn read_server(
 impl Defaults {
     fn new() -> Self {
         Self {
-            start_jobs: None,
+            start_jobs: StartJobs::default(),
             guard: Guard::Auto,
             reap_leftovers: true,
             startup_timeout: super::server::STARTUP_TIMEOUT,
+            install_timeout: super::server::INSTALL_TIMEOUT,
             call_timeout: super::server::CALL_TIMEOUT,
             max_call_time: super::server::MAX_CALL_TIME,
             max_output: super::server::MAX_OUTPUT,
             output_folder: None,
+            cache_folder: None,
             inherit_env: Names::inherited(),
             stop: StopGrace::default(),
         }
@@ -153,21 +157,24 @@ impl Defaults {
 
 fn defaults(table: &Section<'_>) -> Result<Defaults> {
     let built_in = Defaults::new();
-    let cores = || std::thread::available_parallelism().ok();
     let call_timeout = table.duration("call_timeout")?.unwrap_or(built_in.call_timeout);
     let max_call_time = table.duration("max_call_time")?;
     if max_call_time.is_some_and(|max| max < call_timeout) {
         return Err(table.key_error("max_call_time", "is shorter than `call_timeout`", Some("raise it")));
     }
     Ok(Defaults {
-        start_jobs: table.limit("start_jobs", &[("cores", cores()), ("unlimited", None)])?.flatten(),
+        start_jobs: table
+            .limit("start_jobs", &[("cores", StartJobs::Cores), ("unlimited", StartJobs::Unlimited)])?
+            .unwrap_or_default(),
         guard: guard(table)?,
         reap_leftovers: table.flag("reap_leftovers")?.unwrap_or(built_in.reap_leftovers),
         startup_timeout: table.duration("startup_timeout")?.unwrap_or(built_in.startup_timeout),
+        install_timeout: table.duration("install_timeout")?.unwrap_or(built_in.install_timeout),
         call_timeout,
         max_call_time: max_call_time.unwrap_or_else(|| built_in.max_call_time.max(call_timeout)),
         max_output: table.size("max_output")?.unwrap_or(built_in.max_output),
         output_folder: table.text("output_folder")?,
+        cache_folder: table.text("cache_folder")?,
         inherit_env: if table.has("inherit_env") {
             Names::new(table.patterns("inherit_env")?)
         } else {

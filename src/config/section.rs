@@ -252,11 +252,15 @@ impl<'a> Section<'a> {
         self.get(key).map(read).transpose()
     }
 
-    /// A limit: a whole number from 1, one of `words` (resolved by the caller), or nothing.
-    pub(super) fn limit(&self, key: &str, words: &[(&str, Option<NonZeroUsize>)]) -> Result<Option<Limit>> {
+    /// A limit: a whole number from 1, one of `words`, or nothing.
+    pub(super) fn limit<T: Copy + From<NonZeroUsize>>(
+        &self,
+        key: &str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>> {
         let Some(entry) = self.get(key) else { return Ok(None) };
         match &entry.node.value {
-            Value::Int(_) => Ok(self.number::<usize>(key, 1)?.map(NonZeroUsize::new)),
+            Value::Int(_) => Ok(self.number::<usize>(key, 1)?.and_then(NonZeroUsize::new).map(T::from)),
             Value::Text(text) => match words.iter().find(|(word, _)| word == text) {
                 Some((_, limit)) => Ok(Some(*limit)),
                 None => {
@@ -309,9 +313,6 @@ impl<'a> Section<'a> {
         self.texts(key)?.into_iter().map(compile).collect()
     }
 }
-
-/// A limit as configured; `None` is "no limit".
-pub(super) type Limit = Option<NonZeroUsize>;
 
 fn wrong(expected: &str, node: &Node) -> String {
     format!("expected {expected}, found {}", node.kind())

@@ -6,6 +6,7 @@ use super::{ResourceLimits, Sandbox};
 use crate::{error::Error, tool::ServerName};
 
 pub(super) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const INSTALL_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) const MAX_CALL_TIME: Duration = Duration::from_secs(20 * 60);
 pub(super) const MAX_OUTPUT: usize = 1 << 20;
@@ -32,6 +33,9 @@ pub struct ServerConfig {
     pub endpoint: Endpoint,
     /// Limit from the server's own turn until its tools are known.
     pub startup_timeout: Duration,
+    /// In place of `startup_timeout`, if longer, for the first start of a package by a package runner such as
+    /// `npx` or `uvx`: it may have to be downloaded.
+    pub install_timeout: Duration,
     /// Limit of one call; progress of the tool starts it anew.
     pub call_timeout: Duration,
     /// Limit of one call whatever its progress.
@@ -255,6 +259,7 @@ impl ServerConfig {
             name,
             endpoint,
             startup_timeout: STARTUP_TIMEOUT,
+            install_timeout: INSTALL_TIMEOUT,
             call_timeout: CALL_TIMEOUT,
             max_call_time: MAX_CALL_TIME,
             max_output: MAX_OUTPUT,

@@ -62,7 +62,7 @@ fn a_full_server_is_read() {
     )
     .unwrap();
     assert_eq!(config.servers.keys().map(ServerName::as_str).collect::<Vec<_>>(), ["z", "a"]);
-    assert_eq!(config.start_jobs, NonZeroUsize::new(2));
+    assert_eq!(config.start_jobs.slots(), NonZeroUsize::new(2));
     assert!(config.servers["z"].required);
     let z = stdio(&config, "z");
     assert_eq!((z.command.as_path(), z.cwd.as_path()), (Path::new("/w/bin/z"), Path::new("/w/sub")));
@@ -274,7 +274,7 @@ fn a_configuration_can_be_built_in_code() {
     let endpoint = Endpoint::Stdio(StdioConfig::new("x", vec![], "/w"));
     let config = Config::new([ServerConfig::new(name, endpoint)]);
     assert_eq!(stdio(&config, "a").command, Path::new("x"));
-    assert!(config.llm.is_none() && config.start_jobs.is_none());
+    assert!(config.llm.is_none() && config.start_jobs == StartJobs::Cores);
 }
 
 #[test]

@@ -65,6 +65,7 @@ fn build(raw: RawServer, defaults: &Defaults, vars: &mut Vars<'_>) -> Result<Ser
     };
     let mut server = ServerConfig::new(raw.name, endpoint);
     server.startup_timeout = raw.startup_timeout.unwrap_or(defaults.startup_timeout);
+    server.install_timeout = raw.install_timeout.unwrap_or(defaults.install_timeout);
     server.call_timeout = raw.call_timeout.unwrap_or(defaults.call_timeout);
     // A server's own longer timeout raises the inherited ceiling, or it could never be reached.
     let longest = raw.tool_timeouts.values().copied().chain([server.call_timeout]).max();

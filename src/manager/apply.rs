@@ -1,6 +1,6 @@
 //! Another configuration on a running manager: by difference, so that what did not change is not disturbed.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use futures_util::future::{BoxFuture, FutureExt, join, join_all};
 
@@ -9,17 +9,18 @@ use super::{
     place::{Life, Place},
 };
 use crate::{
-    config::{Config, Endpoint, HttpConfig, ServerConfig, ServerEntry},
+    config::{Config, Endpoint, HttpConfig, ServerConfig, ServerEntry, StartJobs},
     error::{Error, Result},
     http::HttpClients,
     session::{Session, Surroundings},
-    start::{ServerEvent, ServerStart, Starter},
+    start::{Observer, ServerEvent, ServerStart, Starter},
     tool::ServerName,
 };
 
 /// What servers are started with, besides their own entries.
 pub(super) struct Ground {
     http: HttpConfig,
+    cache: Option<PathBuf>,
     around: Surroundings,
 }
 
@@ -69,8 +70,12 @@ enum Done {
 }
 
 impl Ground {
-    pub(super) fn new(http: HttpConfig, around: Surroundings) -> Self {
-        Self { http, around }
+    pub(super) fn new(config: &Config, around: Surroundings) -> Self {
+        Self { http: config.http.clone(), cache: config.cache_folder.clone(), around }
+    }
+
+    fn starter(&self, jobs: StartJobs, observe: &Observer) -> Starter {
+        Starter::new(jobs, self.cache.as_deref(), self.around.clone(), observe.clone())
     }
 
     /// Goes over to the tables of `config` that concern all servers; says whether remote servers need new
@@ -81,6 +86,7 @@ impl Ground {
             self.around.http = HttpClients::new(&config.http)?;
             self.http = config.http.clone();
         }
+        self.cache.clone_from(&config.cache_folder);
         self.around.kin.secrets = self.around.kin.secrets.and(&config.secrets);
         Ok(changed)
     }
@@ -122,8 +128,9 @@ impl Manager {
         let Life::Missing { why, server } = place.life() else { return place.session().await.map(drop) };
         let server = server.map(|server| (*server).clone()).ok_or(why);
         let entry = ServerEntry { required: false, source: None, server };
-        let starter = Starter::new(None, ground.around.clone(), self.observe.clone());
+        let starter = ground.starter(StartJobs::Unlimited, &self.observe);
         place.fill(&starter, &entry).await;
+        starter.finish();
         place.session().await.map(drop)
     }
 
@@ -156,7 +163,7 @@ impl Manager {
         report.removed = gone.iter().map(|place| place.name.clone()).collect();
         self.toolbox.set_places(places);
 
-        let starter = Starter::new(config.start_jobs, ground.around.clone(), self.observe.clone());
+        let starter = ground.starter(config.start_jobs, &self.observe);
         let removing = self.remove(&gone).shared();
         let working = steps.into_iter().map(|(place, entry, step)| {
             let removed = removing.clone();
@@ -170,6 +177,7 @@ impl Manager {
             }
         });
         let (done, ()) = join(join_all(working), removing.clone()).await;
+        starter.finish();
         let mut rows = Vec::new();
         for done in done {
             match done {
@@ -226,8 +234,9 @@ async fn take(step: Step, place: &Place, entry: &ServerEntry, starter: &Starter)
         Step::KeepOld(error) => failed(error, true),
         Step::Start => Done::Started(place.fill(starter, entry).await),
         Step::Renew(session, config) => {
-            let _turn = starter.turn(&place.name).await;
-            match session.renew(Some((*config, starter.around())), "with a new configuration").await {
+            let settings = Some(((*config).clone(), starter.around()));
+            let renewing = session.renew(settings, "with a new configuration");
+            match starter.in_turn(&config, renewing).await {
                 Ok(()) => Done::Nothing,
                 Err(error) => failed(Arc::new(error), false),
             }

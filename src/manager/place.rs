@@ -28,8 +28,8 @@ pub(super) struct Place {
 pub(super) enum Life {
     /// It waits for its turn.
     Queued,
-    /// It is being started.
-    Starting,
+    /// It is being started, and its package perhaps installed.
+    Starting { installing: bool },
     /// It is there. Whether it is up is known to the session.
     Here(Arc<Session>),
     /// It did not start. `server` is what was to be started, if its entry can be used.
@@ -66,7 +66,7 @@ impl Place {
                 Life::Missing { why, .. } => {
                     return Err(Error::Unavailable { server: self.name.clone(), cause: why.clone() });
                 }
-                Life::Queued | Life::Starting => {}
+                Life::Queued | Life::Starting { .. } => {}
             }
             // We hold the sender, so this is never an error.
             let _ = life.changed().await;
@@ -78,7 +78,8 @@ impl Place {
         let named = |state| ServerStatus::new(self.name.clone(), state);
         match self.life() {
             Life::Queued => named(ServerState::Queued),
-            Life::Starting => named(ServerState::Starting),
+            Life::Starting { installing: true } => named(ServerState::Installing),
+            Life::Starting { installing: false } => named(ServerState::Starting),
             Life::Here(session) => session.status(),
             Life::Missing { why, .. } => ServerStatus { error: Some(why), ..named(ServerState::Failed) },
         }
@@ -101,7 +102,7 @@ impl Place {
         let server = entry.server.as_ref().ok().map(|server| Arc::new(server.clone()));
         self.life.send_replace(Life::Queued);
         let unfilled = Unfilled { place: self, server };
-        let on_turn = || drop(self.life.send_replace(Life::Starting));
+        let on_turn = |installing| drop(self.life.send_replace(Life::Starting { installing }));
         let (row, session) = starter.start(&self.name, entry, &given_up, on_turn).await;
         match (&row.outcome, session) {
             (Ok(_), Some(session)) => {
@@ -148,7 +149,7 @@ impl Drop for Unfilled<'_> {
     fn drop(&mut self) {
         let server = self.server.take();
         self.place.life.send_if_modified(|life| {
-            let given_up = matches!(life, Life::Queued | Life::Starting);
+            let given_up = matches!(life, Life::Queued | Life::Starting { .. });
             if given_up {
                 *life = Life::Missing { why: Arc::new(Error::Cancelled), server };
             }

@@ -209,6 +209,11 @@ impl Guarded {
         self.pid
     }
 
+    /// Of the guard, or of the server where that has ended.
+    pub(super) fn root(&self) -> u32 {
+        self.guard.id().unwrap_or(self.pid)
+    }
+
     pub(super) fn control(&self) -> Arc<Control> {
         self.control.clone()
     }

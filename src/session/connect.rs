@@ -96,6 +96,8 @@ pub(super) struct Connection {
     pub(super) health: Health,
     pub(super) tools: Arc<ToolList>,
     pub(super) era: Era,
+    /// It was not asked by `server/discover`, or did not answer.
+    pub(super) mute: bool,
     pub(super) version: String,
     pub(super) phases: Phases,
     /// Cancelled when the connection has ended, for whatever reason.
@@ -106,19 +108,36 @@ pub(super) struct Connection {
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
+/// A server's process that has just been created.
+pub(crate) struct Booting {
+    /// The process above all that the server starts.
+    pub(crate) root: u32,
+    /// Set when the server says its first byte.
+    pub(crate) first_byte: Arc<OnceLock<Instant>>,
+}
+
+/// Is told of each process that a start creates.
+pub(crate) type OnProcess<'a> = &'a (dyn Fn(Booting) + Sync);
+
 /// Connects to `config`, within its start limit. Everything that was begun is ended before an error returns.
 pub(super) async fn connect(
     config: &ServerConfig,
     around: &Surroundings,
     known: Option<Era>,
+    on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
     let began = Instant::now();
     let deadline = began + config.startup_timeout;
-    match attempt(config, around, known, deadline).await {
+    match attempt(config, around, known, deadline, on_process).await {
         // A server of the old era may leave at the sight of a question it does not know.
         Err(failure) if known.is_none() && failure.left_at_probe => {
             tracing::info!(server = %config.name, "left at `server/discover`; once more with `initialize`");
-            attempt(config, around, Some(Era::Legacy), deadline).await
+            attempt(config, around, Some(Era::Legacy), deadline, on_process).await
+        }
+        // What was known of it may be of an earlier version.
+        Err(failure) if known == Some(Era::Legacy) && failure.refused => {
+            tracing::info!(server = %config.name, "refused `initialize`; once more with `server/discover`");
+            attempt(config, around, None, deadline, on_process).await
         }
         outcome => outcome,
     }
@@ -129,6 +148,7 @@ async fn attempt(
     around: &Surroundings,
     known: Option<Era>,
     deadline: Instant,
+    on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
     let mut clock = Clock::new();
     let cutter = Cutter::new(config, &around.outputs);
@@ -139,6 +159,7 @@ async fn attempt(
                     .await
                     .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
                     .map_err(|error| Failure::spawn(error.what, error.help))?;
+            on_process(Booting { root: process.root(), first_byte: pipes.reader.first_byte() });
             clock.spawned(pipes.reader.first_byte());
             let health = Health::new(&pipes, Some(&process), &around.kin.secrets);
             let transport = LineTransport::new(pipes, Some(process.exit_watch()), health.clone(), cutter);
@@ -174,8 +195,16 @@ async fn attempt(
 }
 
 type Service = RunningService<RoleClient, Ear>;
-type Agreed = (Service, Option<Lane>, CancellationToken, Vec<Tool>);
 type Broken = (Phase, Cause);
+
+/// A session that stands.
+struct Agreed {
+    service: Service,
+    lane: Option<Lane>,
+    gone: CancellationToken,
+    tools: Vec<Tool>,
+    mute: bool,
+}
 
 async fn over_lines(
     mut transport: LineTransport,
@@ -183,7 +212,7 @@ async fn over_lines(
     deadline: Instant,
     clock: &mut Clock,
 ) -> Result<Agreed, Broken> {
-    let info = timeout_at(deadline.into(), negotiate(&mut transport, known))
+    let (info, mute) = timeout_at(deadline.into(), negotiate(&mut transport, known))
         .await
         .map_err(|_| (clock.waiting_for(), Cause::Timeout))?
         .map_err(|refusal| match refusal {
@@ -197,7 +226,8 @@ async fn over_lines(
     }
     let (transport, gone) = Telling::new(transport);
     let service = serve_directly(Ear::new(client_config()), transport, Some(info));
-    listed(service, Some(lane), gone, deadline, clock).await
+    let agreed = listed(service, gone, deadline, clock).await?;
+    Ok(Agreed { lane: Some(lane), mute, ..agreed })
 }
 
 async fn over_http(
@@ -224,7 +254,7 @@ async fn over_http(
         .map_err(|_| (Phase::FirstByte, Cause::Timeout))?
         .map_err(|cause| (Phase::Handshake, cause))?;
     clock.agreed();
-    listed(service, None, gone, deadline, clock).await
+    listed(service, gone, deadline, clock).await
 }
 
 async fn http_service(
@@ -244,7 +274,6 @@ async fn http_service(
 
 async fn listed(
     service: Service,
-    lane: Option<Lane>,
     gone: CancellationToken,
     deadline: Instant,
     clock: &mut Clock,
@@ -262,7 +291,7 @@ async fn listed(
         Vec::new()
     };
     clock.listed();
-    Ok((service, lane, gone, tools))
+    Ok(Agreed { service, lane: None, gone, tools, mute: false })
 }
 
 /// Marks the end of each phase.
@@ -301,7 +330,7 @@ impl Clock {
 
     fn connection(
         &self,
-        (service, lane, gone, tools): Agreed,
+        Agreed { service, lane, gone, tools, mute }: Agreed,
         process: Option<Process>,
         health: Health,
         builtin: Option<AbortOnDropHandle<()>>,
@@ -326,6 +355,7 @@ impl Clock {
             _tasks: builtin.into_iter().chain(following).collect(),
             tools,
             era,
+            mute,
             version: version.to_string(),
             phases: Phases {
                 queue: Duration::ZERO,

@@ -42,11 +42,22 @@ pub(super) struct Failure {
     help: Option<String>,
     /// The process read `server/discover` and left: worth one more try in the old way.
     pub(super) left_at_probe: bool,
+    /// It answered, but not so that we could go on.
+    pub(super) refused: bool,
 }
 
 impl Failure {
     fn new(phase: Phase, code: ErrorCode, what: String) -> Self {
-        Self { phase, code, what, causes: vec![], stderr_tail: vec![], help: None, left_at_probe: false }
+        Self {
+            phase,
+            code,
+            what,
+            causes: vec![],
+            stderr_tail: vec![],
+            help: None,
+            left_at_probe: false,
+            refused: false,
+        }
     }
 
     /// Nothing was started.
@@ -120,7 +131,11 @@ impl Failure {
         };
         Self {
             causes: vec![waiting.to_owned()],
-            help: Some("a first start that downloads needs more: raise `startup_timeout`".to_owned()),
+            help: Some(
+                "a first start that downloads needs more: raise `startup_timeout`, or `install_timeout` where a \
+                 package runner downloads"
+                    .to_owned(),
+            ),
             ..Self::new(phase, ErrorCode::StartupTimeout, format!("was not ready within {limit}"))
         }
     }
@@ -128,6 +143,7 @@ impl Failure {
     fn protocol(phase: Phase, why: String) -> Self {
         Self {
             causes: vec![why],
+            refused: phase == Phase::Handshake,
             ..Self::new(phase, ErrorCode::ProtocolMismatch, "broke the protocol".to_owned())
         }
     }

@@ -88,11 +88,12 @@ fn initialize_id() -> RequestId {
     RequestId::String("toolcrib-initialize".into())
 }
 
-/// Talks to the server until both know what they speak. `known` skips the question.
+/// Talks to the server until both know what they speak. `known` skips the question. Also says whether the
+/// question was left out or without an answer.
 pub(super) async fn negotiate(
     transport: &mut LineTransport,
     known: Option<Era>,
-) -> Result<ServerPeerInfo, Refusal> {
+) -> Result<(ServerPeerInfo, bool), Refusal> {
     let mut talk = Talk {
         transport,
         modern: None,
@@ -115,7 +116,7 @@ pub(super) async fn negotiate(
             }
         };
         if let Some(info) = talk.hear(message).await? {
-            return Ok(info);
+            return Ok((info, known == Some(Era::Legacy) || talk.discover_open));
         }
     }
 }

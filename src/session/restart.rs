@@ -90,7 +90,7 @@ impl Session {
             restarts.recent.push(Instant::now());
         }
         let settings = self.settings();
-        match connect(&settings.config, &settings.around, restarts.era).await {
+        match connect(&settings.config, &settings.around, restarts.era, &|_| {}).await {
             Ok(connection) => {
                 restarts.failures = 0;
                 restarts.era = Some(connection.era);

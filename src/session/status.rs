@@ -27,6 +27,8 @@ pub enum ServerState {
     Queued,
     /// Is being started for the first time.
     Starting,
+    /// Is being started for the first time by a package runner, which may have to download it.
+    Installing,
     /// Has nothing to do.
     Ready,
     /// Has calls in flight.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{ReadyServer, ServerStart};
+use super::{ReadyServer, ServerStart, WaitReason};
 use crate::{
     error::Error,
     manager::ServerStop,
@@ -18,11 +18,15 @@ pub enum ServerEvent {
     Queued {
         /// Which.
         server: ServerName,
+        /// For what.
+        reason: WaitReason,
     },
     /// It has its turn and is being started.
     Starting {
         /// Which.
         server: ServerName,
+        /// The package runner and the package, if this is the first start of it: it may have to be downloaded.
+        installs: Option<String>,
     },
     /// It serves calls.
     Ready {

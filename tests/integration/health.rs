@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use toolcrib::{Config, ErrorCode, Manager, ServerState, ServerStatus, StopOutcome};
+use toolcrib::{Config, ErrorCode, Manager, ServerState, ServerStatus, StartJobs, StopOutcome};
 
 use crate::support::{Events, Lab, call, manager, say, signal, within};
 
@@ -117,7 +117,7 @@ async fn every_state_has_its_word() {
     let tools = manager.toolbox();
     let words = || tools.status().iter().map(|server| server.state.to_string()).collect::<Vec<_>>();
     let mut config = Config::new([stubborn, lab.server("a", &["never-init"]), lab.server("b", &[])]);
-    config.start_jobs = std::num::NonZeroUsize::new(1);
+    config.start_jobs = StartJobs::AtMost(std::num::NonZeroUsize::MIN);
     {
         let mut applying = Box::pin(manager.apply(&config));
         tokio::select! {

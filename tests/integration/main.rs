@@ -13,6 +13,7 @@ mod engine;
 mod faults;
 mod health;
 mod killed;
+mod order;
 mod program;
 mod props;
 mod real;

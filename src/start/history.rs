@@ -1,0 +1,273 @@
+//! What earlier starts were like: a small file in the cache folder. Losing it costs time and nothing else, so
+//! no fault of it is an error: a file that cannot be read is an empty one, and one that cannot be written is not.
+//!
+//! Several processes may use it at once. It is replaced as a whole, by a rename; of two that write in the same
+//! moment, the last one wins, and the other one's news are lost.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::config::StdioConfig;
+
+/// Name of the file. Its number is that of its format: another one is another file.
+const FILE: &str = "starts-1.json";
+/// Starts of one server that are remembered.
+const KEPT_STARTS: usize = 5;
+/// Servers and packages that are remembered; the ones not started for longest leave.
+const KEPT: usize = 1000;
+/// Greatest size of a file that is read, in bytes. Ours stay below a fifth of it.
+const MAX_FILE: u64 = 1 << 20;
+
+/// What is known of earlier starts, and what was learnt since.
+#[derive(Default)]
+pub(super) struct History {
+    file: Option<PathBuf>,
+    known: Book,
+    // Std mutex: held for a change of a map.
+    news: Mutex<HashMap<String, News>>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Book {
+    /// By fingerprint: they may hold secrets in their arguments.
+    servers: BTreeMap<String, Record>,
+}
+
+/// One server or package.
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
+struct Record {
+    /// What its last starts took, from its own turn until it was ready, in milliseconds; none for a package.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ms: Vec<u32>,
+    /// It leaves `server/discover` without an answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    mute: bool,
+    /// When this was written last, in seconds since 1970.
+    at: u64,
+}
+
+enum News {
+    Started { took: Duration, mute: bool },
+    Installed,
+    Failed,
+}
+
+impl History {
+    /// As the file in `folder` tells; without a folder, nothing is remembered.
+    pub(super) fn open(folder: Option<&Path>) -> Self {
+        let file = folder.map(|folder| folder.join(FILE));
+        let known = file.as_deref().and_then(read).unwrap_or_default();
+        Self { file, known, news: Mutex::default() }
+    }
+
+    /// What a start of the server took of late: the quickest counts, since others may have been held up.
+    pub(super) fn expected(&self, server: &str) -> Option<Duration> {
+        let ms = self.known.servers.get(server)?.ms.iter().min()?;
+        Some(Duration::from_millis(u64::from(*ms)))
+    }
+
+    /// Whether the server is known to leave `server/discover` without an answer.
+    pub(super) fn is_mute(&self, server: &str) -> bool {
+        self.known.servers.get(server).is_some_and(|record| record.mute)
+    }
+
+    /// Whether the last start of the package succeeded.
+    pub(super) fn is_installed(&self, package: &str) -> bool {
+        match self.news().get(package) {
+            Some(news) => matches!(news, News::Installed),
+            None => self.known.servers.contains_key(package),
+        }
+    }
+
+    pub(super) fn started(&self, server: &str, took: Duration, mute: bool) {
+        self.news().insert(server.to_owned(), News::Started { took, mute });
+    }
+
+    pub(super) fn installed(&self, package: &str) {
+        self.news().insert(package.to_owned(), News::Installed);
+    }
+
+    /// A start of the package failed: it may not be there after all.
+    pub(super) fn failed(&self, package: &str) {
+        self.news().insert(package.to_owned(), News::Failed);
+    }
+
+    /// Writes what is new, on top of what others have written meanwhile.
+    pub(super) fn save(&self) {
+        let (Some(file), news) = (&self.file, std::mem::take(&mut *self.news())) else { return };
+        if news.is_empty() {
+            return;
+        }
+        let mut book = read(file).unwrap_or_default();
+        for (key, news) in news {
+            book.learn(key, &news);
+        }
+        book.forget();
+        if let Err(error) = write(file, &book) {
+            tracing::debug!(file = %file.display(), %error, "the history of starts was not written");
+        }
+    }
+
+    fn news(&self) -> MutexGuard<'_, HashMap<String, News>> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    fn learn(&mut self, key: String, news: &News) {
+        if matches!(news, News::Failed) {
+            self.servers.remove(&key);
+            return;
+        }
+        let record = self.servers.entry(key).or_default();
+        record.at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        if let News::Started { took, mute } = news {
+            record.mute = *mute;
+            record.ms.insert(0, u32::try_from(took.as_millis()).unwrap_or(u32::MAX));
+            record.ms.truncate(KEPT_STARTS);
+        }
+    }
+
+    /// Drops the oldest ones over the limit.
+    fn forget(&mut self) {
+        let over = self.servers.len().saturating_sub(KEPT);
+        if over > 0 {
+            let mut ages: Vec<(u64, String)> =
+                self.servers.iter().map(|(key, record)| (record.at, key.clone())).collect();
+            ages.sort_unstable();
+            for (_, key) in ages.into_iter().take(over) {
+                self.servers.remove(&key);
+            }
+        }
+    }
+}
+
+fn read(file: &Path) -> Option<Book> {
+    if std::fs::metadata(file).ok()?.len() > MAX_FILE {
+        return None;
+    }
+    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
+}
+
+fn write(file: &Path, book: &Book) -> std::io::Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let draft = folder.join(format!(".{FILE}-{:016x}", fastrand::u64(..)));
+    let written =
+        std::fs::write(&draft, serde_json::to_vec(book)?).and_then(|()| std::fs::rename(&draft, file));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&draft);
+    }
+    written
+}
+
+/// The key of a server: its program, arguments and folder, in a form that does not give them away.
+pub(super) fn fingerprint(spec: &StdioConfig) -> String {
+    let command = spec.command.to_string_lossy();
+    let folder = spec.cwd.to_string_lossy();
+    key("server", [&*command, &*folder].into_iter().chain(spec.args.iter().map(String::as_str)))
+}
+
+/// The key of a package, and of where it is installed: the variables that move home and cache folders.
+pub(super) fn package_key(package: &str, spec: &StdioConfig) -> String {
+    let moved = spec.env.iter().filter(|(name, _)| {
+        let name = name.to_ascii_uppercase();
+        name == "HOME" || name == "XDG_DATA_HOME" || name.contains("CACHE")
+    });
+    key(
+        "package",
+        std::iter::once(package).chain(moved.flat_map(|(name, value)| [name.as_str(), value.as_str()])),
+    )
+}
+
+fn key<'a>(kind: &'a str, parts: impl Iterator<Item = &'a str>) -> String {
+    let mut digest = Sha256::new();
+    for part in std::iter::once(kind).chain(parts) {
+        // With its length, or parts could run into each other.
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    let digest = digest.finalize();
+    digest.iter().take(12).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn what_was_learnt_is_known_next_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("not/there/yet");
+        let first = History::open(Some(&inner));
+        assert!(first.expected("a").is_none() && !first.is_mute("a") && !first.is_installed("p"));
+        first.started("a", 700 * MS, true);
+        first.installed("p");
+        assert!(first.is_installed("p"));
+        first.save();
+        // Another one that has not seen the first one's news adds to them.
+        let second = History::open(Some(&inner));
+        for took in [400, 900, 900, 900, 900, 800] {
+            second.started("a", took * MS, false);
+            second.installed("q");
+            second.save();
+        }
+        let third = History::open(Some(&inner));
+        assert_eq!(third.expected("a"), Some(800 * MS), "400 is six starts ago");
+        assert!(!third.is_mute("a") && third.is_installed("p") && third.is_installed("q"));
+        third.failed("p");
+        assert!(!third.is_installed("p"));
+        third.save();
+        assert!(!History::open(Some(&inner)).is_installed("p"));
+        assert_eq!(std::fs::read_dir(&inner).unwrap().count(), 1, "no drafts");
+    }
+
+    #[test]
+    fn no_fault_of_the_file_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(FILE);
+        for rubbish in ["", "{", "[]", "{\"servers\": 1}", "\u{0}"] {
+            std::fs::write(&file, rubbish).unwrap();
+            let history = History::open(Some(folder.path()));
+            assert!(history.expected("a").is_none(), "{rubbish}");
+            history.started("a", MS, false);
+            history.save();
+            assert!(History::open(Some(folder.path())).expected("a").is_some(), "{rubbish}");
+        }
+        let impossible = History::open(Some(&file));
+        impossible.started("a", MS, false);
+        impossible.save();
+        let nowhere = History::open(None);
+        nowhere.started("a", MS, false);
+        nowhere.save();
+    }
+
+    #[test]
+    fn the_file_does_not_grow_for_ever() {
+        let mut book = Book::default();
+        for number in 0..=KEPT {
+            book.servers.insert(number.to_string(), Record { at: number as u64, ..Record::default() });
+        }
+        book.forget();
+        assert_eq!(book.servers.len(), KEPT);
+        assert!(!book.servers.contains_key("0"));
+    }
+
+    #[test]
+    fn keys_tell_apart_what_differs() {
+        let spec = |args: &[&str]| StdioConfig::new("x", args.iter().map(ToString::to_string).collect(), "/");
+        assert_ne!(fingerprint(&spec(&["a", "bc"])), fingerprint(&spec(&["ab", "c"])));
+        let mut moved = spec(&[]);
+        moved.env.insert("npm_config_cache".to_owned(), "/elsewhere".to_owned());
+        assert_ne!(package_key("p", &spec(&[])), package_key("p", &moved));
+    }
+}

@@ -1,0 +1,284 @@
+//! Turns: how many servers start at once, and which one is next.
+//!
+//! # How many
+//! Starting an interpreter and its imports is CPU time, and more starts than cores only make all of them late:
+//! of 32 real servers on 2 cores, all at once, the first was ready after 3.8 s and the last after 9.3 s; two at a
+//! time, after 0.4 s and 8.8 s, with a tenth less CPU time. But a server that waits, for a network or a clock, must
+//! not hold up others that could work meanwhile. So under [`StartJobs::Cores`] a start holds a slot for as long as
+//! its processes work: seen twice in a row without a running thread and without CPU time in between, it gives
+//! the slot to the next one and does not need it again. Nobody looks while nobody waits.
+//!
+//! Where `/proc` cannot tell (other systems than Linux), a start keeps its slot until it is ready, but at most for
+//! [`UNSEEN`]. A fixed number of slots is strict everywhere: they are held until the server is ready or has failed.
+//!
+//! # Which one
+//! By how long their earlier starts took. Shortest first makes the first tools usable soonest, but then the last
+//! slot ends with the longest start alone; longest first packs the cores best, and nobody is ready for long.
+//! Both are had: one slot takes the shortest start that is left, the other slots the longest. Servers without
+//! history count as long, as they may have to be installed, and keep the order of the configuration.
+
+use std::{
+    num::NonZeroUsize,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{oneshot, watch};
+
+use crate::{
+    config::StartJobs,
+    process::{Activity, activity},
+    session::Booting,
+};
+
+/// How long a start keeps its slot where it cannot be seen what it does.
+const UNSEEN: Duration = Duration::from_secs(1);
+/// From the creation of a process to the first look at it, and from a look that saw it wait to the next one.
+const SOON: Duration = Duration::from_millis(1);
+/// Greatest wait between two looks at a server that works: a look costs some 50 us.
+const LATE: Duration = Duration::from_millis(20);
+
+/// The slots of one start of many servers. Clones share them.
+#[derive(Clone)]
+pub(super) struct Turns {
+    jobs: StartJobs,
+    line: Arc<Mutex<Line>>,
+}
+
+/// Who has a slot and who waits for one.
+#[derive(Default)]
+struct Line {
+    free: usize,
+    /// Whether a start that was chosen as the shortest holds a slot.
+    shortest: bool,
+    waiting: Vec<Waiting>,
+}
+
+struct Waiting {
+    expected: Option<Duration>,
+    turn: oneshot::Sender<Turn>,
+}
+
+/// A slot, given to the next one on drop.
+pub(super) struct Turn {
+    turns: Turns,
+    shortest: bool,
+}
+
+impl Turns {
+    pub(super) fn new(jobs: StartJobs) -> Self {
+        let free = jobs.slots().map_or(0, NonZeroUsize::get);
+        Self { jobs, line: Arc::new(Mutex::new(Line { free, ..Line::default() })) }
+    }
+
+    pub(super) fn jobs(&self) -> StartJobs {
+        self.jobs
+    }
+
+    /// Whether a server, with or without a process, needs a slot.
+    fn concern(&self, process: bool) -> bool {
+        process || self.jobs != StartJobs::Cores
+    }
+
+    /// Waits for a slot; nothing if none is needed. `expected` is what earlier starts took; `queued` is told
+    /// the number of slots if none is free.
+    pub(super) async fn next(
+        &self,
+        expected: Option<Duration>,
+        process: bool,
+        queued: impl FnOnce(NonZeroUsize),
+    ) -> Option<Turn> {
+        let slots = self.jobs.slots().filter(|_| self.concern(process))?;
+        let (turn, mut given) = oneshot::channel();
+        self.line().waiting.push(Waiting { expected, turn });
+        // All that are to start now line up before the first one is chosen.
+        tokio::task::yield_now().await;
+        self.advance();
+        if let Ok(turn) = given.try_recv() {
+            return Some(turn);
+        }
+        queued(slots);
+        // The line is kept by `self`, so this is never an error.
+        given.await.ok()
+    }
+
+    /// Gives free slots to those who are next.
+    fn advance(&self) {
+        loop {
+            let mut line = self.line();
+            // Whoever was given up has left the line.
+            line.waiting.retain(|waiting| !waiting.turn.is_closed());
+            if line.free == 0 || line.waiting.is_empty() {
+                return;
+            }
+            let shortest = !line.shortest;
+            let next = line.choose(shortest);
+            line.free -= 1;
+            line.shortest |= shortest;
+            drop(line);
+            // Not under the lock: a turn that nobody takes is dropped, and gives its slot back.
+            let _ = next.turn.send(Turn { turns: self.clone(), shortest });
+        }
+    }
+
+    fn anybody_waits(&self) -> bool {
+        !self.line().waiting.is_empty()
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    /// Takes the one with the shortest or the longest start out of the line, which is not empty.
+    fn choose(&mut self, shortest: bool) -> Waiting {
+        let time = |waiting: &Waiting| waiting.expected.unwrap_or(Duration::MAX);
+        let better = |a: &Waiting, b: &Waiting| if shortest { time(a) < time(b) } else { time(a) > time(b) };
+        let best = (1..self.waiting.len()).fold(0, |best, index| {
+            if better(&self.waiting[index], &self.waiting[best]) { index } else { best }
+        });
+        self.waiting.remove(best)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut line = self.turns.line();
+        line.free += 1;
+        line.shortest &= !self.shortest;
+        drop(line);
+        self.turns.advance();
+    }
+}
+
+impl Turn {
+    /// Ends the turn once the server only waits, if that is how slots are counted. `seen` is its process, once
+    /// there is one.
+    pub(super) async fn end_when_idle(self, mut seen: watch::Receiver<Option<Booting>>) {
+        if self.turns.jobs != StartJobs::Cores {
+            std::future::pending::<()>().await;
+        }
+        let began = Instant::now();
+        let _ = tokio::time::timeout(UNSEEN, seen.wait_for(Option::is_some)).await.map(drop);
+        let mut pause = SOON;
+        let mut before = None;
+        loop {
+            tokio::time::sleep(pause).await;
+            if !self.turns.anybody_waits() {
+                (pause, before) = (LATE, None);
+                continue;
+            }
+            let root = seen.borrow().as_ref().map(|booting| booting.root);
+            let now = root.map_or(Activity::Unknown, activity);
+            match now {
+                Activity::Waiting(_) if before == Some(now) => return,
+                Activity::Unknown if began.elapsed() >= UNSEEN => return,
+                Activity::Waiting(_) => pause = SOON,
+                Activity::Busy | Activity::Unknown => pause = (pause * 2).min(LATE),
+            }
+            before = Some(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    /// The order in which starts of these times (0: unknown) get their turns, each ending after the next began.
+    async fn order(jobs: StartJobs, times: &[u64]) -> Vec<u64> {
+        let turns = Turns::new(jobs);
+        let order = RefCell::default();
+        let starts = times.iter().map(|time| {
+            let (turns, order): (_, &RefCell<Vec<u64>>) = (&turns, &order);
+            async move {
+                let expected = Some(*time).filter(|time| *time > 0).map(Duration::from_secs);
+                let _turn = turns.next(expected, true, |_| ()).await;
+                order.borrow_mut().push(*time);
+                tokio::time::sleep(Duration::from_secs(*time)).await;
+            }
+        });
+        join_all(starts).await;
+        order.into_inner()
+    }
+
+    fn at_most(jobs: usize) -> StartJobs {
+        StartJobs::AtMost(NonZeroUsize::new(jobs).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_slot_takes_the_shortest_and_the_others_the_longest() {
+        // Those that begin in the same moment do so in the order given.
+        assert_eq!(order(at_most(1), &[5, 1, 9, 3]).await, [1, 3, 5, 9]);
+        assert_eq!(order(at_most(2), &[7, 2, 9, 4, 1, 8]).await, [9, 1, 2, 4, 7, 8]);
+        assert_eq!(order(at_most(3), &[1, 5, 6, 7]).await, [1, 6, 7, 5]);
+        assert_eq!(order(StartJobs::Unlimited, &[3, 1, 2]).await, [3, 1, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_known_counts_as_long() {
+        assert_eq!(order(at_most(1), &[0, 2, 1]).await, [1, 2, 0]);
+        assert_eq!(order(at_most(2), &[3, 0, 1]).await, [0, 1, 3]);
+    }
+
+    #[tokio::test]
+    async fn who_is_given_up_leaves_the_line_and_a_dropped_turn_is_free_again() {
+        let turns = Turns::new(at_most(1));
+        let first = turns.next(None, true, |_| panic!("it is free")).await.unwrap();
+        let mut second = Box::pin(turns.next(None, true, |_| ()));
+        let mut third = Box::pin(turns.next(None, true, |_| ()));
+        assert!(
+            futures_util::poll!(&mut second).is_pending() && futures_util::poll!(&mut third).is_pending()
+        );
+        drop(second);
+        drop(first);
+        drop(third.await.unwrap());
+        // Given its turn and dropped before it saw it.
+        let first = turns.next(None, true, |_| ()).await;
+        let mut second = Box::pin(turns.next(None, true, |_| ()));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        drop(first);
+        drop(second);
+        assert!(turns.next(None, true, |_| panic!("it is free")).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn servers_without_a_process_need_no_core() {
+        let turns = Turns::new(StartJobs::Cores);
+        assert!(turns.next(None, false, |_| panic!("it waits")).await.is_none());
+        assert!(Turns::new(at_most(1)).next(None, false, |_| ()).await.is_some());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_process_that_only_waits_ends_its_turn() {
+        let turns = Turns { jobs: StartJobs::Cores, ..Turns::new(at_most(1)) };
+        let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let mut worker =
+            std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let turn = turns.next(None, true, |_| ()).await.unwrap();
+        let process =
+            |child: &std::process::Child| Some(Booting { root: child.id(), first_byte: Arc::default() });
+        let (_keep, seen) = watch::channel(process(&sleeper));
+        // Somebody waits, so the sleeper is looked at.
+        let (turn, ()) = tokio::join!(turns.next(None, true, |_| ()), turn.end_when_idle(seen));
+        let (_keep, seen) = watch::channel(process(&worker));
+        let working = turn.unwrap().end_when_idle(seen);
+        let mut next = Box::pin(turns.next(None, true, |_| ()));
+        tokio::select! {
+            _ = &mut next => panic!("it works"),
+            () = working => panic!("it works"),
+            () = tokio::time::sleep(Duration::from_millis(300)) => {}
+        }
+        assert!(next.await.is_some(), "its turn was dropped");
+        for child in [&mut sleeper, &mut worker] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
