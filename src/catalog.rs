@@ -4,6 +4,10 @@
 //! hold the separator themselves. The order is that of the configuration and of each server's own list, so
 //! that the tools in a prompt stay byte-identical and caches of model servers keep working.
 
+mod cache;
+mod changes;
+mod fingerprint;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, OnceLock},
@@ -14,6 +18,11 @@ use jsonschema::Validator;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+pub use self::changes::ToolChanges;
+pub(crate) use self::{
+    cache::{CatalogCache, Listing, Remembered, ServerSoftware},
+    fingerprint::Fingerprint,
+};
 use crate::{
     error::{Error, Result, nearest},
     tool::{ServerName, Tool},

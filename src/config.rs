@@ -59,6 +59,11 @@ pub struct Config {
     /// Where results over `max_output` are kept whole. Nothing: a private folder of this user in the system's
     /// folder for temporary files.
     pub output_folder: Option<PathBuf>,
+    /// Where tool lists of servers are remembered from one start to the next. Nothing: nowhere, which is so for a
+    /// configuration in memory.
+    pub cache_folder: Option<PathBuf>,
+    /// The lockfile that the tools of all servers must agree with. Nothing: any tools will do.
+    pub lock_file: Option<PathBuf>,
     /// The shared HTTP clients.
     pub http: HttpConfig,
     /// The model, or why the `[llm]` table cannot be used: an error only for what needs a model. Nothing when
@@ -83,6 +88,8 @@ impl Default for Config {
             guard: Guard::Auto,
             reap_leftovers: true,
             output_folder: None,
+            cache_folder: None,
+            lock_file: None,
             http: HttpConfig::default(),
             llm: None,
             agent: AgentConfig::default(),
@@ -112,6 +119,13 @@ impl Config {
     pub fn new(servers: impl IntoIterator<Item = ServerConfig>) -> Self {
         let entries = servers.into_iter().map(|server| (server.name.clone(), ServerEntry::new(server)));
         Self { servers: entries.collect(), ..Self::default() }
+    }
+
+    /// Has every server started with the manager, whatever its [`Lifecycle`].
+    pub fn start_all(&mut self) {
+        for server in self.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
+            server.lifecycle = Lifecycle::Eager;
+        }
     }
 }
 

@@ -18,9 +18,11 @@ mod event;
 mod failure;
 mod handshake;
 mod health;
+mod intake;
 mod keep;
 mod listing;
 mod outputs;
+mod park;
 mod restart;
 mod settings;
 mod slot;
@@ -50,13 +52,15 @@ pub(crate) use self::{
 use self::{
     connect::{Connection, connect},
     health::Health,
-    listing::ToolList,
+    listing::{Listed, ToolList},
+    park::Rest,
     restart::Restarts,
     settings::Settings,
     slot::{Slot, State},
     status::Counters,
 };
 use crate::{
+    catalog::ToolChanges,
     config::{ServerConfig, StopGrace},
     error::{Error, ErrorCode, Phase, Result, ServerError},
     process::Stopped,
@@ -89,8 +93,10 @@ pub(crate) struct Session {
 struct Down {
     /// As last listed: the next call brings the server back.
     tools: Arc<ToolList>,
-    cause: Arc<ServerError>,
+    /// Nothing: it has not failed.
+    cause: Option<Arc<ServerError>>,
     next_try: Instant,
+    rest: Rest,
 }
 
 /// What a first start found out.
@@ -101,6 +107,7 @@ pub(crate) struct Started {
     pub(crate) phases: Phases,
     pub(crate) tools: usize,
     pub(crate) oddities: Vec<String>,
+    pub(crate) changes: Option<Arc<ToolChanges>>,
 }
 
 /// Why a connection that may still stand is given up.
@@ -117,6 +124,7 @@ struct Borrowed {
     generation: u64,
     peer: Peer<RoleClient>,
     health: Health,
+    tools: Arc<ToolList>,
 }
 
 impl Started {
@@ -125,8 +133,9 @@ impl Started {
             pid: connection.process.as_ref().map(crate::process::Process::pid),
             version: connection.version.clone(),
             phases: connection.phases,
-            tools: connection.tools.now().1.len(),
+            tools: connection.tools.now().tools.len(),
             oddities: connection.health.oddities(),
+            changes: connection.changes.clone(),
         }
     }
 }
@@ -141,17 +150,26 @@ impl Session {
             connect(&config, &around, None).await.map_err(|failure| failure.named(config.name.clone()))?;
         let started = Started::of(&connection);
         let restarts = Restarts::of(connection.era);
+        let slot = Slot::new(Box::new(connection));
+        Ok((Self::new(config, around, slot, restarts), started))
+    }
+
+    fn new(
+        config: ServerConfig,
+        around: Surroundings,
+        slot: Slot<Box<Connection>, Down>,
+        restarts: Restarts,
+    ) -> Self {
         let closed = CancellationToken::new();
-        let session = Self {
+        Self {
             name: config.name.clone(),
             settings: Mutex::new(Settings::new(config, around, &closed)),
-            slot: Slot::new(Box::new(connection)),
+            slot,
             reconnect: tokio::sync::Mutex::new(restarts),
             closed,
             settled: Notify::new(),
             counters: Counters::default(),
-        };
-        Ok((session, started))
+        }
     }
 
     pub(crate) fn name(&self) -> &ServerName {
@@ -163,19 +181,23 @@ impl Session {
     pub(crate) fn tools(&self) -> Option<(Edition, Vec<Tool>)> {
         let settings = self.settings();
         let (generation, list) = self.list()?;
-        let (times, tools) = list.now();
+        let Listed { times, tools, .. } = list.now();
         let permitted = tools.iter().filter(|tool| settings.config.tools.permits(&tool.name));
         Some(((generation, times), permitted.cloned().collect()))
     }
 
     /// Which list [`Session::tools`] would give.
     pub(crate) fn edition(&self) -> Option<Edition> {
-        self.list().map(|(generation, list)| (generation, list.now().0))
+        self.list().map(|(generation, list)| (generation, list.now().times))
     }
 
-    /// Whether there is a live connection.
-    pub(crate) fn is_up(&self) -> bool {
-        matches!(*self.slot.state(), State::Ready { .. })
+    /// Whether there is a live connection, or none because nobody needs it.
+    pub(crate) fn is_well(&self) -> bool {
+        match &*self.slot.state() {
+            State::Ready { .. } => true,
+            State::Down { down, .. } => down.cause.is_none(),
+            State::Closed => false,
+        }
     }
 
     /// Whether it was closed: then nothing brings it back.
@@ -196,17 +218,18 @@ impl Session {
         loop {
             let dead = match &*self.slot.state() {
                 State::Ready { generation, connection } => {
-                    let Connection { service, health, .. } = &**connection;
+                    let Connection { service, health, tools, .. } = &**connection;
                     let peer = service.peer();
                     if !peer.is_transport_closed() {
-                        let (peer, health) = (peer.clone(), health.clone());
-                        return Ok(Borrowed { generation: *generation, peer, health });
+                        let (peer, health, tools) = (peer.clone(), health.clone(), tools.clone());
+                        return Ok(Borrowed { generation: *generation, peer, health, tools });
                     }
                     *generation
                 }
                 State::Down { generation, .. } => *generation,
                 State::Closed => return Err(Error::Cancelled),
             };
+            self.want();
             self.restart(dead, None).await?;
         }
     }
@@ -221,6 +244,10 @@ impl Session {
         let connection = self.shut()?;
         // A restart under way is cancelled; its process dies with its future.
         let _ = tokio::time::timeout(ABANDON_LIMIT, self.reconnect.lock()).await;
+        self.part(connection).await
+    }
+
+    async fn part(&self, connection: Connection) -> Option<Stopped> {
         let Connection { mut service, process, .. } = connection;
         match process {
             Some(process) => {

@@ -5,7 +5,7 @@ use std::{sync::Mutex, time::Duration};
 use serde_json::{Value, json};
 use toolcrib::{Error, ServerEvent, ServerName};
 
-use super::ui::{Ui, millis, seconds};
+use super::ui::{Ui, date, millis, seconds};
 
 /// Shows what happens to servers.
 pub(super) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
@@ -47,6 +47,7 @@ impl Told {
 
 fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
     match event {
+        ServerEvent::Parked { server, tools, listed } => ui.parked(server, *tools, *listed),
         ServerEvent::Ready { row } | ServerEvent::Failed { row } => ui.started(row),
         ServerEvent::Lost { server, error, .. } => {
             told.again(server, error);
@@ -80,10 +81,13 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
     Some(match event {
         ServerEvent::Queued { server } => json!({"event": "queued", "server": server}),
         ServerEvent::Starting { server } => json!({"event": "starting", "server": server}),
+        ServerEvent::Parked { server, tools, listed } => {
+            json!({"event": "parked", "server": server, "tools": tools, "listed": date(*listed)})
+        }
         ServerEvent::Ready { row } | ServerEvent::Failed { row } => match &row.outcome {
             Ok(ready) => {
                 json!({"event": "ready", "server": row.name, "ms": millis(row.took), "pid": ready.pid,
-                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases})
+                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "changes": ready.changes})
             }
             Err(error) => json!({"event": "failed", "server": row.name, "ms": millis(row.took),
                 "error": error_json(error)}),
@@ -94,7 +98,8 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
         ServerEvent::Reconnecting { server } => json!({"event": "reconnecting", "server": server}),
         ServerEvent::Restarted { server, ready, took, restarts } => {
             json!({"event": "ready", "server": server, "ms": millis(*took), "pid": ready.pid,
-                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "restarts": restarts})
+                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "restarts": restarts,
+                "changes": ready.changes})
         }
         ServerEvent::RestartFailed { server, error, next_try } => {
             json!({"event": "failed", "server": server, "error": error_json(error),

@@ -222,6 +222,9 @@ impl Plan {
             .iter()
             .map(|row| {
                 let about = match &row.outcome {
+                    Ok(ready) if ready.parked.is_some() => {
+                        json!({"state": "parked", "era": ready.era, "tools": ready.tools})
+                    }
                     Ok(ready) => json!({"state": "ready", "era": ready.era, "tools": ready.tools,
                         "init_ms": millis(row.took), "phases_ms": ready.phases}),
                     Err(error) => json!({"state": "failed", "error": error.to_string()}),

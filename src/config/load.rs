@@ -83,6 +83,15 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     let Merge { found: Found { mut secrets, files }, servers, notes, .. } = merge;
     let open = &raw.defaults.inherit_env;
     let llm = raw.llm.map(|llm| validate::llm(llm, origin, open, env, &mut secrets).map_err(Arc::new));
+    let cache_folder = match &raw.defaults.cache_folder {
+        Some(text) if text.value == "off" => None,
+        Some(text) => Some(env.resolve(&origin.folder, &text.value)),
+        None => {
+            let caches =
+                env.folder_of("XDG_CACHE_HOME").or_else(|| Some(env.folder_of("HOME")?.join(".cache")));
+            caches.map(|folder| folder.join("toolcrib"))
+        }
+    };
     let output_folder = raw.defaults.output_folder.map(|text| env.resolve(&origin.folder, &text.value));
     Ok(Config {
         file: origin.file.clone(),
@@ -92,6 +101,8 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         guard: raw.defaults.guard,
         reap_leftovers: raw.defaults.reap_leftovers,
         output_folder,
+        cache_folder,
+        lock_file: None,
         http: raw.http,
         llm,
         agent: raw.agent,

@@ -26,6 +26,8 @@ const DEFAULTS: &[&str] = &[
     "max_call_time",
     "max_output",
     "output_folder",
+    "cache_folder",
+    "lifecycle",
     "inherit_env",
     "eof_grace",
     "term_grace",
@@ -86,6 +88,8 @@ pub(super) struct Defaults {
     pub(super) max_call_time: std::time::Duration,
     pub(super) max_output: usize,
     pub(super) output_folder: Option<Text>,
+    pub(super) cache_folder: Option<Text>,
+    pub(super) lifecycle: super::Lifecycle,
     pub(super) inherit_env: Names,
     pub(super) stop: StopGrace,
 }
@@ -145,6 +149,8 @@ impl Defaults {
             max_call_time: super::server::MAX_CALL_TIME,
             max_output: super::server::MAX_OUTPUT,
             output_folder: None,
+            cache_folder: None,
+            lifecycle: super::Lifecycle::default(),
             inherit_env: Names::inherited(),
             stop: StopGrace::default(),
         }
@@ -168,6 +174,8 @@ fn defaults(table: &Section<'_>) -> Result<Defaults> {
         max_call_time: max_call_time.unwrap_or_else(|| built_in.max_call_time.max(call_timeout)),
         max_output: table.size("max_output")?.unwrap_or(built_in.max_output),
         output_folder: table.text("output_folder")?,
+        cache_folder: table.text("cache_folder")?,
+        lifecycle: server::lifecycle(table)?.unwrap_or(built_in.lifecycle),
         inherit_env: if table.has("inherit_env") {
             Names::new(table.patterns("inherit_env")?)
         } else {

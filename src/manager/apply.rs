@@ -102,6 +102,7 @@ impl Manager {
         let mut ground = self.ground.lock().await;
         let reconnect = ground.follow(config)?;
         let (_, report) = self.change(&ground, config, reconnect).await;
+        self.rouse();
         Ok(report)
     }
 
@@ -215,7 +216,7 @@ fn step(place: &Place, entry: &ServerEntry, reconnect: bool) -> Step {
         Err(error) => return Step::KeepOld(error.clone()),
     };
     let remote = matches!(config.endpoint, Endpoint::Http(_));
-    let current = session.goes_by(config) && session.is_up() && !(remote && reconnect);
+    let current = session.goes_by(config) && session.is_well() && !(remote && reconnect);
     if current { Step::Keep } else { Step::Renew(session, Box::new(config.clone())) }
 }
 

@@ -132,6 +132,11 @@ impl Failure {
         }
     }
 
+    /// Whether both did not come to speak the same revision.
+    pub(super) fn is_misunderstanding(&self) -> bool {
+        self.phase == Phase::Handshake && self.code == ErrorCode::ProtocolMismatch
+    }
+
     /// With the server's name.
     pub(super) fn named(self, server: ServerName) -> ServerError {
         let mut error = ServerError::new(server, self.phase, self.code, self.what);

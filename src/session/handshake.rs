@@ -52,6 +52,13 @@ pub(super) fn era_of(version: &ProtocolVersion) -> Era {
     if version.has_initialize() { Era::Legacy } else { Era::Modern }
 }
 
+/// The era of a version that was agreed on at an earlier time. Unknown ones are newer than we are: such servers are
+/// asked.
+pub(super) fn era_named(version: &str) -> Era {
+    let known = ProtocolVersion::KNOWN_VERSIONS.iter().find(|known| known.as_str() == version);
+    known.map_or(Era::Modern, era_of)
+}
+
 /// The question what a server speaks.
 pub(super) fn discover_request() -> DiscoverRequest {
     let ours = client_config();

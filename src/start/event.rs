@@ -1,6 +1,9 @@
 //! What happens to servers, told when it happens.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use super::{ReadyServer, ServerStart};
 use crate::{
@@ -23,6 +26,15 @@ pub enum ServerEvent {
     Starting {
         /// Which.
         server: ServerName,
+    },
+    /// It is not running, since nobody needs it: its tools are known, and the first call starts it.
+    Parked {
+        /// Which.
+        server: ServerName,
+        /// How many tools it lists.
+        tools: usize,
+        /// When it listed them.
+        listed: SystemTime,
     },
     /// It serves calls.
     Ready {
@@ -94,7 +106,16 @@ pub type Observer = Arc<dyn Fn(ServerEvent) + Send + Sync>;
 
 impl ServerEvent {
     fn of_session(server: ServerName, event: SessionEvent) -> Self {
+        let row = |name, outcome, took| ServerStart { name, required: false, outcome, took };
         match event {
+            SessionEvent::Parked { tools, listed } => Self::Parked { server, tools, listed },
+            SessionEvent::Starting => Self::Starting { server },
+            SessionEvent::Started { started, took } => {
+                Self::Ready { row: row(server, Ok(ReadyServer::of(started, Duration::ZERO)), took) }
+            }
+            SessionEvent::NotStarted { error, took } => {
+                Self::Failed { row: row(server, Err(Arc::new(error.into())), took) }
+            }
             SessionEvent::Lost { pid, error } => Self::Lost { server, pid, error: Arc::new(error.into()) },
             SessionEvent::Reconnecting => Self::Reconnecting { server },
             SessionEvent::Restarted { started, took, restarts } => {

@@ -25,6 +25,7 @@ impl Bench {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_toolcrib"));
         command.args(arguments).current_dir(self.0.path()).env("PLANTED_TOKEN", SECRET).stdin(Stdio::null());
+        command.env("XDG_CACHE_HOME", self.0.path().join("cache"));
         command
     }
 
