@@ -7,8 +7,8 @@ use std::{
 
 use serde_json::json;
 use toolcrib::{
-    Config, Error, ErrorCode, Lifecycle, Manager, ReadyServer, ServerConfig, ServerEvent, ServerState,
-    Toolbox,
+    Agent, AgentConfig, CancellationToken, Config, Error, ErrorCode, Lifecycle, LlmClient, Manager,
+    ReadyServer, ServerConfig, ServerEvent, ServerState, Task, Toolbox,
 };
 
 use crate::support::{Lab, call, say, wait_for, within};
@@ -294,4 +294,27 @@ async fn processes_that_share_the_cache_never_see_half_a_file() {
     futures_util::future::join_all(writers).await;
     reading.await.unwrap();
     wait_for("no draft", || std::fs::read_dir(bench.lab.file("cache/catalog")).unwrap().count() == 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_offered_the_real_list_in_its_next_turn() {
+    let bench = Bench::new();
+    bench.extra("gone");
+    bench.teach([bench.server("one", Lifecycle::Lazy, &[])]).await;
+    bench.extra("extra");
+    let manager = bench.start([bench.server("one", Lifecycle::Lazy, &[])]).await;
+    let script = r#"
+        [[steps]]
+        when = { role = "user" }
+        calls = [{ tool = "one__gone" }]
+        [[steps]]
+        when = { matches = "has no tool" }
+        calls = [{ tool = "one__extra" }]
+        [[steps]]
+        say = "{{last}}"
+    "#;
+    let llm = LlmClient::script_text("test", script).unwrap();
+    let agent = Agent::new(llm, manager.toolbox(), AgentConfig::default());
+    let report = agent.run(&Task::question("a", "go"), &CancellationToken::new()).await;
+    assert_eq!(report.answer.as_deref(), Some("extra"), "{:?}", report.transcript);
 }
