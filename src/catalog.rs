@@ -7,6 +7,7 @@
 mod cache;
 mod changes;
 mod fingerprint;
+mod lock;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,9 +19,13 @@ use jsonschema::Validator;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-pub use self::changes::ToolChanges;
+pub use self::{
+    cache::ServerSoftware,
+    changes::ToolChanges,
+    lock::{LockChange, LockChangeKind, LockFile},
+};
 pub(crate) use self::{
-    cache::{CatalogCache, Listing, Remembered, ServerSoftware},
+    cache::{CatalogCache, Listing, Remembered},
     fingerprint::Fingerprint,
 };
 use crate::{

@@ -114,11 +114,19 @@ pub enum Guard {
 }
 
 impl Config {
+    /// The name of the lockfile.
+    pub const LOCK_NAME: &str = "toolcrib.lock";
+
     /// A configuration in memory: these servers, defaults for everything else. A second server of the same
     /// name replaces the first.
     pub fn new(servers: impl IntoIterator<Item = ServerConfig>) -> Self {
         let entries = servers.into_iter().map(|server| (server.name.clone(), ServerEntry::new(server)));
         Self { servers: entries.collect(), ..Self::default() }
+    }
+
+    /// Where its lockfile is: beside the configuration file. Nothing for one in memory.
+    pub fn lock_path(&self) -> Option<PathBuf> {
+        Some(self.file.as_ref()?.with_file_name(Self::LOCK_NAME))
     }
 
     /// Has every server started with the manager, whatever its [`Lifecycle`].

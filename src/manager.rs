@@ -24,7 +24,7 @@ pub use self::{
     toolbox::Toolbox,
 };
 use crate::{
-    catalog::{CatalogCache, ToolCatalog},
+    catalog::{CatalogCache, LockFile, ToolCatalog},
     config::Config,
     error::{Error, Result},
     http::HttpClients,
@@ -56,7 +56,7 @@ impl Manager {
     ///
     /// # Errors
     /// [`Error::RequiredServers`] when a required server is not available. Other failures are rows of
-    /// [`Manager::report`].
+    /// [`Manager::report`]. [`Error::Config`] when the lockfile cannot be read.
     pub async fn start(config: &Config) -> Result<Self> {
         Self::start_observed(config, Arc::new(|_| {})).await
     }
@@ -83,7 +83,8 @@ impl Manager {
         let on_event = of_sessions(&observe);
         let outputs = Outputs::new(config.output_folder.as_deref());
         let cache = config.cache_folder.as_deref().map(CatalogCache::new);
-        let around = Surroundings { kin, http, on_event, outputs, cache };
+        let lock = config.lock_file.as_deref().map(LockFile::read).transpose()?.map(Arc::new);
+        let around = Surroundings { kin, http, on_event, outputs, cache, lock };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
         let leftovers = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });

@@ -51,6 +51,7 @@ pub(crate) use self::{
 };
 use self::{
     connect::{Connection, connect},
+    failure::OTHER_TOOLS,
     health::Health,
     listing::{Listed, ToolList},
     park::Rest,
@@ -60,7 +61,7 @@ use self::{
     status::Counters,
 };
 use crate::{
-    catalog::ToolChanges,
+    catalog::{ServerSoftware, ToolChanges},
     config::{ServerConfig, StopGrace},
     error::{Error, ErrorCode, Phase, Result, ServerError},
     process::Stopped,
@@ -107,6 +108,7 @@ pub(crate) struct Started {
     pub(crate) phases: Phases,
     pub(crate) tools: usize,
     pub(crate) oddities: Vec<String>,
+    pub(crate) software: Option<Arc<ServerSoftware>>,
     pub(crate) changes: Option<Arc<ToolChanges>>,
 }
 
@@ -117,6 +119,13 @@ struct Verdict {
     what: String,
     /// By somebody who wants a new one, rather than for a fault.
     asked: bool,
+}
+
+impl Verdict {
+    /// Its list has changed to what the lockfile does not have.
+    fn of_lock() -> Self {
+        Self { what: OTHER_TOOLS.to_owned(), asked: false }
+    }
 }
 
 /// What a call needs of a live connection.
@@ -135,6 +144,7 @@ impl Started {
             phases: connection.phases,
             tools: connection.tools.now().tools.len(),
             oddities: connection.health.oddities(),
+            software: connection.software.clone(),
             changes: connection.changes.clone(),
         }
     }
@@ -216,11 +226,14 @@ impl Session {
     /// The live connection, restarted first if it is known to be dead: then no request has left yet.
     async fn borrow(&self) -> Result<Borrowed> {
         loop {
+            let mut verdict = None;
             let dead = match &*self.slot.state() {
                 State::Ready { generation, connection } => {
                     let Connection { service, health, tools, .. } = &**connection;
                     let peer = service.peer();
-                    if !peer.is_transport_closed() {
+                    if tools.refused().is_cancelled() {
+                        verdict = Some(Verdict::of_lock());
+                    } else if !peer.is_transport_closed() {
                         let (peer, health, tools) = (peer.clone(), health.clone(), tools.clone());
                         return Ok(Borrowed { generation: *generation, peer, health, tools });
                     }
@@ -230,7 +243,7 @@ impl Session {
                 State::Closed => return Err(Error::Cancelled),
             };
             self.want();
-            self.restart(dead, None).await?;
+            self.restart(dead, verdict).await?;
         }
     }
 

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::event::of_sessions;
 pub use self::event::{Observer, ServerEvent};
 use crate::{
-    catalog::{Fingerprint, Remembered, ToolChanges},
+    catalog::{Fingerprint, Remembered, ServerSoftware, ToolChanges},
     config::{Lifecycle, ServerEntry},
     error::Error,
     session::{Phases, Session, Started, Surroundings},
@@ -86,6 +86,8 @@ pub struct ReadyServer {
     /// What it did by then that other clients may not put up with, one line each: text on stdout that is no
     /// message, an answer that nobody asked for.
     pub oddities: Vec<String>,
+    /// The program behind it, in its own words.
+    pub software: Option<Arc<ServerSoftware>>,
     /// How its tools differ from those of its last start, if they do and are known.
     pub changes: Option<Arc<ToolChanges>>,
     /// When its tools were listed, if it was not started: it is parked until somebody calls one of them.
@@ -95,9 +97,9 @@ pub struct ReadyServer {
 
 impl ReadyServer {
     fn of(started: Started, queue: Duration) -> Self {
-        let Started { pid, version, phases, tools, oddities, changes } = started;
+        let Started { pid, version, phases, tools, oddities, software, changes } = started;
         let phases = Phases { queue, ..phases };
-        Self { pid, era: version, tools, phases, oddities, changes, parked: None }
+        Self { pid, era: version, tools, phases, oddities, software, changes, parked: None }
     }
 
     fn parked(known: &Remembered) -> Self {
@@ -107,6 +109,7 @@ impl ReadyServer {
             tools: known.tools.len(),
             phases: Phases::default(),
             oddities: Vec::new(),
+            software: known.software.clone().map(Arc::new),
             changes: None,
             parked: Some(known.listed),
         }
@@ -151,6 +154,9 @@ impl Starter {
         }
         let cache = self.around.cache.as_ref()?;
         let known = cache.recall(name, &Fingerprint::of(config)?)?;
+        if !Session::may_offer(config, &self.around, &known.tools) {
+            return None;
+        }
         let row = ServerStart {
             name: name.clone(),
             required: false,

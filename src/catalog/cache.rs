@@ -5,6 +5,7 @@
 //! not kept.
 
 use std::{
+    fmt,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
@@ -42,14 +43,25 @@ pub(crate) struct Listing {
 
 /// The program behind a server, in its own words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ServerSoftware {
-    pub(crate) name: String,
-    pub(crate) version: String,
+#[non_exhaustive]
+pub struct ServerSoftware {
+    /// What it calls itself.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+impl fmt::Display for ServerSoftware {
+    /// `name version`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.version)
+    }
 }
 
 /// A listing of an earlier time that still holds.
 #[derive(Debug, Clone)]
 pub(crate) struct Remembered {
+    pub(crate) software: Option<ServerSoftware>,
     pub(crate) version: String,
     pub(crate) tools: Arc<[Tool]>,
     /// When it was given.
@@ -87,6 +99,7 @@ impl CatalogCache {
         let now = millis(SystemTime::now());
         let good = entry.fingerprint == print.whole() && entry.expires.is_none_or(|end| now < end);
         good.then(|| Remembered {
+            software: entry.software,
             version: entry.version,
             tools: entry.tools,
             listed: UNIX_EPOCH + Duration::from_millis(entry.listed),

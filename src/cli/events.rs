@@ -73,7 +73,7 @@ fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
 fn next(wait: Option<Duration>) -> String {
     match wait {
         Some(wait) => format!("next try in {}", seconds(wait)),
-        None => "never restarted by itself (`restart.max` is 0)".to_owned(),
+        None => "not tried again by itself".to_owned(),
     }
 }
 

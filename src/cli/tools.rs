@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use toolcrib::{CatalogEntry, Lifecycle, Manager, ServerStart};
 
 use super::{
-    context::Context,
+    context::{Context, Locked},
     ui::{Ui, age, date, millis},
     up,
 };
@@ -25,11 +25,14 @@ pub(super) struct Tools {
     /// Only tools whose name or description holds this text.
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
+    #[command(flatten)]
+    locked: Locked,
 }
 
 impl Tools {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
+        self.locked.apply(&mut config);
         Context::narrow(&mut config, &self.servers)?;
         // Whoever only looks needs no server beforehand.
         for server in config.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {

@@ -11,7 +11,7 @@ use serde_json::json;
 use toolcrib::{Config, Error, Keeping, StartReport};
 
 use super::{
-    context::Context,
+    context::{Context, Locked},
     events::observer,
     ui::{Ui, millis, seconds},
 };
@@ -32,6 +32,8 @@ pub(super) struct Up {
     /// Follow changes: of servers.toml and what it imports by difference, of a server's own files by a restart.
     #[arg(long)]
     watch: bool,
+    #[command(flatten)]
+    locked: Locked,
 }
 
 impl Up {
@@ -70,6 +72,7 @@ impl Up {
     /// The configuration, cut down to what was asked for.
     fn load(&self, context: &Context<'_>) -> Result<Config, Error> {
         let mut config = context.load()?;
+        self.locked.apply(&mut config);
         Context::narrow(&mut config, &self.servers)?;
         if self.only_required {
             config.servers.retain(|_, entry| entry.required);

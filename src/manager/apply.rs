@@ -9,6 +9,7 @@ use super::{
     place::{Life, Place},
 };
 use crate::{
+    catalog::LockFile,
     config::{Config, Endpoint, HttpConfig, ServerConfig, ServerEntry},
     error::{Error, Result},
     http::HttpClients,
@@ -81,6 +82,7 @@ impl Ground {
             self.around.http = HttpClients::new(&config.http)?;
             self.http = config.http.clone();
         }
+        self.around.lock = config.lock_file.as_deref().map(LockFile::read).transpose()?.map(Arc::new);
         self.around.kin.secrets = self.around.kin.secrets.and(&config.secrets);
         Ok(changed)
     }

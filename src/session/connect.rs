@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     builtin::Builtin,
-    catalog::{CatalogCache, ToolChanges},
+    catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
     config::{Endpoint, HttpEndpoint, ServerConfig},
     error::Phase,
     http::HttpClients,
@@ -47,6 +47,8 @@ pub(crate) struct Surroundings {
     pub(crate) outputs: Outputs,
     /// Remembers tool lists from one start to the next. Nothing: they are forgotten.
     pub(crate) cache: Option<CatalogCache>,
+    /// What the tools of all servers must agree with.
+    pub(crate) lock: Option<Arc<LockFile>>,
 }
 
 /// The time each phase of a start took.
@@ -95,6 +97,8 @@ pub(super) struct Connection {
     pub(super) process: Option<Process>,
     pub(super) health: Health,
     pub(super) tools: Arc<ToolList>,
+    /// The program behind it, in its own words.
+    pub(super) software: Option<Arc<ServerSoftware>>,
     /// How the first list differs from the one that was remembered.
     pub(super) changes: Option<Arc<ToolChanges>>,
     pub(super) era: Era,
@@ -183,7 +187,16 @@ async fn attempt(
 }
 
 type Service = RunningService<RoleClient, Ear>;
-type Agreed = (Service, CancellationToken, Arc<ToolList>, Option<Arc<ToolChanges>>);
+
+/// A server that both can go on with.
+struct Agreed {
+    service: Service,
+    gone: CancellationToken,
+    tools: Arc<ToolList>,
+    software: Option<Arc<ServerSoftware>>,
+    changes: Option<Arc<ToolChanges>>,
+}
+
 type Broken = (Phase, Cause);
 
 async fn over_lines(
@@ -268,10 +281,10 @@ async fn listed(
     } else {
         listing(service.peer(), Vec::new(), None)
     };
-    let changes = intake.take(&listing).map(Arc::new);
+    let changes = intake.take(&listing).map_err(fail)?.map(Arc::new);
     clock.listed();
     let tools = Arc::new(ToolList::new(listing.tools, SystemTime::now()));
-    Ok((service, gone, tools, changes))
+    Ok(Agreed { service, gone, tools, software: listing.software.map(Arc::new), changes })
 }
 
 /// Marks the end of each phase.
@@ -310,12 +323,13 @@ impl Clock {
 
     fn connection(
         &self,
-        (service, gone, tools, changes): Agreed,
+        agreed: Agreed,
         intake: &Intake,
         process: Option<Process>,
         health: Health,
         builtin: Option<AbortOnDropHandle<()>>,
     ) -> Connection {
+        let Agreed { service, gone, tools, software, changes } = agreed;
         let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
         let info = service.peer_info();
         let version = info.as_ref().map_or_else(Default::default, |info| info.protocol_version.clone());
@@ -335,6 +349,7 @@ impl Clock {
             health,
             _tasks: builtin.into_iter().chain(following).collect(),
             tools,
+            software,
             changes,
             era,
             version: version.to_string(),

@@ -1,7 +1,10 @@
 //! Staying with a server: a death is noticed when it happens, not at the next call, and a server that does not
 //! answer counts as dead if the configuration wants it asked.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rmcp::{
     model::{ClientRequest, PingRequest},
@@ -12,13 +15,14 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Rest, Session, Verdict,
     handshake::{Era, discover_request},
+    listing::ToolList,
     slot::State,
 };
 
 /// What there is to wait for.
 enum Watch {
     /// A live connection: its end, or its silence.
-    Live { generation: u64, gone: CancellationToken, peer: Peer<RoleClient>, era: Era },
+    Live { generation: u64, gone: CancellationToken, peer: Peer<RoleClient>, era: Era, tools: Arc<ToolList> },
     /// A server that is down: the time of its next try.
     Down { generation: u64, next_try: Instant },
     /// A server that nobody needs.
@@ -59,10 +63,11 @@ impl Session {
     async fn due(&self) -> Due {
         loop {
             match self.watch() {
-                Watch::Live { generation, gone, peer, era } => {
+                Watch::Live { generation, gone, peer, era, tools } => {
                     let verdict = tokio::select! {
                         () = gone.cancelled() => None,
                         verdict = self.silence(&peer, era) => Some(verdict),
+                        () = tools.refused().cancelled() => Some(Verdict::of_lock()),
                         () = self.idleness() => return Due::Park(generation),
                     };
                     return Due::Restart(generation, verdict);
@@ -85,6 +90,7 @@ impl Session {
                 gone: connection.gone.clone(),
                 peer: connection.service.peer().clone(),
                 era: connection.era,
+                tools: connection.tools.clone(),
             },
             State::Down { down, .. } if down.rest == Rest::Parked => Watch::Parked,
             State::Down { generation, down } => {

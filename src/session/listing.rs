@@ -14,6 +14,7 @@ use rmcp::{
     service::{NotificationContext, Peer, PeerRequestOptions, RoleClient, ServiceError},
 };
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     convert,
@@ -44,7 +45,11 @@ const PAGE_LIMIT: Duration = Duration::from_secs(30);
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
 
 /// The tools of one server as last listed.
-pub(super) struct ToolList(Mutex<Listed>);
+pub(super) struct ToolList {
+    now: Mutex<Listed>,
+    /// Cancelled once the server has listed what it must not.
+    refused: CancellationToken,
+}
 
 /// One list.
 #[derive(Clone)]
@@ -58,15 +63,21 @@ pub(super) struct Listed {
 
 impl ToolList {
     pub(super) fn new(tools: Arc<[Tool]>, when: SystemTime) -> Self {
-        Self(Mutex::new(Listed { times: 0, tools, when }))
+        let now = Mutex::new(Listed { times: 0, tools, when });
+        Self { now, refused: CancellationToken::new() }
     }
 
     pub(super) fn now(&self) -> Listed {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Cancelled once the server has listed what it must not: it is not to be called any more.
+    pub(super) fn refused(&self) -> &CancellationToken {
+        &self.refused
     }
 
     fn replace(&self, tools: Arc<[Tool]>) {
-        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         now.when = SystemTime::now();
         if *now.tools != *tools {
             (now.times, now.tools) = (now.times + 1, tools);
@@ -229,10 +240,13 @@ async fn subscribe(peer: &Peer<RoleClient>, list: &ToolList, intake: &Intake) {
 
 async fn relist(peer: &Peer<RoleClient>, list: &ToolList, intake: &Intake) {
     match all_tools(peer, PAGE_LIMIT).await {
-        Ok(listing) => {
-            intake.take(&listing);
-            list.replace(listing.tools);
-        }
+        Ok(listing) => match intake.take(&listing) {
+            Ok(_) => list.replace(listing.tools),
+            Err(cause) => {
+                tracing::warn!(?cause, "the changed tool list is refused");
+                list.refused.cancel();
+            }
+        },
         Err(cause) => tracing::warn!(?cause, "the changed tool list cannot be read; the old one stays"),
     }
 }

@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     Down, Session, SessionEvent, Surroundings, handshake,
+    intake::objections,
     listing::ToolList,
     restart::Restarts,
     slot::{Claim, Slot, State},
@@ -16,6 +17,7 @@ use crate::{
     catalog::Remembered,
     config::{Lifecycle, ServerConfig},
     error::{Error, Result, Silence},
+    tool::Tool,
 };
 
 /// How often a server is looked at within the time after which it counts as idle: it is stopped that much late.
@@ -39,6 +41,12 @@ impl Session {
         let tools = Arc::new(ToolList::new(known.tools, known.listed));
         let down = Down { tools, cause: None, next_try: Instant::now(), rest: Rest::Parked };
         Self::new(config, around, Slot::empty(down), restarts)
+    }
+
+    /// Whether the lockfile lets `tools` be offered.
+    pub(crate) fn may_offer(config: &ServerConfig, around: &Surroundings, tools: &[Tool]) -> bool {
+        let lock = around.lock.as_ref();
+        lock.is_none_or(|lock| objections(lock, &config.name, &config.tools, tools).is_empty())
     }
 
     /// Whether it is not running because nobody needs it.

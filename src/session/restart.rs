@@ -112,10 +112,14 @@ impl Session {
                 Ok(())
             }
             Err(failure) if parked => {
+                let never = failure.is_final().then_some(NEVER);
                 let failure = failure.named(self.name().clone());
-                Err(self.down(failure, restarts, began, None))
+                Err(self.down(failure, restarts, began, never))
             }
-            Err(failure) => Err(self.down(self.failed_restart(failure, first), restarts, began, None)),
+            Err(failure) => {
+                let never = failure.is_final().then_some(NEVER);
+                Err(self.down(self.failed_restart(failure, first), restarts, began, never))
+            }
         }
     }
 

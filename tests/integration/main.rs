@@ -13,6 +13,7 @@ mod faults;
 mod health;
 mod killed;
 mod lazy;
+mod locked;
 mod program;
 mod props;
 mod real;
