@@ -74,7 +74,7 @@ impl Agent {
             return End::of(&error);
         };
         ledger.model(llm);
-        let offer = match Offer::new(&self.toolbox.catalog(), task.tools.as_deref()) {
+        let mut offer = match Offer::new(self.toolbox.catalog(), task.tools.as_deref()) {
             Ok(offer) => offer,
             Err(error) => return End::of(&error),
         };
@@ -84,7 +84,7 @@ impl Agent {
             Err(problem) => return End::errored(ErrorCode::ConfigInvalid, problem),
         };
         let mut request = ChatRequest::new(messages).with_tools(offer.specs(), ToolMode::Auto);
-        let end = self.turns(llm, &offer, &mut request, bounds, ledger).await;
+        let end = self.turns(llm, task, &mut offer, &mut request, bounds, ledger).await;
         ledger.transcript(&request.messages);
         end.unwrap_or_else(|end| end)
     }
@@ -93,7 +93,8 @@ impl Agent {
     async fn turns(
         &self,
         llm: &LlmClient,
-        offer: &Offer,
+        task: &Task,
+        offer: &mut Offer,
         request: &mut ChatRequest,
         bounds: &Bounds<'_>,
         ledger: &mut Ledger,
@@ -101,6 +102,9 @@ impl Agent {
         let mut invalid_turns = 0;
         loop {
             bounds.turn(ledger.turns())?;
+            if offer.renew(self.toolbox.catalog(), task.tools.as_deref()) {
+                request.tools = offer.specs();
+            }
             request.tool_mode = self.mode(ledger.turns() + 1, bounds.turns, offer);
             let began = Instant::now();
             let asked = bounds.guard(llm.chat(request, bounds.deadline)).await;

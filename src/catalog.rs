@@ -4,6 +4,11 @@
 //! hold the separator themselves. The order is that of the configuration and of each server's own list, so
 //! that the tools in a prompt stay byte-identical and caches of model servers keep working.
 
+mod cache;
+mod changes;
+mod fingerprint;
+mod lock;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, OnceLock},
@@ -14,6 +19,15 @@ use jsonschema::Validator;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+pub use self::{
+    cache::ServerSoftware,
+    changes::ToolChanges,
+    lock::{LockChange, LockChangeKind, LockFile},
+};
+pub(crate) use self::{
+    cache::{CatalogCache, Listing, Remembered},
+    fingerprint::Fingerprint,
+};
 use crate::{
     error::{Error, Result, nearest},
     tool::{ServerName, Tool},

@@ -11,6 +11,7 @@ mod demo;
 mod doctor;
 mod events;
 mod import;
+mod lock;
 mod progress;
 mod run;
 mod tools;
@@ -36,6 +37,7 @@ const EXIT_CODES: &str = "Exit codes:
   0 ok            2 usage, or arguments refused by the tool's schema    3 configuration
   4 a required server is not available      5 the tool said it failed    6 no such server or tool
   7 timeout       8 a server broke the protocol     9 a process survived teardown
+  10 the tools of a server are not those of toolcrib.lock
   78 no model is configured     100 some tasks failed     101 some tasks errored
   130 Ctrl-C      143 SIGTERM   1 anything else";
 
@@ -72,6 +74,8 @@ enum Command {
     Demo(demo::Demo),
     /// Call one tool.
     Call(call::Call),
+    /// Write down the tools of all servers in toolcrib.lock, or show what changed since.
+    Lock(lock::Lock),
     /// Start every server once, say what works and what does not, and stop them.
     Check(check::Check),
     /// Say what this machine can do for servers, and what stands in the way of each.
@@ -123,6 +127,7 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             Command::Run(run) => run.run(&context).await,
             Command::Demo(demo) => demo.run(&context).await,
             Command::Call(call) => call.run(&context).await,
+            Command::Lock(lock) => lock.run(&context).await,
             Command::Check(check) => check.run(&context).await,
             Command::Doctor(doctor) => doctor.run(&context).await,
             Command::Import(import) => import.run(&context),

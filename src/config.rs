@@ -61,8 +61,11 @@ pub struct Config {
     /// Where results over `max_output` are kept whole. Nothing: a private folder of this user in the system's
     /// folder for temporary files.
     pub output_folder: Option<PathBuf>,
-    /// Where it is kept how long servers took to start. Nothing: it is not.
+    /// Where it is kept from one start to the next how long servers took to start, and which tools they have.
+    /// Nothing: nowhere, which is so for a configuration in memory.
     pub cache_folder: Option<PathBuf>,
+    /// The lockfile that the tools of all servers must agree with. Nothing: any tools will do.
+    pub lock_file: Option<PathBuf>,
     /// The shared HTTP clients.
     pub http: HttpConfig,
     /// The model, or why the `[llm]` table cannot be used: an error only for what needs a model. Nothing when
@@ -88,6 +91,7 @@ impl Default for Config {
             reap_leftovers: true,
             output_folder: None,
             cache_folder: None,
+            lock_file: None,
             http: HttpConfig::default(),
             llm: None,
             agent: AgentConfig::default(),
@@ -112,11 +116,26 @@ pub enum Guard {
 }
 
 impl Config {
+    /// The name of the lockfile.
+    pub const LOCK_NAME: &str = "toolcrib.lock";
+
     /// A configuration in memory: these servers, defaults for everything else. A second server of the same
     /// name replaces the first.
     pub fn new(servers: impl IntoIterator<Item = ServerConfig>) -> Self {
         let entries = servers.into_iter().map(|server| (server.name.clone(), ServerEntry::new(server)));
         Self { servers: entries.collect(), ..Self::default() }
+    }
+
+    /// Where its lockfile is: beside the configuration file. Nothing for one in memory.
+    pub fn lock_path(&self) -> Option<PathBuf> {
+        Some(self.file.as_ref()?.with_file_name(Self::LOCK_NAME))
+    }
+
+    /// Has every server started with the manager, whatever its [`Lifecycle`].
+    pub fn start_all(&mut self) {
+        for server in self.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
+            server.lifecycle = Lifecycle::Eager;
+        }
     }
 }
 

@@ -139,6 +139,12 @@ impl Error {
         Self::Input { what: what.into(), help }
     }
 
+    /// A lockfile that cannot be used.
+    pub(crate) fn lock(file: &std::path::Path, message: String, help: String) -> Self {
+        ConfigError { file: Some(file.to_owned()), message, help: Some(help), ..ConfigError::default() }
+            .into()
+    }
+
     /// The stable code of this error, for scripts.
     pub fn code(&self) -> ErrorCode {
         match self {

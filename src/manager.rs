@@ -10,18 +10,21 @@ mod place;
 mod stop;
 mod toolbox;
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
 
 use serde_json::{Map, Value};
 
-use self::apply::Ground;
+use self::{apply::Ground, background::Background};
 pub use self::{
     apply::{ApplyFailure, ApplyReport},
     stop::{ServerStop, StopReport},
     toolbox::Toolbox,
 };
 use crate::{
-    catalog::ToolCatalog,
+    catalog::{CatalogCache, LockFile, ToolCatalog},
     config::Config,
     error::{Error, Result},
     http::HttpClients,
@@ -42,6 +45,8 @@ pub struct Manager {
     marker: Arc<str>,
     keeping: Keeping,
     observe: Observer,
+    /// Starts what is parked and wanted beforehand.
+    rouser: Mutex<Option<Background>>,
     // Tokio's mutex: its critical section is a whole change of the configuration, which awaits.
     ground: tokio::sync::Mutex<Ground>,
 }
@@ -51,7 +56,7 @@ impl Manager {
     ///
     /// # Errors
     /// [`Error::RequiredServers`] when a required server is not available. Other failures are rows of
-    /// [`Manager::report`].
+    /// [`Manager::report`]. [`Error::Config`] when the lockfile cannot be read.
     pub async fn start(config: &Config) -> Result<Self> {
         Self::start_observed(config, Arc::new(|_| {})).await
     }
@@ -77,7 +82,9 @@ impl Manager {
             Kinship { marker: marker.clone(), secrets: config.secrets.clone(), keeping: keeping.clone() };
         let on_event = of_sessions(&observe);
         let outputs = Outputs::new(config.output_folder.as_deref());
-        let around = Surroundings { kin, http, on_event, outputs };
+        let cache = config.cache_folder.as_deref().map(CatalogCache::new);
+        let lock = config.lock_file.as_deref().map(LockFile::read).transpose()?.map(Arc::new);
+        let around = Surroundings { kin, http, on_event, outputs, cache, lock };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
         let leftovers = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });
@@ -88,6 +95,7 @@ impl Manager {
             marker,
             keeping,
             observe,
+            rouser: Mutex::default(),
             ground: tokio::sync::Mutex::new(ground),
         };
         // A start is the first change: from nothing to everything.
@@ -99,6 +107,7 @@ impl Manager {
         let failed = manager.report.servers.iter().filter(|row| row.required);
         let failures: Vec<Arc<Error>> = failed.filter_map(|row| row.outcome.clone().err()).collect();
         if failures.is_empty() {
+            manager.rouse();
             return Ok(manager);
         }
         let places = manager.toolbox.places();
@@ -144,10 +153,23 @@ impl Manager {
         self.toolbox.call(server, tool, arguments).await
     }
 
+    /// Begins to start the servers that are parked for nobody to wait for, one after another.
+    fn rouse(&self) {
+        let sessions: Vec<_> = self.toolbox.places().iter().filter_map(|place| place.here()).collect();
+        let rousing = async move {
+            for session in sessions.iter().filter(|session| session.is_for_background()) {
+                // A failure is told by its event, and to whoever calls it.
+                let _ = session.rouse().await;
+            }
+        };
+        *self.rouser.lock().unwrap_or_else(PoisonError::into_inner) = Some(Background::spawn(rousing));
+    }
+
     /// Asks every server to leave, all at once, and ends those that do not; then looks whether anything is
     /// left.
     pub async fn shutdown(self) -> StopReport {
         let began = Instant::now();
+        *self.rouser.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let places = self.toolbox.places();
         let closing = places.iter().map(|place| async {
             let row = place.close().await?;

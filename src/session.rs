@@ -18,10 +18,12 @@ mod event;
 mod failure;
 mod handshake;
 mod health;
+mod intake;
 mod keep;
 mod lane;
 mod listing;
 mod outputs;
+mod park;
 mod plain;
 mod remote;
 mod reply;
@@ -53,16 +55,19 @@ pub(crate) use self::{
 };
 use self::{
     connect::{Connection, connect},
+    failure::OTHER_TOOLS,
     handshake::Era,
     health::Health,
     lane::Lane,
-    listing::ToolList,
+    listing::{Listed, ToolList},
+    park::Rest,
     restart::Restarts,
     settings::Settings,
     slot::{Slot, State},
     status::Counters,
 };
 use crate::{
+    catalog::{ServerSoftware, ToolChanges},
     config::{ServerConfig, StopGrace},
     error::{Error, ErrorCode, Phase, Result, ServerError},
     process::Stopped,
@@ -95,8 +100,10 @@ pub(crate) struct Session {
 struct Down {
     /// As last listed: the next call brings the server back.
     tools: Arc<ToolList>,
-    cause: Arc<ServerError>,
+    /// Nothing: it has not failed.
+    cause: Option<Arc<ServerError>>,
     next_try: Instant,
+    rest: Rest,
 }
 
 /// What a first start found out.
@@ -107,6 +114,8 @@ pub(crate) struct Started {
     pub(crate) phases: Phases,
     pub(crate) tools: usize,
     pub(crate) oddities: Vec<String>,
+    pub(crate) software: Option<Arc<ServerSoftware>>,
+    pub(crate) changes: Option<Arc<ToolChanges>>,
     /// It was not asked by `server/discover`, or did not answer.
     pub(crate) mute: bool,
 }
@@ -129,11 +138,19 @@ struct Verdict {
     asked: bool,
 }
 
+impl Verdict {
+    /// Its list has changed to what the lockfile does not have.
+    fn of_lock() -> Self {
+        Self { what: OTHER_TOOLS.to_owned(), asked: false }
+    }
+}
+
 /// What a call needs of a live connection.
 struct Borrowed {
     generation: u64,
     way: Way,
     health: Health,
+    tools: Arc<ToolList>,
 }
 
 /// Which way a call goes.
@@ -150,8 +167,10 @@ impl Started {
             pid: connection.process.as_ref().map(crate::process::Process::pid),
             version: connection.version.clone(),
             phases: connection.phases,
-            tools: connection.tools.now().1.len(),
+            tools: connection.tools.now().tools.len(),
             oddities: connection.health.oddities(),
+            software: connection.software.clone(),
+            changes: connection.changes.clone(),
             mute: connection.mute,
         }
     }
@@ -175,17 +194,26 @@ impl Session {
             .map_err(|failure| failure.named(config.name.clone()))?;
         let started = Started::of(&connection);
         let restarts = Restarts::of(connection.era);
+        let slot = Slot::new(Box::new(connection));
+        Ok((Self::new(config, around, slot, restarts), started))
+    }
+
+    fn new(
+        config: ServerConfig,
+        around: Surroundings,
+        slot: Slot<Box<Connection>, Down>,
+        restarts: Restarts,
+    ) -> Self {
         let closed = CancellationToken::new();
-        let session = Self {
+        Self {
             name: config.name.clone(),
             settings: Mutex::new(Settings::new(config, around, &closed)),
-            slot: Slot::new(Box::new(connection)),
+            slot,
             reconnect: tokio::sync::Mutex::new(restarts),
             closed,
             settled: Notify::new(),
             counters: Counters::default(),
-        };
-        Ok((session, started))
+        }
     }
 
     pub(crate) fn name(&self) -> &ServerName {
@@ -197,19 +225,23 @@ impl Session {
     pub(crate) fn tools(&self) -> Option<(Edition, Vec<Tool>)> {
         let settings = self.settings();
         let (generation, list) = self.list()?;
-        let (times, tools) = list.now();
+        let Listed { times, tools, .. } = list.now();
         let permitted = tools.iter().filter(|tool| settings.config.tools.permits(&tool.name));
         Some(((generation, times), permitted.cloned().collect()))
     }
 
     /// Which list [`Session::tools`] would give.
     pub(crate) fn edition(&self) -> Option<Edition> {
-        self.list().map(|(generation, list)| (generation, list.now().0))
+        self.list().map(|(generation, list)| (generation, list.now().times))
     }
 
-    /// Whether there is a live connection.
-    pub(crate) fn is_up(&self) -> bool {
-        matches!(*self.slot.state(), State::Ready { .. })
+    /// Whether there is a live connection, or none because nobody needs it.
+    pub(crate) fn is_well(&self) -> bool {
+        match &*self.slot.state() {
+            State::Ready { .. } => true,
+            State::Down { down, .. } => down.cause.is_none(),
+            State::Closed => false,
+        }
     }
 
     /// Whether it was closed: then nothing brings it back.
@@ -228,20 +260,25 @@ impl Session {
     /// The live connection, restarted first if it is known to be dead: then no request has left yet.
     async fn borrow(&self) -> Result<Borrowed> {
         loop {
+            let mut verdict = None;
             let dead = match &*self.slot.state() {
                 State::Ready { generation, connection } => {
-                    let Connection { service, health, lane, .. } = &**connection;
+                    let Connection { service, health, lane, tools, .. } = &**connection;
                     let peer = service.peer();
-                    if !peer.is_transport_closed() {
+                    if tools.refused().is_cancelled() {
+                        verdict = Some(Verdict::of_lock());
+                    } else if !peer.is_transport_closed() {
                         let way = lane.clone().map_or_else(|| Way::Remote(peer.clone()), Way::Lane);
-                        return Ok(Borrowed { generation: *generation, way, health: health.clone() });
+                        let (health, tools) = (health.clone(), tools.clone());
+                        return Ok(Borrowed { generation: *generation, way, health, tools });
                     }
                     *generation
                 }
                 State::Down { generation, .. } => *generation,
                 State::Closed => return Err(Error::Cancelled),
             };
-            self.restart(dead, None).await?;
+            self.want();
+            self.restart(dead, verdict).await?;
         }
     }
 
@@ -255,6 +292,10 @@ impl Session {
         let connection = self.shut()?;
         // A restart under way is cancelled; its process dies with its future.
         let _ = tokio::time::timeout(ABANDON_LIMIT, self.reconnect.lock()).await;
+        self.part(connection).await
+    }
+
+    async fn part(&self, connection: Connection) -> Option<Stopped> {
         let Connection { mut service, process, .. } = connection;
         match process {
             Some(process) => {

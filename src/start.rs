@@ -17,7 +17,7 @@ mod wait;
 use std::{
     path::Path,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use serde::Serialize;
@@ -36,7 +36,8 @@ use self::{
     turns::{Turn, Turns},
 };
 use crate::{
-    config::{ServerConfig, ServerEntry, StartJobs},
+    catalog::{Fingerprint, Remembered, ServerSoftware, ToolChanges},
+    config::{Lifecycle, ServerConfig, ServerEntry, StartJobs},
     error::Error,
     session::{Booting, FirstStart, Phases, Session, Started, Surroundings},
     tool::ServerName,
@@ -55,14 +56,21 @@ pub struct StartReport {
 }
 
 impl StartReport {
-    /// Servers that serve calls.
+    /// Servers that serve calls, parked ones included.
     pub fn ready(&self) -> usize {
         self.servers.iter().filter(|row| row.outcome.is_ok()).count()
     }
 
+    /// Servers that were left for later: the first call starts them.
+    pub fn parked(&self) -> usize {
+        let parked = |row: &&ServerStart| row.outcome.as_ref().is_ok_and(|ready| ready.parked.is_some());
+        self.servers.iter().filter(parked).count()
+    }
+
     /// The server that was ready last, and when.
     pub fn slowest(&self) -> Option<&ServerStart> {
-        self.servers.iter().filter(|row| row.outcome.is_ok()).max_by_key(|row| row.took)
+        let started = |row: &&ServerStart| row.outcome.as_ref().is_ok_and(|ready| ready.parked.is_none());
+        self.servers.iter().filter(started).max_by_key(|row| row.took)
     }
 }
 
@@ -99,12 +107,33 @@ pub struct ReadyServer {
     /// What it did by then that other clients may not put up with, one line each: text on stdout that is no
     /// message, an answer that nobody asked for.
     pub oddities: Vec<String>,
+    /// The program behind it, in its own words.
+    pub software: Option<Arc<ServerSoftware>>,
+    /// How its tools differ from those of its last start, if they do and are known.
+    pub changes: Option<Arc<ToolChanges>>,
+    /// When its tools were listed, if it was not started: it is parked until somebody calls one of them.
+    #[serde(skip)]
+    pub parked: Option<SystemTime>,
 }
 
 impl ReadyServer {
     fn of(started: Started, queue: Duration) -> Self {
-        let Started { pid, version, phases, tools, oddities, mute: _ } = started;
-        Self { pid, era: version, tools, phases: Phases { queue, ..phases }, oddities }
+        let Started { pid, version, phases, tools, oddities, software, changes, mute: _ } = started;
+        let phases = Phases { queue, ..phases };
+        Self { pid, era: version, tools, phases, oddities, software, changes, parked: None }
+    }
+
+    fn parked(known: &Remembered) -> Self {
+        Self {
+            pid: None,
+            era: known.version.clone(),
+            tools: known.tools.len(),
+            phases: Phases::default(),
+            oddities: Vec::new(),
+            software: known.software.clone().map(Arc::new),
+            changes: None,
+            parked: Some(known.listed),
+        }
     }
 }
 
@@ -146,6 +175,30 @@ impl Starter {
         let turn = self.slot(&config.name, &plan, &mut Vec::new()).await;
         // Its process is not looked at: it is taken for one that cannot be seen.
         share(turn, None, &Seen::default(), work).await
+    }
+
+    /// Leaves one server for later, if it may be and its tools are known from an earlier start.
+    pub(crate) fn park(&self, name: &ServerName, entry: &ServerEntry) -> Option<(ServerStart, Session)> {
+        let config = entry.server.as_ref().ok()?;
+        if entry.required || config.lifecycle == Lifecycle::Eager {
+            return None;
+        }
+        let cache = self.around.cache.as_ref()?;
+        let known = cache.recall(name, &Fingerprint::of(config)?)?;
+        if !Session::may_offer(config, &self.around, &known.tools) {
+            return None;
+        }
+        let row = ServerStart {
+            name: name.clone(),
+            required: false,
+            outcome: Ok(ReadyServer::parked(&known)),
+            took: self.began.elapsed(),
+            waits: Vec::new(),
+            installing: false,
+        };
+        let session = Session::parked(config.clone(), self.around.clone(), known);
+        session.tell_parked();
+        Some((row, session))
     }
 
     /// Starts one server, and tells `on_turn` when it is its turn and whether it may have to be installed.

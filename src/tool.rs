@@ -44,7 +44,7 @@ impl std::borrow::Borrow<str> for ServerName {
 }
 
 /// One tool as its server describes it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Tool {
     /// The name on its own server (`get_current_time`).
@@ -81,7 +81,7 @@ impl Tool {
 ///
 /// They are claims of the server, not facts: they decide whether a lost call may be repeated only
 /// where the configuration says so.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(clippy::struct_field_names, reason = "the protocol's own names")]
 pub struct ToolAnnotations {

@@ -146,6 +146,17 @@ fn many_callers_of_a_dead_connection_cause_one_restart() {
 }
 
 #[test]
+fn many_first_callers_of_a_parked_server_cause_one_start() {
+    check(|| {
+        let world = Arc::<World>::default();
+        let session = Arc::new(Session { slot: Slot::empty(0), restarts: Mutex::new(()), world });
+        let told = join(callers(&session, 4, true));
+        assert!(told.iter().all(|told| *told == Told::Usable), "{told:?}");
+        assert_eq!((session.generation(), session.world.made.load(SeqCst)), (Some(1), 1));
+    });
+}
+
+#[test]
 fn a_restart_that_fails_is_told_to_all_and_tried_once() {
     check(|| {
         let session = Session::new();

@@ -19,8 +19,10 @@ pub(super) struct Ready {
     pub arguments: Map<String, Value>,
 }
 
-/// The tools of one task. Made once, so that the prompt of all its turns begins with the same bytes.
+/// The tools of one task. Made once, so that the prompt of all its turns begins with the same bytes, and again only
+/// when the tools have changed: a server that was started by a call may list others than it did once.
 pub(super) struct Offer {
+    catalog: Arc<ToolCatalog>,
     entries: Vec<Arc<CatalogEntry>>,
     by_name: HashMap<String, usize>,
     specs: Arc<[ToolSpec]>,
@@ -28,7 +30,7 @@ pub(super) struct Offer {
 
 impl Offer {
     /// The tools that one of `patterns` matches; without patterns all.
-    pub(super) fn new(catalog: &ToolCatalog, patterns: Option<&[String]>) -> Result<Self> {
+    pub(super) fn new(catalog: Arc<ToolCatalog>, patterns: Option<&[String]>) -> Result<Self> {
         let entries = match patterns {
             None => catalog.entries().to_vec(),
             Some(patterns) => catalog.select(patterns)?,
@@ -43,7 +45,19 @@ impl Offer {
         let by_name =
             entries.iter().enumerate().map(|(index, entry)| (entry.visible_name.clone(), index)).collect();
         let specs = entries.iter().map(|entry| spec(entry)).collect();
-        Ok(Self { entries, by_name, specs })
+        Ok(Self { catalog, entries, by_name, specs })
+    }
+
+    /// Goes over to `catalog`; says whether a model is offered something else from now on. What matches nothing any
+    /// more stays: its calls say best what is wrong.
+    pub(super) fn renew(&mut self, catalog: Arc<ToolCatalog>, patterns: Option<&[String]>) -> bool {
+        if Arc::ptr_eq(&catalog, &self.catalog) {
+            return false;
+        }
+        let Ok(next) = Self::new(catalog, patterns) else { return false };
+        let other = *next.specs != *self.specs;
+        *self = next;
+        other
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -217,13 +217,13 @@ async fn required_calls_are_off_in_the_last_turn() {
     let agent = |tool_choice| {
         Agent::without_model(manager.toolbox(), AgentConfig { tool_choice, ..AgentConfig::default() })
     };
-    let offer = Offer::new(&manager.catalog(), None).unwrap();
+    let offer = Offer::new(manager.catalog(), None).unwrap();
     let modes = |choice| [1, 2, 3].map(|turn| agent(choice).mode(turn, 3, &offer));
     assert_eq!(modes(ToolChoice::Auto), [Auto, Auto, Auto]);
     assert_eq!(modes(ToolChoice::RequiredFirst), [Required, Auto, Auto]);
     assert_eq!(modes(ToolChoice::Required), [Required, Required, Off]);
     assert_eq!(offer.specs().iter().map(|spec| spec.strict).collect::<Vec<_>>(), [true, false, false, false]);
-    assert!(Offer::new(&manager.catalog(), Some(&["x.*".into()])).is_err());
+    assert!(Offer::new(manager.catalog(), Some(&["x.*".into()])).is_err());
 
     let call = |arguments: &str| crate::llm::ToolCall::new("1", "t__echo", arguments);
     let problem = |arguments: &str, finish| offer.check(&call(arguments), finish).err().unwrap_or_default();

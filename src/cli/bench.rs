@@ -92,6 +92,7 @@ impl Init {
     async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
         config.start_jobs = self.jobs.unwrap_or(config.start_jobs);
+        config.start_all();
         let mut modes = Vec::new();
         if !self.no_baseline {
             // Run, not added up: bars measured in parallel are inflated by contention.

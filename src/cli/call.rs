@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use toolcrib::{CatalogEntry, Config, Error, ServerName};
 
 use super::{
-    context::Context,
+    context::{Context, Locked},
     ui::{Ui, millis, seconds},
     up,
 };
@@ -32,11 +32,14 @@ pub(super) struct Call {
     /// Send the arguments without checking them against the tool's schema.
     #[arg(long)]
     no_check: bool,
+    #[command(flatten)]
+    locked: Locked,
 }
 
 impl Call {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
+        self.locked.apply(&mut config);
         let server = server_of(&config, &self.tool)?;
         config.servers.retain(|name, _| *name == server);
         for entry in config.servers.values_mut() {

@@ -16,6 +16,7 @@ impl Check {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
         Context::narrow(&mut config, &self.servers)?;
+        config.start_all();
         let ui = context.ui;
         up::announce(ui, &config);
         if let Some(Err(error)) = &config.llm {

@@ -15,6 +15,22 @@ pub(super) struct Context<'a> {
     pub(super) cancel: CancellationToken,
 }
 
+/// Whether servers must have the tools that were reviewed.
+#[derive(clap::Args, Clone, Copy)]
+pub(super) struct Locked {
+    /// Refuse servers with tools that toolcrib.lock does not have, or has otherwise.
+    #[arg(long)]
+    locked: bool,
+}
+
+impl Locked {
+    pub(super) fn apply(self, config: &mut Config) {
+        if self.locked {
+            config.lock_file = config.lock_path();
+        }
+    }
+}
+
 /// The signal that ended the program.
 #[derive(Clone, Copy)]
 pub(super) enum Ended {

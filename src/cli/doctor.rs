@@ -100,6 +100,7 @@ impl Doctor {
     ) -> anyhow::Result<()> {
         Context::narrow(&mut config, &self.servers)?;
         config.servers.retain(|_, entry| entry.server.is_ok());
+        config.start_all();
         for entry in config.servers.values_mut() {
             // Every one of them is to be looked at, not only the first that is missing.
             entry.required = false;

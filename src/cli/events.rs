@@ -5,7 +5,7 @@ use std::{sync::Mutex, time::Duration};
 use serde_json::{Value, json};
 use toolcrib::{Error, ServerEvent, ServerName};
 
-use super::ui::{Ui, millis, seconds};
+use super::ui::{Ui, date, millis, seconds};
 
 /// Shows what happens to servers.
 pub(super) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
@@ -50,6 +50,7 @@ fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
         ServerEvent::Starting { server, installs: Some(package) } => {
             ui.status("Installing", format!("{server:<20} {package}, if it is not there yet"));
         }
+        ServerEvent::Parked { server, tools, listed } => ui.parked(server, *tools, *listed),
         ServerEvent::Ready { row } | ServerEvent::Failed { row } => ui.started(row),
         ServerEvent::Lost { server, error, .. } => {
             told.again(server, error);
@@ -75,7 +76,7 @@ fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
 fn next(wait: Option<Duration>) -> String {
     match wait {
         Some(wait) => format!("next try in {}", seconds(wait)),
-        None => "never restarted by itself (`restart.max` is 0)".to_owned(),
+        None => "not tried again by itself".to_owned(),
     }
 }
 
@@ -88,11 +89,14 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
             json!({"event": "installing", "server": server, "package": package})
         }
         ServerEvent::Starting { server, installs: None } => json!({"event": "starting", "server": server}),
+        ServerEvent::Parked { server, tools, listed } => {
+            json!({"event": "parked", "server": server, "tools": tools, "listed": date(*listed)})
+        }
         ServerEvent::Ready { row } | ServerEvent::Failed { row } => match &row.outcome {
             Ok(ready) => {
                 json!({"event": "ready", "server": row.name, "ms": millis(row.took), "pid": ready.pid,
                 "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "waits": row.waits,
-                "installing": row.installing})
+                "installing": row.installing, "changes": ready.changes})
             }
             Err(error) => json!({"event": "failed", "server": row.name, "ms": millis(row.took),
                 "waits": row.waits, "installing": row.installing, "error": error_json(error)}),
@@ -103,7 +107,8 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
         ServerEvent::Reconnecting { server } => json!({"event": "reconnecting", "server": server}),
         ServerEvent::Restarted { server, ready, took, restarts } => {
             json!({"event": "ready", "server": server, "ms": millis(*took), "pid": ready.pid,
-                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "restarts": restarts})
+                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "restarts": restarts,
+                "changes": ready.changes})
         }
         ServerEvent::RestartFailed { server, error, next_try } => {
             json!({"event": "failed", "server": server, "error": error_json(error),

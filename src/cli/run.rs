@@ -16,7 +16,7 @@ use toolcrib::{
 };
 
 use super::{
-    context::Context,
+    context::{Context, Locked},
     progress::{Progress, Totals},
     ui::{Ui, millis, seconds},
     up,
@@ -41,6 +41,8 @@ pub(super) struct Run {
     /// Where runs are kept.
     #[arg(long, default_value = "runs", value_name = "FOLDER")]
     out: PathBuf,
+    #[command(flatten)]
+    locked: Locked,
 }
 
 /// A run that is ready to go.
@@ -62,7 +64,8 @@ pub(super) struct Finished {
 
 impl Run {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let config = context.load()?;
+        let mut config = context.load()?;
+        self.locked.apply(&mut config);
         let question = !is_file(&self.tasks);
         let mut tasks = match question {
             true => vec![Task::question("question", self.tasks.as_str())],
@@ -222,6 +225,9 @@ impl Plan {
             .iter()
             .map(|row| {
                 let about = match &row.outcome {
+                    Ok(ready) if ready.parked.is_some() => {
+                        json!({"state": "parked", "era": ready.era, "tools": ready.tools})
+                    }
                     Ok(ready) => json!({"state": "ready", "era": ready.era, "tools": ready.tools,
                         "init_ms": millis(row.took), "phases_ms": ready.phases}),
                     Err(error) => json!({"state": "failed", "error": error.to_string()}),

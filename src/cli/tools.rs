@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use toolcrib::{CatalogEntry, Manager, ServerStart};
+use toolcrib::{CatalogEntry, Lifecycle, Manager, ServerStart};
 
 use super::{
-    context::Context,
-    ui::{Ui, millis},
+    context::{Context, Locked},
+    ui::{Ui, age, date, millis},
     up,
 };
 
@@ -19,15 +19,30 @@ pub(super) struct Tools {
     /// Print the JSON Schema of each tool's arguments.
     #[arg(long)]
     schema: bool,
+    /// Start lazy servers too, instead of showing what they listed at their last start.
+    #[arg(long)]
+    refresh: bool,
     /// Only tools whose name or description holds this text.
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
+    #[command(flatten)]
+    locked: Locked,
 }
 
 impl Tools {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
+        self.locked.apply(&mut config);
         Context::narrow(&mut config, &self.servers)?;
+        // Whoever only looks needs no server beforehand.
+        for server in config.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
+            if server.lifecycle == Lifecycle::Background {
+                server.lifecycle = Lifecycle::Lazy;
+            }
+        }
+        if self.refresh {
+            config.start_all();
+        }
         let ui = context.ui;
         let manager = up::with_heartbeat(ui, context.start(&config, |_| {})).await?;
         let catalog = manager.catalog();
@@ -48,7 +63,12 @@ impl Tools {
                 let text: Vec<String> = of(row).iter().map(|entry| self.tool_text(entry)).collect();
                 match &row.outcome {
                     Ok(_) if self.search.is_some() && text.is_empty() => {}
-                    Ok(_) => Ui::data(format!("{}  {} tools\n{}", row.name, text.len(), text.join("\n"))),
+                    Ok(ready) => {
+                        let parked = ready.parked.map(|listed| format!("  parked, listed {}", age(listed)));
+                        let parked = parked.unwrap_or_default();
+                        let text = format!("{}  {} tools{parked}\n{}", row.name, text.len(), text.join("\n"));
+                        Ui::data(text);
+                    }
                     Err(_) => ui.started(row),
                 }
             }
@@ -104,8 +124,11 @@ fn server_json(row: &ServerStart, tools: &[std::sync::Arc<CatalogEntry>]) -> Val
         })
         .collect();
     match &row.outcome {
-        Ok(ready) => json!({"name": row.name, "state": "ready", "era": ready.era, "pid": ready.pid,
-            "init_ms": millis(row.took), "error": null, "tools": tools}),
+        Ok(ready) => {
+            json!({"name": row.name, "state": if ready.parked.is_some() { "parked" } else { "ready" },
+            "era": ready.era, "pid": ready.pid, "init_ms": millis(row.took), "listed": ready.parked.map(date),
+            "error": null, "tools": tools})
+        }
         Err(error) => json!({"name": row.name, "state": "failed", "era": null, "pid": null,
             "init_ms": millis(row.took), "tools": [], "error": {"code": error.code(),
             "message": error.to_string(), "cause": error.causes(), "help": error.help(),

@@ -1,6 +1,10 @@
 //! What a person sees: right-aligned verbs on stderr, errors with cause and help. Data goes to stdout.
 
-use std::{io::IsTerminal, process::ExitCode, time::Duration};
+use std::{
+    io::IsTerminal,
+    process::ExitCode,
+    time::{Duration, SystemTime},
+};
 
 use anstream::{eprintln, println};
 use anstyle::{AnsiColor, Style};
@@ -121,6 +125,16 @@ impl Ui {
             ready.era
         );
         self.status("Ready", text.trim_end());
+        if let Some(changes) = &ready.changes {
+            let text = format!("{name}: {changes}: {}", changes.signed().join(" "));
+            self.warn(text.chars().take(300).collect::<String>());
+        }
+    }
+
+    /// A server is left for later.
+    pub(super) fn parked(&self, name: &ServerName, tools: usize, listed: SystemTime) {
+        let listed = age(listed);
+        self.status("Parked", format!("{name:<20} {tools:>3} tools          listed {listed}"));
     }
 
     /// What happened to a server and, unless that was said before, why.
@@ -243,10 +257,24 @@ pub(super) fn exit_code(error: &Error) -> u8 {
         ErrorCode::CallTimeout | ErrorCode::StartupTimeout => 7,
         ErrorCode::ProtocolMismatch | ErrorCode::StdoutGarbage => 8,
         ErrorCode::TeardownIncomplete => 9,
+        ErrorCode::ToolsChanged => 10,
         ErrorCode::BudgetExceeded => 102,
         ErrorCode::Cancelled => 130,
         _ => 1,
     }
+}
+
+/// `2026-11-20T08:15:00Z`.
+pub(super) fn date(time: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(time).to_string()
+}
+
+/// `3m ago`, in the largest unit that fits.
+pub(super) fn age(time: SystemTime) -> String {
+    let past = time.elapsed().unwrap_or_default().as_secs();
+    let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+    let (size, unit) = units.into_iter().find(|(size, _)| past >= *size).unwrap_or((1, "s"));
+    format!("{}{unit} ago", past / size)
 }
 
 /// `0.77s`.

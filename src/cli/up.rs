@@ -11,7 +11,7 @@ use serde_json::json;
 use toolcrib::{Config, Error, Keeping, StartJobs, StartReport};
 
 use super::{
-    context::Context,
+    context::{Context, Locked},
     events::observer,
     ui::{Ui, millis, seconds},
 };
@@ -33,6 +33,8 @@ pub(super) struct Up {
     /// Follow changes: of servers.toml and what it imports by difference, of a server's own files by a restart.
     #[arg(long)]
     watch: bool,
+    #[command(flatten)]
+    locked: Locked,
 }
 
 impl Up {
@@ -71,6 +73,7 @@ impl Up {
     /// The configuration, cut down to what was asked for.
     fn load(&self, context: &Context<'_>) -> Result<Config, Error> {
         let mut config = context.load()?;
+        self.locked.apply(&mut config);
         Context::narrow(&mut config, &self.servers)?;
         if self.only_required {
             config.servers.retain(|_, entry| entry.required);
@@ -91,17 +94,20 @@ pub(super) fn announce(ui: &Ui, config: &Config) {
 
 /// The closing line of a start, and the servers that are missing.
 pub(super) fn summary(ui: &Ui, report: &StartReport) {
-    let (ready, total) = (report.ready(), report.servers.len());
+    let (ready, parked, total) = (report.ready(), report.parked(), report.servers.len());
     if ui.json {
         let wall = millis(report.wall);
-        Ui::data(
-            json!({"event": "summary", "ready": ready, "failed": total - ready, "wall_ms": wall}).to_string(),
-        );
+        let (up, failed) = (ready - parked, total - ready);
+        let event =
+            json!({"event": "summary", "ready": up, "parked": parked, "failed": failed, "wall_ms": wall});
+        Ui::data(event.to_string());
         return;
     }
     let slowest = report.slowest().filter(|_| total > 1);
     let slowest = slowest.map_or_else(String::new, |row| format!(" | slowest: {}", row.name));
-    ui.status("Finished", format!("{ready} of {total} ready in {}{slowest}", seconds(report.wall)));
+    let parked = if parked > 0 { format!(", {parked} of them parked") } else { String::new() };
+    let text = format!("{ready} of {total} ready{parked} in {}{slowest}", seconds(report.wall));
+    ui.status("Finished", text);
     for row in report.servers.iter().filter(|row| row.outcome.is_err()) {
         ui.warn(format!("{} is not available (not required)", row.name));
     }

@@ -68,6 +68,11 @@ impl OwnFiles {
         self.files.iter().any(|file| file == path) || self.trees.iter().any(matches)
     }
 
+    /// Those of them that are known by name: the program, unless it is looked up in `PATH`, and scripts.
+    pub(crate) fn named(&self) -> &[PathBuf] {
+        &self.files
+    }
+
     /// Folders that hold the files, and whether files in folders below them count too.
     pub fn folders(&self) -> Vec<(PathBuf, bool)> {
         let of_files = self.files.iter().filter_map(|file| Some((file.parent()?.to_owned(), false)));

@@ -94,6 +94,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         reap_leftovers: raw.defaults.reap_leftovers,
         output_folder,
         cache_folder,
+        lock_file: None,
         http: raw.http,
         llm,
         agent: raw.agent,

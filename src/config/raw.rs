@@ -26,6 +26,7 @@ const DEFAULTS: &[&str] = &[
     "max_output",
     "output_folder",
     "cache_folder",
+    "lifecycle",
     "inherit_env",
     "eof_grace",
     "term_grace",
@@ -88,6 +89,7 @@ pub(super) struct Defaults {
     pub(super) max_output: usize,
     pub(super) output_folder: Option<Text>,
     pub(super) cache_folder: Option<Text>,
+    pub(super) lifecycle: super::Lifecycle,
     pub(super) inherit_env: Names,
     pub(super) stop: StopGrace,
 }
@@ -149,6 +151,7 @@ impl Defaults {
             max_output: super::server::MAX_OUTPUT,
             output_folder: None,
             cache_folder: None,
+            lifecycle: super::Lifecycle::default(),
             inherit_env: Names::inherited(),
             stop: StopGrace::default(),
         }
@@ -175,6 +178,7 @@ fn defaults(table: &Section<'_>) -> Result<Defaults> {
         max_output: table.size("max_output")?.unwrap_or(built_in.max_output),
         output_folder: table.text("output_folder")?,
         cache_folder: table.text("cache_folder")?,
+        lifecycle: server::lifecycle(table)?.unwrap_or(built_in.lifecycle),
         inherit_env: if table.has("inherit_env") {
             Names::new(table.patterns("inherit_env")?)
         } else {

@@ -60,6 +60,8 @@ pub struct ServerConfig {
     /// Files that the server is made of, as patterns relative to its working directory, besides those that
     /// [`ServerConfig::own_files`] finds by itself.
     pub watch: Vec<String>,
+    /// When it is started.
+    pub lifecycle: Lifecycle,
 }
 
 /// How a server is reached.
@@ -198,6 +200,23 @@ impl PartialEq for ToolFilter {
     }
 }
 
+/// When a server is started. Those that are not started at once need a list of their tools from an earlier start,
+/// see [`Config::cache_folder`](crate::Config::cache_folder); without one they are started as eager ones, and so
+/// are required servers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lifecycle {
+    /// With the manager, which waits for it.
+    #[default]
+    Eager,
+    /// By the first call of one of its tools, which waits for it.
+    Lazy,
+    /// With the manager, which does not wait for it. Calls do.
+    Background,
+    /// As a lazy one, and it is stopped again once it had no call under way for so long: the next call starts it.
+    Idle(Duration),
+}
+
 /// Which calls may be repeated after the server died under them. A lost call may have run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RetryCalls {
@@ -271,6 +290,7 @@ impl ServerConfig {
             stop: StopGrace::default(),
             keepalive: None,
             watch: Vec::new(),
+            lifecycle: Lifecycle::default(),
         }
     }
 }

@@ -4,7 +4,8 @@
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
 use super::{
-    Endpoint, HttpEndpoint, LlmConfig, Sandbox, ServerConfig, ServerEntry, StdioConfig, StopGrace, dotenv,
+    Endpoint, HttpEndpoint, Lifecycle, LlmConfig, Sandbox, ServerConfig, ServerEntry, StdioConfig, StopGrace,
+    dotenv,
     env::{Env, Names},
     origin::{Origin, Text},
     raw::{Defaults, RawKind, RawLlm, RawSandbox, RawServer},
@@ -80,6 +81,10 @@ fn build(raw: RawServer, defaults: &Defaults, vars: &mut Vars<'_>) -> Result<Ser
     server.retry_calls = raw.retry_calls;
     server.keepalive = raw.keepalive;
     server.watch = raw.watch;
+    server.lifecycle = match raw.required {
+        true => Lifecycle::Eager,
+        false => raw.lifecycle.unwrap_or(defaults.lifecycle),
+    };
     server.restart = raw.restart;
     server.stop = StopGrace {
         eof: raw.eof_grace.unwrap_or(defaults.stop.eof),

@@ -9,6 +9,7 @@ use super::{
     place::{Life, Place},
 };
 use crate::{
+    catalog::LockFile,
     config::{Config, Endpoint, HttpConfig, ServerConfig, ServerEntry, StartJobs},
     error::{Error, Result},
     http::HttpClients,
@@ -65,7 +66,7 @@ enum Step {
 /// What one step came to.
 enum Done {
     Nothing,
-    Started(ServerStart),
+    Started(Box<ServerStart>),
     Failed(ApplyFailure),
 }
 
@@ -87,6 +88,7 @@ impl Ground {
             self.http = config.http.clone();
         }
         self.cache.clone_from(&config.cache_folder);
+        self.around.lock = config.lock_file.as_deref().map(LockFile::read).transpose()?.map(Arc::new);
         self.around.kin.secrets = self.around.kin.secrets.and(&config.secrets);
         Ok(changed)
     }
@@ -108,6 +110,7 @@ impl Manager {
         let mut ground = self.ground.lock().await;
         let reconnect = ground.follow(config)?;
         let (_, report) = self.change(&ground, config, reconnect).await;
+        self.rouse();
         Ok(report)
     }
 
@@ -187,7 +190,7 @@ impl Manager {
                         let (server, error) = (row.name.clone(), error.clone());
                         report.failures.push(ApplyFailure { server, error, kept: false });
                     }
-                    rows.push(row);
+                    rows.push(*row);
                 }
                 Done::Failed(failure) => report.failures.push(failure),
             }
@@ -223,7 +226,7 @@ fn step(place: &Place, entry: &ServerEntry, reconnect: bool) -> Step {
         Err(error) => return Step::KeepOld(error.clone()),
     };
     let remote = matches!(config.endpoint, Endpoint::Http(_));
-    let current = session.goes_by(config) && session.is_up() && !(remote && reconnect);
+    let current = session.goes_by(config) && session.is_well() && !(remote && reconnect);
     if current { Step::Keep } else { Step::Renew(session, Box::new(config.clone())) }
 }
 
@@ -232,7 +235,7 @@ async fn take(step: Step, place: &Place, entry: &ServerEntry, starter: &Starter)
     match step {
         Step::Keep => Done::Nothing,
         Step::KeepOld(error) => failed(error, true),
-        Step::Start => Done::Started(place.fill(starter, entry).await),
+        Step::Start => Done::Started(Box::new(place.fill(starter, entry).await)),
         Step::Renew(session, config) => {
             let settings = Some(((*config).clone(), starter.around()));
             let renewing = session.renew(settings, "with a new configuration");

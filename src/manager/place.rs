@@ -99,22 +99,29 @@ impl Place {
     pub(super) async fn fill(&self, starter: &Starter, entry: &ServerEntry) -> ServerStart {
         let given_up = CancellationToken::new();
         *lock(&self.start) = given_up.clone();
+        if let Some((row, session)) = starter.park(&self.name, entry) {
+            self.settle(session);
+            return row;
+        }
         let server = entry.server.as_ref().ok().map(|server| Arc::new(server.clone()));
         self.life.send_replace(Life::Queued);
         let unfilled = Unfilled { place: self, server };
         let on_turn = |installing| drop(self.life.send_replace(Life::Starting { installing }));
         let (row, session) = starter.start(&self.name, entry, &given_up, on_turn).await;
         match (&row.outcome, session) {
-            (Ok(_), Some(session)) => {
-                let session = Arc::new(session);
-                let kept = session.clone();
-                *lock(&self.keeper) = Some(Background::spawn(async move { kept.keep().await }));
-                self.life.send_replace(Life::Here(session));
-            }
+            (Ok(_), Some(session)) => self.settle(session),
             (Err(why), _) => self.miss(why.clone(), unfilled.server.clone()),
             (Ok(_), None) => {}
         }
         row
+    }
+
+    /// The session is there from now on, and somebody stays with it.
+    fn settle(&self, session: Session) {
+        let session = Arc::new(session);
+        let kept = session.clone();
+        *lock(&self.keeper) = Some(Background::spawn(async move { kept.keep().await }));
+        self.life.send_replace(Life::Here(session));
     }
 
     /// Tears the server down in its own time; nothing if there is none.

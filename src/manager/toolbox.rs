@@ -11,7 +11,7 @@ use super::place::Place;
 use crate::{
     catalog::{CatalogEntry, ToolCatalog},
     error::{Error, Result, nearest},
-    session::{Edition, ServerStatus},
+    session::{Edition, ServerStatus, Session},
     tool::ToolResult,
 };
 
@@ -104,8 +104,13 @@ impl Toolbox {
     /// that cannot be used: the session goes on. [`Error::Server`] with `session_lost` or `stdout_garbage`: says
     /// whether the call may have run.
     pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
-        if self.place(server)?.session().await?.is_closed() {
+        let session = self.place(server)?.session().await?;
+        if session.is_closed() {
             return Err(Error::Cancelled);
+        }
+        // What it lists now counts, not what it listed once.
+        if session.is_parked() {
+            session.wake(tool, None).await?;
         }
         let entry = self.catalog().find(server, tool)?.clone();
         self.call_entry(&entry, &arguments, None).await
@@ -121,8 +126,13 @@ impl Toolbox {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
-        entry.check(arguments)?;
-        self.call_unchecked(entry, arguments, limit).await
+        let Awake { session, limit, started } = self.awake(entry, limit).await?;
+        match started {
+            // It may have another schema by now.
+            true => self.catalog().find(entry.server.as_str(), &entry.tool.name)?.check(arguments)?,
+            false => entry.check(arguments)?,
+        }
+        session.call(&entry.tool.name, entry.tool.annotations, arguments, limit).await
     }
 
     /// As [`Toolbox::call_entry`], leaving the check of the arguments to the server.
@@ -135,9 +145,26 @@ impl Toolbox {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
-        let session = self.place(entry.server.as_str())?.session().await?;
+        let Awake { session, limit, .. } = self.awake(entry, limit).await?;
         session.call(&entry.tool.name, entry.tool.annotations, arguments, limit).await
     }
+
+    /// The session of a tool, started if it was parked.
+    async fn awake(&self, entry: &CatalogEntry, limit: Option<Duration>) -> Result<Awake> {
+        let session = self.place(entry.server.as_str())?.session().await?;
+        let started = session.is_parked();
+        let limit = if started { session.wake(&entry.tool.name, limit).await? } else { limit };
+        Ok(Awake { session, limit, started })
+    }
+}
+
+/// A session that is not parked.
+struct Awake {
+    session: Arc<Session>,
+    /// What is left of the caller's.
+    limit: Option<Duration>,
+    /// Whether it was parked.
+    started: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     config::RetryCalls,
-    error::{Error, ErrorCode, Result, Silence},
+    error::{Error, ErrorCode, Result, Silence, nearest},
     tool::{ToolAnnotations, ToolResult},
 };
 
@@ -60,10 +60,14 @@ impl Session {
         loop {
             let connection = self.borrow().await?;
             let settings = self.settings();
-            // The catalog hides what is denied, but an entry may come from another catalog.
-            if !settings.config.tools.permits(tool) {
+            // The catalog hides what is denied, but an entry may come from another catalog, or from an older one:
+            // that of an earlier start perhaps.
+            let listed = connection.tools.now().tools;
+            if !settings.config.tools.permits(tool) || !listed.iter().any(|known| known.name == tool) {
+                let known = listed.iter().filter(|known| settings.config.tools.permits(&known.name));
+                let suggestion = nearest(tool, known.map(|known| known.name.as_str()));
                 let (server, tool) = (self.name().clone(), tool.to_owned());
-                return Err(Error::ToolNotFound { server, tool, suggestion: None });
+                return Err(Error::ToolNotFound { server, tool, suggestion });
             }
             sends += 1;
             let (never_left, why) = match self.send(&settings, &connection, tool, arguments, limit).await {

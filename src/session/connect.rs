@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, OnceLock},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use rmcp::{
@@ -20,18 +20,19 @@ use super::{
     failure::{Cause, Failure},
     handshake::{self, Era, Refusal, client_config, negotiate},
     health::Health,
+    intake::Intake,
     lane::Lane,
-    listing::{Ear, ToolList, all_tools, follow},
+    listing::{Ear, ToolList, all_tools, follow, listing},
     outputs::Outputs,
     transport::{LineTransport, Telling},
 };
 use crate::{
     builtin::Builtin,
+    catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
     config::{Endpoint, HttpEndpoint, ServerConfig},
     error::Phase,
     http::HttpClients,
     process::{Kinship, LineReader, LineWriter, Pipes, Process},
-    tool::Tool,
 };
 
 /// What all connections of one manager share.
@@ -45,6 +46,10 @@ pub(crate) struct Surroundings {
     pub(crate) on_event: SessionObserver,
     /// For results that are too long.
     pub(crate) outputs: Outputs,
+    /// Remembers tool lists from one start to the next. Nothing: they are forgotten.
+    pub(crate) cache: Option<CatalogCache>,
+    /// What the tools of all servers must agree with.
+    pub(crate) lock: Option<Arc<LockFile>>,
 }
 
 /// The time each phase of a start took.
@@ -95,6 +100,10 @@ pub(super) struct Connection {
     pub(super) process: Option<Process>,
     pub(super) health: Health,
     pub(super) tools: Arc<ToolList>,
+    /// The program behind it, in its own words.
+    pub(super) software: Option<Arc<ServerSoftware>>,
+    /// How the first list differs from the one that was remembered.
+    pub(super) changes: Option<Arc<ToolChanges>>,
     pub(super) era: Era,
     /// It was not asked by `server/discover`, or did not answer.
     pub(super) mute: bool,
@@ -128,16 +137,17 @@ pub(super) async fn connect(
 ) -> Result<Connection, Failure> {
     let began = Instant::now();
     let deadline = began + config.startup_timeout;
-    match attempt(config, around, known, deadline, on_process).await {
+    let intake = Intake::new(config, around);
+    match attempt(config, around, &intake, known, deadline, on_process).await {
         // A server of the old era may leave at the sight of a question it does not know.
         Err(failure) if known.is_none() && failure.left_at_probe => {
             tracing::info!(server = %config.name, "left at `server/discover`; once more with `initialize`");
-            attempt(config, around, Some(Era::Legacy), deadline, on_process).await
+            attempt(config, around, &intake, Some(Era::Legacy), deadline, on_process).await
         }
-        // What was known of it may be of an earlier version.
-        Err(failure) if known == Some(Era::Legacy) && failure.refused => {
-            tracing::info!(server = %config.name, "refused `initialize`; once more with `server/discover`");
-            attempt(config, around, None, deadline, on_process).await
+        // What it spoke once it may speak no more.
+        Err(failure) if known.is_some() && failure.is_misunderstanding() => {
+            tracing::info!(server = %config.name, "speaks another revision than before");
+            attempt(config, around, &intake, None, deadline, on_process).await
         }
         outcome => outcome,
     }
@@ -146,6 +156,7 @@ pub(super) async fn connect(
 async fn attempt(
     config: &ServerConfig,
     around: &Surroundings,
+    intake: &Intake,
     known: Option<Era>,
     deadline: Instant,
     on_process: OnProcess<'_>,
@@ -163,8 +174,8 @@ async fn attempt(
             clock.spawned(pipes.reader.first_byte());
             let health = Health::new(&pipes, Some(&process), &around.kin.secrets);
             let transport = LineTransport::new(pipes, Some(process.exit_watch()), health.clone(), cutter);
-            match over_lines(transport, known, deadline, &mut clock).await {
-                Ok(agreed) => Ok(clock.connection(agreed, Some(process), health, None)),
+            match over_lines(transport, intake, known, deadline, &mut clock).await {
+                Ok(agreed) => Ok(clock.connection(agreed, intake, Some(process), health, None)),
                 Err((phase, cause)) => Err(Failure::of_process(process, &health, phase, cause, config).await),
             }
         }
@@ -178,16 +189,16 @@ async fn attempt(
             clock.spawned(pipes.reader.first_byte());
             let health = Health::new(&pipes, None, &around.kin.secrets);
             let transport = LineTransport::new(pipes, None, health.clone(), cutter);
-            match over_lines(transport, known, deadline, &mut clock).await {
-                Ok(agreed) => Ok(clock.connection(agreed, None, health, Some(task))),
+            match over_lines(transport, intake, known, deadline, &mut clock).await {
+                Ok(agreed) => Ok(clock.connection(agreed, intake, None, health, Some(task))),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }
         }
         Endpoint::Http(endpoint) => {
             clock.spawned(Arc::default());
             let health = Health::remote(&around.kin.secrets);
-            match over_http(endpoint, around, known, deadline, &mut clock).await {
-                Ok(agreed) => Ok(clock.connection(agreed, None, health, None)),
+            match over_http(endpoint, around, intake, known, deadline, &mut clock).await {
+                Ok(agreed) => Ok(clock.connection(agreed, intake, None, health, None)),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }
         }
@@ -202,12 +213,15 @@ struct Agreed {
     service: Service,
     lane: Option<Lane>,
     gone: CancellationToken,
-    tools: Vec<Tool>,
+    tools: Arc<ToolList>,
+    software: Option<Arc<ServerSoftware>>,
+    changes: Option<Arc<ToolChanges>>,
     mute: bool,
 }
 
 async fn over_lines(
     mut transport: LineTransport,
+    intake: &Intake,
     known: Option<Era>,
     deadline: Instant,
     clock: &mut Clock,
@@ -226,13 +240,14 @@ async fn over_lines(
     }
     let (transport, gone) = Telling::new(transport);
     let service = serve_directly(Ear::new(client_config()), transport, Some(info));
-    let agreed = listed(service, gone, deadline, clock).await?;
+    let agreed = listed(service, gone, intake, deadline, clock).await?;
     Ok(Agreed { lane: Some(lane), mute, ..agreed })
 }
 
 async fn over_http(
     endpoint: &HttpEndpoint,
     around: &Surroundings,
+    intake: &Intake,
     known: Option<Era>,
     deadline: Instant,
     clock: &mut Clock,
@@ -254,7 +269,7 @@ async fn over_http(
         .map_err(|_| (Phase::FirstByte, Cause::Timeout))?
         .map_err(|cause| (Phase::Handshake, cause))?;
     clock.agreed();
-    listed(service, gone, deadline, clock).await
+    listed(service, gone, intake, deadline, clock).await
 }
 
 async fn http_service(
@@ -275,23 +290,27 @@ async fn http_service(
 async fn listed(
     service: Service,
     gone: CancellationToken,
+    intake: &Intake,
     deadline: Instant,
     clock: &mut Clock,
 ) -> Result<Agreed, Broken> {
     let fail = |cause| (Phase::List, cause);
     let has_tools =
         service.peer_info().is_none_or(|info: Arc<ServerPeerInfo>| info.capabilities.tools.is_some());
-    let tools = if has_tools {
+    let listing = if has_tools {
         let left = deadline.saturating_duration_since(Instant::now());
         timeout_at(deadline.into(), all_tools(service.peer(), left))
             .await
             .map_err(|_| fail(Cause::Timeout))?
             .map_err(fail)?
     } else {
-        Vec::new()
+        listing(service.peer(), Vec::new(), None)
     };
+    let changes = intake.take(&listing).map_err(fail)?.map(Arc::new);
     clock.listed();
-    Ok(Agreed { service, lane: None, gone, tools, mute: false })
+    let tools = Arc::new(ToolList::new(listing.tools, SystemTime::now()));
+    let (software, lane) = (listing.software.map(Arc::new), None);
+    Ok(Agreed { service, lane, gone, tools, software, changes, mute: false })
 }
 
 /// Marks the end of each phase.
@@ -330,22 +349,24 @@ impl Clock {
 
     fn connection(
         &self,
-        Agreed { service, lane, gone, tools, mute }: Agreed,
+        agreed: Agreed,
+        intake: &Intake,
         process: Option<Process>,
         health: Health,
         builtin: Option<AbortOnDropHandle<()>>,
     ) -> Connection {
+        let Agreed { service, lane, gone, tools, software, changes, mute } = agreed;
         let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
         let info = service.peer_info();
         let version = info.as_ref().map_or_else(Default::default, |info| info.protocol_version.clone());
         let era = handshake::era_of(&version);
-        let tools = Arc::new(ToolList::new(tools));
         let told = info.and_then(|info| info.capabilities.tools.as_ref()?.list_changed) == Some(true);
         // The old era tells without being asked. Over HTTP the new one would hold a request open for this, and
         // connections are counted there.
         let heard = era == Era::Legacy || (told && process.is_some());
         let following = heard.then(|| {
-            let work = follow(service.peer().clone(), tools.clone(), service.service().changed(), era);
+            let (peer, changed) = (service.peer().clone(), service.service().changed());
+            let work = follow(peer, tools.clone(), intake.clone(), changed, era);
             #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
             AbortOnDropHandle::new(tokio::spawn(work))
         });
@@ -354,6 +375,8 @@ impl Clock {
             health,
             _tasks: builtin.into_iter().chain(following).collect(),
             tools,
+            software,
+            changes,
             era,
             mute,
             version: version.to_string(),

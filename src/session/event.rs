@@ -1,6 +1,9 @@
 //! What happens to a session after its start, told when it happens.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use super::{Session, Started};
 use crate::{error::ServerError, tool::ServerName};
@@ -8,6 +11,14 @@ use crate::{error::ServerError, tool::ServerName};
 /// What happened.
 #[derive(Debug)]
 pub(crate) enum SessionEvent {
+    /// It is not running, since nobody needs it; its tools are those of `listed`.
+    Parked { tools: usize, listed: SystemTime },
+    /// It was parked, and is being started.
+    Starting,
+    /// It was parked, and stands; the time is from the beginning of the start.
+    Started { started: Started, took: Duration },
+    /// It was parked, and could not be started.
+    NotStarted { error: ServerError, took: Duration },
     /// The connection broke, or was given up.
     Lost { pid: Option<u32>, error: ServerError },
     /// A new one is being made.

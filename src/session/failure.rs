@@ -18,6 +18,9 @@ const STDERR_LAG: Duration = Duration::from_millis(200);
 const FAILED_START: StopGrace =
     StopGrace { eof: Duration::from_millis(100), term: Duration::from_millis(200) };
 
+/// Continues the sentence "server X ...".
+pub(super) const OTHER_TOOLS: &str = "offers other tools than toolcrib.lock says";
+
 /// What stood in the way, before it is told.
 #[derive(Debug)]
 pub(super) enum Cause {
@@ -29,6 +32,8 @@ pub(super) enum Cause {
     Protocol(String),
     /// A URL that nothing answers.
     Unreachable(String),
+    /// The lockfile has something against its tools, one line each.
+    Locked(Vec<String>),
 }
 
 /// A start that failed, without the server's name yet.
@@ -42,22 +47,11 @@ pub(super) struct Failure {
     help: Option<String>,
     /// The process read `server/discover` and left: worth one more try in the old way.
     pub(super) left_at_probe: bool,
-    /// It answered, but not so that we could go on.
-    pub(super) refused: bool,
 }
 
 impl Failure {
     fn new(phase: Phase, code: ErrorCode, what: String) -> Self {
-        Self {
-            phase,
-            code,
-            what,
-            causes: vec![],
-            stderr_tail: vec![],
-            help: None,
-            left_at_probe: false,
-            refused: false,
-        }
+        Self { phase, code, what, causes: vec![], stderr_tail: vec![], help: None, left_at_probe: false }
     }
 
     /// Nothing was started.
@@ -74,6 +68,7 @@ impl Failure {
                 Self::new(phase, ErrorCode::ProtocolMismatch, "closed the connection".to_owned())
             }
             Cause::Protocol(why) => Self::protocol(phase, why),
+            Cause::Locked(objections) => Self::locked(objections),
             Cause::Unreachable(why) => Self {
                 causes: vec![why],
                 help: Some("check `url`, and that the server runs".to_owned()),
@@ -100,6 +95,7 @@ impl Failure {
         let mut failure = match cause {
             Cause::Timeout => Self::timeout(phase, config),
             Cause::Protocol(why) => Self::protocol(phase, why),
+            Cause::Locked(objections) => Self::locked(objections),
             Cause::Closed | Cause::Unreachable(_) if exited => {
                 let how = status.map_or_else(|| "ended".to_owned(), describe);
                 Self::new(phase, ErrorCode::ServerExited, format!("{how} after {}", seconds(age)))
@@ -143,9 +139,26 @@ impl Failure {
     fn protocol(phase: Phase, why: String) -> Self {
         Self {
             causes: vec![why],
-            refused: phase == Phase::Handshake,
             ..Self::new(phase, ErrorCode::ProtocolMismatch, "broke the protocol".to_owned())
         }
+    }
+
+    fn locked(objections: Vec<String>) -> Self {
+        Self {
+            causes: objections,
+            help: Some("review it with `toolcrib lock --diff`, accept it with `toolcrib lock`".to_owned()),
+            ..Self::new(Phase::List, ErrorCode::ToolsChanged, OTHER_TOOLS.to_owned())
+        }
+    }
+
+    /// Whether it is of no use to try again before somebody has changed something.
+    pub(super) fn is_final(&self) -> bool {
+        self.code == ErrorCode::ToolsChanged
+    }
+
+    /// Whether both did not come to speak the same revision.
+    pub(super) fn is_misunderstanding(&self) -> bool {
+        self.phase == Phase::Handshake && self.code == ErrorCode::ProtocolMismatch
     }
 
     /// With the server's name.

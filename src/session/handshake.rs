@@ -58,6 +58,13 @@ pub(super) fn client_context() -> RequestMetaObject {
     RequestMetaObject::with_client_context(ProtocolVersion::LATEST, ours.client_info, ours.capabilities)
 }
 
+/// The era of a version that was agreed on at an earlier time. Unknown ones are newer than we are: such servers are
+/// asked.
+pub(super) fn era_named(version: &str) -> Era {
+    let known = ProtocolVersion::KNOWN_VERSIONS.iter().find(|known| known.as_str() == version);
+    known.map_or(Era::Modern, era_of)
+}
+
 /// The question what a server speaks.
 pub(super) fn discover_request() -> DiscoverRequest {
     let mut discover = DiscoverRequest::new(DiscoverRequestParams {});

@@ -1,7 +1,10 @@
 //! Staying with a server: a death is noticed when it happens, not at the next call, and a server that does not
 //! answer counts as dead if the configuration wants it asked.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rmcp::{
     model::{ClientRequest, PingRequest},
@@ -10,19 +13,30 @@ use rmcp::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Session, Verdict,
+    Rest, Session, Verdict,
     handshake::{Era, discover_request},
+    listing::ToolList,
     slot::State,
 };
 
 /// What there is to wait for.
 enum Watch {
     /// A live connection: its end, or its silence.
-    Live { generation: u64, gone: CancellationToken, peer: Peer<RoleClient>, era: Era },
+    Live { generation: u64, gone: CancellationToken, peer: Peer<RoleClient>, era: Era, tools: Arc<ToolList> },
     /// A server that is down: the time of its next try.
     Down { generation: u64, next_try: Instant },
+    /// A server that nobody needs.
+    Parked,
     /// The end of the session.
     Closed,
+}
+
+/// What is to be done.
+enum Due {
+    /// A generation is dead, or is to be taken for it.
+    Restart(u64, Option<Verdict>),
+    /// Nobody has needed a generation for long.
+    Park(u64),
 }
 
 impl Session {
@@ -31,32 +45,39 @@ impl Session {
     pub(crate) async fn keep(&self) {
         let staying = async {
             loop {
-                let (dead, verdict) = self.next_death().await;
-                // A failure is told by its event, and the state holds when the next try is due.
-                if let Err(error) = self.restart(dead, verdict).await {
-                    tracing::debug!(server = %self.name(), %error, "not brought back");
+                match self.due().await {
+                    // A failure is told by its event, and the state holds when the next try is due.
+                    Due::Restart(dead, verdict) => {
+                        if let Err(error) = self.restart(dead, verdict).await {
+                            tracing::debug!(server = %self.name(), %error, "not brought back");
+                        }
+                    }
+                    Due::Park(generation) => self.park(generation).await,
                 }
             }
         };
         self.closed.run_until_cancelled(staying).await;
     }
 
-    /// Waits until a generation has to be replaced.
-    async fn next_death(&self) -> (u64, Option<Verdict>) {
+    /// Waits until a generation has to be replaced, or to go.
+    async fn due(&self) -> Due {
         loop {
             match self.watch() {
-                Watch::Live { generation, gone, peer, era } => {
+                Watch::Live { generation, gone, peer, era, tools } => {
                     let verdict = tokio::select! {
                         () = gone.cancelled() => None,
                         verdict = self.silence(&peer, era) => Some(verdict),
+                        () = tools.refused().cancelled() => Some(Verdict::of_lock()),
+                        () = self.idleness() => return Due::Park(generation),
                     };
-                    return (generation, verdict);
+                    return Due::Restart(generation, verdict);
                 }
                 Watch::Down { generation, next_try } => tokio::select! {
-                    () = tokio::time::sleep_until(next_try.into()) => return (generation, None),
+                    () = tokio::time::sleep_until(next_try.into()) => return Due::Restart(generation, None),
                     // Somebody did not wait for that: look again.
                     () = self.settled.notified() => {}
                 },
+                Watch::Parked => self.settled.notified().await,
                 Watch::Closed => std::future::pending().await,
             }
         }
@@ -69,7 +90,9 @@ impl Session {
                 gone: connection.gone.clone(),
                 peer: connection.service.peer().clone(),
                 era: connection.era,
+                tools: connection.tools.clone(),
             },
+            State::Down { down, .. } if down.rest == Rest::Parked => Watch::Parked,
             State::Down { generation, down } => {
                 Watch::Down { generation: *generation, next_try: down.next_try }
             }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use rmcp::{
@@ -14,9 +14,19 @@ use rmcp::{
     service::{NotificationContext, Peer, PeerRequestOptions, RoleClient, ServiceError},
 };
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
-use super::{convert, cut::weigh, failure::Cause, handshake::Era};
-use crate::tool::Tool;
+use super::{
+    convert,
+    cut::weigh,
+    failure::Cause,
+    handshake::{Era, era_of},
+    intake::Intake,
+};
+use crate::{
+    catalog::{Listing, ServerSoftware},
+    tool::Tool,
+};
 
 /// Pages of a tool list before it counts as endless.
 const MAX_PAGES: usize = 1000;
@@ -34,23 +44,43 @@ const PAGE_LIMIT: Duration = Duration::from_secs(30);
 /// Pause before a subscription that ended is asked for again.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
 
-/// The tools of one connection as last listed.
-pub(super) struct ToolList(Mutex<(u64, Arc<[Tool]>)>);
+/// The tools of one server as last listed.
+pub(super) struct ToolList {
+    now: Mutex<Listed>,
+    /// Cancelled once the server has listed what it must not.
+    refused: CancellationToken,
+}
+
+/// One list.
+#[derive(Clone)]
+pub(super) struct Listed {
+    /// How often it has changed.
+    pub(super) times: u64,
+    pub(super) tools: Arc<[Tool]>,
+    /// When it was given.
+    pub(super) when: SystemTime,
+}
 
 impl ToolList {
-    pub(super) fn new(tools: Vec<Tool>) -> Self {
-        Self(Mutex::new((0, tools.into())))
+    pub(super) fn new(tools: Arc<[Tool]>, when: SystemTime) -> Self {
+        let now = Mutex::new(Listed { times: 0, tools, when });
+        Self { now, refused: CancellationToken::new() }
     }
 
-    /// The tools, and how often they have changed.
-    pub(super) fn now(&self) -> (u64, Arc<[Tool]>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn now(&self) -> Listed {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn replace(&self, tools: Vec<Tool>) {
-        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if *now.1 != *tools {
-            *now = (now.0 + 1, tools.into());
+    /// Cancelled once the server has listed what it must not: it is not to be called any more.
+    pub(super) fn refused(&self) -> &CancellationToken {
+        &self.refused
+    }
+
+    fn replace(&self, tools: Arc<[Tool]>) {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        now.when = SystemTime::now();
+        if *now.tools != *tools {
+            (now.times, now.tools) = (now.times + 1, tools);
         }
     }
 }
@@ -84,14 +114,16 @@ impl ClientHandler for Ear {
 
 /// All pages. A cursor that comes back, or more than is bearable, is an error and not an endless loop.
 /// `limit` is that of one page.
-pub(super) async fn all_tools(peer: &Peer<RoleClient>, limit: Duration) -> Result<Vec<Tool>, Cause> {
+pub(super) async fn all_tools(peer: &Peer<RoleClient>, limit: Duration) -> Result<Listing, Cause> {
     let broken = |what: String| Cause::Protocol(format!("`tools/list` {what}"));
     let mut tools: Vec<Tool> = Vec::new();
     let (mut bytes, mut values) = (0, 0);
     let mut seen = std::collections::HashSet::new();
     let mut cursor = None;
+    let mut ttl = None;
     for _ in 0..MAX_PAGES {
         let page = page(peer, cursor.take(), limit).await?;
+        ttl = ttl.into_iter().chain(page.ttl_ms).min();
         for tool in page.tools.into_iter().map(convert::tool) {
             let json = serde_json::to_vec(&tool).unwrap_or_default();
             bytes += json.len();
@@ -106,7 +138,7 @@ pub(super) async fn all_tools(peer: &Peer<RoleClient>, limit: Duration) -> Resul
             }
         }
         match page.next_cursor.filter(|next| !next.is_empty()) {
-            None => return Ok(tools),
+            None => return Ok(listing(peer, tools, ttl)),
             Some(next) if !seen.insert(next.clone()) => {
                 return Err(broken(format!("gave the cursor {next:?} twice")));
             }
@@ -114,6 +146,20 @@ pub(super) async fn all_tools(peer: &Peer<RoleClient>, limit: Duration) -> Resul
         }
     }
     Err(broken(format!("has more than {MAX_PAGES} pages")))
+}
+
+/// The list with what is known of the server. A time to live is for the era that has such a thing: what servers of
+/// the old one call so is nobody's word on it.
+pub(super) fn listing(peer: &Peer<RoleClient>, tools: Vec<Tool>, ttl_ms: Option<u64>) -> Listing {
+    let info = peer.peer_info();
+    let version = info.as_ref().map_or_else(Default::default, |info| info.protocol_version.clone());
+    let software = info.and_then(|info| info.server_info.clone());
+    Listing {
+        software: software.map(|it| ServerSoftware { name: it.name, version: it.version }),
+        ttl: ttl_ms.map(Duration::from_millis).filter(|_| era_of(&version) == Era::Modern),
+        version: version.to_string(),
+        tools: tools.into(),
+    }
 }
 
 /// One page, past the SDK's cache: that one answers with an old list when the server fails.
@@ -145,19 +191,25 @@ async fn page(
 }
 
 /// Keeps `list` up to date for as long as the connection lives.
-pub(super) async fn follow(peer: Peer<RoleClient>, list: Arc<ToolList>, changed: Arc<Notify>, era: Era) {
+pub(super) async fn follow(
+    peer: Peer<RoleClient>,
+    list: Arc<ToolList>,
+    intake: Intake,
+    changed: Arc<Notify>,
+    era: Era,
+) {
     match era {
         Era::Legacy => loop {
             changed.notified().await;
             tokio::time::sleep(SETTLE).await;
-            relist(&peer, &list).await;
+            relist(&peer, &list, &intake).await;
         },
-        Era::Modern => subscribe(&peer, &list).await,
+        Era::Modern => subscribe(&peer, &list, &intake).await,
     }
 }
 
 /// As the era of 2026-07-28 has it: changes are told to those who listen.
-async fn subscribe(peer: &Peer<RoleClient>, list: &ToolList) {
+async fn subscribe(peer: &Peer<RoleClient>, list: &ToolList, intake: &Intake) {
     let wanted = SubscriptionFilter::builder().tools_list_changed().build();
     loop {
         let mut subscription = match peer.listen(wanted.clone()).await {
@@ -168,12 +220,12 @@ async fn subscribe(peer: &Peer<RoleClient>, list: &ToolList) {
             }
         };
         // What changed before was told to nobody.
-        relist(peer, list).await;
+        relist(peer, list, intake).await;
         loop {
             match subscription.next().await {
                 Ok(Some(ServerNotification::ToolListChangedNotification(_))) => {
                     tokio::time::sleep(SETTLE).await;
-                    relist(peer, list).await;
+                    relist(peer, list, intake).await;
                 }
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
@@ -186,9 +238,15 @@ async fn subscribe(peer: &Peer<RoleClient>, list: &ToolList) {
     }
 }
 
-async fn relist(peer: &Peer<RoleClient>, list: &ToolList) {
+async fn relist(peer: &Peer<RoleClient>, list: &ToolList, intake: &Intake) {
     match all_tools(peer, PAGE_LIMIT).await {
-        Ok(tools) => list.replace(tools),
+        Ok(listing) => match intake.take(&listing) {
+            Ok(_) => list.replace(listing.tools),
+            Err(cause) => {
+                tracing::warn!(?cause, "the changed tool list is refused");
+                list.refused.cancel();
+            }
+        },
         Err(cause) => tracing::warn!(?cause, "the changed tool list cannot be read; the old one stays"),
     }
 }

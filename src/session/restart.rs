@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Down, NEVER, Session, SessionEvent, Started, Verdict,
+    Down, NEVER, Rest, Session, SessionEvent, Started, Verdict,
     connect::{Connection, connect},
     failure::{Failure, inquest, seconds},
     handshake::Era,
@@ -59,20 +59,23 @@ impl Session {
         let mut refused = None;
         let claim = self.slot.claim(dead, |state| match state {
             State::Ready { connection, .. } => {
-                let cause = Arc::new(self.lost("is being restarted".to_owned()));
-                Some(Down { tools: connection.tools.clone(), cause, next_try: began })
+                let cause = Some(Arc::new(self.lost("is being restarted".to_owned())));
+                Some(Down { tools: connection.tools.clone(), cause, next_try: began, rest: Rest::Lost })
             }
             State::Down { down, .. } if !asked && down.next_try > Instant::now() => {
-                refused = Some(still_down(down));
+                refused = Some(self.still_down(down));
                 None
             }
-            State::Down { down, .. } => Some(Down { next_try: began, ..down.clone() }),
+            State::Down { down, .. } => {
+                let rest = if down.rest == Rest::Lost { Rest::Lost } else { Rest::Wanted };
+                Some(Down { next_try: began, rest, ..down.clone() })
+            }
             State::Closed => None,
         });
         let (died, before) = match claim {
-            Claim::Mine { died, before } => (died, before.map(|down| down.cause)),
+            Claim::Mine { died, before } => (died, before),
             Claim::Replaced => return Ok(()),
-            Claim::Refused => return Err(refused.map_or(Error::Cancelled, Error::from)),
+            Claim::Refused => return Err(refused.unwrap_or(Error::Cancelled)),
             Claim::Closed => return Err(Error::Cancelled),
         };
         // The old process must be gone before the next one starts, or generations pile up.
@@ -80,15 +83,16 @@ impl Session {
             Some(connection) => Some(self.bury(*connection, verdict).await),
             None => None,
         };
-        if !asked
-            && let Some((refusal, wait)) = self.refuse_storm(restarts, first.as_ref().or(before.as_deref()))
-        {
-            return Err(self.down(refusal, restarts, Some(wait)));
-        }
-        self.tell(SessionEvent::Reconnecting);
-        if !asked {
+        // Of a server that was parked this is no restart: it has not died.
+        let parked = before.as_ref().is_some_and(|down| down.rest != Rest::Lost);
+        if !asked && !parked {
+            let known = before.as_ref().and_then(|down| down.cause.as_deref());
+            if let Some((refusal, wait)) = self.refuse_storm(restarts, first.as_ref().or(known)) {
+                return Err(self.down(refusal, restarts, began, Some(wait)));
+            }
             restarts.recent.push(Instant::now());
         }
+        self.tell(if parked { SessionEvent::Starting } else { SessionEvent::Reconnecting });
         let settings = self.settings();
         match connect(&settings.config, &settings.around, restarts.era, &|_| {}).await {
             Ok(connection) => {
@@ -96,15 +100,26 @@ impl Session {
                 restarts.era = Some(connection.era);
                 let started = Started::of(&connection);
                 let cause = first.map(|error| error.to_string());
-                tracing::warn!(server = %self.name(), pid = started.pid, cause, "restarted");
+                tracing::info!(server = %self.name(), pid = started.pid, cause, parked, "started again");
                 // Given back, it is dropped, and its process killed.
                 self.slot.install(Box::new(connection)).map_err(|_| Error::Cancelled)?;
                 self.settled.notify_one();
-                let restarts = self.counters.restarted();
-                self.tell(SessionEvent::Restarted { started, took: began.elapsed(), restarts });
+                let took = began.elapsed();
+                self.tell(match parked {
+                    true => SessionEvent::Started { started, took },
+                    false => SessionEvent::Restarted { started, took, restarts: self.counters.restarted() },
+                });
                 Ok(())
             }
-            Err(failure) => Err(self.down(self.failed_restart(failure, first), restarts, None)),
+            Err(failure) if parked => {
+                let never = failure.is_final().then_some(NEVER);
+                let failure = failure.named(self.name().clone());
+                Err(self.down(failure, restarts, began, never))
+            }
+            Err(failure) => {
+                let never = failure.is_final().then_some(NEVER);
+                Err(self.down(self.failed_restart(failure, first), restarts, began, never))
+            }
         }
     }
 
@@ -166,31 +181,57 @@ impl Session {
         error
     }
 
-    /// Records that the server stays down until its next try: after `gave_up`, or else the next backoff.
-    fn down(&self, cause: ServerError, restarts: &mut Restarts, gave_up: Option<Duration>) -> Error {
+    /// Records that the server stays down until its next try: after `gave_up`, or else the next backoff. One that
+    /// was parked is parked again: the next try is that of somebody who needs it.
+    fn down(
+        &self,
+        cause: ServerError,
+        restarts: &mut Restarts,
+        began: Instant,
+        gave_up: Option<Duration>,
+    ) -> Error {
         let policy = self.settings().config.restart;
         let backoff = policy.backoff.saturating_mul(1 << restarts.failures.min(16)).min(policy.backoff_cap);
         let wait = gave_up.unwrap_or(backoff);
         restarts.failures += 1;
+        let mut parked = false;
         let to_be_had = self.slot.stay_down(|down| {
-            down.cause = Arc::new(cause.clone());
+            down.cause = Some(Arc::new(cause.clone()));
             down.next_try = Instant::now() + wait;
+            parked = down.rest != Rest::Lost;
+            if parked {
+                down.rest = Rest::Parked;
+            }
         });
         if !to_be_had {
             return Error::Cancelled;
         }
         self.settled.notify_one();
         let next_try = Some(wait).filter(|wait| *wait < NEVER);
-        self.tell(SessionEvent::Down { error: cause.clone(), next_try, gave_up: gave_up.is_some() });
-        cause.into()
+        self.tell(match parked {
+            true => SessionEvent::NotStarted { error: cause.clone(), took: began.elapsed() },
+            false => SessionEvent::Down { error: cause.clone(), next_try, gave_up: gave_up.is_some() },
+        });
+        self.told(cause, parked)
     }
-}
 
-fn still_down(down: &Down) -> ServerError {
-    let mut error = (*down.cause).clone();
-    let wait = down.next_try.saturating_duration_since(Instant::now());
-    if wait < NEVER / 2 {
-        error.causes.push(format!("the next restart is due in {}", seconds(wait)));
+    /// What callers hear: of a parked server what they hear of one that did not start with the manager.
+    fn told(&self, cause: ServerError, parked: bool) -> Error {
+        let error = Error::from(cause);
+        match parked {
+            true => Error::Unavailable { server: self.name().clone(), cause: Arc::new(error) },
+            false => error,
+        }
     }
-    error
+
+    fn still_down(&self, down: &Down) -> Error {
+        let Some(mut error) = down.cause.as_deref().cloned() else { return Error::Cancelled };
+        let wait = down.next_try.saturating_duration_since(Instant::now());
+        let parked = down.rest != Rest::Lost;
+        if wait < NEVER / 2 {
+            let what = if parked { "start" } else { "restart" };
+            error.causes.push(format!("the next {what} is due in {}", seconds(wait)));
+        }
+        self.told(error, parked)
+    }
 }

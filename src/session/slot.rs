@@ -35,6 +35,11 @@ impl<C, D> Slot<C, D> {
         Self { state: Mutex::new(State::Ready { generation: 0, connection }) }
     }
 
+    /// Without a connection yet: the first one will be generation 1.
+    pub(super) fn empty(down: D) -> Self {
+        Self { state: Mutex::new(State::Down { generation: 0, down }) }
+    }
+
     /// For a look.
     pub(super) fn state(&self) -> MutexGuard<'_, State<C, D>> {
         lock(&self.state)

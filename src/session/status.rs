@@ -6,12 +6,12 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
-use super::{Session, slot::State};
+use super::{Rest, Session, slot::State};
 use crate::{
     error::{Error, Result, ServerError},
     process::Process,
@@ -33,6 +33,8 @@ pub enum ServerState {
     Ready,
     /// Has calls in flight.
     Busy,
+    /// Is not running, since nobody needs it: the first call starts it.
+    Parked,
     /// Died or was told to restart, and is being brought back.
     Reconnecting,
     /// Is not there: it did not start, or waits for its next try.
@@ -69,8 +71,11 @@ pub struct ServerStatus {
     /// Why it was lost last.
     #[serde(serialize_with = "as_failure")]
     pub lost: Option<Arc<Error>>,
-    /// Tools it lists now, those that the configuration denies included.
+    /// Tools it lists now, those that the configuration denies included; of a parked server as remembered.
     pub tools: usize,
+    /// When a parked server listed them. In JSON as text, in UTC.
+    #[serde(serialize_with = "as_date")]
+    pub listed: Option<SystemTime>,
     /// Calls that it was given.
     pub calls: u64,
     /// Calls without an answer, and calls whose tool said that it failed.
@@ -99,6 +104,7 @@ impl ServerStatus {
             restarts: 0,
             lost: None,
             tools: 0,
+            listed: None,
             calls: 0,
             errors: 0,
             in_flight: 0,
@@ -201,13 +207,24 @@ impl Session {
                 status.pid = connection.process.as_ref().map(Process::pid);
                 status.era = Some(connection.version.clone());
                 status.uptime = Some(connection.since.elapsed());
-                status.tools = connection.tools.now().1.len();
+                status.tools = connection.tools.now().tools.len();
+            }
+            State::Down { down, .. } if down.rest != Rest::Lost => {
+                status.state = match (down.rest, &down.cause) {
+                    (Rest::Wanted, _) => ServerState::Starting,
+                    (_, None) => ServerState::Parked,
+                    (_, Some(_)) => ServerState::Failed,
+                };
+                status.error = down.cause.as_deref().map(|cause| Arc::new(Error::from(cause.clone())));
+                let list = down.tools.now();
+                status.tools = list.tools.len();
+                status.listed = Some(list.when);
             }
             State::Down { down, .. } => {
                 let wait = down.next_try.saturating_duration_since(Instant::now());
                 // What is due is under way: the keeper does not wait.
                 status.state = if wait.is_zero() { ServerState::Reconnecting } else { ServerState::Failed };
-                status.error = Some(Arc::new(Error::from((*down.cause).clone())));
+                status.error = down.cause.as_deref().map(|cause| Arc::new(Error::from(cause.clone())));
                 status.next_try = Some(wait).filter(|wait| *wait < super::NEVER / 2);
             }
             State::Closed if counters.ended.load(Relaxed) => {}
@@ -220,6 +237,11 @@ impl Session {
 #[expect(clippy::ref_option, reason = "the form that serde asks for")]
 fn as_millis<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     time.map(crate::task::millis).serialize(serializer)
+}
+
+#[expect(clippy::ref_option, reason = "the form that serde asks for")]
+fn as_date<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(|time| humantime::format_rfc3339_seconds(time).to_string()).serialize(serializer)
 }
 
 /// In the form that errors have everywhere in JSON.

@@ -1,6 +1,9 @@
 //! What happens to servers, told when it happens.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use super::{ReadyServer, ServerStart, WaitReason};
 use crate::{
@@ -27,6 +30,15 @@ pub enum ServerEvent {
         server: ServerName,
         /// The package runner and the package, if this is the first start of it: it may have to be downloaded.
         installs: Option<String>,
+    },
+    /// It is not running, since nobody needs it: its tools are known, and the first call starts it.
+    Parked {
+        /// Which.
+        server: ServerName,
+        /// How many tools it lists.
+        tools: usize,
+        /// When it listed them.
+        listed: SystemTime,
     },
     /// It serves calls.
     Ready {
@@ -98,7 +110,19 @@ pub type Observer = Arc<dyn Fn(ServerEvent) + Send + Sync>;
 
 impl ServerEvent {
     fn of_session(server: ServerName, event: SessionEvent) -> Self {
+        let row = |name, outcome, took| {
+            let (waits, installing) = (Vec::new(), false);
+            ServerStart { name, required: false, outcome, took, waits, installing }
+        };
         match event {
+            SessionEvent::Parked { tools, listed } => Self::Parked { server, tools, listed },
+            SessionEvent::Starting => Self::Starting { server, installs: None },
+            SessionEvent::Started { started, took } => {
+                Self::Ready { row: row(server, Ok(ReadyServer::of(started, Duration::ZERO)), took) }
+            }
+            SessionEvent::NotStarted { error, took } => {
+                Self::Failed { row: row(server, Err(Arc::new(error.into())), took) }
+            }
             SessionEvent::Lost { pid, error } => Self::Lost { server, pid, error: Arc::new(error.into()) },
             SessionEvent::Reconnecting => Self::Reconnecting { server },
             SessionEvent::Restarted { started, took, restarts } => {

@@ -13,6 +13,8 @@ mod engine;
 mod faults;
 mod health;
 mod killed;
+mod lazy;
+mod locked;
 mod order;
 mod program;
 mod props;

@@ -17,7 +17,7 @@ const LAYERS: [&[&str]; 6] = [
 ];
 
 /// Uses within a layer, or upwards, each for its reason.
-const SIBLINGS: [(&str, &str); 15] = [
+const SIBLINGS: [(&str, &str); 16] = [
     ("config", "error"),
     ("config", "retry"),
     ("config", "tool"),
@@ -31,7 +31,8 @@ const SIBLINGS: [(&str, &str); 15] = [
     ("limit", "error"),
     ("llm", "http"),
     ("manager", "start"),
-    ("start", "manager"), // the event of a stopped server
+    ("start", "manager"),   // the event of a stopped server
+    ("session", "catalog"), // every list that comes in is remembered
     ("cli", "main"),
 ];
 

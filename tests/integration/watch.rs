@@ -46,6 +46,7 @@ impl Up {
         let mut child = Command::new(env!("CARGO_BIN_EXE_toolcrib"))
             .args(["--json", "up", "--watch"])
             .current_dir(folder.path())
+            .env("XDG_CACHE_HOME", folder.path().join("cache"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -7,7 +7,7 @@ use globset::GlobMatcher;
 use super::BUILTINS;
 use crate::{
     config::{
-        ResourceLimits, RestartPolicy, RetryCalls, ToolFilter,
+        Lifecycle, ResourceLimits, RestartPolicy, RetryCalls, ToolFilter,
         node::Node,
         origin::{Origin, Text},
         section::{Section, parse_duration},
@@ -41,6 +41,7 @@ pub(super) const SERVER: &[&str] = &[
     "term_grace",
     "keepalive",
     "watch",
+    "lifecycle",
     "memory_max",
     "cpu_max",
     "processes_max",
@@ -94,6 +95,7 @@ pub(in crate::config) struct RawServer {
     pub(in crate::config) term_grace: Option<Duration>,
     pub(in crate::config) keepalive: Option<Duration>,
     pub(in crate::config) watch: Vec<String>,
+    pub(in crate::config) lifecycle: Option<Lifecycle>,
 }
 
 /// The sandbox, with paths as they are written.
@@ -175,6 +177,7 @@ pub(super) fn read(origin: &Origin, path: &str, line: usize, name: &str, node: &
         term_grace: table.grace("term_grace")?,
         keepalive: table.duration("keepalive")?,
         watch: watch(&table)?,
+        lifecycle: own_lifecycle(&table)?,
     })
 }
 
@@ -250,6 +253,31 @@ fn watch(table: &Section<'_>) -> Result<Vec<String>> {
             Err(table.key_error("watch", "a pattern leads out of the working directory", Some(help)))
         }
         None => Ok(patterns),
+    }
+}
+
+/// That of one server, which may be one that nothing is done without.
+fn own_lifecycle(table: &Section<'_>) -> Result<Option<Lifecycle>> {
+    let own = lifecycle(table)?;
+    if own.is_some_and(|own| own != Lifecycle::Eager) && table.flag("required")? == Some(true) {
+        let help = "remove one of them: a required server is started before anything else is done";
+        return Err(table.key_error("lifecycle", "does not go with `required = true`", Some(help)));
+    }
+    Ok(own)
+}
+
+/// The word, or `idle:` and a time.
+pub(super) fn lifecycle(table: &Section<'_>) -> Result<Option<Lifecycle>> {
+    const WORDS: &[(&str, Lifecycle)] =
+        &[("eager", Lifecycle::Eager), ("lazy", Lifecycle::Lazy), ("background", Lifecycle::Background)];
+    let Some(text) = table.text("lifecycle")? else { return Ok(None) };
+    let Some(time) = text.value.strip_prefix("idle:") else { return table.choice("lifecycle", WORDS) };
+    match parse_duration(time) {
+        Ok(time) if !time.is_zero() => Ok(Some(Lifecycle::Idle(time))),
+        _ => {
+            let help = "write a time with its unit, as in \"idle:10m\"";
+            Err(table.key_error("lifecycle", format!("`{time}` is not a time longer than zero"), Some(help)))
+        }
     }
 }
 

@@ -1,0 +1,328 @@
+//! Tool lists on disk: what each server offered when it was asked last, so that the next start need not wait for it.
+//!
+//! One file for each server as it is configured, for this user alone, replaced as a whole: several processes may
+//! read and write at once. What cannot be read is not there. No file holds a secret: a list that repeats one is
+//! not kept.
+
+use std::{
+    fmt,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Fingerprint, ToolChanges};
+use crate::{
+    config::Secrets,
+    tool::{ServerName, Tool},
+};
+
+/// Version of the files. Those of another version are not read.
+const SCHEMA: u32 = 1;
+/// Largest file that is read: a list has at most 4 MiB, and quoting may double it.
+const MAX_FILE: u64 = 10 << 20;
+/// Files kept. When there are more, the oldest leave.
+const MAX_FILES: usize = 1000;
+
+/// What a server says when it is asked for its tools.
+#[derive(Debug, Clone)]
+pub(crate) struct Listing {
+    /// What it calls itself, if it does.
+    pub(crate) software: Option<ServerSoftware>,
+    /// The protocol revision that was agreed on.
+    pub(crate) version: String,
+    pub(crate) tools: Arc<[Tool]>,
+    /// For how long the list is good. Nothing: until it changes.
+    pub(crate) ttl: Option<Duration>,
+}
+
+/// The program behind a server, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ServerSoftware {
+    /// What it calls itself.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+impl fmt::Display for ServerSoftware {
+    /// `name version`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.version)
+    }
+}
+
+/// A listing of an earlier time that still holds.
+#[derive(Debug, Clone)]
+pub(crate) struct Remembered {
+    pub(crate) software: Option<ServerSoftware>,
+    pub(crate) version: String,
+    pub(crate) tools: Arc<[Tool]>,
+    /// When it was given.
+    pub(crate) listed: SystemTime,
+}
+
+/// A folder of remembered lists.
+#[derive(Debug, Clone)]
+pub(crate) struct CatalogCache {
+    folder: Arc<Path>,
+}
+
+/// One file. Times are milliseconds since 1970.
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    schema: u32,
+    fingerprint: String,
+    listed: u64,
+    expires: Option<u64>,
+    software: Option<ServerSoftware>,
+    version: String,
+    tools: Arc<[Tool]>,
+}
+
+impl CatalogCache {
+    /// Below `folder`, which is made when the first list is kept.
+    pub(crate) fn new(folder: &Path) -> Self {
+        Self { folder: folder.join("catalog").into() }
+    }
+
+    /// What `server` would list, by what it listed before: if nothing of it has changed, and it said nothing
+    /// against it.
+    pub(crate) fn recall(&self, server: &ServerName, print: &Fingerprint) -> Option<Remembered> {
+        let entry = read(&self.file(server, print))?;
+        let now = millis(SystemTime::now());
+        let good = entry.fingerprint == print.whole() && entry.expires.is_none_or(|end| now < end);
+        good.then(|| Remembered {
+            software: entry.software,
+            version: entry.version,
+            tools: entry.tools,
+            listed: UNIX_EPOCH + Duration::from_millis(entry.listed),
+        })
+    }
+
+    /// Keeps `listing` for the next start; says how it differs from the one before, if there was one and it does. A list that must not be kept takes the place of the one before nevertheless.
+    pub(crate) fn remember(
+        &self,
+        server: &ServerName,
+        print: &Fingerprint,
+        listing: &Listing,
+        secrets: &Secrets,
+    ) -> Option<ToolChanges> {
+        let file = self.file(server, print);
+        let before = read(&file);
+        let now = millis(SystemTime::now());
+        let entry = Entry {
+            schema: SCHEMA,
+            fingerprint: print.whole().to_owned(),
+            listed: now,
+            expires: listing.ttl.map(|ttl| now.saturating_add(whole_millis(ttl))),
+            software: listing.software.clone(),
+            version: listing.version.clone(),
+            tools: listing.tools.clone(),
+        };
+        let kept = match listing.ttl {
+            Some(Duration::ZERO) => gone(&file),
+            _ => match serde_json::to_string(&entry) {
+                Ok(text) if secrets.hide(&text) == text => self.write(&file, &text),
+                _ => gone(&file),
+            },
+        };
+        if let Err(error) = kept {
+            // Worth a word, not a failure: the next start takes a little longer.
+            tracing::warn!(file = %file.display(), %error, "the tool list could not be remembered");
+        }
+        let before = before?;
+        let mut changes = ToolChanges::between(&before.tools, &listing.tools);
+        changes.since = Some(UNIX_EPOCH + Duration::from_millis(before.listed));
+        (!changes.is_empty()).then_some(changes)
+    }
+
+    fn file(&self, server: &ServerName, print: &Fingerprint) -> PathBuf {
+        self.folder.join(print.file_name(server))
+    }
+
+    /// Whoever reads meanwhile sees the old file or the new one.
+    fn write(&self, file: &Path, text: &str) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        if !file.exists() {
+            self.make_room();
+        }
+        let draft = self.folder.join(format!(".{}-{:08x}", std::process::id(), fastrand::u32(..)));
+        let written = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&draft)
+            .and_then(|mut open| open.write_all(text.as_bytes()))
+            .and_then(|()| fs::rename(&draft, file));
+        written.inspect_err(|_| drop(fs::remove_file(&draft)))
+    }
+
+    fn make_room(&self) {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return };
+        let mut files: Vec<_> = entries
+            .flatten()
+            .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+            .collect();
+        if files.len() < MAX_FILES {
+            return;
+        }
+        files.sort();
+        for (_, path) in &files[..=files.len() - MAX_FILES] {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// A file that is whole and ours. The words in it go to models: nobody else may have written them.
+fn read(path: &Path) -> Option<Entry> {
+    let file = File::open(path).ok()?;
+    let about = file.metadata().ok()?;
+    let ours = about.uid() == rustix::process::geteuid().as_raw() && about.mode() & 0o022 == 0;
+    if !ours || about.len() > MAX_FILE {
+        return None;
+    }
+    let mut text = Vec::with_capacity(usize::try_from(about.len()).unwrap_or_default());
+    file.take(MAX_FILE).read_to_end(&mut text).ok()?;
+    let entry: Entry = serde_json::from_slice(&text).ok()?;
+    (entry.schema == SCHEMA).then_some(entry)
+}
+
+fn gone(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn millis(time: SystemTime) -> u64 {
+    whole_millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn whole_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::*;
+    use crate::config::{Endpoint, ServerConfig};
+
+    struct Bench {
+        folder: tempfile::TempDir,
+        cache: CatalogCache,
+        name: ServerName,
+        print: Fingerprint,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let cache = CatalogCache::new(folder.path());
+            let name = ServerName::new("one").unwrap();
+            let endpoint = Endpoint::Builtin { name: "calc".into(), args: vec![], base: "/".into() };
+            let print = Fingerprint::of(&ServerConfig::new(name.clone(), endpoint)).unwrap();
+            Self { folder, cache, name, print }
+        }
+
+        fn remember(&self, tools: Vec<Tool>, ttl: Option<u64>) -> Option<ToolChanges> {
+            let ttl = ttl.map(Duration::from_millis);
+            let listing = Listing { software: None, version: "2025-11-25".into(), tools: tools.into(), ttl };
+            let secrets = Secrets::new(["planted-secret".to_owned()]);
+            self.cache.remember(&self.name, &self.print, &listing, &secrets)
+        }
+
+        fn recall(&self) -> Option<Remembered> {
+            self.cache.recall(&self.name, &self.print)
+        }
+
+        fn files(&self) -> Vec<PathBuf> {
+            let entries = fs::read_dir(self.folder.path().join("catalog")).unwrap();
+            entries.map(|entry| entry.unwrap().path()).collect()
+        }
+    }
+
+    fn tool(name: &str, text: &str) -> Tool {
+        let schema = json!({"type": "object", "properties": {"z": {}, "a": {}}, "required": ["z"]});
+        Tool::new(name, text, schema.as_object().unwrap().clone())
+    }
+
+    #[test]
+    fn what_is_remembered_comes_back_to_the_byte() {
+        let bench = Bench::new();
+        assert!(bench.recall().is_none());
+        let mut full = tool("b", "words \u{1f980}");
+        full.output_schema = Some(Arc::new(Map::new()));
+        full.annotations.read_only_hint = Some(true);
+        let tools = vec![full, tool("a", "")];
+        assert_eq!(bench.remember(tools.clone(), None), None, "there was no list before");
+        let back = bench.recall().unwrap();
+        assert_eq!(json!(back.tools).to_string(), json!(tools).to_string(), "the order of keys counts too");
+        let file = &bench.files()[0];
+        assert_eq!(fs::metadata(file).unwrap().mode() & 0o777, 0o600);
+        let changes = bench.remember(vec![tool("a", "other")], None).unwrap();
+        assert!(changes.to_string().starts_with("-1 ~1 tools since 2"), "{changes}");
+        assert_eq!(changes.since, Some(back.listed));
+        assert_eq!(bench.files().len(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn a_file_that_is_torn_of_another_server_or_open_to_others_is_not_there() {
+        let bench = Bench::new();
+        bench.remember(vec![tool("a", "")], None);
+        let file = bench.files().remove(0);
+        let whole = fs::read_to_string(&file).unwrap();
+        for broken in [&whole[..whole.len() / 2], "", "[]", &whole.replace("\"schema\":1", "\"schema\":0")] {
+            fs::write(&file, broken).unwrap();
+            assert!(bench.recall().is_none(), "{broken}");
+        }
+        fs::write(&file, whole.replace(bench.print.whole(), "0")).unwrap();
+        assert!(bench.recall().is_none(), "the program has changed since");
+        fs::write(&file, &whole).unwrap();
+        assert!(bench.recall().is_some());
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        fs::set_permissions(&file, open).unwrap();
+        assert!(bench.recall().is_none(), "anybody may have written it");
+    }
+
+    #[test]
+    fn a_list_lives_as_long_as_its_server_says() {
+        let bench = Bench::new();
+        bench.remember(vec![tool("a", "")], Some(3_600_000));
+        assert!(bench.recall().is_some());
+        bench.remember(vec![tool("a", "")], Some(0));
+        assert!(bench.recall().is_none() && bench.files().is_empty());
+        bench.remember(vec![tool("a", "")], Some(1));
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(bench.recall().is_none());
+    }
+
+    #[test]
+    fn a_list_that_repeats_a_secret_is_not_kept() {
+        let bench = Bench::new();
+        bench.remember(vec![tool("a", "")], None);
+        bench.remember(vec![tool("a", "asks with planted-secret")], None);
+        assert!(bench.recall().is_none() && bench.files().is_empty());
+    }
+
+    #[test]
+    fn the_oldest_leave_for_the_new() {
+        let bench = Bench::new();
+        let folder = bench.folder.path().join("catalog");
+        fs::create_dir(&folder).unwrap();
+        for number in 0..MAX_FILES {
+            fs::write(folder.join(number.to_string()), "").unwrap();
+        }
+        bench.remember(vec![tool("a", "")], None);
+        assert_eq!(bench.files().len(), MAX_FILES);
+        assert!(bench.recall().is_some());
+    }
+}

@@ -1,0 +1,92 @@
+//! What became of a server's tools between two lists.
+
+use std::{collections::HashMap, fmt, time::SystemTime};
+
+use serde::{Serialize, Serializer};
+
+use crate::tool::Tool;
+
+/// The tools that came, went and changed from one list of a server to another, by name and in the order of the lists.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ToolChanges {
+    /// Not in the older list.
+    pub added: Vec<String>,
+    /// Not in the newer list.
+    pub removed: Vec<String>,
+    /// In both, with another description, schema or hint.
+    pub changed: Vec<String>,
+    /// When the older list was given, where that is known. In JSON as text, in UTC.
+    #[serde(serialize_with = "as_text")]
+    pub since: Option<SystemTime>,
+}
+
+impl ToolChanges {
+    /// From `before` to `after`.
+    pub(crate) fn between(before: &[Tool], after: &[Tool]) -> Self {
+        let old: HashMap<&str, &Tool> = before.iter().map(|tool| (tool.name.as_str(), tool)).collect();
+        let mut changes = Self::default();
+        for tool in after {
+            match old.get(tool.name.as_str()) {
+                None => changes.added.push(tool.name.clone()),
+                Some(before) if *before != tool => changes.changed.push(tool.name.clone()),
+                Some(_) => {}
+            }
+        }
+        let gone = |tool: &&Tool| !after.iter().any(|new| new.name == tool.name);
+        changes.removed = before.iter().filter(gone).map(|tool| tool.name.clone()).collect();
+        changes
+    }
+
+    /// All names, those that came with `+`, those that went with `-`, those that changed with `~`.
+    pub fn signed(&self) -> Vec<String> {
+        let signed = |sign: char, names: &[String]| {
+            names.iter().map(|name| format!("{sign}{name}")).collect::<Vec<_>>()
+        };
+        [signed('+', &self.added), signed('-', &self.removed), signed('~', &self.changed)].concat()
+    }
+
+    /// Whether there are none. The order of the tools does not count.
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+    }
+}
+
+impl fmt::Display for ToolChanges {
+    /// `+2 -1 ~1 tools`, and since when.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (sign, names) in [('+', &self.added), ('-', &self.removed), ('~', &self.changed)] {
+            if !names.is_empty() {
+                write!(f, "{sign}{} ", names.len())?;
+            }
+        }
+        f.write_str("tools")?;
+        match self.since {
+            Some(since) => write!(f, " since {}", humantime::format_rfc3339_seconds(since)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[expect(clippy::ref_option, reason = "the form that serde asks for")]
+fn as_text<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(|time| humantime::format_rfc3339_seconds(time).to_string()).serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+
+    #[test]
+    fn each_tool_is_counted_once() {
+        let tool = |name: &str, text: &str| Tool::new(name, text, Map::new());
+        let before = [tool("a", ""), tool("b", ""), tool("c", "")];
+        let after = [tool("c", "new words"), tool("d", ""), tool("a", ""), tool("e", "")];
+        let changes = ToolChanges::between(&before, &after);
+        assert_eq!(changes.signed(), ["+d", "+e", "-b", "~c"]);
+        assert_eq!(changes.to_string(), "+2 -1 ~1 tools");
+        assert!(ToolChanges::between(&before, &before).is_empty());
+    }
+}

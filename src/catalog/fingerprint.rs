@@ -1,0 +1,187 @@
+//! By what a server is known again: a hash of all that decides which tools it lists, as far as it can be told
+//! without starting it.
+
+use std::{
+    fs,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    path::Path,
+};
+
+use sha2::{Digest, Sha256};
+
+use crate::{
+    config::{Endpoint, ServerConfig, StdioConfig},
+    process::find_program,
+    tool::ServerName,
+};
+
+/// Variables that say where somebody sits, not what a server is: they differ from one login to the next.
+const PLACES: [&str; 4] = ["TERM", "XDG_SESSION_", "XDG_SEAT", "XDG_VTNR"];
+
+/// A server as it is configured and installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    /// For one entry of a configuration, whatever became of its files and variables.
+    entry: String,
+    /// Of everything. Values of variables and headers are in it as part of the hash alone.
+    whole: String,
+}
+
+impl Fingerprint {
+    /// Nothing if the server cannot be started as things are: its program is not to be found.
+    pub(crate) fn of(config: &ServerConfig) -> Option<Self> {
+        let mut hash = Hash::new();
+        hash.add("server", config.name.as_str());
+        match &config.endpoint {
+            Endpoint::Stdio(child) => {
+                hash.add("command", child.command.as_os_str().as_bytes());
+                hash.all("argument", &child.args);
+                hash.add("cwd", child.cwd.as_os_str().as_bytes());
+            }
+            Endpoint::Http(remote) => hash.add("url", &remote.url),
+            Endpoint::Builtin { name, args, base } => {
+                hash.add("builtin", name);
+                hash.all("argument", args);
+                hash.add("base", base.as_os_str().as_bytes());
+            }
+        }
+        let entry = hash.clone().hex();
+        match &config.endpoint {
+            Endpoint::Stdio(child) => hash.process(child, config)?,
+            Endpoint::Http(remote) => {
+                for (name, value) in &remote.headers {
+                    hash.add("header", name);
+                    hash.add("value", value);
+                }
+            }
+            Endpoint::Builtin { .. } => hash.add("version", env!("CARGO_PKG_VERSION")),
+        }
+        Some(Self { entry, whole: hash.hex() })
+    }
+
+    /// The name of a file for what is known of this entry.
+    pub(super) fn file_name(&self, server: &ServerName) -> String {
+        format!("{server}-{}.json", &self.entry[..16])
+    }
+
+    pub(super) fn whole(&self) -> &str {
+        &self.whole
+    }
+}
+
+#[derive(Clone)]
+struct Hash(Sha256);
+
+impl Hash {
+    fn new() -> Self {
+        Self(Sha256::new())
+    }
+
+    /// With its length, so that no two rows of fields read the same.
+    fn add(&mut self, field: &str, value: impl AsRef<[u8]>) {
+        for part in [field.as_bytes(), value.as_ref()] {
+            self.0.update((part.len() as u64).to_le_bytes());
+            self.0.update(part);
+        }
+    }
+
+    fn all(&mut self, field: &str, values: &[String]) {
+        for value in values {
+            self.add(field, value);
+        }
+    }
+
+    fn process(&mut self, child: &StdioConfig, config: &ServerConfig) -> Option<()> {
+        self.file(&find_program(child).ok()?);
+        for file in config.own_files().named() {
+            self.file(file);
+        }
+        let place = |name: &str| PLACES.iter().any(|place| name.starts_with(place));
+        for (name, value) in child.env.iter().filter(|(name, _)| !place(name)) {
+            self.add("variable", name);
+            self.add("value", value);
+        }
+        // A server may list what it can reach.
+        self.add("sandbox", format!("{:?}", child.sandbox));
+        Some(())
+    }
+
+    /// Which file it is and when it was written last: to read all of it would take longer than some servers take
+    /// to start.
+    fn file(&mut self, path: &Path) {
+        self.add("file", path.as_os_str().as_bytes());
+        if let Ok(about) = fs::metadata(path) {
+            let stamp = [about.dev(), about.ino(), about.size(), about.mtime().cast_unsigned()];
+            for number in stamp {
+                self.add("stamp", number.to_le_bytes());
+            }
+            self.add("stamp", about.mtime_nsec().to_le_bytes());
+        }
+    }
+
+    fn hex(self) -> String {
+        hex(&self.0.finalize())
+    }
+}
+
+/// In lower case.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::config::HttpEndpoint;
+
+    fn of(endpoint: Endpoint) -> Option<Fingerprint> {
+        Fingerprint::of(&ServerConfig::new(ServerName::new("x").unwrap(), endpoint))
+    }
+
+    #[test]
+    fn what_decides_the_tools_changes_it_and_nothing_else_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["program", "server.py"] {
+            fs::write(at(name), "").unwrap();
+            fs::set_permissions(at(name), fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        let child = || {
+            let mut child = StdioConfig::new(at("program"), vec!["server.py".to_owned()], folder.path());
+            child.env.insert("KEY".to_owned(), "one".to_owned());
+            child
+        };
+        let print = |child: StdioConfig| of(Endpoint::Stdio(child));
+        let first = print(child()).unwrap();
+        let mut elsewhere = child();
+        elsewhere.env.insert("XDG_SESSION_ID".to_owned(), "7".to_owned());
+        assert_eq!(print(elsewhere).unwrap(), first);
+        let mut other = child();
+        other.env.insert("KEY".to_owned(), "two".to_owned());
+        let other = print(other).unwrap();
+        assert!(other.entry == first.entry && other.whole != first.whole, "the same entry in another state");
+        let mut other = child();
+        other.args.push("--more".to_owned());
+        assert_ne!(print(other).unwrap().entry, first.entry);
+        fs::write(at("server.py"), "changed").unwrap();
+        assert_ne!(print(child()).unwrap().whole, first.whole);
+        let mut gone = child();
+        gone.command = at("gone");
+        assert_eq!(print(gone), None);
+    }
+
+    #[test]
+    fn a_remote_server_is_its_address_and_whom_it_takes_us_for() {
+        let remote = |token: &str| {
+            let mut remote = HttpEndpoint::new("https://example.com/mcp");
+            remote.headers.insert("Authorization".to_owned(), token.to_owned());
+            of(Endpoint::Http(remote)).unwrap()
+        };
+        assert_eq!(remote("a"), remote("a"));
+        assert_ne!(remote("a").whole, remote("b").whole);
+    }
+}

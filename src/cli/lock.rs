@@ -1,0 +1,149 @@
+//! `toolcrib lock`: the tools of all servers written down as reviewed, or compared with what was.
+
+use std::{path::Path, process::ExitCode};
+
+use clap::Args;
+use serde_json::{Value, json};
+use toolcrib::{
+    CatalogEntry, Config, Error, LockChange, LockChangeKind, LockFile, Manager, ServerName, ServerSoftware,
+};
+
+use super::{context::Context, events::error_json, ui::Ui, up};
+
+/// The exit code for tools that are not those of the file.
+const DIFFERENT: u8 = 10;
+
+#[derive(Args)]
+pub(super) struct Lock {
+    /// Only these servers (names or patterns); the rest of the file stays as it is.
+    servers: Vec<String>,
+    /// Write nothing: show what changed since the file was written. Exit code 10 if anything did.
+    #[arg(long)]
+    diff: bool,
+}
+
+impl Lock {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let mut config = context.load()?;
+        let Some(file) = config.lock_path() else {
+            return Err(Error::input("a configuration without a file has no lockfile", None).into());
+        };
+        let configured: Vec<ServerName> = config.servers.keys().cloned().collect();
+        Context::narrow(&mut config, &self.servers)?;
+        config.start_all();
+        // All failures are told, required or not.
+        config.servers.values_mut().for_each(|entry| entry.required = false);
+        let before = match LockFile::read(&file) {
+            Err(_) if !file.exists() => LockFile::default(),
+            before => before?,
+        };
+        let manager = up::with_heartbeat(context.ui, context.start(&config, |_| {})).await?;
+        let mut now = before.clone();
+        // Whoever names servers asks for nothing about others.
+        let known = |name: &str| configured.iter().any(|server| server.as_str() == name);
+        now.retain(|name| !self.servers.is_empty() || known(name));
+        let failed = gather(&mut now, &manager);
+        let catalog = manager.catalog();
+        context.stop(manager).await?;
+        let changes = before.diff(&now);
+        for error in &failed {
+            context.ui.failure("Failed", error, true);
+        }
+        if context.ui.json {
+            let errors: Vec<Value> = failed.iter().map(|error| error_json(error)).collect();
+            let document = json!({"schema": 1, "file": file, "equal": changes.is_empty(),
+                "servers": changes, "failed": errors});
+            Ui::data(config.secrets.hide(&document.to_string()));
+        }
+        match self.diff {
+            true => {
+                for change in changes.iter().filter(|_| !context.ui.json) {
+                    Ui::data(config.secrets.hide(&text_of(change, catalog.entries())));
+                }
+                Ok(ExitCode::from(match (changes.is_empty(), failed.is_empty()) {
+                    (false, _) => DIFFERENT,
+                    (true, false) => 4,
+                    (true, true) => 0,
+                }))
+            }
+            false => write(context.ui, &config, &file, &now, &changes, failed.is_empty()),
+        }
+    }
+}
+
+/// Puts in what the servers have now; gives the failures. What failed stays as it was.
+fn gather(lock: &mut LockFile, manager: &Manager) -> Vec<std::sync::Arc<Error>> {
+    let catalog = manager.catalog();
+    let mut failed = Vec::new();
+    for row in &manager.report().servers {
+        match &row.outcome {
+            Ok(ready) => {
+                let tools = catalog.entries().iter().filter(|entry| entry.server == row.name);
+                lock.put(&row.name, ready.software.as_deref(), tools.map(|entry| &entry.tool));
+            }
+            Err(error) => failed.push(error.clone()),
+        }
+    }
+    failed
+}
+
+fn write(
+    ui: &Ui,
+    config: &Config,
+    file: &Path,
+    now: &LockFile,
+    changes: &[LockChange],
+    complete: bool,
+) -> anyhow::Result<ExitCode> {
+    if !complete {
+        ui.warn("nothing was written: name the servers that are to be locked without the others");
+        return Ok(ExitCode::from(4));
+    }
+    now.write(file)?;
+    for change in changes {
+        ui.status("Locked", format!("{:<20} {}", change.server, summary(change)));
+    }
+    let text =
+        format!("{} ({} servers, {} of them changed)", file.display(), config.servers.len(), changes.len());
+    ui.status("Wrote", text);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One server: what changed, then each tool, with the words of those that are new or have new words.
+fn text_of(change: &LockChange, entries: &[std::sync::Arc<CatalogEntry>]) -> String {
+    let mut text = format!("{}  {}", change.server, summary(change));
+    let words = |name: &str| {
+        let entry =
+            entries.iter().find(|entry| entry.server.as_str() == change.server && entry.tool.name == name);
+        let line =
+            entry.and_then(|entry| entry.tool.description.lines().find(|line| !line.trim().is_empty()));
+        line.map_or_else(String::new, |line| format!("  {}", line.trim()))
+    };
+    for (sign, names) in
+        [('+', &change.tools.added), ('-', &change.tools.removed), ('~', &change.tools.changed)]
+    {
+        for name in names {
+            let line: String = format!("{sign} {name:<24}{}", words(name)).chars().take(96).collect();
+            text.push_str("\n  ");
+            text.push_str(line.trim_end());
+        }
+    }
+    text
+}
+
+fn summary(change: &LockChange) -> String {
+    let software = |software: &Option<ServerSoftware>| {
+        software.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string)
+    };
+    let what = match change.kind {
+        LockChangeKind::New => "new".to_owned(),
+        LockChangeKind::Gone => return "gone".to_owned(),
+        LockChangeKind::Reordered => "the same tools in another order".to_owned(),
+        _ if change.tools.is_empty() => "the same tools".to_owned(),
+        _ => change.tools.to_string(),
+    };
+    match change.software_before == change.software || change.kind == LockChangeKind::New {
+        true => format!("{what}  {}", software(&change.software)),
+        false => format!("{what}  {} -> {}", software(&change.software_before), software(&change.software)),
+    }
+}

@@ -1,0 +1,154 @@
+//! Servers that are not running because nobody needs them: started by the first call, in the way that brings back
+//! one that died.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Down, Session, SessionEvent, Surroundings, handshake,
+    intake::objections,
+    listing::ToolList,
+    restart::Restarts,
+    slot::{Claim, Slot, State},
+};
+use crate::{
+    catalog::Remembered,
+    config::{Lifecycle, ServerConfig},
+    error::{Error, Result, Silence},
+    tool::Tool,
+};
+
+/// How often a server is looked at within the time after which it counts as idle: it is stopped that much late.
+const IDLE_LOOKS: u32 = 10;
+
+/// Why a server that is down is so.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// It was lost: whoever stays in [`Session::keep`] brings it back.
+    Lost,
+    /// Nobody needs it: it stays down until somebody does.
+    Parked,
+    /// It was parked, and somebody does.
+    Wanted,
+}
+
+impl Session {
+    /// A session with a server that is not started yet: what it lists is remembered from an earlier time.
+    pub(crate) fn parked(config: ServerConfig, around: Surroundings, known: Remembered) -> Self {
+        let restarts = Restarts::of(handshake::era_named(&known.version));
+        let tools = Arc::new(ToolList::new(known.tools, known.listed));
+        let down = Down { tools, cause: None, next_try: Instant::now(), rest: Rest::Parked };
+        Self::new(config, around, Slot::empty(down), restarts)
+    }
+
+    /// Whether the lockfile lets `tools` be offered.
+    pub(crate) fn may_offer(config: &ServerConfig, around: &Surroundings, tools: &[Tool]) -> bool {
+        let lock = around.lock.as_ref();
+        lock.is_none_or(|lock| objections(lock, &config.name, &config.tools, tools).is_empty())
+    }
+
+    /// Whether it is not running because nobody needs it.
+    pub(crate) fn is_parked(&self) -> bool {
+        matches!(&*self.slot.state(), State::Down { down, .. } if down.rest != Rest::Lost)
+    }
+
+    /// Whether it is parked and to be started without waiting for a call.
+    pub(crate) fn is_for_background(&self) -> bool {
+        self.is_parked() && self.settings().config.lifecycle == Lifecycle::Background
+    }
+
+    /// Starts the server if it is parked.
+    ///
+    /// # Errors
+    /// As [`Session::wake`].
+    pub(crate) async fn rouse(&self) -> Result<()> {
+        self.borrow().await.map(drop)
+    }
+
+    /// Starts the server if it is parked, for a call. Many callers, one start, which goes on when its callers give up.
+    /// `limit` bounds the wait; what is left of it is returned.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`]: it did not start. [`Error::CallTimeout`] for `tool`: not within the limit.
+    pub(crate) async fn wake(&self, tool: &str, limit: Option<Duration>) -> Result<Option<Duration>> {
+        let began = Instant::now();
+        let awake = Box::pin(self.rouse());
+        match limit {
+            None => awake.await?,
+            Some(limit) => match tokio::time::timeout(limit, awake).await {
+                Ok(outcome) => outcome?,
+                Err(_) => return Err(self.still_starting(tool, limit)),
+            },
+        }
+        Ok(limit.map(|limit| limit.saturating_sub(began.elapsed())))
+    }
+
+    fn still_starting(&self, tool: &str, after: Duration) -> Error {
+        let silence = Silence {
+            causes: vec![
+                "its server was not running and is still being started; nothing was sent".to_owned(),
+            ],
+            stderr_tail: Vec::new(),
+            help: "allow more time, or start the server beforehand: `lifecycle = \"background\"`".to_owned(),
+        };
+        let (server, tool) = (self.name().clone(), tool.to_owned());
+        Error::CallTimeout { server, tool, after, silence: Box::new(silence) }
+    }
+
+    /// A parked server is wanted from now on. One that did not start of late stays as it is until its next try.
+    pub(super) fn want(&self) {
+        let mut wanted = false;
+        self.slot.stay_down(|down| {
+            if down.rest == Rest::Parked && down.next_try <= Instant::now() {
+                down.rest = Rest::Wanted;
+                wanted = true;
+            }
+        });
+        if wanted {
+            // Whoever wants it may give up half way: the keeper does not.
+            self.settled.notify_one();
+        }
+    }
+
+    /// Returns once no call was under way for so long as the configuration lets it. Never if it is to stay.
+    pub(super) async fn idleness(&self) {
+        let Lifecycle::Idle(limit) = self.settings().config.lifecycle else {
+            return std::future::pending().await;
+        };
+        let (mut before, mut since) = (self.counters.calls(), Instant::now());
+        while since.elapsed() < limit {
+            tokio::time::sleep(limit / IDLE_LOOKS).await;
+            let calls = self.counters.calls();
+            if calls != before || self.counters.in_flight() > 0 {
+                (before, since) = (calls, Instant::now());
+            }
+        }
+    }
+
+    /// Stops the server of `generation`, unless it was replaced or called meanwhile. Who calls it from here on waits
+    /// until it is gone and starts it anew.
+    pub(super) async fn park(&self, generation: u64) {
+        let _alone = self.reconnect.lock().await;
+        let claim = self.slot.claim(generation, |state| match state {
+            // A call counts itself before it looks here.
+            State::Ready { connection, .. } if self.counters.in_flight() == 0 => {
+                let tools = connection.tools.clone();
+                Some(Down { tools, cause: None, next_try: Instant::now(), rest: Rest::Parked })
+            }
+            _ => None,
+        });
+        if let Claim::Mine { died: Some(connection), .. } = claim {
+            self.part(*connection).await;
+            self.tell_parked();
+        }
+    }
+
+    /// Tells that it is parked, and what it offers nevertheless.
+    pub(crate) fn tell_parked(&self) {
+        let Some((_, list)) = self.list() else { return };
+        let list = list.now();
+        self.tell(SessionEvent::Parked { tools: list.tools.len(), listed: list.when });
+    }
+}

@@ -1,0 +1,180 @@
+//! toolcrib.lock: servers whose tools are not those that were reviewed are refused, at their start and later.
+
+use std::{fs, sync::Arc};
+
+use serde_json::{Value, json};
+use toolcrib::{Config, ErrorCode, Lifecycle, LockFile, Manager, ServerConfig, ServerState};
+
+use crate::{
+    program::{Bench, code, err, out},
+    support::{Lab, say, within},
+};
+
+/// A configuration of two fixtures; `one` takes further tools from `extra`.
+fn bench(required: &str) -> Bench {
+    let bench = Bench::new("");
+    let extra = bench.0.path().join("extra");
+    fs::write(&extra, "more in old words\n").unwrap();
+    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let config = format!(
+        "[servers.one]\ncommand = {fixture:?}\nargs = [\"extra={}\"]\n{required}\n[servers.two]\ncommand = {fixture:?}\n",
+        extra.display()
+    );
+    bench.file("servers.toml", &config);
+    bench
+}
+
+#[test]
+fn a_changed_tool_is_refused_by_name_and_accepted_after_a_review() {
+    let bench = bench("");
+    let unlocked = bench.run(&["tools", "--locked"]);
+    assert_eq!(code(&unlocked), 3, "{}", err(&unlocked));
+    assert!(err(&unlocked).contains("write it with `toolcrib lock`"), "{}", err(&unlocked));
+
+    let locked = bench.run(&["lock"]);
+    assert_eq!(code(&locked), 0, "{}", err(&locked));
+    let file = bench.0.path().join("toolcrib.lock");
+    let first = fs::read_to_string(&file).unwrap();
+    assert!(first.contains("[servers.one]") || first.contains("[servers.\"one\"]"), "{first}");
+    assert!(first.contains("fixture"), "what the server calls itself: {first}");
+    assert_eq!(code(&bench.run(&["lock"])), 0);
+    assert_eq!(fs::read_to_string(&file).unwrap(), first, "the same again");
+    assert_eq!(code(&bench.run(&["lock", "--diff"])), 0);
+    assert_eq!(code(&bench.run(&["call", "--locked", "one.pid"])), 0);
+
+    bench.file("extra", "more in new words\nanother\n");
+    let call = bench.run(&["--json", "call", "--locked", "one.pid"]);
+    let error: Value = serde_json::from_str(&err(&call)).unwrap();
+    assert_eq!((code(&call), &error["error"]["code"]), (10, &json!("tools_changed")), "{error}");
+    let text = bench.run(&["call", "--locked", "one.pid"]);
+    for words in
+        ["`one` offers other tools", "`more` has another description", "`another` is new", "lock --diff"]
+    {
+        assert!(err(&text).contains(words), "{words}: {}", err(&text));
+    }
+    assert_eq!(code(&bench.run(&["call", "one.pid"])), 0, "nobody asked for the lockfile");
+    assert_eq!(code(&bench.run(&["call", "--locked", "two.pid"])), 0, "the other one has not changed");
+    let all: Value = serde_json::from_str(&out(&bench.run(&["--json", "tools", "--locked"]))).unwrap();
+    let states: Vec<&Value> =
+        all["servers"].as_array().unwrap().iter().map(|server| &server["state"]).collect();
+    assert_eq!(states, ["failed", "ready"]);
+
+    let diff = bench.run(&["lock", "--diff"]);
+    assert_eq!(code(&diff), 10);
+    assert!(out(&diff).contains("+ another") && out(&diff).contains("~ more"), "{}", out(&diff));
+    assert!(out(&diff).contains("in new words") && !out(&diff).contains("two"), "{}", out(&diff));
+    let diff: Value = serde_json::from_str(&out(&bench.run(&["--json", "lock", "--diff"]))).unwrap();
+    assert_eq!((&diff["equal"], &diff["servers"][0]["kind"]), (&json!(false), &json!("changed")), "{diff}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), first, "a look changes nothing");
+    assert_eq!(code(&bench.run(&["lock", "two"])), 0);
+    assert_eq!(fs::read_to_string(&file).unwrap(), first, "`one` was not asked about");
+    assert_eq!(code(&bench.run(&["lock"])), 0);
+    assert_eq!(code(&bench.run(&["call", "--locked", "one.pid"])), 0);
+}
+
+#[test]
+fn required_decides_the_exit_and_a_broken_server_is_not_locked_away() {
+    let bench = bench("required = true");
+    assert_eq!(code(&bench.run(&["lock"])), 0);
+    bench.file("extra", "another\n");
+    let up = bench.run(&["up", "--locked"]);
+    assert_eq!(code(&up), 4, "{}", err(&up));
+    assert!(err(&up).contains("`another` is new"), "{}", err(&up));
+    let text = fs::read_to_string(bench.0.path().join("servers.toml")).unwrap();
+    let before = fs::read_to_string(bench.0.path().join("toolcrib.lock")).unwrap();
+    bench.file("servers.toml", &format!("{text}\n[servers.three]\ncommand = \"no-such-program\"\n"));
+    assert_eq!(code(&bench.run(&["lock"])), 4);
+    assert_eq!(fs::read_to_string(bench.0.path().join("toolcrib.lock")).unwrap(), before);
+    bench.file("toolcrib.lock", "servers = 3");
+    let broken = bench.run(&["up", "--locked"]);
+    assert_eq!(code(&broken), 3, "{}", err(&broken));
+}
+
+/// A manager of `server` under a lockfile of what it offers now.
+async fn locked(lab: &Lab, server: &ServerConfig) -> Manager {
+    let mut config = Config::new([server.clone()]);
+    config.cache_folder = Some(lab.file("cache"));
+    let first = Manager::start(&config).await.unwrap();
+    let mut lock = LockFile::default();
+    lock.put(&server.name, None, first.catalog().entries().iter().map(|entry| &entry.tool));
+    first.shutdown().await;
+    let path = lab.file("toolcrib.lock");
+    lock.write(&path).unwrap();
+    config.lock_file = Some(path);
+    Manager::start_observed(&config, Arc::new(|_| {})).await.unwrap()
+}
+
+fn extra(lab: &Lab, lines: &str) {
+    fs::write(lab.file("extra"), lines).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_changes_while_the_server_lives_ends_it() {
+    let lab = Lab::new();
+    extra(&lab, "announce");
+    let server = lab.server("one", &[&lab.flag("extra"), &lab.flag("spawns")]);
+    let manager = locked(&lab, &server).await;
+    let tools = manager.toolbox();
+    extra(&lab, "announce\nextra");
+    // The server may be ended before it has answered.
+    let _ = say(&tools, "one", "announce").await;
+    within("the end", || manager.status()[0].state == ServerState::Failed).await;
+    let error = say(&tools, "one", "pid").await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ToolsChanged, "{error}: {:?}", error.causes());
+    assert!(error.causes().iter().any(|cause| cause == "the tool `extra` is new"), "{:?}", error.causes());
+    assert!(manager.catalog().find("one", "extra").is_err(), "no model has read of it");
+    assert!(lab.servers().is_empty());
+    // Somebody mends it and asks for it.
+    extra(&lab, "announce");
+    manager.restart("one").await.unwrap();
+    assert_eq!(say(&tools, "one", "pid").await.unwrap(), *lab.lines("spawns").last().unwrap());
+    manager.shutdown().await;
+    lab.await_nobody();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_and_a_late_start_are_held_against_it_too() {
+    for lifecycle in [Lifecycle::Eager, Lifecycle::Lazy] {
+        let lab = Lab::new();
+        let mut server = lab.server("one", &[&lab.flag("extra"), &lab.flag("spawns")]);
+        server.lifecycle = lifecycle;
+        let manager = locked(&lab, &server).await;
+        assert_eq!(manager.report().parked(), usize::from(lifecycle == Lifecycle::Lazy));
+        extra(&lab, "extra");
+        if lifecycle == Lifecycle::Eager {
+            say(&manager.toolbox(), "one", "die").await.unwrap_err();
+        }
+        for _ in 0..3 {
+            let error = say(&manager.toolbox(), "one", "pid").await.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::ToolsChanged, "{error}: {:?}", error.causes());
+        }
+        assert_eq!(
+            lab.lines("spawns").len(),
+            if lifecycle == Lifecycle::Eager { 3 } else { 2 },
+            "no further try"
+        );
+        manager.shutdown().await;
+        lab.await_nobody();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn remembered_tools_that_are_not_locked_are_not_offered() {
+    let lab = Lab::new();
+    extra(&lab, "extra");
+    let mut server = lab.server("one", &[&lab.flag("extra")]);
+    server.lifecycle = Lifecycle::Lazy;
+    drop(locked(&lab, &server).await);
+    let mut config = Config::new([server]);
+    config.cache_folder = Some(lab.file("cache"));
+    let path = lab.file("empty.lock");
+    LockFile::default().write(&path).unwrap();
+    config.lock_file = Some(path);
+    let manager = Manager::start(&config).await.unwrap();
+    assert!(manager.catalog().entries().is_empty());
+    let error = manager.report().servers[0].outcome.clone().unwrap_err();
+    assert_eq!(
+        (error.code(), error.causes()),
+        (ErrorCode::ToolsChanged, vec!["the server is not in toolcrib.lock".into()])
+    );
+}
