@@ -3,6 +3,7 @@
 
 mod close;
 mod kills;
+mod lazy;
 mod soak;
 mod victims;
 
@@ -23,6 +24,8 @@ pub(super) enum Bench {
     Init(Init),
     /// Time to end servers that ignore end of input and SIGTERM: one, and many at once.
     Close(close::Close),
+    /// Time from the start of the program until a model is asked, with many lazy servers.
+    Lazy(lazy::Lazy),
     /// Servers killed at random under many callers: is every call accounted for, and none run twice?
     Kills(kills::Kills),
     /// Calls with random faults for a long time: does the owner stay as small as it was?
@@ -59,6 +62,7 @@ impl Bench {
         match self {
             Self::Init(init) => init.run(context).await,
             Self::Close(close) => close.run(context).await,
+            Self::Lazy(lazy) => lazy.run(context).await,
             Self::Kills(kills) => kills.run(context).await,
             Self::Soak(soak) => soak.run(context).await,
         }
