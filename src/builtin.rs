@@ -13,8 +13,9 @@ use std::{path::Path, sync::Arc};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, JsonObject,
-        ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
+        CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
+        JsonObject, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+        ToolAnnotations,
     },
     service::RequestContext,
     transport::IntoTransport,
@@ -27,6 +28,10 @@ use crate::error::{Error, Result, nearest};
 
 /// The names of the built-in servers.
 pub const BUILTIN_NAMES: [&str; 3] = ["time", "files", "calc"];
+
+/// For how long a list of tools is good: another one comes with another version only, and that is another program.
+/// What the SDK says when nothing is said is that it is good for no time at all.
+const LIST_TTL_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 
 /// One built-in server, ready to serve.
 #[derive(Clone)]
@@ -118,7 +123,10 @@ impl ServerHandler for Builtin {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(self.tools()))
+        let mut list = ListToolsResult::with_all_items(self.tools());
+        list.ttl_ms = Some(LIST_TTL_MS);
+        list.cache_scope = Some(CacheScope::Public);
+        Ok(list)
     }
 
     async fn call_tool(

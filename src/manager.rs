@@ -100,10 +100,11 @@ impl Manager {
         };
         // A start is the first change: from nothing to everything.
         let (servers, _) = manager.change(&*manager.ground.lock().await, config, false).await;
+        let wall = began.elapsed();
         for leftover in leftovers.await.unwrap_or_default() {
             (manager.observe)(ServerEvent::Leftover { process: leftover });
         }
-        manager.report = StartReport { servers, wall: began.elapsed(), jobs: config.start_jobs };
+        manager.report = StartReport { servers, wall, jobs: config.start_jobs };
         let failed = manager.report.servers.iter().filter(|row| row.required);
         let failures: Vec<Arc<Error>> = failed.filter_map(|row| row.outcome.clone().err()).collect();
         if failures.is_empty() {

@@ -31,7 +31,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use activity::{Activity, activity};
+pub(crate) use activity::{Activity, activity, cpu_time};
 pub(crate) use exit::ExitWatch;
 pub use keeping::Keeping;
 pub use leftovers::Leftover;

@@ -269,7 +269,7 @@ impl Starter {
             (self.observe)(ServerEvent::Queued { server: name.clone(), reason: waiting.clone() });
             reason = Some(waiting);
         };
-        let turn = self.turns.next(plan.expected, plan.process, waiting).await;
+        let turn = self.turns.next(plan.expected, plan.works, waiting).await;
         waits.extend(reason.map(|reason| Wait { reason, took: began.elapsed() }));
         turn
     }

@@ -6,6 +6,7 @@ mod call;
 mod close;
 pub(super) mod floor;
 mod kills;
+mod lazy;
 mod soak;
 mod victims;
 
@@ -28,6 +29,8 @@ pub(super) enum Bench {
     Call(call::Call),
     /// Time to end servers that ignore end of input and SIGTERM: one, and many at once.
     Close(close::Close),
+    /// Time from the start of the program until a model is asked, with many lazy servers.
+    Lazy(lazy::Lazy),
     /// Servers killed at random under many callers: is every call accounted for, and none run twice?
     Kills(kills::Kills),
     /// Calls with random faults for a long time: does the owner stay as small as it was?
@@ -82,6 +85,7 @@ impl Bench {
             Self::Init(init) => init.run(context).await,
             Self::Call(call) => call.run(context).await,
             Self::Close(close) => close.run(context).await,
+            Self::Lazy(lazy) => lazy.run(context).await,
             Self::Kills(kills) => kills.run(context).await,
             Self::Soak(soak) => soak.run(context).await,
         }

@@ -1,4 +1,5 @@
-//! Whether a process and all below it work or wait, seen at one moment through `/proc`.
+//! Whether a process and all below it work or wait, and what CPU time they took, seen at one moment through
+//! `/proc`.
 
 use std::time::Duration;
 
@@ -43,6 +44,28 @@ pub(crate) fn activity(root: u32) -> Activity {
     if seen { Activity::Waiting(used) } else { Activity::Unknown }
 }
 
+/// CPU time of `root` and its descendants so far, in steps of the kernel's clock tick (10 ms), ended threads and
+/// reaped children included. Nothing where it cannot be told.
+pub(crate) fn cpu_time(root: u32) -> Option<Duration> {
+    let mut processes = vec![root.to_string()];
+    let mut ticks = 0;
+    let mut seen = false;
+    while let Some(process) = processes.pop() {
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { continue };
+        // After the parenthesised name: state, parent, ...; numbers as in proc_pid_stat(5).
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
+        ticks += (14..=17).filter_map(field).sum::<u64>();
+        for thread in std::fs::read_dir(format!("/proc/{process}/task")).ok()?.flatten() {
+            let children = std::fs::read_to_string(thread.path().join("children")).ok()?;
+            processes.extend(children.split_ascii_whitespace().map(ToOwned::to_owned));
+        }
+        seen = true;
+    }
+    let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
+    seen.then(|| Duration::from_secs_f64(ticks as f64 * tick))
+}
+
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::{
@@ -83,10 +106,15 @@ mod tests {
         let before = until(shell.id(), |now| matches!(now, Activity::Waiting(_)));
         shell.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
         until(shell.id(), |now| now == Activity::Busy);
+        let began = Instant::now();
+        while cpu_time(shell.id()).unwrap() < Duration::from_millis(100) {
+            assert!(began.elapsed() < DEADLINE, "its time is not counted");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let inner = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.id())).unwrap();
         assert!(Command::new("kill").arg(inner.trim()).status().unwrap().success());
         shell.wait().unwrap();
         assert!(matches!(before, Activity::Waiting(used) if used > Duration::ZERO), "{before:?}");
-        assert_eq!(activity(shell.id()), Activity::Unknown, "it is gone");
+        assert_eq!((activity(shell.id()), cpu_time(shell.id())), (Activity::Unknown, None), "it is gone");
     }
 }

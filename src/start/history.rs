@@ -20,6 +20,8 @@ use crate::config::StdioConfig;
 const FILE: &str = "starts-1.json";
 /// Starts of one server that are remembered.
 const KEPT_STARTS: usize = 5;
+/// A start with less CPU time than this does not keep others from a core.
+pub(super) const LIGHT: Duration = Duration::from_millis(20);
 /// Servers and packages that are remembered; the ones not started for longest leave.
 const KEPT: usize = 1000;
 /// Greatest size of a file that is read, in bytes. Ours stay below a fifth of it.
@@ -46,6 +48,9 @@ struct Record {
     /// What its last starts took, from its own turn until it was ready, in milliseconds; none for a package.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     ms: Vec<u32>,
+    /// Its CPU time in each of these, in milliseconds, as far as it could be told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    cpu_ms: Vec<u32>,
     /// It leaves `server/discover` without an answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     mute: bool,
@@ -53,8 +58,18 @@ struct Record {
     at: u64,
 }
 
+/// One start that succeeded.
+pub(super) struct Start {
+    /// From its own turn until it was ready.
+    pub(super) took: Duration,
+    /// CPU time of the server and all below it, if it can be told.
+    pub(super) cpu: Option<Duration>,
+    /// It left `server/discover` without an answer.
+    pub(super) mute: bool,
+}
+
 enum News {
-    Started { took: Duration, mute: bool },
+    Started(Start),
     Installed,
     Failed,
 }
@@ -86,8 +101,14 @@ impl History {
         }
     }
 
-    pub(super) fn started(&self, server: &str, took: Duration, mute: bool) {
-        self.news().insert(server.to_owned(), News::Started { took, mute });
+    /// Whether no start of the server of late took CPU time worth speaking of.
+    pub(super) fn is_light(&self, server: &str) -> bool {
+        let most = self.known.servers.get(server).and_then(|record| record.cpu_ms.iter().max());
+        most.is_some_and(|ms| Duration::from_millis(u64::from(*ms)) <= LIGHT)
+    }
+
+    pub(super) fn started(&self, server: &str, start: Start) {
+        self.news().insert(server.to_owned(), News::Started(start));
     }
 
     pub(super) fn installed(&self, package: &str) {
@@ -128,10 +149,10 @@ impl Book {
         }
         let record = self.servers.entry(key).or_default();
         record.at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        if let News::Started { took, mute } = news {
-            record.mute = *mute;
-            record.ms.insert(0, u32::try_from(took.as_millis()).unwrap_or(u32::MAX));
-            record.ms.truncate(KEPT_STARTS);
+        if let News::Started(start) = news {
+            record.mute = start.mute;
+            push(&mut record.ms, start.took);
+            start.cpu.into_iter().for_each(|cpu| push(&mut record.cpu_ms, cpu));
         }
     }
 
@@ -147,6 +168,12 @@ impl Book {
             }
         }
     }
+}
+
+/// Adds the newest of some times.
+fn push(times: &mut Vec<u32>, time: Duration) {
+    times.insert(0, u32::try_from(time.as_millis()).unwrap_or(u32::MAX));
+    times.truncate(KEPT_STARTS);
 }
 
 fn read(file: &Path) -> Option<Book> {
@@ -202,7 +229,9 @@ fn key<'a>(kind: &'a str, parts: impl Iterator<Item = &'a str>) -> String {
 mod tests {
     use super::*;
 
-    const MS: Duration = Duration::from_millis(1);
+    fn start(ms: u64, cpu_ms: u64, mute: bool) -> Start {
+        Start { took: Duration::from_millis(ms), cpu: Some(Duration::from_millis(cpu_ms)), mute }
+    }
 
     #[test]
     fn what_was_learnt_is_known_next_time() {
@@ -210,20 +239,22 @@ mod tests {
         let inner = folder.path().join("not/there/yet");
         let first = History::open(Some(&inner));
         assert!(first.expected("a").is_none() && !first.is_mute("a") && !first.is_installed("p"));
-        first.started("a", 700 * MS, true);
+        first.started("a", start(700, 15, true));
         first.installed("p");
         assert!(first.is_installed("p"));
         first.save();
         // Another one that has not seen the first one's news adds to them.
         let second = History::open(Some(&inner));
+        assert!(second.is_light("a") && second.is_mute("a"));
         for took in [400, 900, 900, 900, 900, 800] {
-            second.started("a", took * MS, false);
+            second.started("a", start(took, 30, false));
             second.installed("q");
             second.save();
         }
         let third = History::open(Some(&inner));
-        assert_eq!(third.expected("a"), Some(800 * MS), "400 is six starts ago");
-        assert!(!third.is_mute("a") && third.is_installed("p") && third.is_installed("q"));
+        assert_eq!(third.expected("a"), Some(Duration::from_millis(800)), "400 is six starts ago");
+        assert!(!third.is_mute("a") && !third.is_light("a") && !third.is_light("never"));
+        assert!(third.is_installed("p") && third.is_installed("q"));
         third.failed("p");
         assert!(!third.is_installed("p"));
         third.save();
@@ -239,15 +270,15 @@ mod tests {
             std::fs::write(&file, rubbish).unwrap();
             let history = History::open(Some(folder.path()));
             assert!(history.expected("a").is_none(), "{rubbish}");
-            history.started("a", MS, false);
+            history.started("a", start(1, 1, false));
             history.save();
             assert!(History::open(Some(folder.path())).expected("a").is_some(), "{rubbish}");
         }
         let impossible = History::open(Some(&file));
-        impossible.started("a", MS, false);
+        impossible.started("a", start(1, 1, false));
         impossible.save();
         let nowhere = History::open(None);
-        nowhere.started("a", MS, false);
+        nowhere.started("a", start(1, 1, false));
         nowhere.save();
     }
 

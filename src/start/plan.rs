@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use super::{
-    history::{History, fingerprint, package_key},
+    history::{History, LIGHT, Start, fingerprint, package_key},
     package::package,
 };
 use crate::{
     config::{Endpoint, ServerConfig},
+    process::cpu_time,
     session::Started,
 };
 
 /// One server, as the history knows it.
 pub(super) struct Plan {
-    /// Whether it is a process of its own.
-    pub(super) process: bool,
+    /// Whether its start takes CPU time of this machine, as far as is known.
+    pub(super) works: bool,
     /// What earlier starts took, from its own turn.
     pub(super) expected: Option<Duration>,
     /// It is known to leave `server/discover` without an answer.
@@ -36,18 +37,22 @@ pub(super) struct Package {
 impl Plan {
     pub(super) fn new(config: &ServerConfig, history: &History) -> Self {
         let Endpoint::Stdio(spec) = &config.endpoint else {
-            return Self { process: false, expected: None, mute: false, package: None, key: None };
+            return Self { works: false, expected: None, mute: false, package: None, key: None };
         };
         let key = fingerprint(spec);
         let package = package(spec).map(|words| Package { key: package_key(&words, spec), words });
         let (expected, mute) = (history.expected(&key), history.is_mute(&key));
-        Self { process: true, expected, mute, package, key: Some(key) }
+        let works = !history.is_light(&key);
+        Self { works, expected, mute, package, key: Some(key) }
     }
 
     /// Adds a start to the history; without `started`, one that failed.
     pub(super) fn learn(&self, history: &History, started: Option<&Started>) {
         if let (Some(key), Some(started)) = (&self.key, started) {
-            history.started(key, started.phases.total(), started.mute);
+            let took = started.phases.total();
+            // What is over so soon took little, and is not worth a look.
+            let cpu = if took <= LIGHT { Some(took) } else { started.pid.and_then(cpu_time) };
+            history.started(key, Start { took, cpu, mute: started.mute });
         }
         match (&self.package, started) {
             (Some(package), Some(_)) => history.installed(&package.key),

@@ -6,7 +6,8 @@
 //! time, after 0.4 s and 8.8 s, with a tenth less CPU time. But a server that waits, for a network or a clock, must
 //! not hold up others that could work meanwhile. So under [`StartJobs::Cores`] a start holds a slot for as long as
 //! its processes work: seen twice in a row without a running thread and without CPU time in between, it gives
-//! the slot to the next one and does not need it again. Nobody looks while nobody waits.
+//! the slot to the next one and does not need it again. Nobody looks while nobody waits. A server whose earlier
+//! starts took next to no CPU time needs no slot at all.
 //!
 //! Where `/proc` cannot tell (other systems than Linux), a start keeps its slot until it is ready, but at most for
 //! [`UNSEEN`]. A fixed number of slots is strict everywhere: they are held until the server is ready or has failed.
@@ -37,6 +38,8 @@ const UNSEEN: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_millis(1);
 /// Greatest wait between two looks at a server that works: a look costs some 50 us.
 const LATE: Duration = Duration::from_millis(20);
+/// How long a process is young: whatever waits in the end mostly does so by then.
+const YOUNG: Duration = Duration::from_millis(10);
 
 /// The slots of one start of many servers. Clones share them.
 #[derive(Clone)]
@@ -75,20 +78,21 @@ impl Turns {
         self.jobs
     }
 
-    /// Whether a server, with or without a process, needs a slot.
-    fn concern(&self, process: bool) -> bool {
-        process || self.jobs != StartJobs::Cores
+    /// Whether a server, that works or only waits, needs a slot.
+    fn concern(&self, works: bool) -> bool {
+        works || self.jobs != StartJobs::Cores
     }
 
-    /// Waits for a slot; nothing if none is needed. `expected` is what earlier starts took; `queued` is told
+    /// Waits for a slot; nothing if none is needed. `expected` is what earlier starts took, `works`
+    /// whether it takes CPU time; `queued` is told
     /// the number of slots if none is free.
     pub(super) async fn next(
         &self,
         expected: Option<Duration>,
-        process: bool,
+        works: bool,
         queued: impl FnOnce(NonZeroUsize),
     ) -> Option<Turn> {
-        let slots = self.jobs.slots().filter(|_| self.concern(process))?;
+        let slots = self.jobs.slots().filter(|_| self.concern(works))?;
         let (turn, mut given) = oneshot::channel();
         self.line().waiting.push(Waiting { expected, turn });
         // All that are to start now line up before the first one is chosen.
@@ -161,6 +165,7 @@ impl Turn {
         }
         let began = Instant::now();
         let _ = tokio::time::timeout(UNSEEN, seen.wait_for(Option::is_some)).await.map(drop);
+        let born = Instant::now();
         let mut pause = SOON;
         let mut before = None;
         loop {
@@ -175,6 +180,7 @@ impl Turn {
                 Activity::Waiting(_) if before == Some(now) => return,
                 Activity::Unknown if began.elapsed() >= UNSEEN => return,
                 Activity::Waiting(_) => pause = SOON,
+                Activity::Busy if born.elapsed() < YOUNG => {}
                 Activity::Busy | Activity::Unknown => pause = (pause * 2).min(LATE),
             }
             before = Some(now);
@@ -248,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn servers_without_a_process_need_no_core() {
+    async fn servers_that_do_not_work_need_no_core() {
         let turns = Turns::new(StartJobs::Cores);
         assert!(turns.next(None, false, |_| panic!("it waits")).await.is_none());
         assert!(Turns::new(at_most(1)).next(None, false, |_| ()).await.is_some());

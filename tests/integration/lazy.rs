@@ -11,7 +11,10 @@ use toolcrib::{
     ReadyServer, ServerConfig, ServerEvent, ServerState, Task, Toolbox,
 };
 
-use crate::support::{Lab, call, say, wait_for, within};
+use crate::{
+    program::{self, SECRET, err, out, up},
+    support::{Lab, call, say, signal, wait_for, within},
+};
 
 /// What is remembered between the starts of one test.
 struct Bench {
@@ -317,4 +320,38 @@ async fn an_agent_is_offered_the_real_list_in_its_next_turn() {
     let agent = Agent::new(llm, manager.toolbox(), AgentConfig::default());
     let report = agent.run(&Task::question("a", "go"), &CancellationToken::new()).await;
     assert_eq!(report.answer.as_deref(), Some("extra"), "{:?}", report.transcript);
+}
+
+#[test]
+fn the_program_shows_what_is_parked_and_what_changed() {
+    let bench = program::Bench::new(
+        "[defaults]\nlifecycle = \"lazy\"\n[servers.one]\ncommand = FIXTURE\nargs = [\"extra=extra\"]\nenv = { KEY = \"${PLANTED_TOKEN}\" }\n",
+    );
+    bench.file("extra", "more");
+    let tools = || {
+        let output = bench.run(&["--json", "tools"]);
+        let document: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+        document["servers"][0].clone()
+    };
+    let first = tools();
+    let second = tools();
+    assert_eq!((&first["state"], &second["state"]), (&json!("ready"), &json!("parked")));
+    assert_eq!((&first["tools"], second["listed"].is_string()), (&second["tools"], true));
+    assert!(out(&bench.run(&["tools"])).contains("parked, listed "));
+    assert!(!out(&bench.run(&["tools", "--refresh"])).contains("parked"));
+    bench.file("extra", "other");
+    let check = bench.run(&["check"]);
+    assert!(
+        err(&check).contains("one: +1 -1 tools since ") && err(&check).contains("+other -more"),
+        "{}",
+        err(&check)
+    );
+    let (mut child, _, text) = up(&bench);
+    assert!(text.contains("Parked one") && text.contains("1 of 1 ready, 1 of them parked"), "{text}");
+    signal("INT", child.id());
+    child.wait().unwrap();
+    let files = std::fs::read_dir(bench.0.path().join("cache/toolcrib/catalog")).unwrap();
+    let texts: Vec<String> =
+        files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    assert!(texts.len() == 1 && !texts[0].contains(SECRET), "{texts:?}");
 }

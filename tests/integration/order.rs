@@ -1,15 +1,21 @@
 //! Who starts when: slots, history, package runners that install.
 
 use std::{
+    io::{BufRead, BufReader},
     num::NonZeroUsize,
     os::unix::fs::PermissionsExt,
+    process::Stdio,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use serde_json::{Value, json};
 use toolcrib::{Config, Endpoint, ErrorCode, Manager, ServerConfig, ServerEvent, StartJobs};
 
-use crate::support::{Lab, within};
+use crate::{
+    program::{Bench, up},
+    support::{Lab, signal, within},
+};
 
 /// A package runner like `npx`: what it does not have it installs, which fails beside another install of the
 /// same, and then it becomes the server. `slow` is a command that it runs first.
@@ -191,6 +197,27 @@ async fn the_second_start_knows_who_is_quick() {
     assert_eq!(orders, [["slow", "quick", "middling"], ["quick", "middling", "slow"]]);
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn who_only_waits_needs_no_slot_the_second_time() {
+    let lab = Lab::new();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let servers = (0..cores + 2).map(|number| lab.server(&format!("s{number}"), &["init-delay=100"]));
+    let mut config = Config::new(servers);
+    config.cache_folder = Some(lab.file("cache"));
+    let mut queued = Vec::new();
+    for _ in 0..2 {
+        let (manager, told) = told(&config, |event| match event {
+            ServerEvent::Queued { reason, .. } => Some(reason.to_string()),
+            _ => None,
+        })
+        .await;
+        manager.shutdown().await;
+        queued.push(told);
+    }
+    assert_eq!(queued, [vec![format!("slot: cores={cores}"); 2], vec![]]);
+}
+
 #[tokio::test]
 async fn a_question_that_is_never_answered_is_asked_once() {
     let lab = Lab::new();
@@ -212,4 +239,30 @@ async fn a_question_that_is_never_answered_is_asked_once() {
         assert_eq!(lab.lines("spawns").len(), spawns, "{flags}");
         manager.shutdown().await;
     }
+}
+
+#[test]
+fn the_program_tells_who_waits_and_for_what() {
+    let bench = Bench::new(
+        "[defaults]\nstart_jobs = 1\n\n[servers.a]\ncommand = FIXTURE\nargs = [\"init-delay=300\"]\n\n\
+         [servers.b]\ncommand = FIXTURE\n",
+    );
+    let (mut child, _reader, text) = up(&bench);
+    signal("INT", child.id());
+    child.wait().unwrap();
+    let line = text.lines().find(|line| line.contains("Ready b ")).unwrap();
+    assert!(line.contains("waited 0.") && line.ends_with("for slot: jobs=1"), "{line}");
+
+    let mut child = bench.command(&["up", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let events = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let events: Vec<Value> = events.take_while(|event| event["event"] != "summary").collect();
+    signal("INT", child.id());
+    child.wait().unwrap();
+    // By now it is known that `b` is the quick one.
+    let queued = json!({"event": "queued", "server": "a", "reason": "slot: jobs=1"});
+    assert!(events.contains(&queued), "{events:?}");
+    let ready = events.iter().find(|event| event["event"] == "ready" && event["server"] == "a").unwrap();
+    assert_eq!((&ready["waits"][0]["reason"], &ready["installing"]), (&json!("slot: jobs=1"), &json!(false)));
+    assert!(ready["waits"][0]["ms"].as_f64().unwrap() > 0.0, "{ready}");
 }
