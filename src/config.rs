@@ -35,6 +35,7 @@ pub use files::OwnFiles;
 pub use import::import_toml;
 pub use raw::BUILTINS;
 pub use secrets::Secrets;
+pub(crate) use secrets::secret_name;
 pub use server::*;
 
 /// Everything that toolcrib reads from `servers.toml` and the files it imports.
@@ -59,6 +60,8 @@ pub struct Config {
     /// Where results over `max_output` are kept whole. Nothing: a private folder of this user in the system's
     /// folder for temporary files.
     pub output_folder: Option<PathBuf>,
+    /// Where what was found out is kept for the next start. Nothing: it is not kept.
+    pub cache_folder: Option<PathBuf>,
     /// The shared HTTP clients.
     pub http: HttpConfig,
     /// The model, or why the `[llm]` table cannot be used: an error only for what needs a model. Nothing when
@@ -83,6 +86,7 @@ impl Default for Config {
             guard: Guard::Auto,
             reap_leftovers: true,
             output_folder: None,
+            cache_folder: None,
             http: HttpConfig::default(),
             llm: None,
             agent: AgentConfig::default(),

@@ -25,6 +25,7 @@ use crate::{
     config::Config,
     error::{Error, Result},
     http::HttpClients,
+    launch::Launcher,
     process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, reap_leftovers},
     session::{Outputs, ServerStatus, Surroundings},
     start::{Observer, ServerEvent, StartReport, of_sessions},
@@ -77,7 +78,8 @@ impl Manager {
             Kinship { marker: marker.clone(), secrets: config.secrets.clone(), keeping: keeping.clone() };
         let on_event = of_sessions(&observe);
         let outputs = Outputs::new(config.output_folder.as_deref());
-        let around = Surroundings { kin, http, on_event, outputs };
+        let launcher = Launcher::new(config.cache_folder.as_deref());
+        let around = Surroundings { kin, http, on_event, outputs, launcher };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
         let leftovers = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });

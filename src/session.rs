@@ -19,6 +19,7 @@ mod failure;
 mod handshake;
 mod health;
 mod keep;
+mod launching;
 mod listing;
 mod outputs;
 mod restart;
@@ -42,23 +43,25 @@ pub use self::connect::Phases;
 #[cfg(fuzzing)]
 pub(crate) use self::decode::fuzz as fuzz_line;
 pub use self::status::{ServerState, ServerStatus};
-pub(crate) use self::{
-    connect::Surroundings,
-    event::{SessionEvent, SessionObserver},
-    outputs::Outputs,
-};
 use self::{
-    connect::{Connection, connect},
+    connect::Connection,
     health::Health,
+    launching::connect,
     listing::ToolList,
     restart::Restarts,
     settings::Settings,
     slot::{Slot, State},
     status::Counters,
 };
+pub(crate) use self::{
+    connect::Surroundings,
+    event::{SessionEvent, SessionObserver},
+    outputs::Outputs,
+};
 use crate::{
     config::{ServerConfig, StopGrace},
     error::{Error, ErrorCode, Phase, Result, ServerError},
+    launch::LaunchReport,
     process::Stopped,
     tool::{ServerName, Tool},
 };
@@ -101,6 +104,7 @@ pub(crate) struct Started {
     pub(crate) phases: Phases,
     pub(crate) tools: usize,
     pub(crate) oddities: Vec<String>,
+    pub(crate) launch: Option<LaunchReport>,
 }
 
 /// Why a connection that may still stand is given up.
@@ -127,6 +131,7 @@ impl Started {
             phases: connection.phases,
             tools: connection.tools.now().1.len(),
             oddities: connection.health.oddities(),
+            launch: connection.launch.clone(),
         }
     }
 }

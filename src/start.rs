@@ -21,6 +21,7 @@ pub use self::event::{Observer, ServerEvent};
 use crate::{
     config::ServerEntry,
     error::Error,
+    launch::LaunchReport,
     session::{Phases, Session, Started, Surroundings},
     tool::ServerName,
 };
@@ -78,12 +79,14 @@ pub struct ReadyServer {
     /// What it did by then that other clients may not put up with, one line each: text on stdout that is no
     /// message, an answer that nobody asked for.
     pub oddities: Vec<String>,
+    /// How it was started, if its command is a package runner.
+    pub launch: Option<LaunchReport>,
 }
 
 impl ReadyServer {
     fn of(started: Started, queue: Duration) -> Self {
-        let Started { pid, version, phases, tools, oddities } = started;
-        Self { pid, era: version, tools, phases: Phases { queue, ..phases }, oddities }
+        let Started { pid, version, phases, tools, oddities, launch } = started;
+        Self { pid, era: version, tools, phases: Phases { queue, ..phases }, oddities, launch }
     }
 }
 

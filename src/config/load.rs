@@ -92,6 +92,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         guard: raw.defaults.guard,
         reap_leftovers: raw.defaults.reap_leftovers,
         output_folder,
+        cache_folder: env.cache_folder(),
         http: raw.http,
         llm,
         agent: raw.agent,

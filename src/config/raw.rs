@@ -27,6 +27,7 @@ const DEFAULTS: &[&str] = &[
     "max_output",
     "output_folder",
     "inherit_env",
+    "direct",
     "eof_grace",
     "term_grace",
     "guard",
@@ -87,6 +88,7 @@ pub(super) struct Defaults {
     pub(super) max_output: usize,
     pub(super) output_folder: Option<Text>,
     pub(super) inherit_env: Names,
+    pub(super) direct: bool,
     pub(super) stop: StopGrace,
 }
 
@@ -146,6 +148,7 @@ impl Defaults {
             max_output: super::server::MAX_OUTPUT,
             output_folder: None,
             inherit_env: Names::inherited(),
+            direct: true,
             stop: StopGrace::default(),
         }
     }
@@ -173,6 +176,7 @@ fn defaults(table: &Section<'_>) -> Result<Defaults> {
         } else {
             built_in.inherit_env
         },
+        direct: table.flag("direct")?.unwrap_or(built_in.direct),
         stop: StopGrace {
             eof: table.grace("eof_grace")?.unwrap_or(built_in.stop.eof),
             term: table.grace("term_grace")?.unwrap_or(built_in.stop.term),

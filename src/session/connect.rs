@@ -29,6 +29,7 @@ use crate::{
     config::{Endpoint, HttpEndpoint, ServerConfig},
     error::Phase,
     http::HttpClients,
+    launch::{LaunchReport, Launcher},
     process::{Kinship, LineReader, LineWriter, Pipes, Process},
     tool::Tool,
 };
@@ -44,6 +45,8 @@ pub(crate) struct Surroundings {
     pub(crate) on_event: SessionObserver,
     /// For results that are too long.
     pub(crate) outputs: Outputs,
+    /// Knows what package runners start.
+    pub(crate) launcher: Launcher,
 }
 
 /// The time each phase of a start took.
@@ -99,12 +102,15 @@ pub(super) struct Connection {
     pub(super) gone: CancellationToken,
     /// When it stood.
     pub(super) since: Instant,
+    /// Of a server behind a package runner.
+    pub(super) launch: Option<LaunchReport>,
     /// What runs beside it: the in-memory server if it is one, and what keeps the tool list up to date.
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
-/// Connects to `config`, within its start limit. Everything that was begun is ended before an error returns.
-pub(super) async fn connect(
+/// Connects to `config`, within its start limit, in whichever era it answers. Everything that was begun is ended
+/// before an error returns.
+pub(super) async fn connect_as_configured(
     config: &ServerConfig,
     around: &Surroundings,
     known: Option<Era>,
@@ -329,6 +335,7 @@ impl Clock {
             service,
             gone,
             since: self.listed,
+            launch: None,
         }
     }
 }

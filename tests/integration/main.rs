@@ -12,6 +12,7 @@ mod engine;
 mod faults;
 mod health;
 mod killed;
+mod launched;
 mod program;
 mod props;
 mod real;
