@@ -41,8 +41,10 @@ pub struct LaunchReport {
     pub runner_time: Option<Duration>,
     /// Whether this start installed the package, or changed the installed one.
     pub installed: bool,
-    /// Why the server is not started directly, or not the next time.
-    pub note: Option<String>,
+    /// Why it will not be started directly the next time.
+    pub doubt: Option<String>,
+    /// What happened when it was started directly, before it was started through the runner.
+    pub failed: Option<String>,
 }
 
 /// Where resolutions are kept. A cheap handle.
@@ -60,6 +62,13 @@ pub(crate) struct Launch {
     store: Store,
     key: String,
     known: Option<Record>,
+}
+
+impl LaunchReport {
+    /// What was saved against a start through the runner, when this one `took` so long.
+    pub fn saved(&self, took: Duration) -> Option<Duration> {
+        self.runner_time.filter(|_| self.direct)?.checked_sub(took)
+    }
 }
 
 impl Launcher {
@@ -80,6 +89,13 @@ impl Launcher {
         let known = store.load(&key).filter(|record| record.holds(runner.freshness, SystemTime::now()));
         Some(Launch { runner, program: program.to_owned(), began: SystemTime::now(), store, key, known })
     }
+
+    /// Drops what is known of `spec`: the next start goes through the runner.
+    pub(crate) fn forget(&self, spec: &StdioConfig, program: &Path) {
+        if let Some(store) = &self.store {
+            store.remove(&record::key(spec, program));
+        }
+    }
 }
 
 impl Launch {
@@ -97,7 +113,8 @@ impl Launch {
             program: known.map(Record::words),
             runner_time: known.and_then(|record| record.runner_time),
             installed: false,
-            note: None,
+            doubt: None,
+            failed: None,
         }
     }
 
@@ -124,7 +141,8 @@ impl Launch {
             program: None,
             runner_time: None,
             installed: false,
-            note: None,
+            doubt: None,
+            failed: None,
         };
         match made {
             Ok(mut record) => {
@@ -133,12 +151,12 @@ impl Launch {
                 report.runner_time = record.runner_time;
                 report.program = Some(record.words());
                 if let Err(error) = self.store.save(&self.key, &record) {
-                    report.note = Some(format!("the resolution could not be kept: {error}"));
+                    report.doubt = Some(format!("the resolution could not be kept: {error}"));
                 }
             }
             Err(doubt) => {
                 self.store.remove(&self.key);
-                report.note = Some(doubt);
+                report.doubt = Some(doubt);
             }
         }
         report

@@ -9,6 +9,7 @@ mod background;
 mod place;
 mod stop;
 mod toolbox;
+mod warm;
 
 use std::{sync::Arc, time::Instant};
 
@@ -19,6 +20,7 @@ pub use self::{
     apply::{ApplyFailure, ApplyReport},
     stop::{ServerStop, StopReport},
     toolbox::Toolbox,
+    warm::Warmed,
 };
 use crate::{
     catalog::ToolCatalog,

@@ -83,7 +83,7 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
         ServerEvent::Ready { row } | ServerEvent::Failed { row } => match &row.outcome {
             Ok(ready) => {
                 json!({"event": "ready", "server": row.name, "ms": millis(row.took), "pid": ready.pid,
-                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases})
+                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "launch": ready.launch})
             }
             Err(error) => json!({"event": "failed", "server": row.name, "ms": millis(row.took),
                 "error": error_json(error)}),
@@ -94,7 +94,8 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
         ServerEvent::Reconnecting { server } => json!({"event": "reconnecting", "server": server}),
         ServerEvent::Restarted { server, ready, took, restarts } => {
             json!({"event": "ready", "server": server, "ms": millis(*took), "pid": ready.pid,
-                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "restarts": restarts})
+                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "launch": ready.launch,
+                "restarts": restarts})
         }
         ServerEvent::RestartFailed { server, error, next_try } => {
             json!({"event": "failed", "server": server, "error": error_json(error),

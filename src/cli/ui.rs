@@ -7,7 +7,8 @@ use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use serde_json::json;
 use toolcrib::{
-    Error, ErrorCode, Leftover, ReadyServer, ServerName, ServerStart, ServerStop, StopOutcome, StopReport,
+    Error, ErrorCode, LaunchReport, Leftover, ReadyServer, ServerName, ServerStart, ServerStop, StopOutcome,
+    StopReport,
 };
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
@@ -97,7 +98,11 @@ impl Ui {
     /// A server came up, or did not.
     pub(super) fn started(&self, row: &ServerStart) {
         match &row.outcome {
-            Ok(ready) => self.ready(&row.name, ready, row.took, ""),
+            Ok(ready) => {
+                let note = ready.launch.as_ref().and_then(|launch| directly(launch, ready.phases.total()));
+                self.ready(&row.name, ready, row.took, &note.unwrap_or_default());
+                self.fell_back(&row.name, ready);
+            }
             Err(error) => self.failure("Failed", error, true),
         }
     }
@@ -112,6 +117,15 @@ impl Ui {
             ready.era
         );
         self.status("Ready", text.trim_end());
+    }
+
+    /// A server had to be started through its package runner after all.
+    fn fell_back(&self, name: &ServerName, ready: &ReadyServer) {
+        if let Some(launch) = &ready.launch
+            && let Some(why) = &launch.failed
+        {
+            self.warn(format!("{name}: started directly it {why}; {} started it", launch.runner));
+        }
     }
 
     /// What happened to a server and, unless that was said before, why.
@@ -238,6 +252,28 @@ pub(super) fn exit_code(error: &Error) -> u8 {
         ErrorCode::Cancelled => 130,
         _ => 1,
     }
+}
+
+/// `direct: node .../dist/index.js, 0.40s saved against npx`, for a server that was started without its runner.
+fn directly(launch: &LaunchReport, took: Duration) -> Option<String> {
+    let program = launch.program.as_ref().filter(|_| launch.direct)?;
+    let saved =
+        launch.saved(took).map(|saved| format!(", {} saved against {}", seconds(saved), launch.runner));
+    Some(format!("direct: {}{}", shortened(program), saved.unwrap_or_default()))
+}
+
+/// A command line with long paths cut at their beginning: `python .../bin/server`.
+pub(super) fn shortened(words: &[String]) -> String {
+    let short = |(place, word): (usize, &String)| {
+        let parts: Vec<&str> = word.split('/').collect();
+        let kept = if place == 0 { 1 } else { 2 };
+        match parts.len().checked_sub(kept) {
+            Some(from) if from > 1 && place > 0 => format!(".../{}", parts[from..].join("/")),
+            Some(from) => parts[from..].join("/"),
+            None => word.clone(),
+        }
+    };
+    words.iter().enumerate().map(short).collect::<Vec<_>>().join(" ")
 }
 
 /// `0.77s`.

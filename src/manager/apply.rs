@@ -64,7 +64,7 @@ enum Step {
 /// What one step came to.
 enum Done {
     Nothing,
-    Started(ServerStart),
+    Started(Box<ServerStart>),
     Failed(ApplyFailure),
 }
 
@@ -179,7 +179,7 @@ impl Manager {
                         let (server, error) = (row.name.clone(), error.clone());
                         report.failures.push(ApplyFailure { server, error, kept: false });
                     }
-                    rows.push(row);
+                    rows.push(*row);
                 }
                 Done::Failed(failure) => report.failures.push(failure),
             }
@@ -224,7 +224,7 @@ async fn take(step: Step, place: &Place, entry: &ServerEntry, starter: &Starter)
     match step {
         Step::Keep => Done::Nothing,
         Step::KeepOld(error) => failed(error, true),
-        Step::Start => Done::Started(place.fill(starter, entry).await),
+        Step::Start => Done::Started(Box::new(place.fill(starter, entry).await)),
         Step::Renew(session, config) => {
             let _turn = starter.turn(&place.name).await;
             match session.renew(Some((*config, starter.around())), "with a new configuration").await {

@@ -53,7 +53,7 @@ pub(super) async fn connect(
         let (spec, secrets) = (spec.clone(), around.kin.secrets.clone());
         let looking = move || launch.observe(&spec, &secrets, pid, input, took);
         connection.launch = tokio::task::spawn_blocking(looking).await.ok().map(|mut report| {
-            report.note = failed.map(|why| format!("started directly it {why}")).or(report.note);
+            report.failed = failed;
             report
         });
     }

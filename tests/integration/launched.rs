@@ -97,7 +97,7 @@ async fn the_second_start_does_without_the_runner() {
     let house = House::new();
     let flags = ["pages=2", "init-delay=1"];
     let (first, through) = house.start(house.server(&flags)).await;
-    assert!(!first.direct && first.note.is_none(), "{first:?}");
+    assert!(!first.direct && first.doubt.is_none() && first.failed.is_none(), "{first:?}");
     assert_eq!(first.runner, "npx");
     let (second, directly) = house.start(house.server(&flags)).await;
     assert!(second.direct, "{second:?}");
@@ -186,7 +186,7 @@ async fn one_that_does_not_come_up_directly_goes_through_the_runner_at_once() {
         house.lab.await_nobody();
         ready.launch.unwrap()
     };
-    assert_eq!(start().await.note, None);
+    assert_eq!(start().await.doubt, None);
     // What was seen is the fixture that the script became; make it what cannot work alone.
     let cache = house.lab.file("cache/launch");
     let record = fs::read_dir(cache).unwrap().next().unwrap().unwrap().path();

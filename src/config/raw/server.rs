@@ -115,7 +115,7 @@ pub(in crate::config) enum RawKind {
         inherit_env: Vec<GlobMatcher>,
         direct: Option<bool>,
         limits: ResourceLimits,
-        sandbox: Option<RawSandbox>,
+        sandbox: Option<Box<RawSandbox>>,
     },
     Url {
         url: Text,
@@ -212,7 +212,10 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
             inherit_env: table.patterns("inherit_env")?,
             direct: table.flag("direct")?,
             limits: limits(table)?,
-            sandbox: table.table("sandbox", SANDBOX)?.map(|table| sandbox(&table)).transpose()?,
+            sandbox: table
+                .table("sandbox", SANDBOX)?
+                .map(|table| sandbox(&table).map(Box::new))
+                .transpose()?,
         },
         "url" => {
             RawKind::Url { url: table.text("url")?.ok_or_else(missing)?, headers: table.text_map("headers")? }

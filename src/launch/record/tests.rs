@@ -89,7 +89,8 @@ fn what_cannot_be_told_for_sure_is_not_kept() {
 #[test]
 fn a_record_holds_while_every_file_is_as_it_was() {
     let hour = Duration::from_secs(60 * 60);
-    let changes: [(&str, fn(&House)); 6] = [
+    type Change = fn(&House);
+    let changes: [(&str, Change); 6] = [
         ("the script", |house| std::fs::write(house.path("venv/bin/server"), "longer than before").unwrap()),
         ("an install", |house| {
             std::fs::create_dir(house.path("venv/lib/python3.12/site-packages/other-1.dist-info")).unwrap();
