@@ -19,6 +19,7 @@ mod tools;
 mod torture;
 mod ui;
 mod up;
+mod warm;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -78,6 +79,8 @@ enum Command {
     Lock(lock::Lock),
     /// Start every server once, say what works and what does not, and stop them.
     Check(check::Check),
+    /// Install the packages of servers and find out what their runners (npx, uvx, ...) start, ahead of time.
+    Warm(warm::Warm),
     /// Say what this machine can do for servers, and what stands in the way of each.
     Doctor(doctor::Doctor),
     /// Print the servers of another tool's configuration as servers.toml.
@@ -129,6 +132,7 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             Command::Call(call) => call.run(&context).await,
             Command::Lock(lock) => lock.run(&context).await,
             Command::Check(check) => check.run(&context).await,
+            Command::Warm(warm) => warm.run(&context).await,
             Command::Doctor(doctor) => doctor.run(&context).await,
             Command::Import(import) => import.run(&context),
             Command::Bench(bench) => bench.run(&context).await,

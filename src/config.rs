@@ -37,6 +37,7 @@ pub use import::import_toml;
 pub use jobs::StartJobs;
 pub use raw::BUILTINS;
 pub use secrets::Secrets;
+pub(crate) use secrets::secret_name;
 pub use server::*;
 
 /// Everything that toolcrib reads from `servers.toml` and the files it imports.
@@ -61,8 +62,8 @@ pub struct Config {
     /// Where results over `max_output` are kept whole. Nothing: a private folder of this user in the system's
     /// folder for temporary files.
     pub output_folder: Option<PathBuf>,
-    /// Where it is kept from one start to the next how long servers took to start, and which tools they have.
-    /// Nothing: nowhere, which is so for a configuration in memory.
+    /// Where what was found out is kept for the next start: how long servers took, which tools they have, what their
+    /// package runners come to. Nothing: nowhere, which is so for a configuration in memory.
     pub cache_folder: Option<PathBuf>,
     /// The lockfile that the tools of all servers must agree with. Nothing: any tools will do.
     pub lock_file: Option<PathBuf>,

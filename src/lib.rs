@@ -9,7 +9,7 @@
 //!  L4   Agent   run_all (batch)                          a model and tools; many tasks
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog                             one server; all tools
-//!  L1   process, builtin, HttpClients, LlmClient, Journal   one outside thing each
+//!  L1   process, launch, builtin, HttpClients, LlmClient, Journal   one outside thing each
 //!  L0   Error, Config, Task, RetryPolicy, Limit          values and pure functions
 //! ```
 //! Arrows point down; a test reads the sources and checks it.
@@ -60,6 +60,7 @@ mod error;
 pub mod fuzz;
 mod http;
 mod journal;
+mod launch;
 mod limit;
 mod llm;
 mod manager;
@@ -80,6 +81,7 @@ pub use config::*;
 pub use error::*;
 pub use http::*;
 pub use journal::*;
+pub use launch::{Freshness, LaunchReport, Runner};
 pub use limit::*;
 pub use llm::*;
 pub use manager::*;

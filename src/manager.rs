@@ -9,6 +9,7 @@ mod background;
 mod place;
 mod stop;
 mod toolbox;
+mod warm;
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -22,12 +23,14 @@ pub use self::{
     apply::{ApplyFailure, ApplyReport},
     stop::{ServerStop, StopReport},
     toolbox::Toolbox,
+    warm::Warmed,
 };
 use crate::{
     catalog::{CatalogCache, LockFile, ToolCatalog},
     config::Config,
     error::{Error, Result},
     http::HttpClients,
+    launch::Launcher,
     process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, reap_leftovers},
     session::{Outputs, ServerStatus, Surroundings},
     start::{Observer, ServerEvent, StartReport, of_sessions},
@@ -84,7 +87,8 @@ impl Manager {
         let outputs = Outputs::new(config.output_folder.as_deref());
         let cache = config.cache_folder.as_deref().map(CatalogCache::new);
         let lock = config.lock_file.as_deref().map(LockFile::read).transpose()?.map(Arc::new);
-        let around = Surroundings { kin, http, on_event, outputs, cache, lock };
+        let launcher = Launcher::new(config.cache_folder.as_deref());
+        let around = Surroundings { kin, http, on_event, outputs, cache, lock, launcher };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
         let leftovers = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });

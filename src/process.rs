@@ -216,6 +216,11 @@ impl Process {
         self.stdin.unread()
     }
 
+    /// The pipe of its standard input, by which other processes that hold it can be known.
+    pub(crate) fn input_id(&self) -> Option<u64> {
+        self.stdin.pipe_id()
+    }
+
     /// The last lines of its stderr.
     pub(crate) fn stderr(&self) -> &StderrTail {
         &self.stderr

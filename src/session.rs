@@ -21,6 +21,7 @@ mod health;
 mod intake;
 mod keep;
 mod lane;
+mod launching;
 mod listing;
 mod outputs;
 mod park;
@@ -48,17 +49,13 @@ pub use self::connect::Phases;
 #[cfg(fuzzing)]
 pub(crate) use self::decode::fuzz as fuzz_line;
 pub use self::status::{ServerState, ServerStatus};
-pub(crate) use self::{
-    connect::{Booting, OnProcess, Surroundings},
-    event::{SessionEvent, SessionObserver},
-    outputs::Outputs,
-};
 use self::{
-    connect::{Connection, connect},
+    connect::Connection,
     failure::OTHER_TOOLS,
     handshake::Era,
     health::Health,
     lane::Lane,
+    launching::connect,
     listing::{Listed, ToolList},
     park::Rest,
     restart::Restarts,
@@ -66,10 +63,16 @@ use self::{
     slot::{Slot, State},
     status::Counters,
 };
+pub(crate) use self::{
+    connect::{Booting, OnProcess, Surroundings},
+    event::{SessionEvent, SessionObserver},
+    outputs::Outputs,
+};
 use crate::{
     catalog::{ServerSoftware, ToolChanges},
     config::{ServerConfig, StopGrace},
     error::{Error, ErrorCode, Phase, Result, ServerError},
+    launch::LaunchReport,
     process::Stopped,
     tool::{ServerName, Tool},
 };
@@ -116,6 +119,7 @@ pub(crate) struct Started {
     pub(crate) oddities: Vec<String>,
     pub(crate) software: Option<Arc<ServerSoftware>>,
     pub(crate) changes: Option<Arc<ToolChanges>>,
+    pub(crate) launch: Option<LaunchReport>,
     /// It was not asked by `server/discover`, or did not answer.
     pub(crate) mute: bool,
 }
@@ -171,6 +175,7 @@ impl Started {
             oddities: connection.health.oddities(),
             software: connection.software.clone(),
             changes: connection.changes.clone(),
+            launch: connection.launch.clone(),
             mute: connection.mute,
         }
     }

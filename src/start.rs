@@ -39,6 +39,7 @@ use crate::{
     catalog::{Fingerprint, Remembered, ServerSoftware, ToolChanges},
     config::{Lifecycle, ServerConfig, ServerEntry, StartJobs},
     error::Error,
+    launch::LaunchReport,
     session::{Booting, FirstStart, Phases, Session, Started, Surroundings},
     tool::ServerName,
 };
@@ -111,6 +112,8 @@ pub struct ReadyServer {
     pub software: Option<Arc<ServerSoftware>>,
     /// How its tools differ from those of its last start, if they do and are known.
     pub changes: Option<Arc<ToolChanges>>,
+    /// How it was started, if its command is a package runner.
+    pub launch: Option<LaunchReport>,
     /// When its tools were listed, if it was not started: it is parked until somebody calls one of them.
     #[serde(skip)]
     pub parked: Option<SystemTime>,
@@ -118,9 +121,9 @@ pub struct ReadyServer {
 
 impl ReadyServer {
     fn of(started: Started, queue: Duration) -> Self {
-        let Started { pid, version, phases, tools, oddities, software, changes, mute: _ } = started;
+        let Started { pid, version, phases, tools, oddities, software, changes, launch, mute: _ } = started;
         let phases = Phases { queue, ..phases };
-        Self { pid, era: version, tools, phases, oddities, software, changes, parked: None }
+        Self { pid, era: version, tools, phases, oddities, software, changes, launch, parked: None }
     }
 
     fn parked(known: &Remembered) -> Self {
@@ -132,6 +135,7 @@ impl ReadyServer {
             oddities: Vec::new(),
             software: known.software.clone().map(Arc::new),
             changes: None,
+            launch: None,
             parked: Some(known.listed),
         }
     }

@@ -95,8 +95,8 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
         ServerEvent::Ready { row } | ServerEvent::Failed { row } => match &row.outcome {
             Ok(ready) => {
                 json!({"event": "ready", "server": row.name, "ms": millis(row.took), "pid": ready.pid,
-                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "waits": row.waits,
-                "installing": row.installing, "changes": ready.changes})
+                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "launch": ready.launch,
+                "waits": row.waits, "installing": row.installing, "changes": ready.changes})
             }
             Err(error) => json!({"event": "failed", "server": row.name, "ms": millis(row.took),
                 "waits": row.waits, "installing": row.installing, "error": error_json(error)}),
@@ -107,8 +107,8 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
         ServerEvent::Reconnecting { server } => json!({"event": "reconnecting", "server": server}),
         ServerEvent::Restarted { server, ready, took, restarts } => {
             json!({"event": "ready", "server": server, "ms": millis(*took), "pid": ready.pid,
-                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "restarts": restarts,
-                "changes": ready.changes})
+                "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "launch": ready.launch,
+                "restarts": restarts, "changes": ready.changes})
         }
         ServerEvent::RestartFailed { server, error, next_try } => {
             json!({"event": "failed", "server": server, "error": error_json(error),

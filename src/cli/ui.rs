@@ -11,7 +11,8 @@ use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use serde_json::json;
 use toolcrib::{
-    Error, ErrorCode, Leftover, ReadyServer, ServerName, ServerStart, ServerStop, StopOutcome, StopReport,
+    Error, ErrorCode, LaunchReport, Leftover, ReadyServer, ServerName, ServerStart, ServerStop, StopOutcome,
+    StopReport,
 };
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
@@ -107,9 +108,11 @@ impl Ui {
             Ok(ready) => {
                 // A wait that nobody feels is not worth a word.
                 let felt = row.waits.iter().filter(|wait| wait.took >= FELT);
-                let waits: Vec<_> =
-                    felt.map(|wait| format!("waited {} for {}", seconds(wait.took), wait.reason)).collect();
-                self.ready(&row.name, ready, row.took, &waits.join(", "));
+                let waits = felt.map(|wait| format!("waited {} for {}", seconds(wait.took), wait.reason));
+                let launch = ready.launch.as_ref().and_then(|launch| directly(launch, ready.phases.total()));
+                let notes: Vec<String> = waits.chain(launch).collect();
+                self.ready(&row.name, ready, row.took, &notes.join(", "));
+                self.fell_back(&row.name, ready);
             }
             Err(error) => self.failure("Failed", error, true),
         }
@@ -135,6 +138,15 @@ impl Ui {
     pub(super) fn parked(&self, name: &ServerName, tools: usize, listed: SystemTime) {
         let listed = age(listed);
         self.status("Parked", format!("{name:<20} {tools:>3} tools          listed {listed}"));
+    }
+
+    /// A server had to be started through its package runner after all.
+    fn fell_back(&self, name: &ServerName, ready: &ReadyServer) {
+        if let Some(launch) = &ready.launch
+            && let Some(why) = &launch.failed
+        {
+            self.warn(format!("{name}: started directly it {why}; {} started it", launch.runner));
+        }
     }
 
     /// What happened to a server and, unless that was said before, why.
@@ -275,6 +287,28 @@ pub(super) fn age(time: SystemTime) -> String {
     let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
     let (size, unit) = units.into_iter().find(|(size, _)| past >= *size).unwrap_or((1, "s"));
     format!("{}{unit} ago", past / size)
+}
+
+/// `direct: node .../dist/index.js, 0.40s saved against npx`, for a server that was started without its runner.
+fn directly(launch: &LaunchReport, took: Duration) -> Option<String> {
+    let program = launch.program.as_ref().filter(|_| launch.direct)?;
+    let saved =
+        launch.saved(took).map(|saved| format!(", {} saved against {}", seconds(saved), launch.runner));
+    Some(format!("direct: {}{}", shortened(program), saved.unwrap_or_default()))
+}
+
+/// A command line with long paths cut at their beginning: `python .../bin/server`.
+pub(super) fn shortened(words: &[String]) -> String {
+    let short = |(place, word): (usize, &String)| {
+        let parts: Vec<&str> = word.split('/').collect();
+        let kept = if place == 0 { 1 } else { 2 };
+        match parts.len().checked_sub(kept) {
+            Some(from) if from > 1 && place > 0 => format!(".../{}", parts[from..].join("/")),
+            Some(from) => parts[from..].join("/"),
+            None => word.clone(),
+        }
+    };
+    words.iter().enumerate().map(short).collect::<Vec<_>>().join(" ")
 }
 
 /// `0.77s`.

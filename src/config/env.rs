@@ -83,6 +83,13 @@ impl Env {
         self.get(variable).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
+    /// Where caches of ours are: `toolcrib` in `$XDG_CACHE_HOME` or `~/.cache`.
+    pub fn cache_folder(&self) -> Option<PathBuf> {
+        let caches =
+            self.folder_of("XDG_CACHE_HOME").or_else(|| Some(self.folder_of("HOME")?.join(".cache")));
+        Some(caches?.join("toolcrib"))
+    }
+
     /// `path` made absolute: from the home folder after `~/`, else from `base`.
     pub(super) fn resolve(&self, base: &Path, path: &str) -> PathBuf {
         let home = || path.strip_prefix("~/").and_then(|rest| Some(self.folder_of("HOME")?.join(rest)));

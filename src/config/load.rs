@@ -108,11 +108,7 @@ fn cache_folder(given: Option<&Text>, origin: &Origin, env: &Env) -> Option<Path
     match given {
         Some(text) if text.value == "off" => None,
         Some(text) => Some(env.resolve(&origin.folder, &text.value)),
-        None => {
-            let user =
-                env.folder_of("XDG_CACHE_HOME").or_else(|| Some(env.folder_of("HOME")?.join(".cache")));
-            user.map(|folder| folder.join("toolcrib"))
-        }
+        None => env.cache_folder(),
     }
 }
 

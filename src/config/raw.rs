@@ -28,6 +28,7 @@ const DEFAULTS: &[&str] = &[
     "cache_folder",
     "lifecycle",
     "inherit_env",
+    "direct",
     "eof_grace",
     "term_grace",
     "guard",
@@ -91,6 +92,7 @@ pub(super) struct Defaults {
     pub(super) cache_folder: Option<Text>,
     pub(super) lifecycle: super::Lifecycle,
     pub(super) inherit_env: Names,
+    pub(super) direct: bool,
     pub(super) stop: StopGrace,
 }
 
@@ -153,6 +155,7 @@ impl Defaults {
             cache_folder: None,
             lifecycle: super::Lifecycle::default(),
             inherit_env: Names::inherited(),
+            direct: true,
             stop: StopGrace::default(),
         }
     }
@@ -184,6 +187,7 @@ fn defaults(table: &Section<'_>) -> Result<Defaults> {
         } else {
             built_in.inherit_env
         },
+        direct: table.flag("direct")?.unwrap_or(built_in.direct),
         stop: StopGrace {
             eof: table.grace("eof_grace")?.unwrap_or(built_in.stop.eof),
             term: table.grace("term_grace")?.unwrap_or(built_in.stop.term),

@@ -106,7 +106,7 @@ impl std::fmt::Debug for Secrets {
 }
 
 /// Whether a variable, header or query parameter of this name holds a secret by its name alone.
-pub(super) fn secret_name(name: &str) -> bool {
+pub(crate) fn secret_name(name: &str) -> bool {
     const ENDINGS: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS"];
     let name = name.to_ascii_uppercase();
     ENDINGS.iter().any(|ending| name.ends_with(ending))

@@ -115,6 +115,8 @@ pub struct StdioConfig {
     pub limits: ResourceLimits,
     /// What it may reach. Nothing: whatever we may.
     pub sandbox: Option<Sandbox>,
+    /// Whether the program behind a package runner (`npx`, `uvx`, ...) may be started without it, once it is known.
+    pub direct: bool,
 }
 
 impl StdioConfig {
@@ -127,6 +129,7 @@ impl StdioConfig {
             cwd: cwd.into(),
             limits: ResourceLimits::default(),
             sandbox: None,
+            direct: true,
         }
     }
 }
@@ -141,6 +144,7 @@ impl fmt::Debug for StdioConfig {
             .field("cwd", &self.cwd)
             .field("limits", &self.limits)
             .field("sandbox", &self.sandbox)
+            .field("direct", &self.direct)
             .finish()
     }
 }

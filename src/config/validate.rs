@@ -53,8 +53,9 @@ fn build(raw: RawServer, defaults: &Defaults, vars: &mut Vars<'_>) -> Result<Ser
         vars.secrets.extend(vars.local.values().cloned());
     }
     let endpoint = match raw.kind {
-        RawKind::Command { command, args, env, cwd, limits, sandbox: walls, .. } => {
+        RawKind::Command { command, args, env, cwd, direct, limits, sandbox: walls, .. } => {
             let mut child = stdio(&command, &args, &env, cwd.as_ref(), vars)?;
+            child.direct = direct.unwrap_or(defaults.direct);
             child.limits = limits;
             child.sandbox = walls.map(|walls| sandbox(&walls, vars)).transpose()?;
             Endpoint::Stdio(child)

@@ -32,6 +32,7 @@ use crate::{
     config::{Endpoint, HttpEndpoint, ServerConfig},
     error::Phase,
     http::HttpClients,
+    launch::{LaunchReport, Launcher},
     process::{Kinship, LineReader, LineWriter, Pipes, Process},
 };
 
@@ -50,6 +51,8 @@ pub(crate) struct Surroundings {
     pub(crate) cache: Option<CatalogCache>,
     /// What the tools of all servers must agree with.
     pub(crate) lock: Option<Arc<LockFile>>,
+    /// Knows what package runners start.
+    pub(crate) launcher: Launcher,
 }
 
 /// The time each phase of a start took.
@@ -113,6 +116,8 @@ pub(super) struct Connection {
     pub(super) gone: CancellationToken,
     /// When it stood.
     pub(super) since: Instant,
+    /// Of a server behind a package runner.
+    pub(super) launch: Option<LaunchReport>,
     /// What runs beside it: the in-memory server if it is one, and what keeps the tool list up to date.
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
@@ -128,8 +133,9 @@ pub(crate) struct Booting {
 /// Is told of each process that a start creates.
 pub(crate) type OnProcess<'a> = &'a (dyn Fn(Booting) + Sync);
 
-/// Connects to `config`, within its start limit. Everything that was begun is ended before an error returns.
-pub(super) async fn connect(
+/// Connects to `config`, within its start limit, in whichever era it answers. Everything that was begun is ended
+/// before an error returns.
+pub(super) async fn connect_as_configured(
     config: &ServerConfig,
     around: &Surroundings,
     known: Option<Era>,
@@ -391,6 +397,7 @@ impl Clock {
             lane,
             gone,
             since: self.listed,
+            launch: None,
         }
     }
 }

@@ -161,6 +161,16 @@ impl Failure {
         self.phase == Phase::Handshake && self.code == ErrorCode::ProtocolMismatch
     }
 
+    /// Whether its time ran out.
+    pub(super) fn is_timeout(&self) -> bool {
+        self.code == ErrorCode::StartupTimeout
+    }
+
+    /// What happened, in one line.
+    pub(super) fn in_short(&self) -> &str {
+        &self.what
+    }
+
     /// With the server's name.
     pub(super) fn named(self, server: ServerName) -> ServerError {
         let mut error = ServerError::new(server, self.phase, self.code, self.what);

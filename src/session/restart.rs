@@ -7,9 +7,10 @@ use std::{
 
 use super::{
     Down, NEVER, Rest, Session, SessionEvent, Started, Verdict,
-    connect::{Connection, connect},
+    connect::Connection,
     failure::{Failure, inquest, seconds},
     handshake::Era,
+    launching::connect,
     slot::{Claim, State},
 };
 use crate::error::{Error, Result, ServerError};

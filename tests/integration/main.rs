@@ -13,6 +13,7 @@ mod engine;
 mod faults;
 mod health;
 mod killed;
+mod launched;
 mod lazy;
 mod locked;
 mod order;

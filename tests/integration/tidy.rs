@@ -9,7 +9,7 @@ use std::{
 /// Rooms by layer. A room may use its own layer's rooms only where `SIBLINGS` says so, and any below.
 const LAYERS: [&[&str]; 6] = [
     &["error", "config", "task", "tool", "retry", "limit", "report", "score"],
-    &["process", "builtin", "http", "llm", "journal"],
+    &["process", "launch", "builtin", "http", "llm", "journal"],
     &["session", "catalog"],
     &["manager", "start"],
     &["agent", "batch"],
@@ -17,7 +17,7 @@ const LAYERS: [&[&str]; 6] = [
 ];
 
 /// Uses within a layer, or upwards, each for its reason.
-const SIBLINGS: [(&str, &str); 16] = [
+const SIBLINGS: [(&str, &str); 17] = [
     ("config", "error"),
     ("config", "retry"),
     ("config", "tool"),
@@ -30,6 +30,7 @@ const SIBLINGS: [(&str, &str); 16] = [
     ("score", "task"),
     ("limit", "error"),
     ("llm", "http"),
+    ("launch", "process"), // the name of the mark, which is no part of a resolution
     ("manager", "start"),
     ("start", "manager"),   // the event of a stopped server
     ("session", "catalog"), // every list that comes in is remembered

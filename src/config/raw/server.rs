@@ -25,6 +25,7 @@ pub(super) const SERVER: &[&str] = &[
     "env_file",
     "cwd",
     "inherit_env",
+    "direct",
     "headers",
     "enabled",
     "required",
@@ -58,6 +59,7 @@ const PLACES: &[(&str, bool, bool, bool)] = &[
     ("env_file", true, true, false),
     ("cwd", true, false, false),
     ("inherit_env", true, false, false),
+    ("direct", true, false, false),
     ("headers", false, true, false),
     ("install_timeout", true, false, false),
     ("retry_calls", true, true, false),
@@ -116,8 +118,9 @@ pub(in crate::config) enum RawKind {
         env: Vec<(String, Text)>,
         cwd: Option<Text>,
         inherit_env: Vec<GlobMatcher>,
+        direct: Option<bool>,
         limits: ResourceLimits,
-        sandbox: Option<RawSandbox>,
+        sandbox: Option<Box<RawSandbox>>,
     },
     Url {
         url: Text,
@@ -214,8 +217,12 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
             env: env(table)?,
             cwd: table.text("cwd")?,
             inherit_env: table.patterns("inherit_env")?,
+            direct: table.flag("direct")?,
             limits: limits(table)?,
-            sandbox: table.table("sandbox", SANDBOX)?.map(|table| sandbox(&table)).transpose()?,
+            sandbox: table
+                .table("sandbox", SANDBOX)?
+                .map(|table| sandbox(&table).map(Box::new))
+                .transpose()?,
         },
         "url" => {
             RawKind::Url { url: table.text("url")?.ok_or_else(missing)?, headers: table.text_map("headers")? }

@@ -1,0 +1,169 @@
+//! Direct launch: starting the program that a package runner would end up starting, without the runner.
+//!
+//! `npx`, `uvx` and their like look for a package, install it if need be, and start its program as their child;
+//! that costs more than the program's own start. The first time the runner does its work, and what it came to is
+//! observed once the server is ready ([`observe`]), and kept as a record with proof that it still holds
+//! ([`record`]). As long as every proof holds the program is started directly, with the same arguments, folder
+//! and environment. Whatever is in doubt is left to the runner ([`runner`] says what is).
+//!
+//! Owner of: the folder of records. Invariants:
+//! - nothing is started here: a record is turned into a [`StdioConfig`], and the session starts that;
+//! - no secret value is stored; a resolution that would need one is not kept;
+//! - a broken, foreign or outdated record is as good as none.
+
+mod observe;
+mod record;
+mod runner;
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use serde::Serialize;
+
+use self::record::{Record, Store};
+pub use self::runner::{Freshness, Runner};
+use crate::config::{Secrets, StdioConfig};
+
+/// How a server behind a package runner was started.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct LaunchReport {
+    /// The runner: `npx`, `uvx`, `uv run`, `pipx run`.
+    pub runner: &'static str,
+    /// Whether its program was started without it.
+    pub direct: bool,
+    /// The program, and its arguments up to those of the configuration, which may be secret. Nothing: not known.
+    pub program: Option<Vec<String>>,
+    /// What the start took through the runner when nothing had to be installed.
+    #[serde(rename = "runner_ms", serialize_with = "as_millis")]
+    pub runner_time: Option<Duration>,
+    /// Whether this start installed the package, or changed the installed one.
+    pub installed: bool,
+    /// Why it will not be started directly the next time.
+    pub doubt: Option<String>,
+    /// What happened when it was started directly, before it was started through the runner.
+    pub failed: Option<String>,
+}
+
+/// Where resolutions are kept. A cheap handle.
+#[derive(Clone, Debug)]
+pub(crate) struct Launcher {
+    store: Option<Store>,
+}
+
+/// A start through a runner, or in place of one.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    runner: Runner,
+    program: PathBuf,
+    began: SystemTime,
+    store: Store,
+    key: String,
+    known: Option<Record>,
+}
+
+impl LaunchReport {
+    /// What was saved against a start through the runner, when this one `took` so long.
+    pub fn saved(&self, took: Duration) -> Option<Duration> {
+        self.runner_time.filter(|_| self.direct)?.checked_sub(took)
+    }
+}
+
+impl Launcher {
+    /// Keeps resolutions in `launch` below `cache`; without a folder, none.
+    pub(crate) fn new(cache: Option<&Path>) -> Self {
+        Self { store: cache.map(|cache| Store::new(cache.join("launch"))) }
+    }
+
+    /// What is known of `spec`, whose `program` was looked up already. Nothing when it is no runner, or to be left
+    /// to it. Reads a file and looks at some dozen others.
+    pub(crate) fn plan(&self, spec: &StdioConfig, program: &Path) -> Option<Launch> {
+        let runner = Runner::of(&spec.command, &spec.args)?;
+        if !spec.direct || runner.freshness == Freshness::Newest {
+            return None;
+        }
+        let store = self.store.clone()?;
+        let key = record::key(spec, program);
+        let known = store.load(&key).filter(|record| record.holds(runner.freshness, SystemTime::now()));
+        Some(Launch { runner, program: program.to_owned(), began: SystemTime::now(), store, key, known })
+    }
+
+    /// Drops what is known of `spec`: the next start goes through the runner.
+    pub(crate) fn forget(&self, spec: &StdioConfig, program: &Path) {
+        if let Some(store) = &self.store {
+            store.remove(&record::key(spec, program));
+        }
+    }
+}
+
+impl Launch {
+    /// What is to be started in place of `spec`, if that is known.
+    pub(crate) fn direct(&self, spec: &StdioConfig) -> Option<StdioConfig> {
+        self.known.as_ref()?.applied_to(spec)
+    }
+
+    /// The report of a server that was started directly.
+    pub(crate) fn report(&self) -> LaunchReport {
+        let known = self.known.as_ref();
+        LaunchReport {
+            runner: self.runner.name,
+            direct: true,
+            program: known.map(Record::words),
+            runner_time: known.and_then(|record| record.runner_time),
+            installed: false,
+            doubt: None,
+            failed: None,
+        }
+    }
+
+    /// The program did not come up without its runner.
+    pub(crate) fn forget(&self) {
+        self.store.remove(&self.key);
+    }
+
+    /// Looks at what the runner has started below process `pid`, whose standard input is the pipe `input`, and
+    /// keeps it, without any of `secrets`. The server must be ready; that `took` so long.
+    pub(crate) fn observe(
+        &self,
+        spec: &StdioConfig,
+        secrets: &Secrets,
+        pid: u32,
+        input: Option<u64>,
+        took: Duration,
+    ) -> LaunchReport {
+        let seen = observe::look(&self.runner, pid, input);
+        let made = seen.and_then(|seen| Record::make(&self.runner, &self.program, spec, seen, secrets));
+        let mut report = LaunchReport {
+            runner: self.runner.name,
+            direct: false,
+            program: None,
+            runner_time: None,
+            installed: false,
+            doubt: None,
+            failed: None,
+        };
+        match made {
+            Ok(mut record) => {
+                report.installed = record.changed_since(self.began);
+                record.runner_time = Some(took).filter(|_| !report.installed);
+                report.runner_time = record.runner_time;
+                report.program = Some(record.words());
+                if let Err(error) = self.store.save(&self.key, &record) {
+                    report.doubt = Some(format!("the resolution could not be kept: {error}"));
+                }
+            }
+            Err(doubt) => {
+                self.store.remove(&self.key);
+                report.doubt = Some(doubt);
+            }
+        }
+        report
+    }
+}
+
+#[expect(clippy::ref_option, reason = "the form that serde asks for")]
+fn as_millis<S: serde::Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(crate::task::millis).serialize(serializer)
+}

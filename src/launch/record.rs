@@ -1,0 +1,155 @@
+//! What is kept of one resolution: the program with all it needs to be started, and the proof that it still holds.
+
+mod proof;
+mod store;
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use self::proof::Proof;
+pub(super) use self::store::Store;
+use super::{Freshness, Runner, observe::Seen};
+use crate::config::{Secrets, StdioConfig, secret_name};
+
+/// Version of the form of records.
+const SCHEMA: u32 = 1;
+/// After this a package without a version is given to its runner again: other conditions than files may have
+/// changed what the runner would choose.
+const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Variables that differ from one terminal or login to the next and do not change what a runner finds.
+const UNRELATED: &[&str] =
+    &["LANG", "LANGUAGE", "LC_", "TERM", "TZ", "SHELL", "LOGNAME", "USER", "XDG_SESSION_", "XDG_RUNTIME_DIR"];
+/// Variables that are about the runner's own process, and one in which npm repeats the arguments.
+const OF_THE_RUNNER: &[&str] = &["_", "OLDPWD", "SHLVL", "npm_lifecycle_script", crate::process::MARKER];
+
+/// A resolution.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Record {
+    schema: u32,
+    /// In seconds since 1970.
+    made: u64,
+    program: PathBuf,
+    /// Arguments before those of the configuration.
+    words: Vec<String>,
+    /// The last arguments are those of the configuration from this one on: not stored, since they may be secret.
+    rest: usize,
+    /// Nothing: that of the configuration.
+    cwd: Option<PathBuf>,
+    /// Variables that the runner sets, and those that it removes.
+    set: BTreeMap<String, String>,
+    unset: Vec<String>,
+    proofs: Vec<Proof>,
+    /// What the start took through the runner.
+    pub(super) runner_time: Option<Duration>,
+}
+
+/// The name of the record of `spec`, whose program is `program`: a hash of all that a runner goes by.
+pub(super) fn key(spec: &StdioConfig, program: &Path) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |part: &[u8]| {
+        hash.update(part.len().to_le_bytes());
+        hash.update(part);
+    };
+    add(program.as_os_str().as_encoded_bytes());
+    add(spec.cwd.as_os_str().as_encoded_bytes());
+    spec.args.iter().for_each(|word| add(word.as_bytes()));
+    let related = |name: &str| !UNRELATED.iter().any(|unrelated| name.starts_with(unrelated));
+    for (name, value) in spec.env.iter().filter(|(name, _)| related(name)) {
+        add(name.as_bytes());
+        add(value.as_bytes());
+    }
+    hash.finalize().iter().take(16).fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+impl Record {
+    /// What was seen of the program that `runner`, started from `path` with `spec`, came to.
+    ///
+    /// # Errors
+    /// Why that cannot be started without its runner.
+    pub(super) fn make(
+        runner: &Runner,
+        path: &Path,
+        spec: &StdioConfig,
+        seen: Seen,
+        secrets: &Secrets,
+    ) -> Result<Self, String> {
+        let program = program_of(&seen).ok_or("its program has changed its name, or was removed")?;
+        let given = spec.args.get(runner.rest..).unwrap_or_default();
+        let own = seen.argv.get(1..).unwrap_or_default();
+        let words = own.strip_suffix(given).ok_or("the runner changes the arguments")?.to_vec();
+        let theirs = |name: &str| OF_THE_RUNNER.contains(&name);
+        let set: BTreeMap<String, String> = seen
+            .env
+            .iter()
+            .filter(|(name, value)| !theirs(name) && spec.env.get(*name) != Some(*value))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        let unset = spec.env.keys().filter(|name| !theirs(name) && !seen.env.contains_key(*name));
+        let unset = unset.cloned().collect();
+        let open = |text: &str| secrets.hide(text) == text;
+        let stored = words.iter().chain(set.values()).map(String::as_str);
+        if !stored.chain(program.to_str()).all(open) || set.keys().any(|name| secret_name(name)) {
+            return Err("the runner puts a secret into what it starts".to_owned());
+        }
+        let files = words.iter().map(|word| seen.cwd.join(word)).filter(|file| file.is_file());
+        let files: Vec<PathBuf> = [program.clone()].into_iter().chain(files).collect();
+        let proofs = proof::of(path, spec, &seen, &files);
+        let made = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let cwd = Some(seen.cwd).filter(|cwd| spec.cwd.canonicalize().ok().as_ref() != Some(cwd));
+        let rest = runner.rest;
+        Ok(Self { schema: SCHEMA, made, program, words, rest, cwd, set, unset, proofs, runner_time: None })
+    }
+
+    /// Whether it can be gone by at `now`: every file is as it was, and it is not too old for a package of that
+    /// freshness.
+    pub(super) fn holds(&self, freshness: Freshness, now: SystemTime) -> bool {
+        let age = now.duration_since(UNIX_EPOCH + Duration::from_secs(self.made));
+        // A record from the future comes from a clock that was wrong.
+        let young = age.is_ok_and(|age| age < MAX_AGE || freshness == Freshness::Pinned);
+        self.schema == SCHEMA && young && self.proofs.iter().all(Proof::holds)
+    }
+
+    /// Whether any of the files was put there after `moment`.
+    pub(super) fn changed_since(&self, moment: SystemTime) -> bool {
+        self.proofs.iter().any(|proof| proof.changed_since(moment))
+    }
+
+    /// `spec` with the program in place of its runner.
+    pub(super) fn applied_to(&self, spec: &StdioConfig) -> Option<StdioConfig> {
+        let mut direct = spec.clone();
+        direct.command.clone_from(&self.program);
+        direct.args = self.words.iter().chain(spec.args.get(self.rest..)?).cloned().collect();
+        direct.cwd = self.cwd.clone().unwrap_or_else(|| spec.cwd.clone());
+        direct.env.retain(|name, _| !self.unset.contains(name));
+        direct.env.extend(self.set.clone());
+        Some(direct)
+    }
+
+    /// The program and its arguments up to those of the configuration.
+    pub(super) fn words(&self) -> Vec<String> {
+        [self.program.display().to_string()].into_iter().chain(self.words.iter().cloned()).collect()
+    }
+}
+
+/// The path that a process was started by: a Python finds its packages by it, so the executable behind its
+/// symbolic links is not the same.
+fn program_of(seen: &Seen) -> Option<PathBuf> {
+    let called = Path::new(seen.argv.first()?);
+    let is_it = |path: &PathBuf| path.canonicalize().is_ok_and(|path| path == seen.exe);
+    if called.components().count() > 1 {
+        return Some(seen.cwd.join(called)).filter(is_it);
+    }
+    let path: &OsStr = seen.env.get("PATH")?.as_ref();
+    std::env::split_paths(path).map(|folder| seen.cwd.join(folder).join(called)).find(is_it)
+}
+
+#[cfg(test)]
+mod tests;

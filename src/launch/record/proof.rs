@@ -1,0 +1,145 @@
+//! The files whose change may make a runner start something else: looked at when a resolution is made, and again
+//! before each start by it.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{config::StdioConfig, launch::observe::Seen};
+
+/// Files of a folder, and of those above it, that say what to install or how to run it.
+const PROJECT: &[&str] = &[
+    "package.json",
+    "package-lock.json",
+    "node_modules/.package-lock.json",
+    ".npmrc",
+    "pyproject.toml",
+    "uv.lock",
+    "uv.toml",
+    ".python-version",
+    ".venv/pyvenv.cfg",
+];
+/// The same, of the user: below the home folder, and below those for configuration and data.
+const OF_HOME: &[&str] = &[".npmrc"];
+const OF_CONFIG: &[&str] = &["uv/uv.toml", "uv/.python-version"];
+const OF_DATA: &[&str] = &["uv/tools", "pipx/venvs"];
+/// Folders above the working directory that are looked at. A file system is hardly deeper.
+const ABOVE: usize = 16;
+
+/// How a file was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Proof {
+    path: PathBuf,
+    /// Nothing: there was none.
+    stamp: Option<Stamp>,
+}
+
+/// What a file cannot keep when it is replaced or written to. Of a folder: when an entry comes or goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Proof {
+    fn of(path: PathBuf) -> Self {
+        let stamp = Stamp::of(&path);
+        Self { path, stamp }
+    }
+
+    /// Whether it is as it was.
+    pub(super) fn holds(&self) -> bool {
+        Stamp::of(&self.path) == self.stamp
+    }
+
+    /// Whether it was put there, moved or written after `moment`.
+    pub(super) fn changed_since(&self, moment: SystemTime) -> bool {
+        let moment = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.stamp.as_ref().is_some_and(|Stamp { changed: (seconds, nanos), .. }| {
+            let nanos = u32::try_from(*nanos).unwrap_or(0);
+            u64::try_from(*seconds).is_ok_and(|seconds| Duration::new(seconds, nanos) > moment)
+        })
+    }
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let about = fs::metadata(path).ok()?;
+        Some(Self {
+            device: about.dev(),
+            inode: about.ino(),
+            // Of a folder it differs by file system, and follows the time of change.
+            size: if about.is_dir() { 0 } else { about.size() },
+            modified: (about.mtime(), about.mtime_nsec()),
+            // A packer may set the time of modification; that of the change is the kernel's.
+            changed: (about.ctime(), about.ctime_nsec()),
+        })
+    }
+}
+
+/// What proves that `runner`, an executable, would start `seen` again. `files` are its program and its scripts.
+pub(super) fn of(runner: &Path, spec: &StdioConfig, seen: &Seen, files: &[PathBuf]) -> Vec<Proof> {
+    let mut paths = BTreeSet::from([runner.to_owned(), seen.exe.clone()]);
+    for file in files {
+        paths.insert(file.clone());
+        package(file, &mut paths);
+        // Behind the links of `node_modules/.bin` is the package itself.
+        if let Ok(real) = file.canonicalize() {
+            package(&real, &mut paths);
+            paths.insert(real);
+        }
+    }
+    for folder in [&spec.cwd, &seen.cwd] {
+        for folder in folder.ancestors().take(ABOVE) {
+            paths.extend(PROJECT.iter().map(|name| folder.join(name)));
+        }
+    }
+    let home = spec.env.get("HOME").map(PathBuf::from);
+    let folder = |variable: &str, below: &str| {
+        let set = spec.env.get(variable).map(PathBuf::from);
+        set.or_else(|| Some(home.as_ref()?.join(below)))
+    };
+    for (folder, names) in [
+        (home.clone(), OF_HOME),
+        (folder("XDG_CONFIG_HOME", ".config"), OF_CONFIG),
+        (folder("XDG_DATA_HOME", ".local/share"), OF_DATA),
+    ] {
+        paths.extend(folder.into_iter().flat_map(|folder| names.iter().map(move |name| folder.join(name))));
+    }
+    paths.into_iter().map(Proof::of).collect()
+}
+
+/// What tells of the package that `file` belongs to: of npm, its `package.json` and that of the installation
+/// around it; of Python, its environment and the folder of what is installed there.
+fn package(file: &Path, paths: &mut BTreeSet<PathBuf>) {
+    for folder in file.ancestors().skip(1).take(ABOVE) {
+        let own = folder.join("package.json");
+        if own.is_file() {
+            paths.insert(own);
+        }
+        if folder.file_name().is_some_and(|name| name == "node_modules") {
+            paths.insert(folder.join(".package-lock.json"));
+            let around = folder.parent().unwrap_or(folder);
+            paths.extend(["package.json", "package-lock.json"].map(|name| around.join(name)));
+            break;
+        }
+    }
+    // PREFIX/bin/NAME, with PREFIX/lib/pythonX.Y/site-packages.
+    let Some(prefix) = file.parent().and_then(Path::parent) else { return };
+    let environment = prefix.join("pyvenv.cfg");
+    if environment.is_file() {
+        let versions = fs::read_dir(prefix.join("lib")).into_iter().flatten().flatten();
+        let packages = versions.map(|version| version.path().join("site-packages"));
+        paths.extend(packages.filter(|packages| packages.is_dir()));
+        paths.insert(environment);
+    }
+}

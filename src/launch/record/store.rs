@@ -1,0 +1,58 @@
+//! The folder of records: one small file each, private, replaced as a whole. Several processes may use it at once:
+//! the last one to write wins, and what it wrote is as good as any other.
+
+use std::{
+    fs::{self, DirBuilder, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::Record;
+
+/// Longest file that is read: a record has some 10 KiB.
+const MAX_FILE: u64 = 1 << 20;
+
+/// A folder of records. Made when the first one is.
+#[derive(Debug, Clone)]
+pub(in crate::launch) struct Store(Arc<Path>);
+
+impl Store {
+    pub(in crate::launch) fn new(folder: PathBuf) -> Self {
+        Self(folder.into())
+    }
+
+    /// Nothing when there is none, or none that can be trusted and read.
+    pub(in crate::launch) fn load(&self, key: &str) -> Option<Record> {
+        let file = fs::File::open(self.file(key)).ok()?;
+        let about = file.metadata().ok()?;
+        // It names programs to start: whoever else could have written it could start anything.
+        let ours = about.uid() == rustix::process::geteuid().as_raw() && about.mode() & 0o022 == 0;
+        if !ours || about.len() > MAX_FILE {
+            return None;
+        }
+        serde_json::from_reader(io::BufReader::new(file)).ok()
+    }
+
+    pub(in crate::launch) fn save(&self, key: &str, record: &Record) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
+        let draft = self.0.join(format!("{key}.{:016x}", fastrand::u64(..)));
+        let text = serde_json::to_vec(record)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        let written = file.write_all(&text).and_then(|()| fs::rename(&draft, self.file(key)));
+        if written.is_err() {
+            let _ = fs::remove_file(&draft);
+        }
+        written
+    }
+
+    pub(in crate::launch) fn remove(&self, key: &str) {
+        // One that is not there is as good as removed.
+        let _ = fs::remove_file(self.file(key));
+    }
+
+    fn file(&self, key: &str) -> PathBuf {
+        self.0.join(format!("{key}.json"))
+    }
+}

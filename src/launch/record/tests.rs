@@ -1,0 +1,156 @@
+//! Records: what they keep, what they leave out, when they hold.
+
+use super::*;
+use crate::launch::record::store::Store;
+
+/// A Python environment with one program, as uv makes it, and a runner.
+struct House {
+    folder: tempfile::TempDir,
+    spec: StdioConfig,
+}
+
+impl House {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        for path in ["venv/bin", "venv/lib/python3.12/site-packages/server-1.dist-info", "work"] {
+            std::fs::create_dir_all(root.join(path)).unwrap();
+        }
+        for path in ["venv/pyvenv.cfg", "venv/bin/server", "uvx", "python3.12"] {
+            std::fs::write(root.join(path), path).unwrap();
+        }
+        std::os::unix::fs::symlink(root.join("python3.12"), root.join("venv/bin/python")).unwrap();
+        let args = ["server@1.0", "--token", "hunter2-hunter2"].map(str::to_owned).to_vec();
+        let mut spec = StdioConfig::new("uvx", args, root.join("work"));
+        spec.env = [("PATH", "/bin"), ("TERM", "xterm"), ("GONE", "x")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        Self { folder, spec }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().canonicalize().unwrap().join(name)
+    }
+
+    fn seen(&self) -> Seen {
+        let text = |name: &str| self.path(name).to_str().unwrap().to_owned();
+        let mut env = self.spec.env.clone();
+        env.remove("GONE");
+        env.insert("PATH".to_owned(), "/venv/bin:/bin".to_owned());
+        env.insert("SHLVL".to_owned(), "1".to_owned());
+        let argv = ["--token", "hunter2-hunter2"].map(str::to_owned);
+        Seen {
+            exe: self.path("python3.12"),
+            argv: [text("venv/bin/python"), text("venv/bin/server")].into_iter().chain(argv).collect(),
+            cwd: self.path("work"),
+            env,
+        }
+    }
+
+    fn record(&self, seen: Seen) -> Result<Record, String> {
+        let runner = Runner::of(&self.spec.command, &self.spec.args).unwrap();
+        let secrets = Secrets::new(["hunter2-hunter2".to_owned()]);
+        Record::make(&runner, &self.path("uvx"), &self.spec, seen, &secrets)
+    }
+}
+
+#[test]
+fn a_program_is_started_as_its_runner_did_and_no_secret_is_kept() {
+    let house = House::new();
+    let record = house.record(house.seen()).unwrap();
+    let direct = record.applied_to(&house.spec).unwrap();
+    assert_eq!(direct.command, house.path("venv/bin/python"), "not the interpreter behind it");
+    let script = house.path("venv/bin/server").to_str().unwrap().to_owned();
+    assert_eq!(direct.args, [script.as_str(), "--token", "hunter2-hunter2"]);
+    let env: Vec<(&str, &str)> = direct.env.iter().map(|(name, value)| (&**name, &**value)).collect();
+    assert_eq!(env, [("PATH", "/venv/bin:/bin"), ("TERM", "xterm")]);
+    assert_eq!(direct.cwd, house.spec.cwd);
+    let text = serde_json::to_string(&record).unwrap();
+    assert!(!text.contains("hunter2"), "{text}");
+    assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+}
+
+#[test]
+fn what_cannot_be_told_for_sure_is_not_kept() {
+    let house = House::new();
+    let mut renamed = house.seen();
+    renamed.argv[0] = "my server".to_owned();
+    assert!(house.record(renamed).unwrap_err().contains("changed its name"));
+    let mut rearranged = house.seen();
+    rearranged.argv.swap(2, 3);
+    assert!(house.record(rearranged).unwrap_err().contains("changes the arguments"));
+    for (name, value) in [("COPY", "x hunter2-hunter2"), ("NPM_TOKEN", "something")] {
+        let mut telling = house.seen();
+        telling.env.insert(name.to_owned(), value.to_owned());
+        assert!(house.record(telling).unwrap_err().contains("a secret"), "{name}");
+    }
+}
+
+#[test]
+fn a_record_holds_while_every_file_is_as_it_was() {
+    let hour = Duration::from_secs(60 * 60);
+    type Change = fn(&House);
+    let changes: [(&str, Change); 6] = [
+        ("the script", |house| std::fs::write(house.path("venv/bin/server"), "longer than before").unwrap()),
+        ("an install", |house| {
+            std::fs::create_dir(house.path("venv/lib/python3.12/site-packages/other-1.dist-info")).unwrap();
+        }),
+        ("the interpreter", |house| std::fs::remove_file(house.path("python3.12")).unwrap()),
+        ("the runner", |house| std::fs::write(house.path("uvx"), "new").unwrap()),
+        ("a project", |house| std::fs::write(house.path("work/pyproject.toml"), "").unwrap()),
+        ("a lock above", |house| std::fs::write(house.path("uv.lock"), "").unwrap()),
+    ];
+    for (what, change) in changes {
+        let house = House::new();
+        let record = house.record(house.seen()).unwrap();
+        let now = SystemTime::now();
+        assert!(record.holds(Freshness::Cached, now), "{what}");
+        assert!(record.holds(Freshness::Pinned, now + 100 * hour), "{what}");
+        assert!(!record.holds(Freshness::Cached, now + 100 * hour), "{what}");
+        assert!(!record.holds(Freshness::Pinned, now - hour), "{what}");
+        change(&house);
+        assert!(!record.holds(Freshness::Pinned, SystemTime::now()), "{what}");
+    }
+}
+
+#[test]
+fn only_a_whole_private_file_counts() {
+    use std::os::unix::fs::PermissionsExt;
+    let house = House::new();
+    let record = house.record(house.seen()).unwrap();
+    let store = Store::new(house.path("cache/launch"));
+    assert_eq!(store.load("one"), None);
+    store.save("one", &record).unwrap();
+    assert_eq!(store.load("one").as_ref(), Some(&record));
+    let file = house.path("cache/launch/one.json");
+    let mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    mode(0o666);
+    assert_eq!(store.load("one"), None, "anybody could have written it");
+    mode(0o600);
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, &text[..text.len() / 2]).unwrap();
+    assert_eq!(store.load("one"), None, "half of it");
+    store.save("one", &record).unwrap();
+    store.remove("one");
+    assert_eq!(store.load("one"), None);
+    assert_eq!(std::fs::read_dir(house.path("cache/launch")).unwrap().count(), 0, "no drafts stay");
+}
+
+#[test]
+fn the_key_follows_what_a_runner_goes_by() {
+    let house = House::new();
+    let runner = house.path("uvx");
+    let before = key(&house.spec, &runner);
+    let with = |change: fn(&mut StdioConfig)| {
+        let mut spec = house.spec.clone();
+        change(&mut spec);
+        key(&spec, &runner)
+    };
+    assert_eq!(before, with(|spec| drop(spec.env.insert("TERM".to_owned(), "dumb".to_owned()))));
+    assert_ne!(before, with(|spec| drop(spec.env.insert("PATH".to_owned(), "/usr/bin".to_owned()))));
+    assert_ne!(before, with(|spec| drop(spec.env.insert("UV_INDEX".to_owned(), "x".to_owned()))));
+    assert_ne!(before, with(|spec| drop(spec.args.pop())));
+    assert_ne!(before, with(|spec| spec.cwd = "/".into()));
+    assert_ne!(before, key(&house.spec, Path::new("/other/uvx")));
+}

@@ -1,0 +1,215 @@
+//! Servers behind a package runner: through it the first time, without it as long as nothing has changed.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use serde_json::json;
+use toolcrib::{Config, Endpoint, LaunchReport, Manager, ServerConfig};
+
+use crate::support::{Lab, call, say};
+
+const FIXTURE: &str = env!("CARGO_BIN_EXE_toolcrib-fixture");
+
+/// A house with a runner in it that counts its runs, and a package that it starts.
+struct House {
+    lab: Lab,
+}
+
+impl House {
+    fn new() -> Self {
+        let house = Self { lab: Lab::new() };
+        let bin = house.target().parent().unwrap().to_owned();
+        fs::create_dir_all(&bin).unwrap();
+        fs::copy(FIXTURE, house.target()).unwrap();
+        fs::write(house.manifest(), "{\"version\": \"1.0.0\"}").unwrap();
+        // As npm does: a shell between the runner and its child, a longer PATH, its own variables.
+        let script = format!(
+            "#!/bin/sh\n\
+             echo \"$*\" >> '{runs}'\n\
+             shift 2\n\
+             export PATH='{bin}':\"$PATH\" FROM_RUNNER=yes\n\
+             unset TAKEN_AWAY\n\
+             sh -c 'server \"$@\"; exit $?' sh \"$@\"\n\
+             exit $?\n",
+            runs = house.lab.file("runs").display(),
+            bin = bin.display(),
+        );
+        fs::write(house.runner(), script).unwrap();
+        fs::set_permissions(house.runner(), fs::Permissions::from_mode(0o755)).unwrap();
+        house
+    }
+
+    fn runner(&self) -> PathBuf {
+        self.lab.file("npx")
+    }
+
+    fn target(&self) -> PathBuf {
+        self.lab.file("install/node_modules/server/bin/server")
+    }
+
+    fn manifest(&self) -> PathBuf {
+        self.lab.file("install/node_modules/server/package.json")
+    }
+
+    /// The runner's runs so far.
+    fn runs(&self) -> usize {
+        self.lab.lines("runs").len()
+    }
+
+    fn server(&self, flags: &[&str]) -> ServerConfig {
+        self.server_of("server", flags)
+    }
+
+    fn server_of(&self, package: &str, flags: &[&str]) -> ServerConfig {
+        let mut server = self.lab.command("one", "npx", &[&["-y", package], flags].concat());
+        let Endpoint::Stdio(child) = &mut server.endpoint else { unreachable!() };
+        let path = format!("{}:{}", self.lab.file("").display(), child.env["PATH"]);
+        child.env.insert("PATH".to_owned(), path);
+        child.env.insert("TAKEN_AWAY".to_owned(), "x".to_owned());
+        server
+    }
+
+    fn config(&self, server: ServerConfig) -> Config {
+        let mut config = Config::new([server]);
+        config.cache_folder = Some(self.lab.file("cache"));
+        config
+    }
+
+    /// Starts it, hands it to `look`, and stops it.
+    async fn start(&self, server: ServerConfig) -> (LaunchReport, String) {
+        let manager = Manager::start(&self.config(server)).await.unwrap();
+        let ready = match &manager.report().servers[0].outcome {
+            Ok(ready) => ready.clone(),
+            Err(error) => panic!("{error}: {:?} {:?}", error.causes(), error.stderr_tail()),
+        };
+        let tools = manager.toolbox();
+        assert_eq!(call(&tools, "one", "echo", json!({"text": "hi"})).await.unwrap(), "hi");
+        let env = say(&tools, "one", "env").await.unwrap();
+        let expected = if ready.launch.as_ref().unwrap().direct { 1 } else { 3 };
+        assert_eq!(self.lab.servers().len(), expected, "processes");
+        assert!(manager.shutdown().await.survivors.is_empty());
+        self.lab.await_nobody();
+        (ready.launch.unwrap(), env)
+    }
+}
+
+#[tokio::test]
+async fn the_second_start_does_without_the_runner() {
+    let house = House::new();
+    let flags = ["pages=2", "init-delay=1"];
+    let (first, through) = house.start(house.server(&flags)).await;
+    assert!(!first.direct && first.doubt.is_none() && first.failed.is_none(), "{first:?}");
+    assert_eq!(first.runner, "npx");
+    let (second, directly) = house.start(house.server(&flags)).await;
+    assert!(second.direct, "{second:?}");
+    assert_eq!(second.program.unwrap(), [house.target().canonicalize().unwrap().to_str().unwrap()]);
+    assert_eq!(second.runner_time, first.runner_time);
+    assert_eq!(house.runs(), 1);
+    // The same environment, but for the mark of each life and what shells write about themselves.
+    let parse = |env: &str| {
+        let mut env: serde_json::Map<String, serde_json::Value> = serde_json::from_str(env).unwrap();
+        env.retain(|name, _| !["TOOLCRIB_OWNER", "_", "OLDPWD", "SHLVL"].contains(&name.as_str()));
+        env
+    };
+    assert_eq!(parse(&directly), parse(&through));
+    assert_eq!(parse(&directly)["FROM_RUNNER"], "yes");
+    assert!(!parse(&directly).contains_key("TAKEN_AWAY"));
+    // Other arguments are another server.
+    let (third, _) = house.start(house.server(&["pages=3"])).await;
+    assert!(!third.direct);
+    assert_eq!(house.runs(), 2);
+}
+
+#[tokio::test]
+async fn a_change_of_the_package_asks_the_runner_again() {
+    let house = House::new();
+    house.start(house.server(&[])).await;
+    fs::write(house.manifest(), "{\"version\": \"1.0.1\"}").unwrap();
+    assert!(!house.start(house.server(&[])).await.0.direct);
+    assert!(house.start(house.server(&[])).await.0.direct, "and then it is known anew");
+    assert_eq!(house.runs(), 2);
+}
+
+#[tokio::test]
+async fn a_program_that_is_gone_asks_the_runner_again() {
+    let house = House::new();
+    house.start(house.server(&[])).await;
+    fs::remove_file(house.target()).unwrap();
+    let manager = Manager::start(&house.config(house.server(&[]))).await.unwrap();
+    assert!(manager.report().servers[0].outcome.is_err(), "the runner cannot find it either");
+    manager.shutdown().await;
+    assert_eq!(house.runs(), 2);
+    fs::copy(FIXTURE, house.target()).unwrap();
+    assert!(!house.start(house.server(&[])).await.0.direct);
+    assert_eq!(house.runs(), 3);
+}
+
+#[tokio::test]
+async fn what_is_switched_off_or_always_newest_goes_through_the_runner() {
+    let house = House::new();
+    house.start(house.server(&[])).await;
+    let mut off = house.server(&[]);
+    let Endpoint::Stdio(child) = &mut off.endpoint else { unreachable!() };
+    child.direct = false;
+    for server in [off, house.server_of("server@latest", &[])] {
+        for _ in 0..2 {
+            let manager = Manager::start(&house.config(server.clone())).await.unwrap();
+            let ready = manager.report().servers[0].outcome.clone().unwrap();
+            assert_eq!(ready.launch, None);
+            manager.shutdown().await;
+        }
+    }
+    assert_eq!(house.runs(), 5);
+}
+
+#[tokio::test]
+async fn one_that_does_not_come_up_directly_goes_through_the_runner_at_once() {
+    let house = House::new();
+    // Comes up only below a runner: a resolution that holds by every file, and is wrong all the same.
+    let lock = house.lab.file("lock");
+    let script = format!(
+        "#!/bin/sh\n\
+         echo run >> '{runs}'\n\
+         touch '{lock}'\n\
+         shift 2\n\
+         '{server}' \"$@\"\n",
+        runs = house.lab.file("runs").display(),
+        lock = lock.display(),
+        server = house.target().display(),
+    );
+    fs::write(house.runner(), script).unwrap();
+    let server = format!("#!/bin/sh\nrm '{}' || exit 7\nexec '{FIXTURE}' \"$@\"\n", lock.display());
+    fs::write(house.target(), server).unwrap();
+    let start = async || {
+        let manager = Manager::start(&house.config(house.server(&[]))).await.unwrap();
+        let ready = manager.report().servers[0].outcome.clone().unwrap();
+        manager.shutdown().await;
+        house.lab.await_nobody();
+        ready.launch.unwrap()
+    };
+    assert_eq!(start().await.doubt, None);
+    // What was seen is the fixture that the script became; make it what cannot work alone.
+    let cache = house.lab.file("cache/launch");
+    let record = fs::read_dir(cache).unwrap().next().unwrap().unwrap().path();
+    let text = fs::read_to_string(&record).unwrap();
+    let program = format!("\"program\":\"{FIXTURE}\"");
+    assert!(text.contains(&program), "{text}");
+    let wrong = format!("\"program\":\"{}\"", house.target().display());
+    fs::write(&record, text.replace(&program, &wrong)).unwrap();
+    let report = start().await;
+    assert!(!report.direct);
+    assert!(report.failed.as_ref().unwrap().starts_with("exited with code 7"), "{report:?}");
+    assert_eq!(house.runs(), 2);
+    assert!(start().await.direct, "the resolution was made anew");
+}
+
+#[tokio::test]
+async fn a_restart_is_direct_too() {
+    let house = House::new();
+    house.start(house.server(&[])).await;
+    let manager = Manager::start(&house.config(house.server(&[]))).await.unwrap();
+    let tools = manager.toolbox();
+    manager.restart("one").await.unwrap();
+    assert_eq!(call(&tools, "one", "echo", json!({"text": "hi"})).await.unwrap(), "hi");
+    manager.shutdown().await;
+    assert_eq!(house.runs(), 1);
+}
