@@ -16,6 +16,7 @@ use std::{
     time::Instant,
 };
 
+use futures_util::future::{BoxFuture, FutureExt, Shared};
 use serde_json::{Map, Value};
 
 use self::{apply::Ground, background::Background};
@@ -50,6 +51,9 @@ pub struct Manager {
     observe: Observer,
     /// Starts what is parked and wanted beforehand.
     rouser: Mutex<Option<Background>>,
+    /// Tells what an earlier manager left behind; done once all is told.
+    leftovers: Shared<BoxFuture<'static, ()>>,
+    _telling: Background,
     // Tokio's mutex: its critical section is a whole change of the configuration, which awaits.
     ground: tokio::sync::Mutex<Ground>,
 }
@@ -91,7 +95,14 @@ impl Manager {
         let around = Surroundings { kin, http, on_event, outputs, cache, lock, launcher };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
-        let leftovers = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });
+        let reaping = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });
+        let told = observe.clone();
+        let leftovers = async move {
+            for leftover in reaping.await.unwrap_or_default() {
+                told(ServerEvent::Leftover { process: leftover });
+            }
+        };
+        let leftovers = leftovers.boxed().shared();
         let ground = Ground::new(config, around);
         let mut manager = Self {
             toolbox: Toolbox::default(),
@@ -100,14 +111,13 @@ impl Manager {
             keeping,
             observe,
             rouser: Mutex::default(),
+            _telling: Background::spawn(leftovers.clone()),
+            leftovers,
             ground: tokio::sync::Mutex::new(ground),
         };
         // A start is the first change: from nothing to everything.
         let (servers, _) = manager.change(&*manager.ground.lock().await, config, false).await;
         let wall = began.elapsed();
-        for leftover in leftovers.await.unwrap_or_default() {
-            (manager.observe)(ServerEvent::Leftover { process: leftover });
-        }
         manager.report = StartReport { servers, wall, jobs: config.start_jobs };
         let failed = manager.report.servers.iter().filter(|row| row.required);
         let failures: Vec<Arc<Error>> = failed.filter_map(|row| row.outcome.clone().err()).collect();
@@ -115,6 +125,7 @@ impl Manager {
             manager.rouse();
             return Ok(manager);
         }
+        manager.leftovers.clone().await;
         let places = manager.toolbox.places();
         futures_util::future::join_all(places.iter().map(|place| place.close())).await;
         Err(Error::RequiredServers { failures })
@@ -182,6 +193,7 @@ impl Manager {
             Some(row)
         });
         let servers = futures_util::future::join_all(closing).await.into_iter().flatten().collect();
+        self.leftovers.clone().await;
         let survivors = stop::survivors(&self.marker).await;
         StopReport { servers, survivors, keeping: self.keeping.clone(), wall: began.elapsed() }
     }
