@@ -7,11 +7,15 @@ mod call;
 mod chaos;
 mod check;
 mod context;
+mod daemon;
 mod demo;
 mod doctor;
+mod down;
 mod events;
 mod import;
 mod progress;
+mod ps;
+mod reach;
 mod run;
 mod tools;
 #[cfg(target_os = "linux")]
@@ -64,6 +68,10 @@ struct Arguments {
 enum Command {
     /// Start all servers, show each as it becomes ready, and keep them until Ctrl-C.
     Up(up::Up),
+    /// Stop the daemon and every process that it owns, and look whether anything is left.
+    Down(down::Down),
+    /// Show how the daemon's servers are: state, processes, calls, times.
+    Ps(ps::Ps),
     /// Show the tools of the servers.
     Tools(tools::Tools),
     /// Run a question or a file of tasks: a model asks for tools, they are called, a report comes back.
@@ -86,6 +94,9 @@ enum Command {
     Torture(torture::Torture),
     /// Serve a built-in tool server over stdin and stdout: time, files, calc, or chaos.
     Builtin(builtin::Builtin),
+    /// Be the daemon: `up -d` starts it.
+    #[command(hide = true)]
+    Daemon(daemon::Daemon),
 }
 
 /// Parses, runs, and turns the outcome into an exit code.
@@ -99,6 +110,10 @@ pub(crate) fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("TOOLCRIB_LOG").unwrap_or_else(|_| EnvFilter::new("off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let ui = Ui::new(arguments.json, arguments.quiet);
+    let context = Context { config: arguments.config.clone(), ui: &ui, cancel: CancellationToken::new() };
+    if let Some(outcome) = at_once(&arguments.command, &context) {
+        return outcome.unwrap_or_else(|error| ui.fail_any(&error));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -108,6 +123,19 @@ pub(crate) fn main() -> ExitCode {
     // Blocking reads of stdin must not keep a finished program.
     runtime.shutdown_timeout(Duration::from_millis(100));
     code
+}
+
+/// Commands that only ask the daemon: no runtime is started for them, and Ctrl-C ends them as any program. The
+/// daemon notices, and gives up what they asked for.
+fn at_once(command: &Command, context: &Context<'_>) -> Option<anyhow::Result<ExitCode>> {
+    match command {
+        Command::Up(up) => up.run_detached(context),
+        Command::Down(down) => Some(down.run(context)),
+        Command::Ps(ps) => Some(ps.run(context)),
+        Command::Call(call) => call.through_daemon(context).transpose(),
+        Command::Tools(tools) => tools.through_daemon(context).transpose(),
+        _ => None,
+    }
 }
 
 async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
@@ -127,6 +155,9 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             #[cfg(target_os = "linux")]
             Command::Torture(torture) => torture.run(&context).await,
             Command::Builtin(builtin) => builtin.run(&context).await,
+            Command::Daemon(daemon) => daemon.run(&context).await,
+            // Done without a runtime.
+            Command::Down(_) | Command::Ps(_) => Ok(ExitCode::SUCCESS),
         }
     };
     let outcome = match context::until_killed(command, &cancel, ui).await {

@@ -54,6 +54,7 @@ mod batch;
 mod builtin;
 mod catalog;
 mod config;
+mod daemon;
 mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
@@ -77,6 +78,7 @@ pub use batch::*;
 pub use builtin::*;
 pub use catalog::*;
 pub use config::*;
+pub use daemon::*;
 pub use error::*;
 pub use http::*;
 pub use journal::*;

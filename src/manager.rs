@@ -10,7 +10,7 @@ mod place;
 mod stop;
 mod toolbox;
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use serde_json::{Map, Value};
 
@@ -25,7 +25,7 @@ use crate::{
     config::Config,
     error::{Error, Result},
     http::HttpClients,
-    process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, reap_leftovers},
+    process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, of_trees, reap_leftovers},
     session::{Outputs, ServerStatus, Surroundings},
     start::{Observer, ServerEvent, StartReport, of_sessions},
     tool::ToolResult,
@@ -77,7 +77,7 @@ impl Manager {
             Kinship { marker: marker.clone(), secrets: config.secrets.clone(), keeping: keeping.clone() };
         let on_event = of_sessions(&observe);
         let outputs = Outputs::new(config.output_folder.as_deref());
-        let around = Surroundings { kin, http, on_event, outputs };
+        let around = Surroundings { kin, http, on_event, follow_stderr: config.follow_stderr, outputs };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
         let leftovers = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });
@@ -134,6 +134,17 @@ impl Manager {
     /// CPU time and memory of the servers' process groups so far. Zero where there is no `/proc`.
     pub fn usage(&self) -> ProcessUsage {
         of_groups(&self.status().iter().filter_map(|server| server.pid).collect())
+    }
+
+    /// CPU time, memory and number of each server's processes by the id of the server's own, whatever they have
+    /// started, read from `/proc`. Empty entries where there is none.
+    pub fn usage_by_server(&self) -> HashMap<u32, ProcessUsage> {
+        of_trees(&self.status().iter().filter_map(|server| server.pid).collect::<Vec<_>>())
+    }
+
+    /// What every process of these servers carries in its environment, guards included.
+    pub(crate) fn mark(&self) -> &str {
+        &self.marker
     }
 
     /// Calls `tool` of `server`. See [`Toolbox::call`].

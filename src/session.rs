@@ -19,6 +19,7 @@ mod failure;
 mod handshake;
 mod health;
 mod keep;
+mod latency;
 mod listing;
 mod outputs;
 mod restart;

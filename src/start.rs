@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
@@ -50,7 +50,7 @@ impl StartReport {
 }
 
 /// The start of one server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerStart {
     /// Which.
@@ -60,11 +60,12 @@ pub struct ServerStart {
     /// What it is, or why it is not there.
     pub outcome: Result<ReadyServer, Arc<Error>>,
     /// From the beginning of the whole start until it was ready or given up.
+    #[serde(rename = "ms", with = "crate::task::millis::plain")]
     pub took: Duration,
 }
 
 /// A server that serves calls.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReadyServer {
     /// Process id; none for a URL or a server in memory.

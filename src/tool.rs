@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The name of a server as written in the configuration: 1 to 64 characters of `[A-Za-z0-9_.-]`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub struct ServerName(Arc<str>);
 
 impl ServerName {
@@ -28,6 +28,14 @@ impl ServerName {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for ServerName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        Self::new(&name)
     }
 }
 
@@ -81,7 +89,7 @@ impl Tool {
 ///
 /// They are claims of the server, not facts: they decide whether a lost call may be repeated only
 /// where the configuration says so.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(clippy::struct_field_names, reason = "the protocol's own names")]
 pub struct ToolAnnotations {

@@ -62,6 +62,17 @@ impl Toolbox {
         self.places().iter().map(|place| place.status()).collect()
     }
 
+    /// Waits until a server that is being started is there.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`], [`Error::Unavailable`], or [`Error::Cancelled`] after the end.
+    pub(crate) async fn await_server(&self, server: &str) -> Result<()> {
+        if self.place(server)?.session().await?.is_closed() {
+            return Err(Error::Cancelled);
+        }
+        Ok(())
+    }
+
     /// All tools at this moment, in stable order. Made anew only after a server was restarted or the
     /// configuration changed.
     pub fn catalog(&self) -> Arc<ToolCatalog> {
@@ -104,9 +115,7 @@ impl Toolbox {
     /// that cannot be used: the session goes on. [`Error::Server`] with `session_lost` or `stdout_garbage`: says
     /// whether the call may have run.
     pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
-        if self.place(server)?.session().await?.is_closed() {
-            return Err(Error::Cancelled);
-        }
+        self.await_server(server).await?;
         let entry = self.catalog().find(server, tool)?.clone();
         self.call_entry(&entry, &arguments, None).await
     }

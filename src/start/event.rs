@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use serde::{Deserialize, Serialize};
+
 use super::{ReadyServer, ServerStart};
 use crate::{
     error::Error,
@@ -11,7 +13,8 @@ use crate::{
 };
 
 /// What happens to servers, as it happens. Sent to the observer of a [`Manager`](crate::Manager).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ServerEvent {
     /// It waits for its turn to start.
@@ -43,6 +46,13 @@ pub enum ServerEvent {
         /// How it died, with its last words.
         error: Arc<Error>,
     },
+    /// It wrote a line to stderr. Told only with [`Config::follow_stderr`](crate::Config::follow_stderr).
+    Wrote {
+        /// Which.
+        server: ServerName,
+        /// The line, cut at 500 bytes, secrets hidden.
+        line: String,
+    },
     /// It is being started again: after a death, or because somebody asked for it.
     Reconnecting {
         /// Which.
@@ -55,6 +65,7 @@ pub enum ServerEvent {
         /// What it is now.
         ready: ReadyServer,
         /// From the beginning of the restart until it was ready.
+        #[serde(rename = "ms", with = "crate::task::millis::plain")]
         took: Duration,
         /// How many restarts that makes since its first start.
         restarts: u64,
@@ -66,6 +77,7 @@ pub enum ServerEvent {
         /// Why.
         error: Arc<Error>,
         /// The wait until then.
+        #[serde(rename = "next_try_ms", with = "crate::task::millis::plain")]
         next_try: Duration,
     },
     /// It died too often: it is left alone until its restart policy allows a try.
@@ -75,6 +87,7 @@ pub enum ServerEvent {
         /// How it died last.
         error: Arc<Error>,
         /// The wait until then. Nothing: it is never restarted by itself.
+        #[serde(rename = "next_try_ms", with = "crate::task::millis::optional")]
         next_try: Option<Duration>,
     },
     /// A process of an earlier manager that had ended without a word; it was killed.
@@ -96,6 +109,7 @@ impl ServerEvent {
     fn of_session(server: ServerName, event: SessionEvent) -> Self {
         match event {
             SessionEvent::Lost { pid, error } => Self::Lost { server, pid, error: Arc::new(error.into()) },
+            SessionEvent::Wrote { line } => Self::Wrote { server, line },
             SessionEvent::Reconnecting => Self::Reconnecting { server },
             SessionEvent::Restarted { started, took, restarts } => {
                 Self::Restarted { server, ready: ReadyServer::of(started, Duration::ZERO), took, restarts }
