@@ -6,13 +6,16 @@ mod builtin;
 mod call;
 mod chaos;
 mod check;
+mod connect;
 mod context;
+mod control;
 mod daemon;
 mod demo;
 mod doctor;
 mod down;
 mod events;
 mod import;
+mod logs;
 mod progress;
 mod ps;
 mod reach;
@@ -72,6 +75,18 @@ enum Command {
     Down(down::Down),
     /// Show how the daemon's servers are: state, processes, calls, times.
     Ps(ps::Ps),
+    /// Start servers of the daemon that were stopped or have failed.
+    Start(control::Servers),
+    /// Stop servers of the daemon; they stay stopped until `start`.
+    Stop(control::Servers),
+    /// Restart servers of the daemon, whatever their state.
+    Restart(control::Servers),
+    /// Wait until servers of the daemon are ready (exit 0), or will not be (exit 4).
+    Wait(control::Wait),
+    /// Show what the daemon's servers wrote to stderr, and what happened to them.
+    Logs(logs::Logs),
+    /// Serve the daemon's tools over stdin and stdout, for MCP clients that can only start a command.
+    Connect(connect::Connect),
     /// Show the tools of the servers.
     Tools(tools::Tools),
     /// Run a question or a file of tasks: a model asks for tools, they are called, a report comes back.
@@ -132,6 +147,12 @@ fn at_once(command: &Command, context: &Context<'_>) -> Option<anyhow::Result<Ex
         Command::Up(up) => up.run_detached(context),
         Command::Down(down) => Some(down.run(context)),
         Command::Ps(ps) => Some(ps.run(context)),
+        Command::Start(servers) => Some(servers.start(context)),
+        Command::Stop(servers) => Some(servers.stop(context)),
+        Command::Restart(servers) => Some(servers.restart(context)),
+        Command::Wait(wait) => Some(wait.run(context)),
+        Command::Logs(logs) => Some(logs.run(context)),
+        Command::Connect(connect) => Some(connect.run(context)),
         Command::Call(call) => call.through_daemon(context).transpose(),
         Command::Tools(tools) => tools.through_daemon(context).transpose(),
         _ => None,
@@ -157,7 +178,14 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             Command::Builtin(builtin) => builtin.run(&context).await,
             Command::Daemon(daemon) => daemon.run(&context).await,
             // Done without a runtime.
-            Command::Down(_) | Command::Ps(_) => Ok(ExitCode::SUCCESS),
+            Command::Down(_)
+            | Command::Ps(_)
+            | Command::Start(_)
+            | Command::Stop(_)
+            | Command::Restart(_)
+            | Command::Wait(_)
+            | Command::Logs(_)
+            | Command::Connect(_) => Ok(ExitCode::SUCCESS),
         }
     };
     let outcome = match context::until_killed(command, &cancel, ui).await {

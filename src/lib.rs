@@ -59,6 +59,7 @@ mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzz;
+mod gateway;
 mod http;
 mod journal;
 mod limit;

@@ -33,22 +33,32 @@ impl Through {
         if let Some(client) = running(context, &place, &file)? {
             return Ok(Some(client));
         }
-        if !self.daemon {
-            return Ok(None);
-        }
-        let mut options = DaemonOptions::new(file);
-        options.idle = Some(IDLE);
-        options.lenient = true;
-        let reached = DaemonClient::reach(&place, &options)?;
-        if reached.started {
-            let pid = reached.client.greeting().pid;
-            context.ui.status(
-                "Started",
-                format!("a daemon for later commands (pid {pid}, until 30m without work)"),
-            );
-        }
-        Ok(Some(reached.client))
+        if self.daemon { start(context, &place, file).map(Some) } else { Ok(None) }
     }
+
+    /// The daemon, started if none runs.
+    pub(super) fn needed(context: &Context<'_>) -> Result<DaemonClient, Error> {
+        let (place, file) = place(context)?;
+        match running(context, &place, &file)? {
+            Some(client) => Ok(client),
+            None => start(context, &place, file),
+        }
+    }
+}
+
+/// Starts a daemon that ends by itself when it is not needed any more.
+fn start(context: &Context<'_>, place: &DaemonPlace, file: PathBuf) -> Result<DaemonClient, Error> {
+    let mut options = DaemonOptions::new(file);
+    options.idle = Some(IDLE);
+    options.lenient = true;
+    let reached = DaemonClient::reach(place, &options)?;
+    if reached.started {
+        let pid = reached.client.greeting().pid;
+        context
+            .ui
+            .status("Started", format!("a daemon for later commands (pid {pid}, until 30m without work)"));
+    }
+    Ok(reached.client)
 }
 
 /// The place of the daemon for this command's configuration, and that file.

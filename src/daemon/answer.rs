@@ -184,9 +184,8 @@ impl Hall {
     async fn call(&self, call: CallRequest, voice: &mut Voice) -> Result<Reply> {
         self.follow(voice).await;
         let server = self.server_of(&call.tool)?;
-        self.keep.refuse_stopped(&server)?;
+        self.keep.await_server(&server).await?;
         let toolbox = self.keep.manager().toolbox();
-        toolbox.await_server(server.as_str()).await?;
         let tool = &call.tool[server.as_str().len() + 1..];
         let entry = toolbox.catalog().find(server.as_str(), tool)?.clone();
         let mut arguments = call.values;
@@ -222,7 +221,7 @@ impl Hall {
         let names = self.keep.select(servers)?;
         for name in &names {
             // What does not start has its row, with the cause.
-            let _ = toolbox.await_server(name.as_str()).await;
+            let _ = self.keep.await_server(name).await;
         }
         let (catalog, events) = (toolbox.catalog(), self.keep.log.events(0).0);
         let statuses = self.statuses().into_iter().filter(|status| names.contains(&status.name));

@@ -8,17 +8,19 @@ use std::{
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
+    task::Poll,
     time::{Duration, Instant},
 };
 
 use sha2::{Digest, Sha256};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{SetOnce, mpsc, oneshot};
 
 use super::log::Log;
 use crate::{
     config::{Config, Env},
-    error::{Error, ErrorCode, Result, Told},
+    error::{Error, ErrorCode, Result, Told, nearest},
     manager::{Manager, StopReport},
     process::Keeping,
     start::ServerEvent,
@@ -34,6 +36,8 @@ pub(super) struct Keep {
     // Std mutex: for a look or a swap. Only the worker changes it.
     book: Mutex<Arc<Book>>,
     changes: mpsc::UnboundedSender<(Change, oneshot::Sender<Result<Changed>>)>,
+    /// Set once every server has its place: then a call can wait for its start.
+    begun: SetOnce<()>,
 }
 
 /// The worker's end of the changes.
@@ -158,7 +162,8 @@ impl Keep {
         let observe = Arc::new(move |event: ServerEvent| told.add(event));
         let manager = Manager::start_observed(&empty, observe).await?;
         let (changes, received) = mpsc::unbounded_channel();
-        Ok((Self { manager, log, file, env, book: Mutex::new(Arc::new(book)), changes }, received))
+        let (book, begun) = (Mutex::new(Arc::new(book)), SetOnce::new());
+        Ok((Self { manager, log, file, env, book, changes, begun }, received))
     }
 
     pub(super) fn manager(&self) -> &Manager {
@@ -232,7 +237,14 @@ impl Keep {
             return Ok(Changed { took: None });
         }
         let began = Instant::now();
-        let report = self.manager.apply(&config).await?;
+        let mut applying = pin!(self.manager.apply(&config));
+        // Its first step gives every server its place.
+        let first = futures_util::poll!(applying.as_mut());
+        let _ = self.begun.set(());
+        let report = match first {
+            Poll::Ready(report) => report?,
+            Poll::Pending => applying.await?,
+        };
         let unchanged = report.added.is_empty() && report.removed.is_empty() && report.restarted.is_empty();
         Ok(Changed { took: Some(began.elapsed()).filter(|_| !unchanged) })
     }
@@ -240,6 +252,35 @@ impl Keep {
     /// The configured servers that `patterns` match; all of them when there are none.
     pub(super) fn select(&self, patterns: &[String]) -> Result<Vec<ServerName>> {
         self.book().config.select(patterns)
+    }
+
+    /// The configured server of that name.
+    pub(super) fn server(&self, name: &str) -> Result<ServerName> {
+        let book = self.book();
+        let found = book.config.servers.get_key_value(name);
+        found.map(|(name, _)| name.clone()).ok_or_else(|| {
+            let suggestion = nearest(name, book.config.servers.keys().map(ServerName::as_str));
+            Error::ServerNotFound { name: name.to_owned(), suggestion }
+        })
+    }
+
+    /// Waits until every server has its place.
+    pub(super) async fn begun(&self) {
+        self.begun.wait().await;
+    }
+
+    /// Waits for a server that is being started.
+    pub(super) async fn await_server(&self, server: &ServerName) -> Result<()> {
+        self.refuse_stopped(server)?;
+        let toolbox = self.manager.toolbox();
+        match toolbox.await_server(server.as_str()).await {
+            // It was configured at this moment: the worker is about to give it its place.
+            Err(Error::ServerNotFound { .. }) => {
+                self.change(Change::Follow).await?;
+                toolbox.await_server(server.as_str()).await
+            }
+            outcome => outcome,
+        }
     }
 
     /// Why a server that is configured is not to be called.

@@ -31,6 +31,7 @@ use super::{
 use crate::{
     config::Env,
     error::{Error, Result},
+    gateway::Gateway,
     manager::StopReport,
     process::{Line, LineReader, leave_session},
     tool::ServerName,
@@ -271,6 +272,7 @@ impl Hall {
             voice.say(&Reply::Error(Error::input("this daemon serves another user", help))).await;
             return Leave::Content;
         }
+        self.keep.begun().await;
         voice.say(&Reply::Greeting(self.greeting())).await;
         loop {
             let line = tokio::select! {
@@ -290,6 +292,10 @@ impl Hall {
             let request = match request {
                 Ok(Request::Down { grace }) => return Leave::Down(voice, grace),
                 Ok(Request::Retire) => return Leave::Retire(voice),
+                Ok(Request::Connect { server }) => {
+                    self.connect(server, reader, voice).await;
+                    return Leave::Content;
+                }
                 Ok(request) => request,
                 Err(error) => {
                     let error = Error::input(format!("the request is not understood: {error}"), None);
@@ -311,6 +317,18 @@ impl Hall {
                 () = self.draining.cancelled(), if listens => return Leave::Content,
             }
         }
+    }
+
+    /// Becomes an MCP server for one client.
+    async fn connect(&self, server: Option<String>, reader: LineReader, mut voice: Voice) {
+        let only = match server.map(|server| self.keep.server(&server)).transpose() {
+            Ok(only) => only,
+            Err(error) => return voice.say(&Reply::Error(error)).await,
+        };
+        voice.say(&Reply::Connected).await;
+        let toolbox = self.keep.manager().toolbox();
+        let gateway = Gateway::new(toolbox, only, self.keep.log.follow(), self.draining.clone());
+        gateway.serve(reader.into_stream(), voice.0).await;
     }
 
     fn greeting(&self) -> Greeting {

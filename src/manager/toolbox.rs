@@ -73,6 +73,14 @@ impl Toolbox {
         Ok(())
     }
 
+    /// Waits until each server is there or has failed.
+    pub(crate) async fn await_all(&self) {
+        for place in self.places().iter() {
+            // Why one is not there is asked elsewhere.
+            let _ = place.session().await;
+        }
+    }
+
     /// All tools at this moment, in stable order. Made anew only after a server was restarted or the
     /// configuration changed.
     pub fn catalog(&self) -> Arc<ToolCatalog> {

@@ -116,7 +116,10 @@ fn a_daemon_keeps_its_servers_between_commands_and_leaves_nothing() {
     assert_eq!(crib.ok(&["call", "fix.echo", "text=007"]), "007", "typed by the schema");
     let status = crib.status();
     let fix = &status["servers"][0];
-    assert_eq!((&fix["name"], &fix["state"], fix["pid"].to_string()), (&json!("fix"), &json!("ready"), first));
+    assert_eq!(
+        (&fix["name"], &fix["state"], fix["pid"].to_string()),
+        (&json!("fix"), &json!("ready"), first)
+    );
     assert_eq!((&fix["calls"], &fix["errors"], &fix["procs"]), (&json!(3), &json!(0), &json!(1)), "{fix}");
     assert!(fix["p50_ms"].as_f64().unwrap() > 0.0 && fix["rss_bytes"].as_u64().unwrap() > 0, "{fix}");
     let again = crib.run(&["up", "-d"]);
@@ -214,8 +217,17 @@ fn errors_and_codes_are_those_of_a_call_without_a_daemon() {
         assert_eq!(code(&alone), expected, "{arguments:?}: {}", err(&alone));
     }
     let tools: Value = serde_json::from_str(&crib.ok(&["tools", "--json"])).unwrap();
-    assert_eq!((&tools["servers"][0]["state"], &tools["servers"][1]["state"]), (&json!("ready"), &json!("failed")));
-    assert!(tools["servers"][0]["tools"].as_array().unwrap().iter().any(|tool| tool["visible_name"] == "fix__echo"));
+    assert_eq!(
+        (&tools["servers"][0]["state"], &tools["servers"][1]["state"]),
+        (&json!("ready"), &json!("failed"))
+    );
+    assert!(
+        tools["servers"][0]["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|tool| tool["visible_name"] == "fix__echo")
+    );
 }
 
 #[test]
@@ -275,6 +287,88 @@ fn bad_input_is_answered_and_ends_nothing() {
 }
 
 #[test]
+fn servers_are_started_stopped_restarted_and_waited_for() {
+    let crib = Crib::new(&format!("{FIXTURE}[servers.other]\ncommand = FIXTURE\n"));
+    crib.ok(&["up", "-d", "fix"]);
+    let states = |crib: &Crib| -> Vec<String> {
+        let status = crib.status();
+        let rows = status["servers"].as_array().unwrap().iter();
+        rows.map(|row| row["state"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(states(&crib), ["ready", "stopped"]);
+    let stopped = crib.run(&["call", "other.pid"]);
+    assert_eq!(code(&stopped), 4);
+    assert!(err(&stopped).contains("toolcrib start other"), "{}", err(&stopped));
+    crib.ok(&["start", "other"]);
+    let before = crib.ok(&["call", "other.pid"]);
+    let fix = crib.ok(&["call", "fix.pid"]);
+    crib.ok(&["restart", "oth*"]);
+    assert_ne!(crib.ok(&["call", "other.pid"]), before);
+    crib.ok(&["stop", "other"]);
+    assert_eq!(states(&crib), ["ready", "stopped"]);
+    assert_eq!(code(&crib.run(&["wait", "other"])), 4, "what is stopped will not be ready");
+    crib.ok(&["wait", "--timeout", "30s"]);
+    assert_eq!(crib.ok(&["call", "fix.pid"]), fix, "the others were not touched");
+    let typo = crib.run(&["restart", "fux"]);
+    assert_eq!(code(&typo), 6);
+    assert!(err(&typo).contains("did you mean `fix`?"), "{}", err(&typo));
+    crib.bench.file("servers.toml", "[servers.slow]\ncommand = \"sleep\"\nargs = [\"600\"]\n");
+    assert_eq!(code(&crib.run(&["down"])), 0);
+    crib.ok(&["up", "-d", "--wait", "none"]);
+    assert_eq!(code(&crib.run(&["wait", "--timeout", "100ms"])), 7);
+}
+
+#[test]
+fn a_changed_configuration_is_followed_at_the_next_command() {
+    let crib = Crib::new(FIXTURE);
+    crib.ok(&["up", "-d"]);
+    let (pid, edition) = (crib.ok(&["call", "fix.pid"]), crib.status()["daemon"]["edition"].clone());
+    let file = crib.bench.0.path().join("servers.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{text}[servers.calc]\nbuiltin = \"calc\"\n")).unwrap();
+    assert_eq!(crib.ok(&["call", "calc.evaluate", "expression=6*7"]), "42");
+    assert_eq!(crib.ok(&["call", "fix.pid"]), pid, "the other one was not touched");
+    assert_ne!(crib.status()["daemon"]["edition"], edition);
+    std::fs::write(&file, format!("{text}[servers.calc]\nbuitlin = \"calc\"\n")).unwrap();
+    let broken = crib.run(&["call", "calc.evaluate", "expression=6*7"]);
+    assert_eq!((code(&broken), out(&broken).trim()), (0, "42"), "{}", err(&broken));
+    assert!(
+        err(&broken).contains("as it was") && err(&broken).contains("did you mean `builtin`?"),
+        "{}",
+        err(&broken)
+    );
+    std::fs::write(&file, &text).unwrap();
+    assert_eq!(code(&crib.run(&["call", "calc.evaluate", "expression=1"])), 6);
+    assert_eq!(crib.ok(&["call", "fix.pid"]), pid);
+}
+
+#[test]
+fn logs_hold_what_servers_wrote_and_what_happened() {
+    let config = "[servers.loud]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"echo one >&2; echo $TOKEN >&2; exec \\\"$0\\\"\", FIXTURE]\n\
+        env = { TOKEN = \"${PLANTED_TOKEN}\" }\n";
+    let crib = Crib::new(config);
+    crib.ok(&["up", "-d"]);
+    let logs = crib.ok(&["logs"]);
+    assert!(logs.contains("loud         stderr  one") && logs.contains("event   ready after"), "{logs}");
+    assert!(logs.contains("stderr  ****") && !logs.contains(crate::program::SECRET), "{logs}");
+    let stderr = crib.ok(&["logs", "loud", "--stream", "stderr", "--grep", "^o.e$"]);
+    assert!(stderr.lines().count() == 1 && stderr.ends_with("one"), "{stderr}");
+    let line: Value = serde_json::from_str(crib.ok(&["logs", "--json"]).lines().next().unwrap()).unwrap();
+    assert_eq!((&line["server"], line["at_ms"].as_u64().unwrap() > 0), (&json!("loud"), true));
+    let mut follower = crib.spawn(&["logs", "-f", "--stream", "events", "--since", "0s"]);
+    let mut reader = BufReader::new(follower.stdout.take().unwrap());
+    // It is there once it is counted.
+    wait_for("the follower", || crib.status()["daemon"]["clients"] == 2);
+    crib.ok(&["restart", "loud"]);
+    let mut text = String::new();
+    while !text.contains("restart 1: ready") {
+        assert!(reader.read_line(&mut text).unwrap() > 0, "ended early: {text}");
+    }
+    crib.ok(&["down"]);
+    follower.wait().unwrap();
+}
+
+#[test]
 fn another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("left out: only root can become another user");
@@ -290,12 +384,17 @@ fn another_user_is_refused() {
     open(&crib.run_folder(), 0o755);
     open(&crib.run_folder().join("toolcrib"), 0o755);
     open(&crib.socket(), 0o666);
-    let script = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.makefile().read())";
-    let mut python = Command::new("setpriv");
-    python.args(["--reuid=65534", "--regid=65534", "--clear-groups", "python3", "-c", script]);
-    let output = python.arg(crib.socket()).output().unwrap();
-    let text = out(&output);
-    assert!(text.contains("serves another user") && !text.contains("greeting"), "{text} {}", err(&output));
+    let socket = crib.socket();
+    // One thread alone, until its end: credentials are a thread's to the kernel.
+    let nobody = std::thread::spawn(move || {
+        let nobody = rustix::process::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        let mut text = String::new();
+        UnixStream::connect(socket).unwrap().read_to_string(&mut text).unwrap();
+        text
+    });
+    let text = nobody.join().unwrap();
+    assert!(text.contains("serves another user") && !text.contains("greeting"), "{text}");
     open(&crib.run_folder().join("toolcrib"), 0o700);
     assert_eq!(crib.ok(&["call", "fix.echo", "text=ours"]), "ours");
 }
