@@ -21,6 +21,8 @@ mod ps;
 mod reach;
 mod run;
 mod tools;
+#[cfg(feature = "top")]
+mod top;
 #[cfg(target_os = "linux")]
 mod torture;
 mod ui;
@@ -87,6 +89,9 @@ enum Command {
     Logs(logs::Logs),
     /// Serve the daemon's tools over stdin and stdout, for MCP clients that can only start a command.
     Connect(connect::Connect),
+    /// Watch the daemon's servers on the whole terminal, with what happens to them; `q` quits.
+    #[cfg(feature = "top")]
+    Top,
     /// Show the tools of the servers.
     Tools(tools::Tools),
     /// Run a question or a file of tasks: a model asks for tools, they are called, a report comes back.
@@ -177,6 +182,8 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             Command::Torture(torture) => torture.run(&context).await,
             Command::Builtin(builtin) => builtin.run(&context).await,
             Command::Daemon(daemon) => daemon.run(&context).await,
+            #[cfg(feature = "top")]
+            Command::Top => top::run(&context).await,
             // Done without a runtime.
             Command::Down(_)
             | Command::Ps(_)

@@ -18,6 +18,8 @@ mod serve;
 mod tools;
 mod wire;
 
+use sha2::{Digest, Sha256};
+
 pub use self::{
     client::{DaemonClient, Spawned},
     place::DaemonPlace,
@@ -27,3 +29,10 @@ pub use self::{
         Standing, Terms, ToolRow,
     },
 };
+
+/// The beginning of a SHA-256, as a name.
+fn short_hash(of: &Sha256) -> String {
+    let digest = of.clone().finalize();
+    let first = digest.first_chunk().expect("a SHA-256 digest has 32 bytes");
+    format!("{:016x}", u64::from_be_bytes(*first))
+}

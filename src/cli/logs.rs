@@ -45,7 +45,7 @@ impl Logs {
         let mut daemon = reach::required(context)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let from = self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since)).as_millis();
-        let printer = Printer { json: context.ui.json, zone: TimeZone::system(), today: Zoned::now().date() };
+        let printer = Printer::new(context.ui.json);
         daemon.logs(self.servers.clone(), self.follow, |line| {
             let of_stream = match self.stream {
                 None => true,
@@ -62,14 +62,18 @@ impl Logs {
     }
 }
 
-/// Writes lines to stdout until nobody reads them.
-struct Printer {
+/// Makes lines for people, and writes them to stdout until nobody reads them.
+pub(super) struct Printer {
     json: bool,
     zone: TimeZone,
     today: Date,
 }
 
 impl Printer {
+    pub(super) fn new(json: bool) -> Self {
+        Self { json, zone: TimeZone::system(), today: Zoned::now().date() }
+    }
+
     fn print(&self, line: &LogLine) -> ControlFlow<()> {
         let text = if self.json { json!(line).to_string() } else { self.text(line) };
         match writeln!(std::io::stdout(), "{text}") {
@@ -78,7 +82,7 @@ impl Printer {
         }
     }
 
-    fn text(&self, line: &LogLine) -> String {
+    pub(super) fn text(&self, line: &LogLine) -> String {
         let at = i64::try_from(line.at_ms).ok().and_then(|at| Timestamp::from_millisecond(at).ok());
         let at = at.unwrap_or_default().to_zoned(self.zone.clone());
         let format = if at.date() == self.today { "%H:%M:%S%.3f" } else { "%Y-%m-%d %H:%M:%S%.3f" };

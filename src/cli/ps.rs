@@ -15,6 +15,8 @@ use super::{
     ui::{Ui, millis},
 };
 
+/// Columns of a line.
+const WIDTH: usize = 100;
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -41,7 +43,13 @@ impl Ps {
             } else {
                 let clear = if self.watch && Ui::is_terminal() { "\x1b[H\x1b[J" } else { "" };
                 let greeting = daemon.greeting();
-                let lines = lines(greeting, &status, &sample, before.as_ref(), !self.wide);
+                let lines = lines(
+                    greeting,
+                    &status,
+                    &sample,
+                    before.as_ref(),
+                    if self.wide { usize::MAX } else { WIDTH },
+                );
                 Ui::data(format!("{clear}{}", lines.join("\n")));
             }
             if !self.watch {

@@ -348,7 +348,6 @@ impl DaemonClient {
                 Ok(Some(Reply::Note(note))) => self.notes.push(note),
                 Ok(Some(Reply::Error(error))) => return Err(error),
                 Ok(Some(reply)) => return Ok(reply),
-                Ok(None) => return Err(self.ended()),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     let what = "the servers are not ready within the time given".to_owned();
                     let help = Some("toolcrib ps".to_owned());
@@ -359,7 +358,7 @@ impl DaemonClient {
                     let help = Some("toolcrib down, then once more".to_owned());
                     return Err(Told::error(ErrorCode::ProtocolMismatch, what, help));
                 }
-                Err(_) => return Err(self.ended()),
+                Ok(None) | Err(_) => return Err(self.ended()),
             }
         }
     }

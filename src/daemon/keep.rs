@@ -17,7 +17,7 @@ use std::{
 use sha2::{Digest, Sha256};
 use tokio::sync::{SetOnce, mpsc, oneshot};
 
-use super::log::Log;
+use super::{log::Log, short_hash};
 use crate::{
     config::{Config, Env},
     error::{Error, ErrorCode, Result, Told, nearest},
@@ -116,7 +116,7 @@ impl Book {
             digest.update(file.as_os_str().as_encoded_bytes());
             digest.update(fs::read(file).unwrap_or_default());
         }
-        let edition = digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let edition = short_hash(&digest);
         Ok(Self { config: Arc::new(config), selection, edition, stamps, trouble: None })
     }
 

@@ -15,6 +15,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
 
+use super::short_hash;
 use crate::{
     config::Env,
     error::{Error, Result},
@@ -22,8 +23,8 @@ use crate::{
 
 /// Longest path of a socket, in bytes: `sun_path` of unix(7) less its final zero; macOS has 104.
 const MAX_SOCKET: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
-/// Bytes of the hash that names the files of one daemon.
-const NAME_BYTES: usize = 8;
+/// Length of the hash that names the files of one daemon.
+const NAME: usize = 16;
 
 /// Where the daemon of one configuration file is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +45,7 @@ impl DaemonPlace {
     pub fn of(file: &Path, env: &Env) -> Result<Self> {
         let file = fs::canonicalize(file)
             .map_err(|error| Error::io(format!("could not find {}", file.display()), error))?;
-        let digest = Sha256::digest(file.as_os_str().as_encoded_bytes());
-        let name: String = digest.iter().take(NAME_BYTES).map(|byte| format!("{byte:02x}")).collect();
+        let name = short_hash(&Sha256::new().chain_update(file.as_os_str().as_encoded_bytes()));
         Ok(Self { socket: folder(env)?.join(name).with_extension("sock") })
     }
 
@@ -155,7 +155,7 @@ impl DaemonPlace {
 /// `$XDG_RUNTIME_DIR/toolcrib`, else a folder of this user under `/tmp`.
 fn folder(env: &Env) -> Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
-    let name = format!("{}.sock", "0".repeat(NAME_BYTES * 2));
+    let name = format!("{}.sock", "0".repeat(NAME));
     let short = |folder: &PathBuf| folder.join(&name).as_os_str().len() <= MAX_SOCKET;
     let runtime = env.get("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let runtime = runtime.filter(|folder| folder.is_dir()).map(|folder| folder.join("toolcrib"));
@@ -169,7 +169,7 @@ fn folder(env: &Env) -> Result<PathBuf> {
     // Not followed: a link could lead into a folder of somebody else.
     let found = fs::symlink_metadata(&folder)
         .map_err(|error| Error::io(format!("could not look at {}", folder.display()), error))?;
-    if found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0 {
+    if found.is_dir() && found.uid() == uid && found.mode().trailing_zeros() >= 6 {
         return Ok(folder);
     }
     Err(Error::input(

@@ -148,7 +148,7 @@ struct Life<'a> {
     lenient: bool,
 }
 
-impl<'a> Life<'a> {
+impl Life<'_> {
     /// Serves guests until the end, which leaves none. The lock is given back unless the place went to another.
     async fn lead(
         &mut self,

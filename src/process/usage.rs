@@ -66,7 +66,8 @@ pub(crate) fn of_trees(pids: &[u32]) -> HashMap<u32, ProcessUsage> {
             roots.insert(parent, *pid);
         }
     }
-    let mut usages: HashMap<u32, ProcessUsage> = pids.iter().map(|pid| (*pid, Default::default())).collect();
+    let mut usages: HashMap<u32, ProcessUsage> =
+        pids.iter().map(|pid| (*pid, ProcessUsage::default())).collect();
     for (pid, row) in &table {
         let is_guard = !usages.contains_key(pid) && roots.contains_key(pid);
         let server = if is_guard { None } else { root(*pid, &table, &roots) };

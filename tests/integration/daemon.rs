@@ -1,5 +1,8 @@
 //! The daemon, through the built program: one for each configuration, found by its commands, gone without a rest.
 
+mod connect;
+mod versions;
+
 use std::{
     io::{BufRead, BufReader, Read, Write},
     os::unix::{fs::PermissionsExt, net::UnixStream},
@@ -269,10 +272,14 @@ fn bad_input_is_answered_and_ends_nothing() {
     }
     stream.write_all(b"\"status\"\n").unwrap();
     assert_eq!(frame(&mut reader)["status"]["servers"][0]["status"]["name"], "fix");
-    // Two at once: one is answered or none, and the connection ends.
-    stream.write_all(b"{\"wait\":{\"servers\":[]}}\n\"status\"\n").unwrap();
+    // A second request in the middle of the first.
+    stream.write_all(b"{\"logs\":{\"servers\":[],\"follow\":true}}\n\"status\"\n").unwrap();
     let mut rest = String::new();
-    let _ = reader.read_to_string(&mut rest);
+    reader.read_to_string(&mut rest).unwrap();
+    assert!(
+        rest.ends_with('\n') && rest.lines().last().unwrap().contains("one request after the other"),
+        "{rest}"
+    );
     // A line without an end.
     let (mut endless, mut reader, _) = crib.raw();
     let piece = vec![b'x'; 1 << 20];
@@ -366,6 +373,38 @@ fn logs_hold_what_servers_wrote_and_what_happened() {
     }
     crib.ok(&["down"]);
     follower.wait().unwrap();
+}
+
+#[test]
+fn top_needs_a_terminal_and_gives_it_back() {
+    let crib = Crib::new(FIXTURE);
+    crib.ok(&["up", "-d"]);
+    let blind = crib.command(&["top"]).stdin(Stdio::null()).output().unwrap();
+    assert_ne!(code(&blind), 0);
+    // A terminal of its own, and the settings of that before and after.
+    let program = env!("CARGO_BIN_EXE_toolcrib");
+    for end in ["q", "\\003"] {
+        let script = format!(
+            "stty -a | tr -d '\\r' > before; {program} top; echo code $?; stty -a | tr -d '\\r' > after"
+        );
+        let feed = format!("(sleep 2; printf '{end}'; sleep 1) | script -qec \"$SCRIPT\" shown");
+        let mut terminal = Command::new("sh");
+        terminal.args(["-c", &feed]).env("SCRIPT", script).env("TERM", "xterm");
+        let output = terminal
+            .current_dir(crib.bench.0.path())
+            .env("XDG_RUNTIME_DIR", crib.run_folder())
+            .output()
+            .unwrap();
+        let read = |name: &str| std::fs::read_to_string(crib.bench.0.path().join(name)).unwrap_or_default();
+        if read("before").is_empty() {
+            eprintln!("left out: no `script` or `stty` here: {}", err(&output));
+            return;
+        }
+        let shown = read("shown");
+        assert!(shown.contains("fix") && shown.contains("daemon pid"), "{shown:?}");
+        assert!(shown.contains("code 0") && shown.contains("\u{1b}[?1049l"), "{shown:?}");
+        assert_eq!(read("before"), read("after"));
+    }
 }
 
 #[test]

@@ -11,8 +11,6 @@ const HEAD: [&str; 15] = [
     "SERVER", "STATE", "PID", "PROCS", "UP", "RST", "TOOLS", "CALLS", "ERR", "P50", "P95", "CPU", "RSS",
     "ERA", "NOTE",
 ];
-/// Columns of a line.
-const WIDTH: usize = 100;
 /// Letters of a note that are shown however wide the rest is.
 const NOTE: usize = 40;
 
@@ -40,27 +38,27 @@ impl Sample {
     }
 }
 
-/// The table and its last line.
+/// The table and its last line. `width`: columns of a line.
 pub(crate) fn lines(
     greeting: &Greeting,
     status: &DaemonStatus,
     sample: &Sample,
     before: Option<&Sample>,
-    narrow: bool,
+    width: usize,
 ) -> Vec<String> {
     let rows: Vec<[String; 15]> =
         status.servers.iter().map(|row| cells(row, sample.cpu(before, row))).collect();
-    let width = |column: usize| {
+    let longest = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([HEAD[column].len()]).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+    let widths: Vec<usize> = (0..HEAD.len()).map(longest).collect();
     let line = |cells: &[String]| {
         let mut line = String::new();
         for (cell, width) in cells.iter().zip(&widths).take(HEAD.len() - 1) {
             line.push_str(&format!("{cell:<width$}  "));
         }
-        let room = if narrow { WIDTH.saturating_sub(line.chars().count()).max(NOTE) } else { usize::MAX };
+        let room = width.saturating_sub(line.chars().count()).max(NOTE);
         line.extend(cells[HEAD.len() - 1].chars().take(room));
         line.truncate(line.trim_end().len());
         line
