@@ -385,9 +385,13 @@ fn top_needs_a_terminal_and_gives_it_back() {
     let program = env!("CARGO_BIN_EXE_toolcrib");
     for end in ["q", "\\003"] {
         let script = format!(
-            "stty -a | tr -d '\\r' > before; {program} top; echo code $?; stty -a | tr -d '\\r' > after"
+            "stty rows 40 cols 120; stty -a > before; {program} top; echo code $?; stty -a > after; echo done > over"
         );
-        let feed = format!("(sleep 2; printf '{end}'; sleep 1) | script -qec \"$SCRIPT\" shown");
+        // Typed when it shows something; the terminal stays until all is over.
+        let until =
+            |what: &str| format!("n=0; until {what} || [ $n = 600 ]; do n=$((n+1)); sleep 0.05; done");
+        let (shows, over) = (until("grep -q 'q quits' shown 2>/dev/null"), until("[ -s over ]"));
+        let feed = format!("({shows}; printf '{end}'; {over}) | script -qefc \"$SCRIPT\" shown; rm -f over");
         let mut terminal = Command::new("sh");
         terminal.args(["-c", &feed]).env("SCRIPT", script).env("TERM", "xterm");
         let output = terminal
