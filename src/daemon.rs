@@ -15,15 +15,17 @@ mod keep;
 mod log;
 mod place;
 mod serve;
+mod spawn;
 mod tools;
 mod wire;
 
 use sha2::{Digest, Sha256};
 
 pub use self::{
-    client::{DaemonClient, Spawned},
+    client::DaemonClient,
     place::DaemonPlace,
     serve::{DaemonOptions, serve_daemon},
+    spawn::Spawned,
     wire::{
         CallAnswer, CallRequest, DaemonStatus, Greeting, LogLine, LogStream, ServerRow, ServerTools,
         Standing, Terms, ToolRow,

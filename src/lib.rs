@@ -6,7 +6,7 @@
 //!
 //! # Map
 //! ```text
-//!  L4   Agent   run_all (batch)                          a model and tools; many tasks
+//!  L4   Agent   run_all (batch)   daemon   gateway       a model and tools; many tasks; servers that stay
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog                             one server; all tools
 //!  L1   process, builtin, HttpClients, LlmClient, Journal   one outside thing each

@@ -15,9 +15,9 @@ pub(super) const IDLE: Duration = Duration::from_secs(30 * 60);
 pub(super) struct Through {
     /// Start a daemon if none runs; it ends after 30 minutes without work. Without this, one that runs is used,
     /// and otherwise the servers needed are started for this command alone.
-    #[arg(long, env = "TOOLCRIB_DAEMON", value_parser = clap::builder::BoolishValueParser::new(), conflicts_with = "no_daemon")]
+    #[arg(long, env = "TOOLCRIB_DAEMON", value_parser = clap::builder::BoolishValueParser::new())]
     daemon: bool,
-    /// Never use the daemon.
+    /// Do not use a daemon, whatever else says so.
     #[arg(long)]
     no_daemon: bool,
 }

@@ -130,9 +130,8 @@ impl Hall {
                 let First { took, failures } = self.first.wait().await.clone();
                 return (failures, Ok(took));
             }
-            let trouble = self.keep.follow().await;
             let changed = self.keep.change(Change::Start(servers)).await;
-            (Vec::new(), changed.map(|changed| changed.took).inspect_err(|_| drop(trouble)))
+            (Vec::new(), changed.map(|changed| changed.took))
         });
         let (failures, took) = loop {
             tokio::select! {

@@ -1,7 +1,6 @@
 //! The client's side: plain blocking calls, so that a command that only asks the daemon starts no runtime.
 
 use std::{
-    ffi::OsString,
     fs::File,
     io::{self, BufRead, BufReader, Read, Write},
     ops::ControlFlow,
@@ -13,7 +12,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 
 use super::{
-    DaemonOptions, DaemonPlace,
+    DaemonPlace,
     wire::{
         CallAnswer, CallRequest, DaemonStatus, Greeting, LogLine, PROTOCOL, Reply, Request, ServerTools,
         Standing, Terms,
@@ -22,7 +21,7 @@ use super::{
 use crate::{
     error::{Error, ErrorCode, Result, Told},
     manager::StopReport,
-    process::{Detached, marked_processes},
+    process::marked_processes,
     session::ServerStatus,
     start::ServerEvent,
     tool::ServerName,
@@ -32,12 +31,10 @@ use crate::{
 const MAX_FRAME: u64 = 1 << 30;
 /// How long a daemon may take to greet: it does nothing else first.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
-/// How long a daemon may take to be there once it was started.
-const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long a daemon may take to end once its servers have ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(2);
+pub(super) const LOOK: Duration = Duration::from_millis(2);
 
 /// A connection with the daemon. Dropping it cancels what was asked for and not answered.
 pub struct DaemonClient {
@@ -45,14 +42,6 @@ pub struct DaemonClient {
     stream: BufReader<UnixStream>,
     greeting: Greeting,
     notes: Vec<String>,
-}
-
-/// A daemon that was reached, and whether it had to be started.
-pub struct Spawned {
-    /// The connection.
-    pub client: DaemonClient,
-    /// Whether this command started it.
-    pub started: bool,
 }
 
 impl DaemonClient {
@@ -84,47 +73,12 @@ impl DaemonClient {
             Ok(Some(Reply::Error(error))) => return Err(error),
             Ok(Some(_)) | Err(_) => {
                 let what = format!("who listens at {} does not greet as a daemon", place.socket().display());
-                return Err(Told::error(ErrorCode::ProtocolMismatch, what, None));
+                let help = "should it hang, kill it: its servers end with it".to_owned();
+                return Err(Told::error(ErrorCode::ProtocolMismatch, what, Some(help)));
             }
         };
         limit(&stream, None)?;
         Ok(Some(Self { place: place.clone(), stream, greeting, notes: Vec::new() }))
-    }
-
-    /// Connects to the daemon at `place`, and starts one by `options` if there is none.
-    ///
-    /// # Errors
-    /// As [`DaemonClient::connect`]; and when the daemon ended early: with its last words.
-    pub fn reach(place: &DaemonPlace, options: &DaemonOptions) -> Result<Spawned> {
-        let deadline = Instant::now() + START_LIMIT;
-        let mut child: Option<Detached> = None;
-        let mut started = false;
-        loop {
-            if let Some(client) = Self::connect(place)? {
-                // Two may have been started at once: one of them has the lock, and it is the one that greets.
-                return Ok(Spawned { client, started });
-            }
-            match &mut child {
-                None if !place.is_taken() => {
-                    let log = place.open_log();
-                    let begun = log.and_then(|log| Detached::start(&arguments(options), log));
-                    child = Some(begun.map_err(|error| Error::io("could not start the daemon", error))?);
-                    started = true;
-                }
-                None => {}
-                Some(running) => match running.ended() {
-                    Some(status) if status.success() => child = None,
-                    Some(_) => return Err(early_end(place)),
-                    None => {}
-                },
-            }
-            if Instant::now() >= deadline {
-                let what = "the daemon is not there yet".to_owned();
-                let help = Some(format!("it writes to {}", place.log().display()));
-                return Err(Told::error(ErrorCode::StartupTimeout, what, help));
-            }
-            sleep(LOOK);
-        }
     }
 
     /// Who the daemon is.
@@ -395,30 +349,6 @@ fn is_ours(stream: &UnixStream) -> Result<()> {
 #[expect(clippy::unnecessary_wraps, reason = "as on Linux")]
 fn is_ours(_stream: &UnixStream) -> Result<()> {
     Ok(())
-}
-
-/// The hidden command that is the daemon.
-fn arguments(options: &DaemonOptions) -> Vec<OsString> {
-    let DaemonOptions { config, only, jobs, idle, lenient } = options;
-    let mut arguments: Vec<OsString> = vec!["daemon".into(), "--config".into(), config.into()];
-    for server in only.iter().flatten() {
-        arguments.extend(["--server".into(), server.as_str().into()]);
-    }
-    arguments.extend(jobs.iter().flat_map(|jobs| ["--jobs".into(), jobs.to_string().into()]));
-    let idle =
-        idle.iter().flat_map(|idle| ["--idle".into(), humantime::format_duration(*idle).to_string().into()]);
-    arguments.extend(idle);
-    arguments.extend(lenient.then(|| "--lenient".into()));
-    arguments
-}
-
-/// The last words of a daemon that ended before it could be reached.
-fn early_end(place: &DaemonPlace) -> Error {
-    let text = std::fs::read_to_string(place.log()).unwrap_or_default();
-    let lines: Vec<String> = text.lines().rev().take(5).map(ToOwned::to_owned).collect();
-    let mut told = Told::new(ErrorCode::Internal, "the daemon ended before it could be reached");
-    told.stderr_tail = lines.into_iter().rev().collect();
-    Error::Told(Box::new(told))
 }
 
 fn unexpected(reply: &Reply) -> Error {

@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    num::NonZeroUsize,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     pin::pin,
@@ -33,6 +34,8 @@ pub(super) struct Keep {
     pub(super) log: Arc<Log>,
     file: PathBuf,
     env: Env,
+    /// As asked for at the start; nothing: as configured.
+    jobs: Option<NonZeroUsize>,
     // Std mutex: for a look or a swap. Only the worker changes it.
     book: Mutex<Arc<Book>>,
     changes: mpsc::UnboundedSender<(Change, oneshot::Sender<Result<Changed>>)>,
@@ -107,8 +110,9 @@ impl Selection {
 }
 
 impl Book {
-    fn read(file: &Path, env: &Env, selection: Selection) -> Result<Self> {
+    fn read(file: &Path, env: &Env, selection: Selection, jobs: Option<NonZeroUsize>) -> Result<Self> {
         let mut config = Config::load(Some(file), env)?;
+        config.start_jobs = jobs.or(config.start_jobs);
         config.follow_stderr = true;
         let stamps: Vec<Stamp> = config.files.iter().map(|file| stamp(file.clone())).collect();
         let mut digest = Sha256::new();
@@ -149,13 +153,10 @@ impl Keep {
         file: PathBuf,
         env: Env,
         only: Option<BTreeSet<ServerName>>,
-        jobs: Option<std::num::NonZeroUsize>,
+        jobs: Option<NonZeroUsize>,
     ) -> Result<(Self, Changes)> {
         let selection = Selection { only, stopped: BTreeSet::new() };
-        let mut book = Book::read(&file, &env, selection)?;
-        if jobs.is_some() {
-            Arc::make_mut(&mut book.config).start_jobs = jobs;
-        }
+        let book = Book::read(&file, &env, selection, jobs)?;
         let log = Arc::new(Log::default());
         let told = log.clone();
         let empty = Config { servers: indexmap::IndexMap::new(), ..(*book.config).clone() };
@@ -163,7 +164,7 @@ impl Keep {
         let manager = Manager::start_observed(&empty, observe).await?;
         let (changes, received) = mpsc::unbounded_channel();
         let (book, begun) = (Mutex::new(Arc::new(book)), SetOnce::new());
-        Ok((Self { manager, log, file, env, book, changes, begun }, received))
+        Ok((Self { manager, log, file, env, jobs, book, changes, begun }, received))
     }
 
     pub(super) fn manager(&self) -> &Manager {
@@ -218,7 +219,7 @@ impl Keep {
         let mut book = (*self.book()).clone();
         let stale = !book.is_current();
         if stale {
-            match Book::read(&self.file, &self.env, book.selection.clone()) {
+            match Book::read(&self.file, &self.env, book.selection.clone(), self.jobs) {
                 Ok(read) => book = read,
                 Err(error) => {
                     for known in &mut book.stamps {

@@ -44,6 +44,9 @@ impl Up {
         let reached = DaemonClient::reach(&place, &options)?;
         let (mut client, started) = (reached.client, reached.started);
         let pid = client.greeting().pid;
+        if self.jobs.is_some() && !started {
+            ui.warn("--jobs is for the start of a daemon, and one runs already");
+        }
         if self.wait == Until::None {
             Self::stands(ui, pid, started);
             return Ok(ExitCode::SUCCESS);
