@@ -25,7 +25,7 @@ pub(super) struct Hall {
     pub(super) since: Instant,
     pub(super) clients: std::sync::atomic::AtomicUsize,
     pub(super) idle: std::sync::Mutex<Option<std::time::Duration>>,
-    /// The number of the first event of the first start, and its end.
+    /// Set when the first start is over.
     pub(super) first: tokio::sync::SetOnce<First>,
     /// No new work is taken on.
     pub(super) draining: tokio_util::sync::CancellationToken,
@@ -128,14 +128,16 @@ impl Hall {
         let mut done = std::pin::pin!(async {
             if first {
                 let First { took, failures } = self.first.wait().await.clone();
-                return (failures, Ok(took));
+                // Somebody else may have begun it, with other servers.
+                if !failures.is_empty() || self.keep.book().wants_all(&servers) {
+                    return (failures, Ok(took));
+                }
             }
             let changed = self.keep.change(Change::Start(servers)).await;
             (Vec::new(), changed.map(|changed| changed.took))
         });
         let (failures, took) = loop {
             tokio::select! {
-                biased;
                 _ = news.changed() => self.tell_events(&mut from, voice).await,
                 done = &mut done => {
                     self.tell_events(&mut from, voice).await;

@@ -133,6 +133,14 @@ impl Book {
         self.config.servers.keys().filter(|name| self.selection.wants(name))
     }
 
+    /// Whether all of `servers` are wanted; of all that are configured, if there are none.
+    pub(super) fn wants_all(&self, servers: &[ServerName]) -> bool {
+        match servers {
+            [] => self.wanted().count() == self.config.servers.len(),
+            servers => servers.iter().all(|name| self.selection.wants(name)),
+        }
+    }
+
     /// The configuration of those.
     fn narrowed(&self) -> Config {
         let mut config = (*self.config).clone();

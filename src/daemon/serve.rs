@@ -222,11 +222,12 @@ impl Life<'_> {
     }
 
     fn terms(&self) -> Terms {
-        let selection = self.hall.keep.book().selection.clone();
+        let book = self.hall.keep.book();
+        let some = book.selection.only.is_some() || !book.selection.stopped.is_empty();
         Terms {
             calls: self.hall.keep.manager().status().iter().map(|server| server.in_flight).sum(),
             idle: *self.hall.idle.lock().unwrap_or_else(PoisonError::into_inner),
-            only: selection.only.map(|only| only.difference(&selection.stopped).cloned().collect()),
+            only: some.then(|| book.wanted().cloned().collect()),
         }
     }
 }
@@ -304,7 +305,7 @@ impl Hall {
                 }
             };
             // Work that was begun is finished; who only listens is not waited for.
-            let listens = matches!(request, Request::Logs { .. } | Request::Wait { .. });
+            let listens = matches!(request, Request::Logs { .. } | Request::Wait { .. } | Request::Up { .. });
             tokio::select! {
                 biased;
                 () = self.answer(request, &mut voice) => {}

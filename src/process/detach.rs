@@ -17,7 +17,13 @@ impl Detached {
         let mut command = Command::new(executable()?);
         #[cfg(unix)]
         std::os::unix::process::CommandExt::arg0(&mut command, "toolcrib");
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(log));
+        // Its folder may be removed while it is there, or be on a disk that is to be taken out.
+        command
+            .args(arguments)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::from(log));
         command.spawn().map(Self)
     }
 

@@ -376,6 +376,26 @@ fn logs_hold_what_servers_wrote_and_what_happened() {
 }
 
 #[test]
+fn down_ends_all_daemons_and_lets_calls_finish_if_asked() {
+    let crib = Crib::new(FIXTURE);
+    crib.bench.file("other.toml", "[servers.calc]\nbuiltin = \"calc\"\n");
+    crib.ok(&["up", "-d"]);
+    crib.ok(&["up", "-d", "-c", "other.toml"]);
+    assert_eq!(crib.ok(&["-c", "other.toml", "call", "calc.evaluate", "expression=6*7"]), "42");
+    let call = crib.spawn(&["call", "fix.sleep", "ms=1000"]);
+    crib.await_server("fix", |row| row["in_flight"] == 1);
+    let down: Value = serde_json::from_str(&crib.ok(&["down", "--all", "--grace", "1m", "--json"])).unwrap();
+    assert_eq!(
+        (down["daemons"].as_array().unwrap().len(), &down["processes_left"]),
+        (2, &json!(0)),
+        "{down}"
+    );
+    let output = call.wait_with_output().unwrap();
+    assert_eq!((code(&output), out(&output).trim()), (0, "awake"), "{}", err(&output));
+    assert_eq!((crib.lab.processes(), crib.files()), (vec![], vec![]));
+}
+
+#[test]
 fn top_needs_a_terminal_and_gives_it_back() {
     let crib = Crib::new(FIXTURE);
     crib.ok(&["up", "-d"]);
@@ -390,7 +410,7 @@ fn top_needs_a_terminal_and_gives_it_back() {
         // Typed when it shows something; the terminal stays until all is over.
         let until =
             |what: &str| format!("n=0; until {what} || [ $n = 600 ]; do n=$((n+1)); sleep 0.05; done");
-        let (shows, over) = (until("grep -q 'q quits' shown 2>/dev/null"), until("[ -s over ]"));
+        let (shows, over) = (until("grep -q 'quits;' shown 2>/dev/null"), until("[ -s over ]"));
         let feed = format!("({shows}; printf '{end}'; {over}) | script -qefc \"$SCRIPT\" shown; rm -f over");
         let mut terminal = Command::new("sh");
         terminal.args(["-c", &feed]).env("SCRIPT", script).env("TERM", "xterm");
@@ -405,7 +425,7 @@ fn top_needs_a_terminal_and_gives_it_back() {
             return;
         }
         let shown = read("shown");
-        assert!(shown.contains("fix") && shown.contains("daemon pid"), "{shown:?}");
+        assert!(shown.contains("fix") && shown.contains("processes"), "{shown:?}");
         assert!(shown.contains("code 0") && shown.contains("\u{1b}[?1049l"), "{shown:?}");
         assert_eq!(read("before"), read("after"));
     }

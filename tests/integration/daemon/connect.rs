@@ -45,9 +45,14 @@ impl Client {
 
     fn ask(&mut self, method: &str, params: &Value) -> Value {
         let id = self.request(method, params);
-        let answer = frame(&mut self.stdout);
-        assert_eq!(answer["id"], id, "{answer}");
-        answer
+        loop {
+            let answer = frame(&mut self.stdout);
+            // Servers that become ready meanwhile are news.
+            if answer.get("method").is_none() {
+                assert_eq!(answer["id"], id, "{answer}");
+                return answer;
+            }
+        }
     }
 
     fn call(&mut self, name: &str, arguments: &Value) -> Value {
@@ -92,9 +97,7 @@ fn a_raw_client_sees_all_tools_and_hears_of_changes() {
     wait_for("the cancelled call", || crib.ok(&["call", "fix.cancelled"]) == "1");
     crib.ok(&["stop", "calc"]);
     // There may be an answer to the cancelled request before.
-    let heard = std::iter::repeat_with(|| frame(&mut client.stdout)).take(2);
-    let heard: Vec<Value> = heard.take_while(|message| message.get("method").is_none()).collect();
-    assert!(heard.len() < 2, "{heard:?}");
+    while frame(&mut client.stdout).get("method") != Some(&json!("notifications/tools/list_changed")) {}
     assert!(client.names().iter().all(|name| name.starts_with("fix__")));
     drop(client.stdin.take());
     assert!(client.child.wait().unwrap().success());
