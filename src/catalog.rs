@@ -76,6 +76,20 @@ impl CatalogEntry {
         Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
     }
 
+    /// A text as the schema of the argument `key` wants it: `"007"` stays text where that says string, becomes a
+    /// number where it says number. What does not parse stays text, and the check says why it does not fit.
+    pub fn typed(&self, key: &str, text: &str) -> Value {
+        let schema = self.tool.input_schema.get("properties").and_then(|all| all.get(key));
+        let kinds = match schema.and_then(|schema| schema.get("type")) {
+            Some(Value::String(kind)) => vec![kind.as_str()],
+            Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+            _ => vec![],
+        };
+        let is_text = kinds.contains(&"string") || kinds.is_empty();
+        let value = if is_text { None } else { serde_json::from_str(text).ok() };
+        value.unwrap_or_else(|| Value::String(text.to_owned()))
+    }
+
     /// A schema that cannot be compiled is the server's business: it will check for itself.
     fn compile(&self) -> Option<Validator> {
         jsonschema::validator_for(&Value::Object((*self.tool.input_schema).clone()))

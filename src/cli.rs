@@ -6,15 +6,24 @@ mod builtin;
 mod call;
 mod chaos;
 mod check;
+mod connect;
 mod context;
+mod control;
+mod daemon;
 mod demo;
 mod doctor;
+mod down;
 mod events;
 mod import;
 mod lock;
+mod logs;
 mod progress;
+mod ps;
+mod reach;
 mod run;
 mod tools;
+#[cfg(feature = "top")]
+mod top;
 #[cfg(target_os = "linux")]
 mod torture;
 mod ui;
@@ -67,6 +76,25 @@ struct Arguments {
 enum Command {
     /// Start all servers, show each as it becomes ready, and keep them until Ctrl-C.
     Up(up::Up),
+    /// Stop the daemon and every process that it owns, and look whether anything is left.
+    Down(down::Down),
+    /// Show how the daemon's servers are: state, processes, calls, times.
+    Ps(ps::Ps),
+    /// Start servers of the daemon that were stopped or have failed.
+    Start(control::Servers),
+    /// Stop servers of the daemon; they stay stopped until `start`.
+    Stop(control::Servers),
+    /// Restart servers of the daemon, whatever their state.
+    Restart(control::Servers),
+    /// Wait until servers of the daemon are ready (exit 0), or will not be (exit 4).
+    Wait(control::Wait),
+    /// Show what the daemon's servers wrote to stderr, and what happened to them.
+    Logs(logs::Logs),
+    /// Serve the daemon's tools over stdin and stdout, for MCP clients that can only start a command.
+    Connect(connect::Connect),
+    /// Watch the daemon's servers on the whole terminal, with what happens to them; `q` quits.
+    #[cfg(feature = "top")]
+    Top,
     /// Show the tools of the servers.
     Tools(tools::Tools),
     /// Run a question or a file of tasks: a model asks for tools, they are called, a report comes back.
@@ -93,6 +121,9 @@ enum Command {
     Torture(torture::Torture),
     /// Serve a built-in tool server over stdin and stdout: time, files, calc, chaos, or floor.
     Builtin(builtin::Builtin),
+    /// Be the daemon: `up -d` starts it.
+    #[command(hide = true)]
+    Daemon(daemon::Daemon),
 }
 
 /// Parses, runs, and turns the outcome into an exit code.
@@ -109,6 +140,10 @@ pub(crate) fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("TOOLCRIB_LOG").unwrap_or_else(|_| EnvFilter::new("off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let ui = Ui::new(arguments.json, arguments.quiet);
+    let context = Context { config: arguments.config.clone(), ui: &ui, cancel: CancellationToken::new() };
+    if let Some(outcome) = at_once(&arguments.command, &context) {
+        return outcome.unwrap_or_else(|error| ui.fail_any(&error));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -118,6 +153,25 @@ pub(crate) fn main() -> ExitCode {
     // Blocking reads of stdin must not keep a finished program.
     runtime.shutdown_timeout(Duration::from_millis(100));
     code
+}
+
+/// Commands that only ask the daemon: no runtime is started for them, and Ctrl-C ends them as any program. The
+/// daemon notices, and gives up what they asked for.
+fn at_once(command: &Command, context: &Context<'_>) -> Option<anyhow::Result<ExitCode>> {
+    match command {
+        Command::Up(up) => up.run_detached(context),
+        Command::Down(down) => Some(down.run(context)),
+        Command::Ps(ps) => Some(ps.run(context)),
+        Command::Start(servers) => Some(servers.start(context)),
+        Command::Stop(servers) => Some(servers.stop(context)),
+        Command::Restart(servers) => Some(servers.restart(context)),
+        Command::Wait(wait) => Some(wait.run(context)),
+        Command::Logs(logs) => Some(logs.run(context)),
+        Command::Connect(connect) => Some(connect.run(context)),
+        Command::Call(call) => call.through_daemon(context).transpose(),
+        Command::Tools(tools) => tools.through_daemon(context).transpose(),
+        _ => None,
+    }
 }
 
 async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
@@ -139,6 +193,18 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             #[cfg(target_os = "linux")]
             Command::Torture(torture) => torture.run(&context).await,
             Command::Builtin(builtin) => builtin.run(&context).await,
+            Command::Daemon(daemon) => daemon.run(&context).await,
+            #[cfg(feature = "top")]
+            Command::Top => top::run(&context).await,
+            // Done without a runtime.
+            Command::Down(_)
+            | Command::Ps(_)
+            | Command::Start(_)
+            | Command::Stop(_)
+            | Command::Restart(_)
+            | Command::Wait(_)
+            | Command::Logs(_)
+            | Command::Connect(_) => Ok(ExitCode::SUCCESS),
         }
     };
     let outcome = match context::until_killed(command, &cancel, ui).await {

@@ -7,7 +7,11 @@ use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
 use indexmap::IndexMap;
 
-use crate::{error::Error, retry::RetryPolicy, tool::ServerName};
+use crate::{
+    error::{Error, Result, nearest},
+    retry::RetryPolicy,
+    tool::ServerName,
+};
 
 mod confine;
 mod dotenv;
@@ -59,6 +63,8 @@ pub struct Config {
     pub guard: Guard,
     /// Whether a start ends processes that a dead manager of this user left behind.
     pub reap_leftovers: bool,
+    /// Whether observers are told every line that servers write to stderr. No key of the file: for embedders.
+    pub follow_stderr: bool,
     /// Where results over `max_output` are kept whole. Nothing: a private folder of this user in the system's
     /// folder for temporary files.
     pub output_folder: Option<PathBuf>,
@@ -90,6 +96,7 @@ impl Default for Config {
             start_jobs: StartJobs::default(),
             guard: Guard::Auto,
             reap_leftovers: true,
+            follow_stderr: false,
             output_folder: None,
             cache_folder: None,
             lock_file: None,
@@ -137,6 +144,28 @@ impl Config {
         for server in self.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
             server.lifecycle = Lifecycle::Eager;
         }
+    }
+
+    /// The servers that `patterns` match, in configuration order; all of them when there are none.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for a pattern that is none, [`Error::ServerNotFound`] for one that matches nothing.
+    pub fn select(&self, patterns: &[String]) -> Result<Vec<ServerName>> {
+        let mut kept = std::collections::HashSet::new();
+        for name in patterns {
+            let pattern = globset::Glob::new(name)
+                .map_err(|error| Error::input(format!("server pattern: {error}"), None))?
+                .compile_matcher();
+            let matches = |server: &&ServerName| pattern.is_match(server.as_str());
+            let matched: Vec<&ServerName> = self.servers.keys().filter(matches).collect();
+            if matched.is_empty() {
+                let known = self.servers.keys().map(ServerName::as_str);
+                return Err(Error::ServerNotFound { name: name.clone(), suggestion: nearest(name, known) });
+            }
+            kept.extend(matched.into_iter().cloned());
+        }
+        let wanted = |name: &&ServerName| patterns.is_empty() || kept.contains(*name);
+        Ok(self.servers.keys().filter(wanted).cloned().collect())
     }
 }
 

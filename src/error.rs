@@ -5,10 +5,11 @@
 //! report and an embedder's `match` all read one source. Messages are fragments without a full stop.
 
 mod parts;
+mod told;
 
 use std::{io, sync::Arc, time::Duration};
 
-pub use self::parts::*;
+pub use self::{parts::*, told::Told};
 use crate::tool::ServerName;
 
 /// Result of this library.
@@ -101,6 +102,9 @@ pub enum Error {
         /// The loopback ports that were asked.
         asked: Vec<u16>,
     },
+    /// It happened in another process, say the daemon's.
+    #[error("{}", .0.message)]
+    Told(Box<Told>),
     /// The caller ended the work.
     #[error("cancelled")]
     Cancelled,
@@ -145,6 +149,12 @@ impl Error {
             .into()
     }
 
+    /// No daemon runs for a configuration file, and it was not to be started.
+    pub fn no_daemon(config: &std::path::Path) -> Self {
+        let what = format!("no daemon runs for {}", config.display());
+        Told::error(ErrorCode::SessionLost, what, Some("start one: toolcrib up -d".to_owned()))
+    }
+
     /// The stable code of this error, for scripts.
     pub fn code(&self) -> ErrorCode {
         match self {
@@ -161,6 +171,7 @@ impl Error {
                 failures.first().map_or(ErrorCode::Internal, |first| first.code())
             }
             Self::Llm(error) => error.code(),
+            Self::Told(told) => told.code,
             Self::Cancelled => ErrorCode::Cancelled,
             Self::TeardownIncomplete { .. } => ErrorCode::TeardownIncomplete,
             Self::Io { .. } => ErrorCode::Internal,
@@ -172,6 +183,7 @@ impl Error {
         match self {
             Self::Config(error) => error.server.as_ref(),
             Self::Server(error) => Some(&error.server),
+            Self::Told(told) => told.server.as_ref(),
             Self::ToolNotFound { server, .. }
             | Self::Unavailable { server, .. }
             | Self::ArgumentsInvalid { server, .. }
@@ -186,6 +198,7 @@ impl Error {
     pub fn phase(&self) -> Option<Phase> {
         match self {
             Self::Server(error) => Some(error.phase),
+            Self::Told(told) => told.phase,
             Self::CallTimeout { .. } | Self::CallRefused { .. } => Some(Phase::Call),
             Self::Unavailable { cause, .. } => cause.phase(),
             Self::RequiredServers { failures } => failures.first().and_then(|first| first.phase()),
@@ -197,6 +210,7 @@ impl Error {
     pub fn causes(&self) -> Vec<String> {
         match self {
             Self::Server(error) => error.causes.clone(),
+            Self::Told(told) => told.causes.clone(),
             Self::CallTimeout { silence, .. } => silence.causes.clone(),
             Self::CallRefused { rpc_code, .. } => vec![format!("the server's error code is {rpc_code}")],
             Self::Unavailable { cause, .. } => {
@@ -214,6 +228,7 @@ impl Error {
     pub fn stderr_tail(&self) -> &[String] {
         match self {
             Self::Server(error) => &error.stderr_tail,
+            Self::Told(told) => &told.stderr_tail,
             Self::CallTimeout { silence, .. } => &silence.stderr_tail,
             Self::Unavailable { cause, .. } => cause.stderr_tail(),
             Self::RequiredServers { failures } => failures.first().map_or(&[], |first| first.stderr_tail()),
@@ -226,6 +241,7 @@ impl Error {
         match self {
             Self::Config(error) => error.help.clone(),
             Self::Server(error) => error.help.clone(),
+            Self::Told(told) => told.help.clone(),
             Self::CallTimeout { silence, .. } => Some(silence.help.clone()),
             Self::Unavailable { cause, .. } => cause.help(),
             Self::ServerNotFound { suggestion, .. } | Self::ToolNotFound { suggestion, .. } => {

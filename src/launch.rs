@@ -16,28 +16,29 @@ mod record;
 mod runner;
 
 use std::{
+    borrow::Cow,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use self::record::{Record, Store};
 pub use self::runner::{Freshness, Runner};
 use crate::config::{Secrets, StdioConfig};
 
 /// How a server behind a package runner was started.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LaunchReport {
     /// The runner: `npx`, `uvx`, `uv run`, `pipx run`.
-    pub runner: &'static str,
+    pub runner: Cow<'static, str>,
     /// Whether its program was started without it.
     pub direct: bool,
     /// The program, and its arguments up to those of the configuration, which may be secret. Nothing: not known.
     pub program: Option<Vec<String>>,
     /// What the start took through the runner when nothing had to be installed.
-    #[serde(rename = "runner_ms", serialize_with = "as_millis")]
+    #[serde(rename = "runner_ms", with = "crate::task::millis::optional")]
     pub runner_time: Option<Duration>,
     /// Whether this start installed the package, or changed the installed one.
     pub installed: bool,
@@ -108,7 +109,7 @@ impl Launch {
     pub(crate) fn report(&self) -> LaunchReport {
         let known = self.known.as_ref();
         LaunchReport {
-            runner: self.runner.name,
+            runner: self.runner.name.into(),
             direct: true,
             program: known.map(Record::words),
             runner_time: known.and_then(|record| record.runner_time),
@@ -136,7 +137,7 @@ impl Launch {
         let seen = observe::look(&self.runner, pid, input);
         let made = seen.and_then(|seen| Record::make(&self.runner, &self.program, spec, seen, secrets));
         let mut report = LaunchReport {
-            runner: self.runner.name,
+            runner: self.runner.name.into(),
             direct: false,
             program: None,
             runner_time: None,
@@ -161,9 +162,4 @@ impl Launch {
         }
         report
     }
-}
-
-#[expect(clippy::ref_option, reason = "the form that serde asks for")]
-fn as_millis<S: serde::Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    time.map(crate::task::millis).serialize(serializer)
 }

@@ -6,7 +6,7 @@
 //!
 //! # Map
 //! ```text
-//!  L4   Agent   run_all (batch)                          a model and tools; many tasks
+//!  L4   Agent   run_all (batch)   daemon   gateway       a model and tools; many tasks; servers that stay
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog                             one server; all tools
 //!  L1   process, launch, builtin, HttpClients, LlmClient, Journal   one outside thing each
@@ -54,10 +54,12 @@ mod batch;
 mod builtin;
 mod catalog;
 mod config;
+mod daemon;
 mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzz;
+mod gateway;
 mod http;
 mod journal;
 mod launch;
@@ -78,6 +80,7 @@ pub use batch::*;
 pub use builtin::*;
 pub use catalog::*;
 pub use config::*;
+pub use daemon::*;
 pub use error::*;
 pub use http::*;
 pub use journal::*;

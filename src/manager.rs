@@ -12,6 +12,7 @@ mod toolbox;
 mod warm;
 
 use std::{
+    collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -32,7 +33,7 @@ use crate::{
     error::{Error, Result},
     http::HttpClients,
     launch::Launcher,
-    process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, reap_leftovers},
+    process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, of_trees, reap_leftovers},
     session::{Outputs, ServerStatus, Surroundings},
     start::{Observer, ServerEvent, StartReport, of_sessions},
     tool::ToolResult,
@@ -92,7 +93,8 @@ impl Manager {
         let cache = config.cache_folder.as_deref().map(CatalogCache::new);
         let lock = config.lock_file.as_deref().map(LockFile::read).transpose()?.map(Arc::new);
         let launcher = Launcher::new(config.cache_folder.as_deref());
-        let around = Surroundings { kin, http, on_event, outputs, cache, lock, launcher };
+        let follow_stderr = config.follow_stderr;
+        let around = Surroundings { kin, http, on_event, follow_stderr, outputs, cache, lock, launcher };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
         let reaping = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });
@@ -159,6 +161,17 @@ impl Manager {
     /// CPU time and memory of the servers' process groups so far. Zero where there is no `/proc`.
     pub fn usage(&self) -> ProcessUsage {
         of_groups(&self.status().iter().filter_map(|server| server.pid).collect())
+    }
+
+    /// CPU time, memory and number of each server's processes by the id of the server's own, whatever they have
+    /// started, read from `/proc`. Empty entries where there is none.
+    pub fn usage_by_server(&self) -> HashMap<u32, ProcessUsage> {
+        of_trees(&self.status().iter().filter_map(|server| server.pid).collect::<Vec<_>>())
+    }
+
+    /// What every process of these servers carries in its environment, guards included.
+    pub(crate) fn mark(&self) -> &str {
+        &self.marker
     }
 
     /// Calls `tool` of `server`. See [`Toolbox::call`].

@@ -10,6 +10,7 @@
 mod activity;
 #[cfg(target_os = "linux")]
 mod confine;
+mod detach;
 mod exit;
 mod group;
 #[cfg(target_os = "linux")]
@@ -32,6 +33,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub(crate) use activity::{Activity, activity, cpu_time};
+pub(crate) use detach::{Detached, leave_session};
 pub(crate) use exit::ExitWatch;
 pub use keeping::Keeping;
 pub use leftovers::Leftover;
@@ -42,7 +44,7 @@ pub(crate) use stderr::StderrTail;
 pub use support::Support;
 pub(crate) use survivors::marked_processes;
 pub use usage::ProcessUsage;
-pub(crate) use usage::of_groups;
+pub(crate) use usage::{of_groups, of_trees, own_memory};
 
 use crate::config::{ResourceLimits, Secrets, StdioConfig, StopGrace};
 

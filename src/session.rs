@@ -21,6 +21,7 @@ mod health;
 mod intake;
 mod keep;
 mod lane;
+mod latency;
 mod launching;
 mod listing;
 mod outputs;

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -76,7 +76,7 @@ impl StartReport {
 }
 
 /// The start of one server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerStart {
     /// Which.
@@ -86,6 +86,7 @@ pub struct ServerStart {
     /// What it is, or why it is not there.
     pub outcome: Result<ReadyServer, Arc<Error>>,
     /// From the beginning of the whole start until it was ready or given up.
+    #[serde(rename = "ms", with = "crate::task::millis::plain")]
     pub took: Duration,
     /// What it waited for before its own start began.
     pub waits: Vec<Wait>,
@@ -94,7 +95,7 @@ pub struct ServerStart {
 }
 
 /// A server that serves calls.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReadyServer {
     /// Process id; none for a URL or a server in memory.
@@ -115,7 +116,7 @@ pub struct ReadyServer {
     /// How it was started, if its command is a package runner.
     pub launch: Option<LaunchReport>,
     /// When its tools were listed, if it was not started: it is parked until somebody calls one of them.
-    #[serde(skip)]
+    #[serde(with = "crate::task::date")]
     pub parked: Option<SystemTime>,
 }
 

@@ -1,6 +1,9 @@
 //! Tasks and their reports: plain values that travel, are journaled and printed. Field names are the
 //! contract of the task file and of `results.jsonl`.
 
+pub(crate) mod date;
+pub(crate) mod millis;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};

@@ -2,12 +2,12 @@
 
 use std::{collections::HashMap, fmt, time::SystemTime};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::tool::Tool;
 
 /// The tools that came, went and changed from one list of a server to another, by name and in the order of the lists.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolChanges {
     /// Not in the older list.
@@ -17,7 +17,7 @@ pub struct ToolChanges {
     /// In both, with another description, schema or hint.
     pub changed: Vec<String>,
     /// When the older list was given, where that is known. In JSON as text, in UTC.
-    #[serde(serialize_with = "as_text")]
+    #[serde(with = "crate::task::date")]
     pub since: Option<SystemTime>,
 }
 
@@ -66,11 +66,6 @@ impl fmt::Display for ToolChanges {
             None => Ok(()),
         }
     }
-}
-
-#[expect(clippy::ref_option, reason = "the form that serde asks for")]
-fn as_text<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
-    time.map(|time| humantime::format_rfc3339_seconds(time).to_string()).serialize(serializer)
 }
 
 #[cfg(test)]

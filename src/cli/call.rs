@@ -8,10 +8,11 @@ use std::{
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use toolcrib::{CatalogEntry, Config, Error, ServerName};
+use toolcrib::{CallRequest, Config, Error, ServerName, ToolResult};
 
 use super::{
     context::{Context, Locked},
+    reach::Through,
     ui::{Ui, millis, seconds},
     up,
 };
@@ -34,9 +35,35 @@ pub(super) struct Call {
     no_check: bool,
     #[command(flatten)]
     locked: Locked,
+    #[command(flatten)]
+    through: Through,
 }
 
 impl Call {
+    /// Calls through the daemon; nothing if that is not to be. It may run without the lockfile.
+    pub(super) fn through_daemon(&self, context: &Context<'_>) -> anyhow::Result<Option<ExitCode>> {
+        if self.locked.is_set() {
+            return Ok(None);
+        }
+        let Some(mut daemon) = self.through.reach(context)? else { return Ok(None) };
+        let mut call = CallRequest::default();
+        call.tool.clone_from(&self.tool);
+        (call.timeout, call.unchecked) = (self.timeout, self.no_check);
+        for (key, argument) in self.arguments()? {
+            match argument {
+                Argument::Text(text) => call.texts.insert(key, text.into()),
+                Argument::Value(value) => call.values.insert(key, value),
+            };
+        }
+        let outcome = daemon.call(call);
+        daemon.take_notes().iter().for_each(|note| context.ui.warn(note));
+        let answer = outcome?;
+        let answer =
+            Answer { server: &answer.server, tool: &answer.tool, result: &answer.result, took: answer.took };
+        // The daemon knows the secrets, and has hidden them.
+        Ok(Some(answer.show(context.ui, ToOwned::to_owned)))
+    }
+
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
         self.locked.apply(&mut config);
@@ -67,7 +94,14 @@ impl Call {
         let toolbox = manager.toolbox();
         let catalog = toolbox.catalog();
         let entry = catalog.find_path(&self.tool)?;
-        let arguments = self.arguments(entry)?;
+        let typed = |(key, argument): (String, Argument)| {
+            let value = match argument {
+                Argument::Text(text) => entry.typed(&key, &text),
+                Argument::Value(value) => value,
+            };
+            (key, value)
+        };
+        let arguments: Map<String, Value> = self.arguments()?.into_iter().map(typed).collect();
         let began = Instant::now();
         let calling = async {
             match self.no_check {
@@ -76,36 +110,62 @@ impl Call {
             }
         };
         let result = context.cancel.run_until_cancelled(calling).await.unwrap_or(Err(Error::Cancelled))?;
-        if context.ui.json {
-            let document = json!({"schema": 1, "server": entry.server, "tool": entry.tool.name,
-                "is_error": result.is_error, "content": result.content,
-                "structured_content": result.structured_content, "ms": millis(began.elapsed())});
-            Ui::data(config.secrets.hide(&document.to_string()));
-        } else if result.is_error {
-            let took = seconds(began.elapsed());
-            context.ui.bad("error", format!("tool `{}` reported an error in {took}", entry.path()));
-            Ui::data(config.secrets.hide(&result.text()));
-        } else {
-            Ui::data(config.secrets.hide(&result.text()));
-        }
-        Ok(if result.is_error { ExitCode::from(5) } else { ExitCode::SUCCESS })
+        let answer =
+            Answer { server: &entry.server, tool: &entry.tool.name, result: &result, took: began.elapsed() };
+        Ok(answer.show(context.ui, |text| config.secrets.hide(text)))
     }
 
-    fn arguments(&self, entry: &CatalogEntry) -> Result<Map<String, Value>, Error> {
-        if let Some(text) = &self.args {
-            let mut from_stdin = String::new();
-            let text = match text.as_str() {
-                "-" => {
-                    let read = std::io::stdin().read_to_string(&mut from_stdin);
-                    read.map_err(|error| Error::io("could not read the arguments from stdin", error))?;
-                    &from_stdin
-                }
-                _ => text,
-            };
-            return serde_json::from_str(text)
-                .map_err(|error| Error::input(format!("--args is not a JSON object: {error}"), None));
+    /// The arguments as far as they are known without the schema.
+    fn arguments(&self) -> Result<Vec<(String, Argument)>, Error> {
+        let Some(text) = &self.args else {
+            return self.arguments.iter().map(|argument| parse(argument)).collect();
+        };
+        let mut from_stdin = String::new();
+        let text = match text.as_str() {
+            "-" => {
+                let read = std::io::stdin().read_to_string(&mut from_stdin);
+                read.map_err(|error| Error::io("could not read the arguments from stdin", error))?;
+                &from_stdin
+            }
+            _ => text,
+        };
+        let values: Map<String, Value> = serde_json::from_str(text)
+            .map_err(|error| Error::input(format!("--args is not a JSON object: {error}"), None))?;
+        Ok(values.into_iter().map(|(key, value)| (key, Argument::Value(value))).collect())
+    }
+}
+
+/// One argument as it was typed.
+#[derive(Debug, PartialEq)]
+enum Argument {
+    /// To be typed by the tool's schema.
+    Text(String),
+    Value(Value),
+}
+
+/// What a tool answered, wherever it was called from.
+struct Answer<'a> {
+    server: &'a ServerName,
+    tool: &'a str,
+    result: &'a ToolResult,
+    took: Duration,
+}
+
+impl Answer<'_> {
+    fn show(&self, ui: &Ui, hide: impl Fn(&str) -> String) -> ExitCode {
+        let Self { server, tool, result, took } = self;
+        if ui.json {
+            let document = json!({"schema": 1, "server": server, "tool": tool,
+                "is_error": result.is_error, "content": result.content,
+                "structured_content": result.structured_content, "ms": millis(*took)});
+            Ui::data(hide(&document.to_string()));
+        } else {
+            if result.is_error {
+                ui.bad("error", format!("tool `{server}.{tool}` reported an error in {}", seconds(*took)));
+            }
+            Ui::data(hide(&result.text()));
         }
-        self.arguments.iter().map(|argument| parse(argument, &entry.tool.input_schema)).collect()
+        if result.is_error { ExitCode::from(5) } else { ExitCode::SUCCESS }
     }
 }
 
@@ -120,36 +180,22 @@ pub(super) fn server_of(config: &Config, path: &str) -> Result<ServerName, Error
     })
 }
 
-/// One `key=value`, `key:=json` or `key=@file`.
-fn parse(argument: &str, schema: &Map<String, Value>) -> Result<(String, Value), Error> {
+/// One `key=value`, `key:=json` or `key=@file`. A plain value is typed when the schema is known.
+fn parse(argument: &str) -> Result<(String, Argument), Error> {
     let usage = "write key=value, key:=JSON or key=@FILE";
     let wrong = |what: String| Error::input(what, Some(usage.to_owned()));
     let (key, value) = argument.split_once('=').ok_or_else(|| wrong(format!("`{argument}` has no `=`")))?;
     if let Some(key) = key.strip_suffix(':') {
         let value = serde_json::from_str(value)
             .map_err(|error| wrong(format!("the value of `{key}` is not JSON: {error}")))?;
-        return Ok((key.to_owned(), value));
+        return Ok((key.to_owned(), Argument::Value(value)));
     }
     let text = match value.strip_prefix('@') {
         Some(file) => std::fs::read_to_string(file)
             .map_err(|error| Error::io(format!("could not read {file} for `{key}`"), error))?,
         None => value.to_owned(),
     };
-    Ok((key.to_owned(), typed(text, schema.get("properties").and_then(|all| all.get(key)))))
-}
-
-/// Text as the schema wants it: `"007"` stays text where the schema says string, becomes a number where it
-/// says number. What does not parse stays text, and the check says why it does not fit.
-fn typed(text: String, schema: Option<&Value>) -> Value {
-    let kinds = match schema.and_then(|schema| schema.get("type")) {
-        Some(Value::String(kind)) => vec![kind.as_str()],
-        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
-        _ => vec![],
-    };
-    if kinds.contains(&"string") || kinds.is_empty() {
-        return Value::String(text);
-    }
-    serde_json::from_str(&text).unwrap_or(Value::String(text))
+    Ok((key.to_owned(), Argument::Text(text)))
 }
 
 #[cfg(test)]
@@ -157,13 +203,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schema_types_the_values() {
-        let schema = json!({"properties": {"id": {"type": "string"}, "n": {"type": ["integer", "null"]}}});
-        let schema = schema.as_object().unwrap();
-        assert_eq!(parse("id=007", schema).unwrap().1, json!("007"));
-        assert_eq!(parse("n=7", schema).unwrap().1, json!(7));
-        assert_eq!(parse("n=seven", schema).unwrap().1, json!("seven"));
-        assert_eq!(parse("x:=[1,2]", schema).unwrap(), ("x".to_owned(), json!([1, 2])));
-        assert!(parse("novalue", schema).is_err());
+    fn arguments_are_text_json_or_files() {
+        assert_eq!(parse("id=007").unwrap(), ("id".to_owned(), Argument::Text("007".to_owned())));
+        assert_eq!(parse("x:=[1,2]").unwrap(), ("x".to_owned(), Argument::Value(json!([1, 2]))));
+        assert!(parse("novalue").is_err() && parse("x:=[").is_err() && parse("x=@/no/such/file").is_err());
     }
 }

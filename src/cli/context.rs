@@ -24,6 +24,10 @@ pub(super) struct Locked {
 }
 
 impl Locked {
+    pub(super) fn is_set(self) -> bool {
+        self.locked
+    }
+
     pub(super) fn apply(self, config: &mut Config) {
         if self.locked {
             config.lock_file = config.lock_path();
@@ -93,24 +97,7 @@ impl Context<'_> {
 
     /// Keeps only the servers that `names` match as patterns; all of them when there are none.
     pub(super) fn narrow(config: &mut Config, names: &[String]) -> Result<(), Error> {
-        if names.is_empty() {
-            return Ok(());
-        }
-        let mut kept = std::collections::HashSet::new();
-        for name in names {
-            let before = kept.len();
-            let pattern = globset::Glob::new(name)
-                .map_err(|error| Error::input(format!("server pattern: {error}"), None))?
-                .compile_matcher();
-            kept.extend(config.servers.keys().filter(|server| pattern.is_match(server.as_str())).cloned());
-            if kept.len() == before && !config.servers.contains_key(name.as_str()) {
-                let known = config.servers.keys().map(toolcrib::ServerName::as_str);
-                return Err(Error::ServerNotFound {
-                    name: name.clone(),
-                    suggestion: toolcrib::nearest(name, known),
-                });
-            }
-        }
+        let kept: std::collections::HashSet<_> = config.select(names)?.into_iter().collect();
         config.servers.retain(|name, _| kept.contains(name));
         Ok(())
     }

@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use toolcrib::{CatalogEntry, Lifecycle, Manager, ServerStart};
+use toolcrib::{Lifecycle, ServerTools, ToolRow};
 
 use super::{
     context::{Context, Locked},
-    ui::{Ui, age, date, millis},
+    reach::Through,
+    ui::{Ui, age},
     up,
 };
 
@@ -27,9 +28,22 @@ pub(super) struct Tools {
     search: Option<String>,
     #[command(flatten)]
     locked: Locked,
+    #[command(flatten)]
+    through: Through,
 }
 
 impl Tools {
+    /// Asks the daemon; nothing if that is not to be. It may run without the lockfile, and remembers lists.
+    pub(super) fn through_daemon(&self, context: &Context<'_>) -> anyhow::Result<Option<ExitCode>> {
+        if self.locked.is_set() || self.refresh {
+            return Ok(None);
+        }
+        let Some(mut daemon) = self.through.reach(context)? else { return Ok(None) };
+        let outcome = daemon.tools(self.servers.clone());
+        daemon.take_notes().iter().for_each(|note| context.ui.warn(note));
+        Ok(Some(self.show(context.ui, outcome?, ToOwned::to_owned)))
+    }
+
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
         self.locked.apply(&mut config);
@@ -45,54 +59,47 @@ impl Tools {
         }
         let ui = context.ui;
         let manager = up::with_heartbeat(ui, context.start(&config, |_| {})).await?;
-        let catalog = manager.catalog();
-        let shown = |entry: &CatalogEntry| {
-            let text = format!("{} {}", entry.tool.name, entry.tool.description).to_lowercase();
-            self.search.as_ref().is_none_or(|wanted| text.contains(&wanted.to_lowercase()))
-        };
-        let of = |row: &ServerStart| {
-            let entries = catalog.entries().iter().filter(|entry| entry.server == row.name && shown(entry));
-            entries.cloned().collect::<Vec<_>>()
-        };
+        let rows = ServerTools::of(&manager);
+        let code = self.show(ui, rows, |text| config.secrets.hide(text));
+        context.stop(manager).await?;
+        Ok(code)
+    }
+
+    fn show(&self, ui: &Ui, mut rows: Vec<ServerTools>, hide: impl Fn(&str) -> String) -> ExitCode {
+        if let Some(wanted) = self.search.as_ref().map(|wanted| wanted.to_lowercase()) {
+            for row in &mut rows {
+                let text = |tool: &ToolRow| format!("{} {}", tool.name, tool.description).to_lowercase();
+                row.tools.retain(|tool| text(tool).contains(&wanted));
+            }
+        }
+        // Whoever names one server wants that one: its failure is the command's.
+        let fails = matches!(&rows[..], [row] if !self.servers.is_empty() && row.error.is_some());
         if ui.json {
-            let rows: Vec<Value> =
-                manager.report().servers.iter().map(|row| server_json(row, &of(row))).collect();
-            Ui::data(config.secrets.hide(&json!({"schema": 1, "servers": rows}).to_string()));
+            Ui::data(hide(&json!({"schema": 1, "servers": rows}).to_string()));
         } else {
-            for row in &manager.report().servers {
-                let text: Vec<String> = of(row).iter().map(|entry| self.tool_text(entry)).collect();
-                match &row.outcome {
-                    Ok(_) if self.search.is_some() && text.is_empty() => {}
-                    Ok(ready) => {
-                        let parked = ready.parked.map(|listed| format!("  parked, listed {}", age(listed)));
+            for row in &rows {
+                let text: Vec<String> = row.tools.iter().map(|tool| self.tool_text(tool)).collect();
+                match &row.error {
+                    None if self.search.is_some() && text.is_empty() => {}
+                    None => {
+                        let parked = row.listed.map(|listed| format!("  parked, listed {}", age(listed)));
                         let parked = parked.unwrap_or_default();
-                        let text = format!("{}  {} tools{parked}\n{}", row.name, text.len(), text.join("\n"));
-                        Ui::data(text);
+                        Ui::data(format!("{}  {} tools{parked}\n{}", row.name, text.len(), text.join("\n")));
                     }
-                    Err(_) => ui.started(row),
+                    Some(error) => ui.failure("Failed", error, true),
                 }
             }
         }
-        self.finish(context, manager).await
+        if fails { ExitCode::from(4) } else { ExitCode::SUCCESS }
     }
 
-    async fn finish(self, context: &Context<'_>, manager: Manager) -> anyhow::Result<ExitCode> {
-        // Whoever names one server wants that one: its failure is the command's.
-        let only = match manager.report().servers.as_slice() {
-            [row] if !self.servers.is_empty() => row.outcome.is_err(),
-            _ => false,
-        };
-        context.stop(manager).await?;
-        Ok(if only { ExitCode::from(4) } else { ExitCode::SUCCESS })
-    }
-
-    fn tool_text(&self, entry: &CatalogEntry) -> String {
-        let first = entry.tool.description.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        let signature = format!("{}({})", entry.tool.name, signature(&entry.tool.input_schema));
+    fn tool_text(&self, tool: &ToolRow) -> String {
+        let first = tool.description.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let signature = format!("{}({})", tool.name, signature(&tool.input_schema));
         let mut line: String = format!("  {signature:<44}  {}", first.trim()).chars().take(100).collect();
         line.truncate(line.trim_end().len());
         if self.schema {
-            let schema = serde_json::to_string_pretty(&*entry.tool.input_schema).unwrap_or_default();
+            let schema = serde_json::to_string_pretty(&*tool.input_schema).unwrap_or_default();
             line.push_str("\n    ");
             line.push_str(&schema.replace('\n', "\n    "));
         }
@@ -112,26 +119,4 @@ fn signature(schema: &Map<String, Value>) -> String {
         .map(|name| if required(name) { name.clone() } else { format!("{name}?") })
         .collect::<Vec<_>>()
         .join(", ")
-}
-
-fn server_json(row: &ServerStart, tools: &[std::sync::Arc<CatalogEntry>]) -> Value {
-    let tools: Vec<Value> = tools
-        .iter()
-        .map(|entry| {
-            json!({"name": entry.tool.name, "visible_name": entry.visible_name,
-                "description": entry.tool.description, "input_schema": entry.tool.input_schema,
-                "annotations": entry.tool.annotations})
-        })
-        .collect();
-    match &row.outcome {
-        Ok(ready) => {
-            json!({"name": row.name, "state": if ready.parked.is_some() { "parked" } else { "ready" },
-            "era": ready.era, "pid": ready.pid, "init_ms": millis(row.took), "listed": ready.parked.map(date),
-            "error": null, "tools": tools})
-        }
-        Err(error) => json!({"name": row.name, "state": "failed", "era": null, "pid": null,
-            "init_ms": millis(row.took), "tools": [], "error": {"code": error.code(),
-            "message": error.to_string(), "cause": error.causes(), "help": error.help(),
-            "stderr_tail": error.stderr_tail()}}),
-    }
 }

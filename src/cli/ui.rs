@@ -60,6 +60,11 @@ impl Ui {
         !self.quiet && !self.json && std::io::stderr().is_terminal()
     }
 
+    /// Whether a person watches stdout.
+    pub(super) fn is_terminal() -> bool {
+        std::io::stdout().is_terminal()
+    }
+
     fn line(style: Style, verb: &str, text: &str) {
         eprintln!("{style}{verb:>12}{style:#} {text}");
     }

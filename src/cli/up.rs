@@ -1,5 +1,6 @@
 //! `toolcrib up`: all servers, until Ctrl-C.
 
+mod detach;
 mod eyes;
 mod pace;
 mod watch;
@@ -31,13 +32,27 @@ pub(super) struct Up {
     #[arg(long)]
     only_required: bool,
     /// Follow changes: of servers.toml and what it imports by difference, of a server's own files by a restart.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "detach")]
     watch: bool,
     #[command(flatten)]
     locked: Locked,
+    /// Keep them in a daemon, which `call`, `tools` and `ps` find by itself; `toolcrib down` ends it.
+    #[arg(long, short)]
+    detach: bool,
+    /// With -d: when to return.
+    #[arg(long, value_enum, default_value = "ready", requires = "detach", value_name = "WHEN")]
+    wait: detach::Until,
+    /// With -d: end after so long without work, say 30m [default: never].
+    #[arg(long, value_parser = humantime::parse_duration, requires = "detach", value_name = "DURATION")]
+    idle: Option<Duration>,
 }
 
 impl Up {
+    /// `up -d`, which needs no runtime; nothing for `up`.
+    pub(super) fn run_detached(&self, context: &Context<'_>) -> Option<anyhow::Result<ExitCode>> {
+        self.detach.then(|| self.detach(context))
+    }
+
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let config = self.load(context)?;
         let ui = context.ui;

@@ -33,10 +33,7 @@ impl Config {
     /// since a file that names programs should not come from a folder of others), else
     /// `toolcrib/servers.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
     pub fn load(path: Option<&Path>, env: &Env) -> Result<Self> {
-        let file = match path {
-            Some(path) => env.folder().join(path),
-            None => discover(env)?,
-        };
+        let file = Self::locate(path, env)?;
         let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
         let origin = Origin::of(&file, folder, env.folder());
         let text = fs::read_to_string(&file).map_err(|error| {
@@ -48,6 +45,14 @@ impl Config {
             })
         })?;
         parse(&text, &origin, env)
+    }
+
+    /// The file that [`Config::load`] would read, whether it can be read or not.
+    ///
+    /// # Errors
+    /// None is named, and none is found.
+    pub fn locate(path: Option<&Path>, env: &Env) -> Result<PathBuf> {
+        path.map_or_else(|| discover(env), |path| Ok(env.folder().join(path)))
     }
 
     /// Reads the text of a configuration. `file` is its name in messages; relative paths in it start from
@@ -92,6 +97,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         start_jobs: raw.defaults.start_jobs,
         guard: raw.defaults.guard,
         reap_leftovers: raw.defaults.reap_leftovers,
+        follow_stderr: false,
         output_folder,
         cache_folder,
         lock_file: None,

@@ -14,7 +14,7 @@ fn env() -> Env {
     )
 }
 
-fn parse(text: &str) -> crate::Result<Config> {
+fn parse(text: &str) -> Result<Config> {
     Config::parse(text, Some(Path::new("servers.toml")), Path::new("/w"), &env())
 }
 

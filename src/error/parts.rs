@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Error;
 use crate::tool::ServerName;
@@ -106,7 +106,7 @@ pub struct Silence {
 }
 
 /// The phases of a server's life. The first five are timed at every start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Phase {
@@ -127,7 +127,7 @@ pub enum Phase {
 }
 
 /// The closed list of error codes, as printed in JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are the documentation; the command line's help lists them")]
 pub enum ErrorCode {

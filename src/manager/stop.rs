@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    error::Result,
     process::{Keeping, StopOutcome, describe, marked_processes},
     session::Session,
     tool::ServerName,
@@ -15,7 +14,7 @@ use crate::{
 const VERIFY_LIMIT: Duration = Duration::from_secs(2);
 
 /// The teardown of all servers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StopReport {
     /// One row for each server that had been started, in configuration order.
@@ -26,11 +25,12 @@ pub struct StopReport {
     /// What made sure of it.
     pub keeping: Keeping,
     /// From the first to the last.
+    #[serde(rename = "wall_ms", with = "crate::task::millis::plain")]
     pub wall: Duration,
 }
 
 /// The teardown of one server.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerStop {
     /// Which.
@@ -46,12 +46,8 @@ pub struct ServerStop {
     /// How many of these had to be killed, where a guard has counted them.
     pub killed: Option<usize>,
     /// How long that took.
-    #[serde(rename = "ms", serialize_with = "as_millis")]
+    #[serde(rename = "ms", with = "crate::task::millis::plain")]
     pub took: Duration,
-}
-
-fn as_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(crate::task::millis(*time))
 }
 
 /// Tears one server down: the stop ladder, within its limits.

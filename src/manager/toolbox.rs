@@ -62,6 +62,23 @@ impl Toolbox {
         self.places().iter().map(|place| place.status()).collect()
     }
 
+    /// Waits until a server that is being started is there.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`], [`Error::Unavailable`], or [`Error::Cancelled`] after the end.
+    pub(crate) async fn await_server(&self, server: &str) -> Result<Arc<Session>> {
+        let session = self.place(server)?.session().await?;
+        if session.is_closed() { Err(Error::Cancelled) } else { Ok(session) }
+    }
+
+    /// Waits until each server is there or has failed.
+    pub(crate) async fn await_all(&self) {
+        for place in self.places().iter() {
+            // Why one is not there is asked elsewhere.
+            let _ = place.session().await;
+        }
+    }
+
     /// All tools at this moment, in stable order. Made anew only after a server was restarted or the
     /// configuration changed.
     pub fn catalog(&self) -> Arc<ToolCatalog> {
@@ -104,10 +121,7 @@ impl Toolbox {
     /// that cannot be used: the session goes on. [`Error::Server`] with `session_lost` or `stdout_garbage`: says
     /// whether the call may have run.
     pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
-        let session = self.place(server)?.session().await?;
-        if session.is_closed() {
-            return Err(Error::Cancelled);
-        }
+        let session = self.await_server(server).await?;
         // What it lists now counts, not what it listed once.
         if session.is_parked() {
             session.wake(tool, None).await?;

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::Manager;
 use crate::{
@@ -28,10 +28,10 @@ pub struct Warmed {
     /// What the runner starts, up to the arguments of the configuration. Nothing: it could not be told.
     pub program: Option<Vec<String>>,
     /// The start through the runner with everything installed.
-    #[serde(rename = "runner_ms", serialize_with = "as_millis")]
+    #[serde(rename = "runner_ms", with = "crate::task::millis::optional")]
     pub through: Option<Duration>,
     /// The start without the runner.
-    #[serde(rename = "direct_ms", serialize_with = "as_millis")]
+    #[serde(rename = "direct_ms", with = "crate::task::millis::optional")]
     pub directly: Option<Duration>,
     /// Why it is not started directly.
     pub doubt: Option<String>,
@@ -133,9 +133,4 @@ async fn start_and_stop(config: &Config) -> Result<Result<ReadyServer, Arc<Error
         [] => Ok(outcome.unwrap_or_else(|| Err(Arc::new(Error::Cancelled)))),
         pids => Err(Error::TeardownIncomplete { pids: pids.to_vec() }),
     }
-}
-
-#[expect(clippy::ref_option, reason = "the form that serde asks for")]
-fn as_millis<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    time.map(crate::task::millis).serialize(serializer)
 }

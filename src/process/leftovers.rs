@@ -4,10 +4,10 @@
 //! start time, so that an id that was given anew is not taken for it, and by process id namespace: what runs
 //! in a container has an owner that cannot be seen from outside, which does not make it ownerless.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A process that a dead manager left behind, and that was killed.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Leftover {
     /// Its process id.

@@ -103,6 +103,11 @@ impl LineReader {
         }
     }
 
+    /// The stream from the end of the last line on.
+    pub(crate) fn into_stream(self) -> impl AsyncRead + Send + Unpin + use<> {
+        self.stream
+    }
+
     /// Set when the first byte arrives.
     pub(crate) fn first_byte(&self) -> Arc<OnceLock<Instant>> {
         self.first_byte.clone()

@@ -16,6 +16,9 @@ const LINES: usize = 20;
 /// Bytes kept of one line.
 const LINE_BYTES: usize = 500;
 
+/// Is told each whole line. Called from the task that reads: it must not block.
+type Listener = Box<dyn Fn(String) + Send>;
+
 /// The tail of one child's stderr. Dropping the last clone ends the draining.
 #[derive(Clone)]
 pub(crate) struct StderrTail {
@@ -31,6 +34,7 @@ struct Tail {
     lines: VecDeque<Vec<u8>>,
     /// Whether the last line has not ended yet.
     open: bool,
+    listener: Option<Listener>,
 }
 
 impl StderrTail {
@@ -39,13 +43,15 @@ impl StderrTail {
         let tail = Arc::<Mutex<Tail>>::default();
         let ended = CancellationToken::new();
         let (shared, done) = (tail.clone(), ended.clone().drop_guard());
+        let hidden = secrets.clone();
         #[expect(clippy::disallowed_methods, reason = "the handle in `_drain` ends the task with its owner")]
         let drain = AbortOnDropHandle::new(tokio::spawn(async move {
             let _done = done;
             let mut buffer = vec![0; 8192];
             while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-                shared.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..count]);
+                shared.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..count], &hidden);
             }
+            shared.lock().unwrap_or_else(PoisonError::into_inner).end(&hidden);
         }));
         Self { tail, ended, secrets, _drain: Arc::new(drain) }
     }
@@ -54,6 +60,14 @@ impl StderrTail {
     pub(crate) fn lines(&self) -> Vec<String> {
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         tail.lines.iter().map(|line| shown(line, &self.secrets)).filter(|line| !line.is_empty()).collect()
+    }
+
+    /// Tells `listener` every whole line from now on, and first those that are kept.
+    pub(crate) fn tell(&self, listener: impl Fn(String) + Send + 'static) {
+        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = tail.lines.len() - usize::from(tail.open);
+        tail.lines.iter().take(whole).for_each(|line| listener(shown(line, &self.secrets)));
+        tail.listener = Some(Box::new(listener));
     }
 
     /// Waits until stderr has ended, at most `limit`: what a dying server says last is the reason.
@@ -72,7 +86,7 @@ fn shown(line: &[u8], secrets: &Secrets) -> String {
 }
 
 impl Tail {
-    fn push(&mut self, bytes: &[u8]) {
+    fn push(&mut self, bytes: &[u8], secrets: &Secrets) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             if !self.open {
                 if self.lines.len() == LINES {
@@ -85,6 +99,16 @@ impl Tail {
             let text = piece.strip_suffix(b"\n").unwrap_or(piece);
             line.extend_from_slice(&text[..text.len().min(room)]);
             self.open = !piece.ends_with(b"\n");
+            if let (Some(listener), false) = (&self.listener, self.open) {
+                listener(shown(line, secrets));
+            }
+        }
+    }
+
+    /// Nothing more comes: a last line without line feed was one, too.
+    fn end(&mut self, secrets: &Secrets) {
+        if let (Some(listener), true, Some(line)) = (&self.listener, self.open, self.lines.back()) {
+            listener(shown(line, secrets));
         }
     }
 }
@@ -96,8 +120,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let secret = String::from_utf8_lossy(&second[..second.len().min(12)]).into_owned();
     let secrets = Secrets::new([secret]);
     let mut tail = Tail::default();
-    tail.push(first);
-    tail.push(second);
+    tail.push(first, &secrets);
+    tail.push(second, &secrets);
     assert!(tail.lines.len() <= LINES && tail.lines.iter().all(|line| line.len() <= LINE_BYTES));
     for line in &tail.lines {
         let _ = shown(line, &secrets);
@@ -122,12 +146,12 @@ mod tests {
             let secrets = Secrets::new([SECRET.to_owned()]);
             let mut tail = Tail::default();
             for chunk in chunks {
-                tail.push(&chunk);
+                tail.push(&chunk, &secrets);
             }
-            tail.push(b"\n");
+            tail.push(b"\n", &secrets);
             // A secret anywhere in a line, in pieces of any size, and cut anywhere.
             for piece in format!("{before}{SECRET}{before}").as_bytes().chunks(size) {
-                tail.push(piece);
+                tail.push(piece, &secrets);
             }
             prop_assert!(tail.lines.len() <= LINES);
             prop_assert!(tail.lines.iter().all(|line| line.len() <= LINE_BYTES));
@@ -136,14 +160,32 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_listener_hears_every_line_once() {
+        let (mut ours, theirs) = tokio::io::duplex(64);
+        let secrets = Secrets::new([SECRET.to_owned()]);
+        let tail = StderrTail::drain(theirs, secrets);
+        tokio::io::AsyncWriteExt::write_all(&mut ours, b"before\nha").await.unwrap();
+        while tail.lines().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let (sender, heard) = std::sync::mpsc::channel();
+        tail.tell(move |line| sender.send(line).unwrap());
+        let rest = format!("lf\n{SECRET}\nlast");
+        tokio::io::AsyncWriteExt::write_all(&mut ours, rest.as_bytes()).await.unwrap();
+        drop(ours);
+        tail.settled(Duration::from_secs(30)).await;
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), ["before", "half", "****", "last"]);
+    }
+
     #[test]
     fn keeps_the_last_lines_and_cuts_long_ones() {
-        let mut tail = Tail::default();
+        let (mut tail, none) = (Tail::default(), Secrets::default());
         for number in 0..50 {
-            tail.push(format!("line {number}\n").as_bytes());
+            tail.push(format!("line {number}\n").as_bytes(), &none);
         }
-        tail.push(&vec![b'x'; 100_000]);
-        tail.push(b"y\nend");
+        tail.push(&vec![b'x'; 100_000], &none);
+        tail.push(b"y\nend", &none);
         assert_eq!(tail.lines.len(), LINES);
         assert_eq!(tail.lines[LINES - 1], b"end");
         assert_eq!(tail.lines[LINES - 2].len(), LINE_BYTES);

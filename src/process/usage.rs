@@ -1,33 +1,114 @@
-//! What the processes of a group have used: CPU time and resident memory, read from `/proc`.
+//! What processes have used: CPU time and resident memory, read from `/proc`.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
 
 /// CPU time and memory of some processes at one moment.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProcessUsage {
     /// User and system time so far, ended and reaped children included.
+    #[serde(rename = "cpu_ms", with = "crate::task::millis::plain")]
     pub cpu: Duration,
     /// Resident memory in bytes; shared pages count for every process that has them.
+    #[serde(rename = "rss_bytes")]
     pub rss: u64,
+    /// How many processes these are.
+    pub processes: usize,
+}
+
+/// One line of the process table.
+struct Row {
+    parent: u32,
+    group: u32,
+    cpu: Duration,
+    rss: u64,
+}
+
+impl ProcessUsage {
+    fn add(&mut self, row: &Row) {
+        self.cpu += row.cpu;
+        self.rss += row.rss;
+        self.processes += 1;
+    }
+}
+
+/// Resident memory of this process in bytes; zero where there is no `/proc`.
+pub(crate) fn own_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: Option<u64> = text.split_whitespace().nth(1).and_then(|field| field.parse().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
 /// The usage of all processes in the groups led by `leaders`. Zero where there is no `/proc`.
 pub(crate) fn of_groups(leaders: &HashSet<u32>) -> ProcessUsage {
-    let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
-    let page = rustix::param::page_size() as u64;
     let mut usage = ProcessUsage::default();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
-        // After the parenthesised name: state, parent, group, ...; numbers as in proc_pid_stat(5).
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let field =
-            |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-        if u32::try_from(field(5)).is_ok_and(|group| leaders.contains(&group)) {
-            let ticks: u64 = (14..=17).map(field).sum();
-            usage.cpu += Duration::from_secs_f64(ticks as f64 * tick);
-            usage.rss += field(24) * page;
-        }
+    for (_, row) in table().filter(|(_, row)| leaders.contains(&row.group)) {
+        usage.add(&row);
     }
     usage
+}
+
+/// The usage of each server of `pids` with all that it started, left its group or not. A guard takes in what
+/// loses its parent, and does not count itself.
+pub(crate) fn of_trees(pids: &[u32]) -> HashMap<u32, ProcessUsage> {
+    let table: HashMap<u32, Row> = table().collect();
+    let own = std::process::id();
+    let mut roots = HashMap::new();
+    for pid in pids {
+        roots.insert(*pid, *pid);
+        // Between this process and the server there is at most the guard.
+        if let Some(parent) = table.get(pid).map(|row| row.parent).filter(|parent| *parent != own) {
+            roots.insert(parent, *pid);
+        }
+    }
+    let mut usages: HashMap<u32, ProcessUsage> =
+        pids.iter().map(|pid| (*pid, ProcessUsage::default())).collect();
+    for (pid, row) in &table {
+        let is_guard = !usages.contains_key(pid) && roots.contains_key(pid);
+        let server = if is_guard { None } else { root(*pid, &table, &roots) };
+        if let Some(usage) = server.and_then(|server| usages.get_mut(&server)) {
+            usage.add(row);
+        }
+    }
+    usages
+}
+
+/// The server that `pid` belongs to: by its ancestors, or by its group.
+fn root(pid: u32, table: &HashMap<u32, Row>, roots: &HashMap<u32, u32>) -> Option<u32> {
+    let group = table.get(&pid).and_then(|row| roots.get(&row.group));
+    let mut ancestor = pid;
+    // The table was not read at one moment: a number given anew could close a circle.
+    for _ in 0..table.len() {
+        if let Some(server) = roots.get(&ancestor) {
+            return Some(*server);
+        }
+        match table.get(&ancestor) {
+            Some(row) => ancestor = row.parent,
+            None => break,
+        }
+    }
+    group.copied()
+}
+
+/// All processes by their ids; numbers of fields as in proc_pid_stat(5).
+fn table() -> impl Iterator<Item = (u32, Row)> {
+    let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
+    let page = rustix::param::page_size() as u64;
+    std::fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // After the parenthesised name: state, parent, group, ...
+        let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+        let field =
+            |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+        let id = |number: usize| u32::try_from(field(number)).unwrap_or(0);
+        let ticks: u64 = (14..=17).map(field).sum();
+        let cpu = Duration::from_secs_f64(ticks as f64 * tick);
+        Some((pid, Row { parent: id(4), group: id(5), cpu, rss: field(24) * page }))
+    })
 }

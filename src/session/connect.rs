@@ -10,12 +10,12 @@ use rmcp::{
     service::{ClientLifecycleMode, RoleClient, RunningService, serve_directly},
     transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout_at;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
-    SessionObserver, convert,
+    SessionEvent, SessionObserver, convert,
     cut::Cutter,
     failure::{Cause, Failure},
     handshake::{self, Era, Refusal, client_config, negotiate},
@@ -45,6 +45,8 @@ pub(crate) struct Surroundings {
     pub(crate) http: HttpClients,
     /// Is told what happens to a session after its start.
     pub(crate) on_event: SessionObserver,
+    /// Whether what servers write to stderr is told line by line.
+    pub(crate) follow_stderr: bool,
     /// For results that are too long.
     pub(crate) outputs: Outputs,
     /// Remembers tool lists from one start to the next. Nothing: they are forgotten.
@@ -55,18 +57,23 @@ pub(crate) struct Surroundings {
     pub(crate) launcher: Launcher,
 }
 
-/// The time each phase of a start took.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// The time each phase of a start took, in documents in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phases {
     /// Waiting for a start slot.
+    #[serde(with = "crate::task::millis::plain")]
     pub queue: Duration,
     /// Creating the process or connection.
+    #[serde(with = "crate::task::millis::plain")]
     pub spawn: Duration,
     /// From then until the first byte of an answer: the server's own boot.
+    #[serde(with = "crate::task::millis::plain")]
     pub first_byte: Duration,
     /// From then until both agreed on the protocol.
+    #[serde(with = "crate::task::millis::plain")]
     pub handshake: Duration,
     /// Reading all pages of the tool list.
+    #[serde(with = "crate::task::millis::plain")]
     pub list: Duration,
 }
 
@@ -74,24 +81,6 @@ impl Phases {
     /// All phases together.
     pub fn total(&self) -> Duration {
         self.queue + self.spawn + self.first_byte + self.handshake + self.list
-    }
-}
-
-impl Serialize for Phases {
-    /// In milliseconds.
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeStruct;
-        let mut fields = serializer.serialize_struct("Phases", 5)?;
-        for (name, time) in [
-            ("queue", self.queue),
-            ("spawn", self.spawn),
-            ("first_byte", self.first_byte),
-            ("handshake", self.handshake),
-            ("list", self.list),
-        ] {
-            fields.serialize_field(name, &crate::task::millis(time))?;
-        }
-        fields.end()
     }
 }
 
@@ -178,6 +167,10 @@ async fn attempt(
                     .map_err(|error| Failure::spawn(error.what, error.help))?;
             on_process(Booting { root: process.root(), first_byte: pipes.reader.first_byte() });
             clock.spawned(pipes.reader.first_byte());
+            if around.follow_stderr {
+                let (name, tell) = (config.name.clone(), around.on_event.clone());
+                process.stderr().tell(move |line| tell(&name, SessionEvent::Wrote { line }));
+            }
             let health = Health::new(&pipes, Some(&process), &around.kin.secrets);
             let transport = LineTransport::new(pipes, Some(process.exit_watch()), health.clone(), cutter);
             match over_lines(transport, intake, known, deadline, &mut clock).await {

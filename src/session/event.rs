@@ -21,6 +21,8 @@ pub(crate) enum SessionEvent {
     NotStarted { error: ServerError, took: Duration },
     /// The connection broke, or was given up.
     Lost { pid: Option<u32>, error: ServerError },
+    /// The server wrote a line to stderr; secrets are hidden. Told only where it is asked for.
+    Wrote { line: String },
     /// A new one is being made.
     Reconnecting,
     /// It stands; the time is from the beginning of the restart.

@@ -9,9 +9,9 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use serde::{Serialize, Serializer, ser::SerializeStruct};
+use serde::{Deserialize, Serialize};
 
-use super::{Rest, Session, slot::State};
+use super::{Rest, Session, latency::Latency, slot::State};
 use crate::{
     error::{Error, Result, ServerError},
     process::Process,
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// What a server is doing, in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ServerState {
@@ -52,7 +52,7 @@ impl fmt::Display for ServerState {
 }
 
 /// One server at one moment.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerStatus {
     /// Which.
@@ -64,31 +64,35 @@ pub struct ServerStatus {
     /// The protocol revision both agreed on, while it is connected.
     pub era: Option<String>,
     /// How long this connection has been there.
-    #[serde(rename = "uptime_ms", serialize_with = "as_millis")]
+    #[serde(rename = "uptime_ms", with = "crate::task::millis::optional")]
     pub uptime: Option<Duration>,
     /// Times that it was restarted so far, on request too.
     pub restarts: u64,
     /// Why it was lost last.
-    #[serde(serialize_with = "as_failure")]
     pub lost: Option<Arc<Error>>,
     /// Tools it lists now, those that the configuration denies included; of a parked server as remembered.
     pub tools: usize,
     /// When a parked server listed them. In JSON as text, in UTC.
-    #[serde(serialize_with = "as_date")]
+    #[serde(with = "crate::task::date")]
     pub listed: Option<SystemTime>,
     /// Calls that it was given.
     pub calls: u64,
     /// Calls without an answer, and calls whose tool said that it failed.
     pub errors: u64,
+    /// Half of the calls ended within this time, failed ones included; with a small error.
+    #[serde(rename = "p50_ms", with = "crate::task::millis::optional")]
+    pub p50: Option<Duration>,
+    /// As `p50`, for 95 of 100.
+    #[serde(rename = "p95_ms", with = "crate::task::millis::optional")]
+    pub p95: Option<Duration>,
     /// Calls under way.
     pub in_flight: usize,
     /// Calls that wait for a place under `max_concurrent_calls`.
     pub waiting: usize,
     /// Why it is down.
-    #[serde(serialize_with = "as_failure")]
     pub error: Option<Arc<Error>>,
     /// When it is down: the time until it is tried again. Nothing: not by itself.
-    #[serde(rename = "next_try_ms", serialize_with = "as_millis")]
+    #[serde(rename = "next_try_ms", with = "crate::task::millis::optional")]
     pub next_try: Option<Duration>,
 }
 
@@ -107,6 +111,8 @@ impl ServerStatus {
             listed: None,
             calls: 0,
             errors: 0,
+            p50: None,
+            p95: None,
             in_flight: 0,
             waiting: 0,
             error: None,
@@ -124,10 +130,14 @@ pub(super) struct Counters {
     restarts: AtomicU64,
     lost: Mutex<Option<Arc<Error>>>,
     ended: AtomicBool,
+    latency: Latency,
 }
 
 /// One call under way.
-pub(super) struct InFlight<'a>(&'a Counters);
+pub(super) struct InFlight<'a> {
+    counters: &'a Counters,
+    began: Instant,
+}
 
 impl Counters {
     pub(super) fn calls(&self) -> u64 {
@@ -142,7 +152,7 @@ impl Counters {
     pub(super) fn begin(&self) -> InFlight<'_> {
         self.calls.fetch_add(1, Relaxed);
         self.in_flight.fetch_add(1, Relaxed);
-        InFlight(self)
+        InFlight { counters: self, began: Instant::now() }
     }
 
     /// The connection was lost.
@@ -165,14 +175,15 @@ impl InFlight<'_> {
     /// The call is over.
     pub(super) fn end(self, outcome: &Result<ToolResult>) {
         if outcome.as_ref().map_or(true, |result| result.is_error) {
-            self.0.errors.fetch_add(1, Relaxed);
+            self.counters.errors.fetch_add(1, Relaxed);
         }
+        self.counters.latency.add(self.began.elapsed());
     }
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
+        self.counters.in_flight.fetch_sub(1, Relaxed);
     }
 }
 
@@ -195,6 +206,7 @@ impl Session {
         status.restarts = counters.restarts.load(Relaxed);
         status.calls = counters.calls();
         status.errors = counters.errors.load(Relaxed);
+        [status.p50, status.p95] = counters.latency.within([0.5, 0.95]);
         status.in_flight = counters.in_flight();
         status.waiting = self.settings().calls.stats().waiting;
         match &*self.slot.state() {
@@ -232,27 +244,4 @@ impl Session {
         }
         status
     }
-}
-
-#[expect(clippy::ref_option, reason = "the form that serde asks for")]
-fn as_millis<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    time.map(crate::task::millis).serialize(serializer)
-}
-
-#[expect(clippy::ref_option, reason = "the form that serde asks for")]
-fn as_date<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
-    time.map(|time| humantime::format_rfc3339_seconds(time).to_string()).serialize(serializer)
-}
-
-/// In the form that errors have everywhere in JSON.
-#[expect(clippy::ref_option, reason = "the form that serde asks for")]
-fn as_failure<S: Serializer>(error: &Option<Arc<Error>>, serializer: S) -> Result<S::Ok, S::Error> {
-    let Some(error) = error else { return serializer.serialize_none() };
-    let mut fields = serializer.serialize_struct("Error", 5)?;
-    fields.serialize_field("code", &error.code())?;
-    fields.serialize_field("message", &error.to_string())?;
-    fields.serialize_field("cause", &error.causes())?;
-    fields.serialize_field("stderr_tail", error.stderr_tail())?;
-    fields.serialize_field("help", &error.help())?;
-    fields.end()
 }

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::{ReadyServer, ServerStart, WaitReason};
 use crate::{
     error::Error,
@@ -14,7 +16,8 @@ use crate::{
 };
 
 /// What happens to servers, as it happens. Sent to the observer of a [`Manager`](crate::Manager).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ServerEvent {
     /// It waits for its turn to start.
@@ -38,6 +41,7 @@ pub enum ServerEvent {
         /// How many tools it lists.
         tools: usize,
         /// When it listed them.
+        #[serde(with = "crate::task::date::plain")]
         listed: SystemTime,
     },
     /// It serves calls.
@@ -59,6 +63,13 @@ pub enum ServerEvent {
         /// How it died, with its last words.
         error: Arc<Error>,
     },
+    /// It wrote a line to stderr. Told only with [`Config::follow_stderr`](crate::Config::follow_stderr).
+    Wrote {
+        /// Which.
+        server: ServerName,
+        /// The line, cut at 500 bytes, secrets hidden.
+        line: String,
+    },
     /// It is being started again: after a death, or because somebody asked for it.
     Reconnecting {
         /// Which.
@@ -71,6 +82,7 @@ pub enum ServerEvent {
         /// What it is now.
         ready: ReadyServer,
         /// From the beginning of the restart until it was ready.
+        #[serde(rename = "ms", with = "crate::task::millis::plain")]
         took: Duration,
         /// How many restarts that makes since its first start.
         restarts: u64,
@@ -82,6 +94,7 @@ pub enum ServerEvent {
         /// Why.
         error: Arc<Error>,
         /// The wait until then.
+        #[serde(rename = "next_try_ms", with = "crate::task::millis::plain")]
         next_try: Duration,
     },
     /// It died too often: it is left alone until its restart policy allows a try.
@@ -91,6 +104,7 @@ pub enum ServerEvent {
         /// How it died last.
         error: Arc<Error>,
         /// The wait until then. Nothing: it is never restarted by itself.
+        #[serde(rename = "next_try_ms", with = "crate::task::millis::optional")]
         next_try: Option<Duration>,
     },
     /// A process of an earlier manager that had ended without a word; it was killed.
@@ -124,6 +138,7 @@ impl ServerEvent {
                 Self::Failed { row: row(server, Err(Arc::new(error.into())), took) }
             }
             SessionEvent::Lost { pid, error } => Self::Lost { server, pid, error: Arc::new(error.into()) },
+            SessionEvent::Wrote { line } => Self::Wrote { server, line },
             SessionEvent::Reconnecting => Self::Reconnecting { server },
             SessionEvent::Restarted { started, took, restarts } => {
                 Self::Restarted { server, ready: ReadyServer::of(started, Duration::ZERO), took, restarts }

@@ -1,8 +1,8 @@
 //! What a server waited for before its own start began.
 
-use std::{fmt, num::NonZeroUsize, time::Duration};
+use std::{fmt, num::NonZeroUsize, str::FromStr, time::Duration};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use crate::{config::StartJobs, tool::ServerName};
 
@@ -27,18 +27,14 @@ pub enum WaitReason {
 }
 
 /// One wait before a start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Wait {
     /// For what.
     pub reason: WaitReason,
     /// How long.
-    #[serde(rename = "ms", serialize_with = "as_millis")]
+    #[serde(rename = "ms", with = "crate::task::millis::plain")]
     pub took: Duration,
-}
-
-fn as_millis<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(crate::task::millis(*time))
 }
 
 impl fmt::Display for WaitReason {
@@ -56,5 +52,49 @@ impl Serialize for WaitReason {
     /// As it is shown.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for WaitReason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+impl FromStr for WaitReason {
+    type Err = &'static str;
+
+    /// From what is shown.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "not a reason to wait";
+        if let Some(install) = text.strip_prefix("install of ") {
+            let (package, by) = install.rsplit_once(" by ").ok_or(WRONG)?;
+            let by = ServerName::new(by).map_err(|_| WRONG)?;
+            return Ok(Self::Install { package: package.to_owned(), by });
+        }
+        let (kind, slots) =
+            text.strip_prefix("slot: ").and_then(|slots| slots.split_once('=')).ok_or(WRONG)?;
+        let slots: NonZeroUsize = slots.parse().map_err(|_| WRONG)?;
+        let jobs = if kind == "cores" { StartJobs::Cores } else { StartJobs::AtMost(slots) };
+        Ok(Self::Slot { jobs, slots })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_can_be_read() {
+        let slots = NonZeroUsize::new(3).unwrap();
+        let by = ServerName::new("by").unwrap();
+        for reason in [
+            WaitReason::Slot { jobs: StartJobs::Cores, slots },
+            WaitReason::Slot { jobs: StartJobs::AtMost(slots), slots },
+            WaitReason::Install { package: "npx stand by me".to_owned(), by },
+        ] {
+            assert_eq!(reason.to_string().parse(), Ok(reason));
+        }
+        assert!("slot: cores=0".parse::<WaitReason>().is_err());
     }
 }

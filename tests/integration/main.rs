@@ -9,6 +9,7 @@ mod calls;
 mod cli;
 #[cfg(target_os = "linux")]
 mod confined;
+mod daemon;
 mod engine;
 mod faults;
 mod health;

@@ -1,0 +1,61 @@
+//! `toolcrib connect`: the daemon's tools for MCP clients that can only start a command.
+
+use std::{
+    io::{self, Read, Write},
+    net::Shutdown,
+    process::ExitCode,
+    thread,
+};
+
+use clap::Args;
+use toolcrib::Error;
+
+use super::{context::Context, reach::Through};
+
+#[derive(Args)]
+pub(super) struct Connect {
+    /// Only this server, its tools by their own names [default: all, named SERVER__TOOL].
+    server: Option<String>,
+}
+
+impl Connect {
+    /// A daemon is started if none runs: an MCP client has nobody to ask.
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let daemon = Through::needed(context)?;
+        let pid = daemon.greeting().pid;
+        let mut from_daemon = daemon.into_mcp(self.server.clone())?;
+        let lost = |error| Error::io("could not use the socket of the daemon", error);
+        let mut to_daemon = from_daemon.try_clone().map_err(lost)?;
+        let (over, ended) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let _ = pass(&mut io::stdin().lock(), &mut to_daemon);
+            let _ = over.send(());
+            // The client has said all: the daemon hears so, and hangs up once it has answered all.
+            let _ = to_daemon.shutdown(Shutdown::Write);
+        });
+        let _ = pass(&mut from_daemon, &mut io::stdout().lock());
+        match ended.try_recv() {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(_) => {
+                context.ui.bad("error", format!("the daemon (pid {pid}) has ended"));
+                Ok(ExitCode::from(4))
+            }
+        }
+    }
+}
+
+/// Passes on what comes as it comes, until one side ends.
+fn pass(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => {
+                to.write_all(&buffer[..count])?;
+                to.flush()?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `toolcrib start`, `stop`, `restart` and `wait`: single servers of the daemon.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Args;
+use serde_json::json;
+use toolcrib::{DaemonClient, Error, ServerState, ServerStatus};
+
+use super::{context::Context, reach, ui::Ui};
+
+#[derive(Args)]
+pub(super) struct Servers {
+    /// Names or patterns.
+    #[arg(required = true, value_name = "SERVER")]
+    servers: Vec<String>,
+}
+
+#[derive(Args)]
+pub(super) struct Wait {
+    /// Only these servers (names or patterns) [default: all that are not stopped].
+    #[arg(value_name = "SERVER")]
+    servers: Vec<String>,
+    /// Give up after so long, say 30s [default: never].
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
+    timeout: Option<Duration>,
+}
+
+impl Servers {
+    pub(super) fn start(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        self.ask(context, DaemonClient::start, is_ready)
+    }
+
+    pub(super) fn stop(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        self.ask(context, DaemonClient::stop, |row| row.state == ServerState::Stopped)
+    }
+
+    pub(super) fn restart(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        self.ask(context, DaemonClient::restart, is_ready)
+    }
+
+    fn ask(
+        &self,
+        context: &Context<'_>,
+        ask: impl Fn(&mut DaemonClient, Vec<String>) -> Result<Vec<ServerStatus>, Error>,
+        good: impl Fn(&ServerStatus) -> bool,
+    ) -> anyhow::Result<ExitCode> {
+        let mut daemon = reach::required(context)?;
+        let rows = ask(&mut daemon, self.servers.clone());
+        daemon.take_notes().iter().for_each(|note| context.ui.warn(note));
+        Ok(show(context.ui, &rows?, good))
+    }
+}
+
+impl Wait {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let rows = reach::required(context)?.wait(self.servers.clone(), self.timeout)?;
+        Ok(show(context.ui, &rows, is_ready))
+    }
+}
+
+fn is_ready(row: &ServerStatus) -> bool {
+    matches!(row.state, ServerState::Ready | ServerState::Busy)
+}
+
+/// How the servers are now. The code says whether all are as they should be.
+fn show(ui: &Ui, rows: &[ServerStatus], good: impl Fn(&ServerStatus) -> bool) -> ExitCode {
+    if ui.json {
+        Ui::data(json!({"schema": 1, "servers": rows}).to_string());
+    }
+    for row in rows {
+        match &row.error {
+            _ if row.state == ServerState::Stopped => ui.status("Stopped", row.name.as_str()),
+            Some(error) => ui.failure("Failed", error, true),
+            None => {
+                let pid = row.pid.map_or_else(String::new, |pid| format!("   pid {pid}"));
+                let era = row.era.as_deref().unwrap_or_default();
+                let text = format!("{:<20} {:>3} tools{pid}   {era}", row.name, row.tools);
+                ui.status(if is_ready(row) { "Ready" } else { "Waiting" }, text.trim_end());
+            }
+        }
+    }
+    if rows.iter().all(good) { ExitCode::SUCCESS } else { ExitCode::from(4) }
+}

@@ -1,0 +1,44 @@
+//! `toolcrib daemon`, which nobody types: what `up -d` and `--daemon` start.
+
+use std::{collections::BTreeSet, process::ExitCode, time::Duration};
+
+use clap::Args;
+use toolcrib::{Config, DaemonOptions, Env, Error, ServerName, StartJobs, serve_daemon};
+
+use super::context::Context;
+
+#[derive(Args)]
+pub(super) struct Daemon {
+    /// Only these servers, by their names.
+    #[arg(long = "server", value_name = "NAME", value_parser = ServerName::new)]
+    servers: Vec<ServerName>,
+    /// Servers that may start at once.
+    #[arg(long, value_name = "N")]
+    jobs: Option<StartJobs>,
+    /// Refuse servers with tools that the lockfile does not have.
+    #[arg(long)]
+    locked: bool,
+    /// End after so long without work.
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
+    idle: Option<Duration>,
+    /// Go on without required servers.
+    #[arg(long)]
+    lenient: bool,
+}
+
+impl Daemon {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let env = Env::process();
+        let mut options = DaemonOptions::new(Config::locate(context.config.as_deref(), &env)?);
+        options.only =
+            Some(self.servers.into_iter().collect::<BTreeSet<_>>()).filter(|only| !only.is_empty());
+        (options.jobs, options.locked) = (self.jobs, self.locked);
+        (options.idle, options.lenient) = (self.idle, self.lenient);
+        match serve_daemon(options, env, context.cancel.clone()).await? {
+            Some(report) if !report.survivors.is_empty() => {
+                Err(Error::TeardownIncomplete { pids: report.survivors }.into())
+            }
+            _ => Ok(ExitCode::SUCCESS),
+        }
+    }
+}

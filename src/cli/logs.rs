@@ -1,0 +1,95 @@
+//! `toolcrib logs`: what servers wrote to stderr and what happened to them, as the daemon remembers it.
+
+use std::{
+    io::Write,
+    ops::ControlFlow,
+    process::ExitCode,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use clap::{Args, ValueEnum};
+use jiff::{Timestamp, Zoned, civil::Date, tz::TimeZone};
+use regex::Regex;
+use serde_json::json;
+use toolcrib::{LogLine, LogStream};
+
+use super::{context::Context, reach};
+
+#[derive(Args)]
+pub(super) struct Logs {
+    /// Only these servers (names or patterns).
+    #[arg(value_name = "SERVER")]
+    servers: Vec<String>,
+    /// Go on with what comes, until Ctrl-C.
+    #[arg(long, short)]
+    follow: bool,
+    /// Only what is younger, say 5m. The daemon remembers 1000 lines of each server.
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
+    since: Option<Duration>,
+    /// Only this: what servers wrote to stderr, or what happened to them.
+    #[arg(long, value_enum)]
+    stream: Option<Stream>,
+    /// Only lines in which this regular expression matches.
+    #[arg(long, value_name = "REGEX", value_parser = Regex::new)]
+    grep: Option<Regex>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Stream {
+    Stderr,
+    Events,
+}
+
+impl Logs {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let mut daemon = reach::required(context)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let from = self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since)).as_millis();
+        let printer = Printer::new(context.ui.json);
+        daemon.logs(self.servers.clone(), self.follow, |line| {
+            let of_stream = match self.stream {
+                None => true,
+                Some(Stream::Stderr) => line.stream == LogStream::Stderr,
+                Some(Stream::Events) => line.stream == LogStream::Events,
+            };
+            let matches = || self.grep.as_ref().is_none_or(|grep| grep.is_match(&line.text));
+            if u128::from(line.at_ms) >= from && of_stream && matches() {
+                return printer.print(&line);
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Makes lines for people, and writes them to stdout until nobody reads them.
+pub(super) struct Printer {
+    json: bool,
+    zone: TimeZone,
+    today: Date,
+}
+
+impl Printer {
+    pub(super) fn new(json: bool) -> Self {
+        Self { json, zone: TimeZone::system(), today: Zoned::now().date() }
+    }
+
+    fn print(&self, line: &LogLine) -> ControlFlow<()> {
+        let text = if self.json { json!(line).to_string() } else { self.text(line) };
+        match writeln!(std::io::stdout(), "{text}") {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    }
+
+    pub(super) fn text(&self, line: &LogLine) -> String {
+        let at = i64::try_from(line.at_ms).ok().and_then(|at| Timestamp::from_millisecond(at).ok());
+        let at = at.unwrap_or_default().to_zoned(self.zone.clone());
+        let format = if at.date() == self.today { "%H:%M:%S%.3f" } else { "%Y-%m-%d %H:%M:%S%.3f" };
+        let stream = match line.stream {
+            LogStream::Stderr => "stderr",
+            _ => "event",
+        };
+        format!("{} {:<12} {stream:<6}  {}", at.strftime(format), line.server, line.text)
+    }
+}

@@ -1,0 +1,79 @@
+//! `toolcrib ps`: how the servers of the daemon are.
+
+mod table;
+
+use std::{process::ExitCode, thread::sleep, time::Duration};
+
+use clap::Args;
+use serde_json::{Value, json};
+use toolcrib::{DaemonClient, DaemonStatus};
+
+pub(super) use self::table::{Sample, lines};
+use super::{
+    context::Context,
+    reach,
+    ui::{Ui, millis},
+};
+
+/// Columns of a line.
+const WIDTH: usize = 100;
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Args)]
+pub(super) struct Ps {
+    /// Do not cut notes to fit 100 columns.
+    #[arg(long)]
+    wide: bool,
+    /// Look again every second, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+}
+
+impl Ps {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let ui = context.ui;
+        let mut daemon = reach::required(context)?;
+        let mut before = None;
+        loop {
+            let status = daemon.status()?;
+            let sample = Sample::of(&status);
+            if ui.json {
+                Ui::data(document(&daemon, &status, &sample, before.as_ref()).to_string());
+            } else {
+                let clear = if self.watch && Ui::is_terminal() { "\x1b[H\x1b[J" } else { "" };
+                let greeting = daemon.greeting();
+                let lines = lines(
+                    greeting,
+                    &status,
+                    &sample,
+                    before.as_ref(),
+                    if self.wide { usize::MAX } else { WIDTH },
+                );
+                Ui::data(format!("{clear}{}", lines.join("\n")));
+            }
+            if !self.watch {
+                return Ok(ExitCode::SUCCESS);
+            }
+            before = Some(sample);
+            sleep(EVERY);
+        }
+    }
+}
+
+fn document(daemon: &DaemonClient, status: &DaemonStatus, sample: &Sample, before: Option<&Sample>) -> Value {
+    let greeting = daemon.greeting();
+    let rows = status.servers.iter().map(|row| {
+        let mut fields = json!(row.status);
+        let usage = row.usage.unwrap_or_default();
+        fields["procs"] = json!(usage.processes);
+        fields["cpu_ms"] = json!(millis(usage.cpu));
+        fields["cpu_percent"] = json!(sample.cpu(before, row));
+        fields["rss_bytes"] = json!(usage.rss);
+        fields
+    });
+    json!({"schema": 1, "servers": rows.collect::<Vec<_>>(), "daemon": {
+        "pid": greeting.pid, "toolcrib": greeting.toolcrib, "config": greeting.config,
+        "edition": greeting.edition, "uptime_ms": millis(status.uptime), "idle_ms": status.idle.map(millis),
+        "clients": status.clients, "rss_bytes": status.rss_bytes}})
+}

@@ -1,0 +1,40 @@
+//! A manager that outlives a command: one daemon for each configuration file and user, reached over a socket.
+//!
+//! Owner of: the place of the daemon (socket, lock, log). Invariants:
+//! - there is one daemon for a configuration: whoever has the lock, which the kernel takes back at any end;
+//! - it serves its own user alone: the folder, the socket and the credentials of the peer are checked;
+//! - the client needs no runtime, reads no configuration and makes no catalog: a call costs what the tool costs;
+//! - a client that goes away in the middle of a call cancels it; nothing that a client sends ends the daemon but
+//!   the request to do so;
+//! - it ends completely: servers first, then the socket; killed, it leaves its servers to their guards and a
+//!   stale socket to the next command, which notices.
+
+mod answer;
+mod client;
+mod keep;
+mod log;
+mod place;
+mod serve;
+mod spawn;
+mod tools;
+mod wire;
+
+use sha2::{Digest, Sha256};
+
+pub use self::{
+    client::DaemonClient,
+    place::DaemonPlace,
+    serve::{DaemonOptions, serve_daemon},
+    spawn::Spawned,
+    wire::{
+        CallAnswer, CallRequest, DaemonStatus, Greeting, LogLine, LogStream, ServerRow, ServerTools,
+        Standing, Terms, ToolRow,
+    },
+};
+
+/// The beginning of a SHA-256, as a name.
+fn short_hash(of: &Sha256) -> String {
+    let digest = of.clone().finalize();
+    let first = digest.first_chunk().expect("a SHA-256 digest has 32 bytes");
+    format!("{:016x}", u64::from_be_bytes(*first))
+}

@@ -1,0 +1,309 @@
+//! One request and its answer. What an answer needs is borrowed from the servers; giving the future up cancels
+//! what it was waiting for.
+
+use std::{collections::HashMap, time::Instant};
+
+use tokio::io::AsyncWriteExt;
+
+use super::{
+    keep::{Change, Keep},
+    tools::last_start,
+    wire::{CallAnswer, CallRequest, DaemonStatus, Reply, Request, ServerRow, ServerTools, Standing},
+};
+use crate::{
+    config::Secrets,
+    error::{Error, Result, nearest},
+    process::ProcessUsage,
+    session::{ServerState, ServerStatus},
+    start::ServerEvent,
+    tool::ServerName,
+};
+
+/// What all clients of a daemon share.
+pub(super) struct Hall {
+    pub(super) keep: Keep,
+    pub(super) since: Instant,
+    pub(super) clients: std::sync::atomic::AtomicUsize,
+    pub(super) idle: std::sync::Mutex<Option<std::time::Duration>>,
+    /// Set when the first start is over.
+    pub(super) first: tokio::sync::SetOnce<First>,
+    /// No new work is taken on.
+    pub(super) draining: tokio_util::sync::CancellationToken,
+}
+
+/// How the first start went.
+#[derive(Debug, Clone)]
+pub(super) struct First {
+    pub(super) took: Option<std::time::Duration>,
+    /// Required servers that are missing, if that ends the daemon.
+    pub(super) failures: Vec<std::sync::Arc<Error>>,
+}
+
+/// The way back to a client.
+pub(super) struct Voice(pub(super) tokio::net::unix::OwnedWriteHalf);
+
+impl Voice {
+    /// Sends one frame. A client that does not read waits; one that is gone is noticed by its reader.
+    pub(super) async fn say(&mut self, reply: &Reply) {
+        self.hushed(reply, &Secrets::default()).await;
+    }
+
+    /// As [`Voice::say`], without `secrets`.
+    pub(super) async fn hushed(&mut self, reply: &Reply, secrets: &Secrets) {
+        // Our own frames have string keys and no floats that JSON lacks: this does not fail.
+        let text = serde_json::to_string(reply).unwrap_or_default();
+        let mut line = secrets.hide(&text).into_bytes();
+        line.push(b'\n');
+        let _ = self.0.write_all(&line).await;
+    }
+}
+
+impl Hall {
+    /// Answers all requests but those that end the daemon or change the protocol.
+    pub(super) async fn answer(&self, request: Request, voice: &mut Voice) {
+        let outcome = match request {
+            Request::Status => Ok(Reply::Status(self.status())),
+            Request::Up { servers, stay, started } => self.up(servers, stay, started, voice).await,
+            Request::Call(call) => self.call(call, voice).await,
+            Request::Tools { servers } => self.tools(&servers, voice).await,
+            Request::Start { servers } => self.start(&servers).await,
+            Request::Stop { servers } => self.stop(&servers).await,
+            Request::Restart { servers } => self.restart(&servers).await,
+            Request::Wait { servers } => self.wait(&servers).await,
+            Request::Logs { servers, follow } => self.logs(&servers, follow, voice).await,
+            Request::Connect { .. } | Request::Down { .. } | Request::Retire => {
+                Err(Error::input("this request is not answered here", None))
+            }
+        };
+        let reply = outcome.unwrap_or_else(Reply::Error);
+        voice.hushed(&reply, &self.keep.book().config.secrets).await;
+    }
+
+    /// Follows the files, and tells the client if that is not possible.
+    async fn follow(&self, voice: &mut Voice) {
+        if let Some(trouble) = self.keep.follow().await {
+            voice.say(&Reply::Note(trouble)).await;
+        }
+    }
+
+    fn status(&self) -> DaemonStatus {
+        let usage = self.keep.manager().usage_by_server();
+        let servers = self.statuses().into_iter().map(|status| {
+            let usage = status.pid.and_then(|pid| usage.get(&pid)).copied();
+            ServerRow { status, usage: usage.filter(|usage| *usage != ProcessUsage::default()) }
+        });
+        DaemonStatus {
+            servers: servers.collect(),
+            uptime: self.since.elapsed(),
+            idle: *self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+            clients: self.clients.load(std::sync::atomic::Ordering::Relaxed),
+            rss_bytes: crate::process::own_memory(),
+        }
+    }
+
+    /// All configured servers, those that are stopped included.
+    fn statuses(&self) -> Vec<ServerStatus> {
+        let book = self.keep.book();
+        let mut known: HashMap<ServerName, ServerStatus> =
+            self.keep.manager().status().into_iter().map(|status| (status.name.clone(), status)).collect();
+        let stopped = |name: &ServerName| ServerStatus::new(name.clone(), ServerState::Stopped);
+        book.config.servers.keys().map(|name| known.remove(name).unwrap_or_else(|| stopped(name))).collect()
+    }
+
+    async fn up(
+        &self,
+        servers: Vec<ServerName>,
+        stay: bool,
+        started: bool,
+        voice: &mut Voice,
+    ) -> Result<Reply> {
+        if stay {
+            *self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        }
+        // Who comes while the first start goes on, or has begun it, sees it from its beginning.
+        let failed = |first: &First| !first.failures.is_empty();
+        let first = started || self.first.get().is_none_or(failed);
+        let mut from = if first { 0 } else { self.keep.log.next() };
+        let mut news = self.keep.log.follow();
+        let mut done = std::pin::pin!(async {
+            if first {
+                let First { took, failures } = self.first.wait().await.clone();
+                // Somebody else may have begun it, with other servers.
+                if !failures.is_empty() || self.keep.book().wants_all(&servers) {
+                    return (failures, Ok(took));
+                }
+            }
+            let changed = self.keep.change(Change::Start(servers)).await;
+            (Vec::new(), changed.map(|changed| changed.took))
+        });
+        let (failures, took) = loop {
+            tokio::select! {
+                _ = news.changed() => self.tell_events(&mut from, voice).await,
+                done = &mut done => {
+                    self.tell_events(&mut from, voice).await;
+                    break done;
+                }
+            }
+        };
+        if !failures.is_empty() {
+            let failures = failures.iter().map(|error| Error::Told(Box::new((&**error).into()))).collect();
+            return Ok(Reply::Failed(failures));
+        }
+        self.follow(voice).await;
+        let took = took?;
+        Ok(Reply::Up(self.standing(took, first)))
+    }
+
+    async fn tell_events(&self, from: &mut u64, voice: &mut Voice) {
+        let (events, next) = self.keep.log.events(*from);
+        *from = next;
+        for event in events {
+            voice.hushed(&Reply::Event(Box::new(event)), &self.keep.book().config.secrets).await;
+        }
+    }
+
+    fn standing(&self, wall: Option<std::time::Duration>, first: bool) -> Standing {
+        let book = self.keep.book();
+        let wanted: Vec<&ServerName> = book.wanted().collect();
+        let there = |status: &ServerStatus| matches!(status.state, ServerState::Ready | ServerState::Busy);
+        let ready: Vec<ServerName> =
+            self.statuses().into_iter().filter(there).map(|status| status.name).collect();
+        let slowest = self.keep.log.events(0).0.into_iter().filter_map(|event| match event {
+            ServerEvent::Ready { row } if row.outcome.is_ok() => Some((row.took, row.name)),
+            _ => None,
+        });
+        Standing {
+            ready: wanted.iter().filter(|name| ready.contains(name)).count(),
+            total: wanted.len(),
+            slowest: slowest.max_by_key(|(took, _)| *took).map(|(_, name)| name).filter(|_| first),
+            wall,
+            missing: wanted.into_iter().filter(|name| !ready.contains(name)).cloned().collect(),
+            unguarded: self.keep.unguarded(),
+        }
+    }
+
+    async fn call(&self, call: CallRequest, voice: &mut Voice) -> Result<Reply> {
+        self.follow(voice).await;
+        let server = self.server_of(&call.tool)?;
+        self.keep.await_server(&server).await?;
+        let toolbox = self.keep.manager().toolbox();
+        let tool = &call.tool[server.as_str().len() + 1..];
+        let entry = toolbox.catalog().find(server.as_str(), tool)?.clone();
+        let mut arguments = call.values;
+        for (key, text) in call.texts {
+            let value = text.as_str().map(|text| entry.typed(&key, text)).unwrap_or(text);
+            arguments.insert(key, value);
+        }
+        let began = Instant::now();
+        let result = match call.unchecked {
+            true => toolbox.call_unchecked(&entry, &arguments, call.timeout).await?,
+            false => toolbox.call_entry(&entry, &arguments, call.timeout).await?,
+        };
+        let (tool, took) = (entry.tool.name.clone(), began.elapsed());
+        Ok(Reply::Called(CallAnswer { server, tool, result, took }))
+    }
+
+    /// The configured server that a path begins with. The longest name counts, since names may hold dots.
+    fn server_of(&self, path: &str) -> Result<ServerName> {
+        let book = self.keep.book();
+        let begins =
+            |name: &&ServerName| path.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
+        let found = book.config.servers.keys().filter(begins).max_by_key(|name| name.as_str().len());
+        found.cloned().ok_or_else(|| {
+            let name = path.split_once('.').map_or(path, |(server, _)| server).to_owned();
+            let suggestion = nearest(&name, book.config.servers.keys().map(ServerName::as_str));
+            Error::ServerNotFound { name, suggestion }
+        })
+    }
+
+    async fn tools(&self, servers: &[String], voice: &mut Voice) -> Result<Reply> {
+        self.follow(voice).await;
+        let toolbox = self.keep.manager().toolbox();
+        let names = self.keep.select(servers)?;
+        for name in &names {
+            // What does not start has its row, with the cause.
+            let _ = self.keep.await_server(name).await;
+        }
+        let (catalog, events) = (toolbox.catalog(), self.keep.log.events(0).0);
+        let statuses = self.statuses().into_iter().filter(|status| names.contains(&status.name));
+        let rows = statuses.map(|status| {
+            let init = last_start(&status.name, &events);
+            ServerTools::new(status, &catalog, init)
+        });
+        Ok(Reply::Tools(rows.collect()))
+    }
+
+    async fn start(&self, servers: &[String]) -> Result<Reply> {
+        let servers = self.named(servers)?;
+        self.keep.change(Change::Start(servers.clone())).await?;
+        Ok(self.rows(&servers))
+    }
+
+    async fn stop(&self, servers: &[String]) -> Result<Reply> {
+        let servers = self.named(servers)?;
+        self.keep.change(Change::Stop(servers.clone())).await?;
+        Ok(self.rows(&servers))
+    }
+
+    async fn restart(&self, servers: &[String]) -> Result<Reply> {
+        let servers = self.named(servers)?;
+        for server in &servers {
+            self.keep.refuse_stopped(server)?;
+        }
+        let manager = self.keep.manager();
+        let restarts = servers.iter().map(|server| manager.restart(server.as_str()));
+        // Why one did not come back is in its row.
+        futures_util::future::join_all(restarts).await;
+        Ok(self.rows(&servers))
+    }
+
+    async fn wait(&self, servers: &[String]) -> Result<Reply> {
+        let mut news = self.keep.log.follow();
+        let servers = match servers {
+            [] => self.keep.book().wanted().cloned().collect(),
+            named => self.named(named)?,
+        };
+        loop {
+            let rows: Vec<_> =
+                self.statuses().into_iter().filter(|row| servers.contains(&row.name)).collect();
+            // What failed for now is tried again; what is stopped, or is not tried again, stays as it is.
+            let settled = |row: &ServerStatus| match row.state {
+                ServerState::Ready | ServerState::Busy | ServerState::Stopped => true,
+                ServerState::Failed => row.next_try.is_none(),
+                _ => false,
+            };
+            if rows.iter().all(settled) {
+                return Ok(Reply::Servers(rows));
+            }
+            // Not all that changes is an event: looked at now and then as well.
+            let _ = tokio::time::timeout(std::time::Duration::from_millis(50), news.changed()).await;
+        }
+    }
+
+    async fn logs(&self, servers: &[String], follow: bool, voice: &mut Voice) -> Result<Reply> {
+        let named =
+            self.named(servers).map(|named| named.into_iter().collect::<std::collections::HashSet<_>>())?;
+        let wanted = |server: &ServerName| servers.is_empty() || named.contains(server);
+        let mut news = self.keep.log.follow();
+        let mut from = 0;
+        loop {
+            let (lines, next) = self.keep.log.lines(from, wanted);
+            from = next;
+            for line in lines {
+                voice.hushed(&Reply::Line(line), &self.keep.book().config.secrets).await;
+            }
+            if !follow {
+                return Ok(Reply::End);
+            }
+            let _ = news.changed().await;
+        }
+    }
+
+    fn named(&self, servers: &[String]) -> Result<Vec<ServerName>> {
+        self.keep.select(servers)
+    }
+
+    fn rows(&self, servers: &[ServerName]) -> Reply {
+        Reply::Servers(self.statuses().into_iter().filter(|row| servers.contains(&row.name)).collect())
+    }
+}

@@ -1,0 +1,358 @@
+//! The client's side: plain blocking calls, so that a command that only asks the daemon starts no runtime.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read, Write},
+    ops::ControlFlow,
+    os::unix::net::UnixStream,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::{
+    DaemonPlace,
+    wire::{
+        CallAnswer, CallRequest, DaemonStatus, Greeting, LogLine, PROTOCOL, Reply, Request, ServerTools,
+        Standing, Terms,
+    },
+};
+use crate::{
+    error::{Error, ErrorCode, Result, Told},
+    manager::StopReport,
+    process::marked_processes,
+    session::ServerStatus,
+    start::ServerEvent,
+    tool::ServerName,
+};
+
+/// Longest frame that is read, in bytes: results may be as long as the configuration lets them.
+const MAX_FRAME: u64 = 1 << 30;
+/// How long a daemon may take to greet: it does nothing else first.
+const GREETING_LIMIT: Duration = Duration::from_secs(10);
+/// How long a daemon may take to end once its servers have ended.
+const END_LIMIT: Duration = Duration::from_secs(10);
+/// Between two looks.
+pub(super) const LOOK: Duration = Duration::from_millis(2);
+
+/// A connection with the daemon. Dropping it cancels what was asked for and not answered.
+pub struct DaemonClient {
+    place: DaemonPlace,
+    stream: BufReader<UnixStream>,
+    greeting: Greeting,
+    notes: Vec<String>,
+}
+
+impl DaemonClient {
+    /// Connects to the daemon at `place`. Nothing: there is none.
+    ///
+    /// # Errors
+    /// When somebody is there who is not the daemon of this user, or does not answer.
+    pub fn connect(place: &DaemonPlace) -> Result<Option<Self>> {
+        let stream = match UnixStream::connect(place.socket()) {
+            Ok(stream) => stream,
+            Err(error) => {
+                return match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Ok(None),
+                    _ => Err(Error::io(format!("could not connect to {}", place.socket().display()), error)),
+                };
+            }
+        };
+        is_ours(&stream)?;
+        let mut stream = BufReader::new(stream);
+        let limit = |stream: &BufReader<UnixStream>, limit| {
+            let set = stream.get_ref().set_read_timeout(limit);
+            set.map_err(|error| Error::io("could not use the socket of the daemon", error))
+        };
+        limit(&stream, Some(GREETING_LIMIT))?;
+        let greeting = match read(&mut stream) {
+            Ok(Some(Reply::Greeting(greeting))) => greeting,
+            // It ends at this moment.
+            Ok(None) => return Ok(None),
+            Ok(Some(Reply::Error(error))) => return Err(error),
+            Ok(Some(_)) | Err(_) => {
+                let what = format!("who listens at {} does not greet as a daemon", place.socket().display());
+                let help = "should it hang, kill it: its servers end with it".to_owned();
+                return Err(Told::error(ErrorCode::ProtocolMismatch, what, Some(help)));
+            }
+        };
+        limit(&stream, None)?;
+        Ok(Some(Self { place: place.clone(), stream, greeting, notes: Vec::new() }))
+    }
+
+    /// Who the daemon is.
+    pub fn greeting(&self) -> &Greeting {
+        &self.greeting
+    }
+
+    /// Whether the frames of this daemon are understood.
+    pub fn speaks_our_version(&self) -> bool {
+        self.greeting.protocol == PROTOCOL
+    }
+
+    /// What the daemon wants the person to know, once.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// All servers, with what they use.
+    ///
+    /// # Errors
+    /// When the daemon ends meanwhile.
+    pub fn status(&mut self) -> Result<DaemonStatus> {
+        self.ask(&Request::Status)?;
+        match self.next()? {
+            Reply::Status(status) => Ok(status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Starts what is not there of `servers` (all, if none are named) and tells `event` how it goes on; a start
+    /// under way is followed. Nothing if `event` broke off. `stay`: the daemon does not end by itself any more.
+    /// `started`: this command has started the daemon, whose first start it is to see from its beginning.
+    ///
+    /// # Errors
+    /// [`Error::RequiredServers`] at the first start: then the daemon ends.
+    pub fn up(
+        &mut self,
+        servers: Vec<ServerName>,
+        stay: bool,
+        started: bool,
+        mut event: impl FnMut(ServerEvent) -> ControlFlow<()>,
+    ) -> Result<Option<Standing>> {
+        self.ask(&Request::Up { servers, stay, started })?;
+        loop {
+            match self.next()? {
+                Reply::Event(news) => {
+                    if event(*news).is_break() {
+                        return Ok(None);
+                    }
+                }
+                Reply::Up(standing) => return Ok(Some(standing)),
+                Reply::Failed(failures) => {
+                    let failures = failures.into_iter().map(std::sync::Arc::new).collect();
+                    return Err(Error::RequiredServers { failures });
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// Calls a tool. A tool-level error is `Ok`.
+    ///
+    /// # Errors
+    /// As [`Toolbox::call`](crate::Toolbox::call), in the daemon's words.
+    pub fn call(&mut self, call: CallRequest) -> Result<CallAnswer> {
+        self.ask(&Request::Call(call))?;
+        match self.next()? {
+            Reply::Called(answer) => Ok(answer),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The tools of the servers that `patterns` match. Waits for those that are being started.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`].
+    pub fn tools(&mut self, patterns: Vec<String>) -> Result<Vec<ServerTools>> {
+        self.ask(&Request::Tools { servers: patterns })?;
+        match self.next()? {
+            Reply::Tools(rows) => Ok(rows),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Starts servers; says how they are then.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`].
+    pub fn start(&mut self, servers: Vec<String>) -> Result<Vec<ServerStatus>> {
+        self.servers(&Request::Start { servers })
+    }
+
+    /// Stops servers until they are started again; says how they are then.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`].
+    pub fn stop(&mut self, servers: Vec<String>) -> Result<Vec<ServerStatus>> {
+        self.servers(&Request::Stop { servers })
+    }
+
+    /// Restarts servers; says how they are then.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`].
+    pub fn restart(&mut self, servers: Vec<String>) -> Result<Vec<ServerStatus>> {
+        self.servers(&Request::Restart { servers })
+    }
+
+    /// Waits until each of `servers` (all that are wanted, if none are named) is there or will not be; says how
+    /// they are then.
+    ///
+    /// # Errors
+    /// [`Error::Told`] with `startup_timeout` after `limit`.
+    pub fn wait(&mut self, servers: Vec<String>, limit: Option<Duration>) -> Result<Vec<ServerStatus>> {
+        // Zero would mean no limit to the system.
+        let limit = limit.map(|limit| limit.max(Duration::from_millis(1)));
+        let set = self.stream.get_ref().set_read_timeout(limit);
+        set.map_err(|error| Error::io("could not use the socket of the daemon", error))?;
+        self.servers(&Request::Wait { servers })
+    }
+
+    fn servers(&mut self, request: &Request) -> Result<Vec<ServerStatus>> {
+        self.ask(request)?;
+        match self.next()? {
+            Reply::Servers(rows) => Ok(rows),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Tells `line` what is in the log, and with `follow` what comes, until `line` breaks off.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`].
+    pub fn logs(
+        &mut self,
+        servers: Vec<String>,
+        follow: bool,
+        mut line: impl FnMut(LogLine) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.ask(&Request::Logs { servers, follow })?;
+        loop {
+            match self.next()? {
+                Reply::Line(new) => {
+                    if line(new).is_break() {
+                        return Ok(());
+                    }
+                }
+                Reply::End => return Ok(()),
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// From here on, the Model Context Protocol: the tools of all servers, or those of one.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`].
+    pub fn into_mcp(mut self, server: Option<String>) -> Result<UnixStream> {
+        self.ask(&Request::Connect { server })?;
+        match self.next()? {
+            // An MCP server speaks when it is spoken to: nothing has come that would be left behind.
+            Reply::Connected => Ok(self.stream.into_inner()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends the daemon, after calls under way have had `grace` to end, and looks whether anything is left: of the
+    /// daemon, its servers, and their guards.
+    ///
+    /// # Errors
+    /// [`Error::TeardownIncomplete`].
+    pub fn down(mut self, grace: Option<Duration>) -> Result<StopReport> {
+        // The kernel takes the lock from the daemon at the very end of it.
+        let lock = File::open(self.place.lock_file());
+        self.ask(&Request::Down { grace })?;
+        let report = match self.next() {
+            Ok(Reply::Down(report)) => Ok(report),
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) => Err(error),
+        };
+        let deadline = Instant::now() + END_LIMIT;
+        let mut gone = lock.is_err();
+        let mut left = Vec::new();
+        while Instant::now() < deadline {
+            let free = |lock: &File| flock(lock, FlockOperation::NonBlockingLockShared).is_ok();
+            gone = gone || lock.as_ref().is_ok_and(free);
+            if gone {
+                left = marked_processes(&self.greeting.mark);
+                if left.is_empty() {
+                    return report;
+                }
+            }
+            sleep(LOOK);
+        }
+        left.extend((!gone).then_some(self.greeting.pid));
+        Err(Error::TeardownIncomplete { pids: left })
+    }
+
+    /// Makes the daemon give up its place: it finishes the calls under way and ends. Understood by every version.
+    ///
+    /// # Errors
+    /// When it ended meanwhile.
+    pub fn retire(mut self) -> Result<Terms> {
+        self.ask(&Request::Retire)?;
+        match self.next()? {
+            Reply::Retired(terms) => Ok(terms),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<()> {
+        let mut line = serde_json::to_vec(request).map_err(|error| Error::input(error.to_string(), None))?;
+        line.push(b'\n');
+        self.stream.get_ref().write_all(&line).map_err(|_| self.ended())
+    }
+
+    /// The next frame that is no note.
+    fn next(&mut self) -> Result<Reply> {
+        loop {
+            match read(&mut self.stream) {
+                Ok(Some(Reply::Note(note))) => self.notes.push(note),
+                Ok(Some(Reply::Error(error))) => return Err(error),
+                Ok(Some(reply)) => return Ok(reply),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    let what = "the servers are not ready within the time given".to_owned();
+                    let help = Some("toolcrib ps".to_owned());
+                    return Err(Told::error(ErrorCode::StartupTimeout, what, help));
+                }
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    let what = format!("the daemon said what is not understood: {error}");
+                    let help = Some("toolcrib down, then once more".to_owned());
+                    return Err(Told::error(ErrorCode::ProtocolMismatch, what, help));
+                }
+                Ok(None) | Err(_) => return Err(self.ended()),
+            }
+        }
+    }
+
+    fn ended(&self) -> Error {
+        let what = format!("the daemon (pid {}) ended before it answered", self.greeting.pid);
+        let help = format!("start it again: toolcrib up -d   (it wrote to {})", self.place.log().display());
+        Told::error(ErrorCode::SessionLost, what, Some(help))
+    }
+}
+
+/// One frame; nothing at the end of the stream.
+fn read(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Reply>> {
+    let mut line = Vec::new();
+    let count = stream.take(MAX_FRAME).read_until(b'\n', &mut line)?;
+    if count == 0 || !line.ends_with(b"\n") {
+        return Ok(None);
+    }
+    serde_json::from_slice(&line).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Whether whoever listens belongs to this user: in our own folder nobody else could.
+#[cfg(target_os = "linux")]
+fn is_ours(stream: &UnixStream) -> Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)
+        .map_err(|error| Error::io("could not tell whose daemon it is", error.into()))?;
+    if peer.uid == rustix::process::geteuid() {
+        return Ok(());
+    }
+    Err(Error::input("the daemon at this place belongs to another user", None))
+}
+
+#[cfg(not(target_os = "linux"))]
+#[expect(clippy::unnecessary_wraps, reason = "as on Linux")]
+fn is_ours(_stream: &UnixStream) -> Result<()> {
+    Ok(())
+}
+
+fn unexpected(reply: &Reply) -> Error {
+    let text = format!("{reply:?}");
+    let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+    Told::error(ErrorCode::ProtocolMismatch, format!("the daemon answered something else: {name}"), None)
+}

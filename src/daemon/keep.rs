@@ -1,0 +1,326 @@
+//! The servers of a daemon: its manager, the configuration that it follows, and which servers are wanted.
+//!
+//! Every change goes through one worker, one after the other, so that a client that goes away in the middle of
+//! one leaves nothing half done.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use sha2::{Digest, Sha256};
+use tokio::sync::{SetOnce, mpsc, oneshot};
+
+use super::{log::Log, short_hash};
+use crate::{
+    config::{Config, Env, StartJobs},
+    error::{Error, ErrorCode, Result, Told, nearest},
+    manager::{Manager, StopReport},
+    process::Keeping,
+    start::ServerEvent,
+    tool::ServerName,
+};
+
+/// Owns the servers; requests borrow it.
+pub(super) struct Keep {
+    manager: Manager,
+    pub(super) log: Arc<Log>,
+    file: PathBuf,
+    env: Env,
+    /// As asked for at the start; nothing: as configured.
+    jobs: Option<StartJobs>,
+    locked: bool,
+    // Std mutex: for a look or a swap. Only the worker changes it.
+    book: Mutex<Arc<Book>>,
+    changes: mpsc::UnboundedSender<(Change, oneshot::Sender<Result<Changed>>)>,
+    /// Set once every server has its place: then a call can wait for its start.
+    begun: SetOnce<()>,
+}
+
+/// The worker's end of the changes.
+pub(super) type Changes = mpsc::UnboundedReceiver<(Change, oneshot::Sender<Result<Changed>>)>;
+
+/// What the daemon goes by.
+#[derive(Clone)]
+pub(super) struct Book {
+    /// The whole configuration, as far as it could be read last.
+    pub(super) config: Arc<Config>,
+    pub(super) selection: Selection,
+    /// Hash of the files as read last.
+    pub(super) edition: String,
+    stamps: Vec<Stamp>,
+    /// Why the files as they are now cannot be used.
+    trouble: Option<String>,
+}
+
+/// Which servers are wanted.
+#[derive(Clone, Default)]
+pub(super) struct Selection {
+    /// Only these. Nothing: all that are configured, now or later.
+    pub(super) only: Option<BTreeSet<ServerName>>,
+    /// Not these.
+    pub(super) stopped: BTreeSet<ServerName>,
+}
+
+/// What is to be different.
+pub(super) enum Change {
+    /// Nothing but what changed in the files.
+    Follow,
+    /// These are wanted; if there are none, all.
+    Start(Vec<ServerName>),
+    /// These are not.
+    Stop(Vec<ServerName>),
+}
+
+/// What a change came to.
+pub(super) struct Changed {
+    /// How long the servers took; nothing if none had to be touched.
+    pub(super) took: Option<Duration>,
+}
+
+/// A file as it was when it was read: its time, length and number.
+type Stamp = (PathBuf, Option<(i64, i64, u64, u64)>);
+
+impl Selection {
+    fn wants(&self, server: &ServerName) -> bool {
+        self.only.as_ref().is_none_or(|only| only.contains(server)) && !self.stopped.contains(server)
+    }
+
+    fn change(&mut self, change: &Change) {
+        match change {
+            Change::Follow => {}
+            Change::Start(servers) if servers.is_empty() => *self = Self::default(),
+            Change::Start(servers) => {
+                for server in servers {
+                    self.stopped.remove(server);
+                    if let Some(only) = &mut self.only {
+                        only.insert(server.clone());
+                    }
+                }
+            }
+            Change::Stop(servers) => self.stopped.extend(servers.iter().cloned()),
+        }
+    }
+}
+
+impl Book {
+    fn read(
+        file: &Path,
+        env: &Env,
+        selection: Selection,
+        jobs: Option<StartJobs>,
+        locked: bool,
+    ) -> Result<Self> {
+        let mut config = Config::load(Some(file), env)?;
+        config.start_jobs = jobs.unwrap_or(config.start_jobs);
+        if locked {
+            config.lock_file = config.lock_path();
+        }
+        config.follow_stderr = true;
+        let stamps: Vec<Stamp> = config.files.iter().map(|file| stamp(file.clone())).collect();
+        let mut digest = Sha256::new();
+        for file in &config.files {
+            digest.update(file.as_os_str().as_encoded_bytes());
+            digest.update(fs::read(file).unwrap_or_default());
+        }
+        let edition = short_hash(&digest);
+        Ok(Self { config: Arc::new(config), selection, edition, stamps, trouble: None })
+    }
+
+    fn is_current(&self) -> bool {
+        self.stamps.iter().all(|known| stamp(known.0.clone()) == *known)
+    }
+
+    /// The servers that are wanted, in configuration order.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = &ServerName> {
+        self.config.servers.keys().filter(|name| self.selection.wants(name))
+    }
+
+    /// Whether all of `servers` are wanted; of all that are configured, if there are none.
+    pub(super) fn wants_all(&self, servers: &[ServerName]) -> bool {
+        match servers {
+            [] => self.wanted().count() == self.config.servers.len(),
+            servers => servers.iter().all(|name| self.selection.wants(name)),
+        }
+    }
+
+    /// The configuration of those.
+    fn narrowed(&self) -> Config {
+        let mut config = (*self.config).clone();
+        config.servers.retain(|name, _| self.selection.wants(name));
+        config
+    }
+}
+
+fn stamp(file: PathBuf) -> Stamp {
+    let found = fs::metadata(&file).ok();
+    let found = found.map(|found| (found.mtime(), found.mtime_nsec(), found.len(), found.ino()));
+    (file, found)
+}
+
+impl Keep {
+    /// Reads the configuration. No server is started before the worker's first change.
+    pub(super) async fn new(
+        file: PathBuf,
+        env: Env,
+        only: Option<BTreeSet<ServerName>>,
+        jobs: Option<StartJobs>,
+        locked: bool,
+    ) -> Result<(Self, Changes)> {
+        let selection = Selection { only, stopped: BTreeSet::new() };
+        let book = Book::read(&file, &env, selection, jobs, locked)?;
+        let log = Arc::new(Log::default());
+        let told = log.clone();
+        let empty = Config { servers: indexmap::IndexMap::new(), ..(*book.config).clone() };
+        let observe = Arc::new(move |event: ServerEvent| told.add(event));
+        let manager = Manager::start_observed(&empty, observe).await?;
+        let (changes, received) = mpsc::unbounded_channel();
+        let (book, begun) = (Mutex::new(Arc::new(book)), SetOnce::new());
+        Ok((Self { manager, log, file, env, jobs, locked, book, changes, begun }, received))
+    }
+
+    pub(super) fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// What the daemon goes by at this moment.
+    pub(super) fn book(&self) -> Arc<Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Why servers have no guard; nothing if they have.
+    pub(super) fn unguarded(&self) -> Option<String> {
+        match self.manager.keeping() {
+            Keeping::Group { because } => Some(because.to_string()),
+            Keeping::Guard { .. } => None,
+        }
+    }
+
+    /// Makes a change, after those that were asked for before.
+    pub(super) async fn change(&self, change: Change) -> Result<Changed> {
+        let (done, outcome) = oneshot::channel();
+        // The worker ends after all clients, so there is somebody to hear and to answer this.
+        let _ = self.changes.send((change, done));
+        outcome.await.unwrap_or(Err(Error::Cancelled))
+    }
+
+    /// Goes over to the files as they are now, if they changed. Says why it could not.
+    pub(super) async fn follow(&self) -> Option<String> {
+        if !self.book().is_current()
+            && let Err(error) = self.change(Change::Follow).await
+        {
+            return Some(error.to_string());
+        }
+        self.book().trouble.clone()
+    }
+
+    /// Makes changes, one after the other, for as long as it is polled.
+    pub(super) async fn work(&self, mut changes: Changes) {
+        while let Some((change, done)) = changes.recv().await {
+            let outcome = self.make(&change).await;
+            // Whoever asked may be gone.
+            let _ = done.send(outcome);
+        }
+    }
+
+    async fn make(&self, change: &Change) -> Result<Changed> {
+        let mut book = (*self.book()).clone();
+        let stale = !book.is_current();
+        if stale {
+            match Book::read(&self.file, &self.env, book.selection.clone(), self.jobs, self.locked) {
+                Ok(read) => book = read,
+                Err(error) => {
+                    for known in &mut book.stamps {
+                        *known = stamp(std::mem::take(&mut known.0));
+                    }
+                    book.trouble = Some(trouble(&error));
+                }
+            }
+        }
+        let before: Vec<ServerName> = book.wanted().cloned().collect();
+        book.selection.change(change);
+        let touched = stale || !before.iter().eq(book.wanted()) || matches!(change, Change::Start(_));
+        let config = book.narrowed();
+        *self.book.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(book);
+        if !touched {
+            return Ok(Changed { took: None });
+        }
+        let began = Instant::now();
+        let mut applying = pin!(self.manager.apply(&config));
+        // Its first step gives every server its place.
+        let first = futures_util::poll!(applying.as_mut());
+        let _ = self.begun.set(());
+        let report = match first {
+            Poll::Ready(report) => report?,
+            Poll::Pending => applying.await?,
+        };
+        let unchanged = report.added.is_empty() && report.removed.is_empty() && report.restarted.is_empty();
+        Ok(Changed { took: Some(began.elapsed()).filter(|_| !unchanged) })
+    }
+
+    /// The configured servers that `patterns` match; all of them when there are none.
+    pub(super) fn select(&self, patterns: &[String]) -> Result<Vec<ServerName>> {
+        self.book().config.select(patterns)
+    }
+
+    /// The configured server of that name.
+    pub(super) fn server(&self, name: &str) -> Result<ServerName> {
+        let book = self.book();
+        let found = book.config.servers.get_key_value(name);
+        found.map(|(name, _)| name.clone()).ok_or_else(|| {
+            let suggestion = nearest(name, book.config.servers.keys().map(ServerName::as_str));
+            Error::ServerNotFound { name: name.to_owned(), suggestion }
+        })
+    }
+
+    /// Waits until every server has its place.
+    pub(super) async fn begun(&self) {
+        self.begun.wait().await;
+    }
+
+    /// Waits for a server that is being started.
+    pub(super) async fn await_server(&self, server: &ServerName) -> Result<()> {
+        self.refuse_stopped(server)?;
+        let toolbox = self.manager.toolbox();
+        match toolbox.await_server(server.as_str()).await {
+            // It was configured at this moment: the worker is about to give it its place.
+            Err(Error::ServerNotFound { .. }) => {
+                self.change(Change::Follow).await?;
+                toolbox.await_server(server.as_str()).await.map(drop)
+            }
+            outcome => outcome.map(drop),
+        }
+    }
+
+    /// Why a server that is configured is not to be called.
+    pub(super) fn refuse_stopped(&self, server: &ServerName) -> Result<()> {
+        if self.book().selection.wants(server) {
+            return Ok(());
+        }
+        let mut told = Told::new(ErrorCode::ServerExited, format!("server `{server}` is stopped"));
+        told.server = Some(server.clone());
+        told.help = Some(format!("toolcrib start {server}"));
+        Err(Error::Told(Box::new(told)))
+    }
+
+    /// Ends all servers.
+    pub(super) async fn shutdown(self) -> StopReport {
+        self.manager.shutdown().await
+    }
+}
+
+/// What is wrong with the files, in one line.
+fn trouble(error: &Error) -> String {
+    let help = error.help().map_or_else(String::new, |help| format!(" ({help})"));
+    format!("the daemon serves by the configuration as it was: {error}{help}")
+}

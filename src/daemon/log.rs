@@ -1,0 +1,173 @@
+//! What servers wrote and what happened to them, as far back as memory is given to it: a noisy server drives out
+//! its own lines, never those of others.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::watch;
+
+use super::wire::{LogLine, LogStream};
+use crate::{start::ServerEvent, tool::ServerName};
+
+/// Lines kept of each server, of 500 bytes at most.
+const LINES: usize = 1000;
+/// Events kept for those who follow a start.
+const EVENTS: usize = 4096;
+
+/// Written by the observer of the manager, read by any number of followers at their own pace.
+pub(super) struct Log {
+    // Std mutex: held for one line, or for a copy of what is new.
+    kept: Mutex<Kept>,
+    /// The number of the next entry.
+    next: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Kept {
+    next: u64,
+    lines: BTreeMap<ServerName, VecDeque<(u64, LogLine)>>,
+    events: VecDeque<(u64, ServerEvent)>,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { kept: Mutex::default(), next: watch::Sender::new(0) }
+    }
+}
+
+impl Log {
+    /// Takes in what happened. Never blocks for long, never waits for a reader.
+    pub(super) fn add(&self, event: ServerEvent) {
+        let mut kept = self.kept();
+        let number = kept.next;
+        kept.next += 1;
+        if let Some(line) = as_line(&event) {
+            let lines = kept.lines.entry(line.server.clone()).or_default();
+            if lines.len() == LINES {
+                lines.pop_front();
+            }
+            lines.push_back((number, line));
+        }
+        if !matches!(event, ServerEvent::Wrote { .. }) {
+            if kept.events.len() == EVENTS {
+                kept.events.pop_front();
+            }
+            kept.events.push_back((number, event));
+        }
+        let next = kept.next;
+        drop(kept);
+        self.next.send_replace(next);
+    }
+
+    /// Changes with every entry.
+    pub(super) fn follow(&self) -> watch::Receiver<u64> {
+        self.next.subscribe()
+    }
+
+    /// The number that the next entry will have.
+    pub(super) fn next(&self) -> u64 {
+        self.kept().next
+    }
+
+    /// The lines from number `from` on, in order, of servers that `wanted` says, and the number to go on from.
+    pub(super) fn lines(&self, from: u64, wanted: impl Fn(&ServerName) -> bool) -> (Vec<LogLine>, u64) {
+        let kept = self.kept();
+        let mut found: Vec<(u64, LogLine)> = Vec::new();
+        for (_, lines) in kept.lines.iter().filter(|(server, _)| wanted(server)) {
+            let new = lines.partition_point(|(number, _)| *number < from);
+            found.extend(lines.range(new..).cloned());
+        }
+        found.sort_by_key(|(number, _)| *number);
+        (found.into_iter().map(|(_, line)| line).collect(), kept.next)
+    }
+
+    /// The events from number `from` on, and the number to go on from.
+    pub(super) fn events(&self, from: u64) -> (Vec<ServerEvent>, u64) {
+        let kept = self.kept();
+        let new = kept.events.partition_point(|(number, _)| *number < from);
+        (kept.events.range(new..).map(|(_, event)| event.clone()).collect(), kept.next)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An event in one line; nothing for what is not worth one.
+fn as_line(event: &ServerEvent) -> Option<LogLine> {
+    let ms = |time: &std::time::Duration| format!("{:.2}s", time.as_secs_f64());
+    let (server, text) = match event {
+        ServerEvent::Wrote { server, line } => {
+            return Some(LogLine::now(server.clone(), LogStream::Stderr, line.clone()));
+        }
+        ServerEvent::Queued { server, reason } => (server, format!("waits for {reason}")),
+        ServerEvent::Starting { server, installs: None } => (server, "starting".to_owned()),
+        ServerEvent::Starting { server, installs: Some(package) } => {
+            (server, format!("installing {package}"))
+        }
+        ServerEvent::Parked { server, tools, .. } => (server, format!("parked, {tools} tools")),
+        ServerEvent::Ready { row } => match &row.outcome {
+            Ok(ready) => (&row.name, format!("ready after {}{}", ms(&row.took), process(ready.pid))),
+            Err(error) => (&row.name, error.to_string()),
+        },
+        ServerEvent::Failed { row } => match &row.outcome {
+            Err(error) => (&row.name, format!("did not start: {}", because(error))),
+            Ok(_) => return None,
+        },
+        ServerEvent::Lost { server, pid, error } => {
+            (server, format!("lost{}: {}", process(*pid), because(error)))
+        }
+        ServerEvent::Reconnecting { server } => (server, "reconnecting".to_owned()),
+        ServerEvent::Restarted { server, ready, took, restarts } => {
+            (server, format!("restart {restarts}: ready after {}{}", ms(took), process(ready.pid)))
+        }
+        ServerEvent::RestartFailed { server, error, next_try } => {
+            (server, format!("did not come back, next try in {}: {}", ms(next_try), because(error)))
+        }
+        ServerEvent::GaveUp { server, error, next_try } => {
+            let next = next_try.map_or("no next try".to_owned(), |wait| format!("next try in {}", ms(&wait)));
+            (server, format!("died too often, {next}: {}", because(error)))
+        }
+        ServerEvent::Stopped { row } => {
+            let status = row.status.as_deref().map_or(String::new(), |status| format!(", {status}"));
+            (&row.server, format!("stopped after {}{}{status}", ms(&row.took), process(row.pid)))
+        }
+        _ => return None,
+    };
+    Some(LogLine::now(server.clone(), LogStream::Events, text))
+}
+
+fn process(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(", pid {pid}"))
+}
+
+/// An error and its causes in one line.
+fn because(error: &crate::error::Error) -> String {
+    std::iter::once(error.to_string()).chain(error.causes()).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrote(server: &str, line: usize) -> ServerEvent {
+        ServerEvent::Wrote { server: ServerName::new(server).unwrap(), line: line.to_string() }
+    }
+
+    #[test]
+    fn a_noisy_server_drives_out_its_own_lines() {
+        let log = Log::default();
+        log.add(wrote("quiet", 0));
+        for line in 0..LINES + 10 {
+            log.add(wrote("noisy", line));
+        }
+        let (lines, next) = log.lines(0, |_| true);
+        assert_eq!((lines.len(), lines[0].text.as_str(), lines[1].text.as_str()), (LINES + 1, "0", "10"));
+        log.add(wrote("quiet", 7));
+        let (lines, _) = log.lines(next, |server| server.as_str() == "quiet");
+        assert_eq!(lines.iter().map(|line| line.text.as_str()).collect::<Vec<_>>(), ["7"]);
+        assert!(log.events(0).0.is_empty());
+    }
+}

@@ -1,0 +1,239 @@
+//! Where the daemon of a configuration is: one socket, one lock and one log for each configuration file, in a
+//! folder that belongs to this user alone.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io,
+    os::{
+        fd::IntoRawFd,
+        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, flock};
+use sha2::{Digest, Sha256};
+
+use super::short_hash;
+use crate::{
+    config::Env,
+    error::{Error, Result},
+};
+
+/// Longest path of a socket, in bytes: `sun_path` of unix(7) less its final zero; macOS has 104.
+const MAX_SOCKET: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
+/// Length of the hash that names the files of one daemon.
+const NAME: usize = 16;
+
+/// Where the daemon of one configuration file is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DaemonPlace {
+    /// The socket; its lock and its log have the same name with another ending.
+    socket: PathBuf,
+}
+
+/// The right to be the daemon. The kernel takes it back when the process ends, however that comes.
+pub(super) struct Lock(File);
+
+impl DaemonPlace {
+    /// The place for the configuration in `file`, whether a daemon is there or not. Symbolic links lead to the
+    /// same daemon as the file itself.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the file cannot be found, [`Error::Input`] when the folder is not ours alone.
+    pub fn of(file: &Path, env: &Env) -> Result<Self> {
+        let file = fs::canonicalize(file)
+            .map_err(|error| Error::io(format!("could not find {}", file.display()), error))?;
+        let name = short_hash(&Sha256::new().chain_update(file.as_os_str().as_encoded_bytes()));
+        Ok(Self { socket: folder(env)?.join(name).with_extension("sock") })
+    }
+
+    /// The places where daemons of this user are, or were killed.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when the folder is not ours alone.
+    pub fn all(env: &Env) -> Result<Vec<Self>> {
+        let entries = fs::read_dir(folder(env)?).into_iter().flatten().flatten();
+        let sockets =
+            entries.map(|entry| entry.path()).filter(|path| path.extension() == Some(OsStr::new("sock")));
+        let mut found: Vec<Self> = sockets.map(|socket| Self { socket }).collect();
+        found.sort_by(|one, other| one.socket.cmp(&other.socket));
+        Ok(found)
+    }
+
+    /// The socket's path.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// What the daemon has to say, should it have ended early.
+    pub fn log(&self) -> PathBuf {
+        self.socket.with_extension("log")
+    }
+
+    pub(super) fn lock_file(&self) -> PathBuf {
+        self.socket.with_extension("lock")
+    }
+
+    /// Opens the log to append to; the daemon empties it once it has the lock.
+    pub(super) fn open_log(&self) -> io::Result<File> {
+        OpenOptions::new().append(true).create(true).mode(0o600).open(self.log())
+    }
+
+    /// Takes the lock; nothing if somebody has it.
+    pub(super) fn lock(&self) -> io::Result<Option<Lock>> {
+        let path = self.lock_file();
+        loop {
+            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(error) if error == rustix::io::Errno::WOULDBLOCK => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+            // Whoever had it may have removed it while we waited for our turn: then it locks nothing any more.
+            let ours = file.metadata()?.ino();
+            if fs::metadata(&path).is_ok_and(|there| there.ino() == ours) {
+                return Ok(Some(Lock(file)));
+            }
+        }
+    }
+
+    /// Whether somebody is the daemon here, or is about to be.
+    pub(super) fn is_taken(&self) -> bool {
+        let Ok(file) = File::open(self.lock_file()) else { return false };
+        flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+    }
+
+    /// A socket at this place, in the stead of one whose daemon is gone.
+    pub(super) fn bind(&self, _lock: &Lock) -> io::Result<tokio::net::UnixListener> {
+        let _ = fs::remove_file(&self.socket);
+        let listener = tokio::net::UnixListener::bind(&self.socket)?;
+        fs::set_permissions(&self.socket, fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    }
+
+    /// Removes what a daemon left that was killed. Says whether there was anything.
+    pub fn clear(&self) -> bool {
+        match self.lock() {
+            Ok(Some(lock)) => {
+                let stale = self.socket.exists();
+                self.abandon_files();
+                drop(lock);
+                stale
+            }
+            _ => false,
+        }
+    }
+
+    fn abandon_files(&self) {
+        self.close_door();
+        let _ = fs::remove_file(self.lock_file());
+        let _ = fs::remove_file(self.log());
+    }
+
+    /// Lets nobody in any more.
+    pub(super) fn close_door(&self) {
+        let _ = fs::remove_file(&self.socket);
+    }
+
+    /// Gives the place up at the end of this process, which others can wait for: the lock is the process's until
+    /// the kernel takes it.
+    pub(super) fn abandon(&self, lock: Lock) {
+        self.abandon_files();
+        let _ = lock.0.into_raw_fd();
+    }
+
+    /// Gives the place up, for the next daemon.
+    pub(super) fn leave(&self, lock: Lock) {
+        // Removed while it is held, so that nobody removes the next one's.
+        self.abandon_files();
+        drop(lock);
+    }
+}
+
+/// `$XDG_RUNTIME_DIR/toolcrib`, else a folder of this user under `/tmp`.
+fn folder(env: &Env) -> Result<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let name = format!("{}.sock", "0".repeat(NAME));
+    let short = |folder: &PathBuf| folder.join(&name).as_os_str().len() <= MAX_SOCKET;
+    let runtime = env.get("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let runtime = runtime.filter(|folder| folder.is_dir()).map(|folder| folder.join("toolcrib"));
+    let folder = runtime.filter(short).unwrap_or_else(|| PathBuf::from(format!("/tmp/toolcrib-{uid}")));
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(Error::io(format!("could not create {}", folder.display()), error));
+        }
+        _ => {}
+    }
+    // Not followed: a link could lead into a folder of somebody else.
+    let found = fs::symlink_metadata(&folder)
+        .map_err(|error| Error::io(format!("could not look at {}", folder.display()), error))?;
+    if found.is_dir() && found.uid() == uid && found.mode().trailing_zeros() >= 6 {
+        return Ok(folder);
+    }
+    Err(Error::input(
+        format!("{} is not a folder of this user alone (mode 0700)", folder.display()),
+        Some(format!("remove it, or `chmod 700 {}`", folder.display())),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lab() -> (tempfile::TempDir, Env) {
+        let folder = tempfile::tempdir().unwrap();
+        let env = Env::new("/", [("XDG_RUNTIME_DIR", folder.path().to_str().unwrap())]);
+        fs::write(folder.path().join("servers.toml"), "").unwrap();
+        (folder, env)
+    }
+
+    #[test]
+    fn one_place_for_each_file_whatever_it_is_called() {
+        let (folder, env) = lab();
+        let file = folder.path().join("servers.toml");
+        let link = folder.path().join("link.toml");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let place = DaemonPlace::of(&file, &env).unwrap();
+        assert_eq!(place, DaemonPlace::of(&link, &env).unwrap());
+        assert_eq!(place.socket().parent().unwrap(), folder.path().join("toolcrib"));
+        fs::write(folder.path().join("other.toml"), "").unwrap();
+        assert_ne!(place, DaemonPlace::of(&folder.path().join("other.toml"), &env).unwrap());
+        assert!(DaemonPlace::of(&folder.path().join("none.toml"), &env).is_err());
+    }
+
+    #[test]
+    fn a_path_too_long_for_a_socket_is_left_for_a_short_one() {
+        let (folder, _) = lab();
+        let deep = folder.path().join("d".repeat(100));
+        fs::create_dir(&deep).unwrap();
+        let env = Env::new("/", [("XDG_RUNTIME_DIR", deep.to_str().unwrap())]);
+        let place = DaemonPlace::of(&folder.path().join("servers.toml"), &env).unwrap();
+        assert!(place.socket().starts_with("/tmp"), "{}", place.socket().display());
+        assert!(place.socket().as_os_str().len() <= MAX_SOCKET);
+    }
+
+    #[test]
+    fn a_folder_that_others_may_use_is_refused() {
+        let (folder, env) = lab();
+        let ours = folder.path().join("toolcrib");
+        fs::create_dir(&ours).unwrap();
+        fs::set_permissions(&ours, fs::Permissions::from_mode(0o755)).unwrap();
+        let error = DaemonPlace::of(&folder.path().join("servers.toml"), &env).unwrap_err();
+        assert!(error.to_string().contains("not a folder of this user alone"), "{error}");
+    }
+
+    #[test]
+    fn one_lock_at_a_time_also_after_its_file_was_removed() {
+        let (folder, env) = lab();
+        let place = DaemonPlace::of(&folder.path().join("servers.toml"), &env).unwrap();
+        let lock = place.lock().unwrap().unwrap();
+        assert!(place.is_taken() && place.lock().unwrap().is_none());
+        place.leave(lock);
+        assert!(!place.is_taken());
+        let next = place.lock().unwrap().unwrap();
+        assert!(place.is_taken() && place.lock().unwrap().is_none());
+        place.leave(next);
+    }
+}

@@ -1,0 +1,53 @@
+//! Servers and their tools as rows, the same with and without a daemon.
+
+use std::time::Duration;
+
+use super::wire::{ServerTools, ToolRow};
+use crate::{
+    catalog::ToolCatalog,
+    manager::Manager,
+    session::ServerStatus,
+    start::{ServerEvent, ServerStart},
+    tool::ServerName,
+};
+
+impl ServerTools {
+    pub(super) fn new(status: ServerStatus, catalog: &ToolCatalog, init: Option<Duration>) -> Self {
+        let ServerStatus { name, state, era, pid, listed, error, .. } = status;
+        let tools = catalog.entries().iter().filter(|entry| entry.server == name).map(|entry| ToolRow {
+            name: entry.tool.name.clone(),
+            visible_name: entry.visible_name.clone(),
+            description: entry.tool.description.clone(),
+            input_schema: entry.tool.input_schema.clone(),
+            annotations: entry.tool.annotations,
+        });
+        let tools = tools.collect();
+        Self { name, state, era, pid, init, listed, error, tools }
+    }
+
+    /// All servers of `manager` at this moment, in configuration order.
+    pub fn of(manager: &Manager) -> Vec<Self> {
+        let (catalog, started) = (manager.catalog(), &manager.report().servers);
+        let init = |name: &ServerName| started.iter().find(|row| row.name == *name).map(|row| row.took);
+        manager
+            .status()
+            .into_iter()
+            .map(|row| (init(&row.name), row))
+            .map(|(init, row)| Self::new(row, &catalog, init))
+            .collect()
+    }
+}
+
+/// How long the last start of `server` took, as `events` tell.
+pub(super) fn last_start(server: &ServerName, events: &[ServerEvent]) -> Option<Duration> {
+    events.iter().rev().find_map(|event| match event {
+        ServerEvent::Ready { row: ServerStart { name, took, .. } }
+        | ServerEvent::Failed { row: ServerStart { name, took, .. } }
+        | ServerEvent::Restarted { server: name, took, .. }
+            if name == server =>
+        {
+            Some(*took)
+        }
+        _ => None,
+    })
+}

@@ -1,0 +1,277 @@
+//! What is said over the socket: one JSON document a line. The daemon greets; then it answers one request
+//! after the other, each with any number of frames and a last one.
+
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{
+    error::Error,
+    manager::StopReport,
+    process::ProcessUsage,
+    session::{ServerState, ServerStatus},
+    start::ServerEvent,
+    tool::{ServerName, ToolAnnotations, ToolResult},
+};
+
+/// Version of the frames. Raised when an older side would misunderstand a newer one.
+pub(super) const PROTOCOL: u32 = 1;
+
+/// The daemon's first frame.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Greeting {
+    /// Version of the frames that follow.
+    pub protocol: u32,
+    /// Version of the daemon's toolcrib.
+    pub toolcrib: String,
+    /// Its process.
+    pub pid: u32,
+    /// What its servers and their guards carry in their environment.
+    pub mark: String,
+    /// The configuration file that it goes by, all links followed.
+    pub config: PathBuf,
+    /// Hash of the configuration files as it read them last.
+    pub edition: String,
+}
+
+/// What a client may ask for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Request {
+    Status,
+    /// Start what was stopped (all, or these), and tell the start as it goes on.
+    Up {
+        servers: Vec<ServerName>,
+        stay: bool,
+        started: bool,
+    },
+    Call(CallRequest),
+    Tools {
+        servers: Vec<String>,
+    },
+    Start {
+        servers: Vec<String>,
+    },
+    Stop {
+        servers: Vec<String>,
+    },
+    Restart {
+        servers: Vec<String>,
+    },
+    Wait {
+        servers: Vec<String>,
+    },
+    Logs {
+        servers: Vec<String>,
+        follow: bool,
+    },
+    Connect {
+        server: Option<String>,
+    },
+    Down {
+        #[serde(with = "crate::task::millis::optional")]
+        grace: Option<Duration>,
+    },
+    /// End once the calls under way have, and leave the place to another daemon at once.
+    Retire,
+}
+
+/// A call whose arguments are still as they were typed: the types are known to the daemon.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct CallRequest {
+    /// The tool, as `server.tool`.
+    pub tool: String,
+    /// Arguments that are values already.
+    pub values: Map<String, Value>,
+    /// Arguments as text, to be typed by the tool's schema.
+    pub texts: Map<String, Value>,
+    /// Takes the place of the configured limit.
+    #[serde(rename = "timeout_ms", with = "crate::task::millis::optional")]
+    pub timeout: Option<Duration>,
+    /// Leaves the check of the arguments to the server.
+    pub unchecked: bool,
+}
+
+/// What the daemon answers. Those marked so are followed by others.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Reply {
+    Greeting(Greeting),
+    /// Something to be told to the person who asked. More follows.
+    Note(String),
+    /// Something happened to a server. More follows.
+    Event(Box<ServerEvent>),
+    /// A line of the log. More follows.
+    Line(LogLine),
+    Up(Standing),
+    /// Required servers failed at the first start: the daemon ends.
+    Failed(Vec<Error>),
+    Status(DaemonStatus),
+    Called(CallAnswer),
+    Tools(Vec<ServerTools>),
+    Servers(Vec<ServerStatus>),
+    /// From here on, the bytes of the protocol that was asked for.
+    Connected,
+    Down(StopReport),
+    /// The place is free for another daemon.
+    Retired(Terms),
+    Error(Error),
+    /// The end of a list.
+    End,
+}
+
+/// What the next daemon goes on with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Terms {
+    /// Calls that this one still finishes.
+    pub calls: usize,
+    /// When it would have ended by itself.
+    #[serde(rename = "idle_ms", with = "crate::task::millis::optional")]
+    pub idle: Option<Duration>,
+    /// The servers that it had; nothing: all.
+    pub only: Option<Vec<ServerName>>,
+    /// Whether their tools must be those of the lockfile.
+    #[serde(default)]
+    pub locked: bool,
+}
+
+/// How the servers stand after a start.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Standing {
+    /// Servers that serve calls.
+    pub ready: usize,
+    /// Servers that were wanted.
+    pub total: usize,
+    /// The server that was ready last, if this was the first start.
+    pub slowest: Option<ServerName>,
+    /// From the first to the last; nothing if no start was needed.
+    #[serde(rename = "wall_ms", with = "crate::task::millis::optional")]
+    pub wall: Option<Duration>,
+    /// Wanted servers that are not there.
+    pub missing: Vec<ServerName>,
+    /// What does not keep them at all: nothing if a guard does.
+    pub unguarded: Option<String>,
+}
+
+/// The daemon and its servers at one moment.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DaemonStatus {
+    /// Servers in configuration order, those that are stopped included.
+    pub servers: Vec<ServerRow>,
+    /// How long the daemon has been there.
+    #[serde(rename = "uptime_ms", with = "crate::task::millis::plain")]
+    pub uptime: Duration,
+    /// When it ends by itself if nobody asks it for anything: nothing if never.
+    #[serde(rename = "idle_ms", with = "crate::task::millis::optional")]
+    pub idle: Option<Duration>,
+    /// Clients connected now, the asking one included.
+    pub clients: usize,
+    /// Memory of the daemon itself.
+    pub rss_bytes: u64,
+}
+
+/// One server at one moment, with what its processes use.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ServerRow {
+    /// How it is.
+    pub status: ServerStatus,
+    /// What it uses; nothing without a process.
+    pub usage: Option<ProcessUsage>,
+}
+
+/// A call that was answered.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CallAnswer {
+    /// The server that was asked.
+    pub server: ServerName,
+    /// The tool's own name.
+    pub tool: String,
+    /// What it said.
+    pub result: ToolResult,
+    /// How long that took.
+    #[serde(rename = "ms", with = "crate::task::millis::plain")]
+    pub took: Duration,
+}
+
+/// One server and its tools, in the form of `tools --json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ServerTools {
+    /// Which.
+    pub name: ServerName,
+    /// What it is doing.
+    pub state: ServerState,
+    /// The protocol revision both agreed on, while it is connected.
+    pub era: Option<String>,
+    /// Its process, if it has one now.
+    pub pid: Option<u32>,
+    /// From the beginning of its start, or last restart, until it was ready.
+    #[serde(rename = "init_ms", with = "crate::task::millis::optional")]
+    pub init: Option<Duration>,
+    /// When a parked server listed them.
+    #[serde(with = "crate::task::date")]
+    pub listed: Option<SystemTime>,
+    /// Why it is not there.
+    pub error: Option<Arc<Error>>,
+    /// Its tools, those that the configuration denies left out.
+    pub tools: Vec<ToolRow>,
+}
+
+/// One tool.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ToolRow {
+    /// The name on its own server.
+    pub name: String,
+    /// The name among all tools.
+    pub visible_name: String,
+    /// What it does, in the server's words.
+    pub description: String,
+    /// JSON Schema of its arguments.
+    pub input_schema: Arc<Map<String, Value>>,
+    /// The server's hints.
+    pub annotations: ToolAnnotations,
+}
+
+/// Where a line of the log comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LogStream {
+    /// The server wrote it to stderr.
+    Stderr,
+    /// It happened to the server.
+    Events,
+}
+
+/// One line of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LogLine {
+    /// Milliseconds since 1970, UTC.
+    pub at_ms: u64,
+    /// The server.
+    pub server: ServerName,
+    /// Where it comes from.
+    pub stream: LogStream,
+    /// The line, secrets hidden.
+    pub text: String,
+}
+
+impl LogLine {
+    pub(super) fn now(server: ServerName, stream: LogStream, text: String) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX), server, stream, text }
+    }
+}

@@ -1,0 +1,98 @@
+//! Errors between processes: what one tells, the other shows as its own.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{Error, ErrorCode, Phase};
+use crate::tool::ServerName;
+
+/// A failure in another toolcrib process, in its own words. In JSON it has the form that errors have everywhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Told {
+    /// Its stable code.
+    pub code: ErrorCode,
+    /// The server concerned, if one is.
+    pub server: Option<ServerName>,
+    /// What that was doing.
+    pub phase: Option<Phase>,
+    /// What happened.
+    pub message: String,
+    /// Why, in one line each, outermost first.
+    #[serde(rename = "cause")]
+    pub causes: Vec<String>,
+    /// The last lines of the server's stderr.
+    pub stderr_tail: Vec<String>,
+    /// What to do next.
+    pub help: Option<String>,
+}
+
+impl Told {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { code, server: None, phase: None, message, causes: vec![], stderr_tail: vec![], help: None }
+    }
+
+    pub(crate) fn error(code: ErrorCode, message: impl Into<String>, help: Option<String>) -> Error {
+        Error::Told(Box::new(Self { help, ..Self::new(code, message) }))
+    }
+}
+
+impl From<&Error> for Told {
+    fn from(error: &Error) -> Self {
+        let code = match error {
+            // Input of a request are its arguments; here, it would be a file's.
+            Error::Input { .. } => ErrorCode::ArgumentsInvalid,
+            error => error.code(),
+        };
+        Self {
+            code,
+            server: error.server().cloned(),
+            phase: error.phase(),
+            message: error.to_string(),
+            causes: error.causes(),
+            stderr_tail: error.stderr_tail().to_vec(),
+            help: error.help(),
+        }
+    }
+}
+
+impl Serialize for Error {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Told::from(self).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Error {
+    /// Always [`Error::Told`].
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self::Told(Box::new(Told::deserialize(deserializer)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_shown_as_it_was() {
+        let server = ServerName::new("time").unwrap();
+        let mut lost = crate::error::ServerError::new(
+            server.clone(),
+            Phase::Call,
+            ErrorCode::SessionLost,
+            "was lost during `now`",
+        );
+        lost.causes.push("exited with code 9".into());
+        lost.stderr_tail.push("fatal".into());
+        lost.help = Some("try again".into());
+        let error = Error::from(lost);
+        let text = serde_json::to_string(&error).unwrap();
+        let told: Error = serde_json::from_str(&text).unwrap();
+        assert_eq!(told.to_string(), error.to_string());
+        assert_eq!(
+            (told.code(), told.server(), told.phase(), told.causes(), told.stderr_tail(), told.help()),
+            (error.code(), error.server(), error.phase(), error.causes(), error.stderr_tail(), error.help())
+        );
+        assert_eq!(serde_json::to_string(&told).unwrap(), text);
+    }
+}

@@ -1,0 +1,31 @@
+//! Points in time in documents: text in UTC, to the second, in both directions.
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+/// For `#[serde(with)]` on an `Option<SystemTime>`.
+#[expect(clippy::ref_option, reason = "the form that serde asks for")]
+pub(crate) fn serialize<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(|time| humantime::format_rfc3339_seconds(time).to_string()).serialize(serializer)
+}
+
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SystemTime>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    text.map(|text| humantime::parse_rfc3339(&text).map_err(D::Error::custom)).transpose()
+}
+
+/// For `#[serde(with)]` on a `SystemTime`.
+pub(crate) mod plain {
+    use super::{Deserializer, Error, Serializer, SystemTime};
+
+    pub(crate) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+        super::serialize(&Some(*time), serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
+        super::deserialize(deserializer)?.ok_or_else(|| D::Error::custom("no time"))
+    }
+}

@@ -1,0 +1,44 @@
+//! Durations in documents: milliseconds with three decimals, in both directions.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serializer};
+
+/// A time that was written as milliseconds. What is no time counts as none.
+fn from_millis(millis: f64) -> Duration {
+    Duration::try_from_secs_f64(millis / 1e3).unwrap_or_default()
+}
+
+/// For `#[serde(with)]` on a `Duration`.
+pub(crate) mod plain {
+    use super::{Deserialize, Deserializer, Duration, Serializer, from_millis};
+
+    pub(crate) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(crate::task::millis(*time))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        f64::deserialize(deserializer).map(from_millis)
+    }
+}
+
+/// For `#[serde(with)]` on an `Option<Duration>`.
+pub(crate) mod optional {
+    use serde::Serialize;
+
+    use super::{Deserialize, Deserializer, Duration, Serializer, from_millis};
+
+    #[expect(clippy::ref_option, reason = "the form that serde asks for")]
+    pub(crate) fn serialize<S: Serializer>(
+        time: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        time.map(crate::task::millis).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<f64>::deserialize(deserializer)?.map(from_millis))
+    }
+}

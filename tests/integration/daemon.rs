@@ -1,0 +1,463 @@
+//! The daemon, through the built program: one for each configuration, found by its commands, gone without a rest.
+
+mod connect;
+mod versions;
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    program::{Bench, code, err, out},
+    support::{Lab, signal, wait_for},
+};
+
+/// A bench whose daemons have a folder of their own, and whose processes can be found.
+pub(crate) struct Crib {
+    bench: Bench,
+    lab: Lab,
+}
+
+impl Crib {
+    pub(crate) fn new(config: &str) -> Self {
+        let lab = Lab::new();
+        let env = format!("env = {{ {} = {:?} }}\n", Lab::VARIABLE, lab.mark());
+        let config = config.replace("command = FIXTURE\n", &format!("command = FIXTURE\n{env}"));
+        let crib = Self { bench: Bench::new(&config), lab };
+        std::fs::create_dir(crib.run_folder()).unwrap();
+        crib
+    }
+
+    fn run_folder(&self) -> PathBuf {
+        self.bench.0.path().join("run")
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.bench.command(arguments);
+        command.env("XDG_RUNTIME_DIR", self.run_folder()).env(Lab::VARIABLE, self.lab.mark());
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// As [`Crib::run`], which must end well; what it printed.
+    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(code(&output), 0, "{arguments:?}: {}", err(&output));
+        out(&output).trim().to_owned()
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        serde_json::from_str(&self.ok(&["ps", "--json"])).unwrap()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.status()["daemon"]["pid"].as_u64().unwrap().try_into().unwrap()
+    }
+
+    /// Waits until a server is as wanted.
+    pub(crate) fn await_server(&self, name: &str, is: impl Fn(&Value) -> bool) {
+        wait_for(name, || {
+            self.status()["servers"].as_array().unwrap().iter().any(|row| row["name"] == name && is(row))
+        });
+    }
+
+    /// The files of the daemon's folder.
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.run_folder().join("toolcrib")).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.files().into_iter().find(|path| path.extension().is_some_and(|ending| ending == "sock")).unwrap()
+    }
+
+    /// A connection without the client's code, and the greeting.
+    fn raw(&self) -> (UnixStream, BufReader<UnixStream>, Value) {
+        let stream = UnixStream::connect(self.socket()).unwrap();
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let greeting = frame(&mut reader);
+        (stream, reader, greeting)
+    }
+
+    fn spawn(&self, arguments: &[&str]) -> Child {
+        self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+}
+
+impl Drop for Crib {
+    fn drop(&mut self) {
+        // A failed test must not leave its daemon behind.
+        let _ = self.run(&["down"]);
+    }
+}
+
+fn frame(reader: &mut impl BufRead) -> Value {
+    let mut line = String::new();
+    assert!(reader.read_line(&mut line).unwrap() > 0, "the stream has ended");
+    serde_json::from_str(&line).unwrap()
+}
+
+const FIXTURE: &str = "[servers.fix]\ncommand = FIXTURE\n";
+
+#[test]
+fn a_daemon_keeps_its_servers_between_commands_and_leaves_nothing() {
+    let crib = Crib::new(&format!("{FIXTURE}[servers.time]\nbuiltin = \"time\"\n"));
+    let up = crib.run(&["up", "-d"]);
+    assert_eq!(code(&up), 0, "{}", err(&up));
+    assert!(err(&up).contains("2 of 2 ready") && err(&up).contains("in the background"), "{}", err(&up));
+    let first = crib.ok(&["call", "fix.pid"]);
+    assert_eq!(crib.ok(&["call", "fix.pid"]), first, "one server for all calls");
+    assert_ne!(crib.ok(&["call", "fix.pid", "--no-daemon"]), first);
+    assert_eq!(crib.ok(&["call", "fix.echo", "text=007"]), "007", "typed by the schema");
+    let status = crib.status();
+    let fix = &status["servers"][0];
+    assert_eq!(
+        (&fix["name"], &fix["state"], fix["pid"].to_string()),
+        (&json!("fix"), &json!("ready"), first)
+    );
+    assert_eq!((&fix["calls"], &fix["errors"], &fix["procs"]), (&json!(3), &json!(0), &json!(1)), "{fix}");
+    assert!(fix["p50_ms"].as_f64().unwrap() > 0.0 && fix["rss_bytes"].as_u64().unwrap() > 0, "{fix}");
+    let again = crib.run(&["up", "-d"]);
+    assert!(err(&again).contains("as before"), "{}", err(&again));
+    assert_eq!(crib.pid(), u32::try_from(status["daemon"]["pid"].as_u64().unwrap()).unwrap());
+    let down = crib.run(&["down"]);
+    assert_eq!(code(&down), 0, "{}", err(&down));
+    assert!(err(&down).contains("2 servers stopped") && err(&down).contains("0 processes left"));
+    // The daemon carries the mark as well: nothing, at once.
+    assert_eq!(crib.lab.processes(), Vec::<u32>::new());
+    assert_eq!(crib.files(), Vec::<PathBuf>::new());
+    let ps = crib.run(&["ps"]);
+    assert_eq!(code(&ps), 4);
+    assert!(err(&ps).contains("no daemon runs for") && err(&ps).contains("toolcrib up -d"), "{}", err(&ps));
+    assert_eq!(code(&crib.run(&["down"])), 0, "once more is no mistake");
+}
+
+#[test]
+fn two_that_start_at_once_share_one_daemon() {
+    let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\nargs = [\"init-delay=200\"]\n");
+    let both: Vec<Child> = (0..2).map(|_| crib.spawn(&["up", "-d", "--json"])).collect();
+    let outputs: Vec<Output> = both.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let pids: Vec<Value> = outputs
+        .iter()
+        .map(|output| {
+            assert_eq!(code(output), 0, "{}", err(output));
+            let text = out(output);
+            let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            assert!(events.iter().any(|event| event["event"] == "ready"), "{text}");
+            events.last().unwrap()["pid"].clone()
+        })
+        .collect();
+    assert_eq!(pids[0], pids[1]);
+    assert_eq!(crib.lab.servers().len(), 2, "a daemon and a server");
+}
+
+#[test]
+fn a_killed_daemon_leaves_nothing_and_the_next_one_takes_its_place() {
+    let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\nargs = [\"helper\"]\n");
+    crib.ok(&["up", "-d"]);
+    let killed = crib.pid();
+    signal("KILL", killed);
+    crib.lab.await_nobody();
+    assert_eq!(code(&crib.run(&["ps"])), 4, "the stale socket is no daemon");
+    assert_eq!(crib.ok(&["call", "fix.echo", "text=alone"]), "alone", "without a daemon as ever");
+    crib.ok(&["up", "-d"]);
+    assert_ne!(crib.pid(), killed);
+    crib.ok(&["down"]);
+    assert_eq!(crib.lab.processes(), Vec::<u32>::new());
+}
+
+#[test]
+fn signals_end_a_daemon_completely() {
+    for name in ["TERM", "INT"] {
+        let crib = Crib::new(FIXTURE);
+        crib.ok(&["up", "-d"]);
+        signal(name, crib.pid());
+        crib.lab.await_nobody();
+        assert_eq!(crib.files(), Vec::<PathBuf>::new());
+    }
+}
+
+#[test]
+fn whoever_goes_away_in_mid_call_cancels_it() {
+    let crib = Crib::new(FIXTURE);
+    crib.ok(&["up", "-d"]);
+    let mut call = crib.spawn(&["call", "fix.sleep", "ms=600000", "--timeout", "20m"]);
+    crib.await_server("fix", |row| row["in_flight"] == 1);
+    call.kill().unwrap();
+    call.wait().unwrap();
+    crib.await_server("fix", |row| row["in_flight"] == 0);
+    wait_for("the cancelled call", || crib.ok(&["call", "fix.cancelled"]) == "1");
+}
+
+#[test]
+fn errors_and_codes_are_those_of_a_call_without_a_daemon() {
+    let config = format!("{FIXTURE}[servers.dead]\ncommand = FIXTURE\nargs = [\"die-now\"]\n");
+    let crib = Crib::new(&config);
+    let up = crib.run(&["up", "-d"]);
+    assert_eq!(code(&up), 0, "{}", err(&up));
+    assert!(err(&up).contains("missing API key FOO") && err(&up).contains("1 of 2 ready"), "{}", err(&up));
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["call", "fix.echo", "txt=1"], 2, "do not match the tool's schema"),
+        (&["call", "fix.ehco", "text=1"], 6, "did you mean `echo`?"),
+        (&["call", "fux.echo", "text=1"], 6, "did you mean `fix`?"),
+        (&["call", "fix.echo", "text"], 2, "has no `=`"),
+        (&["call", "fix.sleep", "ms=60000", "--timeout", "50ms"], 7, "gave no answer within 50ms"),
+        (&["call", "dead.echo", "text=1"], 4, "missing API key FOO"),
+    ];
+    for (arguments, expected, words) in cases {
+        let through = crib.run(arguments);
+        assert_eq!(code(&through), expected, "{arguments:?}: {}", err(&through));
+        assert!(err(&through).contains(words), "{arguments:?}: {}", err(&through));
+        let alone = crib.run(&[arguments, &["--no-daemon"]].concat());
+        assert_eq!(code(&alone), expected, "{arguments:?}: {}", err(&alone));
+    }
+    let tools: Value = serde_json::from_str(&crib.ok(&["tools", "--json"])).unwrap();
+    assert_eq!(
+        (&tools["servers"][0]["state"], &tools["servers"][1]["state"]),
+        (&json!("ready"), &json!("failed"))
+    );
+    assert!(
+        tools["servers"][0]["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|tool| tool["visible_name"] == "fix__echo")
+    );
+}
+
+#[test]
+fn a_required_server_that_fails_ends_the_daemon() {
+    let crib = Crib::new("[servers.dead]\ncommand = FIXTURE\nargs = [\"die-now\"]\nrequired = true\n");
+    let up = crib.run(&["up", "-d"]);
+    assert_eq!(code(&up), 4, "{}", err(&up));
+    assert!(err(&up).contains("missing API key FOO"), "{}", err(&up));
+    crib.lab.await_nobody();
+    let broken = Crib::new("[servers.x]\nbuiltn = \"time\"\n");
+    assert_eq!(code(&broken.run(&["up", "-d"])), 3);
+}
+
+#[test]
+fn a_daemon_started_on_demand_ends_when_idle() {
+    let crib = Crib::new(FIXTURE);
+    let call = crib.run(&["call", "fix.pid", "--daemon"]);
+    assert!(code(&call) == 0 && err(&call).contains("a daemon for later commands"), "{}", err(&call));
+    assert_eq!(crib.ok(&["call", "fix.pid"]), out(&call).trim());
+    assert_eq!(crib.status()["daemon"]["idle_ms"], 1_800_000.0);
+    crib.ok(&["up", "-d"]);
+    assert_eq!(crib.status()["daemon"]["idle_ms"], Value::Null, "asked for, it stays");
+    crib.ok(&["down"]);
+    crib.ok(&["up", "-d", "--idle", "100ms"]);
+    crib.lab.await_nobody();
+    assert_eq!(crib.files(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn bad_input_is_answered_and_ends_nothing() {
+    let crib = Crib::new(FIXTURE);
+    crib.ok(&["up", "-d"]);
+    let (mut stream, mut reader, greeting) = crib.raw();
+    assert_eq!(greeting["greeting"]["toolcrib"], env!("CARGO_PKG_VERSION"));
+    for bad in ["\n", "nonsense\n", "{\"launch\": {}}\n", "{\"call\": 7}\n", "\"status\n", "\u{1}\u{2}\n"] {
+        stream.write_all(bad.as_bytes()).unwrap();
+        let answer = frame(&mut reader);
+        assert!(answer["error"]["message"].as_str().unwrap().contains("not understood"), "{answer}");
+    }
+    stream.write_all(b"\"status\"\n").unwrap();
+    assert_eq!(frame(&mut reader)["status"]["servers"][0]["status"]["name"], "fix");
+    // A second request in the middle of the first.
+    stream.write_all(b"{\"logs\":{\"servers\":[],\"follow\":true}}\n\"status\"\n").unwrap();
+    let mut rest = String::new();
+    reader.read_to_string(&mut rest).unwrap();
+    assert!(
+        rest.ends_with('\n') && rest.lines().last().unwrap().contains("one request after the other"),
+        "{rest}"
+    );
+    // A line without an end.
+    let (mut endless, mut reader, _) = crib.raw();
+    let piece = vec![b'x'; 1 << 20];
+    for _ in 0..17 {
+        if endless.write_all(&piece).is_err() {
+            break;
+        }
+    }
+    let _ = endless.write_all(b"\n");
+    assert!(frame(&mut reader)["error"]["message"].as_str().unwrap().contains("16 MiB"));
+    assert_eq!(crib.ok(&["call", "fix.echo", "text=still"]), "still");
+}
+
+#[test]
+fn servers_are_started_stopped_restarted_and_waited_for() {
+    let crib = Crib::new(&format!("{FIXTURE}[servers.other]\ncommand = FIXTURE\n"));
+    crib.ok(&["up", "-d", "fix"]);
+    let states = |crib: &Crib| -> Vec<String> {
+        let status = crib.status();
+        let rows = status["servers"].as_array().unwrap().iter();
+        rows.map(|row| row["state"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(states(&crib), ["ready", "stopped"]);
+    let stopped = crib.run(&["call", "other.pid"]);
+    assert_eq!(code(&stopped), 4);
+    assert!(err(&stopped).contains("toolcrib start other"), "{}", err(&stopped));
+    crib.ok(&["start", "other"]);
+    let before = crib.ok(&["call", "other.pid"]);
+    let fix = crib.ok(&["call", "fix.pid"]);
+    crib.ok(&["restart", "oth*"]);
+    assert_ne!(crib.ok(&["call", "other.pid"]), before);
+    crib.ok(&["stop", "other"]);
+    assert_eq!(states(&crib), ["ready", "stopped"]);
+    assert_eq!(code(&crib.run(&["wait", "other"])), 4, "what is stopped will not be ready");
+    crib.ok(&["wait", "--timeout", "30s"]);
+    assert_eq!(crib.ok(&["call", "fix.pid"]), fix, "the others were not touched");
+    let typo = crib.run(&["restart", "fux"]);
+    assert_eq!(code(&typo), 6);
+    assert!(err(&typo).contains("did you mean `fix`?"), "{}", err(&typo));
+    crib.bench.file("servers.toml", "[servers.slow]\ncommand = \"sleep\"\nargs = [\"600\"]\n");
+    assert_eq!(code(&crib.run(&["down"])), 0);
+    crib.ok(&["up", "-d", "--wait", "none"]);
+    assert_eq!(code(&crib.run(&["wait", "--timeout", "100ms"])), 7);
+}
+
+#[test]
+fn a_changed_configuration_is_followed_at_the_next_command() {
+    let crib = Crib::new(FIXTURE);
+    crib.ok(&["up", "-d"]);
+    let (pid, edition) = (crib.ok(&["call", "fix.pid"]), crib.status()["daemon"]["edition"].clone());
+    let file = crib.bench.0.path().join("servers.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{text}[servers.calc]\nbuiltin = \"calc\"\n")).unwrap();
+    assert_eq!(crib.ok(&["call", "calc.evaluate", "expression=6*7"]), "42");
+    assert_eq!(crib.ok(&["call", "fix.pid"]), pid, "the other one was not touched");
+    assert_ne!(crib.status()["daemon"]["edition"], edition);
+    std::fs::write(&file, format!("{text}[servers.calc]\nbuitlin = \"calc\"\n")).unwrap();
+    let broken = crib.run(&["call", "calc.evaluate", "expression=6*7"]);
+    assert_eq!((code(&broken), out(&broken).trim()), (0, "42"), "{}", err(&broken));
+    assert!(
+        err(&broken).contains("as it was") && err(&broken).contains("did you mean `builtin`?"),
+        "{}",
+        err(&broken)
+    );
+    std::fs::write(&file, &text).unwrap();
+    assert_eq!(code(&crib.run(&["call", "calc.evaluate", "expression=1"])), 6);
+    assert_eq!(crib.ok(&["call", "fix.pid"]), pid);
+}
+
+#[test]
+fn logs_hold_what_servers_wrote_and_what_happened() {
+    let config = "[servers.loud]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"echo one >&2; echo $TOKEN >&2; exec \\\"$0\\\"\", FIXTURE]\n\
+        env = { TOKEN = \"${PLANTED_TOKEN}\" }\n";
+    let crib = Crib::new(config);
+    crib.ok(&["up", "-d"]);
+    let logs = crib.ok(&["logs"]);
+    assert!(logs.contains("loud         stderr  one") && logs.contains("event   ready after"), "{logs}");
+    assert!(logs.contains("stderr  ****") && !logs.contains(crate::program::SECRET), "{logs}");
+    let stderr = crib.ok(&["logs", "loud", "--stream", "stderr", "--grep", "^o.e$"]);
+    assert!(stderr.lines().count() == 1 && stderr.ends_with("one"), "{stderr}");
+    let line: Value = serde_json::from_str(crib.ok(&["logs", "--json"]).lines().next().unwrap()).unwrap();
+    assert_eq!((&line["server"], line["at_ms"].as_u64().unwrap() > 0), (&json!("loud"), true));
+    let mut follower = crib.spawn(&["logs", "-f", "--stream", "events", "--since", "0s"]);
+    let mut reader = BufReader::new(follower.stdout.take().unwrap());
+    // It is there once it is counted.
+    wait_for("the follower", || crib.status()["daemon"]["clients"] == 2);
+    crib.ok(&["restart", "loud"]);
+    let mut text = String::new();
+    while !text.contains("restart 1: ready") {
+        assert!(reader.read_line(&mut text).unwrap() > 0, "ended early: {text}");
+    }
+    crib.ok(&["down"]);
+    follower.wait().unwrap();
+}
+
+#[test]
+fn down_ends_all_daemons_and_lets_calls_finish_if_asked() {
+    let crib = Crib::new(FIXTURE);
+    crib.bench.file("other.toml", "[servers.calc]\nbuiltin = \"calc\"\n");
+    crib.ok(&["up", "-d"]);
+    crib.ok(&["up", "-d", "-c", "other.toml"]);
+    assert_eq!(crib.ok(&["-c", "other.toml", "call", "calc.evaluate", "expression=6*7"]), "42");
+    let call = crib.spawn(&["call", "fix.sleep", "ms=1000"]);
+    crib.await_server("fix", |row| row["in_flight"] == 1);
+    let down: Value = serde_json::from_str(&crib.ok(&["down", "--all", "--grace", "1m", "--json"])).unwrap();
+    assert_eq!(
+        (down["daemons"].as_array().unwrap().len(), &down["processes_left"]),
+        (2, &json!(0)),
+        "{down}"
+    );
+    let output = call.wait_with_output().unwrap();
+    assert_eq!((code(&output), out(&output).trim()), (0, "awake"), "{}", err(&output));
+    assert_eq!((crib.lab.processes(), crib.files()), (vec![], vec![]));
+}
+
+#[test]
+fn top_needs_a_terminal_and_gives_it_back() {
+    let crib = Crib::new(FIXTURE);
+    crib.ok(&["up", "-d"]);
+    let blind = crib.command(&["top"]).stdin(Stdio::null()).output().unwrap();
+    assert_ne!(code(&blind), 0);
+    // A terminal of its own, and the settings of that before and after.
+    let program = env!("CARGO_BIN_EXE_toolcrib");
+    for end in ["q", "\\003"] {
+        let script = format!(
+            "stty rows 40 cols 120; stty -a > before; {program} top; echo code $?; stty -a > after; echo done > over"
+        );
+        // Typed when it shows something; the terminal stays until all is over.
+        let until =
+            |what: &str| format!("n=0; until {what} || [ $n = 600 ]; do n=$((n+1)); sleep 0.05; done");
+        let (shows, over) = (until("grep -q 'quits;' shown 2>/dev/null"), until("[ -s over ]"));
+        let feed = format!("({shows}; printf '{end}'; {over}) | script -qefc \"$SCRIPT\" shown; rm -f over");
+        let mut terminal = Command::new("sh");
+        terminal.args(["-c", &feed]).env("SCRIPT", script).env("TERM", "xterm");
+        let output = terminal
+            .current_dir(crib.bench.0.path())
+            .env("XDG_RUNTIME_DIR", crib.run_folder())
+            .output()
+            .unwrap();
+        let read = |name: &str| std::fs::read_to_string(crib.bench.0.path().join(name)).unwrap_or_default();
+        if read("before").is_empty() {
+            eprintln!("left out: no `script` or `stty` here: {}", err(&output));
+            return;
+        }
+        let shown = read("shown");
+        assert!(shown.contains("fix") && shown.contains("processes"), "{shown:?}");
+        assert!(shown.contains("code 0") && shown.contains("\u{1b}[?1049l"), "{shown:?}");
+        assert_eq!(read("before"), read("after"));
+    }
+}
+
+#[test]
+fn another_user_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: only root can become another user");
+        return;
+    }
+    let crib = Crib::new(FIXTURE);
+    crib.ok(&["up", "-d"]);
+    // Every door is opened by hand: the last one asks for credentials.
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(crib.bench.0.path(), 0o755);
+    open(&crib.run_folder(), 0o755);
+    open(&crib.run_folder().join("toolcrib"), 0o755);
+    open(&crib.socket(), 0o666);
+    let socket = crib.socket();
+    // One thread alone, until its end: credentials are a thread's to the kernel.
+    let nobody = std::thread::spawn(move || {
+        let nobody = rustix::process::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        let mut text = String::new();
+        UnixStream::connect(socket).unwrap().read_to_string(&mut text).unwrap();
+        text
+    });
+    let text = nobody.join().unwrap();
+    assert!(text.contains("serves another user") && !text.contains("greeting"), "{text}");
+    open(&crib.run_folder().join("toolcrib"), 0o700);
+    assert_eq!(crib.ok(&["call", "fix.echo", "text=ours"]), "ours");
+}

@@ -1,0 +1,152 @@
+//! `toolcrib connect`: the daemon's tools over MCP, to a client written by hand and to that of the SDK.
+
+use std::{
+    io::{BufReader, Write},
+    process::{Child, ChildStdin, ChildStdout, Stdio},
+};
+
+use rmcp::{ServiceExt, model::CallToolRequestParams};
+use serde_json::{Value, json};
+
+use super::{Crib, FIXTURE, frame};
+use crate::{program::code, support::wait_for};
+
+/// A client that knows nothing but lines.
+struct Client {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    next: u64,
+}
+
+impl Client {
+    fn new(crib: &Crib, arguments: &[&str]) -> Self {
+        let mut command = crib.command(&[&["connect"], arguments].concat());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        let mut client = Self { child, stdin, stdout, next: 0 };
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+        let answer = client.ask("initialize", &params);
+        assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
+        client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        client
+    }
+
+    fn send(&mut self, message: &Value) {
+        writeln!(self.stdin.as_mut().unwrap(), "{message}").unwrap();
+    }
+
+    /// Sends a request; its number.
+    fn request(&mut self, method: &str, params: &Value) -> u64 {
+        self.next += 1;
+        self.send(&json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params}));
+        self.next
+    }
+
+    fn ask(&mut self, method: &str, params: &Value) -> Value {
+        let id = self.request(method, params);
+        loop {
+            let answer = frame(&mut self.stdout);
+            // Servers that become ready meanwhile are news.
+            if answer.get("method").is_none() {
+                assert_eq!(answer["id"], id, "{answer}");
+                return answer;
+            }
+        }
+    }
+
+    fn call(&mut self, name: &str, arguments: &Value) -> Value {
+        self.ask("tools/call", &json!({"name": name, "arguments": arguments}))
+    }
+
+    fn names(&mut self) -> Vec<String> {
+        let answer = self.ask("tools/list", &json!({}));
+        let tools = answer["result"]["tools"].as_array().unwrap().iter();
+        tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+#[test]
+fn a_raw_client_sees_all_tools_and_hears_of_changes() {
+    let crib = Crib::new(&format!("{FIXTURE}[servers.calc]\nbuiltin = \"calc\"\n"));
+    // Nobody has started a daemon: the first client does.
+    let mut client = Client::new(&crib, &[]);
+    assert_eq!(client.ask("ping", &json!({}))["result"], json!({}));
+    let names = client.names();
+    assert!(
+        names.contains(&"fix__echo".to_owned()) && names.contains(&"calc__evaluate".to_owned()),
+        "{names:?}"
+    );
+    let sum = client.call("calc__evaluate", &json!({"expression": "6*7"}));
+    assert_eq!(
+        (&sum["result"]["content"][0]["text"], &sum["result"]["isError"]),
+        (&json!("42"), &json!(false))
+    );
+    assert_eq!(
+        crib.ok(&["call", "fix.pid"]),
+        client.call("fix__pid", &json!({}))["result"]["content"][0]["text"]
+    );
+    let wrong = client.call("fix__echo", &json!({"txt": 1}));
+    assert_eq!(wrong["result"]["isError"], true, "the model is to read it: {wrong}");
+    assert_eq!(client.call("fix__ehco", &json!({}))["error"]["code"], -32602);
+    let slow = client.request("tools/call", &json!({"name": "fix__sleep", "arguments": {"ms": 600_000}}));
+    crib.await_server("fix", |row| row["in_flight"] == 1);
+    let params = json!({"requestId": slow, "reason": "enough"});
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}));
+    crib.await_server("fix", |row| row["in_flight"] == 0);
+    wait_for("the cancelled call", || crib.ok(&["call", "fix.cancelled"]) == "1");
+    crib.ok(&["stop", "calc"]);
+    // There may be an answer to the cancelled request before.
+    while frame(&mut client.stdout).get("method") != Some(&json!("notifications/tools/list_changed")) {}
+    assert!(client.names().iter().all(|name| name.starts_with("fix__")));
+    drop(client.stdin.take());
+    assert!(client.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_client_that_goes_away_takes_its_calls_along() {
+    let crib = Crib::new(FIXTURE);
+    crib.ok(&["up", "-d"]);
+    let mut client = Client::new(&crib, &["fix"]);
+    assert!(client.names().contains(&"echo".to_owned()), "its own names");
+    client.request("tools/call", &json!({"name": "sleep", "arguments": {"ms": 600_000}}));
+    crib.await_server("fix", |row| row["in_flight"] == 1);
+    client.child.kill().unwrap();
+    client.child.wait().unwrap();
+    wait_for("the cancelled call", || crib.ok(&["call", "fix.cancelled"]) == "1");
+    assert_eq!(code(&crib.run(&["connect", "fux"])), 6);
+    // A daemon that ends is told.
+    let mut client = Client::new(&crib, &[]);
+    crib.ok(&["down"]);
+    assert_eq!(client.child.wait().unwrap().code(), Some(4));
+}
+
+#[tokio::test]
+async fn the_clients_of_both_eras_of_the_sdk_are_served() {
+    let crib = Crib::new(FIXTURE);
+    let mut command = tokio::process::Command::from(crib.command(&["connect"]));
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let pipes = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
+    let client = ().serve(pipes).await.unwrap();
+    let tools = client.list_all_tools().await.unwrap();
+    let echo = tools.iter().find(|tool| tool.name == "fix__echo").unwrap();
+    assert_eq!(echo.annotations.as_ref().unwrap().read_only_hint, Some(true));
+    let mut request = CallToolRequestParams::new("fix__echo");
+    request.arguments = json!({"text": "hello"}).as_object().cloned();
+    let result = client.call_tool(request).await.unwrap();
+    assert_eq!(serde_json::to_value(&result.content).unwrap()[0]["text"], "hello");
+    client.cancel().await.unwrap();
+    // Our own sessions ask for the new era first.
+    let program = env!("CARGO_BIN_EXE_toolcrib");
+    let mut server = crib.lab.command("outer", program, &["connect"]);
+    if let toolcrib::Endpoint::Stdio(stdio) = &mut server.endpoint {
+        stdio.cwd = crib.bench.0.path().to_owned();
+        stdio.env.insert("XDG_RUNTIME_DIR".to_owned(), crib.run_folder().display().to_string());
+    }
+    let manager = crate::support::manager([server]).await;
+    let era = manager.status()[0].era.clone();
+    assert_eq!(era.as_deref(), Some("2026-07-28"));
+    let said = manager.call("outer", "fix__echo", crate::support::object(json!({"text": "outer"}))).await;
+    assert_eq!(said.unwrap().text(), "outer");
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
