@@ -376,6 +376,22 @@ fn logs_hold_what_servers_wrote_and_what_happened() {
 }
 
 #[test]
+fn secrets_stay_hidden_and_break_no_frame() {
+    // One of the secrets is a word of the daemon's own frames.
+    let env = "env = { GIVEN = \"${PLANTED_TOKEN}\", A_KEY = \"servers\", B_KEY = \"content\" }\n";
+    let crib = Crib::new(&format!(
+        "[servers.given]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"exec \\\"$0\\\"\", FIXTURE]\n{env}"
+    ));
+    crib.ok(&["up", "-d"]);
+    let said = crib.ok(&["call", "given.env"]);
+    assert!(
+        said.contains("GIVEN") && said.contains("****") && !said.contains(crate::program::SECRET),
+        "{said}"
+    );
+    assert_eq!(crib.status()["servers"][0]["calls"], 1);
+}
+
+#[test]
 fn down_ends_all_daemons_and_lets_calls_finish_if_asked() {
     let crib = Crib::new(FIXTURE);
     crib.bench.file("other.toml", "[servers.calc]\nbuiltin = \"calc\"\n");
