@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    io,
+    io::{self, IsTerminal},
     ops::ControlFlow,
     process::ExitCode,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -26,6 +26,7 @@ use super::{
     logs::Printer,
     ps::{Sample, lines},
     reach,
+    ui::Ui,
 };
 
 /// Between two looks at the servers.
@@ -74,10 +75,14 @@ impl Tail {
 }
 
 pub(super) async fn run(context: &Context<'_>) -> anyhow::Result<ExitCode> {
+    if !(io::stdin().is_terminal() && Ui::is_terminal()) {
+        let help = Some("elsewhere: toolcrib ps --watch".to_owned());
+        return Err(Error::input("`top` needs a terminal", help).into());
+    }
     let mut daemon = reach::required(context)?;
     let tail = Tail::default();
     tail.follow(reach::required(context)?);
-    let terminal = ratatui::try_init().map_err(|error| Error::io("`top` needs a terminal", error))?;
+    let terminal = ratatui::try_init().map_err(lost)?;
     let mut screen = Screen(terminal);
     let mut before: Option<Sample> = None;
     loop {

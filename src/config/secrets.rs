@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
+use serde_json::Value;
+
 /// Secret values, hidden as `****` in everything that is printed or written.
 ///
 /// A value is secret if it came from a variable outside the inherited names, from an `env_file` or from
@@ -37,6 +39,19 @@ impl Secrets {
         stars(text, self.found(text))
     }
 
+    /// Hides every secret in the texts of a document, and numbers that are one. Names of fields stay.
+    pub(crate) fn hide_in(&self, document: &mut Value) {
+        match document {
+            Value::String(text) if !self.found(text).is_empty() => *text = self.hide(text),
+            Value::Number(number) if !self.found(&number.to_string()).is_empty() => {
+                *document = Value::String("****".to_owned());
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.hide_in(item)),
+            Value::Object(fields) => fields.values_mut().for_each(|field| self.hide_in(field)),
+            _ => {}
+        }
+    }
+
     /// As [`Secrets::hide`], for text that was cut at its end: the beginning of a secret is hidden there, too.
     pub fn hide_cut(&self, text: &str) -> String {
         // The cut may have gone through a character.
@@ -70,7 +85,7 @@ fn forms(value: &str) -> impl Iterator<Item = String> {
     let lines = value.lines().map(str::trim).filter(|line| line.len() >= Secrets::SHORTEST);
     let plain = std::iter::once(value).chain(lines);
     plain.flat_map(|text| {
-        let quoted = serde_json::Value::from(text).to_string();
+        let quoted = Value::from(text).to_string();
         let escaped = quoted[1..quoted.len() - 1].to_owned();
         let mut ascii = String::with_capacity(escaped.len());
         for c in escaped.chars() {

@@ -1,9 +1,18 @@
 //! One request and its answer. What an answer needs is borrowed from the servers; giving the future up cancels
 //! what it was waiting for.
 
-use std::{collections::HashMap, time::Instant};
+use std::{
+    collections::{HashMap, HashSet},
+    pin::pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
 
-use tokio::io::AsyncWriteExt;
+use tokio::{io::AsyncWriteExt, net::unix::OwnedWriteHalf, sync::SetOnce};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     keep::{Change, Keep},
@@ -11,9 +20,8 @@ use super::{
     wire::{CallAnswer, CallRequest, DaemonStatus, Reply, Request, ServerRow, ServerTools, Standing},
 };
 use crate::{
-    config::Secrets,
     error::{Error, Result, nearest},
-    process::ProcessUsage,
+    process::{ProcessUsage, own_memory},
     session::{ServerState, ServerStatus},
     start::ServerEvent,
     tool::ServerName,
@@ -23,36 +31,30 @@ use crate::{
 pub(super) struct Hall {
     pub(super) keep: Keep,
     pub(super) since: Instant,
-    pub(super) clients: std::sync::atomic::AtomicUsize,
-    pub(super) idle: std::sync::Mutex<Option<std::time::Duration>>,
+    pub(super) clients: AtomicUsize,
+    pub(super) idle: Mutex<Option<Duration>>,
     /// Set when the first start is over.
-    pub(super) first: tokio::sync::SetOnce<First>,
+    pub(super) first: SetOnce<First>,
     /// No new work is taken on.
-    pub(super) draining: tokio_util::sync::CancellationToken,
+    pub(super) draining: CancellationToken,
 }
 
 /// How the first start went.
 #[derive(Debug, Clone)]
 pub(super) struct First {
-    pub(super) took: Option<std::time::Duration>,
+    pub(super) took: Option<Duration>,
     /// Required servers that are missing, if that ends the daemon.
-    pub(super) failures: Vec<std::sync::Arc<Error>>,
+    pub(super) failures: Vec<Arc<Error>>,
 }
 
 /// The way back to a client.
-pub(super) struct Voice(pub(super) tokio::net::unix::OwnedWriteHalf);
+pub(super) struct Voice(pub(super) OwnedWriteHalf);
 
 impl Voice {
     /// Sends one frame. A client that does not read waits; one that is gone is noticed by its reader.
     pub(super) async fn say(&mut self, reply: &Reply) {
-        self.hushed(reply, &Secrets::default()).await;
-    }
-
-    /// As [`Voice::say`], without `secrets`.
-    pub(super) async fn hushed(&mut self, reply: &Reply, secrets: &Secrets) {
         // Our own frames have string keys and no floats that JSON lacks: this does not fail.
-        let text = serde_json::to_string(reply).unwrap_or_default();
-        let mut line = secrets.hide(&text).into_bytes();
+        let mut line = serde_json::to_vec(reply).unwrap_or_default();
         line.push(b'\n');
         let _ = self.0.write_all(&line).await;
     }
@@ -76,7 +78,7 @@ impl Hall {
             }
         };
         let reply = outcome.unwrap_or_else(Reply::Error);
-        voice.hushed(&reply, &self.keep.book().config.secrets).await;
+        voice.say(&reply).await;
     }
 
     /// Follows the files, and tells the client if that is not possible.
@@ -95,9 +97,9 @@ impl Hall {
         DaemonStatus {
             servers: servers.collect(),
             uptime: self.since.elapsed(),
-            idle: *self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
-            clients: self.clients.load(std::sync::atomic::Ordering::Relaxed),
-            rss_bytes: crate::process::own_memory(),
+            idle: *self.idle.lock().unwrap_or_else(PoisonError::into_inner),
+            clients: self.clients.load(Relaxed),
+            rss_bytes: own_memory(),
         }
     }
 
@@ -118,14 +120,14 @@ impl Hall {
         voice: &mut Voice,
     ) -> Result<Reply> {
         if stay {
-            *self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+            *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
         // Who comes while the first start goes on, or has begun it, sees it from its beginning.
         let failed = |first: &First| !first.failures.is_empty();
         let first = started || self.first.get().is_none_or(failed);
         let mut from = if first { 0 } else { self.keep.log.next() };
         let mut news = self.keep.log.follow();
-        let mut done = std::pin::pin!(async {
+        let mut done = pin!(async {
             if first {
                 let First { took, failures } = self.first.wait().await.clone();
                 // Somebody else may have begun it, with other servers.
@@ -158,11 +160,11 @@ impl Hall {
         let (events, next) = self.keep.log.events(*from);
         *from = next;
         for event in events {
-            voice.hushed(&Reply::Event(Box::new(event)), &self.keep.book().config.secrets).await;
+            voice.say(&Reply::Event(Box::new(event))).await;
         }
     }
 
-    fn standing(&self, wall: Option<std::time::Duration>, first: bool) -> Standing {
+    fn standing(&self, wall: Option<Duration>, first: bool) -> Standing {
         let book = self.keep.book();
         let wanted: Vec<&ServerName> = book.wanted().collect();
         let there = |status: &ServerStatus| matches!(status.state, ServerState::Ready | ServerState::Busy);
@@ -195,11 +197,17 @@ impl Hall {
             arguments.insert(key, value);
         }
         let began = Instant::now();
-        let result = match call.unchecked {
+        let mut result = match call.unchecked {
             true => toolbox.call_unchecked(&entry, &arguments, call.timeout).await?,
             false => toolbox.call_entry(&entry, &arguments, call.timeout).await?,
         };
         let (tool, took) = (entry.tool.name.clone(), began.elapsed());
+        let secrets = &self.keep.book().config.secrets;
+        result
+            .content
+            .iter_mut()
+            .chain(&mut result.structured_content)
+            .for_each(|part| secrets.hide_in(part));
         Ok(Reply::Called(CallAnswer { server, tool, result, took }))
     }
 
@@ -226,9 +234,12 @@ impl Hall {
         }
         let (catalog, events) = (toolbox.catalog(), self.keep.log.events(0).0);
         let statuses = self.statuses().into_iter().filter(|status| names.contains(&status.name));
+        let secrets = &self.keep.book().config.secrets;
         let rows = statuses.map(|status| {
             let init = last_start(&status.name, &events);
-            ServerTools::new(status, &catalog, init)
+            let mut row = ServerTools::new(status, &catalog, init);
+            row.hide(secrets);
+            row
         });
         Ok(Reply::Tools(rows.collect()))
     }
@@ -276,13 +287,12 @@ impl Hall {
                 return Ok(Reply::Servers(rows));
             }
             // Not all that changes is an event: looked at now and then as well.
-            let _ = tokio::time::timeout(std::time::Duration::from_millis(50), news.changed()).await;
+            let _ = tokio::time::timeout(Duration::from_millis(50), news.changed()).await;
         }
     }
 
     async fn logs(&self, servers: &[String], follow: bool, voice: &mut Voice) -> Result<Reply> {
-        let named =
-            self.named(servers).map(|named| named.into_iter().collect::<std::collections::HashSet<_>>())?;
+        let named = self.named(servers).map(|named| named.into_iter().collect::<HashSet<_>>())?;
         let wanted = |server: &ServerName| servers.is_empty() || named.contains(server);
         let mut news = self.keep.log.follow();
         let mut from = 0;
@@ -290,7 +300,7 @@ impl Hall {
             let (lines, next) = self.keep.log.lines(from, wanted);
             from = next;
             for line in lines {
-                voice.hushed(&Reply::Line(line), &self.keep.book().config.secrets).await;
+                voice.say(&Reply::Line(line)).await;
             }
             if !follow {
                 return Ok(Reply::End);

@@ -238,7 +238,12 @@ impl Keep {
         let stale = !book.is_current();
         if stale {
             match Book::read(&self.file, &self.env, book.selection.clone(), self.jobs, self.locked) {
-                Ok(read) => book = read,
+                Ok(mut read) => {
+                    // What was secret once stays secret.
+                    let secrets = book.config.secrets.and(&read.config.secrets);
+                    Arc::make_mut(&mut read.config).secrets = secrets;
+                    book = read;
+                }
                 Err(error) => {
                     for known in &mut book.stamps {
                         *known = stamp(std::mem::take(&mut known.0));

@@ -1,10 +1,11 @@
 //! Servers and their tools as rows, the same with and without a daemon.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::wire::{ServerTools, ToolRow};
 use crate::{
     catalog::ToolCatalog,
+    config::Secrets,
     manager::Manager,
     session::ServerStatus,
     start::{ServerEvent, ServerStart},
@@ -23,6 +24,18 @@ impl ServerTools {
         });
         let tools = tools.collect();
         Self { name, state, era, pid, init, listed, error, tools }
+    }
+
+    /// Hides secrets in what the server says about its tools.
+    pub(super) fn hide(&mut self, secrets: &Secrets) {
+        for tool in &mut self.tools {
+            tool.description = secrets.hide(&tool.description);
+            // Copied if it holds one, which is rare.
+            let text = serde_json::to_string(&*tool.input_schema).unwrap_or_default();
+            if secrets.hide(&text) != text {
+                Arc::make_mut(&mut tool.input_schema).values_mut().for_each(|part| secrets.hide_in(part));
+            }
+        }
     }
 
     /// All servers of `manager` at this moment, in configuration order.
