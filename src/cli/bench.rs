@@ -10,7 +10,7 @@ use std::{num::NonZeroUsize, process::ExitCode, time::Duration};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use toolcrib::{Config, Phases, ServerName, StartReport};
+use toolcrib::{Config, LaunchReport, Phases, ServerName, StartReport};
 
 use super::{
     context::Context,
@@ -149,20 +149,21 @@ impl Init {
         }
         Ui::data(format!("lower bound {} ({})", seconds(bound.time), bound.name));
         let Some(mode) = modes.last() else { return };
-        Ui::data("server            median   queue    spawn    first byte  handshake  list");
+        Ui::data("server            median   queue    spawn    first byte  handshake  list     launch");
         for name in config.servers.keys() {
             let Some(phases) = mode.phases(name) else {
                 Ui::data(format!("{name:<17} failed"));
                 continue;
             };
             Ui::data(format!(
-                "{name:<17} {:<8} {:<8} {:<8} {:<11} {:<10} {}",
+                "{name:<17} {:<8} {:<8} {:<8} {:<11} {:<10} {:<8} {}",
                 seconds(median(&mode.totals(name))),
                 seconds(phases.queue),
                 seconds(phases.spawn),
                 seconds(phases.first_byte),
                 seconds(phases.handshake),
                 seconds(phases.list),
+                mode.launch(name).map_or("-", |launch| if launch.direct { "direct" } else { launch.runner }),
             ));
         }
     }
@@ -189,6 +190,12 @@ impl Mode {
         let mut starts: Vec<Phases> = self.starts(name).collect();
         starts.sort_by_key(Phases::total);
         starts.get(starts.len() / 2).copied()
+    }
+
+    /// How it was started last, if its command is a package runner.
+    fn launch(&self, name: &ServerName) -> Option<&LaunchReport> {
+        let rows = self.runs.last().into_iter().flat_map(|run| &run.report.servers);
+        rows.filter(|row| row.name == *name).find_map(|row| row.outcome.as_ref().ok()?.launch.as_ref())
     }
 
     fn ready(&self) -> usize {
@@ -258,7 +265,8 @@ fn spread_json(times: &[Duration]) -> Value {
 fn server_json(mode: &Mode, name: &ServerName) -> Value {
     match mode.phases(name) {
         Some(phases) => json!({"name": name, "state": "ready", "phases_ms": phases,
-            "total_ms": spread_json(&mode.totals(name))}),
-        None => json!({"name": name, "state": "failed", "phases_ms": null, "total_ms": null}),
+            "total_ms": spread_json(&mode.totals(name)), "launch": mode.launch(name)}),
+        None => json!({"name": name, "state": "failed", "phases_ms": null, "total_ms": null,
+            "launch": null}),
     }
 }
