@@ -28,6 +28,7 @@ const DEFAULTS: &[&str] = &[
     "output_folder",
     "inherit_env",
     "direct",
+    "start_caches",
     "eof_grace",
     "term_grace",
     "guard",
@@ -89,6 +90,7 @@ pub(super) struct Defaults {
     pub(super) output_folder: Option<Text>,
     pub(super) inherit_env: Names,
     pub(super) direct: bool,
+    pub(super) start_caches: bool,
     pub(super) stop: StopGrace,
 }
 
@@ -149,6 +151,7 @@ impl Defaults {
             output_folder: None,
             inherit_env: Names::inherited(),
             direct: true,
+            start_caches: true,
             stop: StopGrace::default(),
         }
     }
@@ -177,6 +180,7 @@ fn defaults(table: &Section<'_>) -> Result<Defaults> {
             built_in.inherit_env
         },
         direct: table.flag("direct")?.unwrap_or(built_in.direct),
+        start_caches: table.flag("start_caches")?.unwrap_or(built_in.start_caches),
         stop: StopGrace {
             eof: table.grace("eof_grace")?.unwrap_or(built_in.stop.eof),
             term: table.grace("term_grace")?.unwrap_or(built_in.stop.term),

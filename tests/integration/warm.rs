@@ -52,6 +52,9 @@ fn servers_are_resolved_ahead_of_time() {
     assert_eq!(row("broken")["error"]["code"], "server_exited");
     assert_eq!((&row("time")["runner"], &row("time")["error"]), (&Value::Null, &Value::Null));
     let before = runs(&bench);
+    assert_eq!(code(&run(&bench, &["warm", "one"])), 0);
+    assert_eq!(runs(&bench), before + 1, "warming asks the runner, whatever is known");
+    let before = runs(&bench);
     let check = run(&bench, &["check", "one"]);
     assert!(err(&check).contains("direct: toolcrib-fixture"), "{}", err(&check));
     assert_eq!(runs(&bench), before, "the runner is not asked");
