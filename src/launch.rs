@@ -11,6 +11,7 @@
 //! - no secret value is stored; a resolution that would need one is not kept;
 //! - a broken, foreign or outdated record is as good as none.
 
+mod caches;
 mod observe;
 mod record;
 mod runner;
@@ -18,6 +19,7 @@ mod runner;
 use std::{
     borrow::Cow,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -51,6 +53,7 @@ pub struct LaunchReport {
 /// Where resolutions are kept. A cheap handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Launcher {
+    cache: Option<Arc<Path>>,
     store: Option<Store>,
 }
 
@@ -75,7 +78,15 @@ impl LaunchReport {
 impl Launcher {
     /// Keeps resolutions in `launch` below `cache`; without a folder, none.
     pub(crate) fn new(cache: Option<&Path>) -> Self {
-        Self { store: cache.map(|cache| Store::new(cache.join("launch"))) }
+        Self { cache: cache.map(Into::into), store: cache.map(|cache| Store::new(cache.join("launch"))) }
+    }
+
+    /// Lets the interpreter of `spec` keep what it compiles, where it can and may.
+    pub(crate) fn with_caches(&self, spec: StdioConfig) -> StdioConfig {
+        match &self.cache {
+            Some(cache) => caches::with(spec, cache),
+            None => spec,
+        }
     }
 
     /// What is known of `spec`, whose `program` was looked up already. Nothing when it is no runner, or to be left
@@ -94,7 +105,7 @@ impl Launcher {
     /// Drops what is known of `spec`: the next start goes through the runner.
     pub(crate) fn forget(&self, spec: &StdioConfig, program: &Path) {
         if let Some(store) = &self.store {
-            store.remove(&record::key(spec, program));
+            store.remove(&record::key(&self.with_caches(spec.clone()), program));
         }
     }
 }

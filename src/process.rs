@@ -55,6 +55,8 @@ pub(crate) const MARKER: &str = "TOOLCRIB_OWNER";
 pub(crate) struct Process {
     keeper: Keeper,
     stdin: LineWriter,
+    /// The inode of the pipe behind `stdin`: both of its ends have it.
+    input_id: Option<u64>,
     stderr: StderrTail,
     limits: ResourceLimits,
     sandboxed: bool,
@@ -133,6 +135,7 @@ impl Process {
         // Told apart from the other servers of this manager, and from earlier lives of this one.
         let mark = format!("{}/{:08x}", kin.marker, fastrand::u32(..));
         let (sender, input) = pipe().map_err(|error| program::refused(&program, &error))?;
+        let input_id = rustix::fs::fstat(&sender).ok().map(|about| about.st_ino);
         let (keeper, stdout, stderr) = match &kin.keeping {
             #[cfg(target_os = "linux")]
             Keeping::Guard { executable } => {
@@ -159,7 +162,7 @@ impl Process {
         let reader = LineReader::new(stdout);
         let stderr = StderrTail::drain(stderr, kin.secrets.clone());
         let (limits, sandboxed) = (spec.limits, spec.sandbox.is_some());
-        let process = Self { keeper, stdin: stdin.clone(), stderr, limits, sandboxed, started };
+        let process = Self { keeper, stdin: stdin.clone(), input_id, stderr, limits, sandboxed, started };
         Ok((process, Pipes { reader, writer: stdin }))
     }
 
@@ -220,7 +223,7 @@ impl Process {
 
     /// The pipe of its standard input, by which other processes that hold it can be known.
     pub(crate) fn input_id(&self) -> Option<u64> {
-        self.stdin.pipe_id()
+        self.input_id
     }
 
     /// The last lines of its stderr.

@@ -14,7 +14,7 @@ use std::{num::NonZeroUsize, process::ExitCode, time::Duration};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use toolcrib::{Config, Endpoint, Phases, ServerName, ServerStart, StartJobs};
+use toolcrib::{Config, Endpoint, LaunchReport, Phases, ServerName, ServerStart, StartJobs};
 
 use super::{
     context::Context,
@@ -180,20 +180,21 @@ impl Init {
         for other in modes.iter().filter(|other| self.bare && other.name != mode.name) {
             Ui::data(format!("parallel / {:<11} {}", other.name, mode.against(other)));
         }
-        Ui::data("server            median   queue    spawn    first byte  handshake  list");
+        Ui::data("server            median   queue    spawn    first byte  handshake  list     launch");
         for name in config.servers.keys() {
             let Some(phases) = mode.phases(name) else {
                 Ui::data(format!("{name:<17} failed"));
                 continue;
             };
             Ui::data(format!(
-                "{name:<17} {:<8} {:<8} {:<8} {:<11} {:<10} {}",
+                "{name:<17} {:<8} {:<8} {:<8} {:<11} {:<10} {:<8} {}",
                 seconds(median(&mode.totals(name))),
                 seconds(phases.queue),
                 seconds(phases.spawn),
                 seconds(phases.first_byte),
                 seconds(phases.handshake),
                 seconds(phases.list),
+                mode.launch(name).map_or("-", |launch| if launch.direct { "direct" } else { &*launch.runner }),
             ));
         }
     }
@@ -268,6 +269,12 @@ impl Mode {
         starts.get(starts.len() / 2).copied()
     }
 
+    /// How it was started last, if its command is a package runner.
+    fn launch(&self, name: &ServerName) -> Option<&LaunchReport> {
+        let rows = self.runs.last().into_iter().flat_map(|run| &run.servers);
+        rows.filter(|row| row.name == *name).find_map(|row| row.outcome.as_ref().ok()?.launch.as_ref())
+    }
+
     fn ready(&self) -> usize {
         self.runs.iter().map(|run| run.ready.len()).min().unwrap_or(0)
     }
@@ -340,7 +347,8 @@ fn spread_json(times: &[Duration]) -> Value {
 fn server_json(mode: &Mode, name: &ServerName) -> Value {
     match mode.phases(name) {
         Some(phases) => json!({"name": name, "state": "ready", "phases_ms": phases,
-            "total_ms": spread_json(&mode.totals(name))}),
-        None => json!({"name": name, "state": "failed", "phases_ms": null, "total_ms": null}),
+            "total_ms": spread_json(&mode.totals(name)), "launch": mode.launch(name)}),
+        None => json!({"name": name, "state": "failed", "phases_ms": null, "total_ms": null,
+            "launch": null}),
     }
 }

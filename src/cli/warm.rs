@@ -27,7 +27,7 @@ impl Warm {
         up::announce(context.ui, &config);
         let mut rows = Vec::new();
         for name in config.servers.keys() {
-            let warming = Box::pin(up::with_heartbeat(context.ui, Manager::warm(&config, name)));
+            let warming = up::with_heartbeat(context.ui, Box::pin(Manager::warm(&config, name)));
             let row = context.cancel.run_until_cancelled(warming).await.unwrap_or(Err(Error::Cancelled))?;
             show(context.ui, &row);
             rows.push(row);

@@ -29,6 +29,7 @@ const DEFAULTS: &[&str] = &[
     "lifecycle",
     "inherit_env",
     "direct",
+    "start_caches",
     "eof_grace",
     "term_grace",
     "guard",
@@ -93,6 +94,7 @@ pub(super) struct Defaults {
     pub(super) lifecycle: super::Lifecycle,
     pub(super) inherit_env: Names,
     pub(super) direct: bool,
+    pub(super) start_caches: bool,
     pub(super) stop: StopGrace,
 }
 
@@ -156,6 +158,7 @@ impl Defaults {
             lifecycle: super::Lifecycle::default(),
             inherit_env: Names::inherited(),
             direct: true,
+            start_caches: true,
             stop: StopGrace::default(),
         }
     }
@@ -188,6 +191,7 @@ fn defaults(table: &Section<'_>) -> Result<Defaults> {
             built_in.inherit_env
         },
         direct: table.flag("direct")?.unwrap_or(built_in.direct),
+        start_caches: table.flag("start_caches")?.unwrap_or(built_in.start_caches),
         stop: StopGrace {
             eof: table.grace("eof_grace")?.unwrap_or(built_in.stop.eof),
             term: table.grace("term_grace")?.unwrap_or(built_in.stop.term),

@@ -117,6 +117,8 @@ pub struct StdioConfig {
     pub sandbox: Option<Sandbox>,
     /// Whether the program behind a package runner (`npx`, `uvx`, ...) may be started without it, once it is known.
     pub direct: bool,
+    /// Whether its interpreter may keep what it has compiled, for faster starts.
+    pub start_caches: bool,
 }
 
 impl StdioConfig {
@@ -130,6 +132,7 @@ impl StdioConfig {
             limits: ResourceLimits::default(),
             sandbox: None,
             direct: true,
+            start_caches: true,
         }
     }
 }
@@ -145,6 +148,7 @@ impl fmt::Debug for StdioConfig {
             .field("limits", &self.limits)
             .field("sandbox", &self.sandbox)
             .field("direct", &self.direct)
+            .field("start_caches", &self.start_caches)
             .finish()
     }
 }

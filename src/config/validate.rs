@@ -53,9 +53,12 @@ fn build(raw: RawServer, defaults: &Defaults, vars: &mut Vars<'_>) -> Result<Ser
         vars.secrets.extend(vars.local.values().cloned());
     }
     let endpoint = match raw.kind {
-        RawKind::Command { command, args, env, cwd, direct, limits, sandbox: walls, .. } => {
+        RawKind::Command {
+            command, args, env, cwd, direct, start_caches, limits, sandbox: walls, ..
+        } => {
             let mut child = stdio(&command, &args, &env, cwd.as_ref(), vars)?;
             child.direct = direct.unwrap_or(defaults.direct);
+            child.start_caches = start_caches.unwrap_or(defaults.start_caches);
             child.limits = limits;
             child.sandbox = walls.map(|walls| sandbox(&walls, vars)).transpose()?;
             Endpoint::Stdio(child)

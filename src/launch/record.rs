@@ -101,7 +101,10 @@ impl Record {
         }
         let files = words.iter().map(|word| seen.cwd.join(word)).filter(|file| file.is_file());
         let files: Vec<PathBuf> = [program.clone()].into_iter().chain(files).collect();
-        let proofs = proof::of(path, spec, &seen, &files);
+        if runner.name == "uv run" && proof::goes_further(spec, &seen) {
+            return Err("its project depends on files of others".to_owned());
+        }
+        let proofs = proof::of(runner, path, spec, &seen, &files);
         let made = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let cwd = Some(seen.cwd).filter(|cwd| spec.cwd.canonicalize().ok().as_ref() != Some(cwd));
         let rest = runner.rest;

@@ -59,11 +59,10 @@ const UV: Grammar = Grammar {
         "--all-extras",
         "--managed-python",
         "--no-managed-python",
-        "--isolated",
         "-m",
         "--module",
     ],
-    valued: &["-p", "--python", "--directory", "--project", "--package", "--extra", "--group", "--color"],
+    valued: &["-p", "--python", "--directory", "--package", "--extra", "--group", "--color"],
     packages: &["--from", "--with", "-w"],
     freshness: pypi,
 };
@@ -110,8 +109,10 @@ impl Runner {
         let Some(program) = words.get(at) else { return Self::doubtful(name) };
         let mut freshness = packages.iter().map(|spec| (grammar.freshness)(spec)).max();
         match name {
+            // `--with` makes an environment of one run, which is removed with it.
+            "uv run" if !packages.is_empty() => freshness = Some(Freshness::Newest),
             // Its project and its lock file decide, and files prove that they are as they were.
-            "uv run" => freshness = freshness.max(Some(Freshness::Cached)),
+            "uv run" => freshness = Some(Freshness::Cached),
             _ if freshness.is_none() => freshness = Some((grammar.freshness)(program)),
             // `--with` adds to the package, `--from` and `--package` replace it.
             "uvx" if !words[from..at].iter().any(|word| word.starts_with("--from")) => {
@@ -242,7 +243,9 @@ mod tests {
             ("uvx --refresh server", Some(("uvx", Newest, 0))),
             ("uv tool run server@1.0", Some(("uvx", Pinned, 3))),
             ("uv --directory /src run server.py --x", Some(("uv run", Cached, 4))),
-            ("uv run --with mcp==1.0 python -m server", Some(("uv run", Cached, 4))),
+            ("uv run --with mcp==1.0 python -m server", Some(("uv run", Newest, 4))),
+            ("uv run --frozen python -m server", Some(("uv run", Cached, 3))),
+            ("uv run --project /src server", Some(("uv run", Newest, 0))),
             ("uv run --with ./here server", Some(("uv run", Newest, 4))),
             ("uv run --env-file .env server", Some(("uv run", Newest, 0))),
             ("uv pip install server", None),

@@ -270,14 +270,6 @@ impl LineWriter {
         self.shared.written.load(Ordering::Relaxed)
     }
 
-    /// The inode of the pipe that is written to: both of its ends have it.
-    pub(crate) fn pipe_id(&self) -> Option<u64> {
-        match self.shared.stream.try_lock().ok()?.sink.as_ref()? {
-            Sink::Pipe(stdin) => rustix::fs::fstat(stdin).ok().map(|about| about.st_ino),
-            Sink::Other(_) => None,
-        }
-    }
-
     /// Bytes that the peer has read so far, where that can be known and no write is under way.
     pub(crate) fn taken(&self) -> Option<u64> {
         let unread = self.unread()?;

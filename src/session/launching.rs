@@ -26,7 +26,9 @@ pub(super) async fn connect(
     let Endpoint::Stdio(spec) = &config.endpoint else {
         return connect_as_configured(config, around, known, on_process).await;
     };
-    let Some((launch, direct)) = plan(spec, around).await else {
+    let spec = around.launcher.with_caches(spec.clone());
+    let config = &ServerConfig { endpoint: Endpoint::Stdio(spec.clone()), ..config.clone() };
+    let Some((launch, direct)) = plan(&spec, around).await else {
         return connect_as_configured(config, around, known, on_process).await;
     };
     let mut failed = None;
@@ -51,7 +53,7 @@ pub(super) async fn connect(
     let mut connection = connect_as_configured(config, around, known, on_process).await?;
     if let Some(process) = &connection.process {
         let (pid, input, took) = (process.pid(), process.input_id(), connection.phases.total());
-        let (spec, secrets) = (spec.clone(), around.kin.secrets.clone());
+        let secrets = around.kin.secrets.clone();
         let looking = move || launch.observe(&spec, &secrets, pid, input, took);
         connection.launch = tokio::task::spawn_blocking(looking).await.ok().map(|mut report| {
             report.failed = failed;

@@ -197,7 +197,7 @@ async fn one_that_does_not_come_up_directly_goes_through_the_runner_at_once() {
     fs::write(&record, text.replace(&program, &wrong)).unwrap();
     let report = start().await;
     assert!(!report.direct);
-    assert!(report.failed.as_ref().unwrap().starts_with("exited with code 7"), "{report:?}");
+    assert!(report.failed.as_ref().unwrap().starts_with("exited with code 7 after"), "{report:?}");
     assert_eq!(house.runs(), 2);
     assert!(start().await.direct, "the resolution was made anew");
 }

@@ -28,4 +28,5 @@ mod support;
 mod teardown;
 mod tidy;
 mod torture;
+mod warm;
 mod watch;

@@ -74,3 +74,33 @@ async fn one_process_serves_a_whole_task() {
     let stopped = manager.shutdown().await;
     assert_eq!(stopped.servers[0].pid, pid, "the process that was started is the one that was stopped");
 }
+
+/// From the registry of npm, through its ordinary client: the first start may download.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_behind_npx_is_started_directly_the_second_time() {
+    if std::env::var_os("TOOLCRIB_REAL_SERVERS").is_none() {
+        eprintln!("left out: TOOLCRIB_REAL_SERVERS=1 asks for it");
+        return;
+    }
+    let cache = tempfile::tempdir().unwrap();
+    let text = r#"
+        [servers.memory]
+        command = "npx"
+        args = ["-y", "@modelcontextprotocol/server-memory@2026.8.31"]
+        startup_timeout = "5m"
+    "#;
+    let mut config = Config::parse(text, None, cache.path(), &Env::process()).unwrap();
+    config.cache_folder = Some(cache.path().to_owned());
+    let mut launches = Vec::new();
+    for _ in 0..2 {
+        let manager = Manager::start(&config).await.unwrap();
+        let ready = manager.report().servers[0].outcome.clone().unwrap();
+        assert!(manager.call("memory", "read_graph", Map::new()).await.unwrap().text().contains("entities"));
+        assert!(manager.shutdown().await.survivors.is_empty());
+        launches.push(ready.launch.unwrap());
+    }
+    assert_eq!((launches[0].direct, launches[0].doubt.as_deref()), (false, None));
+    assert!(launches[1].direct, "{launches:?}");
+    let program = launches[1].program.clone().unwrap();
+    assert!(program[0].ends_with("/node") && program[1].ends_with("mcp-server-memory"), "{program:?}");
+}

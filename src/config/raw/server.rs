@@ -26,6 +26,7 @@ pub(super) const SERVER: &[&str] = &[
     "cwd",
     "inherit_env",
     "direct",
+    "start_caches",
     "headers",
     "enabled",
     "required",
@@ -60,6 +61,7 @@ const PLACES: &[(&str, bool, bool, bool)] = &[
     ("cwd", true, false, false),
     ("inherit_env", true, false, false),
     ("direct", true, false, false),
+    ("start_caches", true, false, false),
     ("headers", false, true, false),
     ("install_timeout", true, false, false),
     ("retry_calls", true, true, false),
@@ -119,6 +121,7 @@ pub(in crate::config) enum RawKind {
         cwd: Option<Text>,
         inherit_env: Vec<GlobMatcher>,
         direct: Option<bool>,
+        start_caches: Option<bool>,
         limits: ResourceLimits,
         sandbox: Option<Box<RawSandbox>>,
     },
@@ -218,6 +221,7 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
             cwd: table.text("cwd")?,
             inherit_env: table.patterns("inherit_env")?,
             direct: table.flag("direct")?,
+            start_caches: table.flag("start_caches")?,
             limits: limits(table)?,
             sandbox: table
                 .table("sandbox", SANDBOX)?

@@ -11,24 +11,50 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{config::StdioConfig, launch::observe::Seen};
+use crate::{
+    config::StdioConfig,
+    launch::{Runner, observe::Seen},
+};
 
-/// Files of a folder, and of those above it, that say what to install or how to run it.
-const PROJECT: &[&str] = &[
-    "package.json",
-    "package-lock.json",
-    "node_modules/.package-lock.json",
-    ".npmrc",
-    "pyproject.toml",
-    "uv.lock",
-    "uv.toml",
-    ".python-version",
-    ".venv/pyvenv.cfg",
-];
-/// The same, of the user: below the home folder, and below those for configuration and data.
-const OF_HOME: &[&str] = &[".npmrc"];
-const OF_CONFIG: &[&str] = &["uv/uv.toml", "uv/.python-version"];
-const OF_DATA: &[&str] = &["uv/tools", "pipx/venvs"];
+/// The files that one runner goes by.
+struct Inputs {
+    /// In the working directory and in those above it.
+    project: &'static [&'static str],
+    /// Below the home folder, and below those for configuration and data.
+    home: &'static [&'static str],
+    config: &'static [&'static str],
+    data: &'static [&'static str],
+    /// Variables that name a file or a folder.
+    variables: &'static [&'static str],
+}
+
+const NPX: Inputs = Inputs {
+    project: &["package.json", "package-lock.json", "node_modules/.package-lock.json", ".npmrc"],
+    home: &[".npmrc"],
+    config: &[],
+    data: &[],
+    variables: &["npm_config_userconfig", "NPM_CONFIG_USERCONFIG"],
+};
+const UV: Inputs = Inputs {
+    project: &[
+        "pyproject.toml",
+        "setup.py",
+        "setup.cfg",
+        "uv.lock",
+        "uv.toml",
+        ".python-version",
+        ".venv/pyvenv.cfg",
+    ],
+    home: &[],
+    config: &["uv/uv.toml", "uv/.python-version"],
+    data: &["uv/tools"],
+    variables: &["UV_CONFIG_FILE", "UV_TOOL_DIR", "UV_ENV_FILE"],
+};
+/// What pipx has of a package is found by what it has started.
+const PIPX: Inputs = Inputs { project: &[], home: &[], config: &[], data: &[], variables: &[] };
+
+/// In a `pyproject.toml`: that uv looks at more than the files above.
+const FURTHER: &[&str] = &["tool.uv.workspace", "tool.uv.sources", "cache-keys"];
 /// Folders above the working directory that are looked at. A file system is hardly deeper.
 const ABOVE: usize = 16;
 
@@ -86,9 +112,21 @@ impl Stamp {
     }
 }
 
-/// What proves that `runner`, an executable, would start `seen` again. `files` are its program and its scripts.
-pub(super) fn of(runner: &Path, spec: &StdioConfig, seen: &Seen, files: &[PathBuf]) -> Vec<Proof> {
-    let mut paths = BTreeSet::from([runner.to_owned(), seen.exe.clone()]);
+/// What proves that `runner`, an executable at `path`, would start `seen` again. `files` are its program and its
+/// scripts.
+pub(super) fn of(
+    runner: &Runner,
+    path: &Path,
+    spec: &StdioConfig,
+    seen: &Seen,
+    files: &[PathBuf],
+) -> Vec<Proof> {
+    let inputs = match runner.name {
+        "npx" => NPX,
+        "pipx run" => PIPX,
+        _ => UV,
+    };
+    let mut paths = BTreeSet::from([path.to_owned(), seen.exe.clone()]);
     for file in files {
         paths.insert(file.clone());
         package(file, &mut paths);
@@ -98,24 +136,34 @@ pub(super) fn of(runner: &Path, spec: &StdioConfig, seen: &Seen, files: &[PathBu
             paths.insert(real);
         }
     }
-    for folder in [&spec.cwd, &seen.cwd] {
-        for folder in folder.ancestors().take(ABOVE) {
-            paths.extend(PROJECT.iter().map(|name| folder.join(name)));
-        }
+    for folder in folders(spec, seen) {
+        paths.extend(inputs.project.iter().map(|name| folder.join(name)));
     }
+    let named = |variable: &&str| spec.env.get(*variable).map(|path| seen.cwd.join(path));
+    paths.extend(inputs.variables.iter().filter_map(named));
     let home = spec.env.get("HOME").map(PathBuf::from);
-    let folder = |variable: &str, below: &str| {
-        let set = spec.env.get(variable).map(PathBuf::from);
-        set.or_else(|| Some(home.as_ref()?.join(below)))
-    };
+    let below = |variable: &&str, name: &str| named(variable).or_else(|| Some(home.as_ref()?.join(name)));
     for (folder, names) in [
-        (home.clone(), OF_HOME),
-        (folder("XDG_CONFIG_HOME", ".config"), OF_CONFIG),
-        (folder("XDG_DATA_HOME", ".local/share"), OF_DATA),
+        (home.clone(), inputs.home),
+        (below(&"XDG_CONFIG_HOME", ".config"), inputs.config),
+        (below(&"XDG_DATA_HOME", ".local/share"), inputs.data),
     ] {
         paths.extend(folder.into_iter().flat_map(|folder| names.iter().map(move |name| folder.join(name))));
     }
     paths.into_iter().map(Proof::of).collect()
+}
+
+/// Whether `uv run` goes by files that nobody could list here: those of other packages, or by patterns.
+pub(super) fn goes_further(spec: &StdioConfig, seen: &Seen) -> bool {
+    folders(spec, seen).any(|folder| {
+        let project = fs::read_to_string(folder.join("pyproject.toml")).unwrap_or_default();
+        FURTHER.iter().any(|word| project.contains(word))
+    })
+}
+
+/// Where a project may be: the working directories before and after the runner, and those above them.
+fn folders<'a>(spec: &'a StdioConfig, seen: &'a Seen) -> impl Iterator<Item = &'a Path> {
+    [&spec.cwd, &seen.cwd].into_iter().flat_map(|folder| folder.ancestors().take(ABOVE))
 }
 
 /// What tells of the package that `file` belongs to: of npm, its `package.json` and that of the installation

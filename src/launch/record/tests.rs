@@ -98,7 +98,7 @@ fn a_record_holds_while_every_file_is_as_it_was() {
         ("the interpreter", |house| std::fs::remove_file(house.path("python3.12")).unwrap()),
         ("the runner", |house| std::fs::write(house.path("uvx"), "new").unwrap()),
         ("a project", |house| std::fs::write(house.path("work/pyproject.toml"), "").unwrap()),
-        ("a lock above", |house| std::fs::write(house.path("uv.lock"), "").unwrap()),
+        ("a setting above", |house| std::fs::write(house.path("uv.toml"), "").unwrap()),
     ];
     for (what, change) in changes {
         let house = House::new();
@@ -111,6 +111,17 @@ fn a_record_holds_while_every_file_is_as_it_was() {
         change(&house);
         assert!(!record.holds(Freshness::Pinned, SystemTime::now()), "{what}");
     }
+}
+
+#[test]
+fn a_project_that_depends_on_others_stays_with_uv() {
+    let mut house = House::new();
+    house.spec.command = "uv".into();
+    house.spec.args = ["run", "server", "--token", "hunter2-hunter2"].map(str::to_owned).to_vec();
+    std::fs::write(house.path("work/pyproject.toml"), "[project]\n").unwrap();
+    house.record(house.seen()).unwrap();
+    std::fs::write(house.path("work/pyproject.toml"), "[tool.uv.sources]\n").unwrap();
+    assert!(house.record(house.seen()).unwrap_err().contains("files of others"));
 }
 
 #[test]
