@@ -8,7 +8,7 @@
 //! ```text
 //!  L4   Agent   run_all (batch)   daemon   gateway       a model and tools; many tasks; servers that stay
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
-//!  L2   session, ToolCatalog                             one server; all tools
+//!  L2   session, ToolCatalog, LockFile                   one server; all tools; those that were reviewed
 //!  L1   process, launch, builtin, HttpClients, LlmClient, Journal   one outside thing each
 //!  L0   Error, Config, Task, RetryPolicy, Limit          values and pure functions
 //! ```
@@ -20,6 +20,8 @@
 //! - A tool's own error is data; a broken session is an [`Error`].
 //! - A server that dies is noticed at once and brought back within its restart policy, called or not.
 //! - A changed configuration touches the servers that changed, and no others.
+//! - A remembered tool list may stand in for a server that is not running ([`Lifecycle`]); a call goes by the list
+//!   that the running server gives.
 //! - A call that may have run is never sent again unless the configuration says so.
 //! - The library never prints, installs signal handlers, changes the environment or exits.
 //!

@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use globset::{Glob, GlobMatcher};
@@ -106,13 +107,14 @@ impl fmt::Debug for Env {
     }
 }
 
-/// A set of variable names, as glob patterns.
+/// A set of variable names, as glob patterns. Shared: a copy of a pattern has to warm up anew, which takes longer than
+/// all its matches of one start.
 #[derive(Clone, Debug)]
-pub(super) struct Names(Vec<GlobMatcher>);
+pub(super) struct Names(Arc<[GlobMatcher]>);
 
 impl Names {
     pub(super) fn new(patterns: Vec<GlobMatcher>) -> Self {
-        Self(patterns)
+        Self(patterns.into())
     }
 
     pub(super) fn inherited() -> Self {
@@ -126,6 +128,9 @@ impl Names {
     }
 
     pub(super) fn and(&self, more: &[GlobMatcher]) -> Self {
+        if more.is_empty() {
+            return self.clone();
+        }
         Self(self.0.iter().chain(more).cloned().collect())
     }
 

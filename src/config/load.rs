@@ -1,6 +1,7 @@
 //! From a place to a [`Config`]: finding the file, reading it, merging in what it imports.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -71,6 +72,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     let raw = raw::read(&node::toml(text, origin)?, origin)?;
     let mut merge = Merge {
         defaults: &raw.defaults,
+        inherited: env.matching(&raw.defaults.inherit_env),
         env,
         found: Found::default(),
         servers: IndexMap::new(),
@@ -121,6 +123,7 @@ fn cache_folder(given: Option<&Text>, origin: &Origin, env: &Env) -> Option<Path
 /// Servers of several files coming together. The first one of a name stays.
 struct Merge<'a> {
     defaults: &'a Defaults,
+    inherited: BTreeMap<String, String>,
     env: &'a Env,
     found: Found,
     servers: IndexMap<ServerName, ServerEntry>,
@@ -130,7 +133,10 @@ struct Merge<'a> {
 impl Merge<'_> {
     fn add(&mut self, server: RawServer) {
         let name = server.name.clone();
-        self.servers.insert(name, validate::server(server, self.defaults, self.env, &mut self.found));
+        self.servers.insert(
+            name,
+            validate::server(server, self.defaults, &self.inherited, self.env, &mut self.found),
+        );
     }
 
     /// Adds the servers of one imported file. `taken` are the names seen so far, the first `local` of them

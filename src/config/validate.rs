@@ -24,7 +24,14 @@ pub(super) struct Found {
 }
 
 /// One server; what it brings along is added to `found` whether it is usable or not.
-pub(super) fn server(raw: RawServer, defaults: &Defaults, env: &Env, found: &mut Found) -> ServerEntry {
+/// `inherited` is what children inherit by the defaults: the same for all, and not looked for a hundred times.
+pub(super) fn server(
+    raw: RawServer,
+    defaults: &Defaults,
+    inherited: &BTreeMap<String, String>,
+    env: &Env,
+    found: &mut Found,
+) -> ServerEntry {
     let open = match &raw.kind {
         RawKind::Command { inherit_env, .. } => defaults.inherit_env.and(inherit_env),
         _ => defaults.inherit_env.and(&[]),
@@ -42,21 +49,38 @@ pub(super) fn server(raw: RawServer, defaults: &Defaults, env: &Env, found: &mut
         found.files.extend(vars.expand_open(file).ok().map(|file| env.resolve(&origin.folder, &file)));
     }
     let required = raw.required;
-    let server = build(raw, defaults, &mut vars).map_err(Arc::new);
+    let server = build(raw, defaults, inherited, &mut vars).map_err(Arc::new);
     found.secrets.append(&mut vars.secrets);
     ServerEntry { required, source: origin.file, server }
 }
 
-fn build(raw: RawServer, defaults: &Defaults, vars: &mut Vars<'_>) -> Result<ServerConfig> {
+fn build(
+    raw: RawServer,
+    defaults: &Defaults,
+    inherited: &BTreeMap<String, String>,
+    vars: &mut Vars<'_>,
+) -> Result<ServerConfig> {
     if let Some(file) = &raw.env_file {
         vars.local = env_file(file, vars)?;
         vars.secrets.extend(vars.local.values().cloned());
     }
     let endpoint = match raw.kind {
         RawKind::Command {
-            command, args, env, cwd, direct, start_caches, limits, sandbox: walls, ..
+            command,
+            args,
+            env,
+            cwd,
+            direct,
+            start_caches,
+            limits,
+            sandbox: walls,
+            inherit_env,
         } => {
-            let mut child = stdio(&command, &args, &env, cwd.as_ref(), vars)?;
+            let mut open = inherited.clone();
+            if !inherit_env.is_empty() {
+                open.extend(vars.env.matching(&Names::new(inherit_env)));
+            }
+            let mut child = stdio(&command, &args, &env, cwd.as_ref(), open, vars)?;
             child.direct = direct.unwrap_or(defaults.direct);
             child.start_caches = start_caches.unwrap_or(defaults.start_caches);
             child.limits = limits;
@@ -123,6 +147,7 @@ fn stdio(
     args: &[Text],
     env: &[(String, Text)],
     cwd: Option<&Text>,
+    inherited: BTreeMap<String, String>,
     vars: &mut Vars<'_>,
 ) -> Result<StdioConfig> {
     let folder = vars.origin.folder.clone();
@@ -141,7 +166,7 @@ fn stdio(
         None => folder,
     };
     let mut child = StdioConfig::new(program, expand_all(args, vars)?, cwd);
-    child.env = vars.env.matching(vars.open);
+    child.env = inherited;
     child.env.extend(vars.local.clone());
     for (name, text) in env {
         child.env.insert(name.clone(), vars.expand(text)?);

@@ -355,3 +355,21 @@ fn the_program_shows_what_is_parked_and_what_changed() {
         files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect();
     assert!(texts.len() == 1 && !texts[0].contains(SECRET), "{texts:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parked_server_is_left_in_peace_by_a_change_and_started_on_request() {
+    let bench = Bench::new();
+    let servers = || [bench.server("one", Lifecycle::Lazy, &[]), bench.server("two", Lifecycle::Lazy, &[])];
+    bench.teach(servers()).await;
+    let manager = bench.start(servers()).await;
+    let mut config = bench.config(servers());
+    config.servers[1].server.as_mut().unwrap().call_timeout = Duration::from_secs(7);
+    let report = manager.apply(&config).await.unwrap();
+    assert_eq!((report.unchanged.len(), report.restarted.len(), report.failures.len()), (1, 1, 0));
+    let states: Vec<_> = manager.status().iter().map(|server| server.state).collect();
+    assert_eq!(states, [ServerState::Parked, ServerState::Ready]);
+    manager.restart("one").await.unwrap();
+    assert_eq!((manager.status()[0].state, manager.status()[0].restarts), (ServerState::Ready, 0));
+    manager.shutdown().await;
+    bench.lab.await_nobody();
+}
