@@ -45,6 +45,7 @@ const YOUNG: Duration = Duration::from_millis(10);
 #[derive(Clone)]
 pub(super) struct Turns {
     jobs: StartJobs,
+    slots: Option<NonZeroUsize>,
     line: Arc<Mutex<Line>>,
 }
 
@@ -70,8 +71,10 @@ pub(super) struct Turn {
 
 impl Turns {
     pub(super) fn new(jobs: StartJobs) -> Self {
-        let free = jobs.slots().map_or(0, NonZeroUsize::get);
-        Self { jobs, line: Arc::new(Mutex::new(Line { free, ..Line::default() })) }
+        // Asked once: it costs several files to read where there are cgroups.
+        let slots = jobs.slots();
+        let free = slots.map_or(0, NonZeroUsize::get);
+        Self { jobs, slots, line: Arc::new(Mutex::new(Line { free, ..Line::default() })) }
     }
 
     pub(super) fn jobs(&self) -> StartJobs {
@@ -92,7 +95,7 @@ impl Turns {
         works: bool,
         queued: impl FnOnce(NonZeroUsize),
     ) -> Option<Turn> {
-        let slots = self.jobs.slots().filter(|_| self.concern(works))?;
+        let slots = self.slots.filter(|_| self.concern(works))?;
         let (turn, mut given) = oneshot::channel();
         self.line().waiting.push(Waiting { expected, turn });
         // All that are to start now line up before the first one is chosen.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use toolcrib::{Config, Endpoint, ErrorCode, Manager, ServerConfig, ServerEvent, StartJobs};
 
 use crate::{
-    program::{Bench, up},
+    program::{Bench, err, out, up},
     support::{Lab, signal, within},
 };
 
@@ -265,4 +265,21 @@ fn the_program_tells_who_waits_and_for_what() {
     let ready = events.iter().find(|event| event["event"] == "ready" && event["server"] == "a").unwrap();
     assert_eq!((&ready["waits"][0]["reason"], &ready["installing"]), (&json!("slot: jobs=1"), &json!(false)));
     assert!(ready["waits"][0]["ms"].as_f64().unwrap() > 0.0, "{ready}");
+}
+
+#[test]
+fn a_bare_start_is_measured_beside_ours() {
+    let bench = Bench::new(
+        "[servers.a]\ncommand = FIXTURE\n\n[servers.b]\ncommand = FIXTURE\n\n[servers.c]\nbuiltin = \"calc\"\n",
+    );
+    let output = bench.run(&["bench", "init", "--bare", "--runs", "1", "--json"]);
+    let document: Value = serde_json::from_str(&out(&output)).unwrap();
+    let modes: Vec<_> = document["modes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mode| (mode["mode"].as_str().unwrap(), mode["ready"].as_u64(), mode["total"].as_u64()))
+        .collect();
+    let wanted = ["sequential", "bare", "bare-cores", "at-once", "parallel"];
+    assert_eq!(modes, wanted.map(|mode| (mode, Some(2), Some(2))), "{}", err(&output));
 }
