@@ -124,12 +124,13 @@ impl Place {
         self.life.send_replace(Life::Here(session));
     }
 
-    /// Tears the server down in its own time; nothing if there is none.
+    /// Tears the server down in its own time; nothing if there is none, or one that nobody has needed.
     pub(super) async fn close(&self) -> Option<ServerStop> {
         let session = self.here()?;
+        let running = !session.is_parked();
         let stopped = super::stop::close(&session).await;
         *lock(&self.keeper) = None;
-        Some(stopped)
+        running.then_some(stopped)
     }
 
     /// Ends the server now, synchronously, with or without a runtime. Handles may outlive us: the session is

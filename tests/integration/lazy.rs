@@ -145,6 +145,7 @@ async fn what_changed_since_is_told_and_a_tool_that_is_gone_is_never_called() {
     let manager = bench.start(servers()).await;
     assert!(manager.catalog().find("one", "extra").is_ok() && manager.catalog().find("one", "gone").is_err());
     assert_eq!(state(&manager.toolbox()), ServerState::Parked);
+    assert!(manager.shutdown().await.servers.is_empty(), "it was not started, and so not stopped");
 }
 
 #[tokio::test(flavor = "multi_thread")]
