@@ -53,6 +53,12 @@ impl Agent {
         Self { llm: None, toolbox, config: Arc::new(config) }
     }
 
+    /// The same agent on other tools: those of a [`Loan`](crate::Loan), say.
+    #[must_use]
+    pub fn with_toolbox(&self, toolbox: Toolbox) -> Self {
+        Self { toolbox, ..self.clone() }
+    }
+
     /// Carries out `task`. After `cancel` it ends at once, with what is known by then.
     ///
     /// The run's id, the number of the attempt and the time that servers took to start are the caller's to fill

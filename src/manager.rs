@@ -6,7 +6,9 @@
 
 mod apply;
 mod background;
+mod loan;
 mod place;
+mod pool;
 mod stop;
 mod toolbox;
 mod warm;
@@ -20,9 +22,10 @@ use std::{
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use serde_json::{Map, Value};
 
-use self::{apply::Ground, background::Background};
+use self::{apply::Ground, background::Background, loan::Lending};
 pub use self::{
     apply::{ApplyFailure, ApplyReport},
+    loan::{Borrower, Loan},
     stop::{ServerStop, StopReport},
     toolbox::Toolbox,
     warm::Warmed,
@@ -46,6 +49,7 @@ use crate::{
 /// asks them to leave first and says what happened.
 pub struct Manager {
     toolbox: Toolbox,
+    lending: Arc<Lending>,
     report: StartReport,
     marker: Arc<str>,
     keeping: Keeping,
@@ -108,6 +112,7 @@ impl Manager {
         let ground = Ground::new(config, around);
         let mut manager = Self {
             toolbox: Toolbox::default(),
+            lending: Lending::new(),
             report: StartReport::default(),
             marker,
             keeping,
@@ -128,8 +133,7 @@ impl Manager {
             return Ok(manager);
         }
         manager.leftovers.clone().await;
-        let places = manager.toolbox.places();
-        futures_util::future::join_all(places.iter().map(|place| place.close())).await;
+        manager.close_all().await;
         Err(Error::RequiredServers { failures })
     }
 
@@ -184,7 +188,10 @@ impl Manager {
 
     /// Begins to start the servers that are parked for nobody to wait for, one after another.
     fn rouse(&self) {
-        let sessions: Vec<_> = self.toolbox.places().iter().filter_map(|place| place.here()).collect();
+        let places = self.toolbox.places();
+        // Where each borrower has its own, spares are what is started beforehand.
+        let shared = places.iter().filter(|place| place.pool().is_none());
+        let sessions: Vec<_> = shared.filter_map(|place| place.here()).collect();
         let rousing = async move {
             for session in sessions.iter().filter(|session| session.is_for_background()) {
                 // A failure is told by its event, and to whoever calls it.
@@ -194,19 +201,26 @@ impl Manager {
         *self.rouser.lock().unwrap_or_else(PoisonError::into_inner) = Some(Background::spawn(rousing));
     }
 
+    /// Tears down all servers at once, those of borrowers too.
+    async fn close_all(&self) -> Vec<ServerStop> {
+        let places = self.toolbox.places();
+        let spares = places.iter().filter_map(|place| place.pool()).flat_map(|pool| pool.close()).collect();
+        self.lending.discard(spares);
+        let closing = futures_util::future::join_all(places.iter().map(|place| async {
+            let row = place.close().await?;
+            (self.observe)(ServerEvent::Stopped { row: row.clone() });
+            Some(row)
+        }));
+        let (rows, lent) = futures_util::future::join(closing, self.lending.end()).await;
+        rows.into_iter().flatten().chain(lent).collect()
+    }
+
     /// Asks every server to leave, all at once, and ends those that do not; then looks whether anything is
     /// left.
     pub async fn shutdown(self) -> StopReport {
         let began = Instant::now();
         *self.rouser.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let places = self.toolbox.places();
-        let closing = places.iter().map(|place| async {
-            let row = place.close().await?;
-            (self.observe)(ServerEvent::Stopped { row: row.clone() });
-            Some(row)
-        });
-        let servers = futures_util::future::join_all(closing).await.into_iter().flatten().collect();
-        self.leftovers.clone().await;
+        let servers = self.close_all().await;
         let survivors = stop::survivors(&self.marker).await;
         StopReport { servers, survivors, keeping: self.keeping.clone(), wall: began.elapsed() }
     }
@@ -214,6 +228,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
+        self.lending.kill();
         for place in self.toolbox.places().iter() {
             place.kill();
         }

@@ -8,6 +8,7 @@ pub(super) mod floor;
 mod kills;
 mod lazy;
 mod soak;
+mod spares;
 mod victims;
 
 use std::{num::NonZeroUsize, process::ExitCode, time::Duration};
@@ -33,6 +34,8 @@ pub(super) enum Bench {
     Lazy(lazy::Lazy),
     /// Servers killed at random under many callers: is every call accounted for, and none run twice?
     Kills(kills::Kills),
+    /// Time until a task has servers of its own, when spares wait.
+    Spares(spares::Spares),
     /// Calls with random faults for a long time: does the owner stay as small as it was?
     Soak(soak::Soak),
 }
@@ -87,6 +90,7 @@ impl Bench {
             Self::Close(close) => close.run(context).await,
             Self::Lazy(lazy) => lazy.run(context).await,
             Self::Kills(kills) => kills.run(context).await,
+            Self::Spares(spares) => spares.run(context).await,
             Self::Soak(soak) => soak.run(context).await,
         }
     }
@@ -194,7 +198,11 @@ impl Init {
                 seconds(phases.first_byte),
                 seconds(phases.handshake),
                 seconds(phases.list),
-                mode.launch(name).map_or("-", |launch| if launch.direct { "direct" } else { &*launch.runner }),
+                mode.launch(name).map_or("-", |launch| if launch.direct {
+                    "direct"
+                } else {
+                    &*launch.runner
+                }),
             ));
         }
     }
@@ -332,6 +340,12 @@ fn sorted(times: impl Iterator<Item = Duration>) -> Vec<Duration> {
     let mut times: Vec<Duration> = times.collect();
     times.sort();
     times
+}
+
+/// The time that `percent` of sorted times are at most; zero of none.
+fn at_percent(times: &[Duration], percent: usize) -> Duration {
+    let index = (times.len() * percent).div_ceil(100).saturating_sub(1);
+    times.get(index).copied().unwrap_or_default()
 }
 
 /// The middle of sorted times; zero of none.

@@ -11,8 +11,8 @@ use std::{
 use clap::Args;
 use serde_json::json;
 use toolcrib::{
-    Agent, Config, DETECT_PORTS, Env, Error, HttpClients, Journal, LlmClient, LlmConfig, Manager, RunReport,
-    Task, detect, load_tasks, new_run, run_all,
+    Agent, Borrower, Config, DETECT_PORTS, Env, Error, HttpClients, Journal, LlmClient, LlmConfig, Manager,
+    RunReport, Scope, Task, detect, load_tasks, new_run, run_all,
 };
 
 use super::{
@@ -38,11 +38,21 @@ pub(super) struct Run {
     /// Only the first N tasks.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
+    /// Give every task servers of its own, or all tasks the same ones [default: as configured].
+    #[arg(long, value_enum, value_name = "SCOPE")]
+    scope: Option<TaskScope>,
     /// Where runs are kept.
     #[arg(long, default_value = "runs", value_name = "FOLDER")]
     out: PathBuf,
     #[command(flatten)]
     locked: Locked,
+}
+
+/// Whether tasks share their servers.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum TaskScope {
+    Task,
+    Shared,
 }
 
 /// A run that is ready to go.
@@ -66,6 +76,13 @@ impl Run {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
         self.locked.apply(&mut config);
+        for server in config.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
+            server.scope = match self.scope {
+                Some(TaskScope::Task) => Scope::Task,
+                Some(TaskScope::Shared) => Scope::Shared,
+                None => server.scope,
+            };
+        }
         let question = !is_file(&self.tasks);
         let mut tasks = match question {
             true => vec![Task::question("question", self.tasks.as_str())],
@@ -195,8 +212,11 @@ impl Plan {
             self.jobs,
             &cancel,
             |task| {
-                let (agent, cancel) = (agent.clone(), cancel.clone());
-                async move { agent.run(&task, &cancel).await }
+                let (agent, cancel) = (&agent, cancel.clone());
+                async move {
+                    let loan = manager.lend(Borrower::Task);
+                    agent.with_toolbox(loan.toolbox()).run(&task, &cancel).await
+                }
             },
             |report| {
                 report.run.clone_from(&self.run);

@@ -62,6 +62,10 @@ pub struct ServerConfig {
     pub watch: Vec<String>,
     /// When it is started.
     pub lifecycle: Lifecycle,
+    /// Who has an instance of its own.
+    pub scope: Scope,
+    /// Instances that wait, started, for who needs one of its own.
+    pub spares: usize,
 }
 
 /// How a server is reached.
@@ -225,6 +229,19 @@ pub enum Lifecycle {
     Idle(Duration),
 }
 
+/// Who has an instance of a server of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Scope {
+    /// Nobody: all use the same one.
+    #[default]
+    Shared,
+    /// Each task. For servers that carry state from one call to the next.
+    Task,
+    /// Each client that stays; its tasks share it.
+    Client,
+}
+
 /// Which calls may be repeated after the server died under them. A lost call may have run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RetryCalls {
@@ -299,6 +316,8 @@ impl ServerConfig {
             keepalive: None,
             watch: Vec::new(),
             lifecycle: Lifecycle::default(),
+            scope: Scope::default(),
+            spares: 0,
         }
     }
 }

@@ -113,6 +113,7 @@ fn build(
         true => Lifecycle::Eager,
         false => raw.lifecycle.unwrap_or(defaults.lifecycle),
     };
+    (server.scope, server.spares) = (raw.scope, raw.spares);
     server.restart = raw.restart;
     server.stop = StopGrace {
         eof: raw.eof_grace.unwrap_or(defaults.stop.eof),

@@ -31,7 +31,7 @@ use crate::{
     config::{Env, StartJobs},
     error::{Error, Result},
     gateway::Gateway,
-    manager::StopReport,
+    manager::{Borrower, StopReport},
     process::{Line, LineReader, leave_session},
     tool::ServerName,
 };
@@ -330,8 +330,8 @@ impl Hall {
             Err(error) => return voice.say(&Reply::Error(error)).await,
         };
         voice.say(&Reply::Connected).await;
-        let toolbox = self.keep.manager().toolbox();
-        let gateway = Gateway::new(toolbox, only, self.keep.log.follow(), self.draining.clone());
+        let loan = self.keep.manager().lend(Borrower::Client);
+        let gateway = Gateway::new(loan.toolbox(), only, self.keep.log.follow(), self.draining.clone());
         gateway.serve(reader.into_stream(), voice.0).await;
     }
 

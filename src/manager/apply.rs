@@ -7,10 +7,11 @@ use futures_util::future::{BoxFuture, FutureExt, join, join_all};
 use super::{
     Manager,
     place::{Life, Place},
+    pool::Pool,
 };
 use crate::{
     catalog::LockFile,
-    config::{Config, Endpoint, HttpConfig, ServerConfig, ServerEntry, StartJobs},
+    config::{Config, Endpoint, HttpConfig, Scope, ServerConfig, ServerEntry, StartJobs},
     error::{Error, Result},
     http::HttpClients,
     session::{Session, Surroundings},
@@ -123,6 +124,13 @@ impl Manager {
     pub async fn restart(&self, server: &str) -> Result<()> {
         let place = self.toolbox.place(server)?;
         if let Life::Here(session) = place.life() {
+            if let Some(pool) = place.pool() {
+                self.lending.discard(pool.drain());
+                self.lending.fill(pool.clone());
+                if session.is_parked() {
+                    return Ok(());
+                }
+            }
             return session.renew(None, "on request").await;
         }
         // Whoever starts it holds this lock: it is started once. A start that hangs gives way to this one.
@@ -134,6 +142,7 @@ impl Manager {
         let starter = ground.starter(StartJobs::Unlimited, &self.observe);
         place.fill(&starter, &entry).await;
         starter.finish();
+        self.pool_up(&ground, StartJobs::Unlimited, entry.server.as_ref().ok());
         place.session().await.map(drop)
     }
 
@@ -149,9 +158,10 @@ impl Manager {
         let mut places = Vec::with_capacity(config.servers.len());
         let mut steps = Vec::with_capacity(config.servers.len());
         for (name, entry) in &config.servers {
-            let known = before.iter().find(|place| place.name == *name).cloned();
+            let before = before.iter().find(|place| place.name == *name);
+            let known = before.filter(|place| place.suits(entry)).cloned();
             let step = known.as_ref().map_or(Step::Start, |place| step(place, entry, reconnect));
-            let list = match (&known, &step) {
+            let list = match (before, &step) {
                 (None, _) => &mut report.added,
                 (Some(_), Step::Keep | Step::KeepOld(_)) => &mut report.unchanged,
                 (Some(_), Step::Start | Step::Renew(..)) => &mut report.restarted,
@@ -161,9 +171,10 @@ impl Manager {
             places.push(place.clone());
             steps.push((place, entry, step));
         }
-        let gone: Vec<_> =
-            before.iter().filter(|place| !config.servers.contains_key(&place.name)).cloned().collect();
-        report.removed = gone.iter().map(|place| place.name.clone()).collect();
+        let stays = |place: &Arc<Place>| places.iter().any(|other| Arc::ptr_eq(place, other));
+        let gone: Vec<_> = before.iter().filter(|place| !stays(place)).cloned().collect();
+        let names = gone.iter().map(|place| place.name.clone());
+        report.removed = names.filter(|name| !config.servers.contains_key(name)).collect();
         self.toolbox.set_places(places);
 
         let starter = ground.starter(config.start_jobs, &self.observe);
@@ -181,6 +192,8 @@ impl Manager {
         });
         let (done, ()) = join(join_all(working), removing.clone()).await;
         starter.finish();
+        let servers = config.servers.values().filter_map(|entry| entry.server.as_ref().ok());
+        self.pool_up(ground, config.start_jobs, servers);
         let mut rows = Vec::new();
         for done in done {
             match done {
@@ -198,10 +211,44 @@ impl Manager {
         (rows, report)
     }
 
+    /// Gives servers that are not shared their pools.
+    fn pool_up<'a>(
+        &self,
+        ground: &Ground,
+        jobs: StartJobs,
+        servers: impl IntoIterator<Item = &'a ServerConfig>,
+    ) {
+        let mut own = servers.into_iter().filter(|server| server.scope != Scope::Shared).peekable();
+        if own.peek().is_none() {
+            return;
+        }
+        // Nobody waits for what it starts.
+        let quiet: Observer = Arc::new(|_| {});
+        let starter = Arc::new(ground.starter(jobs, &quiet));
+        let mut places = self.toolbox.places().to_vec();
+        for server in own {
+            let place = places.iter_mut().find(|place| place.name == server.name && place.pool().is_none());
+            // One that is not there has nothing to lend.
+            let Some((session, place)) = place.and_then(|place| Some((place.here()?, place))) else {
+                continue;
+            };
+            let Some(sibling) = session.sibling() else { continue };
+            let pool = Pool::new(server.clone(), starter.clone());
+            let first = std::mem::replace(place, Place::of_pool(pool.clone(), sibling));
+            // What was started to see its tools is the first spare.
+            if !session.is_parked() {
+                let _ = pool.put(first);
+            }
+            self.lending.fill(pool);
+        }
+        self.toolbox.set_places(places);
+    }
+
     fn remove<'a>(&'a self, places: &'a [Arc<Place>]) -> BoxFuture<'a, ()> {
         let closing = places.iter().map(|place| async {
             // Dropped half way, it must not stay: nobody knows of it any more.
             let _gone = Gone(place);
+            self.lending.discard(place.pool().map_or_else(Vec::new, |pool| pool.close()));
             if let Some(row) = place.close().await {
                 (self.observe)(ServerEvent::Stopped { row });
             }

@@ -1,13 +1,13 @@
 //! The place of one configured server: its session, or why there is none. It stays when the session changes.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{background::Background, stop::ServerStop};
+use super::{background::Background, pool::Pool, stop::ServerStop};
 use crate::{
-    config::{ServerConfig, ServerEntry},
+    config::{Scope, ServerConfig, ServerEntry},
     error::{Error, Result},
     session::{ServerState, ServerStatus, Session},
     start::{ServerStart, Starter},
@@ -21,6 +21,8 @@ pub(super) struct Place {
     keeper: Mutex<Option<Background>>,
     /// Ends the start under way.
     start: Mutex<CancellationToken>,
+    /// The instances of borrowers, for a server that is not shared.
+    pool: OnceLock<Arc<Pool>>,
 }
 
 /// What became of it.
@@ -39,7 +41,29 @@ pub(super) enum Life {
 impl Place {
     pub(super) fn new(name: ServerName) -> Arc<Self> {
         let life = watch::Sender::new(Life::Queued);
-        Arc::new(Self { name, life, keeper: Mutex::default(), start: Mutex::default() })
+        let (keeper, start, pool) = Default::default();
+        Arc::new(Self { name, life, keeper, start, pool })
+    }
+
+    /// In the place of a server that is not shared: parked, with the pool of its borrowers.
+    pub(super) fn of_pool(pool: Arc<Pool>, session: Session) -> Arc<Self> {
+        let place = Self::new(session.name().clone());
+        place.settle(session);
+        let _ = place.pool.set(pool);
+        place
+    }
+
+    pub(super) fn pool(&self) -> Option<&Arc<Pool>> {
+        self.pool.get()
+    }
+
+    /// Whether what is here can become what `entry` says without being replaced.
+    pub(super) fn suits(&self, entry: &ServerEntry) -> bool {
+        match (self.pool(), &entry.server) {
+            (_, Err(_)) => true,
+            (Some(pool), Ok(config)) => pool.config() == config,
+            (None, Ok(config)) => config.scope == Scope::Shared || self.here().is_none(),
+        }
     }
 
     pub(super) fn life(&self) -> Life {
@@ -80,7 +104,10 @@ impl Place {
             Life::Queued => named(ServerState::Queued),
             Life::Starting { installing: true } => named(ServerState::Installing),
             Life::Starting { installing: false } => named(ServerState::Starting),
-            Life::Here(session) => session.status(),
+            Life::Here(session) => {
+                let (spares, lent) = self.pool().map_or((0, 0), |pool| pool.counts());
+                ServerStatus { spares, lent, ..session.status() }
+            }
             Life::Missing { why, .. } => ServerStatus { error: Some(why), ..named(ServerState::Failed) },
         }
     }
@@ -117,7 +144,7 @@ impl Place {
     }
 
     /// The session is there from now on, and somebody stays with it.
-    fn settle(&self, session: Session) {
+    pub(super) fn settle(&self, session: Session) {
         let session = Arc::new(session);
         let kept = session.clone();
         *lock(&self.keeper) = Some(Background::spawn(async move { kept.keep().await }));
@@ -140,6 +167,9 @@ impl Place {
             session.kill();
         }
         *lock(&self.keeper) = None;
+        for spare in self.pool().map_or_else(Vec::new, |pool| pool.close()) {
+            spare.kill();
+        }
     }
 }
 

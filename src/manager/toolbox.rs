@@ -35,6 +35,13 @@ struct Shelf {
 }
 
 impl Toolbox {
+    /// The tools of these servers.
+    pub(super) fn of(places: Vec<Arc<Place>>) -> Self {
+        let toolbox = Self::default();
+        toolbox.set_places(places);
+        toolbox
+    }
+
     /// The servers of this moment, in configuration order.
     pub(super) fn places(&self) -> Arc<[Arc<Place>]> {
         lock(&self.0.places).clone()

@@ -9,7 +9,7 @@ use std::{
 use super::{
     Down, Session, SessionEvent, Surroundings, handshake,
     intake::objections,
-    listing::ToolList,
+    listing::{Listed, ToolList},
     restart::Restarts,
     slot::{Claim, Slot, State},
 };
@@ -41,6 +41,22 @@ impl Session {
         let tools = Arc::new(ToolList::new(known.tools, known.listed));
         let down = Down { tools, cause: None, next_try: Instant::now(), rest: Rest::Parked };
         Self::new(config, around, Slot::empty(down), restarts)
+    }
+
+    /// A session with another instance of the same server, parked. Nothing once this one is closed.
+    pub(crate) fn sibling(&self) -> Option<Self> {
+        let (_, list) = self.list()?;
+        let era = match &*self.slot.state() {
+            State::Ready { connection, .. } => Some(connection.era),
+            State::Down { .. } | State::Closed => None,
+        };
+        let Listed { tools, when, .. } = list.now();
+        let tools = Arc::new(ToolList::new(tools, when));
+        let down = Down { tools, cause: None, next_try: Instant::now(), rest: Rest::Parked };
+        let settings = self.settings();
+        let (config, around) = (settings.config.clone(), settings.around.clone());
+        let restarts = era.map_or_else(Restarts::default, Restarts::of);
+        Some(Self::new(config, around, Slot::empty(down), restarts))
     }
 
     /// Whether the lockfile lets `tools` be offered.

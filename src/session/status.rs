@@ -89,6 +89,12 @@ pub struct ServerStatus {
     pub in_flight: usize,
     /// Calls that wait for a place under `max_concurrent_calls`.
     pub waiting: usize,
+    /// Instances that wait for the next borrower, of a server that is not shared.
+    #[serde(default)]
+    pub spares: usize,
+    /// Instances that are lent to borrowers, besides the one that all other numbers are about.
+    #[serde(default)]
+    pub lent: usize,
     /// Why it is down.
     pub error: Option<Arc<Error>>,
     /// When it is down: the time until it is tried again. Nothing: not by itself.
@@ -115,6 +121,8 @@ impl ServerStatus {
             p95: None,
             in_flight: 0,
             waiting: 0,
+            spares: 0,
+            lent: 0,
             error: None,
             next_try: None,
         }

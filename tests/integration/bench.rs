@@ -45,3 +45,11 @@ fn a_configured_tool_is_measured_too() {
     let unknown = bench.run(&["bench", "call", "clac.evaluate"]);
     assert_eq!(code(&unknown), 6, "{}", err(&unknown));
 }
+
+#[test]
+fn spares_are_taken_and_come_back() {
+    let bench = Bench::new("[servers.a]\ncommand = FIXTURE\n\n[servers.b]\ncommand = FIXTURE\n");
+    let document = document(&bench, &["--json", "bench", "spares", "--tasks", "3"]);
+    assert_eq!((&document["servers"], &document["tasks"]), (&2.into(), &3.into()), "{document}");
+    assert!(document["task_start_ms"]["max"].as_f64().unwrap() > 0.0, "{document}");
+}

@@ -16,6 +16,7 @@ mod health;
 mod killed;
 mod launched;
 mod lazy;
+mod lent;
 mod locked;
 mod order;
 mod program;

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use toolcrib::{CatalogEntry, Config, Endpoint, Manager, ServerConfig, ServerName, StdioConfig, Toolbox};
 
-use super::{median, sorted};
+use super::{at_percent, median, sorted};
 use crate::cli::{
     context::Context,
     ui::{Ui, micros, millis, seconds},
@@ -274,8 +274,7 @@ fn own_cpu() -> Duration {
 impl Row {
     /// The time that `percent` of the calls took at most.
     fn at(&self, percent: usize) -> Duration {
-        let index = (self.times.len() * percent).div_ceil(100).saturating_sub(1);
-        self.times.get(index).copied().unwrap_or_default()
+        at_percent(&self.times, percent)
     }
 
     fn rate(&self) -> f64 {

@@ -126,6 +126,7 @@ fn note(status: &ServerStatus) -> String {
         (Some(error), Some(wait), _) => format!("next try in {}: {}", short(wait), brief(error)),
         (Some(error), None, _) => brief(error),
         _ if status.waiting > 0 => format!("{} calls wait for `max_concurrent_calls`", status.waiting),
+        _ if status.spares + status.lent > 0 => format!("{} lent, {} spare", status.lent, status.spares),
         (None, _, Some(lost)) => format!("back after: {}", brief(lost)),
         _ => String::new(),
     }

@@ -7,7 +7,7 @@ use globset::GlobMatcher;
 use super::BUILTINS;
 use crate::{
     config::{
-        Lifecycle, ResourceLimits, RestartPolicy, RetryCalls, ToolFilter,
+        Lifecycle, ResourceLimits, RestartPolicy, RetryCalls, Scope, ToolFilter,
         node::Node,
         origin::{Origin, Text},
         section::{Section, parse_duration},
@@ -44,6 +44,8 @@ pub(super) const SERVER: &[&str] = &[
     "keepalive",
     "watch",
     "lifecycle",
+    "scope",
+    "spares",
     "memory_max",
     "cpu_max",
     "processes_max",
@@ -100,6 +102,8 @@ pub(in crate::config) struct RawServer {
     pub(in crate::config) keepalive: Option<Duration>,
     pub(in crate::config) watch: Vec<String>,
     pub(in crate::config) lifecycle: Option<Lifecycle>,
+    pub(in crate::config) scope: Scope,
+    pub(in crate::config) spares: usize,
 }
 
 /// The sandbox, with paths as they are written.
@@ -184,6 +188,8 @@ pub(super) fn read(origin: &Origin, path: &str, line: usize, name: &str, node: &
         keepalive: table.duration("keepalive")?,
         watch: watch(&table)?,
         lifecycle: own_lifecycle(&table)?,
+        scope: scope(&table)?,
+        spares: spares(&table)?,
     })
 }
 
@@ -275,6 +281,21 @@ fn own_lifecycle(table: &Section<'_>) -> Result<Option<Lifecycle>> {
         return Err(table.key_error("lifecycle", "does not go with `required = true`", Some(help)));
     }
     Ok(own)
+}
+
+fn scope(table: &Section<'_>) -> Result<Scope> {
+    const WORDS: &[(&str, Scope)] =
+        &[("shared", Scope::Shared), ("task", Scope::Task), ("client", Scope::Client)];
+    Ok(table.choice("scope", WORDS)?.unwrap_or_default())
+}
+
+fn spares(table: &Section<'_>) -> Result<usize> {
+    let Some(spares) = table.number("spares", 0)? else { return Ok(0) };
+    if spares > 0 && scope(table)? == Scope::Shared {
+        let help = "set `scope = \"task\"` or \"client\" as well: a shared server needs none";
+        return Err(table.key_error("spares", "is for servers that are not shared", Some(help)));
+    }
+    Ok(spares)
 }
 
 /// The word, or `idle:` and a time.

@@ -1,0 +1,230 @@
+//! Lending: a borrower gets the shared servers and instances of its own of the others, and what it had is torn down
+//! when it brings it back.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    Manager,
+    background::Background,
+    place::Place,
+    pool::{Pool, Taken},
+    stop::ServerStop,
+    toolbox::Toolbox,
+};
+use crate::config::Scope;
+
+/// Who borrows tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Borrower {
+    /// One task: it gets servers of its own where [`Scope::Task`] says so.
+    Task,
+    /// One client that stays, with tasks of its own perhaps: it gets servers of its own where [`Scope::Task`] or
+    /// [`Scope::Client`] says so.
+    Client,
+}
+
+/// The tools of one borrower. On drop its own servers are torn down in the background; nobody else is ever given
+/// them.
+#[must_use = "on drop the borrower's own servers are torn down"]
+pub struct Loan {
+    toolbox: Toolbox,
+    own: Vec<Own>,
+    lending: Arc<Lending>,
+}
+
+/// An instance that belongs to one borrower.
+#[derive(Clone)]
+struct Own {
+    place: Arc<Place>,
+    pool: Arc<Pool>,
+}
+
+/// What all loans of a manager share.
+pub(super) struct Lending {
+    lent: Mutex<Vec<Own>>,
+    orders: mpsc::UnboundedSender<Order>,
+    porter: Mutex<Option<Background>>,
+}
+
+/// What the porter is to do.
+enum Order {
+    /// See that the pool has its spares.
+    Fill(Arc<Pool>),
+    /// Start what was lent before it was started.
+    Start(Arc<Place>),
+    /// Tear these down.
+    Close(Vec<Arc<Place>>),
+    /// Start nothing more, tear down what there is, and say how that went.
+    End(oneshot::Sender<Vec<ServerStop>>),
+}
+
+impl Borrower {
+    fn has_own(self, scope: Scope) -> bool {
+        match scope {
+            Scope::Shared => false,
+            Scope::Task => true,
+            Scope::Client => self == Self::Client,
+        }
+    }
+}
+
+impl Manager {
+    /// Lends the tools out. Servers that are not shared with this kind of borrower are its own: spares that wait, or
+    /// else instances that are started now. Takes no time.
+    pub fn lend(&self, borrower: Borrower) -> Loan {
+        let lending = self.lending.clone();
+        let mut own = Vec::new();
+        let mut cold = Vec::new();
+        let places: Vec<_> = self
+            .toolbox
+            .places()
+            .iter()
+            .map(|place| {
+                let pool = place.pool().cloned().filter(|pool| borrower.has_own(pool.config().scope));
+                let taken = pool.and_then(|pool| Some((pool.take(place.here().as_deref())?, pool)));
+                // Without any it is not there, for the borrower as for everybody.
+                let Some((Taken { place, cold: is_cold }, pool)) = taken else { return place.clone() };
+                if is_cold {
+                    cold.push(place.clone());
+                }
+                own.push(Own { place: place.clone(), pool });
+                place
+            })
+            .collect();
+        lending.lent().extend(own.iter().cloned());
+        for order in
+            cold.into_iter().map(Order::Start).chain(own.iter().map(|own| Order::Fill(own.pool.clone())))
+        {
+            lending.order(order);
+        }
+        // The catalog of the shared ones is made once for all.
+        let toolbox = if own.is_empty() { self.toolbox() } else { Toolbox::of(places) };
+        Loan { toolbox, own, lending }
+    }
+}
+
+impl Loan {
+    /// A handle to call tools with. It outlives the loan, and then its own servers are not there any more.
+    pub fn toolbox(&self) -> Toolbox {
+        self.toolbox.clone()
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.lending.take_back(&self.own);
+    }
+}
+
+impl Lending {
+    /// Must be called inside a runtime.
+    pub(super) fn new() -> Arc<Self> {
+        let (orders, received) = mpsc::unbounded_channel();
+        let porter = Mutex::new(Some(Background::spawn(work(received))));
+        Arc::new(Self { lent: Mutex::default(), orders, porter })
+    }
+
+    /// Sees that the pool has its spares.
+    pub(super) fn fill(&self, pool: Arc<Pool>) {
+        self.order(Order::Fill(pool));
+    }
+
+    /// Tears down what nobody is to be given any more.
+    pub(super) fn discard(&self, places: Vec<Arc<Place>>) {
+        self.order(Order::Close(places));
+    }
+
+    fn take_back(&self, own: &[Own]) {
+        let mut back = Vec::new();
+        self.lent().retain(|lent| {
+            let mine = own.iter().any(|own| Arc::ptr_eq(&own.place, &lent.place));
+            if mine {
+                lent.pool.returned();
+                back.push(lent.place.clone());
+            }
+            !mine
+        });
+        if !back.is_empty() {
+            self.order(Order::Close(back));
+        }
+    }
+
+    /// Tears down all that is lent or was discarded, and with it every start under way.
+    pub(super) async fn end(&self) -> Vec<ServerStop> {
+        let lent: Vec<_> = self.lent().drain(..).map(|own| own.place).collect();
+        self.order(Order::Close(lent));
+        let (told, rows) = oneshot::channel();
+        self.order(Order::End(told));
+        let rows = rows.await.unwrap_or_default();
+        *self.porter() = None;
+        rows
+    }
+
+    /// Ends all of it now, synchronously.
+    pub(super) fn kill(&self) {
+        *self.porter() = None;
+        for own in self.lent().drain(..) {
+            own.place.kill();
+        }
+    }
+
+    fn order(&self, order: Order) {
+        // Without a porter the manager has ended, and nothing outlives that.
+        if let Err(mpsc::error::SendError(Order::Close(places))) = self.orders.send(order) {
+            for place in places {
+                place.kill();
+            }
+        }
+    }
+
+    fn lent(&self) -> MutexGuard<'_, Vec<Own>> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn porter(&self) -> MutexGuard<'_, Option<Background>> {
+        self.porter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The porter: starts spares and tears down what comes back, beside whatever else goes on.
+async fn work(mut orders: mpsc::UnboundedReceiver<Order>) {
+    let mut starting = FuturesUnordered::new();
+    let mut filling = FuturesUnordered::new();
+    let mut closing = FuturesUnordered::new();
+    let told = loop {
+        tokio::select! {
+            order = orders.recv() => match order {
+                Some(Order::Fill(pool)) => {
+                    for _ in 0..pool.claim_missing() {
+                        let pool = pool.clone();
+                        filling.push(async move { (pool.start_one().await, pool) });
+                    }
+                }
+                Some(Order::Start(place)) => starting.push(start(place)),
+                Some(Order::Close(places)) => closing.extend(places.into_iter().map(close)),
+                Some(Order::End(told)) => break told,
+                None => return,
+            },
+            Some((Some(place), pool)) = filling.next() => closing.extend(pool.put(place).err().map(close)),
+            Some(()) = starting.next() => {}
+            Some(_) = closing.next() => {}
+        }
+    };
+    drop((starting, filling));
+    let rows: Vec<Option<ServerStop>> = closing.collect().await;
+    let _ = told.send(rows.into_iter().flatten().collect());
+}
+
+/// A failure is told by its event, and to whoever calls it.
+async fn start(place: Arc<Place>) {
+    if let Some(session) = place.here() {
+        let _ = session.rouse().await;
+    }
+}
+
+async fn close(place: Arc<Place>) -> Option<ServerStop> {
+    place.close().await
+}

@@ -1,0 +1,143 @@
+//! The spares of one server that is not shared: instances that wait for whoever borrows next. None is handed out
+//! twice.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use super::place::Place;
+use crate::{
+    config::{Lifecycle, ServerConfig, ServerEntry},
+    session::Session,
+    start::Starter,
+};
+
+/// The instances of one server besides that of the manager itself.
+pub(super) struct Pool {
+    config: ServerConfig,
+    starter: Arc<Starter>,
+    lent: AtomicUsize,
+    // Std mutex: held for a look or a swap.
+    spares: Mutex<Spares>,
+}
+
+#[derive(Default)]
+struct Spares {
+    ready: VecDeque<Arc<Place>>,
+    /// Being started.
+    coming: usize,
+    closed: bool,
+}
+
+/// What a borrower gets.
+pub(super) struct Taken {
+    pub(super) place: Arc<Place>,
+    /// It is not started yet, and nobody is to wait for its first call.
+    pub(super) cold: bool,
+}
+
+impl Pool {
+    pub(super) fn new(config: ServerConfig, starter: Arc<Starter>) -> Arc<Self> {
+        Arc::new(Self { config, starter, lent: AtomicUsize::new(0), spares: Mutex::default() })
+    }
+
+    /// As configured.
+    pub(super) fn config(&self) -> &ServerConfig {
+        &self.config
+    }
+
+    /// Spares that wait, and instances that are lent.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.spares().ready.len(), self.lent.load(Relaxed))
+    }
+
+    /// A spare, or, when none is there, one like `model` that is still to be started. Nothing: there is neither.
+    pub(super) fn take(&self, model: Option<&Session>) -> Option<Taken> {
+        let spare = {
+            let mut spares = self.spares();
+            // One that is being brought back would keep its borrower waiting.
+            let well =
+                spares.ready.iter().position(|place| place.here().is_some_and(|spare| spare.is_well()));
+            well.and_then(|index| spares.ready.remove(index))
+        };
+        let taken = match spare {
+            Some(place) => Taken { place, cold: false },
+            None => {
+                let place = Place::new(self.config.name.clone());
+                place.settle(model?.sibling()?);
+                Taken { place, cold: self.config.lifecycle == Lifecycle::Eager }
+            }
+        };
+        self.lent.fetch_add(1, Relaxed);
+        Some(taken)
+    }
+
+    /// One that was lent is no more.
+    pub(super) fn returned(&self) {
+        self.lent.fetch_sub(1, Relaxed);
+    }
+
+    /// Adds a fresh instance. It comes back when there is no use for it any more.
+    pub(super) fn put(&self, place: Arc<Place>) -> Result<(), Arc<Place>> {
+        let mut spares = self.spares();
+        if spares.closed {
+            return Err(place);
+        }
+        spares.ready.push_back(place);
+        Ok(())
+    }
+
+    /// How many spares are to be started; they count as coming from now on.
+    pub(super) fn claim_missing(&self) -> usize {
+        let mut spares = self.spares();
+        let wanted = if spares.closed { 0 } else { self.config.spares };
+        let missing = wanted.saturating_sub(spares.ready.len() + spares.coming);
+        spares.coming += missing;
+        missing
+    }
+
+    /// Starts one spare that was claimed. Dropping the future ends it.
+    pub(super) async fn start_one(&self) -> Option<Arc<Place>> {
+        let _claim = Claim(self);
+        // A spare waits started, whenever the others are.
+        let eager = ServerConfig { lifecycle: Lifecycle::Eager, ..self.config.clone() };
+        let place = Place::new(self.config.name.clone());
+        let row = place.fill(&self.starter, &ServerEntry::new(eager)).await;
+        match row.outcome {
+            Ok(_) => Some(place),
+            Err(error) => {
+                tracing::warn!(server = %row.name, %error, "a spare did not start");
+                None
+            }
+        }
+    }
+
+    /// Gives the spares that wait, for others to take their place.
+    pub(super) fn drain(&self) -> Vec<Arc<Place>> {
+        self.spares().ready.drain(..).collect()
+    }
+
+    /// No spare is kept from now on; gives those that were there.
+    pub(super) fn close(&self) -> Vec<Arc<Place>> {
+        let mut spares = self.spares();
+        spares.closed = true;
+        spares.ready.drain(..).collect()
+    }
+
+    fn spares(&self) -> MutexGuard<'_, Spares> {
+        self.spares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A spare that is coming.
+struct Claim<'a>(&'a Pool);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.spares().coming -= 1;
+    }
+}
