@@ -170,6 +170,7 @@ fn at_once(command: &Command, context: &Context<'_>) -> Option<anyhow::Result<Ex
         Command::Connect(connect) => Some(connect.run(context)),
         Command::Call(call) => call.through_daemon(context).transpose(),
         Command::Tools(tools) => tools.through_daemon(context).transpose(),
+        Command::Run(run) => run.look_for_daemon(context).err().map(Err),
         _ => None,
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::watch,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{io::InspectReader, sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     catalog::{CatalogEntry, ToolCatalog},
@@ -42,6 +42,8 @@ pub(crate) struct Gateway {
     news: watch::Receiver<u64>,
     /// Calls under way.
     calls: TaskTracker,
+    /// The client will say nothing more: it waits for the answers to its calls, and for no news.
+    said_all: CancellationToken,
     /// The client is gone.
     over: CancellationToken,
     /// No new calls.
@@ -57,8 +59,8 @@ impl Gateway {
         news: watch::Receiver<u64>,
         draining: CancellationToken,
     ) -> Self {
-        let (calls, over) = (TaskTracker::new(), CancellationToken::new());
-        Self { toolbox, only, news, calls, over, draining }
+        let (calls, over, said_all) = Default::default();
+        Self { toolbox, only, news, calls, said_all, over, draining }
     }
 
     /// Serves one client until it leaves. Dropping the future cancels its calls.
@@ -70,6 +72,12 @@ impl Gateway {
         let _over = self.over.clone().drop_guard();
         let (calls, draining) = (self.calls.clone(), self.draining.clone());
         let gateway = self.clone();
+        let said_all = self.said_all.clone();
+        let read = InspectReader::new(read, move |bytes: &[u8]| {
+            if bytes.is_empty() {
+                said_all.cancel();
+            }
+        });
         let serving = async {
             let service = match self.serve_with_ct((read, write), gateway.over.child_token()).await {
                 Ok(service) => service,
@@ -218,6 +226,7 @@ impl ServerHandler for Gateway {
         loop {
             tokio::select! {
                 () = context.cancelled() => return Ok(()),
+                () = self.said_all.cancelled() => return Ok(()),
                 () = self.over.cancelled() => return Ok(()),
                 now = self.changed(&mut news, known.clone()) => known = now,
             }

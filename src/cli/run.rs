@@ -1,6 +1,7 @@
 //! `toolcrib run`: one question or a file of tasks, on shared servers, with a report for every task.
 
 use std::{
+    cell::OnceCell,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -11,13 +12,14 @@ use std::{
 use clap::Args;
 use serde_json::json;
 use toolcrib::{
-    Agent, Borrower, Config, DETECT_PORTS, Env, Error, HttpClients, Journal, LlmClient, LlmConfig, Manager,
-    RunReport, Scope, Task, detect, load_tasks, new_run, run_all,
+    Agent, Borrower, Config, DETECT_PORTS, Endpoint, Env, Error, HttpClients, Journal, LlmClient, LlmConfig,
+    Manager, RunReport, Scope, StdioConfig, Task, detect, load_tasks, new_run, run_all,
 };
 
 use super::{
     context::{Context, Locked},
     progress::{Progress, Totals},
+    reach::{Through, place},
     ui::{Ui, millis, seconds},
     up,
 };
@@ -46,6 +48,11 @@ pub(super) struct Run {
     out: PathBuf,
     #[command(flatten)]
     locked: Locked,
+    #[command(flatten)]
+    through: Through,
+    /// The configuration file of the daemon that has the servers, if one is to be used.
+    #[arg(skip)]
+    daemon: OnceCell<PathBuf>,
 }
 
 /// Whether tasks share their servers.
@@ -73,6 +80,17 @@ pub(super) struct Finished {
 }
 
 impl Run {
+    /// Looks for the daemon, and starts one if that is asked for. It may run without the lockfile.
+    pub(super) fn look_for_daemon(&self, context: &Context<'_>) -> anyhow::Result<()> {
+        if !self.locked.is_set()
+            && let Some(daemon) = self.through.reach(context)?
+        {
+            context.ui.status("Using", format!("the servers of the daemon (pid {})", daemon.greeting().pid));
+            let _ = self.daemon.set(place(context)?.1);
+        }
+        Ok(())
+    }
+
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
         self.locked.apply(&mut config);
@@ -82,6 +100,9 @@ impl Run {
                 Some(TaskScope::Shared) => Scope::Shared,
                 None => server.scope,
             };
+        }
+        if let Some(file) = self.daemon.get() {
+            borrow_from_daemon(&mut config, file)?;
         }
         let question = !is_file(&self.tasks);
         let mut tasks = match question {
@@ -138,6 +159,23 @@ impl Run {
         };
         Ok(LlmClient::new(&llm, &http, &here)?)
     }
+}
+
+/// Has each server that is a process spoken to through `toolcrib connect`, with the name and limits that it has here.
+fn borrow_from_daemon(config: &mut Config, file: &Path) -> anyhow::Result<()> {
+    let own = std::env::current_exe()?;
+    for (name, entry) in &mut config.servers {
+        let Ok(server) = &mut entry.server else { continue };
+        if matches!(server.endpoint, Endpoint::Stdio(_)) {
+            let file = file.display().to_string();
+            let words = ["connect", name.as_str(), "--quiet", "--config", &file].map(str::to_owned);
+            let mut relay = StdioConfig::new(&own, words.to_vec(), std::env::temp_dir());
+            // It is this program: what it may know it knows.
+            relay.env = std::env::vars().collect();
+            server.endpoint = Endpoint::Stdio(relay);
+        }
+    }
+    Ok(())
 }
 
 /// Whether the argument names tasks. A question is everything else; a file that is missing is not a question.

@@ -76,8 +76,10 @@ fn total(greeting: &Greeting, status: &DaemonStatus) -> String {
         (usage().map(|usage| usage.processes).sum(), usage().map(|usage| usage.rss).sum());
     let idle = status.idle.map_or_else(String::new, |idle| format!(", ends after {} idle", short(idle)));
     format!(
-        "{} servers | {processes} processes | {} | daemon pid {}, {}, up {}{idle} | {} client{}",
+        "{} server{} | {processes} process{} | {} | daemon pid {}, {}, up {}{idle} | {} client{}",
         status.servers.len(),
+        if status.servers.len() == 1 { "" } else { "s" },
+        if processes == 1 { "" } else { "es" },
         bytes(memory),
         greeting.pid,
         bytes(status.rss_bytes),
