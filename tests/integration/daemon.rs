@@ -1,6 +1,7 @@
 //! The daemon, through the built program: one for each configuration, found by its commands, gone without a rest.
 
 mod connect;
+mod tasks;
 mod versions;
 
 use std::{
@@ -106,30 +107,6 @@ fn frame(reader: &mut impl BufRead) -> Value {
 }
 
 const FIXTURE: &str = "[servers.fix]\ncommand = FIXTURE\n";
-
-#[test]
-fn tasks_run_on_the_servers_of_the_daemon() {
-    let crib = Crib::new(FIXTURE);
-    crib.bench.file("tasks.jsonl", r#"{"id":"a","calls":[{"tool":"fix.pid","args":{}}]}"#);
-    let pid = |arguments: &[&str]| {
-        let printed = crib.ok(&[&["run", "tasks.jsonl", "--json"], arguments].concat());
-        let document: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
-        let results = crib.bench.0.path().join(document["dir"].as_str().unwrap()).join("results.jsonl");
-        let line = std::fs::read_to_string(results).unwrap();
-        serde_json::from_str::<Value>(&line).unwrap()["answer"].as_str().unwrap().to_owned()
-    };
-    crib.ok(&["up", "-d"]);
-    let kept = crib.status()["servers"][0]["pid"].to_string();
-    assert_eq!(pid(&[]), kept);
-    assert_eq!(pid(&[]), kept);
-    assert_ne!(pid(&["--no-daemon"]), kept);
-    assert_eq!(crib.status()["servers"][0]["pid"].to_string(), kept, "it stays");
-    crib.ok(&["down"]);
-    crib.lab.await_nobody();
-    // Started on demand.
-    assert_ne!(pid(&["--daemon"]), kept);
-    assert_eq!(crib.status()["servers"][0]["calls"], 1);
-}
 
 #[test]
 fn a_daemon_keeps_its_servers_between_commands_and_leaves_nothing() {
