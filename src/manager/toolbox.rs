@@ -133,8 +133,21 @@ impl Toolbox {
         if session.is_parked() {
             session.wake(tool, None).await?;
         }
-        let entry = self.catalog().find(server, tool)?.clone();
+        let entry = self.entry(server, &session, tool)?;
         self.call_entry(&entry, &arguments, None).await
+    }
+
+    /// A tool of a server, as its session lists it now. Other servers are looked at only if that is news.
+    fn entry(&self, server: &str, session: &Arc<Session>, tool: &str) -> Result<Arc<CatalogEntry>> {
+        let known = {
+            let shelf = lock(&self.0.shelf);
+            let same = |(place, edition): &(Arc<Place>, Edition)| {
+                let theirs = place.name.as_str() == server && session.edition() == Some(*edition);
+                theirs && place.here().is_some_and(|here| Arc::ptr_eq(&here, session))
+            };
+            shelf.made_of.iter().any(same).then(|| shelf.catalog.clone())
+        };
+        known.unwrap_or_else(|| self.catalog()).find(server, tool).cloned()
     }
 
     /// Calls a tool of the catalog; `limit` takes the place of its configured time limit.
