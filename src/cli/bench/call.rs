@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use toolcrib::{CatalogEntry, Config, Endpoint, Manager, ServerConfig, ServerName, StdioConfig, Toolbox};
 
-use super::{at_percent, median, sorted};
+use super::times::{at_percent, median, own_cpu, sorted};
 use crate::cli::{
     context::Context,
     ui::{Ui, micros, millis, seconds},
@@ -263,12 +263,6 @@ fn bare_on(mut stdin: ChildStdin, mut stdout: BufReader<ChildStdout>, calls: usi
     }
     let (wall, cpu) = (began.elapsed(), own_cpu().saturating_sub(cpu));
     Ok(Row { client: "bare pipes", in_flight: 1, calls, wall, cpu, times: sorted(times.into_iter()) })
-}
-
-/// CPU time of this process so far.
-fn own_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
 impl Row {

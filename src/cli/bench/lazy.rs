@@ -15,7 +15,10 @@ use tokio::{
     process::Command,
 };
 
-use super::{median, sorted, spread_json, victims::Scratch};
+use super::{
+    times::{median, sorted, spread_json},
+    victims::Scratch,
+};
 use crate::cli::{
     context::Context,
     ui::{Ui, millis},

@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::json;
 use toolcrib::{Borrower, Manager, Scope, ServerState};
 
-use super::{at_percent, sorted};
+use super::times::{at_percent, sorted};
 use crate::cli::{
     context::Context,
     ui::{Ui, micros, millis},

@@ -186,31 +186,3 @@ fn answer_to(line: &[u8]) -> Option<u64> {
     let answer: Answer = serde_json::from_slice(line).ok()?;
     answer.id.filter(|_| answer.method.is_none())
 }
-
-/// CPU time of this process and all below it, ended and reaped ones included. Zero where there is no `/proc`.
-pub(super) fn tree_cpu() -> Duration {
-    let mut children: std::collections::HashMap<u64, Vec<(u64, u64)>> = std::collections::HashMap::new();
-    let mut own = 0;
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
-        // After the parenthesised name: state, parent, ...; numbers as in proc_pid_stat(5).
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse().ok()).unwrap_or(0);
-        let ticks: u64 = (14..=17).map(field).sum();
-        if pid == u64::from(std::process::id()) {
-            own = ticks;
-        } else {
-            children.entry(field(4)).or_default().push((pid, ticks));
-        }
-    }
-    let mut ticks = own;
-    let mut parents = vec![u64::from(std::process::id())];
-    while let Some(parent) = parents.pop() {
-        for (pid, its) in children.remove(&parent).unwrap_or_default() {
-            ticks += its;
-            parents.push(pid);
-        }
-    }
-    Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-}

@@ -1,0 +1,232 @@
+//! `toolcrib bench init`: how long servers take to come up, phase by phase, in several ways side by side, and what
+//! bounds it.
+
+mod bare;
+mod census;
+mod compare;
+mod document;
+mod measure;
+mod mode;
+mod output;
+mod page;
+mod series;
+mod svg;
+mod table;
+mod waterfall;
+
+use std::{
+    collections::BTreeMap,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+use toolcrib::{Config, Endpoint, Error, ServerName, StartJobs};
+
+use self::{
+    compare::Comparison,
+    document::{Document, SCHEMA},
+    measure::{Bench, FirstCall},
+    mode::Mode,
+    output::Output,
+    series::Series,
+};
+use crate::cli::{
+    context::Context,
+    ui::{millis, seconds},
+};
+
+/// Exit code for a regression: what was run went through, and its outcome is not good enough.
+const REGRESSED: u8 = 100;
+
+#[derive(Args)]
+pub(in crate::cli) struct Init {
+    /// Starts to measure in each mode.
+    #[arg(long, default_value = "3", value_name = "N")]
+    runs: NonZeroUsize,
+    /// Servers that may start at once: cores (as many as there are of those that use CPU time), a number, or
+    /// unlimited [default: as configured].
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<StartJobs>,
+    /// What to measure, turn by turn; several times or with commas [default: sequential,parallel].
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE")]
+    mode: Vec<Mode>,
+    /// Skip the measured sequential baseline.
+    #[arg(long)]
+    no_baseline: bool,
+    /// Add the modes bare, bare-cores and at-once.
+    #[arg(long)]
+    bare: bool,
+    /// Empty the page cache before each cold start (Linux, as root; slows down everything else for a while).
+    #[arg(long)]
+    drop_caches: bool,
+    /// The first call of mode lazy [default: the first tool that is marked read-only and needs no arguments].
+    #[arg(long, value_name = "SERVER.TOOL")]
+    call: Option<String>,
+    /// Its arguments, as a JSON object.
+    #[arg(long, value_name = "JSON", requires = "call")]
+    args: Option<String>,
+    /// Compare with a document that was saved earlier: least times, which other load has touched least.
+    #[arg(long, value_name = "FILE")]
+    compare: Option<PathBuf>,
+    /// Exit with 100 if in some mode the least wall time grew by more than so many percent, or fewer servers are
+    /// ready.
+    #[arg(long, value_name = "PERCENT", requires = "compare", value_parser = percent)]
+    max_regression: Option<f64>,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Init {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let modes = self.modes()?;
+        let config = self.load(context, &modes)?;
+        let then = self.compare.as_deref().map(|file| earlier(file, &config, &modes)).transpose()?;
+        let all = self.measure(context, &config, &modes).await?;
+        let mut document = self.document(&config, &all);
+        if let (Some(file), Some(then)) = (&self.compare, &then) {
+            document.comparison = Some(Comparison::new(file, then, &document, self.max_regression));
+        }
+        self.output.give(&document, context.ui.json)?;
+        let regressions = document.comparison.map(|comparison| comparison.regressions).unwrap_or_default();
+        for regression in &regressions {
+            context.ui.bad("Regressed", regression);
+        }
+        Ok(if regressions.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(REGRESSED) })
+    }
+
+    /// In their order, each once.
+    fn modes(&self) -> Result<Vec<Mode>, Error> {
+        let mut modes = match self.mode.is_empty() {
+            true => vec![Mode::Sequential, Mode::Parallel],
+            false => self.mode.clone(),
+        };
+        if self.bare {
+            modes.extend([Mode::Bare, Mode::BareCores, Mode::AtOnce]);
+        }
+        modes.retain(|mode| !self.no_baseline || *mode != Mode::Sequential);
+        modes.sort_unstable();
+        modes.dedup();
+        let needs = |option: &str, mode: Mode| {
+            Error::input(format!("{option} is for mode {mode}"), Some(format!("add --mode {mode}")))
+        };
+        if modes.is_empty() {
+            let help = "leave --no-baseline out, or add --mode parallel".to_owned();
+            return Err(Error::input("there is nothing to measure", Some(help)));
+        }
+        if self.drop_caches && !modes.contains(&Mode::Cold) {
+            return Err(needs("--drop-caches", Mode::Cold));
+        }
+        if self.call.is_some() && !modes.contains(&Mode::Lazy) {
+            return Err(needs("--call", Mode::Lazy));
+        }
+        Ok(modes)
+    }
+
+    fn load(&self, context: &Context<'_>, modes: &[Mode]) -> Result<Config, Error> {
+        let mut config = context.load()?;
+        config.start_jobs = self.jobs.unwrap_or(config.start_jobs);
+        config.start_all();
+        if modes.iter().any(|mode| mode.is_bare()) {
+            config.servers.retain(|_, entry| {
+                entry.server.as_ref().is_ok_and(|server| matches!(server.endpoint, Endpoint::Stdio(_)))
+            });
+        }
+        Ok(config)
+    }
+
+    fn first_call(&self) -> Result<FirstCall, Error> {
+        let Some(tool) = &self.call else { return Ok(FirstCall::Any) };
+        let arguments: Map<String, Value> = match &self.args {
+            Some(text) => serde_json::from_str(text)
+                .map_err(|error| Error::input(format!("--args is not a JSON object: {error}"), None))?,
+            None => Map::new(),
+        };
+        Ok(FirstCall::Tool(tool.clone(), arguments))
+    }
+
+    async fn measure(
+        &self,
+        context: &Context<'_>,
+        config: &Config,
+        modes: &[Mode],
+    ) -> anyhow::Result<Vec<Series>> {
+        let mut bench = Bench::new(context, config, self.first_call()?)?;
+        if self.drop_caches {
+            bench.drop_caches()?;
+        }
+        if modes.iter().any(|mode| mode.is_taught()) {
+            context.ui.status("Starting", "unmeasured, for the caches of modes warm and lazy");
+            bench.teach().await?;
+        }
+        let mut all: Vec<Series> = modes.iter().map(|mode| Series::new(*mode)).collect();
+        // Turn by turn, so that whatever else the machine does falls on all of them.
+        for number in 1..=self.runs.get() {
+            for series in &mut all {
+                let run = bench.run(series.mode).await?;
+                let text = format!("{} {number}/{}: {}", series.mode, self.runs, seconds(run.wall));
+                context.ui.status("Measured", text);
+                series.runs.push(run);
+            }
+        }
+        Ok(all)
+    }
+
+    fn document(&self, config: &Config, all: &[Series]) -> Document {
+        let bound = bound(all);
+        let row = |series: &Series| series.row(config, series.mode.note(self.drop_caches));
+        Document {
+            schema: SCHEMA,
+            runs: self.runs.get(),
+            jobs: json!(config.start_jobs),
+            modes: all.iter().map(row).collect(),
+            lower_bound_ms: millis(bound.time),
+            bottleneck: bound.name,
+            cores: cores(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            comparison: None,
+        }
+    }
+}
+
+/// The document to compare with, if it is about the same.
+fn earlier(file: &Path, config: &Config, modes: &[Mode]) -> Result<Document, Error> {
+    let servers: Vec<&str> = config.servers.keys().map(ServerName::as_str).collect();
+    let modes: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
+    compare::read(file, &servers, &modes)
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(percent) if (0.0..=1e6).contains(&percent) => Ok(percent),
+        _ => Err("expected a number of percent from 0".to_owned()),
+    }
+}
+
+/// What no start can beat, and why.
+struct Bound {
+    time: Duration,
+    name: String,
+}
+
+/// The slower of: the slowest server by itself, all CPU time over all cores. Starts that start nothing do not count.
+fn bound(all: &[Series]) -> Bound {
+    let real = || all.iter().filter(|series| series.mode != Mode::Lazy);
+    let cpu = real().map(Series::cpu).min().unwrap_or_default();
+    let shared = cpu / u32::try_from(cores()).unwrap_or(1);
+    let mut alone: BTreeMap<&ServerName, Duration> = BTreeMap::new();
+    for (name, own) in real().flat_map(Series::alone) {
+        alone.entry(name).and_modify(|best| *best = own.min(*best)).or_insert(own);
+    }
+    match alone.into_iter().max_by_key(|(_, own)| *own) {
+        Some((name, own)) if own > shared => Bound { time: own, name: format!("server {name}") },
+        _ => Bound { time: shared, name: format!("cpu: {} over {} cores", seconds(cpu), cores()) },
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}

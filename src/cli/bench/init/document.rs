@@ -1,0 +1,150 @@
+//! What `bench init` found out, as one value: printed, drawn, written to a file, and read again to compare.
+//!
+//! Fields are added, never renamed: documents of earlier versions can be compared with. Times are milliseconds.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use toolcrib::{LaunchReport, Phases};
+
+use super::compare::Comparison;
+
+/// The version that is written, and the only one that is read.
+pub(super) const SCHEMA: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Document {
+    pub(super) schema: u32,
+    pub(super) runs: usize,
+    /// How many servers could start at once: a number, `cores` or `unlimited`.
+    pub(super) jobs: Value,
+    pub(super) modes: Vec<ModeRow>,
+    pub(super) lower_bound_ms: f64,
+    pub(super) bottleneck: String,
+    /// Of the machine.
+    #[serde(default)]
+    pub(super) cores: usize,
+    /// Of toolcrib.
+    #[serde(default)]
+    pub(super) version: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) comparison: Option<Comparison>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct ModeRow {
+    pub(super) mode: String,
+    /// In the run with the fewest.
+    pub(super) ready: usize,
+    pub(super) total: usize,
+    pub(super) wall_ms: Spread,
+    /// Of everything, this process and the guards included, in the leanest run.
+    pub(super) cpu_ms: f64,
+    /// The most that each server's processes had, added up, in the largest run.
+    pub(super) peak_rss_bytes: u64,
+    pub(super) first_tool_ms: Option<f64>,
+    pub(super) middle_tool_ms: Option<f64>,
+    pub(super) servers: Vec<ServerRow>,
+    /// What is measured, where the mode's name does not say it.
+    #[serde(default)]
+    pub(super) note: Option<String>,
+    /// Servers that were left for their first call.
+    #[serde(default)]
+    pub(super) parked: usize,
+    #[serde(default)]
+    pub(super) servers_cpu_ms: f64,
+    #[serde(default)]
+    pub(super) own_cpu_ms: f64,
+    #[serde(default)]
+    pub(super) guards_cpu_ms: f64,
+    /// Resident memory of this process when all were ready, in the leanest run. It holds what earlier runs left.
+    #[serde(default)]
+    pub(super) own_rss_bytes: u64,
+    /// As for servers; most of it is one program that all guards share.
+    #[serde(default)]
+    pub(super) guards_rss_bytes: u64,
+    #[serde(default)]
+    pub(super) guards: usize,
+    /// The first call after a lazy start.
+    #[serde(default)]
+    pub(super) first_call: Option<FirstCallRow>,
+    /// One run as it was: that with the middle wall time. Nothing of a bare start.
+    #[serde(default)]
+    pub(super) picture: Option<Picture>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct FirstCallRow {
+    pub(super) tool: String,
+    /// From the call to its answer, the start of its server included.
+    pub(super) ms: Spread,
+}
+
+/// Nothing of nothing.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Spread {
+    pub(super) min: Option<f64>,
+    pub(super) median: Option<f64>,
+    pub(super) max: Option<f64>,
+}
+
+/// One server over all runs of a mode.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ServerRow {
+    pub(super) name: String,
+    /// `ready` if it ever was, `parked` or `failed`.
+    pub(super) state: String,
+    /// Of the run with the middle total.
+    pub(super) phases_ms: Option<Phases>,
+    pub(super) total_ms: Option<Spread>,
+    #[serde(default)]
+    pub(super) launch: Option<LaunchReport>,
+    /// Of all its processes when all servers were ready, in the leanest run.
+    #[serde(default)]
+    pub(super) cpu_ms: Option<f64>,
+    #[serde(default)]
+    pub(super) rss_bytes: Option<u64>,
+    /// In how many runs it was the last to be ready.
+    #[serde(default)]
+    pub(super) last: usize,
+}
+
+/// One run, to be drawn.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Picture {
+    pub(super) wall_ms: f64,
+    /// The server that was ready last.
+    pub(super) last: Option<String>,
+    pub(super) servers: Vec<Bar>,
+}
+
+/// One server in one run.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Bar {
+    pub(super) name: String,
+    /// From the beginning of the whole start.
+    pub(super) ended_ms: f64,
+    /// Before its own start.
+    pub(super) queue_ms: f64,
+    pub(super) end: End,
+}
+
+/// What became of it.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum End {
+    Ready { phases_ms: Phases, tools: usize },
+    Parked { tools: usize },
+    Failed { cause: String },
+}
+
+impl Document {
+    /// The mode that is about what a user of toolcrib waits for, and one run of it.
+    pub(super) fn main_picture(&self) -> Option<(&ModeRow, &Picture)> {
+        let drawn = || self.modes.iter().filter_map(|mode| Some((mode, mode.picture.as_ref()?)));
+        drawn().find(|(mode, _)| mode.mode == "parallel").or_else(|| drawn().next_back())
+    }
+
+    pub(super) fn mode(&self, name: &str) -> Option<&ModeRow> {
+        self.modes.iter().find(|mode| mode.mode == name)
+    }
+}

@@ -1,0 +1,186 @@
+//! One start of all servers in one mode, from nothing to everything known, and their end.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Map, Value};
+use toolcrib::{
+    CatalogEntry, Config, Endpoint, Error, Lifecycle, Manager, ProcessUsage, ServerName, ServerStart,
+    StartJobs,
+};
+
+use super::{bare::Bare, census::Census, cores, mode::Mode};
+use crate::cli::{
+    bench::{times::sorted, victims::Scratch},
+    context::Context,
+};
+
+/// Drops what the kernel keeps of files when something is written to it; see proc_sys_vm(5).
+const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+
+/// What all runs of a measurement have in common.
+pub(super) struct Bench<'a> {
+    context: &'a Context<'a>,
+    config: &'a Config,
+    /// What the first call of a lazy start is.
+    call: FirstCall,
+    drop_caches: bool,
+    /// Cache folders: one for the runs that go by an earlier one, and a new one for each that does not.
+    folders: Scratch,
+    cold: usize,
+}
+
+/// The first call after a lazy start.
+pub(super) enum FirstCall {
+    /// Of the first tool that is marked read-only and needs no arguments.
+    Any,
+    Tool(String, Map<String, Value>),
+}
+
+/// One measured start of all servers.
+pub(super) struct Run {
+    /// When each server was ready, the first one first.
+    pub(super) ready: Vec<Duration>,
+    pub(super) wall: Duration,
+    pub(super) used: Census,
+    /// None of a bare start.
+    pub(super) servers: Vec<ServerStart>,
+    /// By the process id of each server.
+    pub(super) usage: HashMap<u32, ProcessUsage>,
+    /// What was called after a lazy start, and when it was answered.
+    pub(super) first_call: Option<(String, Duration)>,
+}
+
+impl<'a> Bench<'a> {
+    pub(super) fn new(context: &'a Context<'a>, config: &'a Config, call: FirstCall) -> anyhow::Result<Self> {
+        Ok(Self { context, config, call, drop_caches: false, folders: Scratch::new()?, cold: 0 })
+    }
+
+    /// Has cold starts begin with an empty page cache.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when this user may not empty it.
+    pub(super) fn drop_caches(&mut self) -> Result<(), Error> {
+        fs::OpenOptions::new().write(true).open(DROP_CACHES).map_err(|error| {
+            Error::input(
+                format!("--drop-caches: {DROP_CACHES} cannot be written: {error}"),
+                Some("run as root on Linux, or leave --drop-caches out".to_owned()),
+            )
+        })?;
+        self.drop_caches = true;
+        Ok(())
+    }
+
+    /// Fills the cache folder of the modes that go by one.
+    pub(super) async fn teach(&self) -> anyhow::Result<()> {
+        let mut config = self.config.clone();
+        config.cache_folder = Some(self.taught());
+        let manager = self.context.start(&config, |_| {}).await?;
+        self.context.stop(manager).await?;
+        Ok(())
+    }
+
+    fn taught(&self) -> PathBuf {
+        self.folders.file("warm")
+    }
+
+    pub(super) async fn run(&mut self, mode: Mode) -> anyhow::Result<Run> {
+        let mut config = self.config.clone();
+        match mode {
+            Mode::Sequential => config.start_jobs = StartJobs::AtMost(NonZeroUsize::MIN),
+            Mode::AtOnce => config.start_jobs = StartJobs::Unlimited,
+            Mode::Parallel => {}
+            Mode::Cold => {
+                self.cold += 1;
+                config.cache_folder = Some(self.folders.file(&format!("cold-{}", self.cold)));
+                if self.drop_caches {
+                    tokio::task::spawn_blocking(drop_page_cache).await??;
+                }
+            }
+            Mode::Warm => config.cache_folder = Some(self.taught()),
+            Mode::Lazy => {
+                config.cache_folder = Some(self.taught());
+                for entry in config.servers.values_mut() {
+                    entry.required = false;
+                    if let Ok(server) = &mut entry.server {
+                        server.lifecycle = Lifecycle::Lazy;
+                    }
+                }
+            }
+            Mode::Bare => return bare(config, usize::MAX).await,
+            Mode::BareCores => return bare(config, cores()).await,
+        }
+        self.start(&config, mode == Mode::Lazy).await
+    }
+
+    async fn start(&self, config: &Config, is_lazy: bool) -> anyhow::Result<Run> {
+        let before = Census::take();
+        let manager = self.context.start(config, |_| {}).await?;
+        let used = Census::take().since(&before);
+        let usage = manager.usage_by_server();
+        let first_call = if is_lazy { self.call(&manager).await } else { Ok(None) };
+        let report = manager.report().clone();
+        self.context.stop(manager).await?;
+        let ready = report.servers.iter().filter(|row| row.outcome.is_ok()).map(|row| row.took);
+        Ok(Run {
+            ready: sorted(ready),
+            wall: report.wall,
+            used,
+            servers: report.servers,
+            usage,
+            first_call: first_call?,
+        })
+    }
+
+    /// Calls a tool of a server that may have to be started for it.
+    async fn call(&self, manager: &Manager) -> anyhow::Result<Option<(String, Duration)>> {
+        let catalog = manager.catalog();
+        let (entry, arguments) = match &self.call {
+            FirstCall::Any => {
+                let harmless = || catalog.entries().iter().filter(|entry| is_harmless(entry));
+                // One that has to be started tells more.
+                match harmless().find(|entry| self.is_process(&entry.server)).or_else(|| harmless().next()) {
+                    Some(entry) => (entry.clone(), Map::new()),
+                    None => return Ok(None),
+                }
+            }
+            FirstCall::Tool(path, arguments) => (catalog.find_path(path)?.clone(), arguments.clone()),
+        };
+        let began = Instant::now();
+        let calling = manager.call(entry.server.as_str(), &entry.tool.name, arguments);
+        self.context.cancel.run_until_cancelled(calling).await.unwrap_or(Err(Error::Cancelled))?;
+        Ok(Some((entry.path(), began.elapsed())))
+    }
+
+    fn is_process(&self, name: &ServerName) -> bool {
+        let entry = self.config.servers.get(name);
+        let server = entry.and_then(|entry| entry.server.as_ref().ok());
+        server.is_some_and(|server| matches!(server.endpoint, Endpoint::Stdio(_)))
+    }
+}
+
+/// Whether nothing is known against calling it without arguments.
+fn is_harmless(entry: &Arc<CatalogEntry>) -> bool {
+    entry.tool.annotations.read_only_hint == Some(true) && entry.check(&Map::new()).is_ok()
+}
+
+async fn bare(config: Config, jobs: usize) -> anyhow::Result<Run> {
+    let before = Census::take();
+    let bare = tokio::task::spawn_blocking(move || Bare::start(&config, jobs)).await??;
+    let used = Census::take().since(&before);
+    let (ready, wall) = (bare.ready.clone(), bare.wall);
+    tokio::task::spawn_blocking(|| bare.stop()).await?;
+    Ok(Run { ready, wall, used, servers: Vec::new(), usage: HashMap::new(), first_call: None })
+}
+
+fn drop_page_cache() -> io::Result<()> {
+    // Only clean pages are dropped.
+    rustix::fs::sync();
+    fs::write(Path::new(DROP_CACHES), "3")
+}

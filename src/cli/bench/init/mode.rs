@@ -1,0 +1,70 @@
+//! The ways to start all servers that are set side by side.
+
+use std::fmt;
+
+use clap::ValueEnum;
+
+/// In the order in which they are measured and shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(super) enum Mode {
+    /// One server after the other.
+    Sequential,
+    /// A bare program that only spawns, shakes hands and lists, all at once. Needs processes: servers without
+    /// one are left out in every mode.
+    Bare,
+    /// The same, as many at a time as there are cores.
+    BareCores,
+    /// All at once.
+    AtOnce,
+    /// As configured.
+    Parallel,
+    /// As configured, and nothing is known of earlier starts.
+    Cold,
+    /// As configured, after an unmeasured start that left its caches.
+    Warm,
+    /// Until all tools are known from the cache, with no server started; then until a first call is answered.
+    Lazy,
+}
+
+impl Mode {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Sequential => "sequential",
+            Self::Bare => "bare",
+            Self::BareCores => "bare-cores",
+            Self::AtOnce => "at-once",
+            Self::Parallel => "parallel",
+            Self::Cold => "cold",
+            Self::Warm => "warm",
+            Self::Lazy => "lazy",
+        }
+    }
+
+    /// What is measured, where the name alone would promise more or less.
+    pub(super) fn note(self, caches_dropped: bool) -> Option<&'static str> {
+        match self {
+            Self::Cold if caches_dropped => Some("empty page cache, and an empty cache folder each time"),
+            Self::Cold => {
+                Some("empty cache folder each time: no history, direct launch, catalog; page cache warm")
+            }
+            Self::Warm => Some("a cache folder of its own, filled by one unmeasured start"),
+            Self::Lazy => Some("wall: until all tools are known, required servers put off as well"),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_bare(self) -> bool {
+        matches!(self, Self::Bare | Self::BareCores)
+    }
+
+    /// Whether it goes by the caches of an unmeasured start.
+    pub(super) fn is_taught(self) -> bool {
+        matches!(self, Self::Warm | Self::Lazy)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

@@ -1,0 +1,60 @@
+//! Where the outcome goes: to the terminal, and to files.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use toolcrib::Error;
+
+use super::{document::Document, page, table, waterfall};
+use crate::cli::ui::Ui;
+
+#[derive(Args)]
+pub(super) struct Output {
+    /// Draw one start, server by server and phase by phase, even if stdout is no terminal.
+    #[arg(long)]
+    waterfall: bool,
+    /// Draw it into one HTML file that needs nothing else; the JSON document is part of it.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the JSON document to a file.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+impl Output {
+    pub(super) fn give(&self, document: &Document, as_json: bool) -> anyhow::Result<()> {
+        let json = serde_json::to_string(document)?;
+        if let Some(file) = &self.save {
+            write(file, &json)?;
+        }
+        if let Some(file) = &self.html {
+            write(file, &page::html(document, &json))?;
+        }
+        if as_json {
+            Ui::data(json);
+        } else {
+            self.print(document);
+        }
+        Ok(())
+    }
+
+    fn print(&self, document: &Document) {
+        for line in table::lines(document) {
+            Ui::data(line);
+        }
+        if !self.waterfall && !Ui::is_terminal() {
+            return;
+        }
+        if let Some((mode, picture)) = document.main_picture() {
+            Ui::data(format!("the run of mode {} with the middle wall time", mode.mode));
+            for line in waterfall::lines(picture) {
+                Ui::data(line);
+            }
+        }
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<(), Error> {
+    std::fs::write(file, text)
+        .map_err(|error| Error::io(format!("could not write {}", file.display()), error))
+}

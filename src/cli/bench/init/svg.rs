@@ -1,0 +1,277 @@
+//! One start as a drawing: a row for each server, its phases to scale. Pure: a value in, SVG out.
+//!
+//! Phases differ by pattern as well as by colour, and every bar says in words what it came to. The colours are
+//! classes, so that the page decides on them.
+
+use super::{
+    document::{Bar, End, Picture},
+    waterfall::{cut, label},
+};
+
+/// In the units of the drawing, which is scaled to the page.
+const WIDTH: f64 = 1000.0;
+const NAMES: f64 = 170.0;
+const BARS: f64 = 560.0;
+const ROW: f64 = 22.0;
+const THICK: f64 = 13.0;
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = 22.0;
+/// Letters that have room in the column of names, and after a bar of full length.
+const NAME_LETTERS: usize = 24;
+const LABEL_LETTERS: usize = 38;
+/// Width of the cap of a failed bar.
+const CAP: f64 = 5.0;
+/// Ticks of the time axis, about.
+const TICKS: f64 = 6.0;
+
+/// Phases in their order: class and what it means.
+pub(super) const PHASES: [(&str, &str); 4] =
+    [("spawn", "spawn"), ("boot", "until the first byte"), ("handshake", "handshake"), ("list", "tool list")];
+
+/// Fills that are told apart without colour; once a page.
+pub(super) const PATTERNS: &str = concat!(
+    r#"<svg width="0" height="0" aria-hidden="true"><defs>"#,
+    r#"<pattern id="p-boot" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">"#,
+    r#"<rect class="boot-ground" width="6" height="6"/><rect class="ink" width="1.5" height="6"/></pattern>"#,
+    r#"<pattern id="p-list" width="5" height="5" patternUnits="userSpaceOnUse">"#,
+    r#"<rect class="list-ground" width="5" height="5"/><circle class="ink" cx="2.5" cy="2.5" r="1"/></pattern>"#,
+    r#"<pattern id="p-failed" width="6" height="6" patternUnits="userSpaceOnUse">"#,
+    r#"<path class="cross" d="M0 0L6 6M6 0L0 6"/></pattern>"#,
+    "</defs></svg>"
+);
+
+/// The drawing of `picture`; `title` is what it shows, for those who do not see it.
+pub(super) fn svg(picture: &Picture, title: &str) -> String {
+    let bottom = TOP + ROW * picture.servers.len() as f64;
+    let height = bottom + BOTTOM;
+    let scale = Scale::of(picture);
+    let mut text = format!(
+        "<svg class=\"waterfall\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\"><title>{}</title>\n",
+        escape(title)
+    );
+    for (at, words) in scale.ticks() {
+        let x = scale.x(at);
+        text.push_str(&format!(
+            "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>"
+        ));
+        text.push_str(&format!(
+            "<text class=\"axis\" x=\"{x:.1}\" y=\"{:.1}\">{words}</text>\n",
+            bottom + 15.0
+        ));
+    }
+    for (number, bar) in picture.servers.iter().enumerate() {
+        text.push_str(&row(bar, &scale, TOP + ROW * number as f64));
+    }
+    if let Some(last) = picture.last.as_ref() {
+        let ready = picture.servers.iter().find(|bar| bar.name == *last).map_or(0.0, |bar| bar.ended_ms);
+        let x = scale.x(ready);
+        text.push_str(&format!(
+            "<line class=\"ready\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\
+             <text class=\"ready-words\" x=\"{x:.1}\" y=\"14\">all ready at {}, set by {}</text>\n",
+            TOP - 8.0,
+            seconds(ready),
+            escape(&cut(last, NAME_LETTERS)),
+        ));
+    }
+    text.push_str("</svg>\n");
+    text
+}
+
+fn row(bar: &Bar, scale: &Scale, top: f64) -> String {
+    let (y, middle) = (top + (ROW - THICK) / 2.0, top + ROW / 2.0);
+    let mut text = format!(
+        "<g class=\"server\"><title>{}: {}</title>\
+         <text class=\"name\" x=\"0\" y=\"{:.1}\">{}</text>",
+        escape(&bar.name),
+        escape(&words(bar)),
+        middle + 4.0,
+        escape(&cut(&bar.name, NAME_LETTERS)),
+    );
+    let rect = |class: &str, from: f64, to: f64| {
+        let (x, width) = (scale.x(from), (scale.x(to) - scale.x(from)).max(0.5));
+        format!("<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{THICK}\"/>")
+    };
+    if bar.queue_ms > 0.0 {
+        let (from, to) = (scale.x(0.0), scale.x(bar.queue_ms));
+        text.push_str(&format!(
+            "<line class=\"queue\" x1=\"{from:.1}\" y1=\"{middle:.1}\" x2=\"{to:.1}\" y2=\"{middle:.1}\"/>"
+        ));
+    }
+    let mut end = scale.x(bar.ended_ms);
+    match &bar.end {
+        End::Ready { phases_ms: phases, .. } => {
+            let mut at = bar.queue_ms;
+            let all = [phases.spawn, phases.first_byte, phases.handshake, phases.list];
+            for ((class, _), took) in PHASES.iter().zip(all.map(|took| took.as_secs_f64() * 1e3)) {
+                if took > 0.0 {
+                    text.push_str(&rect(class, at, at + took));
+                }
+                at += took;
+            }
+        }
+        End::Failed { .. } => {
+            text.push_str(&rect("failed", bar.queue_ms, bar.ended_ms));
+            text.push_str(&format!(
+                "<rect class=\"cap\" x=\"{end:.1}\" y=\"{:.1}\" width=\"{CAP}\" height=\"{}\"/>",
+                y - 2.0,
+                THICK + 4.0
+            ));
+            end += CAP;
+        }
+        End::Parked { .. } => {}
+    }
+    text.push_str(&format!(
+        "<text class=\"label\" x=\"{:.1}\" y=\"{:.1}\">{}</text></g>\n",
+        end + 5.0,
+        middle + 4.0,
+        escape(&cut(&label(bar), letters_after(end))),
+    ));
+    text
+}
+
+/// All that is known of a bar, for a tool tip.
+fn words(bar: &Bar) -> String {
+    let End::Ready { phases_ms: phases, .. } = &bar.end else { return label(bar) };
+    let all = [
+        ("queue", phases.queue),
+        ("spawn", phases.spawn),
+        ("first byte", phases.first_byte),
+        ("handshake", phases.handshake),
+        ("tool list", phases.list),
+    ];
+    let all = all.map(|(name, took)| format!("{name} {:.1} ms", took.as_secs_f64() * 1e3));
+    format!("{} ({})", label(bar), all.join(", "))
+}
+
+struct Scale {
+    /// Milliseconds of the whole width of bars.
+    span: f64,
+}
+
+impl Scale {
+    fn of(picture: &Picture) -> Self {
+        let ends = picture.servers.iter().map(|bar| bar.ended_ms);
+        Self { span: ends.fold(picture.wall_ms, f64::max).max(0.001) }
+    }
+
+    fn x(&self, millis: f64) -> f64 {
+        NAMES + millis / self.span * BARS
+    }
+
+    /// Round points in time, with their words.
+    fn ticks(&self) -> Vec<(f64, String)> {
+        let raw = self.span / TICKS;
+        let power = 10_f64.powf(raw.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|times| times * power).into_iter().find(|step| *step >= raw);
+        let step = step.unwrap_or(self.span);
+        let words = |millis: f64| match step {
+            step if step >= 1.0 && self.span < 1000.0 => format!("{millis:.0} ms"),
+            step if step < 1.0 => format!("{millis:.2} ms"),
+            _ => format!("{:.1} s", millis / 1e3),
+        };
+        let mut ticks = Vec::new();
+        let mut at = 0.0;
+        while at <= self.span {
+            ticks.push((at, words(at)));
+            at = ticks.len() as f64 * step;
+        }
+        ticks
+    }
+}
+
+/// Room for a label that begins at `x`: a letter is a good six units wide.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of letters")]
+fn letters_after(x: f64) -> usize {
+    (((NAMES + BARS - x).max(0.0) / 6.5) as usize) + LABEL_LETTERS
+}
+
+fn seconds(millis: f64) -> String {
+    format!("{:.2}s", millis / 1e3)
+}
+
+/// `text` as text or attribute of HTML.
+pub(super) fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            // What no document may hold, escape sequences of terminals among it.
+            control if control.is_control() && control != '\n' => safe.push('\u{fffd}'),
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn picture() -> Picture {
+        serde_json::from_value(json!({"wall_ms": 1000.0, "last": "a<b", "servers": [
+            {"name": "a<b", "ended_ms": 1000.0, "queue_ms": 500.0, "end": {"ready": {"tools": 2, "phases_ms":
+                {"queue": 500.0, "spawn": 125.0, "first_byte": 250.0, "handshake": 125.0, "list": 0.0}}}},
+            {"name": "gone", "ended_ms": 250.0, "queue_ms": 0.0,
+                "end": {"failed": {"cause": "</svg><script>alert(1)</script>"}}},
+            {"name": "later", "ended_ms": 0.0, "queue_ms": 0.0, "end": {"parked": {"tools": 1}}},
+        ]}))
+        .unwrap()
+    }
+
+    #[test]
+    fn phases_are_to_scale_and_those_that_took_no_time_are_not_drawn() {
+        let text = svg(&picture(), "t");
+        let rects: Vec<&str> = text.matches("<rect class=\"").collect();
+        assert_eq!(rects.len(), 5, "{text}");
+        let of = |class: &str| text.split("<rect ").find(|part| part.starts_with(class)).unwrap_or("none");
+        // 560 units for a second, from 170 on.
+        assert!(
+            of("class=\"spawn\"").starts_with("class=\"spawn\" x=\"450.0\" y=\"30.5\" width=\"70.0\""),
+            "{text}"
+        );
+        assert!(
+            of("class=\"boot\"").starts_with("class=\"boot\" x=\"520.0\" y=\"30.5\" width=\"140.0\""),
+            "{text}"
+        );
+        assert!(
+            of("class=\"failed\"").starts_with("class=\"failed\" x=\"170.0\" y=\"52.5\" width=\"140.0\""),
+            "{text}"
+        );
+        assert!(text.contains("<line class=\"queue\" x1=\"170.0\" y1=\"37.0\" x2=\"450.0\""), "{text}");
+        assert!(text.contains("<line class=\"ready\" x1=\"730.0\""), "{text}");
+        assert!(
+            text.contains(">1.00s, 2 tools</text>") && text.contains(">not started, 1 tools</text>"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn nothing_that_a_server_says_becomes_markup() {
+        let text = svg(&picture(), "<i>");
+        assert!(!text.contains("<script") && !text.contains("a<b") && !text.contains("<i>"), "{text}");
+        assert!(
+            text.contains("&lt;script&gt;alert(1)") && text.contains("all ready at 1.00s, set by a&lt;b"),
+            "{text}"
+        );
+        assert_eq!(escape("a\u{1b}[31m\"'"), "a\u{fffd}[31m&quot;&#39;");
+    }
+
+    #[test]
+    fn the_axis_has_round_marks_within_the_picture() {
+        let words = |span: f64| {
+            let ticks = Scale { span }.ticks();
+            assert!((2..=11).contains(&ticks.len()) && ticks.iter().all(|(at, _)| *at <= span), "{ticks:?}");
+            ticks.last().map(|(_, words)| words.clone()).unwrap_or_default()
+        };
+        assert_eq!(words(1000.0), "1.0 s");
+        assert_eq!(words(345.0), "300 ms");
+        assert_eq!(words(12.0), "12 ms");
+        assert_eq!(words(0.9), "0.80 ms");
+    }
+}

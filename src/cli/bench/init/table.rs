@@ -1,0 +1,129 @@
+//! The document as lines for a person: modes side by side, then servers.
+
+use toolcrib::Phases;
+
+use super::document::{Document, ModeRow, ServerRow, Spread};
+
+pub(super) fn lines(document: &Document) -> Vec<String> {
+    let jobs = match document.jobs.as_str() {
+        Some("unlimited") => "no limit".to_owned(),
+        Some(_) => "start jobs as cores permit".to_owned(),
+        None => format!("{} at a time", document.jobs),
+    };
+    let total = document.modes.first().map_or(0, |mode| mode.total);
+    let mut lines = vec![
+        format!("{total} servers, {} runs each, {jobs}, {} cores", document.runs, document.cores),
+        "mode        ready    min      median   max      first    cpu      rss    own cpu  own rss  guards"
+            .to_owned(),
+    ];
+    let base = document.mode("sequential").and_then(|mode| mode.wall_ms.median);
+    lines.extend(document.modes.iter().map(|mode| mode_line(mode, base)));
+    for mode in &document.modes {
+        if let Some(note) = &mode.note {
+            lines.push(format!("{}: {note}", mode.mode));
+        }
+        if mode.mode == "lazy" {
+            lines.push(first_call(mode));
+        }
+    }
+    lines.push(format!("lower bound {} ({})", time(Some(document.lower_bound_ms)), document.bottleneck));
+    if let Some((mode, _)) = document.main_picture() {
+        for other in document.modes.iter().filter(|other| other.picture.is_none() || other.mode == "at-once")
+        {
+            lines.push(format!("{} / {:<11} {}", mode.mode, other.mode, against(mode, other)));
+        }
+        lines.push(format!("servers in mode {}", mode.mode));
+        lines.push(
+            "server            median   queue    spawn    first byte  handshake  list     cpu      rss   launch"
+                .to_owned(),
+        );
+        lines.extend(mode.servers.iter().map(server_line));
+        let last = mode.servers.iter().filter(|row| row.last > 0);
+        let last: Vec<String> = last.map(|row| format!("{} ({})", row.name, row.last)).collect();
+        if !last.is_empty() {
+            lines.push(format!("last to be ready, of {} runs: {}", document.runs, last.join(", ")));
+        }
+    }
+    lines.extend(document.comparison.iter().flat_map(super::compare::Comparison::lines));
+    lines
+}
+
+fn mode_line(mode: &ModeRow, base: Option<f64>) -> String {
+    let gain = base.filter(|_| mode.mode != "sequential").zip(mode.wall_ms.median);
+    let gain = gain.map_or_else(String::new, |(base, wall)| format!("  {:.1}x", base / wall));
+    let guards = match mode.guards {
+        0 => "-".to_owned(),
+        count => format!("{count}: {}", mebibytes(mode.guards_rss_bytes)),
+    };
+    format!(
+        "{:<11} {:<8} {:<8} {:<8} {:<8} {:<8} {:<8} {:<6} {:<8} {:<8} {guards}{gain}",
+        mode.mode,
+        format!("{}/{}", mode.ready, mode.total),
+        time(mode.wall_ms.min),
+        time(mode.wall_ms.median),
+        time(mode.wall_ms.max),
+        time(mode.first_tool_ms),
+        time(Some(mode.cpu_ms)),
+        mebibytes(mode.peak_rss_bytes),
+        time(Some(mode.own_cpu_ms)),
+        mebibytes(mode.own_rss_bytes),
+    )
+}
+
+fn first_call(mode: &ModeRow) -> String {
+    let parked = format!("lazy: {} of {} servers not started", mode.parked, mode.total);
+    match &mode.first_call {
+        Some(call) => {
+            let Spread { min, median, max } = call.ms;
+            let tool = &call.tool;
+            format!("{parked}; then {tool} answered after {} {} {}", time(min), time(median), time(max))
+        }
+        None => format!("{parked}; no call: no tool is known to be harmless, name one with --call"),
+    }
+}
+
+/// Ratios of the least values, which other load has touched least.
+fn against(mode: &ModeRow, other: &ModeRow) -> String {
+    let ratio = |ours: Option<f64>, theirs: Option<f64>| match (ours, theirs) {
+        (Some(ours), Some(theirs)) if theirs > 0.0 => format!("{:.2}x", ours / theirs),
+        _ => "-".to_owned(),
+    };
+    format!(
+        "wall {}  first {}  middle {}  cpu {}",
+        ratio(mode.wall_ms.min, other.wall_ms.min),
+        ratio(mode.first_tool_ms, other.first_tool_ms),
+        ratio(mode.middle_tool_ms, other.middle_tool_ms),
+        ratio(Some(mode.cpu_ms), Some(other.cpu_ms)),
+    )
+}
+
+fn server_line(row: &ServerRow) -> String {
+    let Some(Phases { queue, spawn, first_byte, handshake, list }) = row.phases_ms else {
+        return format!("{:<17} {}", row.name, row.state);
+    };
+    let launch = row.launch.as_ref();
+    let launch = launch.map_or("-", |launch| if launch.direct { "direct" } else { &*launch.runner });
+    let seconds = crate::cli::ui::seconds;
+    format!(
+        "{:<17} {:<8} {:<8} {:<8} {:<11} {:<10} {:<8} {:<8} {:<5} {launch}",
+        row.name,
+        time(row.total_ms.and_then(|total| total.median)),
+        seconds(queue),
+        seconds(spawn),
+        seconds(first_byte),
+        seconds(handshake),
+        seconds(list),
+        time(row.cpu_ms),
+        row.rss_bytes.map_or_else(|| "-".to_owned(), mebibytes),
+    )
+}
+
+/// `0.77s`.
+pub(super) fn time(millis: Option<f64>) -> String {
+    millis.map_or_else(|| "-".to_owned(), |millis| format!("{:.2}s", millis / 1e3))
+}
+
+/// `7.4M`.
+pub(super) fn mebibytes(bytes: u64) -> String {
+    format!("{:.1}M", bytes as f64 / f64::from(1 << 20))
+}
