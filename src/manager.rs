@@ -212,6 +212,9 @@ impl Manager {
             Some(row)
         }));
         let (rows, lent) = futures_util::future::join(closing, self.lending.end()).await;
+        for row in &lent {
+            (self.observe)(ServerEvent::Stopped { row: row.clone() });
+        }
         rows.into_iter().flatten().chain(lent).collect()
     }
 

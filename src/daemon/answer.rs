@@ -167,7 +167,12 @@ impl Hall {
     fn standing(&self, wall: Option<Duration>, first: bool) -> Standing {
         let book = self.keep.book();
         let wanted: Vec<&ServerName> = book.wanted().collect();
-        let there = |status: &ServerStatus| matches!(status.state, ServerState::Ready | ServerState::Busy);
+        let there = |status: &ServerStatus| match status.state {
+            ServerState::Ready | ServerState::Busy => true,
+            // Nobody needs it yet; one that could not be started is parked too.
+            ServerState::Parked => status.error.is_none(),
+            _ => false,
+        };
         let ready: Vec<ServerName> =
             self.statuses().into_iter().filter(there).map(|status| status.name).collect();
         let slowest = self.keep.log.events(0).0.into_iter().filter_map(|event| match event {

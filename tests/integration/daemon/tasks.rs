@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{Crib, FIXTURE};
+use crate::program::err;
 
 #[test]
 fn tasks_run_on_the_servers_of_the_daemon() {
@@ -26,4 +27,20 @@ fn tasks_run_on_the_servers_of_the_daemon() {
     // Started on demand.
     assert_ne!(pid(&["--daemon"]), kept);
     assert_eq!(crib.status()["servers"][0]["calls"], 1);
+}
+
+#[test]
+fn clients_have_servers_of_their_own_where_that_is_configured() {
+    let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\nscope = \"client\"\nspares = 1\n");
+    let up = crib.run(&["up", "-d"]);
+    assert!(err(&up).contains("1 of 1 ready") && !err(&up).contains("not available"), "{}", err(&up));
+    crib.await_server("fix", |row| row["spares"] == 1 && row["state"] == "parked");
+    crib.ok(&["call", "fix.pid"]);
+    crib.await_server("fix", |row| row["spares"] == 1 && row["state"] == "ready");
+    crib.bench.file("tasks.jsonl", r#"{"id":"a","calls":[{"tool":"fix.pid","args":{}}]}"#);
+    crib.ok(&["run", "tasks.jsonl"]);
+    // The run was a client: it had its own, and it is gone.
+    crib.await_server("fix", |row| row["lent"] == 0 && row["spares"] == 1 && row["calls"] == 1);
+    crib.ok(&["down"]);
+    crib.lab.await_nobody();
 }
