@@ -5,6 +5,7 @@
 
 mod apply;
 mod bench;
+mod bench_init;
 mod calls;
 mod cli;
 #[cfg(target_os = "linux")]

@@ -36,7 +36,7 @@ pub(super) struct ModeChange {
 #[derive(Serialize, Deserialize)]
 struct ServerChange {
     name: String,
-    /// The least total time then and now; nothing when it was not ready.
+    /// The least time from its own turn on, then and now; nothing when it was not ready.
     then_ms: Option<f64>,
     now_ms: Option<f64>,
 }
@@ -156,10 +156,9 @@ impl ModeChange {
             servers: now
                 .servers
                 .iter()
-                .map(|row| ServerChange {
-                    name: row.name.clone(),
-                    then_ms: then.servers.iter().find(|then| then.name == row.name).and_then(least),
-                    now_ms: least(row),
+                .map(|now| {
+                    let then = then.servers.iter().find(|then| then.name == now.name);
+                    ServerChange { name: now.name.clone(), then_ms: then.and_then(least), now_ms: least(now) }
                 })
                 .collect(),
         }
@@ -180,7 +179,7 @@ impl ServerChange {
 }
 
 fn least(row: &ServerRow) -> Option<f64> {
-    row.total_ms?.min
+    row.own_ms?.min
 }
 
 fn ratio(then: Option<f64>, now: Option<f64>) -> Option<f64> {

@@ -96,6 +96,9 @@ pub(super) struct ServerRow {
     /// Of the run with the middle total.
     pub(super) phases_ms: Option<Phases>,
     pub(super) total_ms: Option<Spread>,
+    /// The same without waiting for its turn.
+    #[serde(default)]
+    pub(super) own_ms: Option<Spread>,
     #[serde(default)]
     pub(super) launch: Option<LaunchReport>,
     /// Of all its processes when all servers were ready, in the leanest run.

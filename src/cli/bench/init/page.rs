@@ -98,8 +98,11 @@ fn legend() -> String {
 fn figure(mode: &ModeRow, picture: &Picture) -> String {
     let title = format!("mode {}: the run with the middle wall time", mode.mode);
     let note = mode.note.as_ref().map_or_else(String::new, |note| format!("; {}", escape(note)));
+    let call = mode.first_call.as_ref().map_or_else(String::new, |call| {
+        format!("; then {} was answered after {}", escape(&call.tool), time(call.ms.median))
+    });
     format!(
-        "<h2>{}</h2>\n<figure>{}<figcaption>{}{note}</figcaption></figure>\n",
+        "<h2>{}</h2>\n<figure>{}<figcaption>{}{note}{call}</figcaption></figure>\n",
         escape(&mode.mode),
         svg(picture, &title),
         escape(&title)

@@ -94,7 +94,9 @@ impl Series {
             true if rows().any(is_parked) => "parked",
             true => "failed",
         };
-        let totals = sorted(starts.iter().map(Phases::total));
+        let spread = |of: fn(&Phases) -> Duration| {
+            (!starts.is_empty()).then(|| Spread::of(&sorted(starts.iter().map(of))))
+        };
         let usages = || {
             let pid = |run: &Run| pid(run.servers.iter().find(|row| row.name == *name)?);
             self.runs.iter().filter_map(move |run| run.usage.get(&pid(run)?))
@@ -104,7 +106,8 @@ impl Series {
             name: name.to_string(),
             state: state.to_owned(),
             phases_ms: starts.get(starts.len() / 2).copied(),
-            total_ms: (!starts.is_empty()).then(|| Spread::of(&totals)),
+            total_ms: spread(Phases::total),
+            own_ms: spread(own),
             launch: self.launch(name).cloned(),
             cpu_ms: usages().map(|usage| usage.cpu).min().map(millis),
             rss_bytes: usages().map(|usage| usage.rss).min(),
@@ -121,10 +124,7 @@ impl Series {
     /// What each server took by itself at the least.
     pub(super) fn alone(&self) -> impl Iterator<Item = (&ServerName, Duration)> {
         let rows = self.runs.iter().flat_map(|run| &run.servers).filter(|row| !is_parked(row));
-        rows.filter_map(|row| {
-            let phases = row.outcome.as_ref().ok()?.phases;
-            Some((&row.name, phases.total().saturating_sub(phases.queue)))
-        })
+        rows.filter_map(|row| Some((&row.name, own(&row.outcome.as_ref().ok()?.phases))))
     }
 
     fn picture(&self) -> Option<Picture> {
@@ -136,6 +136,11 @@ impl Series {
             servers: run.servers.iter().map(Bar::of).collect(),
         })
     }
+}
+
+/// From its own turn on.
+fn own(phases: &Phases) -> Duration {
+    phases.total().saturating_sub(phases.queue)
 }
 
 fn is_parked(row: &ServerStart) -> bool {
@@ -158,8 +163,9 @@ impl Bar {
             Ok(ready) if ready.parked.is_some() => (Duration::ZERO, End::Parked { tools: ready.tools }),
             Ok(ready) => (ready.phases.queue, End::Ready { phases_ms: ready.phases, tools: ready.tools }),
             Err(error) => {
-                let parts = [error.to_string()].into_iter().chain(error.causes());
-                (waited, End::Failed { cause: parts.collect::<Vec<_>>().join(": ") })
+                let words = error.stderr_tail().last().map(|line| format!("stderr: {line}"));
+                let parts = [error.to_string()].into_iter().chain(error.causes()).chain(words);
+                (waited, End::Failed { cause: parts.collect::<Vec<_>>().join("; ") })
             }
         };
         Self { name: row.name.to_string(), ended_ms: millis(row.took), queue_ms: millis(queue), end }
