@@ -155,15 +155,30 @@ impl Gateway {
         shown.with_annotations(annotations)
     }
 
-    async fn call(&self, request: CallToolRequestParams) -> Result<CallToolResponse, ErrorData> {
+    /// The tool that the client knows by `name`.
+    fn entry(&self, name: &str) -> Option<Arc<CatalogEntry>> {
         let catalog = self.toolbox.catalog();
-        let entry = match &self.only {
-            Some(server) => catalog.find(server.as_str(), &request.name).ok(),
-            None => catalog.by_visible_name(&request.name),
+        match &self.only {
+            Some(server) => catalog.find(server.as_str(), name).ok().cloned(),
+            None => catalog.by_visible_name(name).cloned(),
+        }
+    }
+
+    async fn call(&self, request: CallToolRequestParams) -> Result<CallToolResponse, ErrorData> {
+        let entry = match self.entry(&request.name) {
+            Some(entry) => entry,
+            None => {
+                // It may be one of a server that is being started.
+                match &self.only {
+                    Some(server) => drop(self.toolbox.await_server(server.as_str()).await),
+                    None => self.toolbox.await_all().await,
+                }
+                let unknown =
+                    || ErrorData::invalid_params(format!("there is no tool `{}`", request.name), None);
+                self.entry(&request.name).ok_or_else(unknown)?
+            }
         };
-        let unknown = || ErrorData::invalid_params(format!("there is no tool `{}`", request.name), None);
-        let entry = entry.ok_or_else(unknown)?;
-        match self.toolbox.call_entry(entry, &request.arguments.unwrap_or_default(), None).await {
+        match self.toolbox.call_entry(&entry, &request.arguments.unwrap_or_default(), None).await {
             Ok(result) => Ok(wire_result(result)),
             // The model is to read it and do better.
             Err(Error::ArgumentsInvalid { problems, .. }) => {
