@@ -47,8 +47,7 @@ use crate::{
 pub struct Manager {
     toolbox: Toolbox,
     report: StartReport,
-    marker: Arc<str>,
-    keeping: Keeping,
+    kin: Kinship,
     observe: Observer,
     /// Starts what is parked and wanted beforehand.
     rouser: Mutex<Option<Background>>,
@@ -86,15 +85,15 @@ impl Manager {
         let began = Instant::now();
         let marker: Arc<str> = new_mark().into();
         let keeping = Keeping::new(&config.guard);
-        let kin =
-            Kinship { marker: marker.clone(), secrets: config.secrets.clone(), keeping: keeping.clone() };
+        let kin = Kinship::new(marker, config.secrets.clone(), keeping);
         let on_event = of_sessions(&observe);
         let outputs = Outputs::new(config.output_folder.as_deref());
         let cache = config.cache_folder.as_deref().map(CatalogCache::new);
         let lock = config.lock_file.as_deref().map(LockFile::read).transpose()?.map(Arc::new);
         let launcher = Launcher::new(config.cache_folder.as_deref());
         let follow_stderr = config.follow_stderr;
-        let around = Surroundings { kin, http, on_event, follow_stderr, outputs, cache, lock, launcher };
+        let around =
+            Surroundings { kin: kin.clone(), http, on_event, follow_stderr, outputs, cache, lock, launcher };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
         let reaping = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });
@@ -109,8 +108,7 @@ impl Manager {
         let mut manager = Self {
             toolbox: Toolbox::default(),
             report: StartReport::default(),
-            marker,
-            keeping,
+            kin,
             observe,
             rouser: Mutex::default(),
             _telling: Background::spawn(leftovers.clone()),
@@ -140,7 +138,7 @@ impl Manager {
 
     /// What makes sure that nothing of the servers outlives this manager.
     pub fn keeping(&self) -> &Keeping {
-        &self.keeping
+        &self.kin.keeping
     }
 
     /// A handle to call tools with.
@@ -171,7 +169,7 @@ impl Manager {
 
     /// What every process of these servers carries in its environment, guards included.
     pub(crate) fn mark(&self) -> &str {
-        &self.marker
+        &self.kin.marker
     }
 
     /// Calls `tool` of `server`. See [`Toolbox::call`].
@@ -207,8 +205,9 @@ impl Manager {
         });
         let servers = futures_util::future::join_all(closing).await.into_iter().flatten().collect();
         self.leftovers.clone().await;
-        let survivors = stop::survivors(&self.marker).await;
-        StopReport { servers, survivors, keeping: self.keeping.clone(), wall: began.elapsed() }
+        self.kin.end().await;
+        let survivors = stop::survivors(&self.kin.marker).await;
+        StopReport { servers, survivors, keeping: self.kin.keeping.clone(), wall: began.elapsed() }
     }
 }
 
@@ -217,5 +216,6 @@ impl Drop for Manager {
         for place in self.toolbox.places().iter() {
             place.kill();
         }
+        self.kin.dismiss();
     }
 }
