@@ -22,8 +22,8 @@ use crate::{
     process::{StopOutcome, confine::Wanted},
 };
 
-/// Longest packet. A local socket takes somewhat more than this by default (net.core.wmem_default).
-const MAX_PACKET: usize = 64 << 10;
+/// Longest packet: an error in words, with a path or two. Short enough for the stack.
+const MAX_PACKET: usize = 16 << 10;
 /// Most files that come with one packet.
 const MAX_FILES: usize = 4;
 
@@ -167,7 +167,7 @@ pub(super) fn receive<T: DeserializeOwned>(
     socket: impl AsFd,
     wait: bool,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut packet = vec![0; MAX_PACKET];
+    let mut packet = [0; MAX_PACKET];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
