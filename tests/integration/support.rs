@@ -125,9 +125,15 @@ fn processes(wanted: impl Fn(&dyn Fn(&str) -> bool) -> bool) -> Vec<u32> {
 }
 
 /// The parent of a process, while it is there.
-fn parent(pid: u32) -> Option<u32> {
+pub(crate) fn parent(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether a process is there and no zombie.
+pub(crate) fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).is_some_and(|state| state != "Z")
 }
 
 /// Polls until `condition` holds.
