@@ -194,11 +194,7 @@ impl Init {
                 seconds(phases.first_byte),
                 seconds(phases.handshake),
                 seconds(phases.list),
-                mode.launch(name).map_or("-", |launch| if launch.direct {
-                    "direct"
-                } else {
-                    &*launch.runner
-                }),
+                mode.launch(name).map_or("-", |launch| if launch.direct { "direct" } else { &*launch.runner }),
             ));
         }
     }
