@@ -89,13 +89,15 @@ impl Launcher {
         }
     }
 
+    /// Whether `spec` may be started without its runner at all. Looks at no file.
+    pub(crate) fn concerns(&self, spec: &StdioConfig) -> bool {
+        self.store.is_some() && dispensable(spec).is_some()
+    }
+
     /// What is known of `spec`, whose `program` was looked up already. Nothing when it is no runner, or to be left
     /// to it. Reads a file and looks at some dozen others.
     pub(crate) fn plan(&self, spec: &StdioConfig, program: &Path) -> Option<Launch> {
-        let runner = Runner::of(&spec.command, &spec.args)?;
-        if !spec.direct || runner.freshness == Freshness::Newest {
-            return None;
-        }
+        let runner = dispensable(spec)?;
         let store = self.store.clone()?;
         let key = record::key(spec, program);
         let known = store.load(&key).filter(|record| record.holds(runner.freshness, SystemTime::now()));
@@ -108,6 +110,12 @@ impl Launcher {
             store.remove(&record::key(&self.with_caches(spec.clone()), program));
         }
     }
+}
+
+/// The runner of `spec`, if it may be done without.
+fn dispensable(spec: &StdioConfig) -> Option<Runner> {
+    let runner = Runner::of(&spec.command, &spec.args)?;
+    (spec.direct && runner.freshness != Freshness::Newest).then_some(runner)
 }
 
 impl Launch {

@@ -51,8 +51,7 @@ pub struct Manager {
     toolbox: Toolbox,
     lending: Arc<Lending>,
     report: StartReport,
-    marker: Arc<str>,
-    keeping: Keeping,
+    kin: Kinship,
     observe: Observer,
     /// Starts what is parked and wanted beforehand.
     rouser: Mutex<Option<Background>>,
@@ -90,15 +89,15 @@ impl Manager {
         let began = Instant::now();
         let marker: Arc<str> = new_mark().into();
         let keeping = Keeping::new(&config.guard);
-        let kin =
-            Kinship { marker: marker.clone(), secrets: config.secrets.clone(), keeping: keeping.clone() };
+        let kin = Kinship::new(marker, config.secrets.clone(), keeping);
         let on_event = of_sessions(&observe);
         let outputs = Outputs::new(config.output_folder.as_deref());
         let cache = config.cache_folder.as_deref().map(CatalogCache::new);
         let lock = config.lock_file.as_deref().map(LockFile::read).transpose()?.map(Arc::new);
         let launcher = Launcher::new(config.cache_folder.as_deref());
         let follow_stderr = config.follow_stderr;
-        let around = Surroundings { kin, http, on_event, follow_stderr, outputs, cache, lock, launcher };
+        let around =
+            Surroundings { kin: kin.clone(), http, on_event, follow_stderr, outputs, cache, lock, launcher };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
         let reaping = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });
@@ -114,8 +113,7 @@ impl Manager {
             toolbox: Toolbox::default(),
             lending: Lending::new(),
             report: StartReport::default(),
-            marker,
-            keeping,
+            kin,
             observe,
             rouser: Mutex::default(),
             _telling: Background::spawn(leftovers.clone()),
@@ -144,7 +142,7 @@ impl Manager {
 
     /// What makes sure that nothing of the servers outlives this manager.
     pub fn keeping(&self) -> &Keeping {
-        &self.keeping
+        &self.kin.keeping
     }
 
     /// A handle to call tools with.
@@ -175,7 +173,7 @@ impl Manager {
 
     /// What every process of these servers carries in its environment, guards included.
     pub(crate) fn mark(&self) -> &str {
-        &self.marker
+        &self.kin.marker
     }
 
     /// Calls `tool` of `server`. See [`Toolbox::call`].
@@ -224,8 +222,10 @@ impl Manager {
         let began = Instant::now();
         *self.rouser.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let servers = self.close_all().await;
-        let survivors = stop::survivors(&self.marker).await;
-        StopReport { servers, survivors, keeping: self.keeping.clone(), wall: began.elapsed() }
+        self.leftovers.clone().await;
+        self.kin.end().await;
+        let survivors = stop::survivors(&self.kin.marker).await;
+        StopReport { servers, survivors, keeping: self.kin.keeping.clone(), wall: began.elapsed() }
     }
 }
 
@@ -235,5 +235,6 @@ impl Drop for Manager {
         for place in self.toolbox.places().iter() {
             place.kill();
         }
+        self.kin.dismiss();
     }
 }

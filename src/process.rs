@@ -79,6 +79,34 @@ pub(crate) struct Kinship {
     pub(crate) secrets: Secrets,
     /// What makes sure that they end.
     pub(crate) keeping: Keeping,
+    /// Where their guards come from.
+    #[cfg(target_os = "linux")]
+    guards: guard::Guards,
+}
+
+impl Kinship {
+    /// Of no process yet.
+    pub(crate) fn new(marker: std::sync::Arc<str>, secrets: Secrets, keeping: Keeping) -> Self {
+        Self {
+            marker,
+            secrets,
+            keeping,
+            #[cfg(target_os = "linux")]
+            guards: guard::Guards::default(),
+        }
+    }
+
+    /// Ends what stood ready to start more of them.
+    pub(crate) async fn end(&self) {
+        #[cfg(target_os = "linux")]
+        self.guards.end().await;
+    }
+
+    /// The same at once, with or without a runtime.
+    pub(crate) fn dismiss(&self) {
+        #[cfg(target_os = "linux")]
+        self.guards.dismiss();
+    }
 }
 
 /// The two ends to talk to a child.
@@ -139,7 +167,9 @@ impl Process {
         let (keeper, stdout, stderr) = match &kin.keeping {
             #[cfg(target_os = "linux")]
             Keeping::Guard { executable } => {
-                let start = guard::Start { executable, program: &program, mark: &mark, grace };
+                let (guards, family) = (&kin.guards, &*kin.marker);
+                let start =
+                    guard::Start { guards, executable, family, program: &program, mark: &mark, grace };
                 let (guarded, out, err) = guard::Guarded::spawn(start, spec, input).await?;
                 (Keeper::Guard(guarded), out, err)
             }

@@ -74,7 +74,8 @@ pub(crate) struct CatalogCache {
     folder: Arc<Path>,
 }
 
-/// One file. Times are milliseconds since 1970.
+/// One file. Times are milliseconds since 1970. The list is as new as the file, at least: one that is given again
+/// is not written again.
 #[derive(Serialize, Deserialize)]
 struct Entry {
     schema: u32,
@@ -126,10 +127,15 @@ impl CatalogCache {
             version: listing.version.clone(),
             tools: listing.tools.clone(),
         };
+        let since = before.as_ref().map(|before| before.listed);
+        let before = before.map(|before| Entry { listed: now, ..before });
         let kept = match listing.ttl {
             Some(Duration::ZERO) => gone(&file),
             _ => match serde_json::to_string(&entry) {
-                Ok(text) if secrets.hide(&text) == text => self.write(&file, &text),
+                Ok(text) if secrets.hide(&text) == text => {
+                    let same = serde_json::to_string(&before).is_ok_and(|before| before == text);
+                    if same { touch(&file) } else { self.write(&file, &text) }
+                }
                 _ => gone(&file),
             },
         };
@@ -137,9 +143,8 @@ impl CatalogCache {
             // Worth a word, not a failure: the next start takes a little longer.
             tracing::warn!(file = %file.display(), %error, "the tool list could not be remembered");
         }
-        let before = before?;
-        let mut changes = ToolChanges::between(&before.tools, &listing.tools);
-        changes.since = Some(UNIX_EPOCH + Duration::from_millis(before.listed));
+        let mut changes = ToolChanges::between(&before?.tools, &listing.tools);
+        changes.since = since.map(|since| UNIX_EPOCH + Duration::from_millis(since));
         (!changes.is_empty()).then_some(changes)
     }
 
@@ -190,8 +195,15 @@ fn read(path: &Path) -> Option<Entry> {
     }
     let mut text = Vec::with_capacity(usize::try_from(about.len()).unwrap_or_default());
     file.take(MAX_FILE).read_to_end(&mut text).ok()?;
-    let entry: Entry = serde_json::from_slice(&text).ok()?;
+    let mut entry: Entry = serde_json::from_slice(&text).ok()?;
+    entry.listed = entry.listed.max(millis(about.modified().ok()?));
     (entry.schema == SCHEMA).then_some(entry)
+}
+
+/// The file is as it should be, and as of now. To replace it would hold up the start for milliseconds: ext4, for
+/// one, writes data to the disk before a file takes another's name (`auto_da_alloc` in ext4(5)).
+fn touch(file: &Path) -> io::Result<()> {
+    OpenOptions::new().write(true).open(file)?.set_modified(SystemTime::now())
 }
 
 fn gone(file: &Path) -> io::Result<()> {
@@ -272,6 +284,26 @@ mod tests {
         assert!(changes.to_string().starts_with("-1 ~1 tools since 2"), "{changes}");
         assert_eq!(changes.since, Some(back.listed));
         assert_eq!(bench.files().len(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn a_list_that_is_given_again_is_as_new_as_that_and_not_written() {
+        let bench = Bench::new();
+        bench.remember(vec![tool("a", "")], None);
+        let file = bench.files().remove(0);
+        let (inode, yesterday) =
+            (fs::metadata(&file).unwrap().ino(), SystemTime::now() - Duration::from_secs(86_400));
+        let text = fs::read_to_string(&file).unwrap();
+        let first = bench.recall().unwrap().listed;
+        let aged = text.replace(&millis(first).to_string(), &millis(yesterday).to_string());
+        fs::write(&file, aged).unwrap();
+        File::options().write(true).open(&file).unwrap().set_modified(yesterday).unwrap();
+        assert_eq!(millis(bench.recall().unwrap().listed), millis(yesterday));
+        assert_eq!(bench.remember(vec![tool("a", "")], None), None);
+        assert!(bench.recall().unwrap().listed >= first);
+        assert_eq!(fs::metadata(&file).unwrap().ino(), inode, "another file has another one");
+        bench.remember(vec![tool("a", "new")], None).unwrap();
+        assert_ne!(fs::metadata(&file).unwrap().ino(), inode);
     }
 
     #[test]

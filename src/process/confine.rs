@@ -7,8 +7,9 @@ mod cgroup;
 mod limits;
 mod sandbox;
 
-use std::io;
+use std::{ffi::OsStr, io, path::Path};
 
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::cgroup::Cgroup;
@@ -38,19 +39,18 @@ pub(super) struct Ready {
 }
 
 impl Wanted {
-    /// Makes everything ready for `program`.
+    /// Makes everything ready for `program`, a server of `manager` whose `PATH` is `search`.
     ///
     /// # Errors
     /// What this system cannot hold, in words.
-    pub(super) fn prepare(&self, program: &std::path::Path) -> io::Result<Ready> {
-        let walls = self.sandbox.as_ref().map(|sandbox| Walls::build(sandbox, program)).transpose()?;
+    pub(super) fn prepare(&self, program: &Path, search: Option<&OsStr>, manager: Pid) -> io::Result<Ready> {
+        let walls =
+            self.sandbox.as_ref().map(|sandbox| Walls::build(sandbox, program, search)).transpose()?;
         if self.limits.is_empty() {
             // For `cgroup.kill` alone, which ends everybody in one stroke: a convenience, not a need.
             let cgroup = Cgroup::offered(&self.name);
             return Ok(Ready { cgroup, limits: Limits::default(), walls });
         }
-        // This is the guard, a child of the manager.
-        let manager = rustix::process::getppid().unwrap_or(rustix::process::getpid());
         match Cgroup::delegated(&self.name, &self.limits, manager) {
             Ok(cgroup) => Ok(Ready { cgroup: Some(cgroup), limits: Limits::default(), walls }),
             Err(why) => Ok(Ready { cgroup: None, limits: Limits::instead(&self.limits, &why)?, walls }),

@@ -1,32 +1,37 @@
 //! The Linux guard, seen from the manager: a process between it and each server that outlives nothing of it.
 //!
-//! The guard is this very executable, started once more with a variable that a hook before `main` looks for
-//! ([`GUARD`]): whoever links the library has it, without a line in their `main` and without a second file.
-//! Where the library is not part of the executable (a plug-in of another program, say a Python extension)
+//! Guards are forked from a zygote ([`zygote`]), which is this very executable, started once more for each manager
+//! with a variable that a hook before `main` looks for ([`GUARD`]): whoever links the library has it, without a
+//! line in their `main` and without a second file. Where the library is not part of the executable (a plug-in of another program, say a Python extension)
 //! there is none, and [`TeardownLevel::here`] says so.
 //!
 //! Server and manager talk over pipes that the guard does not touch. The guard hears the manager over a
 //! socket whose end the kernel closes, however the manager ends: then the stop ladder begins.
 
 mod main;
+mod supply;
 mod wire;
+mod zygote;
 
 use std::{
-    ffi::OsString,
     io,
-    os::{fd::OwnedFd, unix::process::ExitStatusExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::ExitStatusExt,
+    },
     path::Path,
-    process::{ExitStatus, Stdio},
+    process::ExitStatus,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, pidfd_send_signal};
 use tokio::{
     io::unix::AsyncFd,
-    process::{Child, ChildStderr, ChildStdout},
+    process::{ChildStderr, ChildStdout},
 };
 
+pub(super) use self::supply::Guards;
 use self::wire::{Notice, Order};
 use super::{
     SpawnError, StopOutcome, Stopped,
@@ -37,11 +42,9 @@ use crate::config::{StdioConfig, StopGrace};
 
 /// Name of the variable that makes a process a guard; its value is the version of what is said over the socket.
 const GUARD: &str = "TOOLCRIB_GUARD";
-const VERSION: &str = "1";
-/// What a guard is called in lists of processes.
+const VERSION: &str = "2";
+/// What the zygote is called in lists of processes, and so are its guards.
 const NAME: &str = "toolcrib-guard";
-/// Where the dynamic linker looks: the guard needs the manager's, being the same executable, the server its own.
-const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// The executable of this process, replaced or removed as it may be.
 pub(super) const OWN_EXECUTABLE: &str = "/proc/self/exe";
 
@@ -55,23 +58,26 @@ ctor::declarative::ctor! {
     }
 }
 
-/// Whether an environment is that of a guard.
+/// Whether an environment is that of a guard or of a zygote.
 pub(super) fn is_guard(environment: &[u8]) -> bool {
     let is =
         |variable: &[u8]| variable.strip_prefix(GUARD.as_bytes()).is_some_and(|rest| rest.starts_with(b"="));
     environment.split(|byte| *byte == 0).any(is)
 }
 
-/// Runs the guard and ends the process, if it was started as one.
+/// Runs the zygote or one of its guards and ends the process, if it was started for that.
 fn be_guard() {
-    use std::os::unix::ffi::OsStringExt;
     // Not from `std::env::args`: where the C library is not glibc it is empty before `main`.
     let line = std::fs::read("/proc/self/cmdline").unwrap_or_default();
-    let line = line.strip_suffix(b"\0").unwrap_or(&line);
-    let mut words = line.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
+    let mut words = line.split(|byte| *byte == 0).map(std::str::from_utf8);
     // The variable alone may have come by accident.
-    if words.next().is_some_and(|name| name == NAME) {
-        main::run(&words.collect::<Vec<_>>());
+    if let (Some(Ok(NAME)), Some(Ok(owner))) = (words.next(), words.next()) {
+        // Whoever waits for a guard sees its end; there is nobody to tell why.
+        if let Some((socket, owner)) =
+            owner.parse().ok().and_then(|owner| zygote::serve(owner).ok().flatten())
+        {
+            main::run(&socket, &owner);
+        }
         #[expect(
             clippy::exit,
             clippy::disallowed_methods,
@@ -107,8 +113,12 @@ pub(super) fn missing() -> Option<String> {
 
 /// What a guard is told and where it comes from.
 pub(super) struct Start<'a> {
+    /// Makes it.
+    pub(super) guards: &'a Guards,
     /// An executable that this library is part of.
     pub(super) executable: &'a Path,
+    /// Marks the manager's zygote and guards.
+    pub(super) family: &'a str,
     /// The server's.
     pub(super) program: &'a Path,
     /// Marks the server and all that it starts.
@@ -119,9 +129,12 @@ pub(super) struct Start<'a> {
 
 /// A guard and, through it, its server. Dropping it kills both, and all that the server started.
 pub(super) struct Guarded {
-    guard: Child,
     control: Arc<Control>,
     pid: u32,
+    /// The guard's process.
+    guard: u32,
+    /// A handle of it, by which no other process can be meant; nothing where the kernel has no such handles.
+    handle: Option<OwnedFd>,
     mark: String,
     over: bool,
 }
@@ -134,12 +147,19 @@ pub(super) struct Control {
 
 #[derive(Default)]
 struct Heard {
-    started: Option<io::Result<i32>>,
+    started: Option<io::Result<Running>>,
     exited: Option<(ExitStatus, StopOutcome)>,
     exceeded: Option<String>,
     gone: Option<(usize, bool)>,
     /// The stream has ended.
     silent: bool,
+}
+
+/// The processes of a start.
+struct Running {
+    guard: i32,
+    handle: Option<OwnedFd>,
+    server: i32,
 }
 
 impl Guarded {
@@ -149,50 +169,50 @@ impl Guarded {
         spec: &StdioConfig,
         input: OwnedFd,
     ) -> Result<(Self, ChildStdout, ChildStderr), SpawnError> {
-        let Start { executable, program: server, mark, grace } = start;
+        let Start { guards, executable, family, program: server, mark, grace } = start;
         let failed = |error: io::Error| SpawnError {
             what: format!("could not start the guard of {}: {error}", server.display()),
             help: Some("without a guard it may work: `guard = \"off\"` in [defaults]".to_owned()),
         };
-        let (ours, theirs) = wire::pair().map_err(failed)?;
+        let mut env = spec.env.clone();
+        env.insert(super::MARKER.to_owned(), mark.to_owned());
         let order = wire::Start {
-            owner: std::process::id().cast_signed(),
+            program: server.into(),
+            args: spec.args.clone(),
+            env,
+            cwd: spec.cwd.clone().into(),
             graces: grace.into(),
             wanted: Wanted {
                 limits: spec.limits,
                 sandbox: spec.sandbox.clone(),
                 name: name_for(std::process::id()),
             },
-            library_path: spec.env.get(LIBRARY_PATH).cloned(),
         };
-        // The socket keeps it until there is somebody to read it.
-        wire::send(&ours, &Order::Start(order), Some(&input)).map_err(failed)?;
-        drop(input);
-        // Why no pre_exec hook here: with one, std forks instead of calling posix_spawn, which costs 25 ms
-        // per child in a parent of 512 MiB.
-        let mut guard = tokio::process::Command::new(executable)
-            .arg0(NAME)
-            .arg(server)
-            .args(&spec.args)
-            .env_clear()
-            .envs(&spec.env)
-            .env(super::MARKER, mark)
-            .env(GUARD, VERSION)
-            .envs(std::env::var_os(LIBRARY_PATH).map(|path| (LIBRARY_PATH, path)))
-            .current_dir(&spec.cwd)
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
-        let stdout = guard.stdout.take().expect("stdout is piped");
-        let stderr = guard.stderr.take().expect("stderr is piped");
-        let control = Arc::new(Control::new(ours).map_err(failed)?);
-        let mut guarded = Self { guard, control, pid: 0, mark: mark.to_owned(), over: false };
-        guarded.control.until(|heard| heard.started.is_some()).await;
-        let started = guarded.control.heard().started.take();
-        let started = started.ok_or_else(|| failed(io::Error::other("it ended at once")))?;
-        let pid = started.map_err(|error| {
+        let (stdout, output) = io::pipe().map_err(failed)?;
+        let (stderr, error) = io::pipe().map_err(failed)?;
+        let stdio = [input, output.into(), error.into()];
+        let mut started = None;
+        // Twice: somebody may have killed the zygote before it got to it.
+        for _ in 0..2 {
+            let (ours, theirs) = wire::pair().map_err(failed)?;
+            let order = order.write().map_err(failed)?;
+            let files = [order.as_fd(), stdio[0].as_fd(), stdio[1].as_fd(), stdio[2].as_fd()];
+            // The socket keeps it until there is somebody to read it.
+            wire::send(&ours, &Order::Start, &files).map_err(failed)?;
+            let control = Arc::new(Control::new(ours).map_err(failed)?);
+            // From here on `Drop` holds: giving up this future ends what was begun.
+            let guarded =
+                Self { control, pid: 0, guard: 0, handle: None, mark: mark.to_owned(), over: false };
+            guards.fork(executable, family, theirs).await.map_err(failed)?;
+            guarded.control.until(|heard| heard.started.is_some()).await;
+            let heard = guarded.control.heard().started.take();
+            if let Some(heard) = heard {
+                started = Some((guarded, heard));
+                break;
+            }
+        }
+        let (mut guarded, started) = started.ok_or_else(|| failed(io::Error::other("it ended at once")))?;
+        let running = started.map_err(|error| {
             let mut refusal = program::refused(server, &error);
             // Told in words, so not by the system: by what was to be put on.
             let bounds =
@@ -200,7 +220,10 @@ impl Guarded {
             refusal.help = refusal.help.or_else(|| error.raw_os_error().is_none().then(bounds));
             refusal
         })?;
-        guarded.pid = pid.cast_unsigned();
+        (guarded.pid, guarded.guard) = (running.server.cast_unsigned(), running.guard.cast_unsigned());
+        guarded.handle = running.handle;
+        let stdout = ChildStdout::from_std(OwnedFd::from(stdout).into()).map_err(failed)?;
+        let stderr = ChildStderr::from_std(OwnedFd::from(stderr).into()).map_err(failed)?;
         Ok((guarded, stdout, stderr))
     }
 
@@ -209,9 +232,9 @@ impl Guarded {
         self.pid
     }
 
-    /// Of the guard, or of the server where that has ended.
+    /// Of the guard.
     pub(super) fn root(&self) -> u32 {
-        self.guard.id().unwrap_or(self.pid)
+        self.guard
     }
 
     pub(super) fn control(&self) -> Arc<Control> {
@@ -227,8 +250,8 @@ impl Guarded {
             let heard = self.control.heard();
             (heard.exited, heard.gone)
         };
-        // Reaped, so that not even a zombie is left; it ends right after its last word.
-        let _ = self.guard.wait().await;
+        // It ends right after its last word, and the zygote reaps it.
+        self.control.until(|_| false).await;
         self.over = gone.is_some();
         let mut killed = gone.map_or(0, |(killed, _)| killed);
         if !self.over {
@@ -249,8 +272,8 @@ impl Guarded {
 impl Guarded {
     /// Somebody may have stopped it together with its server, and a stopped guard hears nothing.
     fn wake(&self) {
-        if let Some(pid) = self.guard.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
-            let _ = kill_process(pid, Signal::CONT);
+        if let Some(handle) = &self.handle {
+            let _ = pidfd_send_signal(handle, Signal::CONT);
         }
     }
 }
@@ -265,7 +288,6 @@ impl Drop for Guarded {
         if !self.control.order(&Order::Kill) {
             survivors::sweep(&self.mark);
         }
-        let _ = self.guard.try_wait();
     }
 }
 
@@ -278,7 +300,7 @@ impl Control {
 
     /// Whether the guard is there to hear it.
     fn order(&self, order: &Order) -> bool {
-        wire::send(self.socket.get_ref(), order, None).is_ok()
+        wire::send(self.socket.get_ref(), order, &[]).is_ok()
     }
 
     /// The server's end, if it has ended.
@@ -325,7 +347,7 @@ impl Control {
         let mut heard = self.heard();
         while !heard.silent {
             match wire::receive::<Notice>(self.socket.get_ref(), false) {
-                Ok(Some((notice, _))) => heard.note(notice),
+                Ok(Some((notice, files))) => heard.note(notice, files),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Ok(None) | Err(_) => heard.silent = true,
             }
@@ -334,9 +356,12 @@ impl Control {
 }
 
 impl Heard {
-    fn note(&mut self, notice: Notice) {
+    fn note(&mut self, notice: Notice, files: Vec<OwnedFd>) {
         match notice {
-            Notice::Started { pid } => self.started = Some(Ok(pid)),
+            Notice::Started { guard, pid } => {
+                let handle = files.into_iter().next();
+                self.started = Some(Ok(Running { guard, handle, server: pid }));
+            }
             Notice::Refused { errno, what } => {
                 let error = errno.map_or_else(|| io::Error::other(what), io::Error::from_raw_os_error);
                 self.started = Some(Err(error));

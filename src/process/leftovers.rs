@@ -56,13 +56,24 @@ mod linux {
         std::fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
     }
 
-    /// When `pid` was started, in clock ticks since boot: field 22 of proc_pid_stat(5). Nothing for a zombie:
-    /// it has ended, whoever reaps it.
+    /// When `pid` was started, in clock ticks since boot. Nothing for a zombie: it has ended, whoever reaps it.
     fn started(pid: u32) -> Option<u64> {
+        if matches!(field(pid, 3)?.as_str(), "Z" | "X") { None } else { field(pid, 22)?.parse().ok() }
+    }
+
+    /// A field of proc_pid_stat(5), counted from 1, behind the name.
+    fn field(pid: u32, number: usize) -> Option<String> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let mut fields = stat.rsplit(')').next()?.split_whitespace();
-        let state = fields.next()?;
-        if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+        stat.rsplit(')').next()?.split_whitespace().nth(number - 3).map(ToOwned::to_owned)
+    }
+
+    /// Whether one of `guards` is above `pid`: it adopts whoever loses its parent.
+    fn is_guarded(pid: u32, guards: &HashSet<u32>) -> bool {
+        let mut next = Some(pid).filter(|_| !guards.is_empty());
+        while let Some(pid) = next.filter(|pid| !guards.contains(pid)) {
+            next = field(pid, 4).and_then(|parent| parent.parse().ok());
+        }
+        next.is_some()
     }
 
     pub(crate) fn new_mark() -> String {
@@ -78,7 +89,7 @@ mod linux {
         let ours = |pid: &u32| {
             std::fs::metadata(PathBuf::from(format!("/proc/{pid}"))).is_ok_and(|meta| meta.uid() == own)
         };
-        let (mut guarded, mut found) = (HashSet::new(), Vec::new());
+        let (mut guards, mut found) = (HashSet::new(), Vec::new());
         for pid in processes().filter(ours) {
             let environment = environment(pid);
             let Some(mark) = mark_of(&environment) else { continue };
@@ -89,14 +100,14 @@ mod linux {
                 if let Some(guard) = Pid::from_raw(pid.cast_signed()) {
                     let _ = kill_process(guard, Signal::CONT);
                 }
-                guarded.insert(mark);
+                guards.insert(pid);
             } else {
                 let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 let command = String::from_utf8_lossy(&line).replace('\0', " ").trim_end().to_owned();
                 found.push((mark, Leftover { pid, command, owner: owner.pid }));
             }
         }
-        found.retain(|(mark, _)| !guarded.contains(mark));
+        found.retain(|(_, leftover)| !is_guarded(leftover.pid, &guards));
         for (mark, _) in &found {
             sweep(mark);
         }

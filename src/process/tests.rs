@@ -18,7 +18,7 @@ fn ways() -> [Kinship; 2] {
         let keeping = Keeping::new(&wanted);
         let expected = matches!(keeping, Keeping::Guard { .. }) == (wanted == Guard::Auto);
         assert!(expected || cfg!(not(target_os = "linux")), "{keeping:?}");
-        Kinship { marker, secrets: Secrets::default(), keeping }
+        Kinship::new(marker, Secrets::default(), keeping)
     })
 }
 
@@ -26,7 +26,15 @@ async fn spawn(script: &str, kin: &Kinship) -> (Process, Pipes) {
     Process::spawn(&shell(script), kin, LONG).await.unwrap()
 }
 
-async fn until_gone(marker: &str) {
+/// Servers and helpers that are left.
+fn left(kin: &Kinship) -> Vec<u32> {
+    marked_processes(&format!("{}/", kin.marker))
+}
+
+/// Returns when nobody is left, guards and their zygote included.
+async fn until_gone(kin: &Kinship) {
+    kin.dismiss();
+    let marker = &kin.marker;
     let deadline = Instant::now() + Duration::from_secs(20);
     while !marked_processes(marker).is_empty() {
         assert!(Instant::now() < deadline, "still there: {:?}", marked_processes(marker));
@@ -64,7 +72,7 @@ async fn a_stubborn_child_and_its_helper_are_killed() {
         assert_eq!(line(&mut pipes.reader).await, "up");
         let stopped = process.stop(SHORT).await;
         assert_eq!(stopped.outcome, StopOutcome::Killed);
-        assert!(marked_processes(&kin.marker).is_empty());
+        assert!(left(&kin).is_empty());
     }
 }
 
@@ -75,7 +83,7 @@ async fn a_helper_that_outlives_a_polite_leader_is_ended() {
         assert_eq!(line(&mut pipes.reader).await, "up");
         let stopped = process.stop(LONG).await;
         assert_eq!((stopped.outcome, stopped.helpers), (StopOutcome::Exited, true));
-        assert!(marked_processes(&kin.marker).is_empty());
+        assert!(left(&kin).is_empty());
     }
 }
 
@@ -94,7 +102,7 @@ fn dropping_outside_the_runtime_kills_the_group() {
     for kin in ways() {
         drop(in_a_former_runtime("trap '' TERM; sleep 600 & echo up; while :; do sleep 1; done", &kin));
         let waiting = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        waiting.block_on(until_gone(&kin.marker));
+        waiting.block_on(until_gone(&kin));
     }
 }
 
@@ -111,11 +119,11 @@ async fn the_guard_follows_those_who_left_the_group() {
     assert_eq!(line(&mut pipes.reader).await, "up");
     let stopped = process.stop(SHORT).await;
     assert_eq!((stopped.outcome, stopped.helpers), (StopOutcome::Exited, true));
-    assert!(marked_processes(&kin.marker).is_empty());
+    assert!(left(&kin).is_empty());
     let (process, mut pipes) = spawn(DESERTER, &kin).await;
     assert_eq!(line(&mut pipes.reader).await, "up");
     drop(process);
-    until_gone(&kin.marker).await;
+    until_gone(&kin).await;
 }
 
 #[cfg(target_os = "linux")]
@@ -127,20 +135,79 @@ async fn without_its_guard_a_server_dies_and_its_helpers_are_swept() {
         let [kin, _] = ways();
         let (process, mut pipes) = spawn(DESERTER, &kin).await;
         assert_eq!(line(&mut pipes.reader).await, "up");
-        let guards: Vec<u32> = marked_processes(&kin.marker)
-            .into_iter()
-            .filter(|pid| guard::is_guard(&survivors::environment(*pid)))
-            .collect();
-        let [guard] = guards[..] else { panic!("{guards:?}") };
-        kill_process(Pid::from_raw(guard.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        kill_process(Pid::from_raw(process.root().cast_signed()).unwrap(), Signal::KILL).unwrap();
         process.exit_watch().exited().await;
         if stop {
             assert!(process.stop(SHORT).await.helpers);
         } else {
             drop(process);
         }
-        until_gone(&kin.marker).await;
+        until_gone(&kin).await;
     }
+}
+
+/// What guards are forked from. They carry their family's mark, without a server's.
+#[cfg(target_os = "linux")]
+fn zygote(kin: &Kinship, process: &Process) -> rustix::process::Pid {
+    let servers = left(kin);
+    let mut others = marked_processes(&kin.marker);
+    others.retain(|pid| *pid != process.root() && !servers.contains(pid));
+    let [zygote] = others[..] else { panic!("{others:?}") };
+    assert!(guard::is_guard(&survivors::environment(zygote)));
+    rustix::process::Pid::from_raw(zygote.cast_signed()).unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn servers_outlive_a_killed_zygote_and_the_next_one_has_another() {
+    use rustix::process::{Signal, kill_process, test_kill_process};
+
+    let [kin, _] = ways();
+    let (first, mut pipes) = spawn("echo up; cat; sleep 600 &", &kin).await;
+    assert_eq!(line(&mut pipes.reader).await, "up");
+    let killed = zygote(&kin, &first);
+    kill_process(killed, Signal::KILL).unwrap();
+    // At once, so that the request may still find it.
+    let (second, mut others) = spawn("echo up; cat", &kin).await;
+    assert_eq!(line(&mut others.reader).await, "up");
+    pipes.writer.write(b"still there\n").await.unwrap();
+    assert_eq!(line(&mut pipes.reader).await, "still there");
+    assert!(second.stop(LONG).await.outcome == StopOutcome::Exited);
+    assert_ne!(zygote(&kin, &first), killed);
+    assert!(first.stop(LONG).await.helpers, "its guard is at work");
+    until_gone(&kin).await;
+    while test_kill_process(killed).is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_stopped_zygote_is_woken_and_one_without_work_ends() {
+    use rustix::process::{Signal, kill_process};
+
+    let [kin, _] = ways();
+    let (first, mut pipes) = spawn("echo up; cat", &kin).await;
+    assert_eq!(line(&mut pipes.reader).await, "up");
+    kill_process(zygote(&kin, &first), Signal::STOP).unwrap();
+    let (second, mut pipes) = spawn("echo up; cat", &kin).await;
+    assert_eq!(line(&mut pipes.reader).await, "up");
+    second.stop(LONG).await;
+    kill_process(zygote(&kin, &first), Signal::STOP).unwrap();
+    first.stop(LONG).await;
+    kin.end().await;
+    assert_eq!(marked_processes(&kin.marker), [0_u32; 0]);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn arguments_may_be_longer_than_any_packet() {
+    let [kin, _] = ways();
+    let mut spec = shell("echo ${#1} ${#LONG}");
+    spec.args.extend(["sh".to_owned(), "x".repeat(120_000)]);
+    spec.env.insert("LONG".to_owned(), "y".repeat(120_000));
+    let (_process, mut pipes) = Process::spawn(&spec, &kin, LONG).await.unwrap();
+    assert_eq!(line(&mut pipes.reader).await, "120000 120000");
 }
 
 #[cfg(target_os = "linux")]

@@ -66,6 +66,10 @@ pub(super) async fn connect(
 /// What is known of `spec`, and what is to be started in its place. Nothing when it is no runner, or always to be
 /// left to it.
 async fn plan(spec: &StdioConfig, around: &Surroundings) -> Option<(Launch, Option<StdioConfig>)> {
+    // Of many servers that start at once, those that have no runner are not to wait for a thread each.
+    if !around.launcher.concerns(spec) {
+        return None;
+    }
     let program = find_program(spec).ok()?;
     let (launcher, spec) = (around.launcher.clone(), spec.clone());
     let looking = move || {

@@ -4,7 +4,7 @@ use std::process::{Child, Command};
 
 use crate::{
     program::{Bench, code, err, up},
-    support::Lab,
+    support::{Lab, is_running, parent, signal, wait_for},
 };
 
 /// A server that nothing but SIGKILL ends, with a helper that left its process group.
@@ -31,6 +31,34 @@ fn the_guards_outlive_their_owner_and_end_everything() {
     lab.await_processes(2);
     kill(owner);
     lab.await_nobody();
+}
+
+#[test]
+fn they_do_so_without_the_zygote_that_they_were_forked_from() {
+    let lab = Lab::new();
+    let (owner, _stderr, _) = up(&stubborn(&lab, "auto"));
+    lab.await_processes(2);
+    let guards = lab.guards();
+    let [guard] = guards[..] else { panic!("{guards:?}") };
+    let zygote = parent(guard).unwrap();
+    assert_eq!(parent(zygote), Some(owner.id()));
+    signal("KILL", zygote);
+    wait_for("another parent", || parent(guard) != Some(zygote));
+    assert_eq!(lab.guards(), [guard]);
+    kill(owner);
+    lab.await_nobody();
+    wait_for("the end of the guard", || !is_running(guard));
+}
+
+#[test]
+fn a_zygote_ends_with_its_owner() {
+    let lab = Lab::new();
+    let (owner, _stderr, _) = up(&stubborn(&lab, "auto"));
+    lab.await_processes(2);
+    let zygote = lab.guards().first().copied().and_then(parent).unwrap();
+    kill(owner);
+    lab.await_nobody();
+    wait_for("the end of the zygote", || !is_running(zygote));
 }
 
 #[test]

@@ -77,16 +77,25 @@ impl Lab {
         text.lines().map(ToOwned::to_owned).collect()
     }
 
-    /// Living processes of this test, guards included. The environment of a zombie reads as empty.
+    /// Living processes of this test, and the guards above them.
     pub(crate) fn processes(&self) -> Vec<u32> {
+        [self.servers(), self.guards()].concat()
+    }
+
+    /// Living servers and helpers of this test. The environment of a zombie reads as empty.
+    pub(crate) fn servers(&self) -> Vec<u32> {
         let variable = format!("{}={}", Self::VARIABLE, self.mark);
         processes(|has| has(&variable))
     }
 
-    /// As [`Lab::processes`], without the guards.
-    pub(crate) fn servers(&self) -> Vec<u32> {
-        let variable = format!("{}={}", Self::VARIABLE, self.mark);
-        processes(|has| has(&variable) && !has("TOOLCRIB_GUARD=1"))
+    /// The guards above its servers.
+    pub(crate) fn guards(&self) -> Vec<u32> {
+        let guards = processes(|has| has("TOOLCRIB_GUARD=2"));
+        let mut parents: Vec<u32> = self.servers().into_iter().filter_map(parent).collect();
+        parents.sort_unstable();
+        parents.dedup();
+        parents.retain(|parent| guards.contains(parent));
+        parents
     }
 
     /// Waits until `wanted` servers and helpers of this test are there, or more.
@@ -113,6 +122,18 @@ fn processes(wanted: impl Fn(&dyn Fn(&str) -> bool) -> bool) -> Vec<u32> {
             wanted(&entry.path()).then_some(pid)
         })
         .collect()
+}
+
+/// The parent of a process, while it is there.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether a process is there and no zombie.
+pub(crate) fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).is_some_and(|state| state != "Z")
 }
 
 /// Polls until `condition` holds.

@@ -2,7 +2,7 @@
 
 mod needs;
 
-use std::{collections::BTreeMap, io, path::Path};
+use std::{collections::BTreeMap, ffi::OsStr, io, path::Path};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, PathBeneath, PathFd,
@@ -60,8 +60,8 @@ pub(in crate::process) fn has_seccomp() -> bool {
 }
 
 impl Walls {
-    /// Opens what may be reached and writes the filter. `program` is what will be started.
-    pub(super) fn build(sandbox: &Sandbox, program: &Path) -> io::Result<Self> {
+    /// Opens what may be reached and writes the filter. `program` is what will be started, `search` its `PATH`.
+    pub(super) fn build(sandbox: &Sandbox, program: &Path, search: Option<&OsStr>) -> io::Result<Self> {
         let missing = landlock_abi() < LEAST as u8;
         if missing && !sandbox.best_effort {
             return Err(io::Error::other(format!(
@@ -71,7 +71,8 @@ impl Walls {
                 LEAST as u8,
             )));
         }
-        let files = if missing { None } else { Some(files(sandbox, program).map_err(io::Error::other)?) };
+        let files =
+            if missing { None } else { Some(files(sandbox, program, search).map_err(io::Error::other)?) };
         let network = match sandbox.network {
             true => None,
             false => match no_network() {
@@ -96,7 +97,7 @@ impl Walls {
     }
 }
 
-fn files(sandbox: &Sandbox, program: &Path) -> Result<RulesetCreated, String> {
+fn files(sandbox: &Sandbox, program: &Path, search: Option<&OsStr>) -> Result<RulesetCreated, String> {
     let told = |error: landlock::RulesetError| error.to_string();
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -120,9 +121,7 @@ fn files(sandbox: &Sandbox, program: &Path) -> Result<RulesetCreated, String> {
     let read = AccessFs::from_read(BEST);
     // Device files are a way to the disk below the files, for root.
     let write = AccessFs::from_all(BEST) & !(AccessFs::MakeChar | AccessFs::MakeBlock);
-    // The guard has the server's environment.
-    let search = std::env::var_os("PATH");
-    let implied = needs::of(program, search.as_deref()).into_iter().map(|path| (path, read, true));
+    let implied = needs::of(program, search).into_iter().map(|path| (path, read, true));
     let implied = implied.chain(needs::DEVICES.iter().map(|path| (path.into(), write, true)));
     let wanted = sandbox.read.iter().map(|path| (path.clone(), read, false));
     let wanted = wanted.chain(sandbox.write.iter().map(|path| (path.clone(), write, false)));

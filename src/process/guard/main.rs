@@ -1,13 +1,13 @@
 //! The guard's own program: a process that owns one server and outlives nothing of it.
 //!
-//! It is single-threaded and runs before `main` of the executable that it shares with its manager. As the
-//! leader of its own session it hears no Ctrl-C; as a child subreaper it becomes the parent of whatever the
+//! It is single-threaded, a fork of the zygote, which runs before `main` of the executable that it shares with
+//! its manager. As the leader of its own session it hears no Ctrl-C; as a child subreaper it becomes the parent of whatever the
 //! server leaves behind, through `setsid` and double forks too. Only unreaped direct children are signalled,
 //! so a recycled process id is never hit: killing children makes orphans into children, until there are none.
 
 use std::{
     collections::HashSet,
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -31,7 +31,10 @@ use rustix::{
     },
 };
 
-use super::wire::{self, Graces, Notice, Order};
+use super::{
+    wire::{self, Graces, Notice, Order},
+    zygote::Owner,
+};
 use crate::process::{
     StopOutcome,
     confine::{Cgroup, Ready},
@@ -40,16 +43,14 @@ use crate::process::{
 /// Pause between two rounds of killing: orphans become children in between.
 const KILL_ROUND: Duration = Duration::from_millis(2);
 
-/// Runs the guard. `command` is what the server is started with: program first.
-pub(super) fn run(command: &[OsString]) {
-    let socket = io::stdin();
-    let tell = |notice: &Notice| {
-        // A manager that is gone reads nothing more, and there is nobody else to tell.
-        let _ = wire::send(&socket, notice, None);
-    };
-    match Guard::start(socket.as_fd(), command) {
+/// Runs the guard. `socket` leads to the manager.
+pub(super) fn run(socket: &OwnedFd, owner: &Owner) {
+    match Guard::start(socket, owner) {
         Ok(mut guard) => guard.watch(),
-        Err(error) => tell(&Notice::Refused { errno: error.raw_os_error(), what: error.to_string() }),
+        Err(error) => {
+            // A manager that is gone reads nothing more, and there is nobody else to tell.
+            let _ = wire::send(socket, &Notice::refused(&error), &[]);
+        }
     }
 }
 
@@ -67,9 +68,8 @@ enum Stage {
 
 struct Guard<'a> {
     /// To the manager; nothing once its end is closed.
-    socket: Option<BorrowedFd<'a>>,
-    /// Becomes readable when the manager ends, also where somebody else inherited its end of the socket.
-    owner: Option<OwnedFd>,
+    socket: Option<&'a OwnedFd>,
+    owner: &'a Owner,
     signals: SignalFd,
     server: Pid,
     exited: bool,
@@ -83,7 +83,7 @@ struct Guard<'a> {
 }
 
 impl<'a> Guard<'a> {
-    fn start(socket: BorrowedFd<'a>, command: &[OsString]) -> io::Result<Self> {
+    fn start(socket: &'a OwnedFd, owner: &'a Owner) -> io::Result<Self> {
         let mut heard = SigSet::empty();
         for signal in [signal::SIGCHLD, signal::SIGTERM, signal::SIGINT, signal::SIGHUP] {
             heard.add(signal);
@@ -91,19 +91,18 @@ impl<'a> Guard<'a> {
         heard.thread_set_mask()?;
         setsid()?;
         set_child_subreaper(Some(getpid()))?;
-        let Some((Order::Start(start), Some(input))) = wire::receive(socket, true)? else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the first order is no start"));
-        };
-        // The socket came as standard input, which is inherited by nature.
-        rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)?;
-        let owner = Pid::from_raw(start.owner)
-            .filter(|owner| getppid() == Some(*owner))
-            .ok_or_else(|| io::Error::other("the manager ended before its server was started"))?;
+        let no_start = || io::Error::new(io::ErrorKind::InvalidData, "the first order is no start");
+        let Some((Order::Start, files)) = wire::receive(socket, true)? else { return Err(no_start()) };
+        let [order, stdio @ ..] = <[OwnedFd; 4]>::try_from(files).map_err(|_| no_start())?;
+        let start = wire::Start::read(order)?;
+        if owner.is_gone() {
+            return Err(io::Error::other("the manager ended before its server was started"));
+        }
         let signals = SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        let mut ready =
-            start.wanted.prepare(Path::new(command.first().map_or(OsStr::new(""), AsRef::as_ref)))?;
+        let search = start.env.get("PATH").map(OsStr::new);
+        let mut ready = start.wanted.prepare(Path::new(&start.program), search, owner.pid)?;
         let cgroup = ready.take_cgroup();
-        let server = match spawn(command, start.library_path, input, ready, cgroup.as_ref()) {
+        let server = match spawn(&start, stdio, ready, cgroup.as_ref()) {
             Ok(server) => server,
             Err(error) => {
                 cgroup.iter().for_each(Cgroup::remove);
@@ -112,7 +111,7 @@ impl<'a> Guard<'a> {
         };
         let mut guard = Self {
             socket: Some(socket),
-            owner: pidfd_open(owner, PidfdFlags::empty()).ok(),
+            owner,
             signals,
             server,
             exited: false,
@@ -123,19 +122,12 @@ impl<'a> Guard<'a> {
             helpers: false,
             cgroup,
         };
-        guard.tell(&Notice::Started { pid: server.as_raw_nonzero().get() });
-        Self::let_go();
+        let own = getpid();
+        let started = Notice::Started { guard: own.as_raw_pid(), pid: server.as_raw_pid() };
+        let handle = pidfd_open(own, PidfdFlags::empty()).ok();
+        let handle: Vec<_> = handle.iter().map(AsFd::as_fd).collect();
+        guard.tell(&started, &handle);
         Ok(guard)
-    }
-
-    /// Keeps nothing of the server open: its pipes and its folder are its own.
-    fn let_go() {
-        let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
-        if let Ok(null) = null {
-            let _ = rustix::stdio::dup2_stdout(&null);
-            let _ = rustix::stdio::dup2_stderr(&null);
-        }
-        let _ = std::env::set_current_dir("/");
     }
 
     /// Until nobody is left.
@@ -149,7 +141,7 @@ impl<'a> Guard<'a> {
             }
         }
         self.cgroup.iter().for_each(Cgroup::remove);
-        self.tell(&Notice::Gone { killed: self.killed.len(), helpers: self.helpers });
+        self.tell(&Notice::Gone { killed: self.killed.len(), helpers: self.helpers }, &[]);
     }
 
     /// Takes leave of everyone who has ended; whether there are others.
@@ -164,7 +156,7 @@ impl<'a> Guard<'a> {
                         Stage::Killing => StopOutcome::Killed,
                     };
                     let exceeded = self.cgroup.as_ref().and_then(Cgroup::exceeded);
-                    self.tell(&Notice::Exited { status: status.as_raw(), outcome, exceeded });
+                    self.tell(&Notice::Exited { status: status.as_raw(), outcome, exceeded }, &[]);
                     // What it left behind has nothing to wait for.
                     if self.stage <= Stage::Leaving {
                         self.stage = Stage::Leaving;
@@ -212,8 +204,9 @@ impl<'a> Guard<'a> {
         let running = self.stage == Stage::Running;
         let signals = self.signals.as_fd();
         let mut files = vec![PollFd::from_borrowed_fd(signals, PollFlags::IN)];
-        let socket = self.socket.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN));
-        let owner = self.owner.as_ref().filter(|_| running).map(|owner| PollFd::new(owner, PollFlags::IN));
+        let socket = self.socket.map(|socket| PollFd::new(socket, PollFlags::IN));
+        let owner = self.owner.handle.as_ref().filter(|_| running);
+        let owner = owner.map(|owner| PollFd::new(owner, PollFlags::IN));
         let socket_at = files.len();
         files.extend(socket);
         let owner_at = files.len();
@@ -224,7 +217,7 @@ impl<'a> Guard<'a> {
         let ready = |at: usize| files.get(at).is_some_and(|file| !file.revents().is_empty());
         let heard_signal = ready(0);
         let heard_socket = self.socket.is_some() && ready(socket_at);
-        let owner_gone = running && self.owner.is_some() && ready(owner_at);
+        let owner_gone = running && self.owner.handle.is_some() && ready(owner_at);
         drop(files);
         if heard_signal {
             self.hear_signals();
@@ -255,7 +248,7 @@ impl<'a> Guard<'a> {
                     self.deadline = Some(Instant::now());
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Ok(Some((Order::Start(_), _)) | None) | Err(_) => {
+                Ok(Some((Order::Start, _)) | None) | Err(_) => {
                     self.socket = None;
                     self.leave(self.graces);
                 }
@@ -272,28 +265,24 @@ impl<'a> Guard<'a> {
         }
     }
 
-    fn tell(&mut self, notice: &Notice) {
+    fn tell(&mut self, notice: &Notice, files: &[BorrowedFd<'_>]) {
         if let Some(socket) = self.socket {
-            let _ = wire::send(socket, notice, None);
+            let _ = wire::send(socket, notice, files);
         }
     }
 }
 
+/// Starts the server. Its files are closed here when it has them.
 fn spawn(
-    command: &[OsString],
-    library_path: Option<String>,
-    input: OwnedFd,
+    start: &wire::Start,
+    [input, output, error]: [OwnedFd; 3],
     mut ready: Ready,
     cgroup: Option<&Cgroup>,
 ) -> io::Result<Pid> {
-    let [program, arguments @ ..] = command else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no program to start"));
-    };
     let guard = getpid();
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::from(input)).process_group(0);
-    command.env_remove(super::GUARD).env_remove(super::LIBRARY_PATH);
-    command.envs(library_path.map(|path| (super::LIBRARY_PATH, path)));
+    let mut command = Command::new(&start.program);
+    command.args(&start.args).env_clear().envs(&start.env).current_dir(&start.cwd);
+    command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(error)).process_group(0);
     let mut door = cgroup.map(Cgroup::door).transpose()?;
     let prepare = move || {
         // Nobody resets the mask on the way: the server would never see a SIGTERM.

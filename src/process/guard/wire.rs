@@ -1,12 +1,16 @@
 //! What a manager and its guard tell each other: one JSON value in each packet of a local socket.
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
+    collections::BTreeMap,
+    ffi::OsString,
+    fs::File,
+    io::{self, BufReader, BufWriter, IoSlice, IoSliceMut, Seek, Write},
     mem::MaybeUninit,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -18,32 +22,50 @@ use crate::{
     process::{StopOutcome, confine::Wanted},
 };
 
-/// Longest packet. A local socket takes somewhat more than this by default (net.core.wmem_default).
-const MAX_PACKET: usize = 64 << 10;
+/// Longest packet: an error in words, with a path or two. Short enough for the stack.
+const MAX_PACKET: usize = 16 << 10;
+/// Most files that come with one packet.
+const MAX_FILES: usize = 4;
 
 /// From the manager to the guard. The end of the stream means [`Order::Stop`] with the graces of the start.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
-    /// The first packet; carries the read end of the server's standard input.
-    Start(Start),
+    /// The first packet; carries a file that holds a [`Start`], and the server's standard input, output and error.
+    Start,
     /// Begin the stop ladder now. The server's input is closed at the same time.
     Stop(Graces),
     /// Kill everything now.
     Kill,
 }
 
-/// How the server is to be started.
-#[derive(Debug, Serialize, Deserialize)]
+/// How the server is to be started. In a file, since arguments and environment may be longer than any packet.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Start {
-    /// Whose end is the end of the server: the manager's process.
-    pub(super) owner: i32,
+    pub(super) program: OsString,
+    pub(super) args: Vec<String>,
+    /// All of it.
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) cwd: OsString,
     /// The stop ladder when the manager ends without an order.
     pub(super) graces: Graces,
     /// What it may use and reach.
     pub(super) wanted: Wanted,
-    /// `LD_LIBRARY_PATH` of the server: the guard runs with that of the manager.
-    pub(super) library_path: Option<String>,
+}
+
+impl Start {
+    /// A file in memory that holds it.
+    pub(super) fn write(&self) -> io::Result<OwnedFd> {
+        let mut file = BufWriter::new(File::from(memfd_create("toolcrib-start", MemfdFlags::CLOEXEC)?));
+        serde_json::to_writer(&mut file, self)?;
+        file.flush()?;
+        file.rewind()?;
+        Ok(file.into_inner().map_err(io::IntoInnerError::into_error)?.into())
+    }
+
+    pub(super) fn read(file: OwnedFd) -> io::Result<Self> {
+        Ok(serde_json::from_reader(BufReader::new(File::from(file)))?)
+    }
 }
 
 /// Waits of the stop ladder, in milliseconds.
@@ -74,8 +96,10 @@ impl From<StopGrace> for Graces {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Notice {
-    /// The server runs.
+    /// The server runs. Carries a handle of the guard's process, where the kernel has such.
     Started {
+        /// The guard's process.
+        guard: i32,
         /// Its process, which leads its own group.
         pid: i32,
     },
@@ -104,21 +128,33 @@ pub(super) enum Notice {
     },
 }
 
+impl Notice {
+    /// There is no server because of `error`.
+    pub(super) fn refused(error: &io::Error) -> Self {
+        Self::Refused { errno: error.raw_os_error(), what: error.to_string() }
+    }
+}
+
 /// A pair of connected sockets that keep packets apart and are not inherited.
 pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
+/// A pair as [`pair`] for many short packets with a file each, which keeps them apart too (unix(7)). Of others a
+/// socket takes no more at a time than net.unix.max_dgram_qlen, by default ten.
+pub(super) fn queue() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
 /// Sends without waiting: the few packets there are fit into the socket's buffer.
-pub(super) fn send(socket: impl AsFd, value: &impl Serialize, file: Option<&OwnedFd>) -> io::Result<()> {
+pub(super) fn send(socket: impl AsFd, value: &impl Serialize, files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let packet = serde_json::to_vec(value)?;
     if packet.len() > MAX_PACKET {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "what the guard is told is too long"));
     }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let files = file.map(|file| [file.as_fd()]);
-    if let Some(files) = &files {
+    if !files.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(files));
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -126,13 +162,13 @@ pub(super) fn send(socket: impl AsFd, value: &impl Serialize, file: Option<&Owne
     Ok(())
 }
 
-/// The next packet, and the file that came with it; nothing at the end of the stream.
+/// The next packet, and the files that came with it; nothing at the end of the stream.
 pub(super) fn receive<T: DeserializeOwned>(
     socket: impl AsFd,
     wait: bool,
-) -> io::Result<Option<(T, Option<OwnedFd>)>> {
-    let mut packet = vec![0; MAX_PACKET];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut packet = [0; MAX_PACKET];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     let got = loop {
@@ -148,16 +184,18 @@ pub(super) fn receive<T: DeserializeOwned>(
     if got.flags.contains(ReturnFlags::TRUNC) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet was longer than the limit"));
     }
-    let file = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
-        _ => None,
-    });
-    Ok(Some((serde_json::from_slice(&packet[..got.bytes])?, file)))
+    let mut files = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            files.extend(some);
+        }
+    }
+    Ok(Some((serde_json::from_slice(&packet[..got.bytes])?, files)))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write, pipe};
+    use std::io::{Read, pipe};
 
     use super::*;
 
@@ -165,27 +203,28 @@ mod tests {
     fn packets_keep_their_bounds_and_carry_a_file() {
         let (ours, theirs) = pair().unwrap();
         let (mut reader, writer) = pipe().unwrap();
-        send(&ours, &Order::Kill, Some(&OwnedFd::from(writer))).unwrap();
-        send(&ours, &Order::Stop(StopGrace::default().into()), None).unwrap();
+        send(&ours, &Order::Kill, &[writer.as_fd()]).unwrap();
+        drop(writer);
+        send(&ours, &Order::Stop(StopGrace::default().into()), &[]).unwrap();
         drop(ours);
-        let (first, file) = receive::<Order>(&theirs, false).unwrap().unwrap();
+        let (first, mut files) = receive::<Order>(&theirs, false).unwrap().unwrap();
         assert!(matches!(first, Order::Kill), "{first:?}");
-        std::fs::File::from(file.unwrap()).write_all(b"through").unwrap();
+        File::from(files.remove(0)).write_all(b"through").unwrap();
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "through");
-        let (second, file) = receive::<Order>(&theirs, false).unwrap().unwrap();
+        let (second, files) = receive::<Order>(&theirs, false).unwrap().unwrap();
         let Order::Stop(graces) = second else { panic!("{second:?}") };
         assert_eq!((graces.eof(), graces.term()), (StopGrace::default().eof, StopGrace::default().term));
-        assert!(file.is_none());
+        assert!(files.is_empty());
         assert!(receive::<Order>(&theirs, false).unwrap().is_none());
     }
 
     #[test]
     fn the_last_word_is_heard_though_ours_was_not() {
         let (ours, theirs) = pair().unwrap();
-        send(&ours, &Order::Kill, None).unwrap();
-        send(&theirs, &Notice::Gone { killed: 1, helpers: true }, None).unwrap();
+        send(&ours, &Order::Kill, &[]).unwrap();
+        send(&theirs, &Notice::Gone { killed: 1, helpers: true }, &[]).unwrap();
         drop(theirs);
         let (notice, _) = receive::<Notice>(&ours, false).unwrap().unwrap();
         assert!(matches!(notice, Notice::Gone { killed: 1, helpers: true }), "{notice:?}");
@@ -197,6 +236,6 @@ mod tests {
         let (ours, theirs) = pair().unwrap();
         assert_eq!(receive::<Order>(&ours, false).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         let what = "x".repeat(MAX_PACKET);
-        send(&theirs, &Notice::Refused { errno: None, what }, None).unwrap_err();
+        send(&theirs, &Notice::Refused { errno: None, what }, &[]).unwrap_err();
     }
 }

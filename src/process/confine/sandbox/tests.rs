@@ -18,7 +18,7 @@ use rustix::{
 use super::*;
 
 fn inside<T: Send>(sandbox: &Sandbox, look: impl FnOnce() -> T + Send) -> T {
-    let walls = Walls::build(sandbox, Path::new("/bin/sh")).unwrap();
+    let walls = Walls::build(sandbox, Path::new("/bin/sh"), None).unwrap();
     std::thread::scope(|scope| {
         scope
             .spawn(|| {
@@ -90,7 +90,7 @@ fn without_the_network_no_socket_is_left() {
 #[test]
 fn a_path_that_is_not_there_is_named() {
     let sandbox = Sandbox { read: vec!["/no/such/folder".into()], ..Sandbox::default() };
-    let error = Walls::build(&sandbox, Path::new("/bin/sh")).err().unwrap();
+    let error = Walls::build(&sandbox, Path::new("/bin/sh"), None).err().unwrap();
     assert!(error.to_string().contains("the sandbox names /no/such/folder"), "{error}");
 }
 

@@ -1,0 +1,113 @@
+//! Where a manager has its guards from: its zygote, started when the first one is needed and again if somebody
+//! killed it.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    process::Stdio,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+
+use super::{GUARD, NAME, VERSION, wire};
+
+/// Where the dynamic linker looks: the zygote needs the manager's, being the same executable.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+/// Pause before the next attempt to hand over a request, where very many wait already.
+const RETRY: Duration = Duration::from_millis(1);
+/// How long the end of a zygote is waited for that has nothing to do any more.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// Makes guards. Clones have the same zygote; it ends with the last of them.
+#[derive(Clone, Default)]
+pub(in crate::process) struct Guards(Arc<Mutex<Option<Zygote>>>);
+
+struct Zygote {
+    child: Child,
+    requests: OwnedFd,
+}
+
+impl Guards {
+    /// Has a guard forked that is told over the other end of `socket` what to do. Where it says nothing and closes
+    /// `socket`, there is none. The zygote comes from `executable` and is marked as one of `family`.
+    pub(super) async fn fork(&self, executable: &Path, family: &str, socket: OwnedFd) -> io::Result<()> {
+        loop {
+            match self.request(executable, family, &socket) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(RETRY).await,
+                done => return done,
+            }
+        }
+    }
+
+    fn request(&self, executable: &Path, family: &str, socket: &OwnedFd) -> io::Result<()> {
+        let mut zygote = self.zygote();
+        if let Some(zygote) = &*zygote {
+            match zygote.request(socket) {
+                Err(error) if is_gone(&error) => {
+                    tracing::debug!("the zygote has ended, another one is started");
+                }
+                done => return done,
+            }
+        }
+        zygote.insert(Zygote::start(executable, family)?).request(socket)
+    }
+
+    /// Ends the zygote, now that there are no guards to be had any more. It is gone with the last of them.
+    pub(in crate::process) async fn end(&self) {
+        let zygote = self.zygote().take();
+        if let Some(Zygote { mut child, requests }) = zygote {
+            wake(&child);
+            drop(requests);
+            let _ = tokio::time::timeout(END_LIMIT, child.wait()).await;
+        }
+    }
+
+    /// The same without waiting for it.
+    pub(in crate::process) fn dismiss(&self) {
+        drop(self.zygote().take());
+    }
+
+    fn zygote(&self) -> MutexGuard<'_, Option<Zygote>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Zygote {
+    fn start(executable: &Path, family: &str) -> io::Result<Self> {
+        let (requests, theirs) = wire::queue()?;
+        // Why no pre_exec hook here: with one, std forks instead of calling posix_spawn, which costs 25 ms
+        // per child in a parent of 512 MiB.
+        let child = Command::new(executable)
+            .arg0(NAME)
+            .arg(std::process::id().to_string())
+            .env_clear()
+            .env(crate::process::MARKER, family)
+            .env(GUARD, VERSION)
+            .envs(std::env::var_os(LIBRARY_PATH).map(|path| (LIBRARY_PATH, path)))
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self { child, requests })
+    }
+
+    fn request(&self, socket: &OwnedFd) -> io::Result<()> {
+        wake(&self.child);
+        wire::send(&self.requests, &(), &[socket.as_fd()])
+    }
+}
+
+/// Somebody may have stopped it, and a stopped process forks nothing.
+fn wake(child: &Child) {
+    if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+        let _ = kill_process(pid, Signal::CONT);
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}

@@ -1,0 +1,112 @@
+//! The process that guards are forked from: one for each manager, started with it, idle between two starts.
+//!
+//! Why not one more exec for each guard: it is a large executable, and to load it costs as much as to start a
+//! small server. Here that is paid once. A fork of a process with a single thread and little memory is cheap,
+//! and its pages are shared.
+//!
+//! A guard depends on its zygote for nothing but to be reaped. The zygote takes no more requests once the manager
+//! has closed its end of the socket or has ended, and is gone when the last of its guards is.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use nix::{
+    sys::{
+        signal::{SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
+    },
+    unistd::{ForkResult, fork},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{Pid, PidfdFlags, WaitOptions, getppid, pidfd_open, setsid, wait},
+};
+
+use super::wire::{self, Notice};
+
+/// The manager's process, whose end is the end of all.
+pub(super) struct Owner {
+    pub(super) pid: Pid,
+    /// Becomes readable when it ends, also where somebody else inherited its ends of the sockets. Nothing where
+    /// the kernel has no such handles.
+    pub(super) handle: Option<OwnedFd>,
+}
+
+impl Owner {
+    /// The parent of this process, if that is `pid`.
+    fn parent(pid: i32) -> Option<Self> {
+        let pid = Pid::from_raw(pid)?;
+        let handle = pidfd_open(pid, PidfdFlags::empty()).ok();
+        // Looked at after the handle was opened, which therefore is no stranger's.
+        (getppid() == Some(pid)).then_some(Self { pid, handle })
+    }
+
+    /// Whether it is known to have ended.
+    pub(super) fn is_gone(&self) -> bool {
+        self.handle.as_ref().is_some_and(|handle| {
+            let mut files = [PollFd::new(handle, PollFlags::IN)];
+            poll(&mut files, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+        })
+    }
+}
+
+/// Forks a guard for each socket that arrives over standard input. Returns in each guard, with that socket;
+/// nothing in the zygote, when it is over. `owner` is the manager's process.
+pub(super) fn serve(owner: i32) -> io::Result<Option<(OwnedFd, Owner)>> {
+    let Some(owner) = Owner::parent(owner) else { return Ok(None) };
+    // The keys of the terminal do not concern it.
+    setsid()?;
+    std::env::set_current_dir("/")?;
+    let mut children = SigSet::empty();
+    children.add(Signal::SIGCHLD);
+    children.thread_set_mask()?;
+    let signals = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    let requests = io::stdin();
+    loop {
+        while matches!(wait(WaitOptions::NOHANG), Ok(Some(_))) {}
+        let mut files = vec![PollFd::new(&requests, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
+        files.extend(owner.handle.as_ref().map(|owner| PollFd::new(owner, PollFlags::IN)));
+        match poll(&mut files, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = |at: usize| files.get(at).is_some_and(|file| !file.revents().is_empty());
+        let (asked, owner_gone) = (ready(0), ready(2));
+        drop(files);
+        while let Ok(Some(_)) = signals.read_signal() {}
+        if owner_gone {
+            break;
+        }
+        if !asked {
+            continue;
+        }
+        let socket = match wire::receive::<()>(requests.as_fd(), false) {
+            Ok(Some(((), mut files))) => files.pop(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Ok(None) | Err(_) => break,
+        };
+        let Some(socket) = socket else { continue };
+        #[expect(unsafe_code, reason = "no safe way to fork; this process has a single thread")]
+        // SAFETY: there is no other thread whose locks or half-done work the child could inherit.
+        match unsafe { fork() } {
+            Ok(ForkResult::Child) => {
+                // A guard that kept it would hide the end of the zygote from the manager.
+                let null = std::fs::File::open("/dev/null")?;
+                rustix::stdio::dup2_stdin(&null)?;
+                return Ok(Some((socket, owner)));
+            }
+            Ok(ForkResult::Parent { .. }) => {}
+            Err(error) => {
+                // A manager that is gone reads nothing more.
+                let _ = wire::send(&socket, &Notice::refused(&error.into()), &[]);
+            }
+        }
+    }
+    // No request can be made any more, and the manager sees it at once.
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    while matches!(wait(WaitOptions::empty()), Ok(_) | Err(Errno::INTR)) {}
+    Ok(None)
+}
