@@ -67,12 +67,20 @@ impl Agent {
         ledger: &mut Ledger,
     ) -> Result<ToolResult, End> {
         bounds.tool_calls(ledger.tool_calls(), 1)?;
-        let catalog = self.toolbox.catalog();
-        let entry = catalog.find_path(&call.tool).map_err(|error| End::of(&error))?;
+        let find = || self.toolbox.catalog().find_path(&call.tool).cloned();
+        let entry = match find() {
+            // It may be one that is being started, or that could not be.
+            Err(Error::ServerNotFound { name, .. }) => {
+                self.toolbox.await_server(&name).await.map_err(|error| End::of(&error))?;
+                find()
+            }
+            found => found,
+        };
+        let entry = entry.map_err(|error| End::of(&error))?;
         ledger.server(entry.server.as_str());
         let began = Instant::now();
         // Boxed: sessions make large futures.
-        let outcome = bounds.guard(Box::pin(self.toolbox.call_entry(entry, &call.args, None))).await;
+        let outcome = bounds.guard(Box::pin(self.toolbox.call_entry(&entry, &call.args, None))).await;
         let took = began.elapsed();
         ledger.tool_phase(took);
         let error = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);

@@ -295,8 +295,9 @@ mod tests {
             (fs::metadata(&file).unwrap().ino(), SystemTime::now() - Duration::from_secs(86_400));
         let text = fs::read_to_string(&file).unwrap();
         let first = bench.recall().unwrap().listed;
-        let aged = text.replace(&millis(first).to_string(), &millis(yesterday).to_string());
-        fs::write(&file, aged).unwrap();
+        let mut aged: serde_json::Value = serde_json::from_str(&text).unwrap();
+        aged["listed"] = json!(millis(yesterday));
+        fs::write(&file, aged.to_string()).unwrap();
         File::options().write(true).open(&file).unwrap().set_modified(yesterday).unwrap();
         assert_eq!(millis(bench.recall().unwrap().listed), millis(yesterday));
         assert_eq!(bench.remember(vec![tool("a", "")], None), None);

@@ -175,6 +175,10 @@ pub(super) fn server_of(config: &Config, path: &str) -> Result<ServerName, Error
         |name: &&ServerName| path.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
     config.servers.keys().filter(begins).max_by_key(|name| name.as_str().len()).cloned().ok_or_else(|| {
         let name = path.split('.').next().unwrap_or(path);
+        if config.servers.contains_key(path) {
+            let help = format!("write it as SERVER.TOOL; `toolcrib tools {path}` shows what there is");
+            return Error::input(format!("`{path}` is a server, and its tool is missing"), Some(help));
+        }
         let suggestion = toolcrib::nearest(name, config.servers.keys().map(ServerName::as_str));
         Error::ServerNotFound { name: name.to_owned(), suggestion }
     })

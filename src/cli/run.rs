@@ -182,7 +182,9 @@ fn borrow_from_daemon(config: &mut Config, file: &Path) -> anyhow::Result<()> {
 fn is_file(tasks: &str) -> bool {
     let path = Path::new(tasks);
     let named_so = path.extension().is_some_and(|ending| ending == "jsonl" || ending == "json");
-    tasks == "-" || path.is_file() || (named_so && !tasks.contains(char::is_whitespace))
+    // A pipe of the shell is one too: `<(...)`.
+    let is_there = path.metadata().is_ok_and(|about| !about.is_dir());
+    tasks == "-" || is_there || (named_so && !tasks.contains(char::is_whitespace))
 }
 
 impl Plan {

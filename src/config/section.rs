@@ -282,10 +282,15 @@ impl<'a> Section<'a> {
 
     /// One of a few words.
     pub(super) fn choice<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Result<Option<T>> {
+        self.choice_or(key, words, "")
+    }
+
+    /// As [`Section::choice`], where there is `more` that can be written.
+    pub(super) fn choice_or<T: Copy>(&self, key: &str, words: &[(&str, T)], more: &str) -> Result<Option<T>> {
         let Some(text) = self.text(key)? else { return Ok(None) };
         match words.iter().find(|(word, _)| *word == text.value) {
             Some((_, choice)) => Ok(Some(*choice)),
-            None => Err(self.not_one_of(key, &text.value, words.iter().map(|(word, _)| *word), "")),
+            None => Err(self.not_one_of(key, &text.value, words.iter().map(|(word, _)| *word), more)),
         }
     }
 

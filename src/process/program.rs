@@ -51,6 +51,9 @@ fn missing(command: &Path, why: &str) -> SpawnError {
         Some("npx" | "node" | "npm") => "install Node.js, or give the full path".to_owned(),
         Some("uvx" | "uv") => "install uv, or give the full path".to_owned(),
         Some("python") => "did you mean `python3`?".to_owned(),
+        Some(words) if words.contains(char::is_whitespace) => {
+            "`command` is the program alone: put the words behind it into `args`".to_owned()
+        }
         _ => format!("install `{name}`, or give its full path as `command`"),
     };
     SpawnError { what: format!("could not find the program `{name}`: {why}"), help: Some(help) }

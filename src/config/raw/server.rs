@@ -303,7 +303,9 @@ pub(super) fn lifecycle(table: &Section<'_>) -> Result<Option<Lifecycle>> {
     const WORDS: &[(&str, Lifecycle)] =
         &[("eager", Lifecycle::Eager), ("lazy", Lifecycle::Lazy), ("background", Lifecycle::Background)];
     let Some(text) = table.text("lifecycle")? else { return Ok(None) };
-    let Some(time) = text.value.strip_prefix("idle:") else { return table.choice("lifecycle", WORDS) };
+    let Some(time) = text.value.strip_prefix("idle:") else {
+        return table.choice_or("lifecycle", WORDS, " or \"idle:\" and a time, as in \"idle:10m\"");
+    };
     match parse_duration(time) {
         Ok(time) if !time.is_zero() => Ok(Some(Lifecycle::Idle(time))),
         _ => {
