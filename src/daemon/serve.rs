@@ -343,6 +343,7 @@ impl Hall {
             mark: self.keep.manager().mark().to_owned(),
             config: self.keep.file().to_owned(),
             edition: self.keep.book().edition.clone(),
+            locked: self.keep.book().config.lock_file.is_some(),
         }
     }
 }

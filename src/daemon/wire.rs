@@ -38,6 +38,9 @@ pub struct Greeting {
     pub config: PathBuf,
     /// Hash of the configuration files as it read them last.
     pub edition: String,
+    /// Whether its servers' tools must be those of the lockfile.
+    #[serde(default)]
+    pub locked: bool,
 }
 
 /// What a client may ask for.

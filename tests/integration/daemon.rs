@@ -1,6 +1,7 @@
 //! The daemon, through the built program: one for each configuration, found by its commands, gone without a rest.
 
 mod connect;
+mod locked;
 mod tasks;
 mod versions;
 
