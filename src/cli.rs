@@ -86,7 +86,8 @@ enum Command {
     Stop(control::Servers),
     /// Restart servers of the daemon, whatever their state.
     Restart(control::Servers),
-    /// Wait until servers of the daemon are ready (exit 0), or will not be (exit 4).
+    /// Wait until servers of the daemon are ready (exit 0), or will not be (exit 4). One that is parked is ready: a
+    /// call starts it.
     Wait(control::Wait),
     /// Show what the daemon's servers wrote to stderr, and what happened to them.
     Logs(logs::Logs),

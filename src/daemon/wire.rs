@@ -69,6 +69,13 @@ pub(super) enum Request {
     },
     Wait {
         servers: Vec<String>,
+        #[serde(
+            rename = "limit_ms",
+            with = "crate::task::millis::optional",
+            default,
+            skip_serializing_if = "Option::is_none"
+        )]
+        limit: Option<Duration>,
     },
     Logs {
         servers: Vec<String>,
