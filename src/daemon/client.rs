@@ -32,7 +32,7 @@ const MAX_FRAME: u64 = 1 << 30;
 /// How long a daemon may take to greet: it does nothing else first.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
 /// How long a daemon may take to end once its servers have ended.
-const END_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const END_LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks.
 pub(super) const LOOK: Duration = Duration::from_millis(2);
 
