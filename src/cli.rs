@@ -82,15 +82,17 @@ enum Command {
     Ps(ps::Ps),
     /// Start servers of the daemon that were stopped or have failed.
     Start(control::Servers),
-    /// Stop servers of the daemon; they stay stopped until `start`.
+    /// Stop servers of the daemon; they stay stopped until `start` of them or `up -d`.
     Stop(control::Servers),
     /// Restart servers of the daemon, whatever their state.
     Restart(control::Servers),
-    /// Wait until servers of the daemon are ready (exit 0), or will not be (exit 4).
+    /// Wait until servers of the daemon are ready (exit 0), or will not be (exit 4). One that is parked is ready: a
+    /// call starts it.
     Wait(control::Wait),
     /// Show what the daemon's servers wrote to stderr, and what happened to them.
     Logs(logs::Logs),
-    /// Serve the daemon's tools over stdin and stdout, for MCP clients that can only start a command.
+    /// Serve the daemon's tools over stdin and stdout, for MCP clients that can only start a command. A daemon that
+    /// this starts stays for later clients, and ends after 30 minutes without any.
     Connect(connect::Connect),
     /// Watch the daemon's servers on the whole terminal, with what happens to them; `q` quits.
     #[cfg(feature = "top")]

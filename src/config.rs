@@ -124,6 +124,8 @@ pub enum Guard {
 }
 
 impl Config {
+    /// The names of a configuration file that are looked for, in this order.
+    pub const NAMES: [&str; 2] = ["toolcrib.toml", "servers.toml"];
     /// The name of the lockfile.
     pub const LOCK_NAME: &str = "toolcrib.lock";
 

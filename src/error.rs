@@ -155,6 +155,12 @@ impl Error {
         Told::error(ErrorCode::SessionLost, what, Some("start one: toolcrib up -d".to_owned()))
     }
 
+    /// A daemon runs (process `pid`) that lets servers have any tools, and one was asked for that does not.
+    pub fn daemon_not_locked(pid: u32) -> Self {
+        let what = format!("the daemon that runs (pid {pid}) was started without --locked");
+        Told::error(ErrorCode::ConfigInvalid, what, Some("end it first: toolcrib down".to_owned()))
+    }
+
     /// The stable code of this error, for scripts.
     pub fn code(&self) -> ErrorCode {
         match self {

@@ -27,7 +27,7 @@ pub(super) struct Wait {
 
 impl Servers {
     pub(super) fn start(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        self.ask(context, DaemonClient::start, is_ready)
+        self.ask(context, DaemonClient::start, ServerStatus::is_there)
     }
 
     pub(super) fn stop(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
@@ -35,7 +35,7 @@ impl Servers {
     }
 
     pub(super) fn restart(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        self.ask(context, DaemonClient::restart, is_ready)
+        self.ask(context, DaemonClient::restart, ServerStatus::is_there)
     }
 
     fn ask(
@@ -54,12 +54,8 @@ impl Servers {
 impl Wait {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let rows = reach::required(context)?.wait(self.servers.clone(), self.timeout)?;
-        Ok(show(context.ui, &rows, is_ready))
+        Ok(show(context.ui, &rows, ServerStatus::is_there))
     }
-}
-
-fn is_ready(row: &ServerStatus) -> bool {
-    matches!(row.state, ServerState::Ready | ServerState::Busy)
 }
 
 /// How the servers are now. The code says whether all are as they should be.
@@ -74,8 +70,14 @@ fn show(ui: &Ui, rows: &[ServerStatus], good: impl Fn(&ServerStatus) -> bool) ->
             None => {
                 let pid = row.pid.map_or_else(String::new, |pid| format!("   pid {pid}"));
                 let era = row.era.as_deref().unwrap_or_default();
-                let text = format!("{:<20} {:>3} tools{pid}   {era}", row.name, row.tools);
-                ui.status(if is_ready(row) { "Ready" } else { "Waiting" }, text.trim_end());
+                let tools = if row.tools == 1 { "tool " } else { "tools" };
+                let text = format!("{:<20} {:>3} {tools}{pid}   {era}", row.name, row.tools);
+                let verb = match row.state {
+                    ServerState::Ready | ServerState::Busy => "Ready",
+                    ServerState::Parked => "Parked",
+                    _ => "Waiting",
+                };
+                ui.status(verb, text.trim_end());
             }
         }
     }

@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{DaemonClient, DaemonPlace, Env, Error, StopReport};
+use toolcrib::{Config, DaemonClient, DaemonPlace, Env, Error, StopReport};
 
 use super::{
     context::Context,
@@ -27,29 +27,33 @@ impl Down {
         let ui = context.ui;
         let places = match self.all {
             true => DaemonPlace::all(&Env::process())?,
-            false => vec![reach::place(context)?.0],
+            false => vec![place(context)?],
         };
-        let mut daemons = Vec::new();
+        let (mut daemons, mut left) = (Vec::new(), Vec::new());
         for place in places {
             match DaemonClient::connect(&place)? {
                 Some(client) => daemons.push(client),
-                None if place.clear() => ui.status("Removed", "the socket of a daemon that was killed"),
-                None => {}
+                None => match place.clear() {
+                    Ok(true) => ui.status("Removed", "the socket of a daemon that was killed"),
+                    Ok(false) => {}
+                    Err(Error::TeardownIncomplete { pids }) => left.extend(pids),
+                    Err(error) => return Err(error.into()),
+                },
             }
         }
-        if daemons.is_empty() {
+        if daemons.is_empty() && left.is_empty() {
             match ui.json {
                 true => Ui::data(json!({"schema": 1, "daemons": [], "processes_left": 0}).to_string()),
                 false => ui.status("Finished", "no daemon runs, 0 processes left"),
             }
             return Ok(ExitCode::SUCCESS);
         }
-        self.end(ui, daemons)
+        self.end(ui, daemons, left)
     }
 
-    /// Ends all of them, even if one of them resists.
-    fn end(&self, ui: &Ui, daemons: Vec<DaemonClient>) -> anyhow::Result<ExitCode> {
-        let (mut rows, mut left, mut trouble) = (Vec::new(), Vec::new(), None);
+    /// Ends all of them, even if one of them resists. `left`: what others left that were killed.
+    fn end(&self, ui: &Ui, daemons: Vec<DaemonClient>, mut left: Vec<u32>) -> anyhow::Result<ExitCode> {
+        let (mut rows, mut trouble) = (Vec::new(), None);
         for daemon in daemons {
             let greeting = daemon.greeting().clone();
             ui.status("Stopping", format!("daemon {} of {}", greeting.pid, greeting.config.display()));
@@ -74,6 +78,22 @@ impl Down {
             None => Ok(ExitCode::SUCCESS),
         }
     }
+}
+
+/// The place of the daemon, also if its configuration was removed meanwhile.
+fn place(context: &Context<'_>) -> Result<DaemonPlace, Error> {
+    let trouble = match reach::place(context) {
+        Ok((place, _)) => return Ok(place),
+        Err(error) => error,
+    };
+    let env = Env::process();
+    let candidates = match Config::locate(context.config.as_deref(), &env) {
+        Ok(file) => vec![file],
+        Err(_) => Config::NAMES.map(|name| env.folder().join(name)).to_vec(),
+    };
+    let places = candidates.iter().filter_map(|file| DaemonPlace::of_removed(file, &env).ok());
+    let found = places.into_iter().find(|place| place.socket().exists());
+    found.ok_or(trouble)
 }
 
 fn show(ui: &Ui, report: &StopReport) {

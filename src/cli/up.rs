@@ -92,6 +92,10 @@ impl Up {
         Context::narrow(&mut config, &self.servers)?;
         if self.only_required {
             config.servers.retain(|_, entry| entry.required);
+            if config.servers.is_empty() {
+                let help = "mark servers with `required = true`, or leave out --only-required".to_owned();
+                return Err(Error::input("none of the servers is required", Some(help)));
+            }
         }
         config.start_jobs = self.jobs.unwrap_or(config.start_jobs);
         Ok(config)

@@ -23,9 +23,6 @@ use crate::{
     tool::ServerName,
 };
 
-/// The names that are looked for, in this order.
-const NAMES: [&str; 2] = ["toolcrib.toml", "servers.toml"];
-
 impl Config {
     /// Reads a configuration file, and the files it imports.
     ///
@@ -196,11 +193,11 @@ fn discover(env: &Env) -> Result<PathBuf> {
     folders.truncate(root.map_or(1, |root| root + 1));
     let user = env.folder_of("XDG_CONFIG_HOME").or_else(|| Some(env.folder_of("HOME")?.join(".config")));
     let user = user.map(|folder| folder.join("toolcrib/servers.toml"));
-    let near = folders.iter().flat_map(|folder| NAMES.map(|name| folder.join(name)));
+    let near = folders.iter().flat_map(|folder| Config::NAMES.map(|name| folder.join(name)));
     if let Some(found) = near.chain(user.clone()).find(|file| file.is_file()) {
         return Ok(found);
     }
-    let mut looked = format!("{} in {}", NAMES.join(" or "), env.folder().display());
+    let mut looked = format!("{} in {}", Config::NAMES.join(" or "), env.folder().display());
     if let Some(top) = folders.last().filter(|_| folders.len() > 1) {
         looked = format!("{looked} and above it up to {}", top.display());
     }

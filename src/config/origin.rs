@@ -23,7 +23,9 @@ impl Origin {
 
     /// A file; messages name it relative to the current folder when it lies below.
     pub(super) fn of(file: &Path, folder: PathBuf, current: &Path) -> Self {
-        let shown = file.strip_prefix(current).unwrap_or(file);
+        // Below the root is everything, and a daemon's folder is the root: its words are read elsewhere.
+        let below = file.strip_prefix(current).ok().filter(|_| current.parent().is_some());
+        let shown = below.unwrap_or(file);
         Self { shown: Some(shown.to_owned()), file: Some(file.to_owned()), folder }
     }
 

@@ -20,7 +20,8 @@ use super::{
     wire::{CallAnswer, CallRequest, DaemonStatus, Reply, Request, ServerRow, ServerTools, Standing},
 };
 use crate::{
-    error::{Error, Result, nearest},
+    config::Scope,
+    error::{Error, ErrorCode, Result, Told, nearest},
     process::{ProcessUsage, own_memory},
     session::{ServerState, ServerStatus},
     start::ServerEvent,
@@ -68,10 +69,10 @@ impl Hall {
             Request::Up { servers, stay, started } => self.up(servers, stay, started, voice).await,
             Request::Call(call) => self.call(call, voice).await,
             Request::Tools { servers } => self.tools(&servers, voice).await,
-            Request::Start { servers } => self.start(&servers).await,
-            Request::Stop { servers } => self.stop(&servers).await,
-            Request::Restart { servers } => self.restart(&servers).await,
-            Request::Wait { servers } => self.wait(&servers).await,
+            Request::Start { servers } => self.start(&servers, voice).await,
+            Request::Stop { servers } => self.stop(&servers, voice).await,
+            Request::Restart { servers } => self.restart(&servers, voice).await,
+            Request::Wait { servers, limit } => self.wait(&servers, limit).await,
             Request::Logs { servers, follow } => self.logs(&servers, follow, voice).await,
             Request::Connect { .. } | Request::Down { .. } | Request::Retire => {
                 Err(Error::input("this request is not answered here", None))
@@ -81,9 +82,9 @@ impl Hall {
         voice.say(&reply).await;
     }
 
-    /// Follows the files, and tells the client if that is not possible.
+    /// Follows the files, and tells the client as far as that is not possible.
     async fn follow(&self, voice: &mut Voice) {
-        if let Some(trouble) = self.keep.follow().await {
+        for trouble in self.keep.follow().await {
             voice.say(&Reply::Note(trouble)).await;
         }
     }
@@ -167,14 +168,8 @@ impl Hall {
     fn standing(&self, wall: Option<Duration>, first: bool) -> Standing {
         let book = self.keep.book();
         let wanted: Vec<&ServerName> = book.wanted().collect();
-        let there = |status: &ServerStatus| match status.state {
-            ServerState::Ready | ServerState::Busy => true,
-            // Nobody needs it yet; one that could not be started is parked too.
-            ServerState::Parked => status.error.is_none(),
-            _ => false,
-        };
         let ready: Vec<ServerName> =
-            self.statuses().into_iter().filter(there).map(|status| status.name).collect();
+            self.statuses().into_iter().filter(ServerStatus::is_there).map(|status| status.name).collect();
         let slowest = self.keep.log.events(0).0.into_iter().filter_map(|event| match event {
             ServerEvent::Ready { row } if row.outcome.is_ok() => Some((row.took, row.name)),
             _ => None,
@@ -202,10 +197,15 @@ impl Hall {
             arguments.insert(key, value);
         }
         let began = Instant::now();
-        let mut result = match call.unchecked {
-            true => toolbox.call_unchecked(&entry, &arguments, call.timeout).await?,
-            false => toolbox.call_entry(&entry, &arguments, call.timeout).await?,
+        let outcome = match call.unchecked {
+            true => toolbox.call_unchecked(&entry, &arguments, call.timeout).await,
+            false => toolbox.call_entry(&entry, &arguments, call.timeout).await,
         };
+        let mut result = outcome.map_err(|error| match error {
+            // Nobody gave the call up: that would have dropped it.
+            Error::Cancelled => stopped_meanwhile(&server, tool),
+            error => error,
+        })?;
         let (tool, took) = (entry.tool.name.clone(), began.elapsed());
         let secrets = &self.keep.book().config.secrets;
         result
@@ -249,19 +249,36 @@ impl Hall {
         Ok(Reply::Tools(rows.collect()))
     }
 
-    async fn start(&self, servers: &[String]) -> Result<Reply> {
+    async fn start(&self, servers: &[String], voice: &mut Voice) -> Result<Reply> {
+        self.follow(voice).await;
         let servers = self.named(servers)?;
         self.keep.change(Change::Start(servers.clone())).await?;
+        let book = self.keep.book();
+        // Of a server that is not shared nobody needs the one that borrowers do not get.
+        let is_shared = |name: &&ServerName| {
+            let server = book.config.servers.get(*name).and_then(|entry| entry.server.as_ref().ok());
+            server.is_some_and(|server| server.scope == Scope::Shared)
+        };
+        let toolbox = self.keep.manager().toolbox();
+        let rousing = servers.iter().filter(is_shared).map(|name| async {
+            // Why one did not start is in its row.
+            if let Ok(session) = toolbox.await_server(name.as_str()).await {
+                let _ = session.rouse().await;
+            }
+        });
+        futures_util::future::join_all(rousing).await;
         Ok(self.rows(&servers))
     }
 
-    async fn stop(&self, servers: &[String]) -> Result<Reply> {
+    async fn stop(&self, servers: &[String], voice: &mut Voice) -> Result<Reply> {
+        self.follow(voice).await;
         let servers = self.named(servers)?;
         self.keep.change(Change::Stop(servers.clone())).await?;
         Ok(self.rows(&servers))
     }
 
-    async fn restart(&self, servers: &[String]) -> Result<Reply> {
+    async fn restart(&self, servers: &[String], voice: &mut Voice) -> Result<Reply> {
+        self.follow(voice).await;
         let servers = self.named(servers)?;
         for server in &servers {
             self.keep.refuse_stopped(server)?;
@@ -273,7 +290,8 @@ impl Hall {
         Ok(self.rows(&servers))
     }
 
-    async fn wait(&self, servers: &[String]) -> Result<Reply> {
+    async fn wait(&self, servers: &[String], limit: Option<Duration>) -> Result<Reply> {
+        let deadline = limit.map(|limit| Instant::now() + limit);
         let mut news = self.keep.log.follow();
         let servers = match servers {
             [] => self.keep.book().wanted().cloned().collect(),
@@ -284,12 +302,18 @@ impl Hall {
                 self.statuses().into_iter().filter(|row| servers.contains(&row.name)).collect();
             // What failed for now is tried again; what is stopped, or is not tried again, stays as it is.
             let settled = |row: &ServerStatus| match row.state {
-                ServerState::Ready | ServerState::Busy | ServerState::Stopped => true,
+                ServerState::Stopped => true,
                 ServerState::Failed => row.next_try.is_none(),
-                _ => false,
+                _ => row.is_there(),
             };
-            if rows.iter().all(settled) {
+            let open: Vec<&str> =
+                rows.iter().filter(|row| !settled(row)).map(|row| row.name.as_str()).collect();
+            if open.is_empty() {
                 return Ok(Reply::Servers(rows));
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                let what = format!("not ready within the time given: {}", open.join(", "));
+                return Err(Told::error(ErrorCode::StartupTimeout, what, Some("toolcrib ps".to_owned())));
             }
             // Not all that changes is an event: looked at now and then as well.
             let _ = tokio::time::timeout(Duration::from_millis(50), news.changed()).await;
@@ -321,4 +345,13 @@ impl Hall {
     fn rows(&self, servers: &[ServerName]) -> Reply {
         Reply::Servers(self.statuses().into_iter().filter(|row| servers.contains(&row.name)).collect())
     }
+}
+
+/// What a caller hears whose server was stopped, or left the configuration, before it had answered.
+fn stopped_meanwhile(server: &ServerName, tool: &str) -> Error {
+    let what = format!("server `{server}` was stopped during `{tool}` (outcome unknown)");
+    let mut told = Told::new(ErrorCode::SessionLost, what);
+    told.server = Some(server.clone());
+    told.help = Some(format!("toolcrib start {server}"));
+    Error::Told(Box::new(told))
 }

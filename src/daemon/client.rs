@@ -32,7 +32,7 @@ const MAX_FRAME: u64 = 1 << 30;
 /// How long a daemon may take to greet: it does nothing else first.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
 /// How long a daemon may take to end once its servers have ended.
-const END_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const END_LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks.
 pub(super) const LOOK: Duration = Duration::from_millis(2);
 
@@ -193,11 +193,10 @@ impl DaemonClient {
     /// # Errors
     /// [`Error::Told`] with `startup_timeout` after `limit`.
     pub fn wait(&mut self, servers: Vec<String>, limit: Option<Duration>) -> Result<Vec<ServerStatus>> {
-        // Zero would mean no limit to the system.
-        let limit = limit.map(|limit| limit.max(Duration::from_millis(1)));
-        let set = self.stream.get_ref().set_read_timeout(limit);
+        // The daemon says which are missing; should it say nothing, this ends nevertheless.
+        let set = self.stream.get_ref().set_read_timeout(limit.map(|limit| limit + GREETING_LIMIT));
         set.map_err(|error| Error::io("could not use the socket of the daemon", error))?;
-        self.servers(&Request::Wait { servers })
+        self.servers(&Request::Wait { servers, limit })
     }
 
     fn servers(&mut self, request: &Request) -> Result<Vec<ServerStatus>> {
@@ -303,8 +302,8 @@ impl DaemonClient {
                 Ok(Some(Reply::Error(error))) => return Err(error),
                 Ok(Some(reply)) => return Ok(reply),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    let what = "the servers are not ready within the time given".to_owned();
-                    let help = Some("toolcrib ps".to_owned());
+                    let what = "the daemon gave no answer within the time given".to_owned();
+                    let help = Some("should it hang, kill it: its servers end with it".to_owned());
                     return Err(Told::error(ErrorCode::StartupTimeout, what, help));
                 }
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {

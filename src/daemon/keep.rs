@@ -57,6 +57,8 @@ pub(super) struct Book {
     stamps: Vec<Stamp>,
     /// Why the files as they are now cannot be used.
     trouble: Option<String>,
+    /// Servers that go on by their old entry, each with what is wrong with the new one.
+    kept: Vec<String>,
 }
 
 /// Which servers are wanted.
@@ -130,7 +132,7 @@ impl Book {
             digest.update(fs::read(file).unwrap_or_default());
         }
         let edition = short_hash(&digest);
-        Ok(Self { config: Arc::new(config), selection, edition, stamps, trouble: None })
+        Ok(Self { config: Arc::new(config), selection, edition, stamps, trouble: None, kept: Vec::new() })
     }
 
     fn is_current(&self) -> bool {
@@ -214,14 +216,15 @@ impl Keep {
         outcome.await.unwrap_or(Err(Error::Cancelled))
     }
 
-    /// Goes over to the files as they are now, if they changed. Says why it could not.
-    pub(super) async fn follow(&self) -> Option<String> {
+    /// Goes over to the files as they are now, if they changed. Says what it could not go over to, and why.
+    pub(super) async fn follow(&self) -> Vec<String> {
         if !self.book().is_current()
             && let Err(error) = self.change(Change::Follow).await
         {
-            return Some(error.to_string());
+            return vec![error.to_string()];
         }
-        self.book().trouble.clone()
+        let book = self.book();
+        book.trouble.iter().chain(&book.kept).cloned().collect()
     }
 
     /// Makes changes, one after the other, for as long as it is polled.
@@ -269,6 +272,13 @@ impl Keep {
             Poll::Ready(report) => report?,
             Poll::Pending => applying.await?,
         };
+        let kept = report.failures.iter().filter(|failure| failure.kept);
+        let kept = kept.map(|failure| {
+            let help = failure.error.help().map_or_else(String::new, |help| format!(" ({help})"));
+            format!("server `{}` goes on by its old entry: {}{help}", failure.server, failure.error)
+        });
+        let kept = kept.collect();
+        Arc::make_mut(&mut *self.book.lock().unwrap_or_else(PoisonError::into_inner)).kept = kept;
         let unchanged = report.added.is_empty() && report.removed.is_empty() && report.restarted.is_empty();
         Ok(Changed { took: Some(began.elapsed()).filter(|_| !unchanged) })
     }

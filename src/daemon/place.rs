@@ -7,18 +7,24 @@ use std::{
     io,
     os::{
         fd::IntoRawFd,
-        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+        unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     },
     path::{Path, PathBuf},
+    thread::sleep,
+    time::Instant,
 };
 
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
 
-use super::short_hash;
+use super::{
+    client::{END_LIMIT, LOOK},
+    short_hash,
+};
 use crate::{
     config::Env,
     error::{Error, Result},
+    process::marked_processes,
 };
 
 /// Longest path of a socket, in bytes: `sun_path` of unix(7) less its final zero; macOS has 104.
@@ -45,8 +51,25 @@ impl DaemonPlace {
     pub fn of(file: &Path, env: &Env) -> Result<Self> {
         let file = fs::canonicalize(file)
             .map_err(|error| Error::io(format!("could not find {}", file.display()), error))?;
+        Self::named(&file, env)
+    }
+
+    fn named(file: &Path, env: &Env) -> Result<Self> {
         let name = short_hash(&Sha256::new().chain_update(file.as_os_str().as_encoded_bytes()));
         Ok(Self { socket: folder(env)?.join(name).with_extension("sock") })
+    }
+
+    /// As [`DaemonPlace::of`] for a file that was removed: by where it was.
+    ///
+    /// # Errors
+    /// As [`DaemonPlace::of`], of its folder.
+    pub fn of_removed(file: &Path, env: &Env) -> Result<Self> {
+        let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else {
+            return Self::of(file, env);
+        };
+        let parent = fs::canonicalize(parent)
+            .map_err(|error| Error::io(format!("could not find {}", parent.display()), error))?;
+        Self::named(&parent.join(name), env)
     }
 
     /// The places where daemons of this user are, or were killed.
@@ -113,17 +136,37 @@ impl DaemonPlace {
         Ok(listener)
     }
 
-    /// Removes what a daemon left that was killed. Says whether there was anything.
-    pub fn clear(&self) -> bool {
-        match self.lock() {
-            Ok(Some(lock)) => {
-                let stale = self.socket.exists();
-                self.abandon_files();
-                drop(lock);
-                stale
+    /// Removes what a daemon left that was killed, once its servers and their guards are gone. Says whether there
+    /// was anything.
+    ///
+    /// # Errors
+    /// [`Error::TeardownIncomplete`] when some of them stay.
+    pub fn clear(&self) -> Result<bool> {
+        let Ok(Some(lock)) = self.lock() else { return Ok(false) };
+        let stale = self.socket.exists();
+        let mark = fs::read_to_string(self.lock_file()).unwrap_or_default();
+        // Without its end it was not written whole, and would fit the processes of others.
+        if let Some(mark) = mark.strip_suffix('\n') {
+            let deadline = Instant::now() + END_LIMIT;
+            loop {
+                let pids = marked_processes(mark);
+                if pids.is_empty() {
+                    break;
+                }
+                if Instant::now() >= deadline {
+                    return Err(Error::TeardownIncomplete { pids });
+                }
+                sleep(LOOK);
             }
-            _ => false,
         }
+        self.leave(lock);
+        Ok(stale)
+    }
+
+    /// Leaves word of the mark that all processes of this daemon carry, should it be killed.
+    pub(super) fn leave_word(lock: &Lock, mark: &str) -> io::Result<()> {
+        lock.0.set_len(0)?;
+        lock.0.write_all_at(format!("{mark}\n").as_bytes(), 0)
     }
 
     fn abandon_files(&self) {

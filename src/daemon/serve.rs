@@ -104,7 +104,10 @@ pub async fn serve_daemon(
     let _ = place.open_log().and_then(|log| log.set_len(0));
     let keep =
         Keep::new(options.config.clone(), env, options.only.clone(), options.jobs, options.locked).await;
-    let ready = keep.and_then(|keep| Ok((keep, place.bind(&lock).map_err(failed)?)));
+    let ready = keep.and_then(|keep| {
+        DaemonPlace::leave_word(&lock, keep.0.manager().mark()).map_err(failed)?;
+        Ok((keep, place.bind(&lock).map_err(failed)?))
+    });
     let ((keep, changes), listener) = match ready {
         Ok(ready) => ready,
         Err(error) => {
@@ -343,6 +346,7 @@ impl Hall {
             mark: self.keep.manager().mark().to_owned(),
             config: self.keep.file().to_owned(),
             edition: self.keep.book().edition.clone(),
+            locked: self.keep.book().config.lock_file.is_some(),
         }
     }
 }

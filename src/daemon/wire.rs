@@ -38,6 +38,9 @@ pub struct Greeting {
     pub config: PathBuf,
     /// Hash of the configuration files as it read them last.
     pub edition: String,
+    /// Whether its servers' tools must be those of the lockfile.
+    #[serde(default)]
+    pub locked: bool,
 }
 
 /// What a client may ask for.
@@ -66,6 +69,13 @@ pub(super) enum Request {
     },
     Wait {
         servers: Vec<String>,
+        #[serde(
+            rename = "limit_ms",
+            with = "crate::task::millis::optional",
+            default,
+            skip_serializing_if = "Option::is_none"
+        )]
+        limit: Option<Duration>,
     },
     Logs {
         servers: Vec<String>,

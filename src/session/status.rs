@@ -103,6 +103,12 @@ pub struct ServerStatus {
 }
 
 impl ServerStatus {
+    /// Whether a call can be answered without anything having to be mended first. One that is parked is started by
+    /// the call.
+    pub fn is_there(&self) -> bool {
+        matches!(self.state, ServerState::Ready | ServerState::Busy | ServerState::Parked)
+    }
+
     /// A server of which nothing but its state is known.
     pub(crate) fn new(name: ServerName, state: ServerState) -> Self {
         Self {

@@ -1,6 +1,9 @@
 //! The daemon, through the built program: one for each configuration, found by its commands, gone without a rest.
 
+mod amiss;
 mod connect;
+mod locked;
+mod parked;
 mod tasks;
 mod versions;
 

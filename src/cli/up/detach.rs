@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, ops::ControlFlow, process::ExitCode};
 
 use clap::ValueEnum;
 use serde_json::json;
-use toolcrib::{DaemonClient, DaemonOptions, Error, ServerEvent, ServerName, Standing};
+use toolcrib::{DaemonClient, DaemonOptions, Error, LockFile, ServerEvent, ServerName, Standing};
 
 use super::{
     super::{
@@ -33,6 +33,7 @@ impl Up {
         let ui = context.ui;
         // What is wrong with the configuration is told here, before there is a daemon that could only log it.
         let config = self.load(context)?;
+        config.lock_file.as_deref().map(LockFile::read).transpose()?;
         announce(ui, &config);
         let names: Vec<ServerName> = config.servers.keys().cloned().collect();
         let some = !self.servers.is_empty() || self.only_required;
@@ -44,6 +45,9 @@ impl Up {
         let reached = DaemonClient::reach(&place, &options)?;
         let (mut client, started) = (reached.client, reached.started);
         let pid = client.greeting().pid;
+        if self.locked.is_set() && !client.greeting().locked {
+            return Err(Error::daemon_not_locked(pid).into());
+        }
         if self.jobs.is_some() && !started {
             ui.warn("--jobs is for the start of a daemon, and one runs already");
         }

@@ -1,0 +1,79 @@
+//! What is told when something happens behind the back of a command.
+
+use std::fs;
+
+use super::{Crib, FIXTURE};
+use crate::{
+    program::{code, err},
+    support::signal,
+};
+
+#[test]
+fn a_call_whose_server_is_stopped_is_lost_and_not_cancelled() {
+    let crib = Crib::new(FIXTURE);
+    crib.ok(&["up", "-d"]);
+    let call = crib.spawn(&["call", "fix.sleep", "ms=600000", "--timeout", "20m"]);
+    crib.await_server("fix", |row| row["in_flight"] == 1);
+    crib.ok(&["stop", "fix"]);
+    let call = call.wait_with_output().unwrap();
+    assert_eq!(code(&call), 4, "{}", err(&call));
+    assert!(
+        err(&call).contains("server `fix` was stopped during `sleep` (outcome unknown)"),
+        "{}",
+        err(&call)
+    );
+}
+
+#[test]
+fn an_entry_that_cannot_be_used_is_told_by_every_command_until_it_is_mended() {
+    let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\n");
+    crib.ok(&["up", "-d"]);
+    let pid = crib.ok(&["call", "fix.pid"]);
+    let file = crib.bench.0.path().join("servers.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{text}cwd = \"${{NEVER_SET_ANYWHERE}}\"\n")).unwrap();
+    for command in [&["call", "fix.pid"][..], &["up", "-d"], &["start", "fix"], &["restart", "fix"]] {
+        let output = crib.run(command);
+        assert_eq!(code(&output), 0, "{}", err(&output));
+        let words = "server `fix` goes on by its old entry";
+        assert!(
+            err(&output).contains(words) && err(&output).contains("NEVER_SET_ANYWHERE"),
+            "{}",
+            err(&output)
+        );
+    }
+    fs::write(&file, &text).unwrap();
+    let mended = crib.run(&["call", "fix.pid"]);
+    assert!(!err(&mended).contains("old entry"), "{}", err(&mended));
+    assert_ne!(crib.ok(&["call", "fix.pid"]), pid, "the restart was one");
+}
+
+#[test]
+fn down_waits_for_what_a_killed_daemon_owned() {
+    let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\nargs = [\"ignore-eof\", \"ignore-term\"]\n");
+    crib.ok(&["up", "-d"]);
+    let mut call = crib.spawn(&["call", "fix.sleep", "ms=600000", "--timeout", "20m"]);
+    crib.await_server("fix", |row| row["in_flight"] == 1);
+    signal("KILL", crib.pid());
+    call.wait().unwrap();
+    let down = crib.run(&["down"]);
+    // At once: `down` has waited.
+    assert_eq!(crib.lab.processes(), Vec::<u32>::new(), "{}", err(&down));
+    assert_eq!(code(&down), 0, "{}", err(&down));
+    assert!(err(&down).contains("0 processes left"), "{}", err(&down));
+    assert_eq!(crib.files(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn down_finds_the_daemon_of_a_configuration_that_was_removed() {
+    let crib = Crib::new(FIXTURE);
+    for arguments in [&["down"][..], &["down", "-c", "servers.toml"]] {
+        let file = crib.bench.0.path().join("servers.toml");
+        let text = fs::read(&file).unwrap();
+        crib.ok(&["up", "-d"]);
+        fs::remove_file(&file).unwrap();
+        crib.ok(arguments);
+        assert_eq!(crib.lab.processes(), Vec::<u32>::new());
+        fs::write(&file, text).unwrap();
+    }
+}
