@@ -44,7 +44,7 @@ pub(crate) use stderr::StderrTail;
 pub use support::Support;
 pub(crate) use survivors::marked_processes;
 pub use usage::ProcessUsage;
-pub(crate) use usage::{of_groups, of_trees, own_memory};
+pub(crate) use usage::{of_descendants, of_groups, of_trees, own_memory};
 
 use crate::config::{ResourceLimits, Secrets, StdioConfig, StopGrace};
 

@@ -72,7 +72,8 @@ fn document(daemon: &DaemonClient, status: &DaemonStatus, sample: &Sample, befor
         fields["rss_bytes"] = json!(usage.rss);
         fields
     });
-    json!({"schema": 1, "servers": rows.collect::<Vec<_>>(), "daemon": {
+    let total = json!({"procs": status.total.processes, "rss_bytes": status.total.rss});
+    json!({"schema": 1, "servers": rows.collect::<Vec<_>>(), "total": total, "daemon": {
         "pid": greeting.pid, "toolcrib": greeting.toolcrib, "config": greeting.config,
         "edition": greeting.edition, "uptime_ms": millis(status.uptime), "idle_ms": status.idle.map(millis),
         "clients": status.clients, "rss_bytes": status.rss_bytes}})

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     config::Scope,
     error::{Error, ErrorCode, Result, Told, nearest},
-    process::{ProcessUsage, own_memory},
+    process::{ProcessUsage, of_descendants, own_memory},
     session::{ServerState, ServerStatus},
     start::ServerEvent,
     tool::ServerName,
@@ -97,6 +97,7 @@ impl Hall {
         });
         DaemonStatus {
             servers: servers.collect(),
+            total: of_descendants(),
             uptime: self.since.elapsed(),
             idle: *self.idle.lock().unwrap_or_else(PoisonError::into_inner),
             clients: self.clients.load(Relaxed),

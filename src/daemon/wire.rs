@@ -177,6 +177,9 @@ pub struct Standing {
 pub struct DaemonStatus {
     /// Servers in configuration order, those that are stopped included.
     pub servers: Vec<ServerRow>,
+    /// All processes of the servers, those that are being started, wait as spares or are lent included.
+    #[serde(default)]
+    pub total: ProcessUsage,
     /// How long the daemon has been there.
     #[serde(rename = "uptime_ms", with = "crate::task::millis::plain")]
     pub uptime: Duration,

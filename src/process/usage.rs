@@ -19,6 +19,9 @@ pub struct ProcessUsage {
     pub rss: u64,
     /// How many processes these are.
     pub processes: usize,
+    /// How long the oldest of them has been there.
+    #[serde(rename = "age_ms", with = "crate::task::millis::plain", default)]
+    pub age: Duration,
 }
 
 /// One line of the process table.
@@ -27,6 +30,7 @@ struct Row {
     group: u32,
     cpu: Duration,
     rss: u64,
+    age: Duration,
 }
 
 impl ProcessUsage {
@@ -34,6 +38,7 @@ impl ProcessUsage {
         self.cpu += row.cpu;
         self.rss += row.rss;
         self.processes += 1;
+        self.age = self.age.max(row.age);
     }
 }
 
@@ -78,27 +83,57 @@ pub(crate) fn of_trees(pids: &[u32]) -> HashMap<u32, ProcessUsage> {
     usages
 }
 
+/// The usage of all that this process has started, and what that has started, but for guards.
+pub(crate) fn of_descendants() -> ProcessUsage {
+    let table: HashMap<u32, Row> = table().collect();
+    let own = std::process::id();
+    let mut usage = ProcessUsage::default();
+    for (pid, row) in table.iter().filter(|(pid, _)| {
+        **pid != own && ancestor(**pid, &table, |pid| (pid == own).then_some(())).is_some()
+    }) {
+        if !is_guard(*pid) {
+            usage.add(row);
+        }
+    }
+    usage
+}
+
+#[cfg(target_os = "linux")]
+fn is_guard(pid: u32) -> bool {
+    super::guard::is_guard(&super::survivors::environment(pid))
+}
+
+/// There is no process table to find one in.
+#[cfg(not(target_os = "linux"))]
+fn is_guard(_pid: u32) -> bool {
+    false
+}
+
 /// The server that `pid` belongs to: by its ancestors, or by its group.
 fn root(pid: u32, table: &HashMap<u32, Row>, roots: &HashMap<u32, u32>) -> Option<u32> {
     let group = table.get(&pid).and_then(|row| roots.get(&row.group));
-    let mut ancestor = pid;
+    ancestor(pid, table, |pid| roots.get(&pid).copied()).or(group.copied())
+}
+
+/// What `found` says of `pid`, or else of its nearest ancestor of which it says something.
+fn ancestor<T>(pid: u32, table: &HashMap<u32, Row>, found: impl Fn(u32) -> Option<T>) -> Option<T> {
+    let mut pid = pid;
     // The table was not read at one moment: a number given anew could close a circle.
     for _ in 0..table.len() {
-        if let Some(server) = roots.get(&ancestor) {
-            return Some(*server);
+        if let Some(found) = found(pid) {
+            return Some(found);
         }
-        match table.get(&ancestor) {
-            Some(row) => ancestor = row.parent,
-            None => break,
-        }
+        pid = table.get(&pid)?.parent;
     }
-    group.copied()
+    None
 }
 
 /// All processes by their ids; numbers of fields as in proc_pid_stat(5).
 fn table() -> impl Iterator<Item = (u32, Row)> {
     let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
     let page = rustix::param::page_size() as u64;
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let uptime: f64 = uptime.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0.0);
     std::fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
@@ -109,6 +144,7 @@ fn table() -> impl Iterator<Item = (u32, Row)> {
         let id = |number: usize| u32::try_from(field(number)).unwrap_or(0);
         let ticks: u64 = (14..=17).map(field).sum();
         let cpu = Duration::from_secs_f64(ticks as f64 * tick);
-        Some((pid, Row { parent: id(4), group: id(5), cpu, rss: field(24) * page }))
+        let age = Duration::from_secs_f64((uptime - field(22) as f64 * tick).max(0.0));
+        Some((pid, Row { parent: id(4), group: id(5), cpu, rss: field(24) * page, age }))
     })
 }

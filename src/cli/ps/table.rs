@@ -14,6 +14,9 @@ const HEAD: [&str; 15] = [
 /// Letters of a note that are shown however wide the rest is.
 const NOTE: usize = 40;
 
+/// Below this, the kernel's clock ticks (10 ms) say nothing about a share.
+const CLOCK: Duration = Duration::from_millis(50);
+
 /// What processes had used at one moment.
 pub(crate) struct Sample {
     at: Instant,
@@ -26,15 +29,16 @@ impl Sample {
         Self { at: Instant::now(), cpu: cpu.collect() }
     }
 
-    /// Percent of one core: since `before`, or on average since the server is there.
+    /// Percent of one core: since `before`, or on average since the server's processes are there.
     pub(crate) fn cpu(&self, before: Option<&Self>, row: &ServerRow) -> Option<f64> {
-        let (pid, now) = (row.status.pid?, row.usage?.cpu);
+        let (pid, usage) = (row.status.pid?, row.usage?);
+        let now = usage.cpu;
         let since = before.and_then(|before| Some((before.cpu.get(&pid)?, self.at - before.at)));
         let (used, time) = match since {
             Some((then, time)) => (now.saturating_sub(*then), time),
-            None => (now, row.status.uptime?),
+            None => (now, usage.age),
         };
-        Some(used.as_secs_f64() / time.as_secs_f64().max(0.001) * 100.0)
+        Some(used.as_secs_f64() / time.max(CLOCK).as_secs_f64() * 100.0)
     }
 }
 
@@ -71,9 +75,7 @@ pub(crate) fn lines(
 }
 
 fn total(greeting: &Greeting, status: &DaemonStatus) -> String {
-    let usage = || status.servers.iter().filter_map(|row| row.usage);
-    let (processes, memory): (usize, u64) =
-        (usage().map(|usage| usage.processes).sum(), usage().map(|usage| usage.rss).sum());
+    let (processes, memory) = (status.total.processes, status.total.rss);
     let idle = status.idle.map_or_else(String::new, |idle| format!(", ends after {} idle", short(idle)));
     format!(
         "{} server{} | {processes} process{} | {} | daemon pid {}, {}, up {}{idle} | {} client{}",

@@ -34,3 +34,18 @@ fn a_wait_in_vain_says_for_whom() {
     assert_eq!(code(&waited), 7, "{}", err(&waited));
     assert!(err(&waited).contains("within the time given: slow\n"), "{}", err(&waited));
 }
+
+#[test]
+fn ps_counts_every_process_and_cpu_time_since_the_process_began() {
+    let crib =
+        Crib::new(&format!("{FIXTURE}[servers.own]\ncommand = FIXTURE\nscope = \"client\"\nspares = 2\n"));
+    crib.ok(&["up", "-d"]);
+    crib.await_server("own", |row| row["spares"] == 2 && row["state"] == "parked");
+    let status = crib.status();
+    assert_eq!(status["total"]["procs"], 3, "one that is shared, two spares: {status}");
+    assert!(status["total"]["rss_bytes"].as_u64() > status["servers"][0]["rss_bytes"].as_u64(), "{status}");
+    assert!(crib.ok(&["ps"]).contains("2 servers | 3 processes"));
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let cpu = status["servers"][0]["cpu_percent"].as_f64().unwrap();
+    assert!(cpu <= 100.0 * (cores + 1) as f64, "{status}");
+}
