@@ -22,6 +22,8 @@ pub struct HttpClients {
     tools: HttpClient,
     tools_plain: HttpClient,
     tools_loopback: HttpClient,
+    search: HttpClient,
+    search_loopback: HttpClient,
     models: HttpClient,
     models_loopback: HttpClient,
 }
@@ -66,6 +68,7 @@ impl HttpClients {
             max_idle: config.max_idle_per_host,
             http1_only: false,
             redirects: same_origin,
+            gzip: false,
             tls: tls::config().map_err(|error| failed(&error))?,
         };
         // HTTP/1.1 on purpose: one HTTP/2 connection is a hidden cap of its streams. A redirected POST would
@@ -79,18 +82,25 @@ impl HttpClients {
         // A server without TCP_NODELAY answers on a kept connection 40 ms late (delayed acknowledgement), which
         // costs more than connecting anew; https servers are pooled, their handshake is dearer.
         let unpooled = Traffic { max_idle: 0, ..tools.clone() };
+        // An answer is read to its end before it is of use, and so may as well come compressed.
+        let search = Traffic { gzip: true, ..tools.clone() };
         Ok(Self {
             tools: tools.build(config, Proxy::System)?,
             tools_plain: unpooled.build(config, Proxy::System)?,
             tools_loopback: unpooled.build(config, Proxy::Never)?,
+            search: search.build(config, Proxy::System)?,
+            search_loopback: search.build(config, Proxy::Never)?,
             models: models.build(config, Proxy::System)?,
             models_loopback: models.build(config, Proxy::Never)?,
         })
     }
 
-    /// For search and other services of the wide world.
-    pub fn tools(&self) -> &HttpClient {
-        &self.tools
+    /// For the search engine at `url`.
+    pub(crate) fn search_for(&self, url: &str) -> &HttpClient {
+        match Url::parse(url) {
+            Ok(url) if is_loopback(&url) => &self.search_loopback,
+            _ => &self.search,
+        }
     }
 
     /// For the remote tool server at `url`.
@@ -123,6 +133,7 @@ struct Traffic {
     max_idle: usize,
     http1_only: bool,
     redirects: fn() -> redirect::Policy,
+    gzip: bool,
     tls: ClientConfig,
 }
 
@@ -147,6 +158,7 @@ impl Traffic {
             .pool_idle_timeout(self.idle)
             .pool_max_idle_per_host(self.max_idle)
             .redirect((self.redirects)())
+            .gzip(self.gzip)
             .connector_layer(count.clone());
         if self.http1_only {
             builder = builder.http1_only();

@@ -24,6 +24,8 @@ mod props;
 mod real;
 mod reconnect;
 mod remote;
+mod search;
+mod sites;
 mod start;
 mod support;
 mod teardown;
