@@ -1,10 +1,11 @@
-//! Tool servers that are shipped in the library: `time`, `files`, `calc`, `search`.
+//! Tool servers that are shipped in the library: `time`, `files`, `calc`, `search`, `fetch`.
 //!
 //! Each is served in memory (`builtin = "time"` in a configuration) or as a process of its own
 //! (`toolcrib builtin time`), through the same code and in both eras of the protocol. Everything they do is
 //! read-only. What goes wrong in a tool is a tool error, which the model sees.
 
 mod calc;
+mod fetch;
 mod files;
 mod search;
 mod settings;
@@ -35,7 +36,7 @@ use crate::{
 };
 
 /// The names of the built-in servers.
-pub const BUILTIN_NAMES: [&str; 4] = ["time", "files", "calc", "search"];
+pub const BUILTIN_NAMES: [&str; 5] = ["time", "files", "calc", "search", "fetch"];
 
 /// For how long a list of tools is good: another one comes with another version only, and that is another program.
 /// What the SDK says when nothing is said is that it is good for no time at all.
@@ -48,6 +49,7 @@ pub(crate) enum Builtin {
     Files(Arc<files::Files>),
     Calc,
     Search(Arc<search::Search>),
+    Fetch(Arc<fetch::Fetch>),
 }
 
 /// What a built-in server finds around it.
@@ -83,6 +85,10 @@ impl Builtin {
                 let search = search::Search::open(args, site.http.clone(), site.variable)?;
                 (Self::Search(Arc::new(search)), args.len())
             }
+            "fetch" => {
+                let fetch = fetch::Fetch::open(args, site.http.clone())?;
+                (Self::Fetch(Arc::new(fetch)), args.len())
+            }
             _ => {
                 let meant = nearest(name, BUILTIN_NAMES).map(|near| format!(", did you mean `{near}`?"));
                 let names = BUILTIN_NAMES.join(", ");
@@ -116,6 +122,7 @@ impl Builtin {
             Self::Files(_) => "files",
             Self::Calc => "calc",
             Self::Search(_) => "search",
+            Self::Fetch(_) => "fetch",
         }
     }
 
@@ -125,6 +132,7 @@ impl Builtin {
             Self::Files(_) => files::tools(),
             Self::Calc => calc::tools(),
             Self::Search(search) => search.tools(),
+            Self::Fetch(_) => fetch::Fetch::tools(),
         }
     }
 
@@ -133,6 +141,7 @@ impl Builtin {
         // Reading files and long sums block; the session must go on meanwhile.
         spawn_blocking(match self {
             Self::Search(search) => return Ok(search.run(&tool, arguments).await),
+            Self::Fetch(fetch) => return Ok(fetch.run(&tool, arguments).await),
             Self::Time => Box::new(move || time::run(&tool, arguments)) as Box<dyn FnOnce() -> _ + Send>,
             Self::Files(files) => Box::new(move || files.run(&tool, arguments)),
             Self::Calc => Box::new(move || calc::run(&tool, arguments)),

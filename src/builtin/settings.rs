@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-use crate::error::nearest;
+use crate::{config::parse_size, error::nearest};
 
 /// The settings that were given, each name once or several times.
 pub(super) struct Settings(BTreeMap<&'static str, Vec<String>>);
@@ -14,9 +14,9 @@ impl Settings {
     pub(super) fn parse(args: &[String], known: &[&'static str]) -> Result<Self, String> {
         let mut settings: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
         for argument in args {
-            // The value is not repeated in a message: it may be a key.
+            // What was given is not repeated in a message: it may be a key.
             let (name, value) = argument.split_once('=').ok_or_else(|| {
-                format!("`{argument}` is no setting: write name=value, one of {}", list(known))
+                format!("a setting has no value: write name=value, names are {}", list(known))
             })?;
             let Some(known) = known.iter().find(|known| **known == name) else {
                 let meant = nearest(name, known.iter().copied());
@@ -48,6 +48,26 @@ impl Settings {
         let Some(text) = self.one(name)? else { return Ok(None) };
         let time = humantime::parse_duration(text);
         time.map(Some).map_err(|error| format!("the setting `{name}` is no duration such as 20s: {error}"))
+    }
+
+    pub(super) fn size(&self, name: &str) -> Result<Option<usize>, String> {
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        parse_size(text).map(Some).map_err(|_| format!("the setting `{name}` is no size such as 5MiB"))
+    }
+
+    pub(super) fn number(&self, name: &str) -> Result<Option<usize>, String> {
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| format!("the setting `{name}` is no whole number"))
+    }
+
+    /// Whether it is the word `yes`; `no` is the other one.
+    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, String> {
+        match self.one(name)? {
+            None => Ok(None),
+            Some("yes") => Ok(Some(true)),
+            Some("no") => Ok(Some(false)),
+            Some(_) => Err(format!("the setting `{name}` is neither `yes` nor `no`")),
+        }
     }
 
     /// Patterns in which `*` stands for anything, slashes included, in small or capital letters.

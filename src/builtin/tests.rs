@@ -97,7 +97,7 @@ fn names_and_arguments_are_checked() {
         ),
         (&["wikipedia", "timeout=5"], "the setting `timeout` is no duration such as 20s"),
         (&["wikipedia", "url=http://a", "url=http://b"], "the setting `url` is given twice"),
-        (&["wikipedia", "exclude"], "`exclude` is no setting: write name=value"),
+        (&["wikipedia", "exclude"], "a setting has no value: write name=value"),
     ] {
         let why = refused("search", args);
         assert!(why.starts_with(message), "{why}");

@@ -12,6 +12,7 @@ mod confined;
 mod daemon;
 mod engine;
 mod faults;
+mod fetch;
 mod health;
 mod killed;
 mod launched;

@@ -86,6 +86,11 @@ impl Site {
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
+
+    /// What was asked for, in order.
+    pub(crate) fn targets(&self) -> Vec<String> {
+        self.asked().into_iter().map(|asked| asked.target).collect()
+    }
 }
 
 /// The built-in server of that name, in memory.

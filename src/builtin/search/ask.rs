@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::{
-    Method, RequestBuilder, StatusCode, Url,
-    header::{HeaderMap, HeaderValue, RETRY_AFTER},
-};
+use reqwest::{Method, RequestBuilder, StatusCode, Url, header::HeaderValue};
 use serde_json::Value;
 
 use super::{
@@ -13,23 +10,12 @@ use super::{
     engine::{Ask, Hit},
 };
 use crate::{
-    builtin::web,
-    retry::{self, Failure, Retry, RetryPolicy},
+    builtin::web::{self, failure},
+    retry::Failure,
 };
 
 /// Far more than any page of results.
 const MAX_ANSWER: usize = 8 << 20;
-
-/// Within the default timeout of a call.
-fn policy() -> RetryPolicy {
-    RetryPolicy {
-        base: Duration::from_millis(500),
-        cap: Duration::from_secs(4),
-        total: Duration::from_secs(45),
-        retry_after_max: Duration::from_secs(10),
-        ..RetryPolicy::fast()
-    }
-}
 
 impl Search {
     /// The results, and the arguments that the engine has no counterpart for.
@@ -50,19 +36,11 @@ impl Search {
         if !ask.parameters.is_empty() {
             url.query_pairs_mut().extend_pairs(&ask.parameters);
         }
-        let run = retry::run(&policy(), None, |attempt| {
+        let asked = web::ask(|attempt| {
             self.attempt(self.request(&ask, url.clone()).timeout(self.timeout.min(attempt.left)), &ask.method)
         })
         .await;
-        match run.result {
-            Ok(hits) => Ok((hits, not_applied)),
-            Err(_) => {
-                let attempts = run.failures.len();
-                let last = run.failures.into_iter().next_back().unwrap_or_default();
-                let often = if attempts > 1 { format!(" ({attempts} attempts)") } else { String::new() };
-                Err(self.hide(format!("{last}{often}")))
-            }
-        }
+        asked.map(|hits| (hits, not_applied)).map_err(|why| self.hide(why))
     }
 
     fn request(&self, ask: &Ask, url: Url) -> RequestBuilder {
@@ -82,10 +60,6 @@ impl Search {
 
     async fn attempt(&self, request: RequestBuilder, method: &Method) -> Result<Vec<Hit>, Failure<String>> {
         let name = self.engine.name;
-        let failure = |error: String, again: bool, hint| {
-            let retry = if again { Retry::Yes } else { Retry::Never };
-            Failure { error, retry, hint, queued: Duration::ZERO }
-        };
         // What may have been done, and cost something, is not done again.
         let safe = *method == Method::GET;
         let lost = |error: &reqwest::Error| {
@@ -94,7 +68,7 @@ impl Search {
             failure(format!("cannot ask {name}: {cause}: {advice}"), safe || error.is_connect(), None)
         };
         let response = request.send().await.map_err(|error| lost(&error))?;
-        let (status, hint) = (response.status(), retry_after(response.headers()));
+        let (status, hint) = (response.status(), web::retry_after(response.headers()));
         let (body, complete) = web::body(response, MAX_ANSWER).await.map_err(|error| lost(&error))?;
         if !status.is_success() {
             let turned_away = matches!(status.as_u16(), 429 | 503);
@@ -140,9 +114,4 @@ fn said(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ").chars().take(300).collect()
-}
-
-/// In seconds. A date is not understood: it needs the server's clock.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
