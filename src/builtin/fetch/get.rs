@@ -148,7 +148,8 @@ impl Fetch {
 
     /// The client that may go there.
     fn client(&self, url: &Url) -> Result<&Client, String> {
-        let host = url.host_str().unwrap_or_default();
+        // In a pattern brackets are a choice of characters.
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let at_port = url.port().map(|port| format!("{host}:{port}"));
         if self.private.is_match(host) || at_port.is_some_and(|host| self.private.is_match(host)) {
             return Ok(self.http.pages_private().client());
@@ -159,8 +160,9 @@ impl Fetch {
 }
 
 fn off_limits(url: &Url, refusal: NotPublic) -> String {
+    let allow = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     let host = host(url);
-    format!("{host} is off limits: {refusal}. Take a public page, or allow the host by allow_private={host}")
+    format!("{host} is off limits: {refusal}. Take a public page, or allow the host by allow_private={allow}")
 }
 
 /// Where the response sends us, if it does.
