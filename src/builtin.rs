@@ -1,12 +1,16 @@
-//! Tool servers that need no key and no network, shipped in the library: `time`, `files`, `calc`.
+//! Tool servers that are shipped in the library: `time`, `files`, `calc`, `search`, `fetch`.
 //!
 //! Each is served in memory (`builtin = "time"` in a configuration) or as a process of its own
 //! (`toolcrib builtin time`), through the same code and in both eras of the protocol. Everything they do is
 //! read-only. What goes wrong in a tool is a tool error, which the model sees.
 
 mod calc;
+mod fetch;
 mod files;
+mod search;
+mod settings;
 mod time;
+mod web;
 
 use std::{path::Path, sync::Arc};
 
@@ -23,11 +27,16 @@ use rmcp::{
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tokio::task::{JoinError, spawn_blocking};
 
-use crate::error::{Error, Result, nearest};
+use crate::{
+    config::HttpConfig,
+    error::{Error, Result, nearest},
+    http::HttpClients,
+};
 
 /// The names of the built-in servers.
-pub const BUILTIN_NAMES: [&str; 3] = ["time", "files", "calc"];
+pub const BUILTIN_NAMES: [&str; 5] = ["time", "files", "calc", "search", "fetch"];
 
 /// For how long a list of tools is good: another one comes with another version only, and that is another program.
 /// What the SDK says when nothing is said is that it is good for no time at all.
@@ -39,6 +48,19 @@ pub(crate) enum Builtin {
     Time,
     Files(Arc<files::Files>),
     Calc,
+    Search(Arc<search::Search>),
+    Fetch(Arc<fetch::Fetch>),
+}
+
+/// What a built-in server finds around it.
+pub(crate) struct Site<'a> {
+    /// Relative paths start here.
+    pub base: &'a Path,
+    /// For those that use the web.
+    pub http: &'a HttpClients,
+    /// Where a key is taken from that the arguments do not give: nowhere in a process that is shared, whose
+    /// environment is not this server's.
+    pub variable: fn(&str) -> Option<String>,
 }
 
 /// What a tool gives: a value for structured content and text, or text alone.
@@ -50,14 +72,22 @@ enum Output {
 type Outcome = Result<Output, String>;
 
 impl Builtin {
-    /// The server `name` with its arguments; relative paths start at `base`.
-    pub(crate) fn parse(name: &str, args: &[String], base: &Path) -> Result<Self, String> {
+    /// The server `name` with its arguments.
+    pub(crate) fn parse(name: &str, args: &[String], site: &Site<'_>) -> Result<Self, String> {
         let (server, taken) = match name {
             "time" => (Self::Time, 0),
             "calc" => (Self::Calc, 0),
             "files" => {
-                let root = args.first().map_or_else(|| base.to_owned(), |root| base.join(root));
+                let root = args.first().map_or_else(|| site.base.to_owned(), |root| site.base.join(root));
                 (Self::Files(Arc::new(files::Files::open(&root)?)), 1)
+            }
+            "search" => {
+                let search = search::Search::open(args, site.http.clone(), site.variable)?;
+                (Self::Search(Arc::new(search)), args.len())
+            }
+            "fetch" => {
+                let fetch = fetch::Fetch::open(args, site.http.clone())?;
+                (Self::Fetch(Arc::new(fetch)), args.len())
             }
             _ => {
                 let meant = nearest(name, BUILTIN_NAMES).map(|near| format!(", did you mean `{near}`?"));
@@ -91,6 +121,8 @@ impl Builtin {
             Self::Time => "time",
             Self::Files(_) => "files",
             Self::Calc => "calc",
+            Self::Search(_) => "search",
+            Self::Fetch(_) => "fetch",
         }
     }
 
@@ -99,15 +131,22 @@ impl Builtin {
             Self::Time => time::tools(),
             Self::Files(_) => files::tools(),
             Self::Calc => calc::tools(),
+            Self::Search(search) => search.tools(),
+            Self::Fetch(_) => fetch::Fetch::tools(),
         }
     }
 
-    fn run(&self, tool: &str, arguments: Map<String, Value>) -> Option<Outcome> {
-        match self {
-            Self::Time => time::run(tool, arguments),
-            Self::Files(files) => files.run(tool, arguments),
-            Self::Calc => calc::run(tool, arguments),
-        }
+    /// Nothing if there is no such tool.
+    async fn run(self, tool: String, arguments: Map<String, Value>) -> Result<Option<Outcome>, JoinError> {
+        // Reading files and long sums block; the session must go on meanwhile.
+        spawn_blocking(match self {
+            Self::Search(search) => return Ok(search.run(&tool, arguments).await),
+            Self::Fetch(fetch) => return Ok(fetch.run(&tool, arguments).await),
+            Self::Time => Box::new(move || time::run(&tool, arguments)) as Box<dyn FnOnce() -> _ + Send>,
+            Self::Files(files) => Box::new(move || files.run(&tool, arguments)),
+            Self::Calc => Box::new(move || calc::run(&tool, arguments)),
+        })
+        .await
     }
 }
 
@@ -132,14 +171,12 @@ impl ServerHandler for Builtin {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let server = self.clone();
-        let arguments = request.arguments.unwrap_or_default();
-        let tool = request.name.clone();
-        // Reading files and long sums block; the session must go on meanwhile.
-        let outcome = tokio::task::spawn_blocking(move || server.run(&tool, arguments))
-            .await
+        let running = self.clone().run(request.name.to_string(), request.arguments.unwrap_or_default());
+        let outcome = context.ct.run_until_cancelled(running).await;
+        let outcome = outcome
+            .ok_or_else(|| ErrorData::internal_error("the call was cancelled", None))?
             .map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
         let unknown = || ErrorData::invalid_params(format!("there is no tool `{}`", request.name), None);
         Ok(match outcome.ok_or_else(unknown)? {
@@ -156,7 +193,10 @@ impl ServerHandler for Builtin {
 /// # Errors
 /// [`Error::Input`] for an unknown name or wrong arguments, [`Error::Io`] when the streams cannot be used.
 pub async fn serve_builtin(name: &str, args: &[String], base: &Path) -> Result<()> {
-    let server = Builtin::parse(name, args, base).map_err(|why| Error::input(why, None))?;
+    let http = HttpClients::new(&HttpConfig::default())?;
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let site = Site { base, http: &http, variable };
+    let server = Builtin::parse(name, args, &site).map_err(|why| Error::input(why, None))?;
     let pipes = rmcp::transport::stdio_pipes();
     server.serve(pipes).await;
     Ok(())

@@ -121,7 +121,7 @@ enum Command {
     /// Score a teardown: servers that are hard to end, times ways for their owner to end. Who survives?
     #[cfg(target_os = "linux")]
     Torture(torture::Torture),
-    /// Serve a built-in tool server over stdin and stdout: time, files, calc, chaos, or floor.
+    /// Serve a built-in tool server over stdin and stdout: time, files, calc, search, fetch, chaos, or floor.
     Builtin(builtin::Builtin),
     /// Be the daemon: `up -d` starts it.
     #[command(hide = true)]

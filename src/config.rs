@@ -42,6 +42,7 @@ pub use jobs::StartJobs;
 pub use raw::BUILTINS;
 pub use secrets::Secrets;
 pub(crate) use secrets::secret_name;
+pub(crate) use section::parse_size;
 pub use server::*;
 
 /// Everything that toolcrib reads from `servers.toml` and the files it imports.

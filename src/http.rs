@@ -1,7 +1,7 @@
 //! The one place that builds HTTP clients. A client is its connection pool, so there are as few as the kinds of
 //! traffic need, and each counts the connections that it opens. Limits in time belong to requests, not to clients.
 
-use std::{net::IpAddr, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use reqwest::{Client, Url, redirect};
 use rustls::ClientConfig;
@@ -12,9 +12,12 @@ use crate::{
 };
 
 mod count;
+mod guard;
 #[cfg(test)]
 mod tests;
 mod tls;
+
+pub(crate) use guard::NotPublic;
 
 /// All pooled clients. Cloning is cheap and shares the pools; the owner of a run makes one and hands it down.
 #[derive(Debug, Clone)]
@@ -22,6 +25,10 @@ pub struct HttpClients {
     tools: HttpClient,
     tools_plain: HttpClient,
     tools_loopback: HttpClient,
+    search: HttpClient,
+    search_loopback: HttpClient,
+    pages: HttpClient,
+    pages_private: HttpClient,
     models: HttpClient,
     models_loopback: HttpClient,
 }
@@ -66,6 +73,8 @@ impl HttpClients {
             max_idle: config.max_idle_per_host,
             http1_only: false,
             redirects: same_origin,
+            gzip: false,
+            guarded: false,
             tls: tls::config().map_err(|error| failed(&error))?,
         };
         // HTTP/1.1 on purpose: one HTTP/2 connection is a hidden cap of its streams. A redirected POST would
@@ -79,18 +88,41 @@ impl HttpClients {
         // A server without TCP_NODELAY answers on a kept connection 40 ms late (delayed acknowledgement), which
         // costs more than connecting anew; https servers are pooled, their handshake is dearer.
         let unpooled = Traffic { max_idle: 0, ..tools.clone() };
+        // An answer is read to its end before it is of use, and so may as well come compressed.
+        let search = Traffic { gzip: true, ..tools.clone() };
+        // Each redirect is looked at like a first address. No proxy: it would look names up by itself, and what it
+        // finds could not be checked.
+        let pages = Traffic { redirects: redirect::Policy::none, guarded: true, ..search.clone() };
+        let pages_private = Traffic { guarded: false, ..pages.clone() };
         Ok(Self {
             tools: tools.build(config, Proxy::System)?,
             tools_plain: unpooled.build(config, Proxy::System)?,
             tools_loopback: unpooled.build(config, Proxy::Never)?,
+            search: search.build(config, Proxy::System)?,
+            search_loopback: search.build(config, Proxy::Never)?,
+            pages: pages.build(config, Proxy::Never)?,
+            pages_private: pages_private.build(config, Proxy::Never)?,
             models: models.build(config, Proxy::System)?,
             models_loopback: models.build(config, Proxy::Never)?,
         })
     }
 
-    /// For search and other services of the wide world.
-    pub fn tools(&self) -> &HttpClient {
-        &self.tools
+    /// For the search engine at `url`.
+    pub(crate) fn search_for(&self, url: &str) -> &HttpClient {
+        match Url::parse(url) {
+            Ok(url) if is_loopback(&url) => &self.search_loopback,
+            _ => &self.search,
+        }
+    }
+
+    /// For pages of the public internet: connects to no other address, and follows no redirect.
+    pub(crate) fn pages(&self) -> &HttpClient {
+        &self.pages
+    }
+
+    /// The same for hosts that may have private addresses.
+    pub(crate) fn pages_private(&self) -> &HttpClient {
+        &self.pages_private
     }
 
     /// For the remote tool server at `url`.
@@ -123,6 +155,9 @@ struct Traffic {
     max_idle: usize,
     http1_only: bool,
     redirects: fn() -> redirect::Policy,
+    gzip: bool,
+    /// Connects to public addresses only.
+    guarded: bool,
     tls: ClientConfig,
 }
 
@@ -147,9 +182,13 @@ impl Traffic {
             .pool_idle_timeout(self.idle)
             .pool_max_idle_per_host(self.max_idle)
             .redirect((self.redirects)())
+            .gzip(self.gzip)
             .connector_layer(count.clone());
         if self.http1_only {
             builder = builder.http1_only();
+        }
+        if self.guarded {
+            builder = builder.dns_resolver(Arc::new(guard::PublicOnly));
         }
         if proxy == Proxy::Never {
             builder = builder.no_proxy();
@@ -174,10 +213,9 @@ fn same_origin() -> redirect::Policy {
 /// Whether this machine itself is meant; `0.0.0.0` is, when it is connected to.
 fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost"
         || host.ends_with(".localhost")
-        || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback() || address.is_unspecified())
+        || guard::literal(url).is_some_and(|address| address.is_loopback() || address.is_unspecified())
 }
 
 fn failed(error: &dyn std::error::Error) -> Error {

@@ -4,9 +4,17 @@ use serde_json::json;
 
 use super::*;
 
+fn parse(name: &str, args: &[&str], base: &Path) -> Result<Builtin, String> {
+    let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+    let http = HttpClients::new(&HttpConfig::default()).unwrap();
+    Builtin::parse(name, &args, &Site { base, http: &http, variable: |_| None })
+}
+
 fn call(server: &Builtin, tool: &str, arguments: Value) -> Result<String, String> {
     let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-    match server.run(tool, arguments).expect("the tool exists") {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let outcome = runtime.block_on(server.clone().run(tool.to_owned(), arguments)).unwrap();
+    match outcome.expect("the tool exists") {
         Ok(Output::Text(text)) => Ok(text),
         Ok(Output::Data(data)) => Ok(data.to_string()),
         Err(why) => Err(why),
@@ -49,7 +57,7 @@ fn files_stay_in_their_folder() {
     std::fs::write(root.join("c.bin"), [1, 0, 2]).unwrap();
     std::os::unix::fs::symlink(outside.path(), root.join("link")).unwrap();
     std::os::unix::fs::symlink(outside.path().join("secret"), root.join("file-link")).unwrap();
-    let server = Builtin::parse("files", &[".".to_owned()], root).unwrap();
+    let server = parse("files", &["."], root).unwrap();
     let files = |tool: &str, arguments: Value| call(&server, tool, arguments);
     assert_eq!(files("list", json!({"recursive": true})).unwrap(), "a.txt  14\nc.bin  3\nsub/\nsub/b.rs  12");
     assert_eq!(files("read", json!({"path": "a.txt", "from_line": 2, "lines": 1})).unwrap(), "two");
@@ -71,13 +79,29 @@ fn files_stay_in_their_folder() {
 #[test]
 fn names_and_arguments_are_checked() {
     let base = std::env::temp_dir();
-    let refused = |name: &str, args: &[&str]| {
-        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-        Builtin::parse(name, &args, &base).err().expect("is refused")
-    };
+    let refused = |name: &str, args: &[&str]| parse(name, args, &base).err().expect("is refused");
     assert!(refused("tim", &[]).contains("did you mean `time`?"));
     assert!(refused("calc", &["x"]).contains("takes no argument `x`"));
     assert!(refused("files", &["no/such"]).contains("cannot open the folder"));
+    for (args, message) in [
+        (&[][..], "name a search engine, one of serper, searxng, wikipedia, brave, tavily, exa"),
+        (&["bing"], "there is no search engine `bing`"),
+        (&["serper"], "serper needs a key: give it as key=${SERPER_API_KEY}"),
+        (&["serper", "key="], "the setting `key` is empty"),
+        (&["serper", "key=a\nb"], "the setting `key` has characters that no key has"),
+        (&["searxng"], "searxng is no public service: give the address of yours as url=..."),
+        (&["searxng", "url=ftp://a.b"], "the setting `url` is not an http:// or https:// address"),
+        (
+            &["wikipedia", "exclud=x"],
+            "there is no setting `exclud`, did you mean `exclude`? There are: key, url",
+        ),
+        (&["wikipedia", "timeout=5"], "the setting `timeout` is no duration such as 20s"),
+        (&["wikipedia", "url=http://a", "url=http://b"], "the setting `url` is given twice"),
+        (&["wikipedia", "exclude"], "a setting has no value: write name=value"),
+    ] {
+        let why = refused("search", args);
+        assert!(why.starts_with(message), "{why}");
+    }
 }
 
 #[test]

@@ -8,11 +8,13 @@ use super::{chaos, context::Context};
 
 #[derive(Args)]
 pub(super) struct Builtin {
-    /// time (zones and dates), files (read-only, below one folder), calc (exact arithmetic), chaos (breaks in
-    /// a chosen way, to see what a client does then), or floor (does next to nothing, to measure a client).
+    /// time (zones and dates), files (read-only, below one folder), calc (exact arithmetic), search (the web,
+    /// through an engine), fetch (pages of the web as text), chaos (breaks in a chosen way, to see what a client
+    /// does then), or floor (does next to nothing, to measure a client).
     name: String,
-    /// Arguments of the server: for `files` the folder [default: the current one]; for `chaos` what is to go
-    /// wrong, and `toolcrib builtin chaos list` shows what can.
+    /// Arguments of the server: for `files` the folder [default: the current one]; for `search` and `fetch`
+    /// name=value as in servers.toml, for `search` after the engine's name and with the key better in a variable
+    /// such as SERPER_API_KEY; for `chaos` what is to go wrong, and `toolcrib builtin chaos list` shows what can.
     args: Vec<String>,
 }
 

@@ -49,10 +49,11 @@ fn its_commented_parts_are_right_too() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(".env"), "A=b").unwrap();
     fs::write(folder.path().join(".mcp.json"), r#"{"mcpServers": {"more": {"command": "x"}}}"#).unwrap();
-    let env = Env::new(folder.path(), [("SEARCH_API_KEY", "k"), ("REMOTE_TOKEN", "t")]);
+    let env =
+        Env::new(folder.path(), [("SEARCH_API_KEY", "k"), ("SERPER_API_KEY", "k"), ("REMOTE_TOKEN", "t")]);
     let config = Config::parse(&uncommented(), None, folder.path(), &env).unwrap();
     let names: Vec<&str> = config.servers.keys().map(ServerName::as_str).collect();
-    assert_eq!(names, ["time", "files", "calc", "search", "remote", "more"]);
+    assert_eq!(names, ["time", "files", "calc", "web", "pages", "search", "remote", "more"]);
     assert!(config.servers.values().all(|entry| entry.server.is_ok()));
     assert!(config.llm.unwrap().is_ok());
 }

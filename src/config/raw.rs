@@ -14,7 +14,7 @@ mod server;
 pub(super) use server::{RawKind, RawSandbox, RawServer};
 
 /// The tool servers inside this library, for `builtin = "..."`.
-pub const BUILTINS: &[&str] = &["time", "files", "calc"];
+pub const BUILTINS: &[&str] = &["time", "files", "calc", "search", "fetch"];
 
 const ROOT: &[&str] = &["schema", "import", "defaults", "servers", "http", "llm", "agent"];
 const DEFAULTS: &[&str] = &[

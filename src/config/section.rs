@@ -333,7 +333,7 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads "1MiB"; the error is a message.
-fn parse_size(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     const UNITS: [(&str, usize); 7] = [
         ("B", 1),
         ("KB", 1000),

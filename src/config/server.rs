@@ -78,7 +78,7 @@ pub enum Endpoint {
     Http(HttpEndpoint),
     /// A tool server of this library, served in memory.
     Builtin {
-        /// `time`, `files` or `calc`.
+        /// One of [`BUILTINS`](super::BUILTINS).
         name: String,
         /// Its arguments, as after `toolcrib builtin NAME`.
         args: Vec<String>,

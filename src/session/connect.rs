@@ -27,7 +27,7 @@ use super::{
     transport::{LineTransport, Telling},
 };
 use crate::{
-    builtin::Builtin,
+    builtin::{Builtin, Site},
     catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
     config::{Endpoint, HttpEndpoint, ServerConfig},
     error::Phase,
@@ -179,7 +179,8 @@ async fn attempt(
             }
         }
         Endpoint::Builtin { name, args, base } => {
-            let builtin = Builtin::parse(name, args, base).map_err(|why| Failure::spawn(why, None))?;
+            let site = Site { base, http: &around.http, variable: |_| None };
+            let builtin = Builtin::parse(name, args, &site).map_err(|why| Failure::spawn(why, None))?;
             let (ours, theirs) = tokio::io::duplex(1 << 16);
             #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
             let task = AbortOnDropHandle::new(tokio::spawn(builtin.serve(theirs)));

@@ -1,0 +1,173 @@
+//! `fetch`: a page of the web as text that a model can read. It goes to public addresses only, unless it is allowed
+//! others, takes care not to be a burden, and says in its result what it did that nobody asked for.
+
+use std::time::Duration;
+
+use globset::GlobSet;
+use reqwest::{Url, header::HeaderValue};
+use rmcp::model::Tool;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::{task::spawn_blocking, time::timeout};
+
+use super::{Outcome, Output, arguments, settings::Settings, tool};
+use crate::http::HttpClients;
+
+mod get;
+mod page;
+mod robots;
+mod sites;
+
+use get::{Answer, Body};
+use page::{Kind, Page};
+
+const TOOL: &str = "fetch";
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Between two pages of one site.
+const DELAY: Duration = Duration::from_secs(1);
+const MAX_SIZE: usize = 5 << 20;
+const MAX_REDIRECTS: usize = 5;
+/// A shorter wait is not worth a word.
+const NOTABLE: Duration = Duration::from_millis(100);
+
+/// The rules that pages are fetched by.
+pub(crate) struct Fetch {
+    /// Hosts that may have private addresses.
+    private: GlobSet,
+    /// Bytes of a page, after decompression.
+    max_size: usize,
+    max_redirects: usize,
+    /// Whether robots.txt is obeyed.
+    robots: bool,
+    delay: Duration,
+    /// Of one attempt.
+    timeout: Duration,
+    /// Asked for unless a call says otherwise.
+    language: Option<HeaderValue>,
+    http: HttpClients,
+    sites: sites::Sites,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    /// Address of the page, with http:// or https://.
+    url: String,
+    /// `markdown`, `text`, or `source` for the page as it is. Default: markdown.
+    #[serde(default)]
+    format: Format,
+    /// The whole page with its menus, in place of its main text. Default: false.
+    #[serde(default)]
+    whole: bool,
+    /// Language of the page if it has several, as in `de` or `de-AT, en;q=0.8`.
+    #[serde(default)]
+    language: Option<String>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    #[default]
+    Markdown,
+    Text,
+    Source,
+}
+
+impl Fetch {
+    /// With the settings that `args` are.
+    pub(super) fn open(args: &[String], http: HttpClients) -> Result<Self, String> {
+        const KNOWN: &[&str] =
+            &["allow_private", "max_size", "max_redirects", "robots", "delay", "timeout", "language"];
+        let settings = Settings::parse(args, KNOWN)?;
+        Ok(Self {
+            private: settings.patterns("allow_private")?,
+            max_size: settings.size("max_size")?.unwrap_or(MAX_SIZE),
+            max_redirects: settings.number("max_redirects")?.unwrap_or(MAX_REDIRECTS),
+            robots: settings.flag("robots")?.unwrap_or(true),
+            delay: settings.duration("delay")?.unwrap_or(DELAY),
+            timeout: settings.duration("timeout")?.unwrap_or(TIMEOUT),
+            language: settings.one("language")?.map(language).transpose()?,
+            http,
+            sites: sites::Sites::default(),
+        })
+    }
+
+    pub(super) fn tools() -> Vec<Tool> {
+        let mut fetch = tool::<Wanted>(TOOL, "Read a page of the web: its main text as Markdown.");
+        fetch.annotations = Some(fetch.annotations.unwrap_or_default().open_world(true));
+        vec![fetch]
+    }
+
+    pub(super) async fn run(&self, name: &str, given: Map<String, Value>) -> Option<Outcome> {
+        if name != TOOL {
+            return None;
+        }
+        Some(match arguments(given) {
+            Ok(wanted) => self.fetch(wanted).await,
+            Err(why) => Err(why),
+        })
+    }
+
+    async fn fetch(&self, wanted: Wanted) -> Outcome {
+        let mut url = Url::parse(wanted.url.trim())
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https"))
+            .ok_or("`url` is no web address: write it in full, as in https://example.org/page")?;
+        let own = wanted.language.as_deref().map(language).transpose()?;
+        let language = own.as_ref().or(self.language.as_ref());
+        let mut waited = Duration::ZERO;
+        for redirects in 0..=self.max_redirects {
+            match self.visit(&url, language, redirects > 0, &mut waited).await? {
+                Answer::Redirect(to) => url = to,
+                Answer::Body(body) => {
+                    let mut notes = Vec::new();
+                    if redirects > 0 {
+                        notes.push(format!("redirected from {}", wanted.url.trim()));
+                    }
+                    if waited >= NOTABLE {
+                        let host = url.host_str().unwrap_or_default();
+                        notes.push(format!("waited {:.1} s for a turn at {host}", waited.as_secs_f64()));
+                    }
+                    if !body.complete {
+                        notes.push(format!("cut after {} bytes", self.max_size));
+                    }
+                    // Pages can be made to take for ever.
+                    let reading = timeout(self.timeout, read(url, wanted, body, notes)).await;
+                    return reading
+                        .map_err(|_| "the page takes too long to understand: ask for its `source`")?;
+                }
+            }
+        }
+        Err(format!("{} redirects more than {} times: take another source", wanted.url, self.max_redirects))
+    }
+}
+
+/// The text of the page, after a head of lines that tell what it is.
+async fn read(url: Url, wanted: Wanted, body: Body, notes: Vec<String>) -> Outcome {
+    let kind = Kind::of(&body.content_type, &body.bytes)
+        .map_err(|what| format!("{url} is {what}, which cannot be read as text: take another source"))?;
+    let mut head = vec![format!("url: {url}")];
+    // The session must go on meanwhile.
+    let reading = spawn_blocking(move || {
+        let text = page::decode(&body, kind);
+        match kind == Kind::Html && wanted.format != Format::Source {
+            true => page::read(&text, &url, wanted.format, wanted.whole),
+            false => Page { text: text.into_owned(), ..Page::default() },
+        }
+    });
+    let page = reading.await.map_err(|_| "the page cannot be understood: ask for its `source`".to_owned())?;
+    let cut = page.cut.then(|| "cut where it takes too long to understand".to_owned());
+    head.extend((!page.title.is_empty()).then(|| format!("title: {}", page.title)));
+    head.extend(page.byline.map(|byline| format!("by: {byline}")));
+    head.extend(page.published.map(|published| format!("published: {published}")));
+    head.extend(notes.into_iter().chain(cut).map(|note| format!("note: {note}")));
+    Ok(Output::Text(format!("{}\n\n{}", head.join("\n"), page.text)))
+}
+
+/// The header `Accept-Language`.
+fn language(text: &str) -> Result<HeaderValue, String> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || "-*,;=. ".contains(c);
+    let value = HeaderValue::from_str(text).ok().filter(|_| !text.is_empty() && text.chars().all(legal));
+    value.ok_or_else(|| "`language` is no list of languages such as `de-AT, en;q=0.8`".to_owned())
+}

@@ -1,0 +1,205 @@
+//! One page over the wire: where we may go, how often we try, and errors that say what to do instead.
+
+use std::time::Duration;
+
+use reqwest::{
+    Client, Response, StatusCode, Url,
+    header::{ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, HeaderValue, LOCATION},
+};
+use tokio::time::Instant;
+
+use super::{
+    Fetch,
+    robots::{MAX_SIZE, Rules},
+};
+use crate::{
+    builtin::web::{self, failure},
+    http::NotPublic,
+};
+
+/// What we can read, the best first: some sites have Markdown for those who ask.
+const READABLE: &str = "text/markdown, text/html;q=0.9, application/xhtml+xml;q=0.9, text/*;q=0.8, */*;q=0.1";
+/// Hosts that robots.txt may be redirected over (RFC 9309, 2.3.1.2).
+const ROBOTS_REDIRECTS: usize = 5;
+
+/// What a site answers.
+pub(super) enum Answer {
+    /// Look there.
+    Redirect(Url),
+    Body(Body),
+}
+
+/// A page as it came.
+pub(super) struct Body {
+    pub content_type: String,
+    pub bytes: Vec<u8>,
+    /// Whether it is all of it.
+    pub complete: bool,
+}
+
+impl Fetch {
+    /// Asks for one page, when it is our turn. Waits for it go to `waited`.
+    pub(super) async fn visit(
+        &self,
+        url: &Url,
+        language: Option<&HeaderValue>,
+        redirected: bool,
+        waited: &mut Duration,
+    ) -> Result<Answer, String> {
+        self.client(url)?;
+        let arrived = Instant::now();
+        let mut turn = self.sites.turn(url).await;
+        *waited += arrived.elapsed();
+        if self.robots {
+            let rules = match turn.rules() {
+                Some(rules) => rules,
+                None => turn.set_rules(self.rules(url).await?),
+            };
+            if !rules.allow(url) {
+                return Err(format!(
+                    "robots.txt of {} asks programs to leave {} alone: take another source",
+                    host(url),
+                    url.path()
+                ));
+            }
+        }
+        if !redirected {
+            let ready = Instant::now();
+            turn.pause(self.delay).await;
+            *waited += ready.elapsed();
+        }
+        turn.asked();
+        let answer = self.get(url, language).await;
+        turn.asked();
+        answer
+    }
+
+    async fn get(&self, url: &Url, language: Option<&HeaderValue>) -> Result<Answer, String> {
+        let lost = |error: &reqwest::Error| match NotPublic::cause_of(error) {
+            Some(refusal) => failure(off_limits(url, refusal), false, None),
+            None if error.is_timeout() => {
+                failure(format!("{} does not answer in time: try again later", host(url)), true, None)
+            }
+            None => {
+                let cause = web::cause(error);
+                failure(format!("cannot reach {}: {cause}: check the address", host(url)), true, None)
+            }
+        };
+        web::ask(async |attempt| {
+            let client = self.client(url).map_err(|why| failure(why, false, None))?;
+            let mut request = client.get(url.clone()).header(ACCEPT, READABLE);
+            if let Some(language) = language {
+                request = request.header(ACCEPT_LANGUAGE, language);
+            }
+            let request = request.timeout(self.timeout.min(attempt.left));
+            let response = request.send().await.map_err(|error| lost(&error))?;
+            if let Some(to) = redirection(&response) {
+                return Ok(Answer::Redirect(to.map_err(|why| failure(why, false, None))?));
+            }
+            let status = response.status();
+            if !status.is_success() {
+                let wait = web::retry_after(response.headers());
+                let again = status.is_server_error() || matches!(status.as_u16(), 408 | 429);
+                return Err(failure(refusal(url, status, wait), again, wait));
+            }
+            let content_type = response.headers().get(CONTENT_TYPE);
+            let content_type =
+                content_type.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+            let (bytes, complete) = web::body(response, self.max_size).await.map_err(|error| lost(&error))?;
+            Ok(Answer::Body(Body { content_type, bytes, complete }))
+        })
+        .await
+    }
+
+    /// What the site of `url` asks of programs. If it has no such file it asks nothing.
+    async fn rules(&self, url: &Url) -> Result<Rules, String> {
+        let mut at = url.join("/robots.txt").map_err(|error| error.to_string())?;
+        at.set_query(None);
+        for _ in 0..=ROBOTS_REDIRECTS {
+            let request = self.client(&at)?.get(at.clone()).timeout(self.timeout);
+            let response = request.send().await.map_err(|error| match NotPublic::cause_of(&error) {
+                Some(refusal) => off_limits(&at, refusal),
+                None => format!("cannot reach {}: {}: check the address", host(&at), web::cause(&error)),
+            })?;
+            if let Some(to) = redirection(&response) {
+                at = to?;
+                continue;
+            }
+            let status = response.status();
+            // Until it can be read everything is forbidden (RFC 9309, 2.3.1.4).
+            if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+                return Err(format!(
+                    "robots.txt of {} cannot be read (status {}), so its pages are left alone: try again later",
+                    host(url),
+                    status.as_u16()
+                ));
+            }
+            if !status.is_success() {
+                return Ok(Rules::default());
+            }
+            let read = web::body(response, MAX_SIZE).await;
+            let (body, _) =
+                read.map_err(|error| format!("robots.txt of {}: {}", host(url), web::cause(&error)))?;
+            return Ok(Rules::parse(&String::from_utf8_lossy(&body)));
+        }
+        // As good as none, by the same rule book.
+        Ok(Rules::default())
+    }
+
+    /// The client that may go there.
+    fn client(&self, url: &Url) -> Result<&Client, String> {
+        // In a pattern brackets are a choice of characters.
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let at_port = url.port().map(|port| format!("{host}:{port}"));
+        if self.private.is_match(host) || at_port.is_some_and(|host| self.private.is_match(host)) {
+            return Ok(self.http.pages_private().client());
+        }
+        NotPublic::check(url).map_err(|refusal| off_limits(url, refusal))?;
+        Ok(self.http.pages().client())
+    }
+}
+
+fn off_limits(url: &Url, refusal: NotPublic) -> String {
+    let allow = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    let host = host(url);
+    format!("{host} is off limits: {refusal}. Take a public page, or allow the host by allow_private={allow}")
+}
+
+/// Where the response sends us, if it does.
+fn redirection(response: &Response) -> Option<Result<Url, String>> {
+    if !response.status().is_redirection() {
+        return None;
+    }
+    let to = response.headers().get(LOCATION)?.to_str().ok()?;
+    let joined = response.url().join(to);
+    Some(match joined {
+        Ok(to) if matches!(to.scheme(), "http" | "https") => Ok(to),
+        _ => {
+            Err(format!("{} redirects to what is no web address: take another source", host(response.url())))
+        }
+    })
+}
+
+fn refusal(url: &Url, status: StatusCode, wait: Option<Duration>) -> String {
+    let (host, code) = (host(url), status.as_u16());
+    match code {
+        404 | 410 => {
+            format!("{host} has no such page (status {code}): check the address, or search for another")
+        }
+        401..=403 | 451 => {
+            format!("{host} does not give this page to programs (status {code}): take another source")
+        }
+        429 => {
+            let wait = wait.map_or_else(|| "later".to_owned(), |wait| format!("in {} s", wait.as_secs()));
+            format!("{host} limits how often it is asked (status {code}): try again {wait}")
+        }
+        500.. => format!("{host} has a problem (status {code}): try again later, or take another source"),
+        _ => format!("{host} does not answer with a page (status {code}): take another source"),
+    }
+}
+
+/// Without the port that goes without saying.
+fn host(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}

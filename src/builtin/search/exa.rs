@@ -1,0 +1,52 @@
+//! Exa (<https://docs.exa.ai/reference/search>): search by meaning, for a key.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::engine::{Ask, Engine, Hit, hits};
+
+pub(super) const ENGINE: Engine = Engine {
+    name: "exa",
+    url: Some("https://api.exa.ai/"),
+    key: Some("EXA_API_KEY"),
+    max_results: 100,
+    pages: false,
+    refused: "Exa refuses the key: check `key`",
+    ask: |query, count| {
+        let mut body = Map::new();
+        body.insert("query".into(), query.q.clone().into());
+        body.insert("numResults".into(), json!(count));
+        // Without `contents` there is no text at all.
+        body.insert("contents".into(), json!({"highlights": true}));
+        let bounds = query.dates().and_then(|dates| dates.bounds(Timestamp::now()));
+        let (from, to) = bounds.unwrap_or_default();
+        for (name, moment) in [("startPublishedDate", from), ("endPublishedDate", to)] {
+            let moment = moment.map(|moment| moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+            body.extend(moment.map(|moment| (name.to_owned(), moment.into())));
+        }
+        let country = query.gl.as_ref().map(|gl| gl.to_ascii_uppercase());
+        body.extend(country.map(|country| ("userLocation".to_owned(), country.into())));
+        Ask::post("search", body)
+            .key("x-api-key", "")
+            .without(query.tbs.is_some() && bounds.is_none(), "tbs")
+            .without(query.hl.is_some(), "hl")
+            .without(query.location.is_some(), "location")
+            .without(query.autocorrect.is_some(), "autocorrect")
+    },
+    hits: |answer| {
+        let found = hits(answer, "/results", ["title", "url", "summary", "publishedDate"])?;
+        let list = answer["results"].as_array()?.iter().filter(|entry| entry["url"].is_string());
+        Some(
+            found
+                .into_iter()
+                .zip(list)
+                .map(|(hit, entry)| Hit { snippet: highlights(entry), ..hit })
+                .collect(),
+        )
+    },
+};
+
+fn highlights(entry: &Value) -> String {
+    let parts = entry["highlights"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    parts.collect::<Vec<_>>().join(" ... ")
+}

@@ -1,0 +1,53 @@
+//! Wikipedia, or any other MediaWiki (<https://www.mediawiki.org/wiki/API:Search>). It is the engine that needs neither
+//! key nor server: a documented, versioned interface that is open to programs, other than the result pages of general
+//! engines, which change, ask for a captcha, and forbid it.
+
+use serde_json::Value;
+
+use super::engine::{Ask, Engine, Hit, plain};
+
+pub(super) const ENGINE: Engine = Engine {
+    name: "wikipedia",
+    url: Some("https://{hl}.wikipedia.org/w/"),
+    key: None,
+    max_results: 50,
+    pages: true,
+    refused: "the wiki refuses to be searched by programs: use another one by `url`",
+    ask: |query, count| {
+        let offset = (query.page.unwrap_or(1) as usize - 1) * count;
+        let parameters = [
+            ("action", "query"),
+            ("format", "json"),
+            ("formatversion", "2"),
+            ("list", "search"),
+            ("srsearch", &query.q),
+            ("srlimit", &count.to_string()),
+            ("sroffset", &offset.to_string()),
+            // Where articles are is a setting of each wiki.
+            ("meta", "siteinfo"),
+            ("siprop", "general"),
+        ];
+        Ask::get("api.php", parameters.map(|(name, value)| (name, value.to_owned())).to_vec())
+            .without(query.gl.is_some(), "gl")
+            .without(query.location.is_some(), "location")
+            .without(query.tbs.is_some(), "tbs")
+            .without(query.autocorrect.is_some(), "autocorrect")
+    },
+    hits: |answer| {
+        let general = answer.pointer("/query/general")?;
+        let (server, path) = (general["server"].as_str()?, general["articlepath"].as_str()?);
+        // A wiki that serves both http and https leaves the scheme out.
+        let scheme = if server.starts_with("//") { "https:" } else { "" };
+        let hit = |found: &Value| {
+            let title = found["title"].as_str()?.to_owned();
+            let page = title.replace(' ', "_").replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+            Some(Hit {
+                link: format!("{scheme}{server}{}", path.replace("$1", &page)),
+                snippet: plain(found["snippet"].as_str().unwrap_or_default()),
+                date: found["timestamp"].as_str().map(ToOwned::to_owned),
+                title,
+            })
+        };
+        Some(answer.pointer("/query/search")?.as_array()?.iter().filter_map(hit).collect())
+    },
+};

@@ -1,0 +1,154 @@
+//! Which addresses belong to the public internet, and a resolver that gives no others. It stands between the name
+//! and the connection, so that a name which answers differently the second time gains nothing by it.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+use reqwest::{
+    Url,
+    dns::{Addrs, Name, Resolve, Resolving},
+};
+
+/// The system's resolver, less every address that is not public.
+pub(super) struct PublicOnly;
+
+impl Resolve for PublicOnly {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let public: Vec<SocketAddr> = found.iter().copied().filter(|at| is_public(at.ip())).collect();
+            match (public.is_empty(), found.first()) {
+                (true, Some(private)) => Err(NotPublic(private.ip()).into()),
+                _ => Ok(Box::new(public.into_iter()) as Addrs),
+            }
+        })
+    }
+}
+
+/// A host that is no part of the public internet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NotPublic(IpAddr);
+
+impl NotPublic {
+    /// What the URL itself says: an address written as a number is never resolved.
+    pub(crate) fn check(url: &Url) -> Result<(), Self> {
+        match literal(url) {
+            Some(address) if !is_public(address) => Err(Self(address)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether `error` came from here.
+    pub(crate) fn cause_of(error: &reqwest::Error) -> Option<Self> {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        while let Some(error) = cause {
+            if let Some(refusal) = error.downcast_ref::<Self>() {
+                return Some(*refusal);
+            }
+            cause = error.source();
+        }
+        None
+    }
+}
+
+impl fmt::Display for NotPublic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is not an address of the public internet", self.0)
+    }
+}
+
+impl std::error::Error for NotPublic {}
+
+/// The address that the URL names as a number, in whatever notation: `Url` has made it canonical.
+pub(super) fn literal(url: &Url) -> Option<IpAddr> {
+    url.host_str()?.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+/// By IANA's registries of special-purpose addresses (RFC 6890 and its successors).
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => is_public_v4(address),
+        IpAddr::V6(address) => is_public_v6(address),
+    }
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    let special = address.is_private()
+        || address.is_loopback()
+        || address.is_link_local()
+        || address.is_documentation()
+        || a == 0
+        || a >= 224 // multicast and reserved
+        || (a == 100 && (64..128).contains(&b)) // shared by carriers
+        || (a == 192 && b == 0 && c == 0) // protocol assignments
+        || (a == 192 && b == 88 && c == 99) // 6to4 relays, withdrawn
+        || (a == 198 && (18..20).contains(&b)); // benchmarks
+    !special
+}
+
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    let parts = address.segments();
+    let embedded = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        is_public_v4(Ipv4Addr::new(a, b, c, d))
+    };
+    match parts {
+        // Addresses of the other protocol in disguise.
+        [0, 0, 0, 0, 0, 0xffff, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => embedded(high, low),
+        // Teredo and other protocols, documentation.
+        [0x2001, second, ..] if second < 0x200 || second == 0xdb8 => false,
+        [0x3fff, second, ..] if second < 0x1000 => false,
+        // All of global unicast that is given out.
+        [first, ..] => (0x2000..0x4000).contains(&first),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn special_addresses_are_known_in_every_notation() {
+        let special = [
+            "127.0.0.1",
+            "127.1",
+            "0x7f.0.0.1",
+            "2130706433",
+            "0.0.0.0",
+            "10.1.2.3",
+            "172.31.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "198.19.0.1",
+            "192.0.2.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "[::1]",
+            "[::]",
+            "[::ffff:10.0.0.1]",
+            "[64:ff9b::7f00:1]",
+            "[2002:7f00:1::]",
+            "[fd00::1]",
+            "[fe80::1]",
+            "[ff02::1]",
+            "[2001:db8::1]",
+            "[2001::1]",
+        ];
+        for host in special {
+            let url = Url::parse(&format!("http://{host}/")).unwrap();
+            assert!(NotPublic::check(&url).is_err(), "{host}");
+        }
+        for host in
+            ["1.1.1.1", "172.32.0.1", "100.128.0.1", "[2606:4700::1111]", "[::ffff:1.1.1.1]", "example.org"]
+        {
+            let url = Url::parse(&format!("http://{host}/")).unwrap();
+            assert_eq!(NotPublic::check(&url), Ok(()), "{host}");
+        }
+    }
+}
