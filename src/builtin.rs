@@ -30,13 +30,10 @@ use serde_json::{Map, Value};
 use tokio::task::{JoinError, spawn_blocking};
 
 use crate::{
-    config::HttpConfig,
+    config::{BUILTINS, HttpConfig},
     error::{Error, Result, nearest},
     http::HttpClients,
 };
-
-/// The names of the built-in servers.
-pub const BUILTIN_NAMES: [&str; 5] = ["time", "files", "calc", "search", "fetch"];
 
 /// For how long a list of tools is good: another one comes with another version only, and that is another program.
 /// What the SDK says when nothing is said is that it is good for no time at all.
@@ -90,8 +87,9 @@ impl Builtin {
                 (Self::Fetch(Arc::new(fetch)), args.len())
             }
             _ => {
-                let meant = nearest(name, BUILTIN_NAMES).map(|near| format!(", did you mean `{near}`?"));
-                let names = BUILTIN_NAMES.join(", ");
+                let meant =
+                    nearest(name, BUILTINS.iter().copied()).map(|near| format!(", did you mean `{near}`?"));
+                let names = BUILTINS.join(", ");
                 return Err(format!(
                     "no built-in server is named `{name}`{} There are: {names}",
                     meant.unwrap_or(".".into())

@@ -81,12 +81,9 @@ impl Launcher {
         Self { cache: cache.map(Into::into), store: cache.map(|cache| Store::new(cache.join("launch"))) }
     }
 
-    /// Lets the interpreter of `spec` keep what it compiles, where it can and may.
-    pub(crate) fn with_caches(&self, spec: StdioConfig) -> StdioConfig {
-        match &self.cache {
-            Some(cache) => caches::with(spec, cache),
-            None => spec,
-        }
+    /// `spec` with its interpreter let keep what it compiles. Nothing where it cannot or may not.
+    pub(crate) fn with_caches(&self, spec: &StdioConfig) -> Option<StdioConfig> {
+        caches::with(spec, self.cache.as_ref()?)
     }
 
     /// Whether `spec` may be started without its runner at all. Looks at no file.
@@ -107,7 +104,7 @@ impl Launcher {
     /// Drops what is known of `spec`: the next start goes through the runner.
     pub(crate) fn forget(&self, spec: &StdioConfig, program: &Path) {
         if let Some(store) = &self.store {
-            store.remove(&record::key(&self.with_caches(spec.clone()), program));
+            store.remove(&record::key(self.with_caches(spec).as_ref().unwrap_or(spec), program));
         }
     }
 }

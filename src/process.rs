@@ -19,6 +19,7 @@ mod keeping;
 mod leftovers;
 mod lines;
 mod program;
+mod stat;
 mod stderr;
 mod support;
 mod survivors;

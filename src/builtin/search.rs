@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use globset::GlobSet;
+use jiff::Timestamp;
 use reqwest::{Url, header::HeaderValue};
 use rmcp::model::Tool;
 use schemars::JsonSchema;
@@ -80,6 +81,18 @@ struct Query {
 impl Query {
     fn dates(&self) -> Option<Dates> {
         Dates::parse(self.tbs.as_deref()?)
+    }
+
+    /// Puts the first and the last moment that are asked for into `body` under `names`, in `format`. Whether the dates
+    /// could be understood.
+    fn put_dates(&self, body: &mut Map<String, Value>, names: [&str; 2], format: &str) -> bool {
+        let bounds = self.dates().and_then(|dates| dates.bounds(Timestamp::now()));
+        let (from, to) = bounds.unwrap_or_default();
+        for (name, moment) in names.into_iter().zip([from, to]) {
+            let moment = moment.map(|moment| moment.strftime(format).to_string());
+            body.extend(moment.map(|moment| (name.to_owned(), moment.into())));
+        }
+        bounds.is_some()
     }
 
     fn check(&self, engine: &Engine) -> Result<(), String> {

@@ -12,16 +12,18 @@ const VARIABLE: &str = "NODE_COMPILE_CACHE";
 /// Has Node keep nothing; somebody's wish.
 const DISABLED: &str = "NODE_DISABLE_COMPILE_CACHE";
 
-/// `spec` with a folder below `cache` for what its interpreter compiles. As it was if it has no such interpreter, its
+/// `spec` with a folder below `cache` for what its interpreter compiles. Nothing if it has no such interpreter, its
 /// environment decides itself, or it is in a sandbox, where the folder is not open and code of others must not come
 /// from.
-pub(super) fn with(mut spec: StdioConfig, cache: &Path) -> StdioConfig {
+pub(super) fn with(spec: &StdioConfig, cache: &Path) -> Option<StdioConfig> {
     let name = spec.command.file_name().and_then(|name| name.to_str());
     let decided = [VARIABLE, DISABLED].iter().any(|name| spec.env.contains_key(*name));
-    if matches!(name, Some("node" | "npx")) && spec.start_caches && spec.sandbox.is_none() && !decided {
-        spec.env.insert(VARIABLE.to_owned(), cache.join("node").display().to_string());
+    if !matches!(name, Some("node" | "npx")) || !spec.start_caches || spec.sandbox.is_some() || decided {
+        return None;
     }
-    spec
+    let mut spec = spec.clone();
+    spec.env.insert(VARIABLE.to_owned(), cache.join("node").display().to_string());
+    Some(spec)
 }
 
 #[cfg(test)]
@@ -31,7 +33,10 @@ mod tests {
 
     #[test]
     fn node_is_given_a_folder_unless_somebody_decided_otherwise() {
-        let given = |spec: &StdioConfig| with(spec.clone(), Path::new("/cache")).env.get(VARIABLE).cloned();
+        let given = |spec: &StdioConfig| {
+            let with = with(spec, Path::new("/cache"));
+            with.as_ref().unwrap_or(spec).env.get(VARIABLE).cloned()
+        };
         let node = StdioConfig::new("/usr/bin/node", vec![], "/");
         assert_eq!(given(&node).as_deref(), Some("/cache/node"));
         assert_eq!(given(&StdioConfig::new("npx", vec![], "/")).as_deref(), Some("/cache/node"));

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use super::stat::Stat;
+
 /// What the processes of a tree did at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Activity {
@@ -25,11 +27,9 @@ pub(crate) fn activity(root: u32) -> Activity {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { continue };
         for thread in threads.flatten() {
             let read = |file: &str| std::fs::read_to_string(thread.path().join(file));
-            let Ok(stat) = read("stat") else { continue };
-            // After the parenthesised name: the state, as in proc_pid_stat(5). A wait for a disk is work: more
-            // servers would not make the disk faster.
-            match stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()) {
-                Some("R" | "D") => return Activity::Busy,
+            // A wait for a disk is work: more servers would not make the disk faster.
+            match Stat::in_folder(&thread.path()).and_then(|stat| stat.state()) {
+                Some('R' | 'D') => return Activity::Busy,
                 Some(_) => {}
                 None => continue,
             }
@@ -51,11 +51,8 @@ pub(crate) fn cpu_time(root: u32) -> Option<Duration> {
     let mut ticks = 0;
     let mut seen = false;
     while let Some(process) = processes.pop() {
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { continue };
-        // After the parenthesised name: state, parent, ...; numbers as in proc_pid_stat(5).
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
-        ticks += (14..=17).filter_map(field).sum::<u64>();
+        let Some(stat) = Stat::of(&process) else { continue };
+        ticks += stat.ticks();
         for thread in std::fs::read_dir(format!("/proc/{process}/task")).ok()?.flatten() {
             let children = std::fs::read_to_string(thread.path().join("children")).ok()?;
             processes.extend(children.split_ascii_whitespace().map(ToOwned::to_owned));

@@ -25,7 +25,10 @@ mod linux {
     use rustix::process::{Pid, Signal, kill_process};
 
     use super::Leftover;
-    use crate::process::survivors::{environment, mark_of, processes, sweep};
+    use crate::process::{
+        stat::Stat,
+        survivors::{environment, mark_of, processes, sweep},
+    };
 
     /// What a mark says about its owner.
     struct Owner {
@@ -58,20 +61,14 @@ mod linux {
 
     /// When `pid` was started, in clock ticks since boot. Nothing for a zombie: it has ended, whoever reaps it.
     fn started(pid: u32) -> Option<u64> {
-        if matches!(field(pid, 3)?.as_str(), "Z" | "X") { None } else { field(pid, 22)?.parse().ok() }
-    }
-
-    /// A field of proc_pid_stat(5), counted from 1, behind the name.
-    fn field(pid: u32, number: usize) -> Option<String> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit(')').next()?.split_whitespace().nth(number - 3).map(ToOwned::to_owned)
+        Stat::of(pid).filter(|stat| !stat.is_zombie())?.field(22)
     }
 
     /// Whether one of `guards` is above `pid`: it adopts whoever loses its parent.
     fn is_guarded(pid: u32, guards: &HashSet<u32>) -> bool {
         let mut next = Some(pid).filter(|_| !guards.is_empty());
         while let Some(pid) = next.filter(|pid| !guards.contains(pid)) {
-            next = field(pid, 4).and_then(|parent| parent.parse().ok());
+            next = Stat::of(pid).and_then(|stat| stat.parent());
         }
         next.is_some()
     }

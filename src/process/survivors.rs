@@ -4,6 +4,9 @@
 
 use rustix::process::Pid;
 
+#[cfg(target_os = "linux")]
+use super::stat::Stat;
+
 /// Rounds of looking and killing: one that forks while it is looked for is found in the next.
 #[cfg(target_os = "linux")]
 const SWEEPS: usize = 20;
@@ -12,14 +15,8 @@ const SWEEPS: usize = 20;
 #[cfg(target_os = "linux")]
 pub(super) fn group_has_living(group: Pid) -> bool {
     let wanted = group.as_raw_nonzero().get();
-    processes().any(|pid| {
-        // Fields after the parenthesised name: state, parent, group.
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        let state = fields.next();
-        let group = fields.nth(1).and_then(|field| field.parse::<i32>().ok());
-        group == Some(wanted) && !matches!(state, Some("Z" | "X"))
-    })
+    processes()
+        .any(|pid| Stat::of(pid).is_some_and(|stat| stat.field(5) == Some(wanted) && !stat.is_zombie()))
 }
 
 /// Whether `group` has a member.

@@ -146,13 +146,19 @@ async fn without_its_guard_a_server_dies_and_its_helpers_are_swept() {
     }
 }
 
-/// What guards are forked from. They carry their family's mark, without a server's.
+/// What guards are forked from, once no other guard than that of `process` is about: one that has told its last
+/// words takes a moment to leave. They carry their family's mark, without a server's.
 #[cfg(target_os = "linux")]
-fn zygote(kin: &Kinship, process: &Process) -> rustix::process::Pid {
-    let servers = left(kin);
-    let mut others = marked_processes(&kin.marker);
-    others.retain(|pid| *pid != process.root() && !servers.contains(pid));
-    let [zygote] = others[..] else { panic!("{others:?}") };
+async fn zygote(kin: &Kinship, process: &Process) -> rustix::process::Pid {
+    let zygote = loop {
+        let servers = left(kin);
+        let mut others = marked_processes(&kin.marker);
+        others.retain(|pid| *pid != process.root() && !servers.contains(pid));
+        match others[..] {
+            [zygote] => break zygote,
+            _ => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    };
     assert!(guard::is_guard(&survivors::environment(zygote)));
     rustix::process::Pid::from_raw(zygote.cast_signed()).unwrap()
 }
@@ -165,7 +171,7 @@ async fn servers_outlive_a_killed_zygote_and_the_next_one_has_another() {
     let [kin, _] = ways();
     let (first, mut pipes) = spawn("echo up; cat; sleep 600 &", &kin).await;
     assert_eq!(line(&mut pipes.reader).await, "up");
-    let killed = zygote(&kin, &first);
+    let killed = zygote(&kin, &first).await;
     kill_process(killed, Signal::KILL).unwrap();
     // At once, so that the request may still find it.
     let (second, mut others) = spawn("echo up; cat", &kin).await;
@@ -173,7 +179,7 @@ async fn servers_outlive_a_killed_zygote_and_the_next_one_has_another() {
     pipes.writer.write(b"still there\n").await.unwrap();
     assert_eq!(line(&mut pipes.reader).await, "still there");
     assert!(second.stop(LONG).await.outcome == StopOutcome::Exited);
-    assert_ne!(zygote(&kin, &first), killed);
+    assert_ne!(zygote(&kin, &first).await, killed);
     assert!(first.stop(LONG).await.helpers, "its guard is at work");
     until_gone(&kin).await;
     while test_kill_process(killed).is_ok() {
@@ -189,11 +195,11 @@ async fn a_stopped_zygote_is_woken_and_one_without_work_ends() {
     let [kin, _] = ways();
     let (first, mut pipes) = spawn("echo up; cat", &kin).await;
     assert_eq!(line(&mut pipes.reader).await, "up");
-    kill_process(zygote(&kin, &first), Signal::STOP).unwrap();
+    kill_process(zygote(&kin, &first).await, Signal::STOP).unwrap();
     let (second, mut pipes) = spawn("echo up; cat", &kin).await;
     assert_eq!(line(&mut pipes.reader).await, "up");
     second.stop(LONG).await;
-    kill_process(zygote(&kin, &first), Signal::STOP).unwrap();
+    kill_process(zygote(&kin, &first).await, Signal::STOP).unwrap();
     first.stop(LONG).await;
     kin.end().await;
     assert_eq!(marked_processes(&kin.marker), [0_u32; 0]);

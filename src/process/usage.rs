@@ -7,6 +7,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::stat::Stat;
+
 /// CPU time and memory of some processes at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -136,15 +138,11 @@ fn table() -> impl Iterator<Item = (u32, Row)> {
     let uptime: f64 = uptime.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0.0);
     std::fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // After the parenthesised name: state, parent, group, ...
-        let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
-        let field =
-            |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-        let id = |number: usize| u32::try_from(field(number)).unwrap_or(0);
-        let ticks: u64 = (14..=17).map(field).sum();
-        let cpu = Duration::from_secs_f64(ticks as f64 * tick);
+        let stat = Stat::in_folder(&entry.path())?;
+        let field = |number: usize| stat.field::<u64>(number).unwrap_or(0);
+        let (parent, group) = (stat.parent().unwrap_or(0), stat.field(5).unwrap_or(0));
+        let cpu = Duration::from_secs_f64(stat.ticks() as f64 * tick);
         let age = Duration::from_secs_f64((uptime - field(22) as f64 * tick).max(0.0));
-        Some((pid, Row { parent: id(4), group: id(5), cpu, rss: field(24) * page, age }))
+        Some((pid, Row { parent, group, cpu, rss: field(24) * page, age }))
     })
 }

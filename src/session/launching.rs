@@ -23,18 +23,21 @@ pub(super) async fn connect(
     known: Option<Era>,
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
+    let instead = |spec| ServerConfig { endpoint: Endpoint::Stdio(spec), ..config.clone() };
+    let cached = match &config.endpoint {
+        Endpoint::Stdio(spec) => around.launcher.with_caches(spec).map(instead),
+        Endpoint::Http(_) | Endpoint::Builtin { .. } => None,
+    };
+    let config = cached.as_ref().unwrap_or(config);
     let Endpoint::Stdio(spec) = &config.endpoint else {
         return connect_as_configured(config, around, known, on_process).await;
     };
-    let spec = around.launcher.with_caches(spec.clone());
-    let config = &ServerConfig { endpoint: Endpoint::Stdio(spec.clone()), ..config.clone() };
-    let Some((launch, direct)) = plan(&spec, around).await else {
+    let Some((launch, direct)) = plan(spec, around).await else {
         return connect_as_configured(config, around, known, on_process).await;
     };
     let mut failed = None;
     if let Some(direct) = direct {
-        let direct = ServerConfig { endpoint: Endpoint::Stdio(direct), ..config.clone() };
-        match connect_as_configured(&direct, around, known, on_process).await {
+        match connect_as_configured(&instead(direct), around, known, on_process).await {
             Ok(mut connection) => {
                 connection.launch = Some(launch.report());
                 return Ok(connection);
@@ -53,7 +56,7 @@ pub(super) async fn connect(
     let mut connection = connect_as_configured(config, around, known, on_process).await?;
     if let Some(process) = &connection.process {
         let (pid, input, took) = (process.pid(), process.input_id(), connection.phases.total());
-        let secrets = around.kin.secrets.clone();
+        let (spec, secrets) = (spec.clone(), around.kin.secrets.clone());
         let looking = move || launch.observe(&spec, &secrets, pid, input, took);
         connection.launch = tokio::task::spawn_blocking(looking).await.ok().map(|mut report| {
             report.failed = failed;

@@ -1,6 +1,5 @@
 //! Exa (<https://docs.exa.ai/reference/search>): search by meaning, for a key.
 
-use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::engine::{Ask, Engine, Hit, hits};
@@ -18,17 +17,13 @@ pub(super) const ENGINE: Engine = Engine {
         body.insert("numResults".into(), json!(count));
         // Without `contents` there is no text at all.
         body.insert("contents".into(), json!({"highlights": true}));
-        let bounds = query.dates().and_then(|dates| dates.bounds(Timestamp::now()));
-        let (from, to) = bounds.unwrap_or_default();
-        for (name, moment) in [("startPublishedDate", from), ("endPublishedDate", to)] {
-            let moment = moment.map(|moment| moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
-            body.extend(moment.map(|moment| (name.to_owned(), moment.into())));
-        }
+        let dated =
+            query.put_dates(&mut body, ["startPublishedDate", "endPublishedDate"], "%Y-%m-%dT%H:%M:%SZ");
         let country = query.gl.as_ref().map(|gl| gl.to_ascii_uppercase());
         body.extend(country.map(|country| ("userLocation".to_owned(), country.into())));
         Ask::post("search", body)
             .key("x-api-key", "")
-            .without(query.tbs.is_some() && bounds.is_none(), "tbs")
+            .without(query.tbs.is_some() && !dated, "tbs")
             .without(query.hl.is_some(), "hl")
             .without(query.location.is_some(), "location")
             .without(query.autocorrect.is_some(), "autocorrect")

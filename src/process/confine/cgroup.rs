@@ -14,7 +14,7 @@ use std::{
 use rustix::process::Pid;
 
 use super::limits::size;
-use crate::config::ResourceLimits;
+use crate::{config::ResourceLimits, process::stat::Stat};
 
 /// Length of the period in which the processor time is given out, in microseconds: the kernel's default.
 const PERIOD: f64 = 100_000.0;
@@ -253,9 +253,8 @@ fn members(folder: &Path) -> Vec<i32> {
 fn descends(pid: i32, ancestor: Pid) -> bool {
     let mut next = pid;
     while next != ancestor.as_raw_nonzero().get() {
-        let Ok(stat) = fs::read_to_string(format!("/proc/{next}/stat")) else { return next == pid };
-        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
-        match parent.and_then(|parent| parent.parse().ok()) {
+        let Some(stat) = Stat::of(next) else { return next == pid };
+        match stat.parent() {
             Some(parent @ 1..) => next = parent,
             _ => return false,
         }

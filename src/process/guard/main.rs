@@ -38,6 +38,7 @@ use super::{
 use crate::process::{
     StopOutcome,
     confine::{Cgroup, Ready},
+    stat::Stat,
 };
 
 /// Pause between two rounds of killing: orphans become children in between.
@@ -315,11 +316,7 @@ fn children() -> Vec<Pid> {
     let own = getpid().as_raw_nonzero().get();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
-        .filter(|entry| {
-            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
-            parent.and_then(|parent| parent.parse().ok()) == Some(own)
-        })
+        .filter(|entry| Stat::in_folder(&entry.path()).and_then(|stat| stat.parent()) == Some(own))
         .filter_map(|entry| parse(entry.file_name().to_str()?))
         .collect()
 }

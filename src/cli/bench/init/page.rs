@@ -4,7 +4,7 @@
 use super::{
     document::{Document, End, ModeRow, Picture},
     svg::{PATTERNS, PHASES, escape, svg},
-    table::{mebibytes, time},
+    table::{cells, mebibytes, time},
 };
 
 /// Nothing is loaded and nothing is run.
@@ -157,21 +157,8 @@ fn modes(document: &Document) -> String {
     ];
     let head = heads.map(|head| format!("<th>{head}</th>")).concat();
     let row = |mode: &ModeRow| {
-        let cells = [
-            escape(&mode.mode),
-            format!("{}/{}", mode.ready, mode.total),
-            time(mode.wall_ms.min),
-            time(mode.wall_ms.median),
-            time(mode.wall_ms.max),
-            time(mode.first_tool_ms),
-            time(Some(mode.cpu_ms)),
-            mebibytes(mode.peak_rss_bytes),
-            time(Some(mode.own_cpu_ms)),
-            mebibytes(mode.own_rss_bytes),
-            mebibytes(mode.guards_rss_bytes),
-        ];
-        let cells = cells.map(|cell| format!("<td>{cell}</td>")).concat();
-        format!("<tr>{cells}</tr>\n")
+        let cells = cells(mode).map(|cell| format!("<td>{}</td>", escape(&cell))).concat();
+        format!("<tr>{cells}<td>{}</td></tr>\n", mebibytes(mode.guards_rss_bytes))
     };
     let rows: String = document.modes.iter().map(row).collect();
     format!("<h2>All modes</h2>\n<table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>\n")

@@ -55,9 +55,17 @@ fn mode_line(mode: &ModeRow, base: Option<f64>) -> String {
         0 => "-".to_owned(),
         count => format!("{count}: {}", mebibytes(mode.guards_rss_bytes)),
     };
+    let [name, ready, min, median, max, first, cpu, rss, own_cpu, own_rss] = cells(mode);
     format!(
-        "{:<11} {:<8} {:<8} {:<8} {:<8} {:<8} {:<8} {:<6} {:<8} {:<8} {guards}{gain}",
-        mode.mode,
+        "{name:<11} {ready:<8} {min:<8} {median:<8} {max:<8} {first:<8} {cpu:<8} {rss:<6} {own_cpu:<8} {own_rss:<8} \
+         {guards}{gain}"
+    )
+}
+
+/// What a row of a mode holds, from its name to toolcrib's own memory.
+pub(super) fn cells(mode: &ModeRow) -> [String; 10] {
+    [
+        mode.mode.clone(),
         format!("{}/{}", mode.ready, mode.total),
         time(mode.wall_ms.min),
         time(mode.wall_ms.median),
@@ -67,7 +75,7 @@ fn mode_line(mode: &ModeRow, base: Option<f64>) -> String {
         mebibytes(mode.peak_rss_bytes),
         time(Some(mode.own_cpu_ms)),
         mebibytes(mode.own_rss_bytes),
-    )
+    ]
 }
 
 fn first_call(mode: &ModeRow) -> String {
