@@ -12,6 +12,7 @@ mod error_body;
 mod fault;
 mod hint;
 mod message;
+mod reissue;
 mod request;
 mod script;
 mod stats;

@@ -27,6 +27,11 @@ pub struct RetryPolicy {
     pub total: Duration,
     /// Greatest `Retry-After` that is waited for; a longer one fails at once.
     pub retry_after_max: Duration,
+    /// How long one request waits for an endpoint that is down, all its pauses together.
+    pub outage: Duration,
+    /// How often an answer that was cut at `max_tokens` (then with twice as many) or that went round in circles is
+    /// asked for again, at once. The last one is returned as it is.
+    pub reissue: u32,
 }
 
 impl RetryPolicy {
@@ -43,6 +48,7 @@ impl RetryPolicy {
             max_attempts: 3,
             base: Duration::from_millis(500),
             cap: Duration::from_secs(8),
+            outage: Duration::from_secs(10),
             ..Self::agent()
         }
     }
@@ -56,6 +62,9 @@ impl RetryPolicy {
             flat: false,
             total: Duration::from_secs(600),
             retry_after_max: Duration::from_secs(120),
+            // An engine that starts again takes 90 to 135 s (vLLM 0.32, measured).
+            outage: Duration::from_secs(600),
+            reissue: 1,
         }
     }
 
@@ -68,6 +77,7 @@ impl RetryPolicy {
             flat: true,
             // Nine waits alone are 4.5 minutes; the rest is for attempts that hang.
             total: Duration::from_secs(3600),
+            outage: Duration::from_secs(3600),
             ..Self::agent()
         }
     }

@@ -48,7 +48,7 @@ const LLM: &[&str] = &[
     "extra_body",
     "retry",
 ];
-const RETRY: &[&str] = &["max", "base", "cap", "total"];
+const RETRY: &[&str] = &["profile", "max", "base", "cap", "total", "outage", "reissue"];
 const AGENT: &[&str] =
     &["system", "max_turns", "max_tool_calls", "max_time", "tool_choice", "max_result_chars"];
 
@@ -265,13 +265,24 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
 }
 
 fn retry(table: &Section<'_>) -> Result<RetryPolicy> {
-    let built_in = RetryPolicy::agent();
+    let profiles = [
+        ("fast", RetryPolicy::fast as fn() -> RetryPolicy),
+        ("agent", RetryPolicy::agent),
+        ("patient", RetryPolicy::patient),
+    ];
+    let profile = table.choice("profile", &profiles)?.unwrap_or(RetryPolicy::agent)();
+    // Whoever sets the greatest wait of a flat schedule wants it to grow up to there.
+    let flat = profile.flat && table.get("cap").is_none();
+    let base = table.grace("base")?.unwrap_or(profile.base);
     let policy = RetryPolicy {
-        max_attempts: table.number("max", 1)?.unwrap_or(built_in.max_attempts),
-        base: table.grace("base")?.unwrap_or(built_in.base),
-        cap: table.grace("cap")?.unwrap_or(built_in.cap),
-        total: table.duration("total")?.unwrap_or(built_in.total),
-        ..built_in
+        flat,
+        max_attempts: table.number("max", 1)?.unwrap_or(profile.max_attempts),
+        base,
+        cap: table.grace("cap")?.unwrap_or(if flat { base } else { profile.cap }),
+        total: table.duration("total")?.unwrap_or(profile.total),
+        outage: table.grace("outage")?.unwrap_or(profile.outage),
+        reissue: table.number("reissue", 0)?.unwrap_or(profile.reissue),
+        ..profile
     };
     if policy.cap < policy.base {
         return Err(table.error("`cap` is shorter than `base`", Some("waits grow from `base` up to `cap`")));

@@ -7,6 +7,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
     fault::Fault,
+    reissue::Kept,
     script::Script,
     stats::{Counters, LlmStats},
     transport::{OpenAi, Prepared},
@@ -30,6 +31,8 @@ struct Inner {
     limit: Limit,
     policy: RetryPolicy,
     request_timeout: Duration,
+    max_tokens: Option<u32>,
+    repeatable: bool,
     counters: Counters,
 }
 
@@ -46,6 +49,14 @@ enum Backend {
 enum Ready<'a> {
     Http(&'a OpenAi, Box<Prepared<'a>>),
     Script(&'a Script, &'a ChatRequest),
+}
+
+/// One request with what is kept between its attempts.
+struct Call<'a> {
+    request: &'a ChatRequest,
+    ready: Ready<'a>,
+    kept: Kept,
+    deadline: Option<Instant>,
 }
 
 /// A failed attempt; nothing of it when it never got on the wire.
@@ -87,6 +98,8 @@ impl LlmClient {
             limit: Limit::new("model requests", config.max_in_flight),
             policy: config.retry.clone(),
             request_timeout: config.request_timeout,
+            max_tokens: config.max_tokens,
+            repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
             counters: Counters::default(),
         }))
     }
@@ -127,9 +140,8 @@ impl LlmClient {
             }
             Backend::Script(script) => Ready::Script(script, request),
         };
-        let ready = &ready;
-        let run =
-            retry::run(&inner.policy, deadline, |attempt| inner.attempt(ready, attempt, deadline)).await;
+        let call = &Call { request, ready, kept: Kept::default(), deadline };
+        let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
         for Failed(attempt, fault) in run.failures {
             attempts.extend(attempt);
@@ -138,10 +150,16 @@ impl LlmClient {
         match run.result {
             Ok((decoded, attempt)) => {
                 attempts.push(attempt);
+                let decoded = call.kept.total(decoded);
                 inner.counters.answered(decoded.usage);
                 Ok(self.answer(decoded, attempts))
             }
             Err(stop) => {
+                // Better a doubtful answer than none.
+                if let Some(decoded) = call.kept.last() {
+                    inner.counters.answered(decoded.usage);
+                    return Ok(self.answer(decoded, attempts));
+                }
                 // The loop ends without an answer only after a failure.
                 let fault = last.unwrap_or_else(|| Fault::new(Class::Permanent, "no attempt was made"));
                 let gave_up = match stop {
@@ -180,12 +198,8 @@ impl LlmClient {
 
 impl Inner {
     /// One attempt: a place under the limit, held only while the attempt lasts, and the exchange within its time.
-    async fn attempt(
-        &self,
-        ready: &Ready<'_>,
-        attempt: Try,
-        deadline: Option<Instant>,
-    ) -> Result<(Decoded, Attempt), Failure<Failed>> {
+    async fn attempt(&self, call: &Call<'_>, attempt: Try) -> Result<(Decoded, Attempt), Failure<Failed>> {
+        let deadline = call.deadline;
         let queue = Instant::now();
         let place = match deadline {
             None => Ok(self.limit.acquire().await),
@@ -199,7 +213,7 @@ impl Inner {
         self.counters.attempt(attempt.number);
         let start = Instant::now();
         let end = self.end(start, attempt, deadline);
-        let result = match timeout_at(end.at, ready.exchange()).await {
+        let result = match timeout_at(end.at, self.exchange(call)).await {
             Ok(result) => result,
             Err(_) => Err(Fault::new(end.class, end.message)),
         };
@@ -215,7 +229,18 @@ impl Inner {
             message: None,
         };
         match result {
-            Ok(decoded) => Ok((decoded, record)),
+            Ok(decoded) => {
+                let Some(class) = self.doubt(call, &decoded) else { return Ok((decoded, record)) };
+                record.class = Some(class);
+                let asked = self.asked(call.request);
+                match call.kept.keep(decoded, class, asked, self.policy.reissue) {
+                    Some(decoded) => Ok((decoded, record)),
+                    None => {
+                        let fault = Fault::new(class, "the answer is not good");
+                        Err(failure(Failed(Some(record), fault), queued))
+                    }
+                }
+            }
             Err(fault) => {
                 tracing::debug!(
                     attempt = attempt.number,
@@ -231,6 +256,33 @@ impl Inner {
                 Err(failure(Failed(Some(record), fault), queued))
             }
         }
+    }
+
+    /// Sends the request, with the limit of tokens that earlier answers call for.
+    async fn exchange(&self, call: &Call<'_>) -> Result<Decoded, Fault> {
+        match &call.ready {
+            Ready::Script(script, request) => script.answer(request).await,
+            Ready::Http(backend, prepared) => match call.kept.raised(call.request) {
+                None => backend.attempt(prepared).await,
+                Some(request) => {
+                    let prepared = backend.prepare(&request).map_err(|fault| *fault)?;
+                    backend.attempt(&prepared).await
+                }
+            },
+        }
+    }
+
+    /// What is wrong with an answer, if asking again may help. A script always says the same.
+    fn doubt(&self, call: &Call<'_>, answer: &Decoded) -> Option<Class> {
+        match call.ready {
+            Ready::Script(..) => None,
+            Ready::Http(..) => Kept::doubt(answer, self.asked(call.request), self.repeatable),
+        }
+    }
+
+    /// The limit of tokens that the request starts with.
+    fn asked(&self, request: &ChatRequest) -> Option<u32> {
+        request.max_tokens.or(self.max_tokens)
     }
 
     /// When the attempt must end, and what it means if it does.
@@ -264,15 +316,6 @@ struct End {
     at: Instant,
     class: Class,
     message: String,
-}
-
-impl Ready<'_> {
-    async fn exchange(&self) -> Result<Decoded, Fault> {
-        match self {
-            Self::Http(backend, prepared) => backend.attempt(prepared).await,
-            Self::Script(script, request) => script.answer(request).await,
-        }
-    }
 }
 
 /// `start + wait`; a year on, where the sum cannot be held.

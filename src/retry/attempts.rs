@@ -46,6 +46,8 @@ pub(crate) enum Retry {
     },
     /// The attempt met a connection that was gone already: repeat at once and free of charge, but only once.
     AtOnce,
+    /// There was an answer, but a better one is asked for, at once and free of charge; the caller keeps count.
+    Again,
 }
 
 /// How a run of attempts ended.
@@ -98,6 +100,7 @@ where
         let stop = |stop, failures| Run { result: Err(stop), failures, waited };
         match failure.retry {
             Retry::Never => return stop(Stop::Permanent, failures),
+            Retry::Again => continue,
             Retry::AtOnce if !replayed => {
                 replayed = true;
                 continue;

@@ -179,9 +179,9 @@ mod schedule {
     prop_compose! {
         fn policy()(
             max_attempts in any::<u32>(), base in time(), cap in time(), flat in any::<bool>(),
-            total in time(), retry_after_max in time(),
+            total in time(), retry_after_max in time(), outage in time(), reissue in any::<u32>(),
         ) -> RetryPolicy {
-            RetryPolicy { max_attempts, base, cap, flat, total, retry_after_max }
+            RetryPolicy { max_attempts, base, cap, flat, total, retry_after_max, outage, reissue }
         }
     }
 
