@@ -9,6 +9,7 @@ use rustls::ClientConfig;
 use crate::{
     config::HttpConfig,
     error::{Error, Result},
+    gate::{Gate, Gates},
 };
 
 mod count;
@@ -24,6 +25,7 @@ pub struct HttpClients {
     tools_loopback: HttpClient,
     models: HttpClient,
     models_loopback: HttpClient,
+    gates: Gates,
 }
 
 /// One pool with its count of connections.
@@ -85,6 +87,7 @@ impl HttpClients {
             tools_loopback: unpooled.build(config, Proxy::Never)?,
             models: models.build(config, Proxy::System)?,
             models_loopback: models.build(config, Proxy::Never)?,
+            gates: Gates::default(),
         })
     }
 
@@ -100,6 +103,11 @@ impl HttpClients {
             Ok(url) if url.scheme() == "http" => &self.tools_plain,
             _ => &self.tools,
         }
+    }
+
+    /// The gate that all who use these clients share for one endpoint. The name holds no secret.
+    pub(crate) fn gate(&self, endpoint: &str) -> Gate {
+        self.gates.of(endpoint)
     }
 
     /// For model servers elsewhere.

@@ -4,6 +4,7 @@
 //! Nothing below it repeats anything, so the attempts reported are those on the wire. Knows no agent and no tool
 //! server. A prompt or a key never gets into an error.
 
+mod attempt;
 mod class;
 mod client;
 mod detect;

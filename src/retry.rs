@@ -9,7 +9,7 @@ mod attempts;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use attempts::{Failure, Retry, Stop, Try, run};
+pub(crate) use attempts::{Failure, Pace, Retry, Stop, Try, run};
 
 /// How often a model request is repeated, and how long between.
 #[derive(Debug, Clone)]
@@ -92,6 +92,13 @@ impl RetryPolicy {
         }
     }
 
+    /// First and greatest pause before one request probes an endpoint that is down for all: half the first wait,
+    /// up to a third of the greatest.
+    pub fn probes(&self) -> (Duration, Duration) {
+        let cap = (self.cap / 3).max(Self::SHORTEST / 5);
+        ((self.base / 2).clamp(Self::SHORTEST / 5, cap), cap)
+    }
+
     /// What to do after `attempts` failed ones, `elapsed` after the first began, when the server named `hint`.
     pub fn delay(&self, attempts: u32, hint: Option<Duration>, elapsed: Duration) -> Decision {
         self.delay_with(attempts, hint, elapsed, &mut fastrand::f64)
@@ -170,6 +177,11 @@ pub enum GiveUp {
         /// The total time.
         limit: Duration,
     },
+    /// The endpoint stayed down for as long as the policy waits.
+    Outage {
+        /// How long this request waited for it.
+        waited: Duration,
+    },
     /// The next wait would end after the caller's own deadline.
     Deadline {
         /// The next wait.
@@ -197,6 +209,9 @@ impl fmt::Display for GiveUp {
                 format_duration(whole(*wait)),
                 format_duration(*limit)
             ),
+            Self::Outage { waited } => {
+                write!(f, "gave up: the endpoint stayed down for {}", format_duration(whole(*waited)))
+            }
             Self::Deadline { wait } => {
                 write!(
                     f,

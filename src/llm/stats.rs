@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{limit::LimitStats, task::Usage};
+use crate::{gate::GateStats, task::Usage};
 
 /// What a client counted so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,10 @@ pub struct LlmStats {
     pub waiting: usize,
     /// Time spent waiting for it, all together.
     pub queued: Duration,
+    /// Most attempts that may be under way now: the configured limit, or a smaller one learned from refusals.
+    pub limit: Option<usize>,
+    /// How often the endpoint was paused for being down or overloaded.
+    pub pauses: u64,
     /// Tokens, as the server counts them.
     pub usage: Usage,
     /// Connections opened to model servers of this kind (loopback, elsewhere) by the shared HTTP client.
@@ -64,16 +68,18 @@ impl Counters {
         *self.usage.lock().unwrap_or_else(PoisonError::into_inner) += usage;
     }
 
-    pub(super) fn stats(&self, limit: &LimitStats, connections_opened: u64) -> LlmStats {
+    pub(super) fn stats(&self, gate: &GateStats, connections_opened: u64) -> LlmStats {
         LlmStats {
             requests: self.requests.load(Relaxed),
             answered: self.answered.load(Relaxed),
             attempts: self.attempts.load(Relaxed),
             retries: self.retries.load(Relaxed),
-            in_flight: limit.in_flight,
-            peak: limit.peak,
-            waiting: limit.waiting,
-            queued: limit.queued,
+            in_flight: gate.in_flight,
+            peak: gate.peak,
+            waiting: gate.waiting,
+            queued: gate.queued,
+            limit: gate.limit,
+            pauses: gate.pauses,
             usage: *self.usage.lock().unwrap_or_else(PoisonError::into_inner),
             connections_opened,
         }

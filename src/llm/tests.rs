@@ -305,7 +305,7 @@ async fn a_limit_queues_visibly() {
 
 #[tokio::test]
 async fn a_place_is_free_while_its_holder_waits_to_try_again() {
-    let busy = Reply::error(429, "rate", "later").header("retry-after", "60");
+    let busy = Reply::error(409, "conflict", "later").header("retry-after", "60");
     let server = Server::with(&[busy, Reply::say("hi")]).await;
     let mut config = config(&server.url);
     config.max_in_flight = NonZeroUsize::new(1);

@@ -1,6 +1,9 @@
 //! One attempt at a model behind an OpenAI-compatible endpoint: send, read, classify. Knows nothing of retries.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+};
 
 use reqwest::{
     Request, Response, StatusCode, Url,
@@ -43,6 +46,13 @@ pub(super) struct Prepared<'a> {
     chat: &'a ChatRequest,
 }
 
+impl Prepared<'_> {
+    /// Length of the body.
+    pub(super) fn bytes(&self) -> usize {
+        self.request.body().and_then(|body| body.as_bytes()).map_or(0, <[u8]>::len)
+    }
+}
+
 impl OpenAi {
     /// Checks addresses and keys; `http` is the client for this base URL.
     pub(super) fn new(config: &LlmConfig, base_url: &str, http: &HttpClient) -> Result<Self> {
@@ -78,6 +88,13 @@ impl OpenAi {
     /// The base URL as it may be printed.
     pub(super) fn shown_url(&self) -> &str {
         &self.shown_url
+    }
+
+    /// What stands for this endpoint among others: providers count by address, model and key. No key is in it.
+    pub(super) fn endpoint(&self) -> String {
+        let mut keys = DefaultHasher::new();
+        self.config.api_keys.hash(&mut keys);
+        format!("{} {} {:x}", self.shown_url, self.config.model, keys.finish())
     }
 
     /// Connections opened so far by the client in use.

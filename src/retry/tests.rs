@@ -97,7 +97,7 @@ async fn drive(
         async move {
             let Some((retry, hint, queued)) = script.get(index).copied() else { return Ok("answer") };
             tokio::time::sleep(queued).await;
-            Err(Failure { error: index, retry, hint, queued })
+            Err(Failure { error: index, retry, hint, pace: Pace::Own(Duration::ZERO), queued })
         }
     });
     let run = run.await;
