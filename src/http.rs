@@ -1,9 +1,16 @@
 //! The one place that builds HTTP clients. A client is its connection pool, so there are as few as the kinds of
 //! traffic need, and each counts the connections that it opens. Limits in time belong to requests, not to clients.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-use reqwest::{Client, Url, redirect};
+use reqwest::{Client, Request, Response, Url, redirect};
 use rustls::ClientConfig;
 
 use crate::{
@@ -25,6 +32,8 @@ pub struct HttpClients {
     tools_loopback: HttpClient,
     models: HttpClient,
     models_loopback: HttpClient,
+    looks: HttpClient,
+    looks_loopback: HttpClient,
     gates: Gates,
 }
 
@@ -33,6 +42,7 @@ pub struct HttpClients {
 pub struct HttpClient {
     client: Client,
     count: count::CountConnections,
+    carried: Arc<AtomicU64>,
 }
 
 /// What a client counted so far.
@@ -47,6 +57,20 @@ impl HttpClient {
     /// The client itself.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Sends one request, and counts it when it found a connection.
+    pub(crate) async fn execute(&self, request: Request) -> reqwest::Result<Response> {
+        let sent = self.client.execute(request).await;
+        if sent.as_ref().map_or_else(|error| !error.is_connect() && !error.is_builder(), |_| true) {
+            self.carried.fetch_add(1, Relaxed);
+        }
+        sent
+    }
+
+    /// Requests of [`HttpClient::execute`] that found a connection.
+    pub(crate) fn carried(&self) -> u64 {
+        self.carried.load(Relaxed)
     }
 
     /// What was counted so far.
@@ -74,10 +98,13 @@ impl HttpClients {
         // turn into a GET, so redirects are answers here, and errors.
         let models = Traffic {
             idle: Self::MODEL_IDLE,
+            // All of a burst are there for the next one; in four seconds they are gone anyway.
+            max_idle: usize::MAX,
             http1_only: true,
             redirects: redirect::Policy::none,
             ..tools.clone()
         };
+        let looks = Traffic { max_idle: 0, ..models.clone() };
         // A server without TCP_NODELAY answers on a kept connection 40 ms late (delayed acknowledgement), which
         // costs more than connecting anew; https servers are pooled, their handshake is dearer.
         let unpooled = Traffic { max_idle: 0, ..tools.clone() };
@@ -87,6 +114,8 @@ impl HttpClients {
             tools_loopback: unpooled.build(config, Proxy::Never)?,
             models: models.build(config, Proxy::System)?,
             models_loopback: models.build(config, Proxy::Never)?,
+            looks: looks.build(config, Proxy::System)?,
+            looks_loopback: looks.build(config, Proxy::Never)?,
             gates: Gates::default(),
         })
     }
@@ -102,6 +131,14 @@ impl HttpClients {
             Ok(url) if is_loopback(&url) => &self.tools_loopback,
             Ok(url) if url.scheme() == "http" => &self.tools_plain,
             _ => &self.tools,
+        }
+    }
+
+    /// For a look at the model server at `url`, each over a connection of its own.
+    pub(crate) fn looks_for(&self, url: &str) -> &HttpClient {
+        match Url::parse(url) {
+            Ok(url) if is_loopback(&url) => &self.looks_loopback,
+            _ => &self.looks,
         }
     }
 
@@ -163,7 +200,7 @@ impl Traffic {
             builder = builder.no_proxy();
         }
         let client = builder.build().map_err(|error| failed(&error))?;
-        Ok(HttpClient { client, count })
+        Ok(HttpClient { client, count, carried: Arc::default() })
     }
 }
 

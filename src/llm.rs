@@ -16,6 +16,7 @@ mod message;
 mod reissue;
 mod request;
 mod script;
+mod silence;
 mod stats;
 mod transport;
 mod wire;

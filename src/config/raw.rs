@@ -1,5 +1,7 @@
 //! The tables of `servers.toml` as they are written: keys and types are checked, variables are not looked up.
 
+use std::num::{NonZeroU64, NonZeroUsize};
+
 use super::{
     AgentConfig, Guard, HttpConfig, StartJobs, StopGrace, ToolChoice,
     env::Names,
@@ -41,7 +43,10 @@ const LLM: &[&str] = &[
     "model",
     "api_key",
     "max_in_flight",
+    "requests_per_minute",
+    "tokens_per_minute",
     "request_timeout",
+    "silence_check",
     "temperature",
     "max_tokens",
     "seed",
@@ -225,6 +230,15 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
     let mut request = super::LlmConfig::new(None, "");
     if let Some(limit) = table.limit("max_in_flight", &[("unlimited", None)])? {
         request.max_in_flight = limit;
+    }
+    let rate = |key| -> Result<_> {
+        let limit: Option<Option<NonZeroUsize>> = table.limit(key, &[("unlimited", None)])?;
+        Ok(limit.flatten().and_then(|limit| NonZeroU64::new(limit.get() as u64)))
+    };
+    request.requests_per_minute = rate("requests_per_minute")?;
+    request.tokens_per_minute = rate("tokens_per_minute")?;
+    if let Some(silence) = table.duration("silence_check")? {
+        request.silence_check = silence;
     }
     if let Some(timeout) = table.duration("request_timeout")? {
         request.request_timeout = timeout;

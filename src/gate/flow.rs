@@ -107,9 +107,10 @@ impl Flow {
         self.fresh = 0;
     }
 
-    /// No more than are under way now are taken.
-    pub(super) fn refused(&mut self, now: Instant) {
-        let limit = self.fresh.max(1) as f64;
+    /// No more were taken than the `beside` that were under way when the refused one came.
+    pub(super) fn refused(&mut self, beside: usize, now: Instant) {
+        let known = self.learned.as_ref().map_or(f64::INFINITY, |learned| learned.limit);
+        let limit = known.min(beside.max(1) as f64);
         self.learned = Some(Learned { limit, refused_at: Some((limit, now)), ramp: false });
     }
 

@@ -63,6 +63,8 @@ pub(super) struct Entered {
     epoch: u64,
     /// Whether the gate was fully open.
     open: bool,
+    /// Others under way.
+    beside: usize,
 }
 
 pub(super) enum Step {
@@ -122,7 +124,11 @@ impl State {
         if let Err(until) = self.flow.enter(tokens, now) {
             return wait(until);
         }
-        let entered = Entered { epoch: self.epoch, open: !probing && !self.flow.is_ramp() };
+        let entered = Entered {
+            epoch: self.epoch,
+            open: !probing && !self.flow.is_ramp(),
+            beside: self.flow.fresh - 1,
+        };
         if probing {
             self.mode = Mode::Probing;
         }
@@ -190,13 +196,13 @@ impl State {
             }
             Trouble::Throttled => {
                 if current {
-                    self.flow.refused(now);
+                    self.flow.refused(entered.beside, now);
                     self.troubles = 0;
                 }
                 (by_gate, Again { order: None, not_before })
             }
             Trouble::Local if current && !probed && self.flow.fresh > 0 => {
-                self.flow.refused(now);
+                self.flow.refused(entered.beside, now);
                 (Verdict { counts: false, ..by_gate }, Again::default())
             }
             Trouble::Local => {

@@ -251,3 +251,20 @@ async fn rates_make_wait_in_the_queue() {
     let pass = visit.enter(SECOND, None).await.unwrap();
     assert!(pass.queued >= 60 * SECOND, "what was used beyond the estimate is paid first: {:?}", pass.queued);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_out_of_descriptors_opens_no_more_than_it_can() {
+    let gate = Gate::default();
+    let (one, two) = (gate.visit(patience(), 0), gate.visit(patience(), 0));
+    let held = one.enter(SECOND, None).await.unwrap();
+    let verdict = two.enter(SECOND, None).await.unwrap().failed(Trouble::Local, None);
+    assert_eq!(verdict, Verdict { own_wait: None, counts: false }, "it is not the endpoint's fault");
+    assert_eq!((gate.stats().limit, gate.stats().pauses), (Some(1), 0));
+    let waiting = async { two.enter(SECOND, None).await.unwrap().queued };
+    let free = async {
+        sleep(2 * SECOND).await;
+        held.answered(None);
+    };
+    let (queued, ()) = tokio::join!(waiting, free);
+    assert_eq!(queued, 2 * SECOND);
+}

@@ -67,7 +67,7 @@ impl LlmClient {
             let help = "add model = \"NAME\", as the server lists it under /v1/models".to_owned();
             return Err(Error::input("`model` is missing in [llm]", Some(help)));
         }
-        let backend = OpenAi::new(config, base_url, http.models_for(base_url))?;
+        let backend = OpenAi::new(config, base_url, http)?;
         let gate = http.gate(&backend.endpoint());
         Ok(Self::build(Backend::Http(Box::new(backend)), config.model.clone(), config, gate))
     }
@@ -80,7 +80,11 @@ impl LlmClient {
     }
 
     fn build(backend: Backend, label: String, config: &LlmConfig, gate: Gate) -> Self {
-        gate.bound(Bounds { in_flight: config.max_in_flight, ..Bounds::default() });
+        gate.bound(Bounds {
+            in_flight: config.max_in_flight,
+            requests: config.requests_per_minute,
+            tokens: config.tokens_per_minute,
+        });
         Self(Arc::new(Inner {
             backend,
             label,
@@ -107,11 +111,11 @@ impl LlmClient {
 
     /// What was counted so far.
     pub fn stats(&self) -> LlmStats {
-        let opened = match &self.0.backend {
-            Backend::Http(backend) => backend.connections_opened(),
-            Backend::Script(_) => 0,
+        let connections = match &self.0.backend {
+            Backend::Http(backend) => backend.connections(),
+            Backend::Script(_) => (0, 0),
         };
-        self.0.counters.stats(&self.0.gate.stats(), opened)
+        self.0.counters.stats(&self.0.gate.stats(), connections)
     }
 
     /// Asks the model, repeating what may be repeated. Dropping the future ends the request on the wire too.
@@ -137,13 +141,13 @@ impl LlmClient {
             Ok((decoded, attempt)) => {
                 attempts.push(attempt);
                 let decoded = call.kept.total(decoded);
-                inner.counters.answered(decoded.usage);
+                inner.counters.answered(&decoded.usage, &attempts);
                 Ok(self.answer(decoded, attempts))
             }
             Err(stop) => {
                 // Better a doubtful answer than none.
                 if let Some(decoded) = call.kept.last() {
-                    inner.counters.answered(decoded.usage);
+                    inner.counters.answered(&decoded.usage, &attempts);
                     return Ok(self.answer(decoded, attempts));
                 }
                 // The loop ends without an answer only after a failure.

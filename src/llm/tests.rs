@@ -43,7 +43,7 @@ async fn ask(replies: &[Reply]) -> Result<ChatAnswer, LlmError> {
     assert_eq!(told.len(), server.count(), "attempts told are those on the wire");
     let stats = client.stats();
     assert_eq!((stats.attempts, stats.retries), (server.count() as u64, server.count() as u64 - 1));
-    assert_eq!((stats.requests, stats.in_flight), (1, 0));
+    assert_eq!((stats.request_count, stats.in_flight), (1, 0));
     result
 }
 
