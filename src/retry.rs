@@ -6,6 +6,7 @@ use std::{fmt, time::Duration};
 use humantime::format_duration;
 
 mod attempts;
+mod schedule;
 #[cfg(test)]
 mod tests;
 
