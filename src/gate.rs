@@ -19,6 +19,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+mod budget;
 mod flow;
 mod state;
 #[cfg(test)]
@@ -97,8 +98,11 @@ pub(crate) enum Trouble {
     Local,
     /// It refuses everything that comes with this key or account, for this reason.
     Shut(Shut),
-    /// Nothing: it answered, well or not.
-    None,
+    /// None: it answered, if not well.
+    None {
+        /// Whether the call comes back.
+        again: bool,
+    },
 }
 
 /// Why an endpoint takes nothing from this key or account: a word and a sentence.

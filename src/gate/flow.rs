@@ -10,6 +10,9 @@ use crate::limit::Rate;
 /// After so long without a refusal a learned limit is forgotten: it grows freely again.
 const FORGET: Duration = Duration::from_secs(60);
 
+/// With so many at once it is open again for all that matters: one failure among them is no outage.
+const STEADY: f64 = 16.0;
+
 #[derive(Default)]
 pub(super) struct Flow {
     pub in_flight: usize,
@@ -59,6 +62,10 @@ impl Flow {
     /// Whether the gate is not yet fully open after a pause.
     pub(super) fn is_ramp(&self) -> bool {
         self.learned.as_ref().is_some_and(|learned| learned.ramp)
+    }
+
+    pub(super) fn is_learned(&self) -> bool {
+        self.learned.is_some()
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -120,6 +127,7 @@ impl Flow {
         learned.refused_at = learned.refused_at.filter(|(_, at)| now.saturating_duration_since(*at) < FORGET);
         let slow = learned.refused_at.is_some_and(|(limit, _)| learned.limit >= limit);
         learned.limit += if slow { 1.0 / learned.limit } else { 1.0 };
+        learned.ramp &= learned.limit < STEADY;
         if idle && learned.refused_at.is_none() && (self.fresh as f64) < learned.limit / 2.0 {
             self.learned = None;
         }

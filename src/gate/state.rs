@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{GateStats, Patience, Refused, Shut, Trouble, Verdict, flow::Flow};
+use super::{GateStats, Patience, Refused, Shut, Trouble, Verdict, budget::Budget, flow::Flow};
 
 /// So many failures in a row, with no answer between, and the endpoint is down.
 const DOWN_AFTER: u32 = 3;
@@ -168,39 +168,12 @@ impl State {
     ) -> (Verdict, Again) {
         let current = self.leave(entered);
         let probed = current && matches!(self.mode, Mode::Probing);
-        self.spoke |= matches!(trouble, Trouble::Throttled | Trouble::None | Trouble::Outage { spoke: true });
-        let not_before = hint.map(|hint| now + spread(hint));
+        self.spoke |=
+            matches!(trouble, Trouble::Throttled | Trouble::None { .. } | Trouble::Outage { spoke: true });
         let by_gate = Verdict { own_wait: None, counts: true };
         let answer = match trouble {
-            Trouble::Outage { .. } => {
-                self.troubles += u32::from(current);
-                let ramp = current && self.flow.is_ramp();
-                if current && (ramp || hint.is_some() || self.troubles >= DOWN_AFTER) {
-                    self.pause(hint, patience, now);
-                } else if let (Mode::Paused { until, .. }, Some(not_before)) = (&mut self.mode, not_before) {
-                    *until = (*until).max(not_before);
-                }
-                if matches!(self.mode, Mode::Open) && !self.flow.is_ramp() {
-                    (self.own_wait(now), Again::default())
-                } else {
-                    // Each call probes but once: the next probe is another one's.
-                    let order = ramp.then(|| self.next_order());
-                    // One that never said a word may be a wrong address: then every attempt counts.
-                    let counts = entered.open || !self.spoke;
-                    (Verdict { counts, ..by_gate }, Again { order, not_before: None })
-                }
-            }
-            Trouble::Throttled if current && (probed || self.flow.fresh == 0) => {
-                self.pause(hint, patience, now);
-                (by_gate, Again { order: Some(self.next_order()), not_before: None })
-            }
-            Trouble::Throttled => {
-                if current {
-                    self.flow.refused(entered.beside, now);
-                    self.troubles = 0;
-                }
-                (by_gate, Again { order: None, not_before })
-            }
+            Trouble::Outage { .. } => self.outage(entered, current, hint, patience, now),
+            Trouble::Throttled => self.throttled(entered, current && !probed, hint, patience, now),
             Trouble::Local if current && !probed && self.flow.fresh > 0 => {
                 self.flow.refused(entered.beside, now);
                 (Verdict { counts: false, ..by_gate }, Again::default())
@@ -221,15 +194,70 @@ impl State {
                 }
                 (by_gate, Again::default())
             }
-            Trouble::None => {
+            Trouble::None { again } => {
                 if current {
                     self.works(patience, now);
                 }
-                (self.own_wait(now), Again::default())
+                // Only repetitions are on the budget.
+                (if again { self.own_wait(now) } else { by_gate }, Again::default())
             }
         };
         self.call_next(now);
         answer
+    }
+
+    /// It is down for one. After some in a row, or when it says so itself, it is for all.
+    fn outage(
+        &mut self,
+        entered: Entered,
+        current: bool,
+        hint: Option<Duration>,
+        patience: &Patience,
+        now: Instant,
+    ) -> (Verdict, Again) {
+        self.troubles += u32::from(current);
+        let ramp = current && self.flow.is_ramp();
+        if current && (ramp || hint.is_some() || self.troubles >= DOWN_AFTER) {
+            self.pause(hint, patience, now);
+        } else if let (Mode::Paused { until, asked }, Some(hint)) = (&mut self.mode, hint) {
+            *until = (*until).max(now + spread(hint));
+            *asked = true;
+            self.call_all();
+        }
+        if matches!(self.mode, Mode::Open) && !self.flow.is_ramp() {
+            return (self.own_wait(now), Again::default());
+        }
+        // Each call probes but once: the next probe is another one's.
+        let order = ramp.then(|| self.next_order());
+        // One that never said a word may be a wrong address: then every attempt counts.
+        let counts = entered.open || !self.spoke;
+        (Verdict { own_wait: None, counts }, Again { order, not_before: None })
+    }
+
+    /// It works, and is full. `beside`: the refused call was no probe, so that others may be served.
+    fn throttled(
+        &mut self,
+        entered: Entered,
+        beside: bool,
+        hint: Option<Duration>,
+        patience: &Patience,
+        now: Instant,
+    ) -> (Verdict, Again) {
+        let by_gate = Verdict { own_wait: None, counts: true };
+        let current = entered.epoch == self.epoch;
+        if current && !(beside && self.flow.fresh > 0) {
+            self.pause(hint, patience, now);
+            return (by_gate, Again { order: Some(self.next_order()), not_before: None });
+        }
+        if current {
+            self.flow.refused(entered.beside, now);
+            self.troubles = 0;
+        } else if matches!(self.mode, Mode::Open) && !self.flow.is_learned() {
+            // Nothing here would make it wait.
+            return (self.own_wait(now), Again::default());
+        }
+        // The others go on as places get free; this one was told when to come again.
+        (by_gate, Again { order: None, not_before: hint.map(|hint| now + spread(hint)) })
     }
 
     pub(super) fn stats(&self) -> GateStats {
@@ -332,43 +360,4 @@ impl State {
 /// A wait that was asked of many, and at which they must not all come back in the same instant.
 fn spread(hint: Duration) -> Duration {
     hint.saturating_add((hint / 10).min(Duration::from_secs(1)).mul_f64(fastrand::f64()))
-}
-
-/// Repetitions that an endpoint is given while it answers others: some at rest, one a second, and one for every five
-/// answers. Failures of a part of the requests are so never doubled into an overload.
-struct Budget {
-    left: f64,
-    at: Option<Instant>,
-}
-
-impl Budget {
-    const AT_REST: f64 = 10.0;
-    const PER_ANSWER: f64 = 0.2;
-    const MOST: f64 = 100.0;
-
-    fn earn(&mut self, now: Instant) {
-        self.fill(now);
-        self.left = (self.left + Self::PER_ANSWER).min(Self::MOST);
-    }
-
-    /// Takes one repetition; how long it must wait until it is covered.
-    fn spend(&mut self, now: Instant) -> Duration {
-        self.fill(now);
-        self.left -= 1.0;
-        Duration::from_secs_f64((-self.left).max(0.0))
-    }
-
-    fn fill(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.at.unwrap_or(now)).as_secs_f64();
-        self.at = Some(now);
-        if self.left < Self::AT_REST {
-            self.left = (self.left + passed).min(Self::AT_REST);
-        }
-    }
-}
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self { left: Self::AT_REST, at: None }
-    }
 }

@@ -196,7 +196,7 @@ async fn failures_among_answers_are_repeated_within_a_budget() {
     let mut waits = Vec::new();
     for _ in 0..15 {
         let visit = gate.visit(patience(), 0);
-        let verdict = visit.enter(SECOND, None).await.unwrap().failed(Trouble::None, None);
+        let verdict = visit.enter(SECOND, None).await.unwrap().failed(Trouble::None { again: true }, None);
         waits.push(verdict.own_wait.unwrap());
     }
     assert_eq!(waits[..10], [Duration::ZERO; 10]);

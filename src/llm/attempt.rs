@@ -182,13 +182,14 @@ impl Inner {
             Class::Local => Trouble::Local,
             // With several keys it is one of them only. A 403 may be about this one conversation.
             Class::Billing | Class::Permanent
-                if self.one_key && (fault.class == Class::Billing || fault.status == Some(401)) =>
+                if self.one_key
+                    && fault.advice != Some(true)
+                    && (fault.class == Class::Billing || fault.status == Some(401)) =>
             {
                 Trouble::Shut(Shut { kind: fault.class.name(), why: fault.message.clone() })
             }
-            _ => Trouble::None,
+            _ => Trouble::None { again: fault.class.retry(fault.advice) != Retry::Never },
         };
-        // A failure that is not repeated asks nobody to wait.
         pass.failed(trouble, fault.hint)
     }
 
