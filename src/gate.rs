@@ -70,6 +70,7 @@ pub(crate) struct Visit {
 struct Turn {
     order: u64,
     not_before: Option<Instant>,
+    paid: u32,
 }
 
 /// A place at the endpoint. Dropping it without a word means that the call was given up.
@@ -165,7 +166,7 @@ impl Gate {
 
     /// A call arrives.
     pub(crate) fn visit(&self, patience: Patience, tokens: u64) -> Visit {
-        let turn = Turn { order: lock(&self.0).next_order(), not_before: None };
+        let turn = Turn { order: lock(&self.0).next_order(), not_before: None, paid: 0 };
         Visit { gate: self.clone(), patience, tokens: tokens as f64, turn: Mutex::new(turn) }
     }
 
@@ -181,19 +182,21 @@ impl Visit {
         outage: Duration,
         deadline: Option<Instant>,
     ) -> Result<Pass<'_>, Refused> {
-        let Turn { order, not_before } = *lock(&self.turn);
+        let Turn { order, not_before, paid } = *lock(&self.turn);
         let start = Instant::now();
         let called = Arc::new(Notify::new());
-        let before = {
-            let mut state = lock(&self.gate.0);
-            state.arrive(order, Waiter { called: Arc::clone(&called), not_before });
-            state.paused_until(start)
-        };
+        let mut arriving = Some(Waiter { called: Arc::clone(&called), not_before, paid });
+        let mut before = Duration::ZERO;
         let _place = Place { gate: &self.gate, order };
         let mut now = start;
         loop {
             let (step, paused) = {
                 let mut state = lock(&self.gate.0);
+                // Arriving and entering are one: those who come together must not wait for each other.
+                if let Some(waiter) = arriving.take() {
+                    state.arrive(order, waiter);
+                    before = state.paused_until(start);
+                }
                 let paused = state.paused_until(now).saturating_sub(before);
                 let left = deadline.map_or(Duration::MAX, |deadline| deadline - now);
                 let left = left.min(outage.saturating_sub(paused));
@@ -241,10 +244,11 @@ impl Pass<'_> {
     pub(crate) fn failed(mut self, trouble: Trouble, hint: Option<Duration>) -> Verdict {
         let Some(entered) = self.entered.take() else { return Verdict { own_wait: None, counts: true } };
         let mut state = lock(&self.visit.gate.0);
-        let (verdict, turn) = state.failed(entered, trouble, hint, &self.visit.patience, Instant::now());
+        let (verdict, again) = state.failed(entered, trouble, hint, &self.visit.patience, Instant::now());
         drop(state);
-        let mut mine = lock(&self.visit.turn);
-        *mine = Turn { order: turn.order.unwrap_or(mine.order), not_before: turn.not_before };
+        let mut turn = lock(&self.visit.turn);
+        turn.not_before = again.not_before;
+        turn.paid += u32::from(again.paid);
         verdict
     }
 }

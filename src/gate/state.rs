@@ -55,6 +55,8 @@ enum Mode {
 pub(super) struct Waiter {
     pub called: Arc<Notify>,
     pub not_before: Option<Instant>,
+    /// Requests that met the endpoint down.
+    pub paid: u32,
 }
 
 /// What a call that entered knows of the gate.
@@ -76,10 +78,10 @@ pub(super) enum Step {
     Wait(Option<Instant>),
 }
 
-/// When a call that failed goes again: with a new place in the queue, not before this.
+/// How a call that failed goes again: with what it paid for an endpoint that is down, and not before this.
 #[derive(Default)]
 pub(super) struct Again {
-    pub order: Option<u64>,
+    pub paid: bool,
     pub not_before: Option<Instant>,
 }
 
@@ -116,14 +118,14 @@ impl State {
         if let Some(not_before) = own.filter(|not_before| *not_before > now) {
             return wait(Some(not_before));
         }
-        if let Some((first, waiter)) = self.first_ready(now).filter(|(first, _)| *first < order) {
-            debug_assert!(first < order);
+        if let Some((_, waiter)) = self.first_ready(now).filter(|(first, _)| *first != order) {
             waiter.called.notify_one();
             return wait(None);
         }
         if let Err(until) = self.flow.enter(tokens, now) {
             return wait(until);
         }
+        self.waiting.remove(&order);
         let entered = Entered {
             epoch: self.epoch,
             open: !probing && !self.flow.is_ramp(),
@@ -225,13 +227,11 @@ impl State {
             self.call_all();
         }
         if matches!(self.mode, Mode::Open) && !self.flow.is_ramp() {
-            return (self.own_wait(now), Again::default());
+            return (self.own_wait(now), Again { paid: true, not_before: None });
         }
-        // Each call probes but once: the next probe is another one's.
-        let order = ramp.then(|| self.next_order());
         // One that never said a word may be a wrong address: then every attempt counts.
         let counts = entered.open || !self.spoke;
-        (Verdict { own_wait: None, counts }, Again { order, not_before: None })
+        (Verdict { own_wait: None, counts }, Again { paid: true, not_before: None })
     }
 
     /// It works, and is full. `beside`: the refused call was no probe, so that others may be served.
@@ -247,7 +247,7 @@ impl State {
         let current = entered.epoch == self.epoch;
         if current && !(beside && self.flow.fresh > 0) {
             self.pause(hint, patience, now);
-            return (by_gate, Again { order: Some(self.next_order()), not_before: None });
+            return (by_gate, Again { paid: true, not_before: None });
         }
         if current {
             self.flow.refused(entered.beside, now);
@@ -257,7 +257,7 @@ impl State {
             return (self.own_wait(now), Again::default());
         }
         // The others go on as places get free; this one was told when to come again.
-        (by_gate, Again { order: None, not_before: hint.map(|hint| now + spread(hint)) })
+        (by_gate, Again { paid: false, not_before: hint.map(|hint| now + spread(hint)) })
     }
 
     pub(super) fn stats(&self) -> GateStats {
@@ -333,9 +333,17 @@ impl State {
         }
     }
 
+    /// The next one: by arrival, but to probe the one who paid least for that so far.
     fn first_ready(&self, now: Instant) -> Option<(u64, &Waiter)> {
-        let ready = |waiter: &&Waiter| waiter.not_before.is_none_or(|at| at <= now);
-        self.waiting.iter().map(|(order, waiter)| (*order, waiter)).find(|(_, waiter)| ready(waiter))
+        let mut ready = self
+            .waiting
+            .iter()
+            .map(|(order, waiter)| (*order, waiter))
+            .filter(|(_, waiter)| waiter.not_before.is_none_or(|at| at <= now));
+        match self.mode {
+            Mode::Open => ready.next(),
+            _ => ready.min_by_key(|(order, waiter)| (waiter.paid, *order)),
+        }
     }
 
     /// Calls the first who may go, who on entering calls the next.
