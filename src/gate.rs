@@ -27,6 +27,9 @@ mod tests;
 
 use state::{Entered, State, Step, Waiter};
 
+/// A year: a wait that times can still hold.
+const LONGEST: Duration = Duration::from_secs(365 * 86400);
+
 /// Shared by all callers of one endpoint.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<Mutex<State>>);
@@ -202,7 +205,7 @@ impl Visit {
                 let left = left.min(outage.saturating_sub(paused));
                 (state.step(order, self.tokens, left.min(self.patience.asked), now), paused)
             };
-            let left = outage.saturating_sub(paused);
+            let left = outage.saturating_sub(paused).min(LONGEST);
             let until = match step {
                 Step::In(entered) => {
                     let queued = (now - start).saturating_sub(paused);
