@@ -3,7 +3,12 @@
 //! A file goes `servers.toml -> raw tables -> Config`: syntax and unknown keys are errors of the whole file,
 //! a broken entry (an unset variable, say) is an error of that server alone and keeps its place in the list.
 
-use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    num::{NonZeroU64, NonZeroUsize},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use indexmap::IndexMap;
 
@@ -198,10 +203,18 @@ pub struct LlmConfig {
     pub model: String,
     /// Keys, used in turn. Never printed.
     pub api_keys: Vec<String>,
-    /// Requests at once. Nothing: no limit.
+    /// Requests at once to the endpoint. Nothing: no limit. All clients of one endpoint share its limits; the
+    /// strictest counts.
     pub max_in_flight: Option<NonZeroUsize>,
+    /// Requests in any minute. Nothing: no limit.
+    pub requests_per_minute: Option<NonZeroU64>,
+    /// Tokens in any minute, read and generated: estimated before a request, corrected by what the answer tells.
+    /// Nothing: no limit.
+    pub tokens_per_minute: Option<NonZeroU64>,
     /// Limit of one attempt.
     pub request_timeout: Duration,
+    /// After so long without an answer the server is looked at over a new connection.
+    pub silence_check: Duration,
     /// Attempts and waits.
     pub retry: RetryPolicy,
     /// Sampling temperature, if sent.
@@ -221,7 +234,10 @@ impl LlmConfig {
             base_url,
             model: model.into(),
             api_keys: Vec::new(),
-            max_in_flight: NonZeroUsize::new(256),
+            max_in_flight: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+            silence_check: Duration::from_secs(15),
             request_timeout: Duration::from_secs(10 * 60),
             retry: RetryPolicy::agent(),
             temperature: None,

@@ -1,14 +1,21 @@
 //! The one place that builds HTTP clients. A client is its connection pool, so there are as few as the kinds of
 //! traffic need, and each counts the connections that it opens. Limits in time belong to requests, not to clients.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-use reqwest::{Client, Url, redirect};
+use reqwest::{Client, Request, Response, Url, redirect};
 use rustls::ClientConfig;
 
 use crate::{
     config::HttpConfig,
     error::{Error, Result},
+    gate::{Gate, Gates},
 };
 
 mod count;
@@ -31,6 +38,9 @@ pub struct HttpClients {
     pages_private: HttpClient,
     models: HttpClient,
     models_loopback: HttpClient,
+    looks: HttpClient,
+    looks_loopback: HttpClient,
+    gates: Gates,
 }
 
 /// One pool with its count of connections.
@@ -38,6 +48,7 @@ pub struct HttpClients {
 pub struct HttpClient {
     client: Client,
     count: count::CountConnections,
+    carried: Arc<AtomicU64>,
 }
 
 /// What a client counted so far.
@@ -52,6 +63,20 @@ impl HttpClient {
     /// The client itself.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Sends one request, and counts it when it found a connection.
+    pub(crate) async fn execute(&self, request: Request) -> reqwest::Result<Response> {
+        let sent = self.client.execute(request).await;
+        if sent.as_ref().map_or_else(|error| !error.is_connect() && !error.is_builder(), |_| true) {
+            self.carried.fetch_add(1, Relaxed);
+        }
+        sent
+    }
+
+    /// Requests of [`HttpClient::execute`] that found a connection.
+    pub(crate) fn carried(&self) -> u64 {
+        self.carried.load(Relaxed)
     }
 
     /// What was counted so far.
@@ -81,10 +106,13 @@ impl HttpClients {
         // turn into a GET, so redirects are answers here, and errors.
         let models = Traffic {
             idle: Self::MODEL_IDLE,
+            // All of a burst are there for the next one; in four seconds they are gone anyway.
+            max_idle: usize::MAX,
             http1_only: true,
             redirects: redirect::Policy::none,
             ..tools.clone()
         };
+        let looks = Traffic { max_idle: 0, ..models.clone() };
         // A server without TCP_NODELAY answers on a kept connection 40 ms late (delayed acknowledgement), which
         // costs more than connecting anew; https servers are pooled, their handshake is dearer.
         let unpooled = Traffic { max_idle: 0, ..tools.clone() };
@@ -104,6 +132,9 @@ impl HttpClients {
             pages_private: pages_private.build(config, Proxy::Never)?,
             models: models.build(config, Proxy::System)?,
             models_loopback: models.build(config, Proxy::Never)?,
+            looks: looks.build(config, Proxy::System)?,
+            looks_loopback: looks.build(config, Proxy::Never)?,
+            gates: Gates::default(),
         })
     }
 
@@ -132,6 +163,19 @@ impl HttpClients {
             Ok(url) if url.scheme() == "http" => &self.tools_plain,
             _ => &self.tools,
         }
+    }
+
+    /// For a look at the model server at `url`, each over a connection of its own.
+    pub(crate) fn looks_for(&self, url: &str) -> &HttpClient {
+        match Url::parse(url) {
+            Ok(url) if is_loopback(&url) => &self.looks_loopback,
+            _ => &self.looks,
+        }
+    }
+
+    /// The gate that all who use these clients share for one endpoint. The name holds no secret.
+    pub(crate) fn gate(&self, endpoint: &str) -> Gate {
+        self.gates.of(endpoint)
     }
 
     /// For model servers elsewhere.
@@ -194,7 +238,7 @@ impl Traffic {
             builder = builder.no_proxy();
         }
         let client = builder.build().map_err(|error| failed(&error))?;
-        Ok(HttpClient { client, count })
+        Ok(HttpClient { client, count, carried: Arc::default() })
     }
 }
 

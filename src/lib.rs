@@ -61,6 +61,7 @@ mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzz;
+mod gate;
 mod gateway;
 mod http;
 mod journal;

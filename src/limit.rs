@@ -1,5 +1,9 @@
 //! A named limit of things under way at once, with its waiting made visible. No limit still counts.
 
+mod rate;
+
+pub(crate) use rate::Rate;
+
 use std::{
     num::NonZeroUsize,
     sync::{

@@ -4,6 +4,7 @@
 //! Nothing below it repeats anything, so the attempts reported are those on the wire. Knows no agent and no tool
 //! server. A prompt or a key never gets into an error.
 
+mod attempt;
 mod class;
 mod client;
 mod detect;
@@ -12,8 +13,10 @@ mod error_body;
 mod fault;
 mod hint;
 mod message;
+mod reissue;
 mod request;
 mod script;
+mod silence;
 mod stats;
 mod transport;
 mod wire;

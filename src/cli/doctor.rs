@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use toolcrib::{
-    Config, Endpoint, Error, ErrorCode, Keeping, Phase, ServerEntry, ServerError, ServerName, Support,
-    find_program,
+    Config, Endpoint, Error, ErrorCode, Keeping, LlmConfig, Phase, ServerEntry, ServerError, ServerName,
+    Support, find_program,
 };
 
 use super::{
@@ -77,6 +77,7 @@ impl Doctor {
                 for (name, entry) in &config.servers {
                     configured(&mut findings, name, entry);
                 }
+                model(&mut findings, config.llm.as_ref());
                 if self.deep || !self.servers.is_empty() {
                     self.start(context, config, &mut findings).await?;
                 }
@@ -185,6 +186,29 @@ fn system(findings: &mut Findings) {
             findings.add(Mark::Warn, "budgets", text)
         }
     };
+}
+
+/// How model requests are repeated and limited.
+fn model(findings: &mut Findings, llm: Option<&Result<LlmConfig, std::sync::Arc<Error>>>) {
+    let llm = match llm {
+        None => return,
+        Some(Err(error)) => {
+            // Only a task that asks a model needs it.
+            findings.add(Mark::Warn, "model", error.to_string()).help = error.help();
+            return;
+        }
+        Some(Ok(llm)) => llm,
+    };
+    findings.add(Mark::Ok, "model", format!("{}: {}", llm.model, llm.retry));
+    let limits = [
+        llm.max_in_flight.map(|limit| format!("{limit} at once")),
+        llm.requests_per_minute.map(|limit| format!("{limit} requests a minute")),
+        llm.tokens_per_minute.map(|limit| format!("{limit} tokens a minute")),
+    ];
+    let limits: Vec<String> = limits.into_iter().flatten().collect();
+    let text =
+        if limits.is_empty() { "no limit".to_owned() } else { format!("at most {}", limits.join(", ")) };
+    findings.add(Mark::Ok, "model requests", text);
 }
 
 /// What can be said of a server without starting it.

@@ -1,5 +1,7 @@
 //! The tables of `servers.toml` as they are written: keys and types are checked, variables are not looked up.
 
+use std::num::{NonZeroU64, NonZeroUsize};
+
 use super::{
     AgentConfig, Guard, HttpConfig, StartJobs, StopGrace, ToolChoice,
     env::Names,
@@ -41,14 +43,17 @@ const LLM: &[&str] = &[
     "model",
     "api_key",
     "max_in_flight",
+    "requests_per_minute",
+    "tokens_per_minute",
     "request_timeout",
+    "silence_check",
     "temperature",
     "max_tokens",
     "seed",
     "extra_body",
     "retry",
 ];
-const RETRY: &[&str] = &["max", "base", "cap", "total"];
+const RETRY: &[&str] = &["profile", "max", "base", "cap", "total", "outage", "reissue"];
 const AGENT: &[&str] =
     &["system", "max_turns", "max_tool_calls", "max_time", "tool_choice", "max_result_chars"];
 
@@ -226,6 +231,15 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
     if let Some(limit) = table.limit("max_in_flight", &[("unlimited", None)])? {
         request.max_in_flight = limit;
     }
+    let rate = |key| -> Result<_> {
+        let limit: Option<Option<NonZeroUsize>> = table.limit(key, &[("unlimited", None)])?;
+        Ok(limit.flatten().and_then(|limit| NonZeroU64::new(limit.get() as u64)))
+    };
+    request.requests_per_minute = rate("requests_per_minute")?;
+    request.tokens_per_minute = rate("tokens_per_minute")?;
+    if let Some(silence) = table.duration("silence_check")? {
+        request.silence_check = silence;
+    }
     if let Some(timeout) = table.duration("request_timeout")? {
         request.request_timeout = timeout;
     }
@@ -265,13 +279,24 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
 }
 
 fn retry(table: &Section<'_>) -> Result<RetryPolicy> {
-    let built_in = RetryPolicy::agent();
+    let profiles = [
+        ("fast", RetryPolicy::fast as fn() -> RetryPolicy),
+        ("agent", RetryPolicy::agent),
+        ("patient", RetryPolicy::patient),
+    ];
+    let profile = table.choice("profile", &profiles)?.unwrap_or(RetryPolicy::agent)();
+    // Whoever sets the greatest wait of a flat schedule wants it to grow up to there.
+    let flat = profile.flat && table.get("cap").is_none();
+    let base = table.grace("base")?.unwrap_or(profile.base);
     let policy = RetryPolicy {
-        max_attempts: table.number("max", 1)?.unwrap_or(built_in.max_attempts),
-        base: table.grace("base")?.unwrap_or(built_in.base),
-        cap: table.grace("cap")?.unwrap_or(built_in.cap),
-        total: table.duration("total")?.unwrap_or(built_in.total),
-        ..built_in
+        flat,
+        max_attempts: table.number("max", 1)?.unwrap_or(profile.max_attempts),
+        base,
+        cap: table.grace("cap")?.unwrap_or(if flat { base } else { profile.cap }),
+        total: table.duration("total")?.unwrap_or(profile.total),
+        outage: table.grace("outage")?.unwrap_or(profile.outage),
+        reissue: table.number("reissue", 0)?.unwrap_or(profile.reissue),
+        ..profile
     };
     if policy.cap < policy.base {
         return Err(table.error("`cap` is shorter than `base`", Some("waits grow from `base` up to `cap`")));

@@ -93,12 +93,13 @@ fn the_model_is_read() {
         max_in_flight = "unlimited"
         temperature = 0
         extra_body = { top_k = 20, nested = { on = true } }
-        retry = { max = 2 }
+        retry = { profile = 'fast', max = 2 }
     "#;
     let llm = parse(text).unwrap().llm.unwrap().unwrap();
     assert_eq!((llm.base_url.as_deref(), llm.model.as_str()), (Some("http://host:1/v1"), "m"));
     assert_eq!((llm.api_keys, llm.max_in_flight), (vec!["set-value".to_owned()], None));
     assert_eq!((llm.temperature, llm.retry.max_attempts), (Some(0.0), 2));
+    assert_eq!((llm.retry.base, llm.retry.cap), (Duration::from_millis(500), Duration::from_secs(8)));
     assert_eq!(
         serde_json::Value::Object(llm.extra_body),
         serde_json::json!({"top_k": 20, "nested": {"on": true}})

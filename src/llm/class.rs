@@ -37,6 +37,10 @@ pub enum LlmErrorClass {
     Cut,
     /// The answer is not one of a chat API.
     BadAnswer,
+    /// The answer ran into `max_tokens`.
+    Truncated,
+    /// The answer says the same again and again.
+    Looping,
     /// The scripted model has no answer.
     Script,
     /// The caller's deadline passed.
@@ -50,7 +54,7 @@ impl LlmErrorClass {
             402 => Self::Billing,
             413 => Self::Context,
             429 => Self::Throttled,
-            408 | 409 => Self::Transient,
+            408 | 409 | 425 => Self::Transient,
             502 | 503 | 504 | 529 => Self::Overloaded,
             501 | 505 => Self::Permanent,
             500.. => Self::Server,
@@ -76,6 +80,7 @@ impl LlmErrorClass {
             Self::Server => Retry::AtMost { class: self.name(), retries: 3 },
             Self::BadAnswer => Retry::AtMost { class: self.name(), retries: 2 },
             Self::Stale => Retry::AtOnce,
+            Self::Truncated | Self::Looping => Retry::Again,
             Self::Throttled
             | Self::Overloaded
             | Self::Transient
@@ -113,6 +118,8 @@ impl LlmErrorClass {
             Self::Stale => "stale",
             Self::Cut => "cut",
             Self::BadAnswer => "bad_answer",
+            Self::Truncated => "truncated",
+            Self::Looping => "looping",
             Self::Script => "script",
             Self::Deadline => "deadline",
         }
@@ -130,7 +137,7 @@ mod tests {
         for (class, statuses) in [
             (Class::Billing, &[402][..]),
             (Class::Throttled, &[429]),
-            (Class::Transient, &[408, 409]),
+            (Class::Transient, &[408, 409, 425]),
             (Class::Overloaded, &[502, 503, 504, 529]),
             (Class::Server, &[500, 507, 520, 599]),
             (Class::Context, &[413]),

@@ -2,54 +2,52 @@
 
 use std::{fmt, path::Path, sync::Arc, time::Duration};
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
+    attempt::Failed,
     fault::Fault,
     script::Script,
     stats::{Counters, LlmStats},
-    transport::{OpenAi, Prepared},
+    transport::OpenAi,
     wire::Decoded,
 };
 use crate::{
     config::LlmConfig,
     error::{Error, Result},
+    gate::{Bounds, Gate, Patience},
     http::HttpClients,
-    limit::Limit,
-    retry::{self, Failure, RetryPolicy, Stop, Try},
+    retry::{self, RetryPolicy, Stop},
 };
 
-/// A model, ready to be asked. Clones share limit, connections and counters.
+/// A model, ready to be asked. Clones share the counters; all clients of one endpoint that come from the same
+/// [`HttpClients`] share its limits and its pauses too.
 #[derive(Clone)]
 pub struct LlmClient(Arc<Inner>);
 
-struct Inner {
-    backend: Backend,
+pub(super) struct Inner {
+    pub backend: Backend,
     label: String,
-    limit: Limit,
-    policy: RetryPolicy,
-    request_timeout: Duration,
-    counters: Counters,
+    pub gate: Gate,
+    pub policy: RetryPolicy,
+    pub patience: Patience,
+    pub request_timeout: Duration,
+    pub max_tokens: Option<u32>,
+    /// The same request gets the same answer.
+    pub repeatable: bool,
+    pub one_key: bool,
+    pub counters: Counters,
 }
 
 /// What makes one attempt.
 ///
 /// Why an enum, and below the retries: a recorder or a replay of attempts belongs exactly here, as a further
 /// variant that wraps another one, so that failed attempts are recorded and replayed as they were.
-enum Backend {
+pub(super) enum Backend {
     Http(Box<OpenAi>),
     Script(Script),
 }
-
-/// A request made ready for its backend.
-enum Ready<'a> {
-    Http(&'a OpenAi, Box<Prepared<'a>>),
-    Script(&'a Script, &'a ChatRequest),
-}
-
-/// A failed attempt; nothing of it when it never got on the wire.
-struct Failed(Option<Attempt>, Fault);
 
 impl LlmClient {
     /// A model behind `base_url`, or the script that `model = "script:FILE"` names, relative to `base_dir`.
@@ -59,7 +57,7 @@ impl LlmClient {
             let text = std::fs::read_to_string(&path)
                 .map_err(|error| Error::io(format!("cannot read the script {}", path.display()), error))?;
             let script = Script::parse(&path.display().to_string(), &text)?;
-            return Ok(Self::build(Backend::Script(script), scripted(file.trim()), config));
+            return Ok(Self::build(Backend::Script(script), scripted(file.trim()), config, Gate::default()));
         }
         let Some(base_url) = &config.base_url else {
             let help = "add base_url = \"http://host:8000/v1\", or use model = \"script:FILE\"".to_owned();
@@ -69,24 +67,34 @@ impl LlmClient {
             let help = "add model = \"NAME\", as the server lists it under /v1/models".to_owned();
             return Err(Error::input("`model` is missing in [llm]", Some(help)));
         }
-        let backend = OpenAi::new(config, base_url, http.models_for(base_url))?;
-        Ok(Self::build(Backend::Http(Box::new(backend)), config.model.clone(), config))
+        let backend = OpenAi::new(config, base_url, http)?;
+        let gate = http.gate(&backend.endpoint());
+        Ok(Self::build(Backend::Http(Box::new(backend)), config.model.clone(), config, gate))
     }
 
     /// A script from memory. `name` stands for it in labels and errors.
     pub fn script_text(name: &str, text: &str) -> Result<Self> {
         let mut config = LlmConfig::new(None, format!("script:{name}"));
         config.max_in_flight = None;
-        Ok(Self::build(Backend::Script(Script::parse(name, text)?), scripted(name), &config))
+        Ok(Self::build(Backend::Script(Script::parse(name, text)?), scripted(name), &config, Gate::default()))
     }
 
-    fn build(backend: Backend, label: String, config: &LlmConfig) -> Self {
+    fn build(backend: Backend, label: String, config: &LlmConfig, gate: Gate) -> Self {
+        gate.bound(Bounds {
+            in_flight: config.max_in_flight,
+            requests: config.requests_per_minute,
+            tokens: config.tokens_per_minute,
+        });
         Self(Arc::new(Inner {
             backend,
             label,
-            limit: Limit::new("model requests", config.max_in_flight),
+            gate,
+            patience: Patience { probe: config.retry.probes(), asked: config.retry.retry_after_max },
             policy: config.retry.clone(),
+            one_key: config.api_keys.len() < 2,
             request_timeout: config.request_timeout,
+            max_tokens: config.max_tokens,
+            repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
             counters: Counters::default(),
         }))
     }
@@ -103,11 +111,11 @@ impl LlmClient {
 
     /// What was counted so far.
     pub fn stats(&self) -> LlmStats {
-        let opened = match &self.0.backend {
-            Backend::Http(backend) => backend.connections_opened(),
-            Backend::Script(_) => 0,
+        let connections = match &self.0.backend {
+            Backend::Http(backend) => backend.connections(),
+            Backend::Script(_) => (0, 0),
         };
-        self.0.counters.stats(&self.0.limit.stats(), opened)
+        self.0.counters.stats(&self.0.gate.stats(), connections)
     }
 
     /// Asks the model, repeating what may be repeated. Dropping the future ends the request on the wire too.
@@ -120,28 +128,28 @@ impl LlmClient {
     ) -> Result<ChatAnswer, LlmError> {
         let inner = &*self.0;
         inner.counters.request();
-        let ready = match &inner.backend {
-            Backend::Http(backend) => {
-                let prepared = backend.prepare(request).map_err(|fault| self.error(*fault))?;
-                Ready::Http(backend, Box::new(prepared))
-            }
-            Backend::Script(script) => Ready::Script(script, request),
-        };
-        let ready = &ready;
-        let run =
-            retry::run(&inner.policy, deadline, |attempt| inner.attempt(ready, attempt, deadline)).await;
+        let call = inner.call(request, deadline).map_err(|fault| self.error(*fault))?;
+        let call = &call;
+        let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
-        for Failed(attempt, fault) in run.failures {
+        for failed in run.failures {
+            let Failed(attempt, fault) = *failed;
             attempts.extend(attempt);
             last = Some(fault);
         }
         match run.result {
             Ok((decoded, attempt)) => {
                 attempts.push(attempt);
-                inner.counters.answered(decoded.usage);
+                let decoded = call.kept.total(decoded);
+                inner.counters.answered(&decoded.usage, &attempts);
                 Ok(self.answer(decoded, attempts))
             }
             Err(stop) => {
+                // Better a doubtful answer than none.
+                if let Some(decoded) = call.kept.last() {
+                    inner.counters.answered(&decoded.usage, &attempts);
+                    return Ok(self.answer(decoded, attempts));
+                }
                 // The loop ends without an answer only after a failure.
                 let fault = last.unwrap_or_else(|| Fault::new(Class::Permanent, "no attempt was made"));
                 let gave_up = match stop {
@@ -149,7 +157,8 @@ impl LlmClient {
                     Stop::GaveUp(reason) => Some(reason),
                 };
                 let mut error = self.error(fault);
-                (error.attempts, error.waited, error.gave_up) = (attempts, run.waited, gave_up);
+                (error.attempts, error.waited, error.gave_up) =
+                    (attempts, run.waited + call.paused(), gave_up);
                 Err(error)
             }
         }
@@ -176,113 +185,6 @@ impl LlmClient {
         };
         LlmError::of(fault, &self.0.label, url)
     }
-}
-
-impl Inner {
-    /// One attempt: a place under the limit, held only while the attempt lasts, and the exchange within its time.
-    async fn attempt(
-        &self,
-        ready: &Ready<'_>,
-        attempt: Try,
-        deadline: Option<Instant>,
-    ) -> Result<(Decoded, Attempt), Failure<Failed>> {
-        let queue = Instant::now();
-        let place = match deadline {
-            None => Ok(self.limit.acquire().await),
-            Some(deadline) => timeout_at(deadline, self.limit.acquire()).await,
-        };
-        let Ok(place) = place else {
-            let fault =
-                Fault::new(Class::Deadline, "the caller's deadline passed in the queue of max_in_flight");
-            return Err(failure(Failed(None, fault), queue.elapsed()));
-        };
-        self.counters.attempt(attempt.number);
-        let start = Instant::now();
-        let end = self.end(start, attempt, deadline);
-        let result = match timeout_at(end.at, ready.exchange()).await {
-            Ok(result) => result,
-            Err(_) => Err(Fault::new(end.class, end.message)),
-        };
-        let queued = place.queued();
-        drop(place);
-        let mut record = Attempt {
-            class: None,
-            status: Some(200),
-            waited: attempt.waited,
-            queued,
-            took: start.elapsed(),
-            hint: None,
-            message: None,
-        };
-        match result {
-            Ok(decoded) => Ok((decoded, record)),
-            Err(fault) => {
-                tracing::debug!(
-                    attempt = attempt.number,
-                    class = fault.class.name(),
-                    status = fault.status,
-                    message = fault.message,
-                    "model request failed"
-                );
-                record.class = Some(fault.class);
-                record.status = fault.status;
-                record.hint = fault.hint;
-                record.message = Some(fault.message.clone());
-                Err(failure(Failed(Some(record), fault), queued))
-            }
-        }
-    }
-
-    /// When the attempt must end, and what it means if it does.
-    fn end(&self, start: Instant, attempt: Try, deadline: Option<Instant>) -> End {
-        let after =
-            |limit: Duration| format!("no answer within {}", humantime::format_duration(retry::whole(limit)));
-        let own = End {
-            at: later(start, self.request_timeout),
-            class: Class::Timeout,
-            message: format!("{} (request_timeout in [llm])", after(self.request_timeout)),
-        };
-        let total = End {
-            at: later(start, attempt.left),
-            class: Class::Timeout,
-            message: format!("{} of attempts and waits (retry.total in [llm])", after(self.policy.total)),
-        };
-        let callers = deadline.map(|at| End {
-            at,
-            class: Class::Deadline,
-            message: "no answer before the caller's deadline".into(),
-        });
-        let earlier = if total.at < own.at { total } else { own };
-        match callers {
-            Some(callers) if callers.at <= earlier.at => callers,
-            _ => earlier,
-        }
-    }
-}
-
-struct End {
-    at: Instant,
-    class: Class,
-    message: String,
-}
-
-impl Ready<'_> {
-    async fn exchange(&self) -> Result<Decoded, Fault> {
-        match self {
-            Self::Http(backend, prepared) => backend.attempt(prepared).await,
-            Self::Script(script, request) => script.answer(request).await,
-        }
-    }
-}
-
-/// `start + wait`; a year on, where the sum cannot be held.
-fn later(start: Instant, wait: Duration) -> Instant {
-    start.checked_add(wait).unwrap_or_else(|| start + Duration::from_secs(365 * 86400))
-}
-
-fn failure(failed: Failed, queued: Duration) -> Failure<Failed> {
-    let fault = &failed.1;
-    Failure { retry: fault.class.retry(fault.advice), hint: fault.hint, queued, error: failed }
 }
 
 fn scripted(file: &str) -> String {

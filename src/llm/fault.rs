@@ -38,6 +38,11 @@ impl Fault {
         Self { help: Some(help.into()), ..self }
     }
 
+    /// Whether the other side takes no connection.
+    pub(super) fn is_refused(error: &reqwest::Error) -> bool {
+        Chain::of(error).is_refused()
+    }
+
     /// A request that got no answer at all. `answered`: whether this server ever answered before.
     pub(super) fn unanswered(error: &reqwest::Error, base_url: &str, answered: bool) -> Self {
         use LlmErrorClass as Class;
@@ -67,7 +72,7 @@ impl Fault {
             let class = if answered { Class::Down } else { Class::Config };
             return Self::new(class, "no such host").with_help(format!("check the host name in {base_url}"));
         }
-        if chain.io.iter().any(|(kind, _)| *kind == io::ErrorKind::ConnectionRefused) {
+        if chain.is_refused() {
             return Self::new(Class::Down, "connection refused").with_help(format!(
                 "nothing listens at {base_url}: start the model server or change base_url in [llm]"
             ));
@@ -114,6 +119,10 @@ impl Chain {
                 self.look(inner);
             }
         }
+    }
+
+    fn is_refused(&self) -> bool {
+        self.io.iter().any(|(kind, _)| *kind == io::ErrorKind::ConnectionRefused)
     }
 
     fn os_error(&self, numbers: &[i32]) -> bool {

@@ -1,39 +1,63 @@
 //! What a model client counts.
 
 use std::{
+    collections::VecDeque,
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
-use crate::{limit::LimitStats, task::Usage};
+use super::Attempt;
+use crate::{gate::GateStats, task::Usage};
+
+/// Answers whose times are remembered.
+const REMEMBERED: usize = 1024;
 
 /// What a client counted so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct LlmStats {
     /// Requests made.
-    pub requests: u64,
+    pub request_count: u64,
     /// Requests answered.
     pub answered: u64,
+    /// Requests answered without the model. Always none: nothing is cached.
+    pub cache_hits: u64,
+    /// Part of the requests that was answered without the model, 0 to 1.
+    pub cache_hit_rate: f64,
+    /// Requests that carried several prompts. Always none: prompts are sent singly, all at once.
+    pub batch_count: u64,
     /// Attempts on the wire.
     pub attempts: u64,
     /// Attempts beyond the first of each request.
     pub retries: u64,
-    /// Attempts under way.
+    /// Time between attempts and at pauses of the endpoint, all answered requests together.
+    pub retry_wait: Duration,
+    /// Attempts under way at the endpoint, of all clients that share it.
     pub in_flight: usize,
-    /// Most attempts under way at once.
+    /// Most attempts under way there at once.
     pub peak: usize,
-    /// Waiting for the in-flight limit.
+    /// Waiting at the endpoint's gate, for whatever reason.
     pub waiting: usize,
-    /// Time spent waiting for it, all together.
+    /// Time spent waiting there for a place under its limits, all together.
     pub queued: Duration,
+    /// Most attempts that may be under way now: the configured limit, or a smaller one learned from refusals.
+    pub limit: Option<usize>,
+    /// How often the endpoint was paused for being down or overloaded.
+    pub pauses: u64,
     /// Tokens, as the server counts them.
     pub usage: Usage,
-    /// Connections opened to model servers of this kind (loopback, elsewhere) by the shared HTTP client.
+    /// Service time of the last 1,024 answers, from sending to the whole answer and without any waiting: half of
+    /// them took no longer.
+    pub p50: Duration,
+    /// As `p50`, for 95 of a hundred.
+    pub p95: Duration,
+    /// Connections opened to model servers of this kind (loopback, elsewhere) by the shared HTTP clients.
     pub connections_opened: u64,
+    /// Attempts to servers of this kind that went over a connection that was open already.
+    pub connections_reused: u64,
 }
 
 /// The counters themselves.
@@ -43,7 +67,14 @@ pub(super) struct Counters {
     answered: AtomicU64,
     attempts: AtomicU64,
     retries: AtomicU64,
-    usage: Mutex<Usage>,
+    sums: Mutex<Sums>,
+}
+
+#[derive(Default)]
+struct Sums {
+    usage: Usage,
+    retry_wait: Duration,
+    took: VecDeque<Duration>,
 }
 
 impl Counters {
@@ -59,23 +90,68 @@ impl Counters {
         }
     }
 
-    pub(super) fn answered(&self, usage: Usage) {
+    /// Counts an answer, the last of these attempts.
+    pub(super) fn answered(&self, usage: &Usage, attempts: &[Attempt]) {
         self.answered.fetch_add(1, Relaxed);
-        *self.usage.lock().unwrap_or_else(PoisonError::into_inner) += usage;
+        let mut sums = self.sums();
+        sums.usage += *usage;
+        sums.retry_wait += attempts.iter().map(|attempt| attempt.waited).sum::<Duration>();
+        if let Some(last) = attempts.last() {
+            if sums.took.len() == REMEMBERED {
+                sums.took.pop_front();
+            }
+            sums.took.push_back(last.took);
+        }
     }
 
-    pub(super) fn stats(&self, limit: &LimitStats, connections_opened: u64) -> LlmStats {
+    pub(super) fn stats(&self, gate: &GateStats, (opened, reused): (u64, u64)) -> LlmStats {
+        let sums = self.sums();
+        let mut took: Vec<Duration> = sums.took.iter().copied().collect();
+        took.sort_unstable();
         LlmStats {
-            requests: self.requests.load(Relaxed),
+            request_count: self.requests.load(Relaxed),
             answered: self.answered.load(Relaxed),
+            cache_hits: 0,
+            cache_hit_rate: 0.0,
+            batch_count: 0,
             attempts: self.attempts.load(Relaxed),
             retries: self.retries.load(Relaxed),
-            in_flight: limit.in_flight,
-            peak: limit.peak,
-            waiting: limit.waiting,
-            queued: limit.queued,
-            usage: *self.usage.lock().unwrap_or_else(PoisonError::into_inner),
-            connections_opened,
+            retry_wait: sums.retry_wait,
+            in_flight: gate.in_flight,
+            peak: gate.peak,
+            waiting: gate.waiting,
+            queued: gate.queued,
+            limit: gate.limit,
+            pauses: gate.pauses,
+            usage: sums.usage,
+            p50: percentile(&took, 50),
+            p95: percentile(&took, 95),
+            connections_opened: opened,
+            connections_reused: reused,
         }
+    }
+
+    fn sums(&self) -> MutexGuard<'_, Sums> {
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The least of `sorted` that so many of a hundred do not exceed; nothing of nothing.
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_those_of_what_was_seen() {
+        let sorted: Vec<_> = (1..=20).map(Duration::from_secs).collect();
+        assert_eq!(percentile(&sorted, 50), Duration::from_secs(10));
+        assert_eq!(percentile(&sorted, 95), Duration::from_secs(19));
+        assert_eq!(percentile(&sorted[..1], 95), Duration::from_secs(1));
+        assert_eq!(percentile(&[], 50), Duration::ZERO);
     }
 }

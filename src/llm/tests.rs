@@ -43,7 +43,7 @@ async fn ask(replies: &[Reply]) -> Result<ChatAnswer, LlmError> {
     assert_eq!(told.len(), server.count(), "attempts told are those on the wire");
     let stats = client.stats();
     assert_eq!((stats.attempts, stats.retries), (server.count() as u64, server.count() as u64 - 1));
-    assert_eq!((stats.requests, stats.in_flight), (1, 0));
+    assert_eq!((stats.request_count, stats.in_flight), (1, 0));
     result
 }
 
@@ -151,6 +151,38 @@ async fn what_is_no_chat_answer_is_asked_for_twice_more() {
         classes(&ask(&[wrapped, Reply::say("hi")]).await.unwrap().attempts),
         ["throttled", "answered"]
     );
+}
+
+#[tokio::test]
+async fn an_answer_cut_short_is_asked_for_once_more_with_twice_the_room() {
+    let cut = |text: &str| {
+        Reply::json(
+            200,
+            &json!({"choices": [{"message": {"content": text}, "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 2}}),
+        )
+    };
+    for (second, expected, seen) in [
+        (Reply::say("all of it"), "all of it", ["truncated", "answered"]),
+        (cut("some of it"), "some of it", ["truncated", "truncated"]),
+        (Reply::error(400, "context_length_exceeded", "too long"), "half", ["truncated", "context"]),
+    ] {
+        let server = Server::with(&[cut("half"), second]).await;
+        let mut config = config(&server.url);
+        config.max_tokens = Some(16);
+        let answer = client(&config).chat(&hello(), None).await.unwrap();
+        assert_eq!((answer.content.as_str(), classes(&answer.attempts)), (expected, seen.to_vec()));
+        let limits: Vec<_> =
+            server.seen.requests.lock().unwrap().iter().map(|(_, body)| body["max_tokens"].clone()).collect();
+        assert_eq!(limits, [json!(16), json!(32)]);
+        let last = if expected == "half" { 0 } else { 5 };
+        assert_eq!(answer.usage.input, 5 + last, "what it took is counted");
+    }
+    // Nobody set a limit: there is nothing to raise.
+    assert_eq!(classes(&ask(&[cut("half")]).await.unwrap().attempts), ["answered"]);
+    let round = Reply::say(&"I should look at that file again, and then once more. ".repeat(12));
+    let answer = ask(&[round, Reply::say("done")]).await.unwrap();
+    assert_eq!((answer.content.as_str(), classes(&answer.attempts)), ("done", vec!["looping", "answered"]));
 }
 
 #[tokio::test]
@@ -273,7 +305,7 @@ async fn a_limit_queues_visibly() {
 
 #[tokio::test]
 async fn a_place_is_free_while_its_holder_waits_to_try_again() {
-    let busy = Reply::error(429, "rate", "later").header("retry-after", "60");
+    let busy = Reply::error(409, "conflict", "later").header("retry-after", "60");
     let server = Server::with(&[busy, Reply::say("hi")]).await;
     let mut config = config(&server.url);
     config.max_in_flight = NonZeroUsize::new(1);

@@ -1,6 +1,9 @@
 //! One attempt at a model behind an OpenAI-compatible endpoint: send, read, classify. Knows nothing of retries.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+};
 
 use reqwest::{
     Request, Response, StatusCode, Url,
@@ -12,12 +15,13 @@ use super::{
     error_body::ErrorBody,
     fault::{Fault, presentable},
     hint,
+    silence::Watch,
     wire::{self, Decoded},
 };
 use crate::{
     config::{LlmConfig, Secrets},
     error::{Error, Result},
-    http::HttpClient,
+    http::{HttpClient, HttpClients},
 };
 
 /// Largest answer that is read.
@@ -28,6 +32,7 @@ const MAX_ERROR: usize = 64 * 1024;
 /// The endpoint with its keys.
 pub(super) struct OpenAi {
     http: HttpClient,
+    watch: Watch,
     url: Url,
     shown_url: String,
     config: LlmConfig,
@@ -43,9 +48,16 @@ pub(super) struct Prepared<'a> {
     chat: &'a ChatRequest,
 }
 
+impl Prepared<'_> {
+    /// Length of the body.
+    pub(super) fn bytes(&self) -> usize {
+        self.request.body().and_then(|body| body.as_bytes()).map_or(0, <[u8]>::len)
+    }
+}
+
 impl OpenAi {
-    /// Checks addresses and keys; `http` is the client for this base URL.
-    pub(super) fn new(config: &LlmConfig, base_url: &str, http: &HttpClient) -> Result<Self> {
+    /// Checks addresses and keys.
+    pub(super) fn new(config: &LlmConfig, base_url: &str, clients: &HttpClients) -> Result<Self> {
         let (url, shown_url, password) = endpoint(base_url)?;
         for key in ["messages", "stream"] {
             if config.extra_body.contains_key(key) {
@@ -63,8 +75,14 @@ impl OpenAi {
         };
         let keys: Vec<HeaderValue> =
             config.api_keys.iter().filter(|key| !key.is_empty()).map(header).collect::<Result<_>>()?;
+        // Every model server lists its models; any answer will do.
+        let mut models = url.clone();
+        if let Ok(mut path) = models.path_segments_mut() {
+            path.pop().pop().push("models");
+        }
         Ok(Self {
-            http: http.clone(),
+            http: clients.models_for(base_url).clone(),
+            watch: Watch::new(clients.looks_for(base_url), models, config.silence_check),
             url,
             shown_url,
             keys,
@@ -80,9 +98,17 @@ impl OpenAi {
         &self.shown_url
     }
 
-    /// Connections opened so far by the client in use.
-    pub(super) fn connections_opened(&self) -> u64 {
-        self.http.connections().opened
+    /// What stands for this endpoint among others: providers count by address, model and key. No key is in it.
+    pub(super) fn endpoint(&self) -> String {
+        let mut keys = DefaultHasher::new();
+        self.config.api_keys.hash(&mut keys);
+        format!("{} {} {:x}", self.shown_url, self.config.model, keys.finish())
+    }
+
+    /// Connections opened so far by the HTTP client in use, and attempts that found one open.
+    pub(super) fn connections(&self) -> (u64, u64) {
+        let opened = self.http.connections().opened;
+        (opened, self.http.carried().saturating_sub(opened))
     }
 
     /// Writes the request's body.
@@ -96,8 +122,15 @@ impl OpenAi {
         Ok(Prepared { request, chat })
     }
 
-    /// Sends once and reads the answer.
+    /// Sends once and reads the answer, unless the server is gone before that.
     pub(super) async fn attempt(&self, prepared: &Prepared<'_>) -> Result<Decoded, Fault> {
+        tokio::select! {
+            answer = self.exchange(prepared) => answer,
+            gone = self.watch.gone() => Err(gone),
+        }
+    }
+
+    async fn exchange(&self, prepared: &Prepared<'_>) -> Result<Decoded, Fault> {
         let mut request = prepared
             .request
             .try_clone()
@@ -106,7 +139,7 @@ impl OpenAi {
             let key = self.next_key.fetch_add(1, Relaxed) % self.keys.len();
             request.headers_mut().insert(AUTHORIZATION, self.keys[key].clone());
         }
-        let sent = self.http.client().execute(request).await;
+        let sent = self.http.execute(request).await;
         let response =
             sent.map_err(|error| Fault::unanswered(&error, &self.shown_url, self.answered.load(Relaxed)))?;
         self.answered.store(true, Relaxed);

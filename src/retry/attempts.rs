@@ -26,8 +26,22 @@ pub(crate) struct Failure<E> {
     pub retry: Retry,
     /// The wait that the server asked for.
     pub hint: Option<Duration>,
+    /// Who makes the next attempt wait.
+    pub pace: Pace,
     /// Time of this attempt spent in a queue of our own; it does not count against the policy's total.
     pub queued: Duration,
+}
+
+/// Who makes the next attempt wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// The loop, as the policy says, and at least so long.
+    Own(Duration),
+    /// The operation itself, where all who want the same wait together. `counts`: an attempt is spent.
+    Gate {
+        /// Whether an attempt is spent.
+        counts: bool,
+    },
 }
 
 /// Whether a failure may be repeated. Only the caller knows.
@@ -35,6 +49,8 @@ pub(crate) struct Failure<E> {
 pub(crate) enum Retry {
     /// Repeating cannot help.
     Never,
+    /// Not now, for this reason.
+    Stop(GiveUp),
     /// As the policy says.
     Yes,
     /// As the policy says, but failures of this class at most so often.
@@ -46,6 +62,8 @@ pub(crate) enum Retry {
     },
     /// The attempt met a connection that was gone already: repeat at once and free of charge, but only once.
     AtOnce,
+    /// There was an answer, but a better one is asked for, at once and free of charge; the caller keeps count.
+    Again,
 }
 
 /// How a run of attempts ended.
@@ -98,6 +116,8 @@ where
         let stop = |stop, failures| Run { result: Err(stop), failures, waited };
         match failure.retry {
             Retry::Never => return stop(Stop::Permanent, failures),
+            Retry::Stop(reason) => return stop(Stop::GaveUp(reason), failures),
+            Retry::Again => continue,
             Retry::AtOnce if !replayed => {
                 replayed = true;
                 continue;
@@ -111,11 +131,26 @@ where
             }
             Retry::Yes | Retry::AtOnce => {}
         }
-        spent += 1;
-        let wait = match policy.delay(spent, failure.hint, start.elapsed().saturating_sub(queued)) {
+        let elapsed = start.elapsed().saturating_sub(queued);
+        let (decision, own) = match failure.pace {
+            Pace::Own(least) => {
+                spent += 1;
+                (policy.delay(spent, failure.hint, elapsed), Some(least))
+            }
+            Pace::Gate { counts } => {
+                spent += u32::from(counts);
+                (policy.delay_with(spent, failure.hint, elapsed, &mut || 0.0), None)
+            }
+        };
+        let wait = match decision {
             Decision::GiveUp(reason) => return stop(Stop::GaveUp(reason), failures),
             Decision::Wait(wait) => wait,
         };
+        let Some(least) = own else { continue };
+        let wait = wait.max(least);
+        if elapsed.saturating_add(wait) > policy.total {
+            return stop(Stop::GaveUp(GiveUp::Total { wait, limit: policy.total }), failures);
+        }
         let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if remaining.is_some_and(|remaining| wait >= remaining) {
             return stop(Stop::GaveUp(GiveUp::Deadline { wait }), failures);

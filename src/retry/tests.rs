@@ -82,6 +82,22 @@ fn reasons_are_told_in_words() {
     );
 }
 
+#[test]
+fn a_policy_is_told_in_words() {
+    assert_eq!(
+        RetryPolicy::agent().to_string(),
+        "6 attempts, waits 1s, 2s, 4s, 8s, 16s (each drawn from 0 up to it), 10m in all; Retry-After up to 2m; an \
+         endpoint that is down is probed by one request after 500ms, later 10s, and waited for up to 10m"
+    );
+    let patient = RetryPolicy::patient().to_string();
+    assert!(
+        patient.starts_with("10 attempts, waits 31s, 31s, 31s, 31s, 31s, 31s, 31s, 31s, ... (each"),
+        "{patient}"
+    );
+    let once = RetryPolicy { max_attempts: 1, ..RetryPolicy::fast() }.to_string();
+    assert!(once.starts_with("1 attempt, 10m in all"), "{once}");
+}
+
 /// Runs the loop over scripted failures and returns it with the times at which attempts began.
 async fn drive(
     policy: &RetryPolicy,
@@ -97,7 +113,7 @@ async fn drive(
         async move {
             let Some((retry, hint, queued)) = script.get(index).copied() else { return Ok("answer") };
             tokio::time::sleep(queued).await;
-            Err(Failure { error: index, retry, hint, queued })
+            Err(Failure { error: index, retry, hint, pace: Pace::Own(Duration::ZERO), queued })
         }
     });
     let run = run.await;
@@ -179,9 +195,9 @@ mod schedule {
     prop_compose! {
         fn policy()(
             max_attempts in any::<u32>(), base in time(), cap in time(), flat in any::<bool>(),
-            total in time(), retry_after_max in time(),
+            total in time(), retry_after_max in time(), outage in time(), reissue in any::<u32>(),
         ) -> RetryPolicy {
-            RetryPolicy { max_attempts, base, cap, flat, total, retry_after_max }
+            RetryPolicy { max_attempts, base, cap, flat, total, retry_after_max, outage, reissue }
         }
     }
 

@@ -214,7 +214,13 @@ fn the_doctor_names_what_stands_in_the_way() {
     assert!(found("fail", "gone", "could not find the program `no-such-program`"), "{document}");
     assert!(found("warn", "rude", "left processes behind"), "{document}");
     assert_eq!(document["schema"], 1);
-    let shallow = Bench::new("[servers.time]\nbuiltin = \"time\"\n").run(&["doctor"]);
+    let model = "[llm]\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"m\"\nmax_in_flight = 6\n\
+        retry = { profile = \"fast\", total = \"5m\" }\n[servers.time]\nbuiltin = \"time\"\n";
+    let shallow = Bench::new(model).run(&["doctor"]);
     assert_eq!(code(&shallow), 0, "{}", err(&shallow));
     assert!(out(&shallow).contains("ok    time             built in"), "{}", out(&shallow));
+    let schedule =
+        "m: 3 attempts, waits 500ms, 1s (each drawn from 0 up to it), 5m in all; Retry-After up to 2m;";
+    assert!(out(&shallow).contains(schedule), "{}", out(&shallow));
+    assert!(out(&shallow).contains("ok    model requests   at most 6 at once"), "{}", out(&shallow));
 }

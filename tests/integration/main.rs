@@ -20,6 +20,7 @@ mod launched;
 mod lazy;
 mod lent;
 mod locked;
+mod model;
 mod order;
 mod program;
 mod props;

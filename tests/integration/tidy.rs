@@ -8,7 +8,7 @@ use std::{
 
 /// Rooms by layer. A room may use its own layer's rooms only where `SIBLINGS` says so, and any below.
 const LAYERS: [&[&str]; 6] = [
-    &["error", "config", "task", "tool", "retry", "limit", "report", "score"],
+    &["error", "config", "task", "tool", "retry", "limit", "gate", "report", "score"],
     &["process", "launch", "builtin", "http", "llm", "journal"],
     &["session", "catalog"],
     &["manager", "start"],
@@ -17,7 +17,7 @@ const LAYERS: [&[&str]; 6] = [
 ];
 
 /// Uses within a layer, or upwards, each for its reason.
-const SIBLINGS: [(&str, &str); 19] = [
+const SIBLINGS: [(&str, &str); 20] = [
     ("config", "error"),
     ("config", "retry"),
     ("config", "tool"),
@@ -29,6 +29,7 @@ const SIBLINGS: [(&str, &str); 19] = [
     ("report", "error"),
     ("score", "task"),
     ("limit", "error"),
+    ("gate", "limit"),
     ("llm", "http"),
     ("builtin", "http"),
     ("launch", "process"), // the name of the mark, which is no part of a resolution

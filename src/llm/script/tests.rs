@@ -86,7 +86,7 @@ async fn what_a_script_cannot_answer_is_told() {
         "scripted (test.toml): the step at line 17 cannot answer: `{{user}}`: the conversation has no user message"
     );
     assert!(client.is_scripted());
-    assert_eq!((client.stats().requests, client.stats().answered), (2, 0));
+    assert_eq!((client.stats().request_count, client.stats().answered), (2, 0));
 }
 
 #[test]

@@ -1,0 +1,293 @@
+//! The gate in front of one endpoint: the endpoint waits, not each of its callers.
+//!
+//! Everybody who asks an endpoint passes its gate. While the endpoint works, the gate holds nobody but for the limits
+//! that are set. When it is down or overloaded the gate pauses: one call goes first, as a probe, and when that is
+//! answered the others follow at a doubling rate. So an outage costs each caller one or two requests, however long it
+//! lasts, and nobody holds a place while waiting. What a failure means is told by the caller; nothing here knows a
+//! protocol. A gate has no task of its own: those who wait keep the time.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    num::{NonZeroU64, NonZeroUsize},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
+
+mod budget;
+mod flow;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use state::{Entered, State, Step, Waiter};
+
+/// A year: a wait that times can still hold.
+const LONGEST: Duration = Duration::from_secs(365 * 86400);
+
+/// Shared by all callers of one endpoint.
+#[derive(Clone, Default)]
+pub(crate) struct Gate(Arc<Mutex<State>>);
+
+/// The gates of all endpoints, by name. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Gates(Arc<Mutex<HashMap<String, Gate>>>);
+
+/// What an endpoint is not to be given more of. Nothing: no limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bounds {
+    /// Calls at once.
+    pub in_flight: Option<NonZeroUsize>,
+    /// Calls in any minute.
+    pub requests: Option<NonZeroU64>,
+    /// Tokens in any minute.
+    pub tokens: Option<NonZeroU64>,
+}
+
+/// How patient a call is, and how it probes an endpoint that it finds down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// First and greatest pause before a probe.
+    pub probe: (Duration, Duration),
+    /// Longest pause that is waited for when the endpoint itself asked for it.
+    pub asked: Duration,
+}
+
+/// One call on its way through the gate, again for each of its attempts.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    gate: Gate,
+    patience: Patience,
+    /// Tokens that the call will need, by estimate.
+    tokens: f64,
+    turn: Mutex<Turn>,
+}
+
+/// When a call goes: in the order of arrival, and not before this.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    order: u64,
+    not_before: Option<Instant>,
+    paid: u32,
+}
+
+/// A place at the endpoint. Dropping it without a word means that the call was given up.
+#[derive(Debug)]
+#[must_use = "the place is given back when this is dropped"]
+pub(crate) struct Pass<'v> {
+    visit: &'v Visit,
+    entered: Option<Entered>,
+    /// Time before it in the queue of a limit.
+    pub queued: Duration,
+    /// Time before it while the endpoint was paused.
+    pub paused: Duration,
+}
+
+/// What a failed attempt says about the endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// It is down, overloaded or silent.
+    Outage {
+        /// Whether it said so itself. One that never said anything may be a wrong address.
+        spoke: bool,
+    },
+    /// It works, and takes no more for now.
+    Throttled,
+    /// This machine cannot open more connections.
+    Local,
+    /// It refuses everything that comes with this key or account, for this reason.
+    Shut(Shut),
+    /// None: it answered, if not well.
+    None {
+        /// Whether the call comes back.
+        again: bool,
+    },
+}
+
+/// Why an endpoint takes nothing from this key or account: a word and a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shut {
+    pub kind: &'static str,
+    pub why: String,
+}
+
+/// What becomes of a call after a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// The gate makes it wait; otherwise it waits by itself, and at least so long.
+    pub own_wait: Option<Duration>,
+    /// Whether the attempt met an open gate, and so counts.
+    pub counts: bool,
+}
+
+/// Why a call was not let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The endpoint asked for a pause that has so long to go, more than this call may wait.
+    Asked {
+        /// What is left of the pause.
+        left: Duration,
+        /// What the call may wait.
+        limit: Duration,
+    },
+    /// The endpoint was down for as long as this call waits.
+    Outage(Duration),
+    /// The endpoint refused the key or the account a moment ago.
+    Shut(Shut),
+    /// The caller's deadline passed.
+    Deadline,
+}
+
+/// What a gate counted so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct GateStats {
+    pub in_flight: usize,
+    pub peak: usize,
+    pub waiting: usize,
+    pub queued: Duration,
+    pub pauses: u64,
+    pub limit: Option<usize>,
+}
+
+impl Gates {
+    /// The gate of that name; made when it is asked for first.
+    pub(crate) fn of(&self, endpoint: &str) -> Gate {
+        lock(&self.0).entry(endpoint.to_owned()).or_default().clone()
+    }
+}
+
+impl Gate {
+    /// Sets limits. Those who share an endpoint share its limits too: the strictest counts.
+    pub(crate) fn bound(&self, bounds: Bounds) {
+        lock(&self.0).flow.bound(bounds, Instant::now());
+    }
+
+    /// A call arrives.
+    pub(crate) fn visit(&self, patience: Patience, tokens: u64) -> Visit {
+        let turn = Turn { order: lock(&self.0).next_order(), not_before: None, paid: 0 };
+        Visit { gate: self.clone(), patience, tokens: tokens as f64, turn: Mutex::new(turn) }
+    }
+
+    pub(crate) fn stats(&self) -> GateStats {
+        lock(&self.0).stats()
+    }
+}
+
+impl Visit {
+    /// Waits for a place, and at most `outage` for an endpoint that is down. Dropping the future leaves the queue.
+    pub(crate) async fn enter(
+        &self,
+        outage: Duration,
+        deadline: Option<Instant>,
+    ) -> Result<Pass<'_>, Refused> {
+        let Turn { order, not_before, paid } = *lock(&self.turn);
+        let start = Instant::now();
+        let called = Arc::new(Notify::new());
+        let mut arriving = Some(Waiter { called: Arc::clone(&called), not_before, paid });
+        let mut before = Duration::ZERO;
+        let _place = Place { gate: &self.gate, order };
+        let mut now = start;
+        loop {
+            let (step, paused) = {
+                let mut state = lock(&self.gate.0);
+                // Arriving and entering are one: those who come together must not wait for each other.
+                if let Some(waiter) = arriving.take() {
+                    state.arrive(order, waiter);
+                    before = state.paused_until(start);
+                }
+                let paused = state.paused_until(now).saturating_sub(before);
+                let left = deadline.map_or(Duration::MAX, |deadline| deadline - now);
+                let left = left.min(outage.saturating_sub(paused));
+                (state.step(order, self.tokens, left.min(self.patience.asked), now), paused)
+            };
+            let left = outage.saturating_sub(paused).min(LONGEST);
+            let until = match step {
+                Step::In(entered) => {
+                    let queued = (now - start).saturating_sub(paused);
+                    lock(&self.gate.0).queued += queued;
+                    return Ok(Pass { visit: self, entered: Some(entered), queued, paused });
+                }
+                Step::Refused(refused) => return Err(refused),
+                Step::Paused(_) if left.is_zero() => return Err(Refused::Outage(paused)),
+                Step::Paused(until) => Some(until.unwrap_or(now + left).min(now + left)),
+                Step::Wait(until) => until,
+            };
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return Err(Refused::Deadline);
+            }
+            match until.into_iter().chain(deadline).min() {
+                // Late is as good as called.
+                Some(until) => _ = timeout_at(until, called.notified()).await,
+                None => called.notified().await,
+            }
+            now = Instant::now();
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// The attempt brought what was asked for, and took so many tokens, if that was told.
+    pub(crate) fn answered(mut self, tokens: Option<u64>) {
+        if let Some(entered) = self.entered.take() {
+            let now = Instant::now();
+            let mut state = lock(&self.visit.gate.0);
+            if let Some(tokens) = tokens {
+                state.flow.correct(tokens as f64 - self.visit.tokens, now);
+            }
+            state.answered(entered, &self.visit.patience, now);
+        }
+    }
+
+    /// The attempt failed, with the wait that the endpoint asked for.
+    pub(crate) fn failed(mut self, trouble: Trouble, hint: Option<Duration>) -> Verdict {
+        let Some(entered) = self.entered.take() else { return Verdict { own_wait: None, counts: true } };
+        let mut state = lock(&self.visit.gate.0);
+        let (verdict, again) = state.failed(entered, trouble, hint, &self.visit.patience, Instant::now());
+        drop(state);
+        let mut turn = lock(&self.visit.turn);
+        turn.not_before = again.not_before;
+        turn.paid += u32::from(again.paid);
+        verdict
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        if let Some(entered) = self.entered.take() {
+            lock(&self.visit.gate.0).given_up(entered, Instant::now());
+        }
+    }
+}
+
+/// Takes a call out of the queue, also when its future is dropped half way.
+struct Place<'g> {
+    gate: &'g Gate,
+    order: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        lock(&self.gate.0).leave_queue(self.order, Instant::now());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Gates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gates").finish_non_exhaustive()
+    }
+}

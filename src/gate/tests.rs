@@ -1,0 +1,270 @@
+//! The gate under paused time, in front of endpoints that are down, full, or shut for a while.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+use tokio::{task::JoinSet, time::sleep};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn patience() -> Patience {
+    Patience { probe: (SECOND / 2, 10 * SECOND), asked: 120 * SECOND }
+}
+
+const OUTAGE: Trouble = Trouble::Outage { spoke: true };
+
+/// An endpoint that is down until some time, and then serves so many at once for a second each.
+struct Endpoint {
+    up_at: Instant,
+    slots: usize,
+    hint: Option<Duration>,
+    running: AtomicUsize,
+    seen: Mutex<Vec<(usize, Instant)>>,
+}
+
+impl Endpoint {
+    fn new(down: Duration, slots: usize) -> Self {
+        Self {
+            up_at: Instant::now() + down,
+            slots,
+            hint: None,
+            running: AtomicUsize::new(0),
+            seen: Mutex::default(),
+        }
+    }
+
+    async fn ask(&self, agent: usize) -> Result<(), Trouble> {
+        self.seen.lock().unwrap().push((agent, Instant::now()));
+        if Instant::now() < self.up_at {
+            sleep(SECOND / 100).await;
+            return Err(OUTAGE);
+        }
+        if self.running.load(SeqCst) >= self.slots {
+            sleep(SECOND / 100).await;
+            return Err(Trouble::Throttled);
+        }
+        self.running.fetch_add(1, SeqCst);
+        sleep(SECOND).await;
+        self.running.fetch_sub(1, SeqCst);
+        Ok(())
+    }
+
+    /// Requests of each agent.
+    fn per_agent(&self, agents: usize) -> Vec<usize> {
+        let mut counts = vec![0; agents];
+        for (agent, _) in &*self.seen.lock().unwrap() {
+            counts[*agent] += 1;
+        }
+        counts
+    }
+}
+
+/// So many agents with one call each, until all are answered. Gives the time it took.
+async fn all(endpoint: &Arc<Endpoint>, agents: usize) -> Duration {
+    let gate = Gate::default();
+    let start = Instant::now();
+    let mut set = JoinSet::new();
+    for agent in 0..agents {
+        let (gate, endpoint) = (gate.clone(), Arc::clone(endpoint));
+        set.spawn(async move {
+            let visit = gate.visit(patience(), 0);
+            loop {
+                let pass = visit.enter(600 * SECOND, None).await.unwrap();
+                match endpoint.ask(agent).await {
+                    Ok(()) => return pass.answered(None),
+                    Err(trouble) => {
+                        let verdict = pass.failed(trouble, endpoint.hint);
+                        sleep(verdict.own_wait.map_or(Duration::ZERO, |least| least.max(SECOND / 2))).await;
+                    }
+                }
+            }
+        });
+    }
+    while let Some(ended) = set.join_next().await {
+        ended.unwrap();
+    }
+    assert_eq!((gate.stats().in_flight, gate.stats().waiting), (0, 0));
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_costs_each_agent_three_requests_at_most() {
+    for down in [2, 45, 240] {
+        let endpoint = Arc::new(Endpoint::new(down * SECOND, 1000));
+        let took = all(&endpoint, 100).await;
+        let counts = endpoint.per_agent(100);
+        assert!(counts.iter().all(|count| *count <= 3), "{down} s: {counts:?}");
+        let sum: usize = counts.iter().sum();
+        assert!(sum <= 240, "{down} s: {sum} requests");
+        // One service time, a probe's pause, and the ramp.
+        assert!(took <= (down + 20) * SECOND, "{down} s: {took:?}");
+        // Nobody comes back in step: what arrives within 50 ms is not more than the ramp has doubled to.
+        let seen = endpoint.seen.lock().unwrap();
+        let after: Vec<_> = seen.iter().map(|(_, at)| *at).filter(|at| *at >= endpoint.up_at).collect();
+        let together = after
+            .iter()
+            .map(|at| after.iter().filter(|other| *other >= at && **other - *at < SECOND / 20).count())
+            .max();
+        assert!(together <= Some(64), "{down} s: {together:?} came back at once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_it_is_down_one_at_a_time_asks() {
+    let endpoint = Arc::new(Endpoint::new(45 * SECOND, 1000));
+    all(&endpoint, 100).await;
+    let seen = endpoint.seen.lock().unwrap();
+    let start = seen[0].1;
+    let probes = seen.iter().filter(|(_, at)| *at > start + 2 * SECOND && *at < endpoint.up_at).count();
+    assert!((3..=9).contains(&probes), "{probes} probes in 43 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_full_is_kept_full() {
+    for hint in [None, Some(SECOND)] {
+        let mut endpoint = Endpoint::new(Duration::ZERO, 16);
+        endpoint.hint = hint;
+        let endpoint = Arc::new(endpoint);
+        let took = all(&endpoint, 160).await;
+        let sum: usize = endpoint.per_agent(160).iter().sum();
+        assert!(sum <= 160 * 5 / 2, "{sum} requests for 160 answers");
+        assert!(took <= 12 * SECOND, "ten rounds of a second took {took:?}");
+        assert!(endpoint.per_agent(160).iter().all(|count| *count <= 6));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_was_asked_for_holds_all_or_sends_them_away() {
+    let gate = Gate::default();
+    let first = gate.visit(patience(), 0);
+    let pass = first.enter(600 * SECOND, None).await.unwrap();
+    pass.failed(Trouble::Throttled, Some(30 * SECOND));
+    let start = Instant::now();
+    let second = gate.visit(patience(), 0);
+    let pass = second.enter(600 * SECOND, None).await.unwrap();
+    assert!(start.elapsed() >= 30 * SECOND && start.elapsed() <= 31 * SECOND, "{:?}", start.elapsed());
+    assert_eq!((pass.paused, pass.queued), (start.elapsed(), Duration::ZERO));
+    pass.failed(Trouble::Throttled, Some(3600 * SECOND));
+    let refused = gate.visit(patience(), 0).enter(600 * SECOND, None).await.unwrap_err();
+    assert!(
+        matches!(refused, Refused::Asked { left, limit } if left > 3599 * SECOND && limit == 120 * SECOND)
+    );
+    assert_eq!(gate.stats().waiting, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_longer_than_patience_and_deadline_allow() {
+    let gate = Gate::default();
+    let visit = gate.visit(patience(), 0);
+    for _ in 0..3 {
+        visit.enter(SECOND, None).await.unwrap().failed(OUTAGE, None);
+    }
+    let held = visit.enter(600 * SECOND, None).await.unwrap();
+    let start = Instant::now();
+    let other = gate.visit(patience(), 0);
+    assert_eq!(other.enter(8 * SECOND, None).await.unwrap_err(), Refused::Outage(8 * SECOND));
+    assert_eq!(start.elapsed(), 8 * SECOND);
+    let deadline = Some(Instant::now() + 3 * SECOND);
+    assert_eq!(other.enter(8 * SECOND, deadline).await.unwrap_err(), Refused::Deadline);
+    assert_eq!(start.elapsed(), 11 * SECOND);
+    // A probe that is given up hands over to the next who waits.
+    let waiting = async { other.enter(600 * SECOND, None).await.unwrap().answered(None) };
+    let giving_up = async { drop(held) };
+    tokio::join!(waiting, giving_up);
+    assert_eq!((start.elapsed(), gate.stats().in_flight), (11 * SECOND, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_key_is_tried_once_in_half_a_minute() {
+    let gate = Gate::default();
+    let shut = Shut { kind: "billing", why: "no credit".into() };
+    let visit = gate.visit(patience(), 0);
+    visit.enter(SECOND, None).await.unwrap().failed(Trouble::Shut(shut.clone()), None);
+    assert_eq!(visit.enter(SECOND, None).await.unwrap_err(), Refused::Shut(shut));
+    sleep(31 * SECOND).await;
+    visit.enter(SECOND, None).await.unwrap().answered(None);
+    visit.enter(SECOND, None).await.unwrap().answered(None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_among_answers_are_repeated_within_a_budget() {
+    let gate = Gate::default();
+    let mut waits = Vec::new();
+    for _ in 0..15 {
+        let visit = gate.visit(patience(), 0);
+        let verdict = visit.enter(SECOND, None).await.unwrap().failed(Trouble::None { again: true }, None);
+        waits.push(verdict.own_wait.unwrap());
+    }
+    assert_eq!(waits[..10], [Duration::ZERO; 10]);
+    assert_eq!(waits[14], 5 * SECOND, "afterwards one a second");
+    assert!(gate.stats().pauses == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_are_shared_and_the_strictest_counts() {
+    let gates = Gates::default();
+    let bounds = |n| Bounds { in_flight: NonZeroUsize::new(n), ..Bounds::default() };
+    gates.of("a").bound(bounds(2));
+    gates.of("a").bound(bounds(6));
+    let gate = gates.of("a");
+    let (one, two, three) = (gate.visit(patience(), 0), gate.visit(patience(), 0), gate.visit(patience(), 0));
+    let first = one.enter(SECOND, None).await.unwrap();
+    let _second = two.enter(SECOND, None).await.unwrap();
+    let third = async { three.enter(SECOND, None).await.unwrap().queued };
+    let free = async {
+        sleep(3 * SECOND).await;
+        assert_eq!((gate.stats().in_flight, gate.stats().waiting), (2, 1));
+        first.answered(None);
+    };
+    let (queued, ()) = tokio::join!(third, free);
+    assert_eq!((queued, gate.stats().queued, gate.stats().peak), (3 * SECOND, 3 * SECOND, 2));
+    assert_eq!(gates.of("b").stats().limit, None, "another endpoint");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rates_make_wait_in_the_queue() {
+    let gate = Gate::default();
+    gate.bound(Bounds { requests: NonZeroU64::new(60), ..Bounds::default() });
+    let start = Instant::now();
+    let mut set = JoinSet::new();
+    for _ in 0..60 {
+        let gate = gate.clone();
+        set.spawn(async move {
+            let visit = gate.visit(patience(), 0);
+            let pass = visit.enter(SECOND, None).await.unwrap();
+            assert_eq!(pass.paused, Duration::ZERO);
+            pass.answered(None);
+        });
+    }
+    set.join_all().await;
+    let took = start.elapsed();
+    assert!(took >= 55 * SECOND && took <= 60 * SECOND, "{took:?}");
+
+    let gate = Gate::default();
+    gate.bound(Bounds { tokens: NonZeroU64::new(6000), ..Bounds::default() });
+    let visit = gate.visit(patience(), 600);
+    visit.enter(SECOND, None).await.unwrap().answered(Some(6600));
+    let pass = visit.enter(SECOND, None).await.unwrap();
+    assert!(pass.queued >= 60 * SECOND, "what was used beyond the estimate is paid first: {:?}", pass.queued);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_out_of_descriptors_opens_no_more_than_it_can() {
+    let gate = Gate::default();
+    let (one, two) = (gate.visit(patience(), 0), gate.visit(patience(), 0));
+    let held = one.enter(SECOND, None).await.unwrap();
+    let verdict = two.enter(SECOND, None).await.unwrap().failed(Trouble::Local, None);
+    assert_eq!(verdict, Verdict { own_wait: None, counts: false }, "it is not the endpoint's fault");
+    assert_eq!((gate.stats().limit, gate.stats().pauses), (Some(1), 0));
+    let waiting = async { two.enter(SECOND, None).await.unwrap().queued };
+    let free = async {
+        sleep(2 * SECOND).await;
+        held.answered(None);
+    };
+    let (queued, ()) = tokio::join!(waiting, free);
+    assert_eq!(queued, 2 * SECOND);
+}

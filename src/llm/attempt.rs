@@ -1,0 +1,284 @@
+//! One attempt of a request: through the endpoint's gate, onto the wire within its time, and what its end means for
+//! the endpoint and for the next attempt.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    Attempt, ChatRequest, LlmErrorClass as Class,
+    client::{Backend, Inner},
+    fault::Fault,
+    reissue::Kept,
+    script::Script,
+    transport::{OpenAi, Prepared},
+    wire::Decoded,
+};
+use crate::{
+    gate::{Pass, Refused, Shut, Trouble, Verdict, Visit},
+    retry::{self, Failure, GiveUp, Pace, Retry, Try},
+};
+
+/// One request with what is kept between its attempts.
+pub(super) struct Call<'a> {
+    request: &'a ChatRequest,
+    ready: Ready<'a>,
+    visit: Visit,
+    /// When the caller no longer wants an answer.
+    deadline: Option<Instant>,
+    pub kept: Kept,
+    stale: AtomicBool,
+    paused: Mutex<Duration>,
+}
+
+/// A request made ready for its backend.
+enum Ready<'a> {
+    Http(&'a OpenAi, Box<Prepared<'a>>),
+    Script(&'a Script),
+}
+
+/// A failed attempt; nothing of it when it never got on the wire.
+pub(super) struct Failed(pub Option<Attempt>, pub Fault);
+
+/// When an attempt must end, and what it means if it does.
+struct End {
+    at: Instant,
+    class: Class,
+    message: String,
+}
+
+impl Inner {
+    pub(super) fn call<'a>(
+        &'a self,
+        request: &'a ChatRequest,
+        deadline: Option<Instant>,
+    ) -> Result<Call<'a>, Box<Fault>> {
+        let (ready, bytes) = match &self.backend {
+            Backend::Http(backend) => {
+                let prepared = backend.prepare(request)?;
+                let bytes = prepared.bytes();
+                (Ready::Http(backend, Box::new(prepared)), bytes)
+            }
+            Backend::Script(script) => (Ready::Script(script), 0),
+        };
+        // Four bytes to a token, and what may be generated: what providers reckon with before they answer.
+        let tokens = bytes as u64 / 4 + u64::from(self.asked(request).unwrap_or_default());
+        Ok(Call {
+            request,
+            ready,
+            visit: self.gate.visit(self.patience, tokens),
+            deadline,
+            kept: Kept::default(),
+            stale: AtomicBool::new(false),
+            paused: Mutex::default(),
+        })
+    }
+
+    /// Waits at the gate, sends, and tells the gate what came of it.
+    pub(super) async fn attempt(
+        &self,
+        call: &Call<'_>,
+        attempt: Try,
+    ) -> Result<(Decoded, Attempt), Failure<Box<Failed>>> {
+        let queue = Instant::now();
+        let patience = self.policy.outage.saturating_sub(call.paused()).min(attempt.left);
+        let pass = match call.visit.enter(patience, call.deadline).await {
+            Ok(pass) => pass,
+            Err(refused) => return Err(Self::refused(call, refused, queue.elapsed())),
+        };
+        *call.paused.lock().unwrap_or_else(PoisonError::into_inner) += pass.paused;
+        self.counters.attempt(attempt.number);
+        let start = Instant::now();
+        let left = attempt.left.saturating_sub(pass.paused);
+        let end = self.end(start, left, call.deadline);
+        let result = match timeout_at(end.at, self.exchange(call)).await {
+            Ok(result) => result,
+            Err(_) => Err(Fault::new(end.class, end.message)),
+        };
+        let mut record = Attempt {
+            class: None,
+            status: Some(200),
+            waited: attempt.waited + pass.paused,
+            queued: pass.queued,
+            took: start.elapsed(),
+            hint: None,
+            message: None,
+        };
+        let fault = match result {
+            Err(fault) => fault,
+            Ok(decoded) => {
+                let tokens = decoded.usage.total();
+                pass.answered((tokens > 0).then_some(tokens));
+                return self.judge(call, decoded, record);
+            }
+        };
+        tracing::debug!(
+            attempt = attempt.number,
+            class = fault.class.name(),
+            status = fault.status,
+            message = fault.message,
+            "model request failed"
+        );
+        record.class = Some(fault.class);
+        record.status = fault.status;
+        record.hint = fault.hint;
+        record.message = Some(fault.message.clone());
+        let queued = record.queued;
+        let verdict = self.tell(call, pass, &fault);
+        Err(Failure {
+            retry: fault.class.retry(fault.advice),
+            hint: fault.hint,
+            pace: match verdict.own_wait {
+                Some(least) => Pace::Own(least),
+                None => Pace::Gate { counts: verdict.counts },
+            },
+            queued,
+            error: Box::new(Failed(Some(record), fault)),
+        })
+    }
+
+    /// An answer came: is it a good one?
+    fn judge(
+        &self,
+        call: &Call<'_>,
+        decoded: Decoded,
+        mut record: Attempt,
+    ) -> Result<(Decoded, Attempt), Failure<Box<Failed>>> {
+        // A script always says the same.
+        let doubt = match call.ready {
+            Ready::Script(_) => None,
+            Ready::Http(..) => Kept::doubt(&decoded, self.asked(call.request), self.repeatable),
+        };
+        let Some(class) = doubt else { return Ok((decoded, record)) };
+        record.class = Some(class);
+        let queued = record.queued;
+        match call.kept.keep(decoded, class, self.asked(call.request), self.policy.reissue) {
+            Some(decoded) => Ok((decoded, record)),
+            None => {
+                let fault = Fault::new(class, "the answer is not good");
+                Err(failure(class.retry(None), queued, Failed(Some(record), fault)))
+            }
+        }
+    }
+
+    /// Tells the gate of a failure.
+    fn tell(&self, call: &Call<'_>, pass: Pass<'_>, fault: &Fault) -> Verdict {
+        let spoke = fault.status.is_some();
+        let trouble = match fault.class {
+            Class::Throttled => Trouble::Throttled,
+            Class::Overloaded | Class::Down | Class::Timeout | Class::Cut => Trouble::Outage { spoke },
+            // Once it is an idle connection that was closed meanwhile, and says nothing about now.
+            Class::Stale if call.stale.swap(true, Relaxed) => Trouble::Outage { spoke },
+            Class::Stale | Class::Deadline | Class::Config | Class::Script => {
+                drop(pass);
+                return Verdict { own_wait: Some(Duration::ZERO), counts: true };
+            }
+            Class::Local => Trouble::Local,
+            // With several keys it is one of them only. A 403 may be about this one conversation.
+            Class::Billing | Class::Permanent
+                if self.one_key
+                    && fault.advice != Some(true)
+                    && (fault.class == Class::Billing || fault.status == Some(401)) =>
+            {
+                Trouble::Shut(Shut { kind: fault.class.name(), why: fault.message.clone() })
+            }
+            _ => Trouble::None { again: fault.class.retry(fault.advice) != Retry::Never },
+        };
+        pass.failed(trouble, fault.hint)
+    }
+
+    /// The gate did not let the call in.
+    fn refused(call: &Call<'_>, refused: Refused, waited: Duration) -> Failure<Box<Failed>> {
+        let (fault, retry, queued) = match refused {
+            Refused::Deadline => {
+                let told = "the caller's deadline passed in the queue of max_in_flight";
+                (Fault::new(Class::Deadline, told), Retry::Never, waited)
+            }
+            Refused::Outage(paused) => {
+                *call.paused.lock().unwrap_or_else(PoisonError::into_inner) += paused;
+                let reason = GiveUp::Outage { waited: call.paused() };
+                let told = "the endpoint is down, and other requests found it so";
+                (Fault::new(Class::Down, told), Retry::Stop(reason), waited.saturating_sub(paused))
+            }
+            Refused::Asked { left, limit } => {
+                let reason = GiveUp::HintTooLong { hint: left, limit };
+                let told = "the endpoint asked for a pause a moment ago";
+                let fault = Fault { hint: Some(left), ..Fault::new(Class::Throttled, told) };
+                (fault, Retry::Stop(reason), Duration::ZERO)
+            }
+            Refused::Shut(Shut { kind, why }) => {
+                let class = if kind == Class::Billing.name() { Class::Billing } else { Class::Permanent };
+                let told = format!("{why} (said a moment ago; not asked again)");
+                (Fault::new(class, told), Retry::Never, Duration::ZERO)
+            }
+        };
+        failure(retry, queued, Failed(None, fault))
+    }
+
+    /// Sends the request, with the limit of tokens that earlier answers call for.
+    async fn exchange(&self, call: &Call<'_>) -> Result<Decoded, Fault> {
+        match &call.ready {
+            Ready::Script(script) => script.answer(call.request).await,
+            Ready::Http(backend, prepared) => match call.kept.raised(call.request) {
+                None => backend.attempt(prepared).await,
+                Some(request) => {
+                    let prepared = backend.prepare(&request).map_err(|fault| *fault)?;
+                    backend.attempt(&prepared).await
+                }
+            },
+        }
+    }
+
+    /// The limit of tokens that the request starts with.
+    fn asked(&self, request: &ChatRequest) -> Option<u32> {
+        request.max_tokens.or(self.max_tokens)
+    }
+
+    /// When the attempt must end, `left` before the policy's total is spent.
+    fn end(&self, start: Instant, left: Duration, deadline: Option<Instant>) -> End {
+        let after =
+            |limit: Duration| format!("no answer within {}", humantime::format_duration(retry::whole(limit)));
+        let own = End {
+            at: later(start, self.request_timeout),
+            class: Class::Timeout,
+            message: format!("{} (request_timeout in [llm])", after(self.request_timeout)),
+        };
+        let total = End {
+            at: later(start, left),
+            class: Class::Timeout,
+            message: format!("{} of attempts and waits (retry.total in [llm])", after(self.policy.total)),
+        };
+        let callers = deadline.map(|at| End {
+            at,
+            class: Class::Deadline,
+            message: "no answer before the caller's deadline".into(),
+        });
+        let earlier = if total.at < own.at { total } else { own };
+        match callers {
+            Some(callers) if callers.at <= earlier.at => callers,
+            _ => earlier,
+        }
+    }
+}
+
+impl Call<'_> {
+    /// What it waited so far while the endpoint was down.
+    pub(super) fn paused(&self) -> Duration {
+        *self.paused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `start + wait`; a year on, where the sum cannot be held.
+fn later(start: Instant, wait: Duration) -> Instant {
+    start.checked_add(wait).unwrap_or_else(|| start + Duration::from_secs(365 * 86400))
+}
+
+fn failure(retry: Retry, queued: Duration, failed: Failed) -> Failure<Box<Failed>> {
+    Failure { retry, hint: None, pace: Pace::Own(Duration::ZERO), queued, error: Box::new(failed) }
+}

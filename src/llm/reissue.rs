@@ -1,0 +1,107 @@
+//! Answers that came whole and are still not good: cut at the limit of tokens, or going round in circles. Such a
+//! request is asked again at once; the answer that was there first is kept, in case the next attempt brings none.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{ChatRequest, Finish, LlmErrorClass, wire::Decoded};
+use crate::task::Usage;
+
+/// Length of the passage that is looked for, and how often it may occur: the measure of the MiroThinker client.
+const PASSAGE: usize = 50;
+const OFTEN: usize = 5;
+
+/// The doubtful answers of one request.
+#[derive(Default)]
+pub(super) struct Kept(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    count: u32,
+    max_tokens: Option<u32>,
+    answer: Option<Decoded>,
+    usage: Usage,
+}
+
+impl Kept {
+    /// What is wrong with `answer`, if asking again could mend it; `max_tokens` is what was asked for at first.
+    pub(super) fn doubt(
+        answer: &Decoded,
+        max_tokens: Option<u32>,
+        repeatable: bool,
+    ) -> Option<LlmErrorClass> {
+        if answer.tool_calls.is_empty() && !repeatable && circles(&answer.content) {
+            return Some(LlmErrorClass::Looping);
+        }
+        // Without a limit of our own it was the server's, or the context is full: more cannot be asked for.
+        let cut = answer.finish == Finish::Length && max_tokens.is_some();
+        cut.then_some(LlmErrorClass::Truncated)
+    }
+
+    /// Keeps a doubtful answer. Gives it back when there were `most` of them before: then it has to do.
+    pub(super) fn keep(
+        &self,
+        answer: Decoded,
+        class: LlmErrorClass,
+        asked: Option<u32>,
+        most: u32,
+    ) -> Option<Decoded> {
+        let mut inner = self.lock();
+        if inner.count >= most {
+            return Some(answer);
+        }
+        inner.count += 1;
+        inner.usage += answer.usage;
+        if class == LlmErrorClass::Truncated {
+            inner.max_tokens = inner.max_tokens.or(asked).map(|tokens| tokens.saturating_mul(2));
+        }
+        inner.answer = Some(answer);
+        None
+    }
+
+    /// The limit of tokens for the next attempt, where it is another one than that of the request.
+    pub(super) fn raised(&self, request: &ChatRequest) -> Option<ChatRequest> {
+        let max_tokens = self.lock().max_tokens?;
+        Some(ChatRequest { max_tokens: Some(max_tokens), ..request.clone() })
+    }
+
+    /// `answer` with what the kept ones took added to its tokens.
+    pub(super) fn total(&self, mut answer: Decoded) -> Decoded {
+        answer.usage += self.lock().usage;
+        answer
+    }
+
+    /// The last doubtful answer, when no better one came.
+    pub(super) fn last(&self) -> Option<Decoded> {
+        let mut inner = self.lock();
+        let usage = inner.usage;
+        inner.answer.take().map(|answer| Decoded { usage, ..answer })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the end of `text` occurred again and again before.
+fn circles(text: &str) -> bool {
+    let text = text.trim_end();
+    let Some((start, _)) = text.char_indices().rev().nth(PASSAGE - 1) else { return false };
+    let passage = &text[start..];
+    // Rules and blanks of a table are no words.
+    passage.chars().any(char::is_alphanumeric) && text.matches(passage).count() > OFTEN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn circles_are_found_and_tables_are_not() {
+        let passage = "and then the engine said the same thing once again; ";
+        assert!(circles(&format!("It began well. {}", passage.repeat(9))));
+        assert!(circles(&"ä".repeat(400)));
+        assert!(!circles(&passage.repeat(4)));
+        assert!(!circles(&"-".repeat(900)));
+        assert!(!circles("short"));
+    }
+}
