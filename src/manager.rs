@@ -15,6 +15,8 @@ mod warm;
 
 use std::{
     collections::HashMap,
+    future::Future,
+    ops::ControlFlow,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -86,6 +88,23 @@ impl Manager {
     /// # Errors
     /// As [`Manager::start`].
     pub async fn start_with(config: &Config, http: HttpClients, observe: Observer) -> Result<Self> {
+        match Self::start_until(config, http, observe, std::future::pending()).await? {
+            ControlFlow::Continue(manager) => Ok(manager),
+            ControlFlow::Break(_) => Err(Error::Cancelled),
+        }
+    }
+
+    /// As [`Manager::start_with`], given up when `given_up` ends: servers that are being started are killed, those that
+    /// are ready are asked to leave, and the teardown is what comes back.
+    ///
+    /// # Errors
+    /// As [`Manager::start`].
+    pub async fn start_until(
+        config: &Config,
+        http: HttpClients,
+        observe: Observer,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<ControlFlow<StopReport, Self>> {
         let began = Instant::now();
         let marker: Arc<str> = new_mark().into();
         let keeping = Keeping::new(&config.guard);
@@ -121,14 +140,19 @@ impl Manager {
             ground: tokio::sync::Mutex::new(ground),
         };
         // A start is the first change: from nothing to everything.
-        let (servers, _) = manager.change(&*manager.ground.lock().await, config, false).await;
+        let change = async { manager.change(&*manager.ground.lock().await, config, false).await };
+        let started = tokio::select! {
+            (servers, _) = change => Some(servers),
+            () = given_up => None,
+        };
+        let Some(servers) = started else { return Ok(ControlFlow::Break(manager.shutdown().await)) };
         let wall = began.elapsed();
         manager.report = StartReport { servers, wall, jobs: config.start_jobs };
         let failed = manager.report.servers.iter().filter(|row| row.required);
         let failures: Vec<Arc<Error>> = failed.filter_map(|row| row.outcome.clone().err()).collect();
         if failures.is_empty() {
             manager.rouse();
-            return Ok(manager);
+            return Ok(ControlFlow::Continue(manager));
         }
         manager.leftovers.clone().await;
         manager.close_all().await;

@@ -54,8 +54,9 @@ impl LlmClient {
     pub fn new(config: &LlmConfig, http: &HttpClients, base_dir: &Path) -> Result<Self> {
         if let Some(file) = config.model.strip_prefix("script:") {
             let path = base_dir.join(file.trim());
-            let text = std::fs::read_to_string(&path)
-                .map_err(|error| Error::io(format!("cannot read the script {}", path.display()), error))?;
+            let text = std::fs::read_to_string(&path).map_err(|error| {
+                Error::input(format!("cannot read the script {}: {error}", path.display()), None)
+            })?;
             let script = Script::parse(&path.display().to_string(), &text)?;
             return Ok(Self::build(Backend::Script(script), scripted(file.trim()), config, Gate::default()));
         }
