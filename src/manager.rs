@@ -39,7 +39,7 @@ use crate::{
     http::HttpClients,
     launch::Launcher,
     process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, of_trees, reap_leftovers},
-    session::{Outputs, ServerStatus, Surroundings},
+    session::{Listeners, Outputs, ServerStatus, Surroundings, WireListener},
     start::{Observer, ServerEvent, StartReport, of_sessions},
     tool::ToolResult,
 };
@@ -55,6 +55,7 @@ pub struct Manager {
     report: StartReport,
     kin: Kinship,
     observe: Observer,
+    listeners: Listeners,
     /// Starts what is parked and wanted beforehand.
     rouser: Mutex<Option<Background>>,
     /// Tells what an earlier manager left behind; done once all is told.
@@ -115,8 +116,17 @@ impl Manager {
         let lock = config.lock_file.as_deref().map(LockFile::read).transpose()?.map(Arc::new);
         let launcher = Launcher::new(config.cache_folder.as_deref());
         let follow_stderr = config.follow_stderr;
-        let around =
-            Surroundings { kin: kin.clone(), http, on_event, follow_stderr, outputs, cache, lock, launcher };
+        let around = Surroundings {
+            kin: kin.clone(),
+            http,
+            on_event,
+            follow_stderr,
+            listeners: Listeners::default(),
+            outputs,
+            cache,
+            lock,
+            launcher,
+        };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
         let reaping = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });
@@ -127,6 +137,7 @@ impl Manager {
             }
         };
         let leftovers = leftovers.boxed().shared();
+        let listeners = around.listeners.clone();
         let ground = Ground::new(config, around);
         let mut manager = Self {
             toolbox: Toolbox::default(),
@@ -134,6 +145,7 @@ impl Manager {
             report: StartReport::default(),
             kin,
             observe,
+            listeners,
             rouser: Mutex::default(),
             _telling: Background::spawn(leftovers.clone()),
             leftovers,
@@ -172,6 +184,12 @@ impl Manager {
     /// A handle to call tools with.
     pub fn toolbox(&self) -> Toolbox {
         self.toolbox.clone()
+    }
+
+    /// Has every message to and from servers told to the observer, as [`ServerEvent::Message`], until what comes back is
+    /// dropped.
+    pub fn listen_to_wire(&self) -> WireListener {
+        self.listeners.listen()
     }
 
     /// All tools at this moment.

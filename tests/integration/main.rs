@@ -36,3 +36,4 @@ mod tidy;
 mod torture;
 mod warm;
 mod watch;
+mod wire;
