@@ -193,12 +193,43 @@ impl Default for HttpConfig {
     }
 }
 
+/// What a model server speaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum LlmApi {
+    /// OpenAI Chat Completions.
+    #[default]
+    Chat,
+    /// OpenAI Completions: one text goes on. Carries no tools.
+    Completions,
+    /// OpenAI Responses, without state on the server.
+    Responses,
+    /// Anthropic Messages.
+    Messages,
+}
+
+impl LlmApi {
+    /// All of them by their names in the configuration.
+    pub const NAMES: [(&'static str, Self); 4] = [
+        ("chat", Self::Chat),
+        ("completions", Self::Completions),
+        ("responses", Self::Responses),
+        ("messages", Self::Messages),
+    ];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, api)| *api == self).map_or("", |(name, _)| name)
+    }
+}
+
 /// The `[llm]` table.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct LlmConfig {
     /// Base URL up to and including `/v1`, or `None` for a scripted model.
     pub base_url: Option<String>,
+    /// What the endpoint speaks.
+    pub api: LlmApi,
     /// The model's name, or `script:FILE`.
     pub model: String,
     /// Keys, used in turn. Never printed.
@@ -223,15 +254,18 @@ pub struct LlmConfig {
     pub max_tokens: Option<u32>,
     /// Sampling seed, if sent.
     pub seed: Option<i64>,
+    /// Whether Anthropic's marks for its prompt cache are set. Only [`LlmApi::Messages`] has them.
+    pub prompt_cache: bool,
     /// Further fields of the request body, exactly as configured. Nothing vendor-specific by default.
     pub extra_body: serde_json::Map<String, serde_json::Value>,
 }
 
 impl LlmConfig {
-    /// A model behind an OpenAI-compatible endpoint, with defaults for everything else.
+    /// A model behind an endpoint with OpenAI's chat API, with defaults for everything else.
     pub fn new(base_url: Option<String>, model: impl Into<String>) -> Self {
         Self {
             base_url,
+            api: LlmApi::default(),
             model: model.into(),
             api_keys: Vec::new(),
             max_in_flight: None,
@@ -243,6 +277,7 @@ impl LlmConfig {
             temperature: None,
             max_tokens: None,
             seed: None,
+            prompt_cache: false,
             extra_body: serde_json::Map::new(),
         }
     }

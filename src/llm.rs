@@ -1,4 +1,4 @@
-//! Models: one client for OpenAI-compatible endpoints and for scripts.
+//! Models: one client for endpoints of four formats and for scripts.
 //!
 //! [`LlmClient::chat`] is an in-flight limit and one retry layer around a backend that makes a single attempt.
 //! Nothing below it repeats anything, so the attempts reported are those on the wire. Knows no agent and no tool
@@ -24,7 +24,9 @@ mod wire;
 /// For the fuzz target `answer`: a body of any kind.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz_answer(body: &[u8]) {
-    let _ = wire::decode(body, 0);
+    for (_, api) in crate::config::LlmApi::NAMES {
+        let _ = wire::decode(api, body, 0);
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 
 use super::{
-    AgentConfig, Guard, HttpConfig, StartJobs, StopGrace, ToolChoice,
+    AgentConfig, Guard, HttpConfig, LlmApi, StartJobs, StopGrace, ToolChoice,
     env::Names,
     node::{Node, Value},
     origin::{Origin, Text},
@@ -40,6 +40,7 @@ const DEFAULTS: &[&str] = &[
 const HTTP: &[&str] = &["connect_timeout", "max_idle_per_host"];
 const LLM: &[&str] = &[
     "base_url",
+    "api",
     "model",
     "api_key",
     "max_in_flight",
@@ -50,6 +51,7 @@ const LLM: &[&str] = &[
     "temperature",
     "max_tokens",
     "seed",
+    "prompt_cache",
     "extra_body",
     "retry",
 ];
@@ -248,7 +250,19 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
         return Err(table.key_error("temperature", "must not be negative", None));
     }
     request.max_tokens = table.number("max_tokens", 1)?;
+    request.api = table.choice("api", &LlmApi::NAMES)?.unwrap_or_default();
     request.seed = table.number("seed", i64::MIN)?;
+    let other = |key, needed: &str| {
+        let message = format!("is not known to api = \"{}\"", request.api.name());
+        Err(table.key_error(key, message, Some(&format!("remove it, or use {needed}"))))
+    };
+    if request.seed.is_some() && !matches!(request.api, LlmApi::Chat | LlmApi::Completions) {
+        return other("seed", "\"chat\" or \"completions\"");
+    }
+    request.prompt_cache = table.flag("prompt_cache")?.unwrap_or_default();
+    if request.prompt_cache && request.api != LlmApi::Messages {
+        return other("prompt_cache", "\"messages\"");
+    }
     if let Some(entry) = table.get("extra_body") {
         match entry.node.to_json() {
             Some(serde_json::Value::Object(fields)) => request.extra_body = fields,

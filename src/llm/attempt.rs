@@ -17,7 +17,7 @@ use super::{
     fault::Fault,
     reissue::Kept,
     script::Script,
-    transport::{OpenAi, Prepared},
+    transport::{Endpoint, Prepared},
     wire::Decoded,
 };
 use crate::{
@@ -39,7 +39,7 @@ pub(super) struct Call<'a> {
 
 /// A request made ready for its backend.
 enum Ready<'a> {
-    Http(&'a OpenAi, Box<Prepared<'a>>),
+    Http(&'a Endpoint, Box<Prepared<'a>>),
     Script(&'a Script),
 }
 

@@ -10,11 +10,11 @@ use super::{
     fault::Fault,
     script::Script,
     stats::{Counters, LlmStats},
-    transport::OpenAi,
-    wire::Decoded,
+    transport::Endpoint,
+    wire::{self, Decoded},
 };
 use crate::{
-    config::LlmConfig,
+    config::{LlmApi, LlmConfig},
     error::{Error, Result},
     gate::{Bounds, Gate, Patience},
     http::HttpClients,
@@ -45,7 +45,7 @@ pub(super) struct Inner {
 /// Why an enum, and below the retries: a recorder or a replay of attempts belongs exactly here, as a further
 /// variant that wraps another one, so that failed attempts are recorded and replayed as they were.
 pub(super) enum Backend {
-    Http(Box<OpenAi>),
+    Http(Box<Endpoint>),
     Script(Script),
 }
 
@@ -67,7 +67,7 @@ impl LlmClient {
             let help = "add model = \"NAME\", as the server lists it under /v1/models".to_owned();
             return Err(Error::input("`model` is missing in [llm]", Some(help)));
         }
-        let backend = OpenAi::new(config, base_url, http)?;
+        let backend = Endpoint::new(config, base_url, http)?;
         let gate = http.gate(&backend.endpoint());
         Ok(Self::build(Backend::Http(Box::new(backend)), config.model.clone(), config, gate))
     }
@@ -93,7 +93,7 @@ impl LlmClient {
             policy: config.retry.clone(),
             one_key: config.api_keys.len() < 2,
             request_timeout: config.request_timeout,
-            max_tokens: config.max_tokens,
+            max_tokens: config.max_tokens.or((config.api == LlmApi::Messages).then_some(wire::MAX_TOKENS)),
             repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
             counters: Counters::default(),
         }))

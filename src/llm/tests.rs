@@ -13,6 +13,7 @@ use crate::{
     retry::{GiveUp, RetryPolicy},
 };
 
+mod formats;
 mod secrecy;
 mod server;
 

@@ -1,4 +1,4 @@
-//! One attempt at a model behind an OpenAI-compatible endpoint: send, read, classify. Knows nothing of retries.
+//! One attempt at a model behind an endpoint: send, read, classify. Knows no format, and nothing of retries.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -7,11 +7,11 @@ use std::{
 
 use reqwest::{
     Request, Response, StatusCode, Url,
-    header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION},
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION},
 };
 
 use super::{
-    ChatRequest, LlmErrorClass as Class,
+    ChatRequest, Finish, LlmErrorClass as Class,
     error_body::ErrorBody,
     fault::{Fault, presentable},
     hint,
@@ -19,18 +19,21 @@ use super::{
     wire::{self, Decoded},
 };
 use crate::{
-    config::{LlmConfig, Secrets},
+    config::{LlmApi, LlmConfig, Secrets},
     error::{Error, Result},
     http::{HttpClient, HttpClients},
 };
 
+/// The version of Anthropic's API that is spoken: the only one there is.
+const ANTHROPIC_VERSION: &str = "2023-06-01";
+const ANTHROPIC_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Largest answer that is read.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 /// Of an error, so much is read.
 const MAX_ERROR: usize = 64 * 1024;
 
 /// The endpoint with its keys.
-pub(super) struct OpenAi {
+pub(super) struct Endpoint {
     http: HttpClient,
     watch: Watch,
     url: Url,
@@ -55,18 +58,19 @@ impl Prepared<'_> {
     }
 }
 
-impl OpenAi {
+impl Endpoint {
     /// Checks addresses and keys.
     pub(super) fn new(config: &LlmConfig, base_url: &str, clients: &HttpClients) -> Result<Self> {
-        let (url, shown_url, password) = endpoint(base_url)?;
-        for key in ["messages", "stream"] {
+        let (url, shown_url, password) = endpoint(base_url, config.api)?;
+        for key in wire::OWN {
             if config.extra_body.contains_key(key) {
                 let help = format!("remove `{key}`: requests carry their own");
                 return Err(Error::input(format!("`extra_body.{key}` in [llm] cannot be set"), Some(help)));
             }
         }
         let header = |key: &String| {
-            let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
+            let scheme = if config.api == LlmApi::Messages { "" } else { "Bearer " };
+            let mut value = HeaderValue::from_str(&format!("{scheme}{key}")).map_err(|_| {
                 let help = "check the variable or file that it comes from for stray line breaks".to_owned();
                 Error::input("`api_key` in [llm] holds a character that no header may hold", Some(help))
             })?;
@@ -78,7 +82,10 @@ impl OpenAi {
         // Every model server lists its models; any answer will do.
         let mut models = url.clone();
         if let Ok(mut path) = models.path_segments_mut() {
-            path.pop().pop().push("models");
+            for _ in wire::path(config.api) {
+                path.pop();
+            }
+            path.push("models");
         }
         Ok(Self {
             http: clients.models_for(base_url).clone(),
@@ -113,8 +120,12 @@ impl OpenAi {
 
     /// Writes the request's body.
     pub(super) fn prepare<'a>(&self, chat: &'a ChatRequest) -> Result<Prepared<'a>, Box<Fault>> {
-        let body = wire::encode(chat, &self.config).to_string();
-        let builder = self.http.client().post(self.url.clone());
+        let body =
+            wire::encode(chat, &self.config).map_err(|why| Fault::new(Class::Config, why))?.to_string();
+        let mut builder = self.http.client().post(self.url.clone());
+        if self.config.api == LlmApi::Messages {
+            builder = builder.header("anthropic-version", ANTHROPIC_VERSION);
+        }
         let request = builder.header(CONTENT_TYPE, "application/json").body(body).build();
         let request = request.map_err(|_| {
             Fault::new(Class::Config, format!("cannot build a request to {}", self.shown_url))
@@ -137,7 +148,8 @@ impl OpenAi {
             .ok_or_else(|| Fault::new(Class::Config, "the request's body cannot be sent twice"))?;
         if !self.keys.is_empty() {
             let key = self.next_key.fetch_add(1, Relaxed) % self.keys.len();
-            request.headers_mut().insert(AUTHORIZATION, self.keys[key].clone());
+            let name = if self.config.api == LlmApi::Messages { ANTHROPIC_KEY } else { AUTHORIZATION };
+            request.headers_mut().insert(name, self.keys[key].clone());
         }
         let sent = self.http.execute(request).await;
         let response =
@@ -179,10 +191,23 @@ impl OpenAi {
                 return Err(broken(Class::Cut, format!("the answer broke off after {} bytes", read.len())));
             }
         }
-        wire::decode(&read, prepared.chat.calls_so_far()).map_err(|error| {
+        let decoded = wire::decode(self.config.api, &read, prepared.chat.calls_so_far());
+        decoded.map(|decoded| self.honest(decoded, prepared.chat)).map_err(|error| {
             let told = if error.body.status.is_some() { "an error inside a good answer" } else { "" };
             fault(error.class, told, &error.body.message, &error.body)
         })
+    }
+
+    /// llama.cpp calls an answer of the Responses API completed that ran into the limit of tokens.
+    fn honest(&self, mut decoded: Decoded, chat: &ChatRequest) -> Decoded {
+        let limit = chat.max_tokens.or(self.config.max_tokens).map(u64::from);
+        if self.config.api == LlmApi::Responses
+            && decoded.finish == Finish::Stop
+            && limit.is_some_and(|limit| decoded.usage.output >= limit)
+        {
+            decoded.finish = Finish::Length;
+        }
+        decoded
     }
 
     /// What a person can do about it.
@@ -195,21 +220,25 @@ impl OpenAi {
                 self.config.model
             ),
             (_, Class::BadAnswer) => {
-                "base_url in [llm] must lead to an OpenAI-compatible API, as in http://host:8000/v1".into()
+                let api = self.config.api.name();
+                format!(
+                    "base_url in [llm] must lead to a server that speaks api = \"{api}\", as in http://host:8000/v1"
+                )
             }
             _ => return None,
         })
     }
 }
 
-/// The address of the chat endpoint, the base URL as it may be printed, and the password in it.
-fn endpoint(base_url: &str) -> Result<(Url, String, Option<String>)> {
+/// The address that requests go to, the base URL as it may be printed, and the password in it.
+fn endpoint(base_url: &str, api: LlmApi) -> Result<(Url, String, Option<String>)> {
     let wrong = |what: String| {
         let help = "write it as in base_url = \"http://127.0.0.1:8000/v1\"".to_owned();
         Error::input(format!("`base_url` in [llm] {what}"), Some(help))
     };
     let trimmed = base_url.trim().trim_end_matches('/');
-    let trimmed = trimmed.strip_suffix("/chat/completions").unwrap_or(trimmed);
+    let path = wire::path(api);
+    let trimmed = trimmed.strip_suffix(&format!("/{}", path.join("/"))).unwrap_or(trimmed);
     // The text itself is not repeated: it may hold a password.
     let mut url = Url::parse(trimmed).map_err(|error| wrong(format!("is not a URL: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -221,8 +250,8 @@ fn endpoint(base_url: &str) -> Result<(Url, String, Option<String>)> {
     let _ = shown.set_password(None);
     shown.set_query(None);
     let password = url.password().map(str::to_owned);
-    if let Ok(mut path) = url.path_segments_mut() {
-        path.pop_if_empty().extend(["chat", "completions"]);
+    if let Ok(mut segments) = url.path_segments_mut() {
+        segments.pop_if_empty().extend(path);
     }
     Ok((url, shown.as_str().trim_end_matches('/').to_owned(), password))
 }
