@@ -226,6 +226,8 @@ impl LlmApi {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct LlmConfig {
+    /// Its name among the clients of `[llm.clients]`; nothing for the `[llm]` table itself.
+    pub name: Option<String>,
     /// Base URL up to and including `/v1`, or `None` for a scripted model.
     pub base_url: Option<String>,
     /// What the endpoint speaks.
@@ -242,6 +244,14 @@ pub struct LlmConfig {
     /// Tokens in any minute, read and generated: estimated before a request, corrected by what the answer tells.
     /// Nothing: no limit.
     pub tokens_per_minute: Option<NonZeroU64>,
+    /// Whether answers are asked for piece by piece. They are the same; what is told of them, and when, is not.
+    pub stream: bool,
+    /// Limit of making a connection, in place of that of [`HttpConfig`].
+    pub connect_timeout: Option<Duration>,
+    /// Limit from sending to the first piece of an answer. Only where `stream` is set.
+    pub first_token_timeout: Option<Duration>,
+    /// Longest silence between two pieces of an answer. Only where `stream` is set.
+    pub idle_timeout: Option<Duration>,
     /// Limit of one attempt.
     pub request_timeout: Duration,
     /// After so long without an answer the server is looked at over a new connection.
@@ -264,6 +274,7 @@ impl LlmConfig {
     /// A model behind an endpoint with OpenAI's chat API, with defaults for everything else.
     pub fn new(base_url: Option<String>, model: impl Into<String>) -> Self {
         Self {
+            name: None,
             base_url,
             api: LlmApi::default(),
             model: model.into(),
@@ -272,6 +283,10 @@ impl LlmConfig {
             requests_per_minute: None,
             tokens_per_minute: None,
             silence_check: Duration::from_secs(15),
+            stream: false,
+            connect_timeout: None,
+            first_token_timeout: None,
+            idle_timeout: None,
             request_timeout: Duration::from_secs(10 * 60),
             retry: RetryPolicy::agent(),
             temperature: None,
@@ -280,6 +295,13 @@ impl LlmConfig {
             prompt_cache: false,
             extra_body: serde_json::Map::new(),
         }
+    }
+}
+
+impl LlmConfig {
+    /// The table that it is written in, as messages name it.
+    pub(crate) fn table(&self) -> String {
+        self.name.as_ref().map_or_else(|| "[llm]".to_owned(), |name| format!("[llm.clients.{name}]"))
     }
 }
 

@@ -17,7 +17,9 @@ mod reissue;
 mod request;
 mod script;
 mod silence;
+mod sse;
 mod stats;
+mod stream;
 mod transport;
 mod wire;
 
@@ -26,6 +28,10 @@ mod wire;
 pub(crate) fn fuzz_answer(body: &[u8]) {
     for (_, api) in crate::config::LlmApi::NAMES {
         let _ = wire::decode(api, body, 0);
+        let (mut assembly, nobody) = (stream::Assembly::new(api), stream::Observer::default());
+        if assembly.feed(body, &nobody).is_ok() {
+            let _ = assembly.finish(0, &nobody);
+        }
     }
 }
 
@@ -40,3 +46,4 @@ pub use error_body::ContextOverflow;
 pub use message::{Message, ToolCall};
 pub use request::{Attempt, ChatAnswer, ChatRequest, ChatTimings, Finish, ToolMode, ToolSpec};
 pub use stats::LlmStats;
+pub use stream::Delta;

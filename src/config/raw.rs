@@ -46,6 +46,10 @@ const LLM: &[&str] = &[
     "max_in_flight",
     "requests_per_minute",
     "tokens_per_minute",
+    "stream",
+    "connect_timeout",
+    "first_token_timeout",
+    "idle_timeout",
     "request_timeout",
     "silence_check",
     "temperature",
@@ -244,6 +248,15 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
     }
     if let Some(timeout) = table.duration("request_timeout")? {
         request.request_timeout = timeout;
+    }
+    request.stream = table.flag("stream")?.unwrap_or_default();
+    request.connect_timeout = table.duration("connect_timeout")?;
+    request.first_token_timeout = table.duration("first_token_timeout")?;
+    request.idle_timeout = table.duration("idle_timeout")?;
+    for key in ["first_token_timeout", "idle_timeout"] {
+        if !request.stream && table.has(key) {
+            return Err(table.key_error(key, "needs `stream`", Some("add stream = true")));
+        }
     }
     request.temperature = table.float("temperature")?;
     if request.temperature.is_some_and(|temperature| temperature < 0.0) {

@@ -6,16 +6,18 @@ use std::{
 };
 
 use reqwest::{
-    Request, Response, StatusCode, Url,
+    Request, StatusCode, Url,
     header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION},
 };
+use tokio::time::Instant;
 
 use super::{
     ChatRequest, Finish, LlmErrorClass as Class,
     error_body::ErrorBody,
-    fault::{Fault, presentable},
+    fault::{Fault, Place, presentable},
     hint,
     silence::Watch,
+    stream::{Assembly, Observer},
     wire::{self, Decoded},
 };
 use crate::{
@@ -24,17 +26,20 @@ use crate::{
     http::{HttpClient, HttpClients},
 };
 
+mod read;
+
+use read::{Clock, Failed, MAX_ANSWER, read, read_some};
+
 /// The version of Anthropic's API that is spoken: the only one there is.
 const ANTHROPIC_VERSION: &str = "2023-06-01";
 const ANTHROPIC_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// Largest answer that is read.
-const MAX_ANSWER: usize = 16 * 1024 * 1024;
 /// Of an error, so much is read.
 const MAX_ERROR: usize = 64 * 1024;
 
 /// The endpoint with its keys.
 pub(super) struct Endpoint {
     http: HttpClient,
+    clock: Clock,
     watch: Watch,
     url: Url,
     shown_url: String,
@@ -61,18 +66,22 @@ impl Prepared<'_> {
 impl Endpoint {
     /// Checks addresses and keys.
     pub(super) fn new(config: &LlmConfig, base_url: &str, clients: &HttpClients) -> Result<Self> {
-        let (url, shown_url, password) = endpoint(base_url, config.api)?;
+        let table = config.table();
+        let (url, shown_url, password) = endpoint(base_url, config)?;
         for key in wire::OWN {
             if config.extra_body.contains_key(key) {
                 let help = format!("remove `{key}`: requests carry their own");
-                return Err(Error::input(format!("`extra_body.{key}` in [llm] cannot be set"), Some(help)));
+                return Err(Error::input(format!("`extra_body.{key}` in {table} cannot be set"), Some(help)));
             }
         }
         let header = |key: &String| {
             let scheme = if config.api == LlmApi::Messages { "" } else { "Bearer " };
             let mut value = HeaderValue::from_str(&format!("{scheme}{key}")).map_err(|_| {
                 let help = "check the variable or file that it comes from for stray line breaks".to_owned();
-                Error::input("`api_key` in [llm] holds a character that no header may hold", Some(help))
+                Error::input(
+                    format!("`api_key` in {table} holds a character that no header may hold"),
+                    Some(help),
+                )
             })?;
             value.set_sensitive(true);
             Ok(value)
@@ -88,7 +97,8 @@ impl Endpoint {
             path.push("models");
         }
         Ok(Self {
-            http: clients.models_for(base_url).clone(),
+            http: clients.models_within(base_url, config.connect_timeout)?,
+            clock: Clock { first: config.first_token_timeout, idle: config.idle_timeout, table },
             watch: Watch::new(clients.looks_for(base_url), models, config.silence_check),
             url,
             shown_url,
@@ -134,14 +144,18 @@ impl Endpoint {
     }
 
     /// Sends once and reads the answer, unless the server is gone before that.
-    pub(super) async fn attempt(&self, prepared: &Prepared<'_>) -> Result<Decoded, Fault> {
+    pub(super) async fn attempt(
+        &self,
+        prepared: &Prepared<'_>,
+        observer: &Observer<'_>,
+    ) -> Result<Decoded, Fault> {
         tokio::select! {
-            answer = self.exchange(prepared) => answer,
+            answer = self.exchange(prepared, observer) => answer,
             gone = self.watch.gone() => Err(gone),
         }
     }
 
-    async fn exchange(&self, prepared: &Prepared<'_>) -> Result<Decoded, Fault> {
+    async fn exchange(&self, prepared: &Prepared<'_>, observer: &Observer<'_>) -> Result<Decoded, Fault> {
         let mut request = prepared
             .request
             .try_clone()
@@ -151,9 +165,9 @@ impl Endpoint {
             let name = if self.config.api == LlmApi::Messages { ANTHROPIC_KEY } else { AUTHORIZATION };
             request.headers_mut().insert(name, self.keys[key].clone());
         }
-        let sent = self.http.execute(request).await;
-        let response =
-            sent.map_err(|error| Fault::unanswered(&error, &self.shown_url, self.answered.load(Relaxed)))?;
+        let start = Instant::now();
+        let sent = self.clock.first(start, self.http.execute(request)).await?;
+        let response = sent.map_err(|error| Fault::unanswered(&error, &self.place()))?;
         self.answered.store(true, Relaxed);
         let (status, headers) = (response.status(), response.headers().clone());
         // `told` is in our words, `said` in the server's.
@@ -174,28 +188,41 @@ impl Endpoint {
         };
         if !status.is_success() {
             // An error whose body breaks off is still that error.
-            let (read, _) = read(response, MAX_ERROR).await;
-            let body = ErrorBody::read(&read);
+            let body = ErrorBody::read(&read_some(response, MAX_ERROR).await.0);
             let class = body.class(status.as_u16());
             return Err(fault(class, &spelled(status), &said(&headers, status, &body), &body));
         }
-        let (read, end) = read(response, MAX_ANSWER).await;
-        let broken = |class, told: String| fault(class, &told, "", &ErrorBody::default());
-        match end {
-            End::Whole => {}
-            End::TooLong => {
-                let told = format!("the answer is longer than {} MiB", MAX_ANSWER / (1024 * 1024));
-                return Err(broken(Class::BadAnswer, told));
+        let so_far = prepared.chat.calls_so_far();
+        let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let (decoded, in_pieces) = if kind.trim_start().starts_with("text/event-stream") {
+            let assembly = Assembly::new(self.config.api);
+            (self.clock.assemble(response, start, assembly, so_far, observer).await, true)
+        } else {
+            // A server may answer in one piece whatever it was asked for.
+            let whole = self.clock.first(start, read(response, MAX_ANSWER)).await?;
+            (whole.and_then(|body| Ok(wire::decode(self.config.api, &body, so_far)?)), false)
+        };
+        let decoded = decoded.map_err(|failed| match failed {
+            Failed::No(error) => {
+                let told = if error.body.status.is_some() { "an error inside a good answer" } else { "" };
+                fault(error.class, told, &error.body.message, &error.body)
             }
-            End::Broken => {
-                return Err(broken(Class::Cut, format!("the answer broke off after {} bytes", read.len())));
-            }
+            Failed::Own(class, told) => fault(class, &told, "", &ErrorBody::default()),
+        })?;
+        let decoded = self.honest(decoded, prepared.chat);
+        if !in_pieces {
+            observer.whole(&decoded);
         }
-        let decoded = wire::decode(self.config.api, &read, prepared.chat.calls_so_far());
-        decoded.map(|decoded| self.honest(decoded, prepared.chat)).map_err(|error| {
-            let told = if error.body.status.is_some() { "an error inside a good answer" } else { "" };
-            fault(error.class, told, &error.body.message, &error.body)
-        })
+        Ok(decoded)
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place {
+            url: &self.shown_url,
+            table: &self.clock.table,
+            own_connect: self.config.connect_timeout.is_some(),
+            answered: self.answered.load(Relaxed),
+        }
     }
 
     /// llama.cpp calls an answer of the Responses API completed that ran into the limit of tokens.
@@ -212,17 +239,18 @@ impl Endpoint {
 
     /// What a person can do about it.
     fn help(&self, status: StatusCode, class: Class) -> Option<String> {
+        let table = &self.clock.table;
         Some(match (status.as_u16(), class) {
-            (401 | 403, _) if self.keys.is_empty() => "set api_key in [llm]".into(),
-            (401 | 403, _) => "check api_key in [llm]".into(),
+            (401 | 403, _) if self.keys.is_empty() => format!("set api_key in {table}"),
+            (401 | 403, _) => format!("check api_key in {table}"),
             (404 | 405, _) => format!(
-                "check model (`{}`) and base_url in [llm]; base_url ends as in http://host:8000/v1",
+                "check model (`{}`) and base_url in {table}; base_url ends as in http://host:8000/v1",
                 self.config.model
             ),
             (_, Class::BadAnswer) => {
                 let api = self.config.api.name();
                 format!(
-                    "base_url in [llm] must lead to a server that speaks api = \"{api}\", as in http://host:8000/v1"
+                    "base_url in {table} must lead to a server that speaks api = \"{api}\", as in http://host:8000/v1"
                 )
             }
             _ => return None,
@@ -231,13 +259,13 @@ impl Endpoint {
 }
 
 /// The address that requests go to, the base URL as it may be printed, and the password in it.
-fn endpoint(base_url: &str, api: LlmApi) -> Result<(Url, String, Option<String>)> {
+fn endpoint(base_url: &str, config: &LlmConfig) -> Result<(Url, String, Option<String>)> {
     let wrong = |what: String| {
         let help = "write it as in base_url = \"http://127.0.0.1:8000/v1\"".to_owned();
-        Error::input(format!("`base_url` in [llm] {what}"), Some(help))
+        Error::input(format!("`base_url` in {} {what}", config.table()), Some(help))
     };
     let trimmed = base_url.trim().trim_end_matches('/');
-    let path = wire::path(api);
+    let path = wire::path(config.api);
     let trimmed = trimmed.strip_suffix(&format!("/{}", path.join("/"))).unwrap_or(trimmed);
     // The text itself is not repeated: it may hold a password.
     let mut url = Url::parse(trimmed).map_err(|error| wrong(format!("is not a URL: {error}")))?;
@@ -268,26 +296,4 @@ fn said(headers: &HeaderMap, status: StatusCode, body: &ErrorBody) -> String {
 /// `429 Too Many Requests`.
 fn spelled(status: StatusCode) -> String {
     format!("{} {}", status.as_u16(), status.canonical_reason().unwrap_or_default()).trim_end().to_owned()
-}
-
-enum End {
-    Whole,
-    TooLong,
-    Broken,
-}
-
-/// Reads at most `limit` bytes.
-async fn read(mut response: Response, limit: usize) -> (Vec<u8>, End) {
-    let mut read = Vec::new();
-    loop {
-        match response.chunk().await {
-            Ok(Some(chunk)) if read.len() + chunk.len() > limit => {
-                read.extend_from_slice(&chunk[..limit - read.len()]);
-                return (read, End::TooLong);
-            }
-            Ok(Some(chunk)) => read.extend_from_slice(&chunk),
-            Ok(None) => return (read, End::Whole),
-            Err(_) => return (read, End::Broken),
-        }
-    }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{
     ChatRequest, Finish, LlmErrorClass, ToolCall,
     error_body::{ErrorBody, page_text},
+    stream::Delta,
 };
 use crate::{
     config::{LlmApi, LlmConfig},
@@ -60,10 +61,41 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Result<Value,
         LlmApi::Responses => responses::encode(request, config),
         LlmApi::Messages => messages::encode(request, config),
     };
+    if config.stream {
+        body.insert("stream".into(), true.into());
+        if matches!(config.api, LlmApi::Chat | LlmApi::Completions) {
+            // Without it these two count no tokens in a stream.
+            body.insert("stream_options".into(), json!({"include_usage": true}));
+        }
+    }
     for (key, value) in &config.extra_body {
         body.insert(key.clone(), value.clone());
     }
     Ok(Value::Object(body))
+}
+
+/// An answer that comes in pieces, put together again. Each format has its own.
+pub(super) trait Parts: Send {
+    /// Takes one piece and tells what is new in it.
+    fn take(&mut self, piece: &Value, tell: &mut dyn FnMut(Delta<'_>));
+    /// Whether the server said why the model stopped.
+    fn ended(&self) -> bool;
+    /// Whether the server said that nothing more comes.
+    fn closed(&self) -> bool {
+        false
+    }
+    /// What the same server would have answered in one piece.
+    fn whole(&mut self) -> Value;
+}
+
+/// The pieces of an answer in this format: none so far.
+pub(super) fn parts(api: LlmApi) -> Box<dyn Parts> {
+    match api {
+        LlmApi::Chat => Box::<chat::Pieces>::default(),
+        LlmApi::Completions => Box::<completions::Pieces>::default(),
+        LlmApi::Responses => Box::<responses::Pieces>::default(),
+        LlmApi::Messages => Box::<messages::Pieces>::default(),
+    }
 }
 
 /// Reads an answer. Calls without an id get one that counts on from `calls_so_far`.
@@ -80,12 +112,10 @@ pub(super) fn decode(api: LlmApi, body: &[u8], calls_so_far: usize) -> Result<De
 }
 
 /// The same for an answer that is JSON already.
-fn read(api: LlmApi, json: &Value, calls_so_far: usize) -> Result<Decoded, NoAnswer> {
+pub(super) fn read(api: LlmApi, json: &Value, calls_so_far: usize) -> Result<Decoded, NoAnswer> {
     // Gateways report failures of the server behind them inside a good status.
     if json.get("error").is_some_and(|error| !error.is_null()) {
-        let body = ErrorBody::of_json(json);
-        let class = body.status.map_or(LlmErrorClass::BadAnswer, |status| body.class(status));
-        return Err(NoAnswer { class, body });
+        return Err(error_inside(json));
     }
     let mut ids = Ids { next: calls_so_far, taken: HashSet::new() };
     match api {
@@ -96,7 +126,14 @@ fn read(api: LlmApi, json: &Value, calls_so_far: usize) -> Result<Decoded, NoAns
     }
 }
 
-fn bad(message: impl Into<String>) -> NoAnswer {
+/// What an error says that came with a good status.
+pub(super) fn error_inside(json: &Value) -> NoAnswer {
+    let body = ErrorBody::of_json(json);
+    let class = body.status.map_or(LlmErrorClass::BadAnswer, |status| body.class(status));
+    NoAnswer { class, body }
+}
+
+pub(super) fn bad(message: impl Into<String>) -> NoAnswer {
     let body = ErrorBody { message: message.into(), ..ErrorBody::default() };
     NoAnswer { class: LlmErrorClass::BadAnswer, body }
 }
@@ -162,6 +199,13 @@ fn model(json: &Value) -> Option<String> {
 
 fn count(json: &Value, pointer: &str) -> u64 {
     json.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// Takes over what `piece` has below `key`, unless it is null there.
+fn keep(place: &mut Value, piece: &Value, key: &str) {
+    if let Some(value) = piece.get(key).filter(|value| !value.is_null()) {
+        value.clone_into(place);
+    }
 }
 
 /// Puts `value` below `key`, if there is one.

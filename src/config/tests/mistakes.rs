@@ -165,6 +165,7 @@ const WRONG: &[(&str, &str, &str)] = &[
         "3: `llm.seed`: is not known to api = \"messages\"",
         "remove it, or use \"chat\" or \"completions\"",
     ),
+    ("[llm]\nidle_timeout = '9s'", "2: `llm.idle_timeout`: needs `stream`", "add stream = true"),
     (
         "[llm]\nprompt_cache = true",
         "2: `llm.prompt_cache`: is not known to api = \"chat\"",

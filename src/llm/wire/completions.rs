@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{Decoded, NoAnswer, chat, finish, first_choice, model, put};
 use crate::{
     config::LlmConfig,
-    llm::{ChatRequest, Message, ToolMode},
+    llm::{ChatRequest, Message, ToolMode, stream::Delta},
 };
 
 /// What a transcript calls the user.
@@ -65,6 +65,39 @@ pub(super) fn read(json: &Value) -> Result<Decoded, NoAnswer> {
         model: model(json),
         ..Decoded::default()
     })
+}
+
+/// An answer in pieces.
+#[derive(Default)]
+pub(super) struct Pieces {
+    model: Value,
+    usage: Value,
+    finish: Value,
+    text: Option<String>,
+}
+
+impl super::Parts for Pieces {
+    fn take(&mut self, piece: &Value, tell: &mut dyn FnMut(Delta<'_>)) {
+        super::keep(&mut self.model, piece, "model");
+        super::keep(&mut self.usage, piece, "usage");
+        let Some(choice) = piece.pointer("/choices/0") else { return };
+        super::keep(&mut self.finish, choice, "finish_reason");
+        if let Some(text) = choice.get("text").and_then(Value::as_str) {
+            self.text.get_or_insert_default().push_str(text);
+            if !text.is_empty() {
+                tell(Delta::Text(text));
+            }
+        }
+    }
+
+    fn ended(&self) -> bool {
+        !self.finish.is_null()
+    }
+
+    fn whole(&mut self) -> Value {
+        json!({"model": self.model, "usage": self.usage,
+            "choices": [{"text": self.text, "finish_reason": self.finish}]})
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,10 @@
 
 use serde_json::{Map, Value, json};
 
+mod pieces;
+
+pub(super) use pieces::Pieces;
+
 use super::{Decoded, Ids, NoAnswer, bad, count, finish, model, nonempty, put};
 use crate::{
     config::LlmConfig,

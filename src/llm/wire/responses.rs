@@ -2,6 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+mod pieces;
+
+pub(super) use pieces::Pieces;
+
 use super::{Decoded, Ids, NoAnswer, bad, chat, count, finish, model, nonempty, put, text};
 use crate::{
     config::LlmConfig,
