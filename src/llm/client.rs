@@ -10,11 +10,12 @@ use super::{
     fault::Fault,
     script::Script,
     stats::{Counters, LlmStats},
-    transport::OpenAi,
-    wire::Decoded,
+    stream::{Delta, Observer},
+    transport::Endpoint,
+    wire::{self, Decoded},
 };
 use crate::{
-    config::LlmConfig,
+    config::{LlmApi, LlmConfig},
     error::{Error, Result},
     gate::{Bounds, Gate, Patience},
     http::HttpClients,
@@ -29,6 +30,8 @@ pub struct LlmClient(Arc<Inner>);
 pub(super) struct Inner {
     pub backend: Backend,
     label: String,
+    /// The table of the configuration that it is written in.
+    pub table: String,
     pub gate: Gate,
     pub policy: RetryPolicy,
     pub patience: Patience,
@@ -45,7 +48,7 @@ pub(super) struct Inner {
 /// Why an enum, and below the retries: a recorder or a replay of attempts belongs exactly here, as a further
 /// variant that wraps another one, so that failed attempts are recorded and replayed as they were.
 pub(super) enum Backend {
-    Http(Box<OpenAi>),
+    Http(Box<Endpoint>),
     Script(Script),
 }
 
@@ -62,13 +65,13 @@ impl LlmClient {
         }
         let Some(base_url) = &config.base_url else {
             let help = "add base_url = \"http://host:8000/v1\", or use model = \"script:FILE\"".to_owned();
-            return Err(Error::input("`base_url` is missing in [llm]", Some(help)));
+            return Err(Error::input(format!("`base_url` is missing in {}", config.table()), Some(help)));
         };
         if config.model.trim().is_empty() {
             let help = "add model = \"NAME\", as the server lists it under /v1/models".to_owned();
-            return Err(Error::input("`model` is missing in [llm]", Some(help)));
+            return Err(Error::input(format!("`model` is missing in {}", config.table()), Some(help)));
         }
-        let backend = OpenAi::new(config, base_url, http)?;
+        let backend = Endpoint::new(config, base_url, http)?;
         let gate = http.gate(&backend.endpoint());
         Ok(Self::build(Backend::Http(Box::new(backend)), config.model.clone(), config, gate))
     }
@@ -89,12 +92,13 @@ impl LlmClient {
         Self(Arc::new(Inner {
             backend,
             label,
+            table: config.table(),
             gate,
             patience: Patience { probe: config.retry.probes(), asked: config.retry.retry_after_max },
             policy: config.retry.clone(),
             one_key: config.api_keys.len() < 2,
             request_timeout: config.request_timeout,
-            max_tokens: config.max_tokens,
+            max_tokens: config.max_tokens.or((config.api == LlmApi::Messages).then_some(wire::MAX_TOKENS)),
             repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
             counters: Counters::default(),
         }))
@@ -127,9 +131,29 @@ impl LlmClient {
         request: &ChatRequest,
         deadline: Option<Instant>,
     ) -> Result<ChatAnswer, LlmError> {
+        self.ask(request, deadline, &Observer::default()).await
+    }
+
+    /// As [`LlmClient::chat`], and tells of every piece of the answer as soon as it is there: of few large ones
+    /// where the configuration does not say `stream`.
+    pub async fn chat_observed(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        tell: &(dyn Fn(Delta<'_>) + Send + Sync),
+    ) -> Result<ChatAnswer, LlmError> {
+        self.ask(request, deadline, &Observer::new(tell)).await
+    }
+
+    async fn ask(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        observer: &Observer<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
         let inner = &*self.0;
         inner.counters.request();
-        let call = inner.call(request, deadline).map_err(|fault| self.error(*fault))?;
+        let call = inner.call(request, deadline, observer).map_err(|fault| self.error(*fault))?;
         let call = &call;
         let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
@@ -148,6 +172,8 @@ impl LlmClient {
             Err(stop) => {
                 // Better a doubtful answer than none.
                 if let Some(decoded) = call.kept.last() {
+                    observer.restart();
+                    observer.whole(&decoded);
                     inner.counters.answered(&decoded.usage, &attempts);
                     return Ok(self.answer(decoded, attempts));
                 }
@@ -184,7 +210,7 @@ impl LlmClient {
             Backend::Http(backend) => Some(backend.shown_url()),
             Backend::Script(_) => None,
         };
-        LlmError::of(fault, &self.0.label, url)
+        LlmError::of(fault, &self.0.label, url, &self.0.table)
     }
 }
 

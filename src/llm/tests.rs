@@ -13,8 +13,10 @@ use crate::{
     retry::{GiveUp, RetryPolicy},
 };
 
+mod formats;
 mod secrecy;
 mod server;
+mod streams;
 
 use server::{Reply, Server, until};
 

@@ -14,6 +14,7 @@ mod daemon;
 mod engine;
 mod faults;
 mod fetch;
+mod formats;
 mod health;
 mod killed;
 mod launched;
