@@ -18,6 +18,7 @@ mod request;
 mod script;
 mod silence;
 mod stats;
+mod taped;
 mod transport;
 mod wire;
 

@@ -19,12 +19,19 @@ use crate::{
     gate::{Bounds, Gate, Patience},
     http::HttpClients,
     retry::{self, RetryPolicy, Stop},
+    tap::Tap,
 };
 
 /// A model, ready to be asked. Clones share the counters; all clients of one endpoint that come from the same
 /// [`HttpClients`] share its limits and its pauses too.
 #[derive(Clone)]
-pub struct LlmClient(Arc<Inner>);
+pub struct LlmClient {
+    pub(super) inner: Arc<Inner>,
+    /// Who listens.
+    pub(super) tap: Option<Tap>,
+    /// The label of a model that a cassette answers for, and whether it was a script.
+    pub(super) replayed: Option<(Arc<str>, bool)>,
+}
 
 pub(super) struct Inner {
     pub backend: Backend,
@@ -85,7 +92,7 @@ impl LlmClient {
             requests: config.requests_per_minute,
             tokens: config.tokens_per_minute,
         });
-        Self(Arc::new(Inner {
+        let inner = Inner {
             backend,
             label,
             gate,
@@ -96,37 +103,36 @@ impl LlmClient {
             max_tokens: config.max_tokens,
             repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
             counters: Counters::default(),
-        }))
+        };
+        Self { inner: Arc::new(inner), tap: None, replayed: None }
     }
 
     /// The model's name, or `scripted (FILE)`.
     pub fn model_label(&self) -> &str {
-        &self.0.label
+        self.replayed.as_ref().map_or(&self.inner.label, |(label, _)| label)
     }
 
     /// Whether a script answers in place of a model.
     pub fn is_scripted(&self) -> bool {
-        matches!(self.0.backend, Backend::Script(_))
+        self.replayed.as_ref().map_or(matches!(self.inner.backend, Backend::Script(_)), |(_, script)| *script)
     }
 
     /// What was counted so far.
     pub fn stats(&self) -> LlmStats {
-        let connections = match &self.0.backend {
+        let connections = match &self.inner.backend {
             Backend::Http(backend) => backend.connections(),
             Backend::Script(_) => (0, 0),
         };
-        self.0.counters.stats(&self.0.gate.stats(), connections)
+        self.inner.counters.stats(&self.inner.gate.stats(), connections)
     }
 
-    /// Asks the model, repeating what may be repeated. Dropping the future ends the request on the wire too.
-    ///
-    /// `deadline` is the caller's own: nothing is waited for beyond it, and the error then says so.
-    pub async fn chat(
+    /// Asks the model, whoever listens.
+    pub(super) async fn ask(
         &self,
         request: &ChatRequest,
         deadline: Option<Instant>,
     ) -> Result<ChatAnswer, LlmError> {
-        let inner = &*self.0;
+        let inner = &*self.inner;
         inner.counters.request();
         let call = inner.call(request, deadline).map_err(|fault| self.error(*fault))?;
         let call = &call;
@@ -171,7 +177,7 @@ impl LlmClient {
             tool_calls: decoded.tool_calls,
             finish: decoded.finish,
             usage: decoded.usage,
-            model: decoded.model.unwrap_or_else(|| self.0.label.clone()),
+            model: decoded.model.unwrap_or_else(|| self.inner.label.clone()),
             scripted: self.is_scripted(),
             timings: ChatTimings::of(&attempts),
             attempts,
@@ -179,11 +185,11 @@ impl LlmClient {
     }
 
     fn error(&self, fault: Fault) -> LlmError {
-        let url = match &self.0.backend {
+        let url = match &self.inner.backend {
             Backend::Http(backend) => Some(backend.shown_url()),
             Backend::Script(_) => None,
         };
-        LlmError::of(fault, &self.0.label, url)
+        LlmError::of(fault, &self.inner.label, url)
     }
 }
 
@@ -193,6 +199,6 @@ fn scripted(file: &str) -> String {
 
 impl fmt::Debug for LlmClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LlmClient").field("model", &self.0.label).finish_non_exhaustive()
+        f.debug_struct("LlmClient").field("model", &self.inner.label).finish_non_exhaustive()
     }
 }
