@@ -10,7 +10,7 @@ use super::{
     fault::Fault,
     script::Script,
     stats::{Counters, LlmStats},
-    stream::{Delta, Observer},
+    stream::Observer,
     transport::Endpoint,
     wire::{self, Decoded},
 };
@@ -20,12 +20,19 @@ use crate::{
     gate::{Bounds, Gate, Patience},
     http::HttpClients,
     retry::{self, RetryPolicy, Stop},
+    tap::Tap,
 };
 
 /// A model, ready to be asked. Clones share the counters; all clients of one endpoint that come from the same
 /// [`HttpClients`] share its limits and its pauses too.
 #[derive(Clone)]
-pub struct LlmClient(Arc<Inner>);
+pub struct LlmClient {
+    pub(super) inner: Arc<Inner>,
+    /// Who listens.
+    pub(super) tap: Option<Tap>,
+    /// The label of a model that a cassette answers for, and whether it was a script.
+    pub(super) replayed: Option<(Arc<str>, bool)>,
+}
 
 pub(super) struct Inner {
     pub backend: Backend,
@@ -89,7 +96,7 @@ impl LlmClient {
             requests: config.requests_per_minute,
             tokens: config.tokens_per_minute,
         });
-        Self(Arc::new(Inner {
+        let inner = Inner {
             backend,
             label,
             table: config.table(),
@@ -101,57 +108,37 @@ impl LlmClient {
             max_tokens: config.max_tokens.or((config.api == LlmApi::Messages).then_some(wire::MAX_TOKENS)),
             repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
             counters: Counters::default(),
-        }))
+        };
+        Self { inner: Arc::new(inner), tap: None, replayed: None }
     }
 
     /// The model's name, or `scripted (FILE)`.
     pub fn model_label(&self) -> &str {
-        &self.0.label
+        self.replayed.as_ref().map_or(&self.inner.label, |(label, _)| label)
     }
 
     /// Whether a script answers in place of a model.
     pub fn is_scripted(&self) -> bool {
-        matches!(self.0.backend, Backend::Script(_))
+        self.replayed.as_ref().map_or(matches!(self.inner.backend, Backend::Script(_)), |(_, script)| *script)
     }
 
     /// What was counted so far.
     pub fn stats(&self) -> LlmStats {
-        let connections = match &self.0.backend {
+        let connections = match &self.inner.backend {
             Backend::Http(backend) => backend.connections(),
             Backend::Script(_) => (0, 0),
         };
-        self.0.counters.stats(&self.0.gate.stats(), connections)
+        self.inner.counters.stats(&self.inner.gate.stats(), connections)
     }
 
-    /// Asks the model, repeating what may be repeated. Dropping the future ends the request on the wire too.
-    ///
-    /// `deadline` is the caller's own: nothing is waited for beyond it, and the error then says so.
-    pub async fn chat(
-        &self,
-        request: &ChatRequest,
-        deadline: Option<Instant>,
-    ) -> Result<ChatAnswer, LlmError> {
-        self.ask(request, deadline, &Observer::default()).await
-    }
-
-    /// As [`LlmClient::chat`], and tells of every piece of the answer as soon as it is there: of few large ones
-    /// where the configuration does not say `stream`.
-    pub async fn chat_observed(
-        &self,
-        request: &ChatRequest,
-        deadline: Option<Instant>,
-        tell: &(dyn Fn(Delta<'_>) + Send + Sync),
-    ) -> Result<ChatAnswer, LlmError> {
-        self.ask(request, deadline, &Observer::new(tell)).await
-    }
-
-    async fn ask(
+    /// Asks the model, whoever listens to the client.
+    pub(super) async fn ask(
         &self,
         request: &ChatRequest,
         deadline: Option<Instant>,
         observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
-        let inner = &*self.0;
+        let inner = &*self.inner;
         inner.counters.request();
         let call = inner.call(request, deadline, observer).map_err(|fault| self.error(*fault))?;
         let call = &call;
@@ -173,7 +160,7 @@ impl LlmClient {
                 // Better a doubtful answer than none.
                 if let Some(decoded) = call.kept.last() {
                     observer.restart();
-                    observer.whole(&decoded);
+                    observer.whole(decoded.reasoning.as_deref(), &decoded.content, &decoded.tool_calls);
                     inner.counters.answered(&decoded.usage, &attempts);
                     return Ok(self.answer(decoded, attempts));
                 }
@@ -198,7 +185,7 @@ impl LlmClient {
             tool_calls: decoded.tool_calls,
             finish: decoded.finish,
             usage: decoded.usage,
-            model: decoded.model.unwrap_or_else(|| self.0.label.clone()),
+            model: decoded.model.unwrap_or_else(|| self.inner.label.clone()),
             scripted: self.is_scripted(),
             timings: ChatTimings::of(&attempts),
             attempts,
@@ -206,11 +193,11 @@ impl LlmClient {
     }
 
     fn error(&self, fault: Fault) -> LlmError {
-        let url = match &self.0.backend {
+        let url = match &self.inner.backend {
             Backend::Http(backend) => Some(backend.shown_url()),
             Backend::Script(_) => None,
         };
-        LlmError::of(fault, &self.0.label, url, &self.0.table)
+        LlmError::of(fault, &self.inner.label, url, &self.inner.table)
     }
 }
 
@@ -220,6 +207,6 @@ fn scripted(file: &str) -> String {
 
 impl fmt::Debug for LlmClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LlmClient").field("model", &self.0.label).finish_non_exhaustive()
+        f.debug_struct("LlmClient").field("model", &self.inner.label).finish_non_exhaustive()
     }
 }
