@@ -78,7 +78,7 @@ mod start;
 mod task;
 mod tool;
 
-pub use agent::Agent;
+pub use agent::*;
 pub use batch::*;
 pub use builtin::*;
 pub use catalog::*;

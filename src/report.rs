@@ -32,6 +32,7 @@ impl RunReport {
             turns: 0,
             tool_calls: 0,
             tool_errors: 0,
+            corrections: BTreeMap::new(),
             tools: BTreeMap::new(),
             llm_calls: 0,
             llm_retries: 0,
@@ -41,6 +42,8 @@ impl RunReport {
             model_scripted: false,
             servers: Vec::new(),
             messages: None,
+            log_file: None,
+            log: Vec::new(),
             metadata: task.metadata.clone(),
             transcript: Vec::new(),
         }

@@ -214,6 +214,9 @@ pub struct RunReport {
     pub tool_calls: u32,
     /// Tool calls that ended in an error of the tool or of the machinery.
     pub tool_errors: u32,
+    /// What was put right in calls before they were made, by kind.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub corrections: BTreeMap<String, u32>,
     /// Per tool (`server.tool`).
     pub tools: BTreeMap<String, ToolStats>,
     /// Model requests on the wire, retries included.
@@ -232,9 +235,15 @@ pub struct RunReport {
     pub servers: Vec<String>,
     /// Path of the conversation, relative to the run's folder.
     pub messages: Option<String>,
+    /// Path of the log, relative to the run's folder. Nothing: nothing was put right or set back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_file: Option<String>,
     /// The author's data.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
+    /// What happened beside the conversation; written to its own file, not into the line.
+    #[serde(skip)]
+    pub log: Vec<Value>,
     /// The conversation itself; written to its own file, not into the line.
     #[serde(skip)]
     pub transcript: Vec<Value>,

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, End};
+use super::{
+    AgentEvent,
+    bounds::{Bounds, End},
+};
 use crate::{
     error::{Error, ErrorCode},
     llm::{Attempt, ChatAnswer, LlmClient, LlmError, LlmErrorClass, Message},
@@ -21,6 +24,7 @@ pub(super) struct Ledger {
     model: Duration,
     tools: Duration,
     retry_wait: Duration,
+    calls_asked: usize,
 }
 
 impl Ledger {
@@ -32,6 +36,7 @@ impl Ledger {
             model: Duration::ZERO,
             tools: Duration::ZERO,
             retry_wait: Duration::ZERO,
+            calls_asked: 0,
         }
     }
 
@@ -94,6 +99,27 @@ impl Ledger {
                 Err(end)
             }
         }
+    }
+
+    /// Calls that the model asked for, run or not.
+    pub(super) fn calls_asked(&self) -> usize {
+        self.calls_asked
+    }
+
+    pub(super) fn calls_read(&mut self, calls: usize) {
+        self.calls_asked += calls;
+    }
+
+    /// Writes an event into the log, and counts what is counted.
+    pub(super) fn happened(&mut self, event: &AgentEvent) {
+        match event {
+            AgentEvent::Corrected { corrections, .. } => {
+                for correction in corrections {
+                    *self.report.corrections.entry(correction.kind.to_string()).or_default() += 1;
+                }
+            }
+        }
+        self.report.log.extend(serde_json::to_value(event));
     }
 
     fn attempts(&mut self, attempts: &[Attempt]) {

@@ -22,6 +22,7 @@ mod lent;
 mod locked;
 mod model;
 mod order;
+mod parity;
 mod program;
 mod props;
 mod real;

@@ -160,6 +160,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "2: `llm.retry`: `cap` is shorter than `base`",
         "waits grow from `base` up to `cap`",
     ),
+    (
+        "[agent]\ntool_protocol = 'xml'\ntool_choice = 'required'",
+        "3: `agent.tool_choice`: does not go with `tool_protocol = \"xml\"`",
+        "remove one of them: calls within the text cannot be required",
+    ),
     ("[agent]\nmax_turns = 99999999999", "2: `agent.max_turns`: the number is too large", ""),
     ("import = ['cdex']", "1: `import[0]`: there is no file /w/cdex", "did you mean \"codex\"?"),
     (

@@ -1,0 +1,197 @@
+//! Agents with a model that makes the mistakes of real ones: a loopback server whose answers are fixed in advance, and
+//! real tool servers.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use axum::{Json, Router, extract::State, routing::post};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::JoinSet};
+use toolcrib::{
+    Agent, AgentConfig, CancellationToken, Config, HttpClients, HttpConfig, LlmClient, LlmConfig, Manager,
+    Outcome, RunReport, Task,
+};
+
+use crate::support::{Lab, manager};
+
+/// A model that gives its answers one after the other, the last one again and again.
+pub(crate) struct Model {
+    pub(crate) url: String,
+    seen: Arc<Seen>,
+    _tasks: JoinSet<()>,
+}
+
+struct Seen {
+    answers: Vec<Value>,
+    requests: Mutex<Vec<Value>>,
+}
+
+impl Model {
+    pub(crate) async fn new(answers: impl IntoIterator<Item = Value>) -> Self {
+        let answers = answers.into_iter().collect();
+        let seen = Arc::new(Seen { answers, requests: Mutex::default() });
+        let router = Router::new().route("/v1/chat/completions", post(serve)).with_state(Arc::clone(&seen));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, seen, _tasks: tasks }
+    }
+
+    /// The bodies of the requests so far.
+    pub(crate) fn requests(&self) -> Vec<Value> {
+        self.seen.requests.lock().unwrap().clone()
+    }
+
+    /// The messages of the n-th request, from 0, as `role: content`.
+    pub(crate) fn messages(&self, request: usize) -> Vec<String> {
+        let requests = self.requests();
+        let messages = requests[request]["messages"].as_array().unwrap();
+        let text = |message: &Value| {
+            let content = message["content"].as_str().unwrap_or_default();
+            format!("{}: {content}", message["role"].as_str().unwrap())
+        };
+        messages.iter().map(text).collect()
+    }
+
+    fn client(&self) -> LlmClient {
+        let http = HttpClients::new(&HttpConfig::default()).unwrap();
+        LlmClient::new(&LlmConfig::new(Some(self.url.clone()), "m"), &http, Path::new(".")).unwrap()
+    }
+}
+
+async fn serve(State(seen): State<Arc<Seen>>, Json(body): Json<Value>) -> Json<Value> {
+    let mut requests = seen.requests.lock().unwrap();
+    let answer = seen.answers.get(requests.len()).or(seen.answers.last()).unwrap().clone();
+    requests.push(body);
+    Json(answer)
+}
+
+fn choice(message: &Value, finish: &str) -> Value {
+    json!({"choices": [{"message": message, "finish_reason": finish}],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 10}})
+}
+
+/// An answer of text.
+pub(crate) fn say(text: &str) -> Value {
+    choice(&json!({"role": "assistant", "content": text}), "stop")
+}
+
+/// An answer of native calls.
+pub(crate) fn calls(calls: &[(&str, &str)]) -> Value {
+    let call = |(index, (name, arguments)): (usize, &(&str, &str))| {
+        json!({"id": format!("c{index}"), "type": "function",
+            "function": {"name": name, "arguments": arguments}})
+    };
+    let calls: Vec<Value> = calls.iter().enumerate().map(call).collect();
+    choice(&json!({"role": "assistant", "content": null, "tool_calls": calls}), "tool_calls")
+}
+
+/// A call in the text.
+pub(crate) fn block(server: &str, tool: &str, arguments: &str) -> String {
+    format!(
+        "<use_mcp_tool>\n<server_name>{server}</server_name>\n<tool_name>{tool}</tool_name>\n<arguments>\n\
+         {arguments}\n</arguments>\n</use_mcp_tool>"
+    )
+}
+
+/// The `[agent]` table with these lines.
+pub(crate) fn agent(lines: &str) -> AgentConfig {
+    let text = format!("[agent]\n{lines}");
+    let env = toolcrib::Env::new("/", [("PATH", "/bin")]);
+    Config::parse(&text, None, Path::new("/"), &env).unwrap().agent
+}
+
+pub(crate) async fn run(manager: &Manager, model: &Model, config: AgentConfig, task: &Task) -> RunReport {
+    let agent = Agent::new(model.client(), manager.toolbox(), config);
+    agent.run(task, &CancellationToken::new()).await
+}
+
+pub(crate) fn question() -> Task {
+    Task::question("q", "What is it?")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_in_the_text_are_run_and_answered_in_the_text() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[]), lab.server("other", &[])]).await;
+    let two = format!(
+        "<think>{}</think>Both.\n{}\n{}",
+        block("lab", "die", "{}"),
+        block("lab", "echo", r#"{"text": "</arguments> one"}"#),
+        block("other", "echo", r#"{"text": "two"}"#)
+    );
+    let model = Model::new([say(&two), say("It is two.")]).await;
+    let report =
+        run(&manager, &model, agent("tool_protocol = 'xml'\nsystem = 'Be brief.'"), &question()).await;
+    assert_eq!((report.status, report.answer.as_deref()), (Outcome::Unscored, Some("It is two.")));
+    assert_eq!((report.turns, report.tool_calls, report.tool_errors), (2, 2, 0));
+    let first = model.messages(0);
+    assert!(model.requests()[0].get("tools").is_none(), "the tools are in the text");
+    assert!(first[0].starts_with("system: ") && first[0].ends_with("Be brief."), "{}", first[0]);
+    for part in ["## Server name: lab\n### Tool name: echo\n", "Input JSON schema: {", "</use_mcp_tool>"] {
+        assert!(first[0].contains(part), "{part}");
+    }
+    let second = model.messages(1);
+    assert_eq!(second[2], format!("assistant: {two}"));
+    assert_eq!(second[3..], ["user: </arguments> one\ntwo"]);
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_names_are_put_right_counted_and_logged() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[])]).await;
+    let config = "aliases = { tools = { say = 'echo' }, arguments = { words = 'text' } }";
+    let model = Model::new([
+        calls(&[
+            ("other__echo", r#"{"text": "server"}"#),
+            ("lab-Echo", r#"{"TEXT": "case"}"#),
+            ("say", r#"{"words": "alias"}"#),
+            ("lab__echo", r#"{"query": "schema", }"#),
+            ("lab__ehco", r#"{"text": "near"}"#),
+            ("lab__echo", r#"{"text": "cut"#),
+        ]),
+        say("done"),
+    ])
+    .await;
+    let report = run(&manager, &model, agent(config), &question()).await;
+    assert_eq!((report.tool_calls, report.tool_errors), (4, 0));
+    let sent = model.messages(1);
+    assert_eq!(sent[2..6], ["tool: server", "tool: case", "tool: alias", "tool: schema"]);
+    assert!(sent[6].contains("Did you mean `lab__echo`?"), "{}", sent[6]);
+    assert!(sent[7].contains("not JSON") && sent[7].contains("nothing was run"), "{}", sent[7]);
+    // The model sees what was run; the log has what it wrote.
+    let kept = &model.requests()[1]["messages"][1]["tool_calls"];
+    let shown = |index: usize| (&kept[index]["function"]["name"], &kept[index]["function"]["arguments"]);
+    assert_eq!(shown(3), (&json!("lab__echo"), &json!(r#"{"text":"schema"}"#)));
+    assert_eq!(shown(5).1, r#"{"text": "cut"#);
+    let counts: Vec<(&str, u32)> = report.corrections.iter().map(|(kind, n)| (kind.as_str(), *n)).collect();
+    assert_eq!(counts, [("argument", 3), ("json", 1), ("server", 1), ("tool", 2)]);
+    assert_eq!(report.log[3]["event"], "corrected");
+    assert_eq!(report.log[3]["raw"], r#"lab__echo({"query": "schema", })"#);
+    assert_eq!(report.log[3]["corrections"][1], json!({"kind": "argument", "from": "query", "to": "text"}));
+
+    // Nothing of it where it is switched off.
+    let model = Model::new([calls(&[("other__echo", r#"{"text": "x"}"#)]), say("done")]).await;
+    let report = run(&manager, &model, agent("correct_calls = false"), &question()).await;
+    assert_eq!((report.tool_calls, report.corrections.len()), (0, 0));
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_servers_in_the_text_are_put_right_in_the_text() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[])]).await;
+    let asked = format!("Now.\n{}", block("tool-lab", "Echo", r#"{"query": "found"}"#));
+    let model = Model::new([say(&asked), say("done")]).await;
+    let report = run(&manager, &model, agent("tool_protocol = 'xml'"), &question()).await;
+    let sent = model.messages(1);
+    assert_eq!(sent[2], format!("assistant: Now.\n{}", block("lab", "echo", r#"{"text":"found"}"#)));
+    assert_eq!(sent[3], "user: found");
+    assert_eq!(report.log[0]["raw"], block("tool-lab", "Echo", r#"{"query": "found"}"#));
+    assert_eq!(report.log[0]["tool"], "lab.echo");
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
