@@ -16,6 +16,7 @@ use crate::{
 };
 
 mod bounds;
+mod boxed;
 mod calls;
 mod correct;
 mod event;
@@ -24,6 +25,8 @@ mod ledger;
 mod offer;
 mod planned;
 mod protocol;
+mod rollback;
+mod summary;
 mod talk;
 #[cfg(test)]
 mod tests;
@@ -35,7 +38,8 @@ pub use event::AgentEvent;
 use history::History;
 use ledger::Ledger;
 use offer::Offer;
-use talk::Talk;
+pub use rollback::RollbackReason;
+use talk::{State, Talk};
 
 /// Carries out tasks, any number at once. Cheap to clone.
 #[derive(Clone)]
@@ -93,12 +97,12 @@ impl Agent {
             Err(problem) => return End::errored(ErrorCode::ConfigInvalid, problem),
         };
         let history = History::new(messages);
-        let mut talk =
-            Talk { agent: self, llm, task, bounds, ledger, offer, history, system, invalid_turns: 0 };
+        let state = State::default();
+        let mut talk = Talk { agent: self, llm, task, bounds, ledger, offer, history, system, state };
         let end = talk.run().await;
         let history = talk.history;
         ledger.transcript(history.messages());
-        end.unwrap_or_else(|end| end)
+        end
     }
 
     /// System prompt and input. A conversation that brings its own system prompt keeps it, unless the task has

@@ -105,6 +105,10 @@ impl Journal {
             self.write(&place, &format!("{:#}\n", Value::from(report.transcript.clone())))?;
             line["messages"] = place.into();
         }
+        for (file, text) in &report.outputs {
+            let place = format!("{}/{file}", task_path(&report.task, report.attempt));
+            self.write(&place, text)?;
+        }
         if !report.log.is_empty() {
             let place = log_path(&report.task, report.attempt);
             let events: Vec<String> = report.log.iter().map(Value::to_string).collect();
@@ -120,12 +124,16 @@ impl Journal {
 
 /// Where the log of a task lies, relative to the run's folder.
 fn log_path(task: &str, attempt: u32) -> String {
-    format!("tasks/{}/{attempt}/log.jsonl", safe_name(task))
+    format!("{}/log.jsonl", task_path(task, attempt))
+}
+
+fn task_path(task: &str, attempt: u32) -> String {
+    format!("tasks/{}/{attempt}", safe_name(task))
 }
 
 /// Where the conversation of a task lies, relative to the run's folder.
 pub fn messages_path(task: &str, attempt: u32) -> String {
-    format!("tasks/{}/{attempt}/messages.json", safe_name(task))
+    format!("{}/messages.json", task_path(task, attempt))
 }
 
 /// `id` as a file name: unlike ids get unlike names, and none leaves its folder.
@@ -194,6 +202,7 @@ mod tests {
             report.answer = Some("line one\nhunter2-\"x".into());
             if id == "a/b" {
                 report.transcript = vec![json!({"role": "user", "content": "hunter2-\"x"})];
+                report.outputs = vec![("results/1-1.txt".to_owned(), "whole hunter2-\"x".to_owned())];
                 report.log = vec![json!({"event": "one", "raw": "hunter2-\"x"}), json!({"event": "two"})];
             }
             journal.append(&report).unwrap();
@@ -211,7 +220,8 @@ mod tests {
         );
         let log = fs::read_to_string(home.path().join("tasks/a%2Fb/1/log.jsonl")).unwrap();
         assert_eq!(log.lines().count(), 2);
-        for written in [&text, &messages, &manifest, &log] {
+        let output = fs::read_to_string(home.path().join("tasks/a%2Fb/1/results/1-1.txt")).unwrap();
+        for written in [&text, &messages, &manifest, &log, &output] {
             assert!(written.contains("****") && !written.contains("hunter2"), "{written}");
         }
     }

@@ -33,6 +33,9 @@ impl RunReport {
             tool_calls: 0,
             tool_errors: 0,
             corrections: BTreeMap::new(),
+            rollbacks: BTreeMap::new(),
+            results_left_out: 0,
+            tokens_saved: 0,
             tools: BTreeMap::new(),
             llm_calls: 0,
             llm_retries: 0,
@@ -44,6 +47,7 @@ impl RunReport {
             messages: None,
             log_file: None,
             log: Vec::new(),
+            outputs: Vec::new(),
             metadata: task.metadata.clone(),
             transcript: Vec::new(),
         }

@@ -13,7 +13,7 @@ use crate::{
     llm::{Attempt, ChatAnswer, LlmClient, LlmError, LlmErrorClass, Message},
     report::now,
     score,
-    task::{Outcome, RunReport, Task, TaskError, Timings, Usage, millis},
+    task::{Outcome, RunReport, Score, Task, TaskError, Timings, Usage, millis},
 };
 
 /// The report in the making.
@@ -82,7 +82,6 @@ impl Ledger {
         match asked {
             Ok(Ok(answer)) => {
                 self.attempts(&answer.attempts);
-                self.report.turns += 1;
                 self.report.tokens += answer.usage;
                 Ok(answer)
             }
@@ -99,6 +98,30 @@ impl Ledger {
                 Err(end)
             }
         }
+    }
+
+    /// An answer is kept.
+    pub(super) fn turn(&mut self) {
+        self.report.turns += 1;
+    }
+
+    /// The last one is not, after all.
+    pub(super) fn turn_taken_back(&mut self) {
+        self.report.turns -= 1;
+    }
+
+    /// Results that a request went without, and the tokens that this saved.
+    pub(super) fn left_out(&mut self, results: usize, tokens: u64) {
+        self.report.results_left_out =
+            self.report.results_left_out.max(u32::try_from(results).unwrap_or(u32::MAX));
+        self.report.tokens_saved = self.report.tokens_saved.saturating_add(tokens);
+    }
+
+    /// Keeps a whole result that the model sees a part of.
+    pub(super) fn keep_whole(&mut self, tool: String, file: String, text: String) {
+        let turn = self.report.turns;
+        self.happened(&AgentEvent::Cut { turn, tool, chars: text.chars().count(), file: file.clone() });
+        self.report.outputs.push((file, text));
     }
 
     /// Calls that the model asked for, run or not.
@@ -118,6 +141,10 @@ impl Ledger {
                     *self.report.corrections.entry(correction.kind.to_string()).or_default() += 1;
                 }
             }
+            AgentEvent::RolledBack { reason, .. } => {
+                *self.report.rollbacks.entry(reason.to_string()).or_default() += 1;
+            }
+            _ => {}
         }
         self.report.log.extend(serde_json::to_value(event));
     }
@@ -164,8 +191,10 @@ impl Ledger {
         let known = times.queue + times.model + times.tools + times.retry_wait;
         report.time_ms = Timings { other: round((report.wall_ms - known).max(0.0)), ..times };
         match end {
-            End::Answered(answer) => {
-                report.score = score::judge(&answer, task.target.as_ref(), task.score.as_ref());
+            End::Answered { answer, said } => {
+                // That score looks for the box itself.
+                let judged = if matches!(task.score, Some(Score::Boxed)) { &said } else { &answer };
+                report.score = score::judge(judged, task.target.as_ref(), task.score.as_ref());
                 report.status = score::outcome(report.score);
                 report.answer = Some(answer);
             }
@@ -181,7 +210,7 @@ impl Ledger {
                 report.answer = Some(texts);
                 report.error = Some(*error);
             }
-            End::Errored(error) => {
+            End::Errored(error) | End::Stopped(error) => {
                 report.status = Outcome::Errored;
                 report.error = Some(*error);
             }

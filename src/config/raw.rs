@@ -70,6 +70,7 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("llm.retry", RETRY),
     ("agent", agent::AGENT),
     ("agent.aliases", agent::ALIASES),
+    ("agent.rollback", agent::ROLLBACK),
 ];
 
 /// A whole file.
