@@ -80,7 +80,7 @@ mod tap;
 mod task;
 mod tool;
 
-pub use agent::Agent;
+pub use agent::*;
 pub use batch::*;
 pub use builtin::*;
 pub use cassette::{Player, Recorder};
