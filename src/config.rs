@@ -28,6 +28,7 @@ mod load;
 mod node;
 mod origin;
 mod raw;
+mod reuse;
 mod secrets;
 mod section;
 mod server;
@@ -45,6 +46,7 @@ pub use files::OwnFiles;
 pub use import::import_toml;
 pub use jobs::StartJobs;
 pub use raw::BUILTINS;
+pub use reuse::*;
 pub use secrets::Secrets;
 pub(crate) use secrets::secret_name;
 pub(crate) use section::parse_size;
@@ -225,6 +227,8 @@ pub struct LlmConfig {
     pub seed: Option<i64>,
     /// Further fields of the request body, exactly as configured. Nothing vendor-specific by default.
     pub extra_body: serde_json::Map<String, serde_json::Value>,
+    /// Answers that are kept. Nothing: none is.
+    pub cache: Option<CacheConfig>,
 }
 
 impl LlmConfig {
@@ -244,6 +248,7 @@ impl LlmConfig {
             max_tokens: None,
             seed: None,
             extra_body: serde_json::Map::new(),
+            cache: None,
         }
     }
 }

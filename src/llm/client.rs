@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
     attempt::Failed,
+    cache::Cache,
     fault::Fault,
     script::Script,
     stats::{Counters, LlmStats},
@@ -38,6 +39,7 @@ pub(super) struct Inner {
     pub repeatable: bool,
     pub one_key: bool,
     pub counters: Counters,
+    cache: Option<Cache>,
 }
 
 /// What makes one attempt.
@@ -94,8 +96,9 @@ impl LlmClient {
             one_key: config.api_keys.len() < 2,
             request_timeout: config.request_timeout,
             max_tokens: config.max_tokens,
-            repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
+            repeatable: config.is_repeatable(),
             counters: Counters::default(),
+            cache: Cache::of(config),
         }))
     }
 
@@ -115,10 +118,11 @@ impl LlmClient {
             Backend::Http(backend) => backend.connections(),
             Backend::Script(_) => (0, 0),
         };
-        self.0.counters.stats(&self.0.gate.stats(), connections)
+        let kept = self.0.cache.as_ref().map(Cache::counts).unwrap_or_default();
+        self.0.counters.stats(&self.0.gate.stats(), connections, kept)
     }
 
-    /// Asks the model, repeating what may be repeated. Dropping the future ends the request on the wire too.
+    /// Asks the model, repeating what may be repeated, unless the answer is kept ([`LlmConfig::cache`]). Dropping the future ends the request on the wire too.
     ///
     /// `deadline` is the caller's own: nothing is waited for beyond it, and the error then says so.
     pub async fn chat(
@@ -126,8 +130,18 @@ impl LlmClient {
         request: &ChatRequest,
         deadline: Option<Instant>,
     ) -> Result<ChatAnswer, LlmError> {
+        self.0.counters.request();
+        match &self.0.cache {
+            None => self.ask(request, deadline).await,
+            Some(cache) => {
+                let ask = || self.ask(request, deadline);
+                cache.answer(request, deadline, ask, |fault| self.error(fault)).await
+            }
+        }
+    }
+
+    async fn ask(&self, request: &ChatRequest, deadline: Option<Instant>) -> Result<ChatAnswer, LlmError> {
         let inner = &*self.0;
-        inner.counters.request();
         let call = inner.call(request, deadline).map_err(|fault| self.error(*fault))?;
         let call = &call;
         let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
@@ -173,6 +187,7 @@ impl LlmClient {
             usage: decoded.usage,
             model: decoded.model.unwrap_or_else(|| self.0.label.clone()),
             scripted: self.is_scripted(),
+            cached: false,
             timings: ChatTimings::of(&attempts),
             attempts,
         }
