@@ -96,7 +96,7 @@ pub use manager::*;
 pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome, Support, find_program};
 pub use retry::*;
 pub use score::{check as check_score, judge};
-pub use session::{Phases, ServerState, ServerStatus};
+pub use session::{Phases, ServerState, ServerStatus, WireListener};
 pub use start::*;
 pub use task::*;
 pub use tokio_util::sync::CancellationToken;

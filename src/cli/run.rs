@@ -20,7 +20,7 @@ use super::{
     context::{Context, Locked},
     progress::{Progress, Totals},
     reach::{Through, place},
-    ui::{Ui, millis, seconds},
+    ui::{Ui, counted, millis, seconds},
     up,
 };
 
@@ -151,6 +151,10 @@ impl Run {
                 llm.base_url = self.base_url.clone().or(llm.base_url);
                 llm
             }
+            (None, None) if self.base_url.is_some() => {
+                let help = "name the model as the endpoint lists it under /models: --model NAME";
+                return Err(Error::input("`--base-url` names no model", Some(help.to_owned())).into());
+            }
             (None, None) => {
                 return Err(
                     Error::NoModel { found: detect(&http).await, asked: DETECT_PORTS.to_vec() }.into()
@@ -196,7 +200,7 @@ impl Plan {
         if let Some(llm) = &self.llm {
             ui.status("Model", llm.model_label());
         }
-        ui.status("Starting", format!("{} servers", self.config.servers.len()));
+        ui.status("Starting", counted(self.config.servers.len(), "server"));
         let shown = ui.clone();
         let manager = context.start(&self.config, move |event| {
             if let toolcrib::ServerEvent::Failed { row } = event {

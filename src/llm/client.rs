@@ -11,11 +11,12 @@ use super::{
     fault::Fault,
     script::Script,
     stats::{Counters, LlmStats},
-    transport::OpenAi,
-    wire::Decoded,
+    stream::{Delta, Observer},
+    transport::Endpoint,
+    wire::{self, Decoded},
 };
 use crate::{
-    config::LlmConfig,
+    config::{LlmApi, LlmConfig},
     error::{Error, Result},
     gate::{Bounds, Gate, Patience},
     http::HttpClients,
@@ -30,6 +31,8 @@ pub struct LlmClient(Arc<Inner>);
 pub(super) struct Inner {
     pub backend: Backend,
     label: String,
+    /// The table of the configuration that it is written in.
+    pub table: String,
     pub gate: Gate,
     pub policy: RetryPolicy,
     pub patience: Patience,
@@ -47,7 +50,7 @@ pub(super) struct Inner {
 /// Why an enum, and below the retries: a recorder or a replay of attempts belongs exactly here, as a further
 /// variant that wraps another one, so that failed attempts are recorded and replayed as they were.
 pub(super) enum Backend {
-    Http(Box<OpenAi>),
+    Http(Box<Endpoint>),
     Script(Script),
 }
 
@@ -56,20 +59,21 @@ impl LlmClient {
     pub fn new(config: &LlmConfig, http: &HttpClients, base_dir: &Path) -> Result<Self> {
         if let Some(file) = config.model.strip_prefix("script:") {
             let path = base_dir.join(file.trim());
-            let text = std::fs::read_to_string(&path)
-                .map_err(|error| Error::io(format!("cannot read the script {}", path.display()), error))?;
+            let text = std::fs::read_to_string(&path).map_err(|error| {
+                Error::input(format!("cannot read the script {}: {error}", path.display()), None)
+            })?;
             let script = Script::parse(&path.display().to_string(), &text)?;
             return Ok(Self::build(Backend::Script(script), scripted(file.trim()), config, Gate::default()));
         }
         let Some(base_url) = &config.base_url else {
             let help = "add base_url = \"http://host:8000/v1\", or use model = \"script:FILE\"".to_owned();
-            return Err(Error::input("`base_url` is missing in [llm]", Some(help)));
+            return Err(Error::input(format!("`base_url` is missing in {}", config.table()), Some(help)));
         };
         if config.model.trim().is_empty() {
             let help = "add model = \"NAME\", as the server lists it under /v1/models".to_owned();
-            return Err(Error::input("`model` is missing in [llm]", Some(help)));
+            return Err(Error::input(format!("`model` is missing in {}", config.table()), Some(help)));
         }
-        let backend = OpenAi::new(config, base_url, http)?;
+        let backend = Endpoint::new(config, base_url, http)?;
         let gate = http.gate(&backend.endpoint());
         Ok(Self::build(Backend::Http(Box::new(backend)), config.model.clone(), config, gate))
     }
@@ -90,12 +94,13 @@ impl LlmClient {
         Self(Arc::new(Inner {
             backend,
             label,
+            table: config.table(),
             gate,
             patience: Patience { probe: config.retry.probes(), asked: config.retry.retry_after_max },
             policy: config.retry.clone(),
             one_key: config.api_keys.len() < 2,
             request_timeout: config.request_timeout,
-            max_tokens: config.max_tokens,
+            max_tokens: config.max_tokens.or((config.api == LlmApi::Messages).then_some(wire::MAX_TOKENS)),
             repeatable: config.is_repeatable(),
             counters: Counters::default(),
             cache: Cache::of(config),
@@ -122,7 +127,8 @@ impl LlmClient {
         self.0.counters.stats(&self.0.gate.stats(), connections, kept)
     }
 
-    /// Asks the model, repeating what may be repeated, unless the answer is kept ([`LlmConfig::cache`]). Dropping the future ends the request on the wire too.
+    /// Asks the model, repeating what may be repeated, unless the answer is kept ([`LlmConfig::cache`]). Dropping
+    /// the future ends the request on the wire too.
     ///
     /// `deadline` is the caller's own: nothing is waited for beyond it, and the error then says so.
     pub async fn chat(
@@ -130,19 +136,45 @@ impl LlmClient {
         request: &ChatRequest,
         deadline: Option<Instant>,
     ) -> Result<ChatAnswer, LlmError> {
-        self.0.counters.request();
-        match &self.0.cache {
-            None => self.ask(request, deadline).await,
-            Some(cache) => {
-                let ask = || self.ask(request, deadline);
-                cache.answer(request, deadline, ask, |fault| self.error(fault)).await
-            }
-        }
+        self.answered(request, deadline, &Observer::default()).await
     }
 
-    async fn ask(&self, request: &ChatRequest, deadline: Option<Instant>) -> Result<ChatAnswer, LlmError> {
+    /// As [`LlmClient::chat`], and tells of every piece of the answer as soon as it is there: of few large ones
+    /// where the configuration does not say `stream`.
+    pub async fn chat_observed(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        tell: &(dyn Fn(Delta<'_>) + Send + Sync),
+    ) -> Result<ChatAnswer, LlmError> {
+        self.answered(request, deadline, &Observer::new(tell)).await
+    }
+
+    /// The answer that is kept, or a new one.
+    async fn answered(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        observer: &Observer<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        self.0.counters.request();
+        let Some(cache) = &self.0.cache else { return self.ask(request, deadline, observer).await };
+        let ask = || self.ask(request, deadline, observer);
+        let answer = cache.answer(request, deadline, ask, |fault| self.error(fault)).await?;
+        if answer.cached {
+            observer.known(&answer);
+        }
+        Ok(answer)
+    }
+
+    async fn ask(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        observer: &Observer<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
         let inner = &*self.0;
-        let call = inner.call(request, deadline).map_err(|fault| self.error(*fault))?;
+        let call = inner.call(request, deadline, observer).map_err(|fault| self.error(*fault))?;
         let call = &call;
         let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
@@ -161,6 +193,8 @@ impl LlmClient {
             Err(stop) => {
                 // Better a doubtful answer than none.
                 if let Some(decoded) = call.kept.last() {
+                    observer.restart();
+                    observer.whole(&decoded);
                     inner.counters.answered(&decoded.usage, &attempts);
                     return Ok(self.answer(decoded, attempts));
                 }
@@ -198,7 +232,7 @@ impl LlmClient {
             Backend::Http(backend) => Some(backend.shown_url()),
             Backend::Script(_) => None,
         };
-        LlmError::of(fault, &self.0.label, url)
+        LlmError::of(fault, &self.0.label, url, &self.0.table)
     }
 }
 

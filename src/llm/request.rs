@@ -117,7 +117,7 @@ impl ChatAnswer {
 }
 
 /// Why the model stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Finish {
@@ -130,6 +130,7 @@ pub enum Finish {
     /// The server held the answer back.
     ContentFilter,
     /// A reason of the server's own, or none.
+    #[default]
     Other,
 }
 
