@@ -13,6 +13,7 @@ mod error_body;
 mod fault;
 mod hint;
 mod message;
+mod pick;
 mod reissue;
 mod request;
 mod script;

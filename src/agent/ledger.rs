@@ -79,6 +79,9 @@ impl Ledger {
                 self.attempts(&answer.attempts);
                 self.report.turns += 1;
                 self.report.tokens += answer.usage;
+                if let Some(client) = &answer.client {
+                    *self.report.llm_clients.entry(client.clone()).or_default() += 1;
+                }
                 Ok(answer)
             }
             Ok(Err(error)) => {

@@ -13,11 +13,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     Attempt, ChatRequest, LlmErrorClass as Class,
-    client::{Backend, Inner},
+    client::{Asking, Backend, Inner},
     fault::Fault,
     reissue::Kept,
     script::Script,
-    stream::Observer,
     transport::{Endpoint, Prepared},
     wire::Decoded,
 };
@@ -31,10 +30,8 @@ pub(super) struct Call<'a> {
     request: &'a ChatRequest,
     ready: Ready<'a>,
     visit: Visit,
-    /// When the caller no longer wants an answer.
-    deadline: Option<Instant>,
+    asking: Asking<'a>,
     pub kept: Kept,
-    observer: &'a Observer<'a>,
     stale: AtomicBool,
     paused: Mutex<Duration>,
 }
@@ -59,8 +56,7 @@ impl Inner {
     pub(super) fn call<'a>(
         &'a self,
         request: &'a ChatRequest,
-        deadline: Option<Instant>,
-        observer: &'a Observer<'a>,
+        asking: Asking<'a>,
     ) -> Result<Call<'a>, Box<Fault>> {
         let (ready, bytes) = match &self.backend {
             Backend::Http(backend) => {
@@ -69,16 +65,22 @@ impl Inner {
                 (Ready::Http(backend, Box::new(prepared)), bytes)
             }
             Backend::Script(script) => (Ready::Script(script), 0),
+            Backend::Several(_) => {
+                return Err(Box::new(Fault::new(Class::Config, "not one model but several")));
+            }
         };
         // Four bytes to a token, and what may be generated: what providers reckon with before they answer.
         let tokens = bytes as u64 / 4 + u64::from(self.asked(request).unwrap_or_default());
+        let mut patience = self.patience;
+        if !asking.patient {
+            patience.asked = Duration::ZERO;
+        }
         Ok(Call {
             request,
             ready,
-            visit: self.gate.visit(self.patience, tokens),
-            deadline,
+            visit: self.gate.visit(patience, tokens),
+            asking,
             kept: Kept::default(),
-            observer,
             stale: AtomicBool::new(false),
             paused: Mutex::default(),
         })
@@ -91,8 +93,9 @@ impl Inner {
         attempt: Try,
     ) -> Result<(Decoded, Attempt), Failure<Box<Failed>>> {
         let queue = Instant::now();
-        let patience = self.policy.outage.saturating_sub(call.paused()).min(attempt.left);
-        let pass = match call.visit.enter(patience, call.deadline).await {
+        let outage = if call.asking.patient { self.policy.outage } else { Duration::ZERO };
+        let patience = outage.saturating_sub(call.paused()).min(attempt.left);
+        let pass = match call.visit.enter(patience, call.asking.deadline).await {
             Ok(pass) => pass,
             Err(refused) => return Err(Self::refused(call, refused, queue.elapsed())),
         };
@@ -100,12 +103,13 @@ impl Inner {
         self.counters.attempt(attempt.number);
         let start = Instant::now();
         let left = attempt.left.saturating_sub(pass.paused);
-        let end = self.end(start, left, call.deadline);
+        let end = self.end(start, left, call.asking.deadline);
         let result = match timeout_at(end.at, self.exchange(call)).await {
             Ok(result) => result,
             Err(_) => Err(Fault::new(end.class, end.message)),
         };
         let mut record = Attempt {
+            client: self.name.clone(),
             class: None,
             status: Some(200),
             waited: attempt.waited + pass.paused,
@@ -227,18 +231,18 @@ impl Inner {
 
     /// Sends the request, with the limit of tokens that earlier answers call for.
     async fn exchange(&self, call: &Call<'_>) -> Result<Decoded, Fault> {
-        call.observer.restart();
+        call.asking.observer.restart();
         match &call.ready {
             Ready::Script(script) => {
                 let answer = script.answer(call.request).await?;
-                call.observer.whole(&answer);
+                call.asking.observer.whole(&answer);
                 Ok(answer)
             }
             Ready::Http(backend, prepared) => match call.kept.raised(call.request) {
-                None => backend.attempt(prepared, call.observer).await,
+                None => backend.attempt(prepared, call.asking.observer).await,
                 Some(request) => {
                     let prepared = backend.prepare(&request).map_err(|fault| *fault)?;
-                    backend.attempt(&prepared, call.observer).await
+                    backend.attempt(&prepared, call.asking.observer).await
                 }
             },
         }

@@ -1,6 +1,12 @@
 //! The handle that agents hold: in-flight limit and retries around one backend.
 
-use std::{fmt, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -8,6 +14,7 @@ use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
     attempt::Failed,
     fault::Fault,
+    pick::Several,
     script::Script,
     stats::{Counters, LlmStats},
     stream::{Delta, Observer},
@@ -30,6 +37,8 @@ pub struct LlmClient(Arc<Inner>);
 pub(super) struct Inner {
     pub backend: Backend,
     label: String,
+    /// Its name among the clients of the configuration.
+    pub name: Option<String>,
     /// The table of the configuration that it is written in.
     pub table: String,
     pub gate: Gate,
@@ -50,11 +59,52 @@ pub(super) struct Inner {
 pub(super) enum Backend {
     Http(Box<Endpoint>),
     Script(Script),
+    /// Others, each with its own gate and retries.
+    Several(Several),
+}
+
+/// What goes along with a request.
+#[derive(Clone, Copy)]
+pub(super) struct Asking<'a> {
+    /// When the caller no longer wants an answer.
+    pub deadline: Option<Instant>,
+    /// Whether an endpoint that is down or asked for a pause is waited for.
+    pub patient: bool,
+    pub observer: &'a Observer<'a>,
 }
 
 impl LlmClient {
     /// A model behind `base_url`, or the script that `model = "script:FILE"` names, relative to `base_dir`.
     pub fn new(config: &LlmConfig, http: &HttpClients, base_dir: &Path) -> Result<Self> {
+        Self::make(config, http, base_dir, &mut HashMap::new())
+    }
+
+    /// `made` holds those with names that were made so far.
+    fn make(
+        config: &LlmConfig,
+        http: &HttpClients,
+        base_dir: &Path,
+        made: &mut HashMap<String, Self>,
+    ) -> Result<Self> {
+        let client = Self::make_one(config, http, base_dir, made)?;
+        if let Some(name) = &config.name {
+            made.insert(name.clone(), client.clone());
+        }
+        Ok(client)
+    }
+
+    fn make_one(
+        config: &LlmConfig,
+        http: &HttpClients,
+        base_dir: &Path,
+        made: &mut HashMap<String, Self>,
+    ) -> Result<Self> {
+        if let Some(strategy) = &config.strategy {
+            let name = config.name.as_deref().unwrap_or_default();
+            let mut make = |config: &LlmConfig, made: &mut _| Self::make(config, http, base_dir, made);
+            let several = Several::new(name, strategy, made, &mut make)?;
+            return Ok(Self::build(Backend::Several(several), name.to_owned(), config, Gate::default()));
+        }
         if let Some(file) = config.model.strip_prefix("script:") {
             let path = base_dir.join(file.trim());
             let text = std::fs::read_to_string(&path)
@@ -91,6 +141,7 @@ impl LlmClient {
         Self(Arc::new(Inner {
             backend,
             label,
+            name: config.name.clone(),
             table: config.table(),
             gate,
             patience: Patience { probe: config.retry.probes(), asked: config.retry.retry_after_max },
@@ -108,18 +159,48 @@ impl LlmClient {
         &self.0.label
     }
 
+    /// Its name among the clients of the configuration, else the model's.
+    pub(super) fn name(&self) -> &str {
+        self.0.name.as_deref().unwrap_or(&self.0.label)
+    }
+
     /// Whether a script answers in place of a model.
     pub fn is_scripted(&self) -> bool {
-        matches!(self.0.backend, Backend::Script(_))
+        match &self.0.backend {
+            Backend::Http(_) => false,
+            Backend::Script(_) => true,
+            Backend::Several(several) => several.members.iter().any(Self::is_scripted),
+        }
     }
 
     /// What was counted so far.
     pub fn stats(&self) -> LlmStats {
         let connections = match &self.0.backend {
             Backend::Http(backend) => backend.connections(),
-            Backend::Script(_) => (0, 0),
+            Backend::Script(_) | Backend::Several(_) => (0, 0),
         };
-        self.0.counters.stats(&self.0.gate.stats(), connections)
+        let own = self.0.counters.stats(&self.0.gate.stats(), connections);
+        match &self.0.backend {
+            Backend::Several(several) => several.stats(own),
+            Backend::Http(_) | Backend::Script(_) => own,
+        }
+    }
+
+    /// What each of the clients counted that a strategy asks, by name. None for a single model.
+    pub fn clients(&self) -> Vec<(String, LlmStats)> {
+        let mut found = Vec::new();
+        if let Backend::Several(several) = &self.0.backend {
+            for member in &several.members {
+                if let Backend::Several(_) = member.0.backend {
+                    found.extend(member.clients());
+                } else {
+                    found.push((member.name().to_owned(), member.stats()));
+                }
+            }
+        }
+        let mut seen = HashSet::new();
+        found.retain(|(name, _)| seen.insert(name.clone()));
+        found
     }
 
     /// Asks the model, repeating what may be repeated. Dropping the future ends the request on the wire too.
@@ -130,7 +211,7 @@ impl LlmClient {
         request: &ChatRequest,
         deadline: Option<Instant>,
     ) -> Result<ChatAnswer, LlmError> {
-        self.ask(request, deadline, &Observer::default()).await
+        self.ask(request, Asking { deadline, patient: true, observer: &Observer::default() }).await
     }
 
     /// As [`LlmClient::chat`], and tells of every piece of the answer as soon as it is there: of few large ones
@@ -141,18 +222,23 @@ impl LlmClient {
         deadline: Option<Instant>,
         tell: &(dyn Fn(Delta<'_>) + Send + Sync),
     ) -> Result<ChatAnswer, LlmError> {
-        self.ask(request, deadline, &Observer::new(tell)).await
+        self.ask(request, Asking { deadline, patient: true, observer: &Observer::new(tell) }).await
     }
 
-    async fn ask(
+    pub(super) async fn ask(
         &self,
         request: &ChatRequest,
-        deadline: Option<Instant>,
-        observer: &Observer<'_>,
+        asking: Asking<'_>,
     ) -> Result<ChatAnswer, LlmError> {
         let inner = &*self.0;
+        let Asking { deadline, observer, .. } = asking;
         inner.counters.request();
-        let call = inner.call(request, deadline, observer).map_err(|fault| self.error(*fault))?;
+        if let Backend::Several(several) = &inner.backend {
+            let answer = several.ask(request, asking).await?;
+            inner.counters.answered(&answer.usage, &answer.attempts);
+            return Ok(answer);
+        }
+        let call = inner.call(request, asking).map_err(|fault| self.error(*fault))?;
         let call = &call;
         let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
@@ -198,6 +284,7 @@ impl LlmClient {
             finish: decoded.finish,
             usage: decoded.usage,
             model: decoded.model.unwrap_or_else(|| self.0.label.clone()),
+            client: self.0.name.clone(),
             scripted: self.is_scripted(),
             timings: ChatTimings::of(&attempts),
             attempts,
@@ -207,7 +294,7 @@ impl LlmClient {
     fn error(&self, fault: Fault) -> LlmError {
         let url = match &self.0.backend {
             Backend::Http(backend) => Some(backend.shown_url()),
-            Backend::Script(_) => None,
+            Backend::Script(_) | Backend::Several(_) => None,
         };
         LlmError::of(fault, &self.0.label, url, &self.0.table)
     }

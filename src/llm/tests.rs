@@ -16,6 +16,7 @@ use crate::{
 mod formats;
 mod secrecy;
 mod server;
+mod strategies;
 mod streams;
 
 use server::{Reply, Server, until};
