@@ -131,8 +131,9 @@ fn check(
         .chain(strategies.iter().map(|strategy| strategy.name.clone()))
         .collect();
     let lines = clients.iter().map(|client| (client.line, "clients", of_client(client)));
-    let lines = lines.chain(strategies.iter().map(|known| (known.line, "strategies", known.name.clone())));
-    for (line, table, _) in lines.filter(|(.., name)| name == OWN) {
+    let mut lines =
+        lines.chain(strategies.iter().map(|known| (known.line, "strategies", known.name.clone())));
+    if let Some((line, table, _)) = lines.find(|(.., name)| name == OWN) {
         let help = Some("give it another name".to_owned());
         let message = "is what the client of [llm] itself is called".to_owned();
         return Err(origin.error(line, Some(format!("llm.{table}.{OWN}")), message, help));
@@ -159,7 +160,7 @@ fn check(
         strategies.iter().find(|strategy| strategy.name == name).map_or(&[][..], |strategy| &strategy.members)
     };
     for strategy in strategies {
-        if let Some(way) = cycle(vec![&strategy.name], &members) {
+        if let Some(way) = cycle(&[strategy.name.as_str()], &members) {
             let key = Some(format!("llm.strategies.{}", strategy.name));
             let message = format!("asks itself: {}", way.join(" -> "));
             return Err(origin.error(strategy.line, key, message, Some("take one of these out".to_owned())));
@@ -169,15 +170,15 @@ fn check(
 }
 
 /// The way from the first name of `way` back to itself, if there is one.
-fn cycle<'a>(way: Vec<&'a str>, members: &impl Fn(&str) -> &'a [Text]) -> Option<Vec<&'a str>> {
+fn cycle<'a>(way: &[&'a str], members: &impl Fn(&str) -> &'a [Text]) -> Option<Vec<&'a str>> {
     for next in members(way.last()?) {
-        let longer = [way.as_slice(), &[next.value.as_str()]].concat();
+        let longer = [way, &[next.value.as_str()]].concat();
         if way.first() == Some(&next.value.as_str()) {
             return Some(longer);
         }
         // A circle further on is found from its own members.
         if !way.contains(&next.value.as_str())
-            && let Some(found) = cycle(longer, members)
+            && let Some(found) = cycle(&longer, members)
         {
             return Some(found);
         }

@@ -101,8 +101,12 @@ impl LlmClient {
     ) -> Result<Self> {
         if let Some(strategy) = &config.strategy {
             let name = config.name.as_deref().unwrap_or_default();
-            let mut make = |config: &LlmConfig, made: &mut _| Self::make(config, http, base_dir, made);
-            let several = Several::new(name, strategy, made, &mut make)?;
+            let member = |member: &LlmConfig| {
+                let known = member.name.as_ref().and_then(|name| made.get(name)).cloned();
+                known.map_or_else(|| Self::make(member, http, base_dir, made), Ok)
+            };
+            let members = strategy.members.iter().map(member).collect::<Result<_>>()?;
+            let several = Several::new(name, strategy, members);
             return Ok(Self::build(Backend::Several(several), name.to_owned(), config, Gate::default()));
         }
         if let Some(file) = config.model.strip_prefix("script:") {

@@ -4,7 +4,6 @@
 //! while there is another one to ask: only the last waits, and where the strategy has retries of its own, none does.
 
 use std::{
-    collections::HashMap,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
     time::Duration,
 };
@@ -16,8 +15,7 @@ use super::{
     client::Asking,
 };
 use crate::{
-    config::{LlmConfig, Order, Strategy},
-    error::Result,
+    config::{Order, Strategy},
     retry::{self, Failure, Pace, Retry, RetryPolicy, Stop},
 };
 
@@ -32,32 +30,20 @@ pub(super) struct Several {
 }
 
 impl Several {
-    /// `made` holds the clients by name: one that occurs twice is made once.
-    pub(super) fn new(
-        name: &str,
-        strategy: &Strategy,
-        made: &mut HashMap<String, LlmClient>,
-        make: &mut dyn FnMut(&LlmConfig, &mut HashMap<String, LlmClient>) -> Result<LlmClient>,
-    ) -> Result<Self> {
-        let members = strategy.members.iter().map(|member| {
-            match member.name.as_ref().and_then(|name| made.get(name)) {
-                Some(known) => Ok(known.clone()),
-                None => make(member, made),
-            }
-        });
-        let members: Vec<LlmClient> = members.collect::<Result<_>>()?;
+    /// The strategy of that name, with its members in order.
+    pub(super) fn new(name: &str, strategy: &Strategy, members: Vec<LlmClient>) -> Self {
         let first = match strategy.order {
             Order::RoundRobin { from_first: false } => fastrand::usize(..members.len().max(1)),
             Order::RoundRobin { from_first: true } | Order::Fallback => 0,
         };
-        Ok(Self {
+        Self {
             members,
             order: strategy.order,
             next: AtomicUsize::new(first),
             total: strategy.total,
             retry: strategy.retry.clone(),
             table: format!("[llm.strategies.{name}]"),
-        })
+        }
     }
 
     /// Asks one after another until one answers.
