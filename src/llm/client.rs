@@ -17,7 +17,7 @@ use super::{
     pick::Several,
     script::Script,
     stats::{Counters, LlmStats},
-    stream::{Delta, Observer},
+    stream::Observer,
     transport::Endpoint,
     wire::{self, Decoded},
 };
@@ -27,12 +27,19 @@ use crate::{
     gate::{Bounds, Gate, Patience},
     http::HttpClients,
     retry::{self, RetryPolicy, Stop},
+    tap::Tap,
 };
 
 /// A model, ready to be asked. Clones share the counters; all clients of one endpoint that come from the same
 /// [`HttpClients`] share its limits and its pauses too.
 #[derive(Clone)]
-pub struct LlmClient(Arc<Inner>);
+pub struct LlmClient {
+    pub(super) inner: Arc<Inner>,
+    /// Who listens.
+    pub(super) tap: Option<Tap>,
+    /// The label of a model that a cassette answers for, and whether it was a script.
+    pub(super) replayed: Option<(Arc<str>, bool)>,
+}
 
 pub(super) struct Inner {
     pub backend: Backend,
@@ -111,8 +118,9 @@ impl LlmClient {
         }
         if let Some(file) = config.model.strip_prefix("script:") {
             let path = base_dir.join(file.trim());
-            let text = std::fs::read_to_string(&path)
-                .map_err(|error| Error::io(format!("cannot read the script {}", path.display()), error))?;
+            let text = std::fs::read_to_string(&path).map_err(|error| {
+                Error::input(format!("cannot read the script {}: {error}", path.display()), None)
+            })?;
             let script = Script::parse(&path.display().to_string(), &text)?;
             return Ok(Self::build(Backend::Script(script), scripted(file.trim()), config, Gate::default()));
         }
@@ -142,7 +150,7 @@ impl LlmClient {
             requests: config.requests_per_minute,
             tokens: config.tokens_per_minute,
         });
-        Self(Arc::new(Inner {
+        let inner = Inner {
             backend,
             label,
             name: config.name.clone(),
@@ -155,22 +163,26 @@ impl LlmClient {
             max_tokens: config.max_tokens.or((config.api == LlmApi::Messages).then_some(wire::MAX_TOKENS)),
             repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
             counters: Counters::default(),
-        }))
+        };
+        Self { inner: Arc::new(inner), tap: None, replayed: None }
     }
 
     /// The model's name, or `scripted (FILE)`.
     pub fn model_label(&self) -> &str {
-        &self.0.label
+        self.replayed.as_ref().map_or(&self.inner.label, |(label, _)| label)
     }
 
     /// Its name among the clients of the configuration, else the model's.
     pub(super) fn name(&self) -> &str {
-        self.0.name.as_deref().unwrap_or(&self.0.label)
+        self.inner.name.as_deref().unwrap_or(&self.inner.label)
     }
 
     /// Whether a script answers in place of a model.
     pub fn is_scripted(&self) -> bool {
-        match &self.0.backend {
+        if let Some((_, script)) = &self.replayed {
+            return *script;
+        }
+        match &self.inner.backend {
             Backend::Http(_) => false,
             Backend::Script(_) => true,
             Backend::Several(several) => several.members.iter().any(Self::is_scripted),
@@ -179,12 +191,12 @@ impl LlmClient {
 
     /// What was counted so far.
     pub fn stats(&self) -> LlmStats {
-        let connections = match &self.0.backend {
+        let connections = match &self.inner.backend {
             Backend::Http(backend) => backend.connections(),
             Backend::Script(_) | Backend::Several(_) => (0, 0),
         };
-        let own = self.0.counters.stats(&self.0.gate.stats(), connections);
-        match &self.0.backend {
+        let own = self.inner.counters.stats(&self.inner.gate.stats(), connections);
+        match &self.inner.backend {
             Backend::Several(several) => several.stats(own),
             Backend::Http(_) | Backend::Script(_) => own,
         }
@@ -193,9 +205,9 @@ impl LlmClient {
     /// What each of the clients counted that a strategy asks, by name. None for a single model.
     pub fn clients(&self) -> Vec<(String, LlmStats)> {
         let mut found = Vec::new();
-        if let Backend::Several(several) = &self.0.backend {
+        if let Backend::Several(several) = &self.inner.backend {
             for member in &several.members {
-                if let Backend::Several(_) = member.0.backend {
+                if let Backend::Several(_) = member.inner.backend {
                     found.extend(member.clients());
                 } else {
                     found.push((member.name().to_owned(), member.stats()));
@@ -207,34 +219,13 @@ impl LlmClient {
         found
     }
 
-    /// Asks the model, repeating what may be repeated. Dropping the future ends the request on the wire too.
-    ///
-    /// `deadline` is the caller's own: nothing is waited for beyond it, and the error then says so.
-    pub async fn chat(
-        &self,
-        request: &ChatRequest,
-        deadline: Option<Instant>,
-    ) -> Result<ChatAnswer, LlmError> {
-        self.ask(request, Asking { deadline, patient: true, observer: &Observer::default() }).await
-    }
-
-    /// As [`LlmClient::chat`], and tells of every piece of the answer as soon as it is there: of few large ones
-    /// where the configuration does not say `stream`.
-    pub async fn chat_observed(
-        &self,
-        request: &ChatRequest,
-        deadline: Option<Instant>,
-        tell: &(dyn Fn(Delta<'_>) + Send + Sync),
-    ) -> Result<ChatAnswer, LlmError> {
-        self.ask(request, Asking { deadline, patient: true, observer: &Observer::new(tell) }).await
-    }
-
+    /// Asks the model, whoever listens to the client.
     pub(super) async fn ask(
         &self,
         request: &ChatRequest,
         asking: Asking<'_>,
     ) -> Result<ChatAnswer, LlmError> {
-        let inner = &*self.0;
+        let inner = &*self.inner;
         let Asking { deadline, observer, .. } = asking;
         inner.counters.request();
         if let Backend::Several(several) = &inner.backend {
@@ -262,7 +253,7 @@ impl LlmClient {
                 // Better a doubtful answer than none.
                 if let Some(decoded) = call.kept.last() {
                     observer.restart();
-                    observer.whole(&decoded);
+                    observer.whole(decoded.reasoning.as_deref(), &decoded.content, &decoded.tool_calls);
                     inner.counters.answered(&decoded.usage, &attempts);
                     return Ok(self.answer(decoded, attempts));
                 }
@@ -287,8 +278,8 @@ impl LlmClient {
             tool_calls: decoded.tool_calls,
             finish: decoded.finish,
             usage: decoded.usage,
-            model: decoded.model.unwrap_or_else(|| self.0.label.clone()),
-            client: self.0.name.clone(),
+            model: decoded.model.unwrap_or_else(|| self.inner.label.clone()),
+            client: self.inner.name.clone(),
             scripted: self.is_scripted(),
             timings: ChatTimings::of(&attempts),
             attempts,
@@ -296,11 +287,11 @@ impl LlmClient {
     }
 
     fn error(&self, fault: Fault) -> LlmError {
-        let url = match &self.0.backend {
+        let url = match &self.inner.backend {
             Backend::Http(backend) => Some(backend.shown_url()),
             Backend::Script(_) | Backend::Several(_) => None,
         };
-        LlmError::of(fault, &self.0.label, url, &self.0.table)
+        LlmError::of(fault, &self.inner.label, url, &self.inner.table)
     }
 }
 
@@ -310,6 +301,6 @@ fn scripted(file: &str) -> String {
 
 impl fmt::Debug for LlmClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LlmClient").field("model", &self.0.label).finish_non_exhaustive()
+        f.debug_struct("LlmClient").field("model", &self.inner.label).finish_non_exhaustive()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde_json::Value;
 
 use super::{
-    LlmErrorClass,
+    LlmErrorClass, ToolCall,
     sse::{Event, Parser},
     wire::{self, Decoded, NoAnswer, Parts},
 };
@@ -65,14 +65,14 @@ impl<'a> Observer<'a> {
     }
 
     /// Tells an answer that came as a whole.
-    pub(super) fn whole(&self, answer: &Decoded) {
-        if let Some(reasoning) = &answer.reasoning {
+    pub(super) fn whole(&self, reasoning: Option<&str>, content: &str, tool_calls: &[ToolCall]) {
+        if let Some(reasoning) = reasoning {
             self.tell(Delta::Reasoning(reasoning));
         }
-        if !answer.content.is_empty() {
-            self.tell(Delta::Text(&answer.content));
+        if !content.is_empty() {
+            self.tell(Delta::Text(content));
         }
-        for (index, call) in answer.tool_calls.iter().enumerate() {
+        for (index, call) in tool_calls.iter().enumerate() {
             self.tell(Delta::Call { index, name: &call.name });
             self.tell(Delta::Arguments { index, text: &call.arguments });
         }

@@ -211,7 +211,7 @@ impl Endpoint {
         })?;
         let decoded = self.honest(decoded, prepared.chat);
         if !in_pieces {
-            observer.whole(&decoded);
+            observer.whole(decoded.reasoning.as_deref(), &decoded.content, &decoded.tool_calls);
         }
         Ok(decoded)
     }

@@ -176,6 +176,27 @@ const WRONG: &[(&str, &str, &str)] = &[
         "2: `llm.retry`: `cap` is shorter than `base`",
         "waits grow from `base` up to `cap`",
     ),
+    (
+        "[agent]\ntool_protocol = 'xml'\ntool_choice = 'required'",
+        "3: `agent.tool_choice`: does not go with `tool_protocol = \"xml\"`",
+        "remove one of them: calls within the text cannot be required",
+    ),
+    ("[agent]\nkeep_tool_results = 'al'", "2: `agent.keep_tool_results`: `al` is not allowed", "use \"all\""),
+    (
+        "[agent]\nrollback = { on = ['result'] }",
+        "2: `agent.rollback.on`: `result` needs patterns of such results",
+        "add results = [\"PATTERN\"]",
+    ),
+    (
+        "[agent.rollback]\nresults = ['(']",
+        "2: `agent.rollback.results`: not a regular expression: unclosed group",
+        "",
+    ),
+    (
+        "[agent.rollback]\nquery_arguments = { a = 'q' }",
+        "2: `agent.rollback.query_arguments.a`: expected a list of strings",
+        "write NAME = [\"...\"]",
+    ),
     ("[agent]\nmax_turns = 99999999999", "2: `agent.max_turns`: the number is too large", ""),
     ("import = ['cdex']", "1: `import[0]`: there is no file /w/cdex", "did you mean \"codex\"?"),
     (
