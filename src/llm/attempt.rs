@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -15,6 +15,7 @@ use super::{
     Attempt, ChatRequest, LlmErrorClass as Class,
     client::{Asking, Backend, Inner},
     fault::Fault,
+    keys::Left,
     reissue::Kept,
     script::Script,
     transport::{Endpoint, Prepared},
@@ -33,6 +34,8 @@ pub(super) struct Call<'a> {
     asking: Asking<'a>,
     pub kept: Kept,
     stale: AtomicBool,
+    /// How often it went on at once with another key.
+    handed: AtomicUsize,
     paused: Mutex<Duration>,
 }
 
@@ -82,6 +85,7 @@ impl Inner {
             asking,
             kept: Kept::default(),
             stale: AtomicBool::new(false),
+            handed: AtomicUsize::new(0),
             paused: Mutex::default(),
         })
     }
@@ -138,10 +142,11 @@ impl Inner {
         record.hint = fault.hint;
         record.message = Some(fault.message.clone());
         let queued = record.queued;
-        let verdict = self.tell(call, pass, &fault);
+        let (retry, hint) = self.again(call, &fault);
+        let verdict = self.tell(call, pass, &fault, retry, hint);
         Err(Failure {
-            retry: fault.class.retry(fault.advice),
-            hint: fault.hint,
+            retry,
+            hint,
             pace: match verdict.own_wait {
                 Some(least) => Pace::Own(least),
                 None => Pace::Gate { counts: verdict.counts },
@@ -175,10 +180,30 @@ impl Inner {
         }
     }
 
+    /// Whether there is another attempt, and after what wait the server would have it.
+    fn again(&self, call: &Call<'_>, fault: &Fault) -> (Retry, Option<Duration>) {
+        match fault.left {
+            // Once round is enough: keys that come back at once are a limit of the endpoint.
+            Some(Left::Another) if call.handed.fetch_add(1, Relaxed) + 1 < self.keys => (Retry::Again, None),
+            Some(Left::Another) => (Retry::Yes, None),
+            Some(Left::Later(wait)) => (Retry::Yes, Some(wait)),
+            Some(Left::Nothing) | None => (fault.class.retry(fault.advice), fault.hint),
+        }
+    }
+
     /// Tells the gate of a failure.
-    fn tell(&self, call: &Call<'_>, pass: Pass<'_>, fault: &Fault) -> Verdict {
+    fn tell(
+        &self,
+        call: &Call<'_>,
+        pass: Pass<'_>,
+        fault: &Fault,
+        retry: Retry,
+        hint: Option<Duration>,
+    ) -> Verdict {
         let spoke = fault.status.is_some();
         let trouble = match fault.class {
+            _ if fault.left == Some(Left::Another) => Trouble::None { again: retry != Retry::Again },
+            _ if matches!(fault.left, Some(Left::Later(_))) => Trouble::Throttled,
             Class::Throttled => Trouble::Throttled,
             Class::Overloaded | Class::Down | Class::Timeout | Class::Cut => Trouble::Outage { spoke },
             // Once it is an idle connection that was closed meanwhile, and says nothing about now.
@@ -188,17 +213,16 @@ impl Inner {
                 return Verdict { own_wait: Some(Duration::ZERO), counts: true };
             }
             Class::Local => Trouble::Local,
-            // With several keys it is one of them only. A 403 may be about this one conversation.
+            // A 403 may be about this one conversation.
             Class::Billing | Class::Permanent
-                if self.one_key
-                    && fault.advice != Some(true)
+                if fault.advice != Some(true)
                     && (fault.class == Class::Billing || fault.status == Some(401)) =>
             {
                 Trouble::Shut(Shut { kind: fault.class.name(), why: fault.message.clone() })
             }
-            _ => Trouble::None { again: fault.class.retry(fault.advice) != Retry::Never },
+            _ => Trouble::None { again: retry != Retry::Never },
         };
-        pass.failed(trouble, fault.hint)
+        pass.failed(trouble, hint)
     }
 
     /// The gate did not let the call in.

@@ -55,7 +55,8 @@ pub(super) struct Inner {
     pub max_tokens: Option<u32>,
     /// The same request gets the same answer.
     pub repeatable: bool,
-    pub one_key: bool,
+    /// How many there are.
+    pub keys: usize,
     pub counters: Counters,
 }
 
@@ -158,7 +159,7 @@ impl LlmClient {
             gate,
             patience: Patience { probe: config.retry.probes(), asked: config.retry.retry_after_max },
             policy: config.retry.clone(),
-            one_key: config.api_keys.len() < 2,
+            keys: config.api_keys.len(),
             request_timeout: config.request_timeout,
             max_tokens: config.max_tokens.or((config.api == LlmApi::Messages).then_some(wire::MAX_TOKENS)),
             repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
