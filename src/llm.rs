@@ -12,6 +12,7 @@ mod error;
 mod error_body;
 mod fault;
 mod hint;
+mod keys;
 mod message;
 mod pick;
 mod reissue;
