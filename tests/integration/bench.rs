@@ -53,3 +53,22 @@ fn spares_are_taken_and_come_back() {
     assert_eq!((&document["servers"], &document["tasks"]), (&2.into(), &3.into()), "{document}");
     assert!(document["task_start_ms"]["max"].as_f64().unwrap() > 0.0, "{document}");
 }
+
+#[test]
+fn model_requests_are_counted_at_the_server() {
+    let bench = Bench::new("");
+    let document =
+        document(&bench, &["--json", "bench", "llm", "--only", "first,outage", "--outage", "300ms,1s"]);
+    let rows = document["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["scene"].as_str().unwrap()).collect();
+    assert_eq!(names, ["one failure", "100 agents, down", "100 agents, down"]);
+    assert_eq!(rows[0]["measured"]["runs"], 20);
+    for row in &rows[1..] {
+        let measured = &row["measured"];
+        let requests = measured["requests"].as_u64().unwrap();
+        assert_eq!(measured["lost"], 0, "{row}");
+        assert!((100..=300).contains(&requests) && measured["most_of_one"].as_u64() <= Some(3), "{row}");
+    }
+    let wrong = bench.run(&["bench", "llm", "--only", "frist"]);
+    assert!(code(&wrong) == 2 && err(&wrong).contains("first"), "{}", err(&wrong));
+}
