@@ -83,6 +83,9 @@ impl Ledger {
             Ok(Ok(answer)) => {
                 self.attempts(&answer.attempts);
                 self.report.tokens += answer.usage;
+                if let Some(client) = &answer.client {
+                    *self.report.llm_clients.entry(client.clone()).or_default() += 1;
+                }
                 Ok(answer)
             }
             Ok(Err(error)) => {

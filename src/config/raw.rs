@@ -12,9 +12,11 @@ use super::{
 use crate::{error::Result, retry::RetryPolicy};
 
 mod agent;
+mod models;
 mod reuse;
 mod server;
 
+pub(super) use models::RawStrategy;
 pub(super) use server::{RawKind, RawSandbox, RawServer};
 
 /// The tool servers inside this library, for `builtin = "..."`.
@@ -41,6 +43,9 @@ const DEFAULTS: &[&str] = &[
 ];
 const HTTP: &[&str] = &["connect_timeout", "max_idle_per_host"];
 const LLM: &[&str] = &[
+    "client",
+    "clients",
+    "strategies",
     "base_url",
     "api",
     "model",
@@ -77,6 +82,7 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("llm", LLM),
     ("llm.retry", RETRY),
     ("llm.cache", reuse::CACHE),
+    ("llm.strategies.*", models::STRATEGY),
     ("agent", agent::AGENT),
     ("agent.aliases", agent::ALIASES),
     ("agent.rollback", agent::ROLLBACK),
@@ -121,6 +127,10 @@ pub(super) struct RawLlm {
     pub(super) model: Option<Text>,
     pub(super) api_keys: Vec<Text>,
     pub(super) request: super::LlmConfig,
+    /// Who is asked in place of this one.
+    pub(super) client: Option<Text>,
+    pub(super) clients: Vec<RawLlm>,
+    pub(super) strategies: Vec<RawStrategy>,
 }
 
 /// Reads a file's tree.
@@ -141,7 +151,7 @@ pub(super) fn read(root: &Node, origin: &Origin) -> Result<RawConfig> {
         defaults: root.table("defaults", DEFAULTS)?.map_or_else(|| Ok(Defaults::new()), |t| defaults(&t))?,
         servers: servers.collect::<Result<_>>()?,
         http: root.table("http", HTTP)?.map_or_else(|| Ok(HttpConfig::default()), |t| http(&t))?,
-        llm: root.table("llm", LLM)?.map(|table| llm(&table)).transpose()?,
+        llm: root.table("llm", LLM)?.map(|table| llm(&table, super::LlmConfig::new(None, ""))).transpose()?,
         agent: root
             .table("agent", agent::AGENT)?
             .map_or_else(|| Ok(AgentConfig::default()), |t| agent::read(&t, AgentConfig::default()))?,
@@ -238,8 +248,8 @@ fn http(table: &Section<'_>) -> Result<HttpConfig> {
     })
 }
 
-fn llm(table: &Section<'_>) -> Result<RawLlm> {
-    let mut request = super::LlmConfig::new(None, "");
+/// `request` holds what counts where the table says nothing.
+fn llm(table: &Section<'_>, mut request: super::LlmConfig) -> Result<RawLlm> {
     if let Some(limit) = table.limit("max_in_flight", &[("unlimited", None)])? {
         request.max_in_flight = limit;
     }
@@ -255,20 +265,24 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
     if let Some(timeout) = table.duration("request_timeout")? {
         request.request_timeout = timeout;
     }
-    request.stream = table.flag("stream")?.unwrap_or_default();
-    request.connect_timeout = table.duration("connect_timeout")?;
-    request.first_token_timeout = table.duration("first_token_timeout")?;
-    request.idle_timeout = table.duration("idle_timeout")?;
-    for key in ["first_token_timeout", "idle_timeout"] {
+    request.stream = table.flag("stream")?.unwrap_or(request.stream);
+    if let Some(limit) = table.duration("connect_timeout")? {
+        request.connect_timeout = Some(limit);
+    }
+    for (key, limit) in [
+        ("first_token_timeout", &mut request.first_token_timeout),
+        ("idle_timeout", &mut request.idle_timeout),
+    ] {
         if !request.stream && table.has(key) {
             return Err(table.key_error(key, "needs `stream`", Some("add stream = true")));
         }
+        *limit = table.duration(key)?.or(*limit).filter(|_| request.stream);
     }
-    request.temperature = table.float("temperature")?;
+    request.temperature = table.float("temperature")?.or(request.temperature);
     if request.temperature.is_some_and(|temperature| temperature < 0.0) {
         return Err(table.key_error("temperature", "must not be negative", None));
     }
-    request.max_tokens = table.number("max_tokens", 1)?;
+    request.max_tokens = table.number("max_tokens", 1)?.or(request.max_tokens);
     request.api = table.choice("api", &LlmApi::NAMES)?.unwrap_or_default();
     request.seed = table.number("seed", i64::MIN)?;
     let other = |key, needed: &str| {
@@ -303,8 +317,12 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
         }
         _ => table.texts("api_key")?,
     };
+    let named = request.name.is_some();
     Ok(RawLlm {
         line: table.line,
+        client: table.text("client")?,
+        clients: if named { vec![] } else { models::clients(table, &request)? },
+        strategies: if named { vec![] } else { models::strategies(table)? },
         base_url: table.text("base_url")?,
         model: table.text("model")?,
         api_keys,

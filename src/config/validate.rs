@@ -264,7 +264,9 @@ pub(super) fn llm(
 
 fn build_llm(raw: RawLlm, vars: &mut Vars<'_>) -> Result<LlmConfig> {
     let missing = |key: &str, help: &str| {
-        let key = Some(format!("llm.{key}"));
+        let table =
+            raw.request.name.as_ref().map_or_else(|| "llm".to_owned(), |name| format!("llm.clients.{name}"));
+        let key = Some(format!("{table}.{key}"));
         vars.origin.error(raw.line, key, "is missing".to_owned(), Some(help.to_owned()))
     };
     let Some(model) = &raw.model else {

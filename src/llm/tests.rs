@@ -17,6 +17,7 @@ mod cache;
 mod formats;
 mod secrecy;
 mod server;
+mod strategies;
 mod streams;
 
 use server::{Reply, Server, until};
