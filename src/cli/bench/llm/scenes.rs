@@ -159,7 +159,8 @@ pub(super) async fn burst() -> anyhow::Result<Row> {
     for _ in 0..2 {
         let (own, others, connections) = (own_cpu(), server.cpu().await, server.seen().connections);
         let (outcomes, wall) = all(&llm, 1000).await;
-        let cpu = (own_cpu() - own).saturating_sub(server.cpu().await - others) / 1000;
+        let others = server.cpu().await.saturating_sub(others);
+        let cpu = own_cpu().saturating_sub(own).saturating_sub(others) / 1000;
         failures += failed(&outcomes);
         rounds.push((wall, cpu, server.seen().connections - connections));
     }
@@ -273,8 +274,9 @@ pub(super) async fn outage(lasts: Duration) -> anyhow::Result<Row> {
     // After the first moment, in which all of them ask.
     let later: Vec<Duration> =
         seen.requests.iter().map(|(_, at)| *at).filter(|at| *at > Duration::from_secs(1)).collect();
-    let beside =
-        |at: &Duration| later.iter().filter(|other| *other >= at && **other - *at < service / 10).count();
+    let beside = |at: &Duration| {
+        later.iter().filter(|other| *other >= at && other.saturating_sub(*at) < service / 10).count()
+    };
     let herd = later.iter().map(beside).max().unwrap_or(0);
     let measured: Value = json!({"outage_ms": millis(lasts), "wall_ms": millis(wall), "lost": failed,
         "requests": seen.requests.len(), "most_of_one": most, "most_within_100_ms": herd,
