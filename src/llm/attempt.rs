@@ -143,7 +143,7 @@ impl Inner {
         record.message = Some(fault.message.clone());
         let queued = record.queued;
         let (retry, hint) = self.again(call, &fault);
-        let verdict = Self::tell(call, pass, &fault, retry, hint);
+        let verdict = tell(call, pass, &fault, retry, hint);
         Err(Failure {
             retry,
             hint,
@@ -189,33 +189,6 @@ impl Inner {
             Some(Left::Later(wait)) => (Retry::Yes, Some(wait)),
             Some(Left::Nothing) | None => (fault.class.retry(fault.advice), fault.hint),
         }
-    }
-
-    /// Tells the gate of a failure.
-    fn tell(call: &Call<'_>, pass: Pass<'_>, fault: &Fault, retry: Retry, hint: Option<Duration>) -> Verdict {
-        let spoke = fault.status.is_some();
-        let trouble = match fault.class {
-            _ if fault.left == Some(Left::Another) => Trouble::None { again: retry != Retry::Again },
-            _ if matches!(fault.left, Some(Left::Later(_))) => Trouble::Throttled,
-            Class::Throttled => Trouble::Throttled,
-            Class::Overloaded | Class::Down | Class::Timeout | Class::Cut => Trouble::Outage { spoke },
-            // Once it is an idle connection that was closed meanwhile, and says nothing about now.
-            Class::Stale if call.stale.swap(true, Relaxed) => Trouble::Outage { spoke },
-            Class::Stale | Class::Deadline | Class::Config | Class::Script => {
-                drop(pass);
-                return Verdict { own_wait: Some(Duration::ZERO), counts: true };
-            }
-            Class::Local => Trouble::Local,
-            // A 403 may be about this one conversation.
-            Class::Billing | Class::Permanent
-                if fault.advice != Some(true)
-                    && (fault.class == Class::Billing || fault.status == Some(401)) =>
-            {
-                Trouble::Shut(Shut { kind: fault.class.name(), why: fault.message.clone() })
-            }
-            _ => Trouble::None { again: retry != Retry::Never },
-        };
-        pass.failed(trouble, hint)
     }
 
     /// The gate did not let the call in.
@@ -306,6 +279,32 @@ impl Call<'_> {
     pub(super) fn paused(&self) -> Duration {
         *self.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Tells the gate of a failure.
+fn tell(call: &Call<'_>, pass: Pass<'_>, fault: &Fault, retry: Retry, hint: Option<Duration>) -> Verdict {
+    let spoke = fault.status.is_some();
+    let trouble = match fault.class {
+        _ if fault.left == Some(Left::Another) => Trouble::None { again: retry != Retry::Again },
+        _ if matches!(fault.left, Some(Left::Later(_))) => Trouble::Throttled,
+        Class::Throttled => Trouble::Throttled,
+        Class::Overloaded | Class::Down | Class::Timeout | Class::Cut => Trouble::Outage { spoke },
+        // Once it is an idle connection that was closed meanwhile, and says nothing about now.
+        Class::Stale if call.stale.swap(true, Relaxed) => Trouble::Outage { spoke },
+        Class::Stale | Class::Deadline | Class::Config | Class::Script => {
+            drop(pass);
+            return Verdict { own_wait: Some(Duration::ZERO), counts: true };
+        }
+        Class::Local => Trouble::Local,
+        // A 403 may be about this one conversation.
+        Class::Billing | Class::Permanent
+            if fault.advice != Some(true) && (fault.class == Class::Billing || fault.status == Some(401)) =>
+        {
+            Trouble::Shut(Shut { kind: fault.class.name(), why: fault.message.clone() })
+        }
+        _ => Trouble::None { again: retry != Retry::Never },
+    };
+    pass.failed(trouble, hint)
 }
 
 /// `start + wait`; a year on, where the sum cannot be held.

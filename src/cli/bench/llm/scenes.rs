@@ -159,8 +159,8 @@ pub(super) async fn burst() -> anyhow::Result<Row> {
     for _ in 0..2 {
         let (own, others, connections) = (own_cpu(), server.cpu().await, server.seen().connections);
         let (outcomes, wall) = all(&llm, 1000).await;
-        let cpu =
-            own_cpu().saturating_sub(own).saturating_sub(server.cpu().await.saturating_sub(others)) / 1000;
+        let others = server.cpu().await.saturating_sub(others);
+        let cpu = own_cpu().saturating_sub(own).saturating_sub(others) / 1000;
         failures += failed(&outcomes);
         rounds.push((wall, cpu, server.seen().connections - connections));
     }
