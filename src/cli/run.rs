@@ -26,6 +26,9 @@ use super::{
 /// Name of a cassette in the folder of a run.
 const CASSETTE: &str = "cassette.jsonl";
 
+/// Stands for that one on the command line, where no other is named.
+const IN_RUN: &str = "RUN/cassette.jsonl";
+
 #[derive(Args)]
 pub(super) struct Run {
     /// A question, a file of tasks (JSON lines), or `-` for tasks from stdin.
@@ -50,8 +53,8 @@ pub(super) struct Run {
     out: PathBuf,
     /// Write all model and tool traffic to FILE, without secrets, to be replayed [default: cassette.jsonl in the
     /// run's folder].
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
-    record: Option<Option<PathBuf>>,
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = IN_RUN)]
+    record: Option<PathBuf>,
     /// Answer from what `--record` wrote: no server is started, no model is asked. Ends at the first difference.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "model", "base_url", "scope", "Through", "Locked"])]
     replay: Option<PathBuf>,
@@ -146,9 +149,10 @@ impl Run {
         let (run, dir) = new_run(&self.out)?;
         let cassette = match player {
             Some(player) => Some(Cassette::Replay(player)),
-            None => {
-                self.record.clone().map(|path| Cassette::Record(path.unwrap_or_else(|| dir.join(CASSETTE))))
-            }
+            None => self.record.as_deref().map(|path| match path == Path::new(IN_RUN) {
+                true => Cassette::Record(dir.join(CASSETTE)),
+                false => Cassette::Record(path.to_owned()),
+            }),
         };
         let plan = Plan { config, llm, tasks, jobs: self.jobs, run, dir, cassette, cancel };
         let finished = plan.execute(context).await?;
