@@ -27,6 +27,7 @@ mod props;
 mod real;
 mod reconnect;
 mod remote;
+mod replay;
 mod search;
 mod sites;
 mod start;

@@ -153,11 +153,8 @@ fn model_words(end: &toolcrib::ModelEnded, took: f64) -> String {
             (_, Some(class)) => class.clone(),
             _ => "doubtful".to_owned(),
         };
-        words.push(format!(
-            "try {} of {all} after {why}, waited {}",
-            index + 1,
-            time(millis(attempt.waited_ns))
-        ));
+        let waited = millis(attempt.waited_ns) + millis(attempt.queued_ns);
+        words.push(format!("try {} of {all} after {why} and {} of waiting", index + 1, time(waited)));
     }
     match &end.error {
         Some(error) => words.push(format!("{}: {}", error.code, error.message)),
