@@ -110,7 +110,16 @@ impl Journal {
         self.stderr.write(server, line);
     }
 
-    /// Writes the conversation of `report`, then its line. The line's `messages` is the conversation's path.
+    /// Writes a file of a task, without secrets. `place` is relative to the folder of the run.
+    fn write(&self, place: &str, text: &str) -> Result<()> {
+        let path = self.dir.join(place);
+        let folder = path.parent().unwrap_or(&self.dir);
+        let written =
+            private::create_dir_all(folder).and_then(|()| private::write(&path, &self.secrets.hide(text)));
+        written.map_err(|error| failed("write", &path, error))
+    }
+
+    /// Writes the conversation and the log of `report`, then its line, which names both.
     ///
     /// # Errors
     /// [`Error::Io`]; then there is no line, or none that counts.
@@ -119,13 +128,18 @@ impl Journal {
             serde_json::to_value(report).map_err(|error| failed("write", &self.dir, error.into()))?;
         if !report.transcript.is_empty() {
             let place = messages_path(&report.task, report.attempt);
-            let path = self.dir.join(&place);
-            let text = format!("{:#}\n", Value::from(report.transcript.clone()));
-            let folder = path.parent().unwrap_or(&self.dir);
-            let written = private::create_dir_all(folder)
-                .and_then(|()| private::write(&path, &self.secrets.hide(&text)));
-            written.map_err(|error| failed("write", &path, error))?;
+            self.write(&place, &format!("{:#}\n", Value::from(report.transcript.clone())))?;
             line["messages"] = place.into();
+        }
+        for (file, text) in &report.outputs {
+            let place = format!("{}/{file}", task_path(&report.task, report.attempt));
+            self.write(&place, text)?;
+        }
+        if !report.log.is_empty() {
+            let place = log_path(&report.task, report.attempt);
+            let events: Vec<String> = report.log.iter().map(Value::to_string).collect();
+            self.write(&place, &(events.join("\n") + "\n"))?;
+            line["log_file"] = place.into();
         }
         let line = self.secrets.hide(&line.to_string()) + "\n";
         let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,9 +148,18 @@ impl Journal {
     }
 }
 
+/// Where the log of a task lies, relative to the run's folder.
+fn log_path(task: &str, attempt: u32) -> String {
+    format!("{}/log.jsonl", task_path(task, attempt))
+}
+
+fn task_path(task: &str, attempt: u32) -> String {
+    format!("tasks/{}/{attempt}", safe_name(task))
+}
+
 /// Where the conversation of a task lies, relative to the run's folder.
 pub fn messages_path(task: &str, attempt: u32) -> String {
-    format!("tasks/{}/{attempt}/messages.json", safe_name(task))
+    format!("{}/messages.json", task_path(task, attempt))
 }
 
 /// `id` as a file name: unlike ids get unlike names, and none leaves its folder.
@@ -205,6 +228,8 @@ mod tests {
             report.answer = Some("line one\nhunter2-\"x".into());
             if id == "a/b" {
                 report.transcript = vec![json!({"role": "user", "content": "hunter2-\"x"})];
+                report.outputs = vec![("results/1-1.txt".to_owned(), "whole hunter2-\"x".to_owned())];
+                report.log = vec![json!({"event": "one", "raw": "hunter2-\"x"}), json!({"event": "two"})];
             }
             journal.append(&report).unwrap();
         }
@@ -215,7 +240,14 @@ mod tests {
         assert_eq!(lines[1]["messages"], Value::Null);
         let messages = fs::read_to_string(home.path().join("tasks/a%2Fb/1/messages.json")).unwrap();
         let manifest = fs::read_to_string(home.path().join("run.json")).unwrap();
-        for written in [&text, &messages, &manifest] {
+        assert_eq!(
+            (&lines[0]["log_file"], lines[1].get("log_file")),
+            (&json!("tasks/a%2Fb/1/log.jsonl"), None)
+        );
+        let log = fs::read_to_string(home.path().join("tasks/a%2Fb/1/log.jsonl")).unwrap();
+        assert_eq!(log.lines().count(), 2);
+        let output = fs::read_to_string(home.path().join("tasks/a%2Fb/1/results/1-1.txt")).unwrap();
+        for written in [&text, &messages, &manifest, &log, &output] {
             assert!(written.contains("****") && !written.contains("hunter2"), "{written}");
         }
     }

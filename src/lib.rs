@@ -80,7 +80,7 @@ mod tap;
 mod task;
 mod tool;
 
-pub use agent::Agent;
+pub use agent::*;
 pub use batch::*;
 pub use builtin::*;
 pub use cassette::{Player, Recorder};
@@ -97,7 +97,7 @@ pub use manager::*;
 pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome, Support, find_program};
 pub use retry::*;
 pub use score::{check as check_score, judge};
-pub use session::{Phases, ServerState, ServerStatus};
+pub use session::{Phases, ServerState, ServerStatus, WireListener};
 pub use start::*;
 pub use tap::{Tap, Tape};
 pub use task::*;

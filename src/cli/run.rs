@@ -192,6 +192,10 @@ impl Run {
                 llm.base_url = self.base_url.clone().or(llm.base_url);
                 llm
             }
+            (None, None) if self.base_url.is_some() => {
+                let help = "name the model as the endpoint lists it under /models: --model NAME";
+                return Err(Error::input("`--base-url` names no model", Some(help.to_owned())).into());
+            }
             (None, None) => {
                 return Err(
                     Error::NoModel { found: detect(&http).await, asked: DETECT_PORTS.to_vec() }.into()

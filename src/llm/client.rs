@@ -10,11 +10,12 @@ use super::{
     fault::Fault,
     script::Script,
     stats::{Counters, LlmStats},
-    transport::OpenAi,
-    wire::Decoded,
+    stream::Observer,
+    transport::Endpoint,
+    wire::{self, Decoded},
 };
 use crate::{
-    config::LlmConfig,
+    config::{LlmApi, LlmConfig},
     error::{Error, Result},
     gate::{Bounds, Gate, Patience},
     http::HttpClients,
@@ -36,6 +37,8 @@ pub struct LlmClient {
 pub(super) struct Inner {
     pub backend: Backend,
     label: String,
+    /// The table of the configuration that it is written in.
+    pub table: String,
     pub gate: Gate,
     pub policy: RetryPolicy,
     pub patience: Patience,
@@ -52,7 +55,7 @@ pub(super) struct Inner {
 /// Why an enum, and below the retries: a recorder or a replay of attempts belongs exactly here, as a further
 /// variant that wraps another one, so that failed attempts are recorded and replayed as they were.
 pub(super) enum Backend {
-    Http(Box<OpenAi>),
+    Http(Box<Endpoint>),
     Script(Script),
 }
 
@@ -61,20 +64,21 @@ impl LlmClient {
     pub fn new(config: &LlmConfig, http: &HttpClients, base_dir: &Path) -> Result<Self> {
         if let Some(file) = config.model.strip_prefix("script:") {
             let path = base_dir.join(file.trim());
-            let text = std::fs::read_to_string(&path)
-                .map_err(|error| Error::io(format!("cannot read the script {}", path.display()), error))?;
+            let text = std::fs::read_to_string(&path).map_err(|error| {
+                Error::input(format!("cannot read the script {}: {error}", path.display()), None)
+            })?;
             let script = Script::parse(&path.display().to_string(), &text)?;
             return Ok(Self::build(Backend::Script(script), scripted(file.trim()), config, Gate::default()));
         }
         let Some(base_url) = &config.base_url else {
             let help = "add base_url = \"http://host:8000/v1\", or use model = \"script:FILE\"".to_owned();
-            return Err(Error::input("`base_url` is missing in [llm]", Some(help)));
+            return Err(Error::input(format!("`base_url` is missing in {}", config.table()), Some(help)));
         };
         if config.model.trim().is_empty() {
             let help = "add model = \"NAME\", as the server lists it under /v1/models".to_owned();
-            return Err(Error::input("`model` is missing in [llm]", Some(help)));
+            return Err(Error::input(format!("`model` is missing in {}", config.table()), Some(help)));
         }
-        let backend = OpenAi::new(config, base_url, http)?;
+        let backend = Endpoint::new(config, base_url, http)?;
         let gate = http.gate(&backend.endpoint());
         Ok(Self::build(Backend::Http(Box::new(backend)), config.model.clone(), config, gate))
     }
@@ -95,12 +99,13 @@ impl LlmClient {
         let inner = Inner {
             backend,
             label,
+            table: config.table(),
             gate,
             patience: Patience { probe: config.retry.probes(), asked: config.retry.retry_after_max },
             policy: config.retry.clone(),
             one_key: config.api_keys.len() < 2,
             request_timeout: config.request_timeout,
-            max_tokens: config.max_tokens,
+            max_tokens: config.max_tokens.or((config.api == LlmApi::Messages).then_some(wire::MAX_TOKENS)),
             repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
             counters: Counters::default(),
         };
@@ -126,15 +131,16 @@ impl LlmClient {
         self.inner.counters.stats(&self.inner.gate.stats(), connections)
     }
 
-    /// Asks the model, whoever listens.
+    /// Asks the model, whoever listens to the client.
     pub(super) async fn ask(
         &self,
         request: &ChatRequest,
         deadline: Option<Instant>,
+        observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
         let inner = &*self.inner;
         inner.counters.request();
-        let call = inner.call(request, deadline).map_err(|fault| self.error(*fault))?;
+        let call = inner.call(request, deadline, observer).map_err(|fault| self.error(*fault))?;
         let call = &call;
         let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
@@ -153,6 +159,8 @@ impl LlmClient {
             Err(stop) => {
                 // Better a doubtful answer than none.
                 if let Some(decoded) = call.kept.last() {
+                    observer.restart();
+                    observer.whole(decoded.reasoning.as_deref(), &decoded.content, &decoded.tool_calls);
                     inner.counters.answered(&decoded.usage, &attempts);
                     return Ok(self.answer(decoded, attempts));
                 }
@@ -189,7 +197,7 @@ impl LlmClient {
             Backend::Http(backend) => Some(backend.shown_url()),
             Backend::Script(_) => None,
         };
-        LlmError::of(fault, &self.inner.label, url)
+        LlmError::of(fault, &self.inner.label, url, &self.inner.table)
     }
 }
 

@@ -115,7 +115,7 @@ impl ChatAnswer {
 }
 
 /// Why the model stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Finish {
@@ -128,6 +128,7 @@ pub enum Finish {
     /// The server held the answer back.
     ContentFilter,
     /// A reason of the server's own, or none.
+    #[default]
     Other,
 }
 

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass, Message, ToolMode,
     fault::Fault,
+    stream::{Delta, Observer},
 };
 use crate::{
     cassette::Kind,
@@ -50,20 +51,43 @@ impl LlmClient {
         request: &ChatRequest,
         deadline: Option<Instant>,
     ) -> Result<ChatAnswer, LlmError> {
-        let Some(tap) = &self.tap else { return self.ask(request, deadline).await };
+        self.chat_told(request, deadline, &Observer::default()).await
+    }
+
+    /// As [`LlmClient::chat`], and tells of every piece of the answer as soon as it is there: of few large ones
+    /// where the configuration does not say `stream`, or where a recorded answer is given again.
+    pub async fn chat_observed(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        tell: &(dyn Fn(Delta<'_>) + Send + Sync),
+    ) -> Result<ChatAnswer, LlmError> {
+        self.chat_told(request, deadline, &Observer::new(tell)).await
+    }
+
+    async fn chat_told(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        observer: &Observer<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        let Some(tap) = &self.tap else { return self.ask(request, deadline, observer).await };
         let bytes = request.messages.iter().map(|message| message.text().len()).sum();
         let mut span = tap.model_started(request.messages.len(), bytes);
         let answerer = tap.ask(Kind::Model, || self.question(tap, request)).await;
         let outcome = match answerer {
             Ok(Answerer::World(pending)) => {
-                let outcome = self.ask(request, deadline).await;
+                let outcome = self.ask(request, deadline, observer).await;
                 if let Some(pending) = pending {
                     pending.answered(recorded(&outcome));
                 }
                 outcome
             }
             Ok(Answerer::Tape(answer)) => match serde_json::from_value(answer) {
-                Ok(Recorded::Answer(answer)) => Ok(without_times(answer)),
+                Ok(Recorded::Answer(answer)) => {
+                    observer.whole(answer.reasoning.as_deref(), &answer.content, &answer.tool_calls);
+                    Ok(without_times(answer))
+                }
                 Ok(Recorded::Failed(mut error)) => {
                     timeless(&mut error.attempts);
                     Err(error)
@@ -101,7 +125,7 @@ impl LlmClient {
     }
 
     fn unreadable(&self, message: String) -> LlmError {
-        LlmError::of(Fault::new(LlmErrorClass::Script, message), self.model_label(), None)
+        LlmError::of(Fault::new(LlmErrorClass::Script, message), self.model_label(), None, &self.inner.table)
     }
 }
 

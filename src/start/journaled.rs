@@ -13,6 +13,7 @@ impl ServerEvent {
     pub fn record(&self, journal: &Journal) {
         match self {
             Self::Wrote { server, line } => journal.stderr(server, line),
+            Self::Message { .. } => {}
             event => {
                 if let Some(line) = event.line() {
                     journal.events().write(line);
@@ -76,7 +77,7 @@ impl ServerEvent {
                 status: row.status.clone(),
                 took_ns: nanos(row.took),
             },
-            Self::Wrote { .. } => return None,
+            Self::Wrote { .. } | Self::Message { .. } => return None,
         })
     }
 }

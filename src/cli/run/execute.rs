@@ -16,7 +16,7 @@ use crate::cli::{
     context::Context,
     progress::{Progress, Totals},
     report,
-    ui::{Ui, millis, seconds},
+    ui::{Ui, counted, millis, seconds},
     up,
 };
 
@@ -100,7 +100,7 @@ impl Plan {
 
     async fn start(&self, context: &Context<'_>, journal: &Arc<Journal>) -> anyhow::Result<Manager> {
         let ui = context.ui;
-        ui.status("Starting", format!("{} servers", self.config.servers.len()));
+        ui.status("Starting", counted(self.config.servers.len(), "server"));
         let (shown, journal) = (ui.clone(), journal.clone());
         let manager = context.start(&self.config, move |event| {
             event.record(&journal);
