@@ -44,16 +44,39 @@ impl Axis {
     /// Round points in time, with their words.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let raw = self.span / TICKS;
+        if self.span >= 60_000.0 {
+            return self.clock_ticks(raw);
+        }
         let power = 10_f64.powf(raw.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|times| times * power).into_iter().find(|step| *step >= raw);
         let step = step.unwrap_or(self.span);
         let words = |millis: f64| match step {
             step if step >= 1.0 && self.span < 1000.0 => format!("{millis:.0} ms"),
             step if step < 1.0 => format!("{millis:.2} ms"),
-            step if step < 10_000.0 => format!("{:.1} s", millis / 1e3),
-            step if step < 60_000.0 => format!("{:.0} s", millis / 1e3),
-            _ => format!("{:.0} min", millis / 60e3),
+            _ if self.span < 10_000.0 => format!("{:.1} s", millis / 1e3),
+            _ => format!("{:.0} s", millis / 1e3),
         };
+        self.every(step, words)
+    }
+
+    /// From a minute on: steps as clocks have them.
+    fn clock_ticks(&self, raw: f64) -> Vec<(f64, String)> {
+        let seconds = [10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 21_600.0];
+        let step = seconds.map(|seconds| 1e3 * seconds).into_iter().find(|step| *step >= raw);
+        // Beyond a day and a half in whole days.
+        let step = step.unwrap_or_else(|| 86_400e3 * (raw / 86_400e3).ceil());
+        self.every(step, |millis| {
+            let seconds = (millis / 1e3).round();
+            let (hours, minutes) = ((seconds / 3600.0).floor(), (seconds / 60.0).floor() % 60.0);
+            let seconds = seconds % 60.0;
+            match self.span {
+                span if span < 3600e3 => format!("{minutes:.0}:{seconds:02.0} min"),
+                _ => format!("{hours:.0}:{minutes:02.0} h"),
+            }
+        })
+    }
+
+    fn every(&self, step: f64, words: impl Fn(f64) -> String) -> Vec<(f64, String)> {
         let mut ticks = Vec::new();
         let mut at = 0.0;
         while at <= self.span {
@@ -120,7 +143,11 @@ mod tests {
         assert_eq!(words(345.0), "300 ms");
         assert_eq!(words(12.0), "12 ms");
         assert_eq!(words(0.9), "0.80 ms");
-        assert_eq!(words(369_000.0), "5 min");
+        assert_eq!(words(12_800.0), "10 s");
+        assert_eq!(words(95_000.0), "1:30 min");
+        assert_eq!(words(369_000.0), "6:00 min");
+        assert_eq!(words(20_000e3), "5:00 h");
+        assert_eq!(words(1e9), "240:00 h");
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod reconnect;
 mod recovery;
 mod remote;
 mod replay;
+mod report;
 mod run_folder;
 mod search;
 mod sites;

@@ -185,7 +185,7 @@ fn where_time_goes(sums: &Sums) -> String {
         return String::new();
     }
     let percent = |ms: f64| 100.0 * ms / all;
-    let bar: String = parts
+    let bar = parts
         .iter()
         .map(|(class, words, ms)| {
             let share = percent(*ms);
@@ -194,8 +194,9 @@ fn where_time_goes(sums: &Sums) -> String {
                 time(*ms)
             )
         })
-        .collect();
-    let key: String = parts
+        .collect::<Vec<String>>()
+        .concat();
+    let key = parts
         .iter()
         .map(|(class, words, ms)| {
             let share = percent(*ms);
@@ -204,7 +205,8 @@ fn where_time_goes(sums: &Sums) -> String {
                 time(*ms)
             )
         })
-        .collect();
+        .collect::<Vec<String>>()
+        .concat();
     format!(
         "<h2>Where the time of the tasks goes</h2>\n<div class=\"stack\">{bar}</div>\n<p class=\"keys\">{key}</p>\n"
     )
@@ -311,7 +313,7 @@ fn tools(sums: &Sums) -> String {
 
 fn table(run: &Run, rows: &[&Task], told: &[String]) -> String {
     let told: std::collections::HashSet<&str> = told.iter().map(String::as_str).collect();
-    let body: String = rows
+    let body = rows
         .iter()
         .map(|task| {
             let line = &task.result;
@@ -341,7 +343,7 @@ fn table(run: &Run, rows: &[&Task], told: &[String]) -> String {
                 escape(&cut(words.trim(), 90)),
             )
         })
-        .collect();
+        .collect::<Vec<String>>().concat();
     let left = run.tasks.len() - rows.len();
     let note = match left {
         0 => String::new(),

@@ -181,11 +181,16 @@ pub(super) fn read(dir: &Path) -> Result<Run, Error> {
         tasks: Vec::new(),
     };
     let mut book = Book::default();
+    let known = run.manifest["servers"].as_object();
+    let known: Vec<String> = known.into_iter().flatten().map(|(name, _)| name.clone()).collect();
+    for name in known {
+        book.server(&mut run, &name);
+    }
     each_line(&dir.join("events.jsonl"), |line: EventLine| book.take(&mut run, line))?;
     each_line(&dir.join("results.jsonl"), |line: Line| book.result(&mut run, line))?;
     for task in &mut run.tasks {
         if task.status.is_empty() {
-            task.status = "unfinished".to_owned();
+            "unfinished".clone_into(&mut task.status);
             task.end_ms = run.wall_ms;
         }
         task.end_ms = task.end_ms.max(task.start_ms);
@@ -267,6 +272,9 @@ impl Book {
         match line.event {
             Event::RunStarted { jobs, .. } => (run.started, run.jobs) = (Some(line.at), jobs),
             Event::RunEnded { status, dropped, .. } => (run.end, run.dropped) = (Some(status), dropped),
+            Event::ServerQueued { server, .. } | Event::ServerStarting { server, .. } => {
+                self.server(run, &server);
+            }
             Event::ServerParked { server, tools } => {
                 self.server(run, &server).start = Start::Parked { tools };
             }

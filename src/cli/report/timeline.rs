@@ -5,11 +5,14 @@ use std::collections::HashSet;
 use super::{
     html::{anchor, fragment, sign, time},
     read::{Run, Start, Task, What, millis},
+    sums::STATUSES,
 };
 use crate::cli::page::{Axis, cut, escape};
 
 /// Tasks that are drawn.
-const BLOCKS: usize = 3000;
+const DRAWN: usize = 40_000;
+/// Up to so many tasks, each is an element that can be pointed at and gone to.
+const BLOCKS: usize = 1000;
 /// Up to so many tasks, what each did is drawn inside of it.
 const INSIDES: usize = 400;
 /// Parts inside of one task.
@@ -40,12 +43,14 @@ pub(super) fn timeline(run: &Run, told: &[String]) -> String {
     for (number, lane) in lanes.iter().take(LANES).enumerate() {
         let name = if number == 0 { "tasks" } else { "" };
         text.push_str(&format!("<div class=\"row\"><span class=\"name\">{name}</span><div class=\"track\">"));
-        for task in lane {
-            if drawn == BLOCKS {
-                break;
+        let lane = &lane[..lane.len().min(DRAWN - drawn)];
+        drawn += lane.len();
+        if begun.len() > BLOCKS {
+            text.push_str(&strip(lane, axis.span));
+        } else {
+            for task in lane {
+                text.push_str(&block(task, axis.span, insides, told.contains(anchor(task).as_str())));
             }
-            drawn += 1;
-            text.push_str(&block(task, axis.span, insides, told.contains(anchor(task).as_str())));
         }
         text.push_str("</div></div>\n");
     }
@@ -92,7 +97,7 @@ pub(super) fn timeline(run: &Run, told: &[String]) -> String {
 
 /// A row of round marks; `words` stand where the names of rows do.
 pub(super) fn axis_row(axis: &Axis, words: &str) -> String {
-    let ticks: String = axis
+    let ticks = axis
         .ticks()
         .into_iter()
         .map(|(at, words)| {
@@ -100,7 +105,8 @@ pub(super) fn axis_row(axis: &Axis, words: &str) -> String {
             let class = if left > 94.0 { " class=\"end\"" } else { "" };
             format!("<span{class} style=\"left:{left:.2}%\">{words}</span>")
         })
-        .collect();
+        .collect::<Vec<String>>()
+        .concat();
     format!(
         "<div class=\"row axis\"><span class=\"name\">{words}</span><div class=\"track\">{ticks}</div></div>\n"
     )
@@ -153,6 +159,24 @@ fn block(task: &Task, span: f64, inside: bool, told: bool) -> String {
     )
 }
 
+/// A whole lane as one drawing, a thousandth of it to the unit.
+fn strip(lane: &[&Task], span: f64) -> String {
+    let mut text = "<svg class=\"lane\" viewBox=\"0 0 1000 1\" preserveAspectRatio=\"none\">".to_owned();
+    for status in STATUSES {
+        let mut path = String::new();
+        for task in lane.iter().filter(|task| task.status == status) {
+            let (from, to) = (10.0 * percent(task.start_ms, span), 10.0 * percent(task.end_ms, span));
+            // A sliver is left between neighbours.
+            path.push_str(&format!("M{from:.1} 0h{:.1}v1H{from:.1}z", (to - from - 0.3).max(0.2)));
+        }
+        if !path.is_empty() {
+            text.push_str(&format!("<path class=\"{status}\" d=\"{path}\"/>"));
+        }
+    }
+    text.push_str("</svg>");
+    text
+}
+
 /// What a task did, as parts of its own length.
 fn parts(task: &Task, took: f64) -> String {
     let mut text = String::new();
@@ -189,7 +213,7 @@ fn befell(run: &Run) -> String {
         .flat_map(|server| server.marks.iter().map(move |mark| (&server.name, mark)))
         .collect();
     marks.sort_by(|a, b| a.1.at_ms.total_cmp(&b.1.at_ms));
-    let rows: String = marks
+    let rows = marks
         .iter()
         .take(50)
         .map(|(server, mark)| {
@@ -200,23 +224,26 @@ fn befell(run: &Run) -> String {
                 escape(&cut(&mark.words, 200))
             )
         })
-        .collect();
+        .collect::<Vec<String>>()
+        .concat();
     let more = marks.len().saturating_sub(50);
     let more = if more > 0 { format!("<li>and {more} more</li>") } else { String::new() };
     format!("<ul class=\"marks\">{rows}{more}</ul>\n")
 }
 
 fn key() -> String {
-    let statuses: String = ["passed", "failed", "errored"]
+    let statuses = ["passed", "failed", "errored"]
         .iter()
         .map(|status| format!("<span class=\"key\"><i class=\"swatch block {status}\"></i>{status}</span>"))
-        .collect();
-    let kinds: String =
+        .collect::<Vec<String>>()
+        .concat();
+    let kinds =
         [("model", "model"), ("tools", "tools"), ("wait", "waiting to try again"), ("queue", "queue")]
             .iter()
             .map(|(class, words)| {
                 format!("<span class=\"key\"><i class=\"swatch k-{class}\"></i>{words}</span>")
             })
-            .collect();
+            .collect::<Vec<String>>()
+            .concat();
     format!("<p class=\"keys\">{statuses}{kinds}</p>\n")
 }
