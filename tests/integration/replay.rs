@@ -24,6 +24,9 @@ builtin = "calc"
 command = FIXTURE
 args = ["spawns=SPAWNS"]
 env = { GIVEN = "${PLANTED_TOKEN}" }
+[servers.broken]
+command = "/bin/sh"
+args = ["-c", "echo no luck >&2; exit 3"]
 [llm]
 base_url = "URL"
 model = "loopback"
@@ -122,6 +125,7 @@ fn tasks() -> String {
     let calls = json!([{"tool": "calc.evaluate", "args": {"expression": "6*7"}, "expect": {"equals": "42"}},
         {"tool": "fix.pid"}, {"tool": "fix.gone"}]);
     lines.push(json!({"id": "calls", "calls": calls}).to_string());
+    lines.push(json!({"id": "none", "calls": [{"tool": "broken.any"}]}).to_string());
     lines.join("\n") + "\n"
 }
 
@@ -165,7 +169,7 @@ async fn a_run_repeats_byte_for_byte_without_servers_and_model() {
     let statuses: Vec<&str> = wanted.iter().map(|line| line["status"].as_str().unwrap()).collect();
     assert_eq!(
         statuses,
-        ["errored", "passed", "passed", "errored", "passed", "passed", "passed"],
+        ["errored", "errored", "passed", "passed", "errored", "passed", "passed", "passed"],
         "{wanted:#?}"
     );
     assert!(wanted.iter().any(|line| line["llm_retries"] == 1), "{wanted:#?}");
@@ -240,7 +244,7 @@ async fn a_replay_has_no_child_and_no_socket_and_ends_on_ctrl_c() {
     // All others are done.
     let done =
         lines.by_ref().filter(|line| ["PASS ", "FAIL ", "ERROR "].iter().any(|verb| line.contains(verb)));
-    assert_eq!(done.take(6).count(), 6);
+    assert_eq!(done.take(7).count(), 7);
     let pid = child.id();
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
         let children = std::fs::read_to_string(task.path().join("children")).unwrap();
@@ -342,12 +346,12 @@ async fn a_killed_run_leaves_what_can_be_read_and_replayed_up_to_then() {
         entries.flatten().map(|entry| entry.path()).find(|path| path.join("events.jsonl").is_file())
     };
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    wait_for("seven results and a call that hangs", || {
+    wait_for("eight results and a call that hangs", || {
         dir().is_some_and(|dir| {
             let hangs = |line: &str| {
                 line.contains("call_started") && line.contains("\"hangs\"") && line.contains("sleep")
             };
-            read(&dir.join("results.jsonl")).lines().count() == 7
+            read(&dir.join("results.jsonl")).lines().count() == 8
                 && read(&dir.join("events.jsonl")).lines().any(hangs)
         })
     });

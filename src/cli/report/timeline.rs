@@ -163,11 +163,17 @@ fn block(task: &Task, span: f64, inside: bool, told: bool) -> String {
 fn strip(lane: &[&Task], span: f64) -> String {
     let mut text = "<svg class=\"lane\" viewBox=\"0 0 1000 1\" preserveAspectRatio=\"none\">".to_owned();
     for status in STATUSES {
+        // Told apart by shape, too: what failed hangs below, what errored stands above.
+        let (top, height) = match status {
+            "failed" => (".35", ".65"),
+            "errored" => ("0", ".65"),
+            _ => ("0", "1"),
+        };
         let mut path = String::new();
         for task in lane.iter().filter(|task| task.status == status) {
             let (from, to) = (10.0 * percent(task.start_ms, span), 10.0 * percent(task.end_ms, span));
             // A sliver is left between neighbours.
-            path.push_str(&format!("M{from:.1} 0h{:.1}v1H{from:.1}z", (to - from - 0.3).max(0.2)));
+            path.push_str(&format!("M{from:.1} {top}h{:.1}v{height}H{from:.1}z", (to - from - 0.3).max(0.2)));
         }
         if !path.is_empty() {
             text.push_str(&format!("<path class=\"{status}\" d=\"{path}\"/>"));
