@@ -12,6 +12,7 @@ use super::{
 use crate::{error::Result, retry::RetryPolicy};
 
 mod agent;
+mod reuse;
 mod server;
 
 pub(super) use server::{RawKind, RawSandbox, RawServer};
@@ -59,6 +60,7 @@ const LLM: &[&str] = &[
     "prompt_cache",
     "extra_body",
     "retry",
+    "cache",
 ];
 const RETRY: &[&str] = &["profile", "max", "base", "cap", "total", "outage", "reissue"];
 
@@ -74,6 +76,7 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("http", HTTP),
     ("llm", LLM),
     ("llm.retry", RETRY),
+    ("llm.cache", reuse::CACHE),
     ("agent", agent::AGENT),
     ("agent.aliases", agent::ALIASES),
     ("agent.rollback", agent::ROLLBACK),
@@ -291,6 +294,7 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
     if let Some(table) = table.table("retry", RETRY)? {
         request.retry = retry(&table)?;
     }
+    reuse::read(table, &mut request)?;
     let api_keys = match table.get("api_key").map(|entry| &entry.node) {
         Some(Node { value: Value::Text(_), .. }) => table.text("api_key")?.into_iter().collect(),
         Some(node) if !matches!(node.value, Value::List(_)) => {
