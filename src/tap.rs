@@ -166,10 +166,10 @@ impl Tap {
         }
     }
 
-    /// The tools that were seen at reading `n` of the recording.
-    pub(crate) fn recorded_tools(&self, n: u32) -> Option<(String, Value)> {
+    /// The tools that were seen at reading `n` of the recording, and their id; only the id if it is `known`.
+    pub(crate) fn recorded_tools(&self, n: u32, known: &str) -> Option<(String, Option<Value>)> {
         match &self.0.tape {
-            Some(Tape::Replay(player)) => player.tools(&self.0.whose, n),
+            Some(Tape::Replay(player)) => player.tools(&self.0.whose, n, known),
             _ => None,
         }
     }
