@@ -5,7 +5,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{Agent, Bounds, End, Ledger, offer::Ready};
+use super::{
+    Agent, Bounds, Correction, End, Ledger,
+    offer::{self, Ready},
+};
 use crate::{
     error::{Error, Phase, Result},
     tool::ToolResult,
@@ -44,18 +47,16 @@ impl Agent {
         for (index, (call, done)) in calls.into_iter().zip(done).enumerate() {
             let (text, failed) = match (call, done) {
                 (Err(problem), _) => (problem, true),
-                (Ok(ready), Some((outcome, took))) => {
-                    let failed = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
-                    ledger.called(&ready.entry.path(), took, failed);
-                    outcomes.ran += 1;
-                    let text = match outcome {
-                        Ok(result) => text_of(&result),
-                        Err(end) => {
-                            outcomes.stopped = Some(end);
-                            "error: the task ended before the tool did; outcome unknown".to_owned()
-                        }
-                    };
-                    (self.fit(text, index, &ready, ledger), failed)
+                (Ok(ready), Some(ran)) => {
+                    for call in &ran.calls {
+                        ledger.called(&call.path, call.took, call.failed);
+                        outcomes.ran += 1;
+                    }
+                    if let Some(taken) = ran.taken_over {
+                        ledger.taken_over(taken);
+                    }
+                    outcomes.stopped = ran.stopped.or(outcomes.stopped);
+                    (self.fit(ran.text, index, &ready, ledger), ran.failed)
                 }
                 (Ok(_), None) => (String::new(), true),
             };
@@ -77,17 +78,60 @@ impl Agent {
         shown
     }
 
-    async fn run_call(
-        &self,
-        ready: &Ready,
-        bounds: &Bounds<'_>,
-    ) -> (Result<Result<ToolResult>, End>, Duration) {
+    /// Runs a call, and the one that takes over where it fails, if a rule says so.
+    async fn run_call(&self, ready: &Ready, bounds: &Bounds<'_>) -> Ran {
+        let mut first = self.run_once(ready, bounds).await;
+        if !first.failed || first.stopped.is_some() {
+            return first;
+        }
+        let path = ready.entry.path();
+        let rule = self.config.fallbacks.iter().find(|rule| rule.follows(&path, &first.text));
+        let next = rule.map(|rule| {
+            offer::take_over(&self.toolbox.catalog(), rule, &path, &ready.arguments, &self.config)
+        });
+        let Some(Ok(next)) = next else { return first };
+        let mut second = self.run_once(&next, bounds).await;
+        first.calls.append(&mut second.calls);
+        second.calls = first.calls;
+        // If it fails too, the first failure says more.
+        if second.failed && second.stopped.is_none() {
+            return Ran { text: first.text, ..second };
+        }
+        second.taken_over = next.corrections.into_iter().next();
+        second
+    }
+
+    async fn run_once(&self, ready: &Ready, bounds: &Bounds<'_>) -> Ran {
         let began = Instant::now();
         // Boxed: sessions make large futures, and a turn may hold many.
         let call = Box::pin(self.toolbox.call_unchecked(&ready.entry, &ready.arguments, None));
         let outcome = bounds.guard(call).await;
-        (outcome, began.elapsed())
+        let failed = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
+        let (text, stopped) = match outcome {
+            Ok(result) => (text_of(&result), None),
+            Err(end) => ("error: the task ended before the tool did; outcome unknown".to_owned(), Some(end)),
+        };
+        let calls = vec![Made { path: ready.entry.path(), took: began.elapsed(), failed }];
+        Ran { text, failed, stopped, calls, taken_over: None }
     }
+}
+
+/// What came of one call.
+struct Ran {
+    text: String,
+    failed: bool,
+    stopped: Option<End>,
+    /// The calls that were made for it.
+    calls: Vec<Made>,
+    /// The tool that took over after a failure.
+    taken_over: Option<Correction>,
+}
+
+/// A call that was made.
+struct Made {
+    path: String,
+    took: Duration,
+    failed: bool,
 }
 
 /// What the model reads. A failure of the machinery is told too: it may know another way.

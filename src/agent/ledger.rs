@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    AgentEvent,
+    AgentEvent, Correction, CorrectionKind,
     bounds::{Bounds, End},
 };
 use crate::{
@@ -115,6 +115,14 @@ impl Ledger {
         self.report.results_left_out =
             self.report.results_left_out.max(u32::try_from(results).unwrap_or(u32::MAX));
         self.report.tokens_saved = self.report.tokens_saved.saturating_add(tokens);
+    }
+
+    /// Another tool took a call over that had failed.
+    pub(super) fn taken_over(&mut self, correction: Correction) {
+        let Correction { from, to, .. } = correction;
+        *self.report.corrections.entry(CorrectionKind::Fallback.to_string()).or_default() += 1;
+        let turn = self.report.turns;
+        self.happened(&AgentEvent::TakenOver { turn, from, to });
     }
 
     /// Keeps a whole result that the model sees a part of.

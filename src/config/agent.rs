@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use super::Fallback;
+
 /// The `[agent]` table: defaults of every task.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -24,6 +26,8 @@ pub struct AgentConfig {
     pub correct_calls: bool,
     /// Names that models use for others.
     pub aliases: Aliases,
+    /// Calls that other tools take over.
+    pub fallbacks: Vec<Fallback>,
     /// When an answer is taken back and asked for again.
     pub rollback: RollbackConfig,
     /// So many of the last tool results are sent to the model; those before them are left out. Nothing: all are sent.
@@ -50,6 +54,7 @@ impl Default for AgentConfig {
             max_result_chars: 100_000,
             correct_calls: true,
             aliases: Aliases::default(),
+            fallbacks: Vec::new(),
             rollback: RollbackConfig::default(),
             keep_tool_results: None,
             context_tokens: None,

@@ -63,6 +63,8 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("defaults", DEFAULTS),
     ("servers.*", server::SERVER),
     ("servers.*.tools", server::TOOLS),
+    ("servers.*.result_filter", server::RESULT_FILTER),
+    ("servers.*.result_filter.deny_args", server::DENY_ARGS),
     ("servers.*.restart", server::RESTART),
     ("servers.*.sandbox", server::SANDBOX),
     ("http", HTTP),
@@ -70,6 +72,7 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("llm.retry", RETRY),
     ("agent", agent::AGENT),
     ("agent.aliases", agent::ALIASES),
+    ("agent.fallback", agent::FALLBACK),
     ("agent.rollback", agent::ROLLBACK),
 ];
 

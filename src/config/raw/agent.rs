@@ -2,8 +2,8 @@
 
 use crate::{
     config::{
-        AgentConfig, Aliases, AnswerForm, FinalSummary, RollbackConfig, RollbackOn, ToolChoice, ToolProtocol,
-        node::Value, section::Section,
+        AgentConfig, Aliases, AnswerForm, Fallback, FallbackWhen, FinalSummary, RollbackConfig, RollbackOn,
+        ToolChoice, ToolProtocol, node::Value, section::Section,
     },
     error::Result,
 };
@@ -18,6 +18,7 @@ pub(super) const AGENT: &[&str] = &[
     "max_result_chars",
     "correct_calls",
     "aliases",
+    "fallback",
     "rollback",
     "keep_tool_results",
     "context_tokens",
@@ -26,6 +27,7 @@ pub(super) const AGENT: &[&str] = &[
     "answer",
 ];
 pub(super) const ALIASES: &[&str] = &["tools", "arguments"];
+pub(super) const FALLBACK: &[&str] = &["tool", "arg", "match", "error", "to"];
 pub(super) const ROLLBACK: &[&str] = &["max", "on", "refusals", "results", "query_arguments"];
 
 /// Reads the table; `base` has the values of the keys that are not there.
@@ -57,6 +59,7 @@ pub(super) fn read(table: &Section<'_>, base: AgentConfig) -> Result<AgentConfig
         max_result_chars: table.number("max_result_chars", 1)?.unwrap_or(base.max_result_chars),
         correct_calls: table.flag("correct_calls")?.unwrap_or(base.correct_calls),
         aliases: table.table("aliases", ALIASES)?.map(|t| aliases(&t)).transpose()?.unwrap_or(base.aliases),
+        fallbacks: if table.has("fallback") { fallbacks(table)? } else { base.fallbacks },
         rollback: match table.table("rollback", ROLLBACK)? {
             Some(table) => rollback(&table, base.rollback)?,
             None => base.rollback,
@@ -108,16 +111,7 @@ fn rollback(table: &Section<'_>, base: RollbackConfig) -> Result<RollbackConfig>
             }
         }
     }
-    let mut results = Vec::new();
-    for text in table.texts("results")? {
-        let pattern = regex::Regex::new(&text.value).map_err(|error| {
-            // The last line of the library's drawing says what is wrong.
-            let told = error.to_string();
-            let why = told.lines().last().unwrap_or_default().trim_start_matches("error: ");
-            table.key_error("results", format!("not a regular expression: {why}"), None)
-        })?;
-        results.push(pattern);
-    }
+    let results = table.regexes("results")?;
     let on = if table.has("on") { on } else { base.on };
     if on.contains(&RollbackOn::Result) && results.is_empty() && base.results.is_empty() {
         let help = "add results = [\"PATTERN\"]";
@@ -135,4 +129,28 @@ fn rollback(table: &Section<'_>, base: RollbackConfig) -> Result<RollbackConfig>
             base.query_arguments
         },
     })
+}
+
+fn fallbacks(table: &Section<'_>) -> Result<Vec<Fallback>> {
+    let rule = |rule: Section<'_>| {
+        let missing = |key: &str, help: &str| rule.error(&format!("`{key}` is missing"), Some(help));
+        let when = match (rule.text("arg")?, rule.regex("match")?, rule.regex("error")?) {
+            (Some(arg), Some(pattern), None) => FallbackWhen::Argument(arg.value, pattern),
+            (None, None, Some(pattern)) => FallbackWhen::Error(pattern),
+            _ => {
+                let help =
+                    "give `arg` and `match` (before the call), or `error` (after it), as regular expressions";
+                return Err(rule.error("does not say when", Some(help)));
+            }
+        };
+        Ok(Fallback {
+            tool: rule.pattern("tool")?.ok_or_else(|| missing("tool", "write it as \"server.tool\""))?,
+            when,
+            to: rule
+                .text("to")?
+                .ok_or_else(|| missing("to", "name the other tool as \"server.tool\""))?
+                .value,
+        })
+    };
+    table.tables("fallback", FALLBACK)?.into_iter().map(rule).collect()
 }

@@ -165,6 +165,16 @@ const WRONG: &[(&str, &str, &str)] = &[
         "3: `agent.tool_choice`: does not go with `tool_protocol = \"xml\"`",
         "remove one of them: calls within the text cannot be required",
     ),
+    (
+        "[[agent.fallback]]\ntool = '*'\nto = 'a.b'\narg = 'x'",
+        "1: `agent.fallback[0]`: does not say when",
+        "give `arg` and `match` (before the call), or `error` (after it), as regular expressions",
+    ),
+    (
+        "[servers.a]\nbuiltin = 'time'\nresult_filter = { deny_args = [{ tool = '*', arg = 'url' }] }",
+        "3: `servers.a.result_filter.deny_args[0]`: `match` is missing",
+        "write { tool = \"PATTERN\", arg = \"NAME\", match = \"REGULAR EXPRESSION\" }",
+    ),
     ("[agent]\nkeep_tool_results = 'al'", "2: `agent.keep_tool_results`: `al` is not allowed", "use \"all\""),
     (
         "[agent]\nrollback = { on = ['result'] }",
@@ -173,7 +183,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     (
         "[agent.rollback]\nresults = ['(']",
-        "2: `agent.rollback.results`: not a regular expression: unclosed group",
+        "2: `agent.rollback.results[0]`: not a regular expression: unclosed group",
         "",
     ),
     (
