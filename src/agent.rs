@@ -12,6 +12,7 @@ use crate::{
     error::{Error, ErrorCode},
     llm::{LlmClient, Message},
     manager::Toolbox,
+    tap::Tap,
     task::{Input, RunReport, Task},
 };
 
@@ -64,6 +65,13 @@ impl Agent {
     #[must_use]
     pub fn with_toolbox(&self, toolbox: Toolbox) -> Self {
         Self { toolbox, ..self.clone() }
+    }
+
+    /// The same agent with somebody who listens to what it asks the model and what its tools answer.
+    #[must_use]
+    pub fn tapped(&self, tap: &Tap) -> Self {
+        let llm = self.llm.as_ref().map(|llm| llm.tapped(tap));
+        Self { llm, toolbox: self.toolbox.tapped(tap), ..self.clone() }
     }
 
     /// Carries out `task`. After `cancel` it ends at once, with what is known by then.

@@ -197,12 +197,45 @@ impl Default for HttpConfig {
     }
 }
 
+/// What a model server speaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum LlmApi {
+    /// OpenAI Chat Completions.
+    #[default]
+    Chat,
+    /// OpenAI Completions: one text goes on. Carries no tools.
+    Completions,
+    /// OpenAI Responses, without state on the server.
+    Responses,
+    /// Anthropic Messages.
+    Messages,
+}
+
+impl LlmApi {
+    /// All of them by their names in the configuration.
+    pub const NAMES: [(&'static str, Self); 4] = [
+        ("chat", Self::Chat),
+        ("completions", Self::Completions),
+        ("responses", Self::Responses),
+        ("messages", Self::Messages),
+    ];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, api)| *api == self).map_or("", |(name, _)| name)
+    }
+}
+
 /// The `[llm]` table.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct LlmConfig {
+    /// Its name among the clients of `[llm.clients]`; nothing for the `[llm]` table itself.
+    pub name: Option<String>,
     /// Base URL up to and including `/v1`, or `None` for a scripted model.
     pub base_url: Option<String>,
+    /// What the endpoint speaks.
+    pub api: LlmApi,
     /// The model's name, or `script:FILE`.
     pub model: String,
     /// Keys, used in turn. Never printed.
@@ -215,6 +248,14 @@ pub struct LlmConfig {
     /// Tokens in any minute, read and generated: estimated before a request, corrected by what the answer tells.
     /// Nothing: no limit.
     pub tokens_per_minute: Option<NonZeroU64>,
+    /// Whether answers are asked for piece by piece. They are the same; what is told of them, and when, is not.
+    pub stream: bool,
+    /// Limit of making a connection, in place of that of [`HttpConfig`].
+    pub connect_timeout: Option<Duration>,
+    /// Limit from sending to the first piece of an answer. Only where `stream` is set.
+    pub first_token_timeout: Option<Duration>,
+    /// Longest silence between two pieces of an answer. Only where `stream` is set.
+    pub idle_timeout: Option<Duration>,
     /// Limit of one attempt.
     pub request_timeout: Duration,
     /// After so long without an answer the server is looked at over a new connection.
@@ -227,28 +268,44 @@ pub struct LlmConfig {
     pub max_tokens: Option<u32>,
     /// Sampling seed, if sent.
     pub seed: Option<i64>,
+    /// Whether Anthropic's marks for its prompt cache are set. Only [`LlmApi::Messages`] has them.
+    pub prompt_cache: bool,
     /// Further fields of the request body, exactly as configured. Nothing vendor-specific by default.
     pub extra_body: serde_json::Map<String, serde_json::Value>,
 }
 
 impl LlmConfig {
-    /// A model behind an OpenAI-compatible endpoint, with defaults for everything else.
+    /// A model behind an endpoint with OpenAI's chat API, with defaults for everything else.
     pub fn new(base_url: Option<String>, model: impl Into<String>) -> Self {
         Self {
+            name: None,
             base_url,
+            api: LlmApi::default(),
             model: model.into(),
             api_keys: Vec::new(),
             max_in_flight: None,
             requests_per_minute: None,
             tokens_per_minute: None,
             silence_check: Duration::from_secs(15),
+            stream: false,
+            connect_timeout: None,
+            first_token_timeout: None,
+            idle_timeout: None,
             request_timeout: Duration::from_secs(10 * 60),
             retry: RetryPolicy::agent(),
             temperature: None,
             max_tokens: None,
             seed: None,
+            prompt_cache: false,
             extra_body: serde_json::Map::new(),
         }
+    }
+}
+
+impl LlmConfig {
+    /// The table that it is written in, as messages name it.
+    pub(crate) fn table(&self) -> String {
+        self.name.as_ref().map_or_else(|| "[llm]".to_owned(), |name| format!("[llm.clients.{name}]"))
     }
 }
 

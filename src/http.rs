@@ -2,8 +2,9 @@
 //! traffic need, and each counts the connections that it opens. Limits in time belong to requests, not to clients.
 
 use std::{
+    collections::HashMap,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -41,6 +42,9 @@ pub struct HttpClients {
     looks: HttpClient,
     looks_loopback: HttpClient,
     gates: Gates,
+    /// Model clients with limits of their own for making a connection: by the limit, and whether on loopback.
+    patient: Arc<Mutex<HashMap<(Duration, bool), HttpClient>>>,
+    traffic: Arc<(Traffic, HttpConfig)>,
 }
 
 /// One pool with its count of connections.
@@ -77,6 +81,12 @@ impl HttpClient {
     /// Requests of [`HttpClient::execute`] that found a connection.
     pub(crate) fn carried(&self) -> u64 {
         self.carried.load(Relaxed)
+    }
+
+    /// What stands for its pool among others.
+    #[cfg(test)]
+    pub(crate) fn pool(&self) -> *const AtomicU64 {
+        Arc::as_ptr(&self.carried)
     }
 
     /// What was counted so far.
@@ -135,6 +145,8 @@ impl HttpClients {
             looks: looks.build(config, Proxy::System)?,
             looks_loopback: looks.build(config, Proxy::Never)?,
             gates: Gates::default(),
+            patient: Arc::default(),
+            traffic: Arc::new((models, config.clone())),
         })
     }
 
@@ -192,8 +204,28 @@ impl HttpClients {
     }
 }
 
+impl HttpClients {
+    /// The same with a limit of its own for making a connection. Those who ask for one limit share a pool.
+    pub(crate) fn models_within(&self, url: &str, connect: Option<Duration>) -> Result<HttpClient> {
+        let usual = self.models_for(url);
+        let (traffic, config) = &*self.traffic;
+        let Some(connect) = connect.filter(|connect| *connect != config.connect_timeout) else {
+            return Ok(usual.clone());
+        };
+        let loopback = Url::parse(url).is_ok_and(|url| is_loopback(&url));
+        let mut patient = self.patient.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = patient.get(&(connect, loopback)) {
+            return Ok(known.clone());
+        }
+        let config = HttpConfig { connect_timeout: connect, ..config.clone() };
+        let client = traffic.build(&config, if loopback { Proxy::Never } else { Proxy::System })?;
+        patient.insert((connect, loopback), client.clone());
+        Ok(client)
+    }
+}
+
 /// How a kind of traffic uses its connections.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct Traffic {
     idle: Duration,
     max_idle: usize,

@@ -1,11 +1,16 @@
-//! The folder of a run: manifest, one line for each finished task, the conversations beside it.
+//! The folder of a run: manifest, events, one line for each finished task, the conversations beside it, and what
+//! servers wrote to stderr. Nobody but its owner may read it.
 //!
 //! A conversation is written before the line that points to it, and a line is written whole: a run that is
 //! killed leaves a folder in which everything that is there can be read.
 
+mod events;
+mod private;
+mod stderr;
+
 use std::{
     fmt::Write as _,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Write as _},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -14,10 +19,16 @@ use std::{
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+pub(crate) use self::events::nanos;
+pub use self::events::{
+    AttemptRow, Brief, CallEnded, Event, EventLine, EventLog, ModelEnded, PhasesNs, RunEnd,
+};
+use self::stderr::StderrLogs;
 use crate::{
     config::Secrets,
     error::{Error, Result},
     task::RunReport,
+    tool::ServerName,
 };
 
 /// Longest file name that is made of a task's id as it is.
@@ -37,7 +48,7 @@ pub fn new_run(runs: &Path) -> Result<(String, PathBuf)> {
             _ => format!("{:08x}", fastrand::u32(..)),
         };
         let dir = runs.join(&id);
-        match fs::create_dir(&dir) {
+        match private::create_dir(&dir) {
             Ok(()) => return Ok((id, dir)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < 64 => tries += 1,
             Err(error) => return Err(failed("create", &dir, error)),
@@ -50,6 +61,8 @@ pub fn new_run(runs: &Path) -> Result<(String, PathBuf)> {
 pub struct Journal {
     dir: PathBuf,
     results: Mutex<File>,
+    events: EventLog,
+    stderr: StderrLogs,
     secrets: Secrets,
 }
 
@@ -59,11 +72,12 @@ impl Journal {
     /// # Errors
     /// [`Error::Io`].
     pub fn create(dir: &Path, manifest: &Value, secrets: Secrets) -> Result<Self> {
-        fs::create_dir_all(dir).map_err(|error| failed("create", dir, error))?;
+        private::create_dir_all(dir).map_err(|error| failed("create", dir, error))?;
         let path = dir.join("results.jsonl");
-        let opened = OpenOptions::new().create(true).append(true).open(&path);
-        let results = Mutex::new(opened.map_err(|error| failed("open", &path, error))?);
-        let journal = Self { dir: dir.to_owned(), results, secrets };
+        let results = Mutex::new(private::append(&path).map_err(|error| failed("open", &path, error))?);
+        let events = EventLog::create(&dir.join("events.jsonl"), secrets.clone())?;
+        let stderr = StderrLogs::new(dir.join("servers"));
+        let journal = Self { dir: dir.to_owned(), results, events, stderr, secrets };
         journal.write_manifest(manifest)?;
         Ok(journal)
     }
@@ -76,7 +90,7 @@ impl Journal {
         let path = self.dir.join("run.json");
         let draft = self.dir.join("run.json.new");
         let text = self.secrets.hide(&format!("{manifest:#}\n"));
-        let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path));
+        let written = private::write(&draft, &text).and_then(|()| fs::rename(&draft, &path));
         written.map_err(|error| failed("write", &path, error))
     }
 
@@ -85,11 +99,23 @@ impl Journal {
         &self.dir
     }
 
+    /// The run's `events.jsonl`.
+    pub fn events(&self) -> &EventLog {
+        &self.events
+    }
+
+    /// Keeps a line that a server wrote to stderr, without its secrets, as
+    /// [`ServerEvent::Wrote`](crate::ServerEvent::Wrote) gives it.
+    pub fn stderr(&self, server: &ServerName, line: &str) {
+        self.stderr.write(server, line);
+    }
+
     /// Writes a file of a task, without secrets. `place` is relative to the folder of the run.
     fn write(&self, place: &str, text: &str) -> Result<()> {
         let path = self.dir.join(place);
         let folder = path.parent().unwrap_or(&self.dir);
-        let written = fs::create_dir_all(folder).and_then(|()| fs::write(&path, self.secrets.hide(text)));
+        let written =
+            private::create_dir_all(folder).and_then(|()| private::write(&path, &self.secrets.hide(text)));
         written.map_err(|error| failed("write", &path, error))
     }
 

@@ -3,7 +3,7 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 
 use super::{
-    AgentConfig, Guard, HttpConfig, StartJobs, StopGrace,
+    AgentConfig, Guard, HttpConfig, LlmApi, StartJobs, StopGrace,
     env::Names,
     node::{Node, Value},
     origin::{Origin, Text},
@@ -41,16 +41,22 @@ const DEFAULTS: &[&str] = &[
 const HTTP: &[&str] = &["connect_timeout", "max_idle_per_host"];
 const LLM: &[&str] = &[
     "base_url",
+    "api",
     "model",
     "api_key",
     "max_in_flight",
     "requests_per_minute",
     "tokens_per_minute",
+    "stream",
+    "connect_timeout",
+    "first_token_timeout",
+    "idle_timeout",
     "request_timeout",
     "silence_check",
     "temperature",
     "max_tokens",
     "seed",
+    "prompt_cache",
     "extra_body",
     "retry",
 ];
@@ -249,12 +255,33 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
     if let Some(timeout) = table.duration("request_timeout")? {
         request.request_timeout = timeout;
     }
+    request.stream = table.flag("stream")?.unwrap_or_default();
+    request.connect_timeout = table.duration("connect_timeout")?;
+    request.first_token_timeout = table.duration("first_token_timeout")?;
+    request.idle_timeout = table.duration("idle_timeout")?;
+    for key in ["first_token_timeout", "idle_timeout"] {
+        if !request.stream && table.has(key) {
+            return Err(table.key_error(key, "needs `stream`", Some("add stream = true")));
+        }
+    }
     request.temperature = table.float("temperature")?;
     if request.temperature.is_some_and(|temperature| temperature < 0.0) {
         return Err(table.key_error("temperature", "must not be negative", None));
     }
     request.max_tokens = table.number("max_tokens", 1)?;
+    request.api = table.choice("api", &LlmApi::NAMES)?.unwrap_or_default();
     request.seed = table.number("seed", i64::MIN)?;
+    let other = |key, needed: &str| {
+        let message = format!("is not known to api = \"{}\"", request.api.name());
+        Err(table.key_error(key, message, Some(&format!("remove it, or use {needed}"))))
+    };
+    if request.seed.is_some() && !matches!(request.api, LlmApi::Chat | LlmApi::Completions) {
+        return other("seed", "\"chat\" or \"completions\"");
+    }
+    request.prompt_cache = table.flag("prompt_cache")?.unwrap_or_default();
+    if request.prompt_cache && request.api != LlmApi::Messages {
+        return other("prompt_cache", "\"messages\"");
+    }
     if let Some(entry) = table.get("extra_body") {
         match entry.node.to_json() {
             Some(serde_json::Value::Object(fields)) => request.extra_body = fields,

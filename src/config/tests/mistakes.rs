@@ -156,6 +156,22 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     ("[llm]\nextra_body = { x = nan }", "2: `llm.extra_body`: holds a number that JSON has no form for", ""),
     (
+        "[llm]\napi = 'chats'",
+        "2: `llm.api`: `chats` is not allowed",
+        "use \"chat\", \"completions\", \"responses\", \"messages\"",
+    ),
+    (
+        "[llm]\napi = 'messages'\nseed = 1",
+        "3: `llm.seed`: is not known to api = \"messages\"",
+        "remove it, or use \"chat\" or \"completions\"",
+    ),
+    ("[llm]\nidle_timeout = '9s'", "2: `llm.idle_timeout`: needs `stream`", "add stream = true"),
+    (
+        "[llm]\nprompt_cache = true",
+        "2: `llm.prompt_cache`: is not known to api = \"chat\"",
+        "remove it, or use \"messages\"",
+    ),
+    (
         "[llm]\nretry = { base = '1m', cap = '1s' }",
         "2: `llm.retry`: `cap` is shorter than `base`",
         "waits grow from `base` up to `cap`",
