@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, Phase, Result},
+    task::RunReport,
     tool::ToolResult,
 };
 
@@ -35,9 +36,10 @@ impl Agent {
         ledger: &mut Ledger,
     ) -> Outcomes {
         let began = Instant::now();
-        let running = calls.iter().map(|call| async {
+        let turn = ledger.turns();
+        let running = calls.iter().enumerate().map(|(index, call)| async move {
             match call {
-                Ok(ready) => Some(self.run_call(ready, bounds).await),
+                Ok(ready) => Some(self.run_call(ready, &format!("{turn}-{}", index + 1), bounds).await),
                 Err(_) => None,
             }
         });
@@ -54,6 +56,10 @@ impl Agent {
                     }
                     if let Some(taken) = ran.taken_over {
                         ledger.taken_over(taken);
+                    }
+                    if let Some(report) = ran.report {
+                        let id = format!("{turn}-{}", index + 1);
+                        ledger.handed_over(&ready.entry.tool.name, &id, *report);
                     }
                     outcomes.stopped = ran.stopped.or(outcomes.stopped);
                     (self.fit(ran.text, index, &ready, ledger), ran.failed)
@@ -79,7 +85,10 @@ impl Agent {
     }
 
     /// Runs a call, and the one that takes over where it fails, if a rule says so.
-    async fn run_call(&self, ready: &Ready, bounds: &Bounds<'_>) -> Ran {
+    async fn run_call(&self, ready: &Ready, id: &str, bounds: &Bounds<'_>) -> Ran {
+        if let Some(agent) = self.delegate(&ready.entry) {
+            return self.hand_over(agent, &ready.entry, &ready.arguments, id, bounds).await;
+        }
         let mut first = self.run_once(ready, bounds).await;
         if !first.failed || first.stopped.is_some() {
             return first;
@@ -112,26 +121,28 @@ impl Agent {
             Err(end) => ("error: the task ended before the tool did; outcome unknown".to_owned(), Some(end)),
         };
         let calls = vec![Made { path: ready.entry.path(), took: began.elapsed(), failed }];
-        Ran { text, failed, stopped, calls, taken_over: None }
+        Ran { text, failed, stopped, calls, taken_over: None, report: None }
     }
 }
 
 /// What came of one call.
-struct Ran {
-    text: String,
-    failed: bool,
-    stopped: Option<End>,
+pub(super) struct Ran {
+    pub text: String,
+    pub failed: bool,
+    pub stopped: Option<End>,
     /// The calls that were made for it.
-    calls: Vec<Made>,
+    pub calls: Vec<Made>,
     /// The tool that took over after a failure.
-    taken_over: Option<Correction>,
+    pub taken_over: Option<Correction>,
+    /// What became of it, if it was another agent's task.
+    pub report: Option<Box<RunReport>>,
 }
 
 /// A call that was made.
-struct Made {
-    path: String,
-    took: Duration,
-    failed: bool,
+pub(super) struct Made {
+    pub path: String,
+    pub took: Duration,
+    pub failed: bool,
 }
 
 /// What the model reads. A failure of the machinery is told too: it may know another way.

@@ -31,6 +31,21 @@ pub enum AgentEvent {
         /// The tool that took over, as `server.tool`.
         to: String,
     },
+    /// Another agent carried out a task.
+    HandedOver {
+        /// The turn, from 1.
+        turn: u32,
+        /// The agent.
+        agent: String,
+        /// Its turns.
+        turns: u32,
+        /// The tool calls that it made.
+        tool_calls: u32,
+        /// Whether it has an answer.
+        answered: bool,
+        /// Its conversation: a file of the task's folder.
+        messages: String,
+    },
     /// An answer was taken back. The conversation does not hold it.
     RolledBack {
         /// The turn that it would have been, from 1.

@@ -9,7 +9,7 @@ use super::{
     protocol::Asked,
 };
 use crate::{
-    catalog::{CatalogEntry, ToolCatalog},
+    catalog::{self, CatalogEntry, ToolCatalog},
     config::{AgentConfig, Fallback, FallbackWhen},
     error::{Error, Result, nearest},
     llm::ToolSpec,
@@ -37,16 +37,22 @@ impl Ready {
 /// when the tools have changed: a server that was started by a call may list others than it did once.
 pub(super) struct Offer {
     catalog: Arc<ToolCatalog>,
+    /// Other agents.
+    delegates: Vec<Arc<CatalogEntry>>,
     entries: Vec<Arc<CatalogEntry>>,
     specs: Arc<[ToolSpec]>,
 }
 
 impl Offer {
-    /// The tools that one of `patterns` matches; without patterns all.
-    pub(super) fn new(catalog: Arc<ToolCatalog>, patterns: Option<&[String]>) -> Result<Self> {
+    /// The tools that one of `patterns` matches, `delegates` among them; without patterns all.
+    pub(super) fn new(
+        catalog: Arc<ToolCatalog>,
+        patterns: Option<&[String]>,
+        delegates: Vec<Arc<CatalogEntry>>,
+    ) -> Result<Self> {
         let entries = match patterns {
-            None => catalog.entries().to_vec(),
-            Some(patterns) => catalog.select(patterns)?,
+            None => catalog.entries().iter().chain(&delegates).cloned().collect(),
+            Some(patterns) => catalog::select(catalog.entries().iter().chain(&delegates), patterns)?,
         };
         if let (Some(patterns), true) = (patterns, entries.is_empty())
             && !patterns.is_empty()
@@ -56,7 +62,7 @@ impl Offer {
             return Err(Error::input(what, Some(help.to_owned())));
         }
         let specs = entries.iter().map(|entry| spec(entry)).collect();
-        Ok(Self { catalog, entries, specs })
+        Ok(Self { catalog, delegates, entries, specs })
     }
 
     /// Goes over to `catalog`; says whether a model is offered something else from now on. What matches nothing any
@@ -65,7 +71,7 @@ impl Offer {
         if Arc::ptr_eq(&catalog, &self.catalog) {
             return false;
         }
-        let Ok(next) = Self::new(catalog, patterns) else { return false };
+        let Ok(next) = Self::new(catalog, patterns, self.delegates.clone()) else { return false };
         let other = *next.specs != *self.specs;
         *self = next;
         other
@@ -83,10 +89,12 @@ impl Offer {
         &self.entries
     }
 
-    /// The servers of these tools, each once, in order.
+    /// The servers of these tools, each once, in order. Other agents are none.
     pub(super) fn servers(&self) -> Vec<String> {
         let mut servers: Vec<String> = Vec::new();
-        for entry in &self.entries {
+        let theirs =
+            |entry: &&Arc<CatalogEntry>| !self.delegates.iter().any(|other| Arc::ptr_eq(entry, other));
+        for entry in self.entries.iter().filter(theirs) {
             if !servers.iter().any(|known| known == entry.server.as_str()) {
                 servers.push(entry.server.to_string());
             }

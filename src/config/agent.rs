@@ -2,6 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use globset::GlobMatcher;
+use indexmap::IndexMap;
+
 use super::Fallback;
 
 /// The `[agent]` table: defaults of every task.
@@ -40,6 +43,27 @@ pub struct AgentConfig {
     pub summary_prompt: Option<String>,
     /// What counts as the answer.
     pub answer: AnswerForm,
+    /// The agents that it may call, by patterns over their names.
+    pub agents: Vec<GlobMatcher>,
+    /// Levels of agents below the first one that may call each other.
+    pub max_depth: u32,
+    /// All agents that can be called: the `[agents.NAME]` tables. Those of the first agent count.
+    pub sub_agents: IndexMap<String, SubAgent>,
+}
+
+/// The server that other agents are tools of.
+pub const AGENT_SERVER: &str = "agent";
+
+/// An `[agents.NAME]` table: an agent that is a tool of others.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SubAgent {
+    /// What it does, for the model that calls it.
+    pub description: String,
+    /// Its tools, as patterns over `server.tool`. Nothing: all.
+    pub tools: Option<Vec<String>>,
+    /// How it works.
+    pub config: AgentConfig,
 }
 
 impl Default for AgentConfig {
@@ -61,6 +85,9 @@ impl Default for AgentConfig {
             final_summary: FinalSummary::Never,
             summary_prompt: None,
             answer: AnswerForm::Text,
+            agents: Vec::new(),
+            max_depth: 2,
+            sub_agents: IndexMap::new(),
         }
     }
 }
