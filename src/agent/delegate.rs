@@ -57,7 +57,7 @@ impl Agent {
             let mut task = Task::question(&entry.tool.name, text);
             task.tools.clone_from(&agent.tools);
             let other = self.as_delegate(agent, &format!("{id}-{}", entry.tool.name));
-            let done = bounds.guard(other.run(&task, bounds.cancel)).await;
+            let done = bounds.guard(Box::pin(other.run(&task, bounds.cancel))).await;
             let (text, failed, stopped, report) = match done {
                 Ok(report) => {
                     let text = said(&report);
