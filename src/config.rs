@@ -29,6 +29,7 @@ mod load;
 mod node;
 mod origin;
 mod raw;
+mod reuse;
 mod rules;
 mod secrets;
 mod section;
@@ -48,6 +49,7 @@ pub use files::OwnFiles;
 pub use import::import_toml;
 pub use jobs::StartJobs;
 pub use raw::BUILTINS;
+pub use reuse::*;
 pub use rules::{DenyRule, Fallback, FallbackWhen};
 pub use secrets::Secrets;
 pub(crate) use secrets::secret_name;
@@ -272,6 +274,8 @@ pub struct LlmConfig {
     pub prompt_cache: bool,
     /// Further fields of the request body, exactly as configured. Nothing vendor-specific by default.
     pub extra_body: serde_json::Map<String, serde_json::Value>,
+    /// Answers that are kept. Nothing: none is.
+    pub cache: Option<CacheConfig>,
 }
 
 impl LlmConfig {
@@ -298,6 +302,7 @@ impl LlmConfig {
             seed: None,
             prompt_cache: false,
             extra_body: serde_json::Map::new(),
+            cache: None,
         }
     }
 }

@@ -14,6 +14,7 @@ use super::{
 use crate::{error::Result, retry::RetryPolicy};
 
 mod agent;
+mod reuse;
 mod server;
 
 pub(super) use server::{RawKind, RawSandbox, RawServer};
@@ -61,6 +62,7 @@ const LLM: &[&str] = &[
     "prompt_cache",
     "extra_body",
     "retry",
+    "cache",
 ];
 const RETRY: &[&str] = &["profile", "max", "base", "cap", "total", "outage", "reissue"];
 
@@ -78,6 +80,7 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("http", HTTP),
     ("llm", LLM),
     ("llm.retry", RETRY),
+    ("llm.cache", reuse::CACHE),
     ("agent", agent::AGENT),
     ("agent.aliases", agent::ALIASES),
     ("agent.fallback", agent::FALLBACK),
@@ -320,6 +323,7 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
     if let Some(table) = table.table("retry", RETRY)? {
         request.retry = retry(&table)?;
     }
+    reuse::read(table, &mut request)?;
     let api_keys = match table.get("api_key").map(|entry| &entry.node) {
         Some(Node { value: Value::Text(_), .. }) => table.text("api_key")?.into_iter().collect(),
         Some(node) if !matches!(node.value, Value::List(_)) => {

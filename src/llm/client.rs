@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
     attempt::Failed,
+    cache::Cache,
     fault::Fault,
     script::Script,
     stats::{Counters, LlmStats},
@@ -48,6 +49,7 @@ pub(super) struct Inner {
     pub repeatable: bool,
     pub one_key: bool,
     pub counters: Counters,
+    cache: Option<Cache>,
 }
 
 /// What makes one attempt.
@@ -106,8 +108,9 @@ impl LlmClient {
             one_key: config.api_keys.len() < 2,
             request_timeout: config.request_timeout,
             max_tokens: config.max_tokens.or((config.api == LlmApi::Messages).then_some(wire::MAX_TOKENS)),
-            repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
+            repeatable: config.is_repeatable(),
             counters: Counters::default(),
+            cache: Cache::of(config),
         };
         Self { inner: Arc::new(inner), tap: None, replayed: None }
     }
@@ -128,18 +131,34 @@ impl LlmClient {
             Backend::Http(backend) => backend.connections(),
             Backend::Script(_) => (0, 0),
         };
-        self.inner.counters.stats(&self.inner.gate.stats(), connections)
+        let kept = self.inner.cache.as_ref().map(Cache::counts).unwrap_or_default();
+        self.inner.counters.stats(&self.inner.gate.stats(), connections, kept)
     }
 
-    /// Asks the model, whoever listens to the client.
-    pub(super) async fn ask(
+    /// The answer that is kept ([`LlmConfig::cache`]), or a new one.
+    pub(super) async fn answered(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        observer: &Observer<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        self.inner.counters.request();
+        let Some(cache) = &self.inner.cache else { return self.ask(request, deadline, observer).await };
+        let ask = || self.ask(request, deadline, observer);
+        let answer = cache.answer(request, deadline, ask, |fault| self.error(fault)).await?;
+        if answer.cached {
+            observer.known(&answer);
+        }
+        Ok(answer)
+    }
+
+    async fn ask(
         &self,
         request: &ChatRequest,
         deadline: Option<Instant>,
         observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
         let inner = &*self.inner;
-        inner.counters.request();
         let call = inner.call(request, deadline, observer).map_err(|fault| self.error(*fault))?;
         let call = &call;
         let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
@@ -160,7 +179,7 @@ impl LlmClient {
                 // Better a doubtful answer than none.
                 if let Some(decoded) = call.kept.last() {
                     observer.restart();
-                    observer.whole(decoded.reasoning.as_deref(), &decoded.content, &decoded.tool_calls);
+                    observer.whole(&decoded);
                     inner.counters.answered(&decoded.usage, &attempts);
                     return Ok(self.answer(decoded, attempts));
                 }
@@ -187,6 +206,7 @@ impl LlmClient {
             usage: decoded.usage,
             model: decoded.model.unwrap_or_else(|| self.inner.label.clone()),
             scripted: self.is_scripted(),
+            cached: false,
             timings: ChatTimings::of(&attempts),
             attempts,
         }
