@@ -2,8 +2,10 @@
 
 use std::num::{NonZeroU64, NonZeroUsize};
 
+use globset::Glob;
+
 use super::{
-    AgentConfig, Guard, HttpConfig, LlmApi, StartJobs, StopGrace,
+    AGENT_SERVER, AgentConfig, Guard, HttpConfig, LlmApi, StartJobs, StopGrace,
     env::Names,
     node::{Node, Value},
     origin::{Origin, Text},
@@ -22,7 +24,7 @@ pub(super) use server::{RawKind, RawSandbox, RawServer};
 /// The tool servers inside this library, for `builtin = "..."`.
 pub const BUILTINS: &[&str] = &["time", "files", "calc", "search", "fetch"];
 
-const ROOT: &[&str] = &["schema", "import", "defaults", "servers", "http", "llm", "agent"];
+const ROOT: &[&str] = &["schema", "import", "defaults", "servers", "http", "llm", "agent", "agents"];
 const DEFAULTS: &[&str] = &[
     "start_jobs",
     "startup_timeout",
@@ -76,6 +78,8 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("defaults", DEFAULTS),
     ("servers.*", server::SERVER),
     ("servers.*.tools", server::TOOLS),
+    ("servers.*.result_filter", server::RESULT_FILTER),
+    ("servers.*.result_filter.deny_args", server::DENY_ARGS),
     ("servers.*.restart", server::RESTART),
     ("servers.*.sandbox", server::SANDBOX),
     ("http", HTTP),
@@ -85,7 +89,9 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("llm.strategies.*", models::STRATEGY),
     ("agent", agent::AGENT),
     ("agent.aliases", agent::ALIASES),
+    ("agent.fallback", agent::FALLBACK),
     ("agent.rollback", agent::ROLLBACK),
+    ("agents.*", agent::SUB_AGENT),
 ];
 
 /// A whole file.
@@ -152,9 +158,7 @@ pub(super) fn read(root: &Node, origin: &Origin) -> Result<RawConfig> {
         servers: servers.collect::<Result<_>>()?,
         http: root.table("http", HTTP)?.map_or_else(|| Ok(HttpConfig::default()), |t| http(&t))?,
         llm: root.table("llm", LLM)?.map(|table| llm(&table, super::LlmConfig::new(None, ""))).transpose()?,
-        agent: root
-            .table("agent", agent::AGENT)?
-            .map_or_else(|| Ok(AgentConfig::default()), |t| agent::read(&t, AgentConfig::default()))?,
+        agent: agents(&root)?,
     })
 }
 
@@ -167,6 +171,31 @@ pub(super) fn read_server(
     node: &Node,
 ) -> Result<RawServer> {
     server::read(origin, path, line, name, node)
+}
+
+/// The agent, and those that are its tools. Where there are some and it does not say which, it may call all.
+fn agents(root: &Section<'_>) -> Result<AgentConfig> {
+    let table = root.table("agent", agent::AGENT)?;
+    let mut first = match &table {
+        Some(table) => agent::read(table, AgentConfig::default())?,
+        None => AgentConfig::default(),
+    };
+    first.sub_agents = agent::read_all(root, &first)?;
+    if first.sub_agents.is_empty() {
+        return Ok(first);
+    }
+    let servers = root.free_table("servers", "{}")?;
+    if let Some(entry) = servers.iter().find(|entry| entry.key == AGENT_SERVER) {
+        let message = format!(
+            "the server `{AGENT_SERVER}` (line {}) has the name that agents are tools of",
+            entry.line
+        );
+        return Err(root.key_error("agents", message, Some("give the server another name")));
+    }
+    if !table.is_some_and(|table| table.has("agents")) {
+        first.agents.extend(Glob::new("*").map(|glob| glob.compile_matcher()));
+    }
+    Ok(first)
 }
 
 impl Defaults {

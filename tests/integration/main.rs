@@ -12,6 +12,7 @@ mod cli;
 #[cfg(target_os = "linux")]
 mod confined;
 mod daemon;
+mod delegates;
 mod engine;
 mod faults;
 mod fetch;
