@@ -18,6 +18,7 @@ use crate::{
     tool::ServerName,
 };
 
+mod agent;
 mod confine;
 mod dotenv;
 mod env;
@@ -28,6 +29,7 @@ mod load;
 mod node;
 mod origin;
 mod raw;
+mod reuse;
 mod secrets;
 mod section;
 mod server;
@@ -39,12 +41,14 @@ mod example;
 #[cfg(test)]
 mod tests;
 
+pub use agent::*;
 pub use confine::*;
 pub use env::{Env, INHERITED};
 pub use files::OwnFiles;
 pub use import::import_toml;
 pub use jobs::StartJobs;
 pub use raw::BUILTINS;
+pub use reuse::*;
 pub use secrets::Secrets;
 pub(crate) use secrets::secret_name;
 pub(crate) use section::parse_size;
@@ -193,12 +197,45 @@ impl Default for HttpConfig {
     }
 }
 
+/// What a model server speaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum LlmApi {
+    /// OpenAI Chat Completions.
+    #[default]
+    Chat,
+    /// OpenAI Completions: one text goes on. Carries no tools.
+    Completions,
+    /// OpenAI Responses, without state on the server.
+    Responses,
+    /// Anthropic Messages.
+    Messages,
+}
+
+impl LlmApi {
+    /// All of them by their names in the configuration.
+    pub const NAMES: [(&'static str, Self); 4] = [
+        ("chat", Self::Chat),
+        ("completions", Self::Completions),
+        ("responses", Self::Responses),
+        ("messages", Self::Messages),
+    ];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, api)| *api == self).map_or("", |(name, _)| name)
+    }
+}
+
 /// The `[llm]` table.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct LlmConfig {
+    /// Its name among the clients of `[llm.clients]`; nothing for the `[llm]` table itself.
+    pub name: Option<String>,
     /// Base URL up to and including `/v1`, or `None` for a scripted model.
     pub base_url: Option<String>,
+    /// What the endpoint speaks.
+    pub api: LlmApi,
     /// The model's name, or `script:FILE`.
     pub model: String,
     /// Keys, used in turn. Never printed.
@@ -211,6 +248,14 @@ pub struct LlmConfig {
     /// Tokens in any minute, read and generated: estimated before a request, corrected by what the answer tells.
     /// Nothing: no limit.
     pub tokens_per_minute: Option<NonZeroU64>,
+    /// Whether answers are asked for piece by piece. They are the same; what is told of them, and when, is not.
+    pub stream: bool,
+    /// Limit of making a connection, in place of that of [`HttpConfig`].
+    pub connect_timeout: Option<Duration>,
+    /// Limit from sending to the first piece of an answer. Only where `stream` is set.
+    pub first_token_timeout: Option<Duration>,
+    /// Longest silence between two pieces of an answer. Only where `stream` is set.
+    pub idle_timeout: Option<Duration>,
     /// Limit of one attempt.
     pub request_timeout: Duration,
     /// After so long without an answer the server is looked at over a new connection.
@@ -223,28 +268,47 @@ pub struct LlmConfig {
     pub max_tokens: Option<u32>,
     /// Sampling seed, if sent.
     pub seed: Option<i64>,
+    /// Whether Anthropic's marks for its prompt cache are set. Only [`LlmApi::Messages`] has them.
+    pub prompt_cache: bool,
     /// Further fields of the request body, exactly as configured. Nothing vendor-specific by default.
     pub extra_body: serde_json::Map<String, serde_json::Value>,
+    /// Answers that are kept. Nothing: none is.
+    pub cache: Option<CacheConfig>,
 }
 
 impl LlmConfig {
-    /// A model behind an OpenAI-compatible endpoint, with defaults for everything else.
+    /// A model behind an endpoint with OpenAI's chat API, with defaults for everything else.
     pub fn new(base_url: Option<String>, model: impl Into<String>) -> Self {
         Self {
+            name: None,
             base_url,
+            api: LlmApi::default(),
             model: model.into(),
             api_keys: Vec::new(),
             max_in_flight: None,
             requests_per_minute: None,
             tokens_per_minute: None,
             silence_check: Duration::from_secs(15),
+            stream: false,
+            connect_timeout: None,
+            first_token_timeout: None,
+            idle_timeout: None,
             request_timeout: Duration::from_secs(10 * 60),
             retry: RetryPolicy::agent(),
             temperature: None,
             max_tokens: None,
             seed: None,
+            prompt_cache: false,
             extra_body: serde_json::Map::new(),
+            cache: None,
         }
+    }
+}
+
+impl LlmConfig {
+    /// The table that it is written in, as messages name it.
+    pub(crate) fn table(&self) -> String {
+        self.name.as_ref().map_or_else(|| "[llm]".to_owned(), |name| format!("[llm.clients.{name}]"))
     }
 }
 
@@ -257,47 +321,4 @@ impl std::fmt::Debug for LlmConfig {
             .field("api_keys", &self.api_keys.len())
             .finish_non_exhaustive()
     }
-}
-
-/// The `[agent]` table: defaults of every task.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct AgentConfig {
-    /// System prompt.
-    pub system: Option<String>,
-    /// Model requests for one task.
-    pub max_turns: u32,
-    /// Tool calls for one task.
-    pub max_tool_calls: u32,
-    /// Wall-clock limit of one task.
-    pub max_time: Duration,
-    /// Whether the model may, must or must not call tools.
-    pub tool_choice: ToolChoice,
-    /// Characters of one tool result that the model sees.
-    pub max_result_chars: usize,
-}
-
-impl Default for AgentConfig {
-    fn default() -> Self {
-        Self {
-            system: None,
-            max_turns: 50,
-            max_tool_calls: 200,
-            max_time: Duration::from_secs(30 * 60),
-            tool_choice: ToolChoice::Auto,
-            max_result_chars: 100_000,
-        }
-    }
-}
-
-/// Whether the model may, must or must not call tools.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ToolChoice {
-    /// As it likes.
-    #[default]
-    Auto,
-    /// In its first turn it must call one; afterwards as it likes.
-    RequiredFirst,
-    /// In every turn; the last turn that `max_turns` allows is asked without tools.
-    Required,
 }

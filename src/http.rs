@@ -2,8 +2,9 @@
 //! traffic need, and each counts the connections that it opens. Limits in time belong to requests, not to clients.
 
 use std::{
+    collections::HashMap,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -40,6 +41,10 @@ pub struct HttpClients {
     looks: HttpClient,
     looks_loopback: HttpClient,
     gates: Gates,
+    /// Model clients with limits of their own for making a connection: by the limit, and whether on loopback.
+    patient: Arc<Mutex<HashMap<(Duration, bool), HttpClient>>>,
+    /// With models, for those.
+    traffic: Traffic,
 }
 
 /// One pool with its count of connections.
@@ -81,6 +86,12 @@ impl HttpClient {
     /// Requests of [`HttpClient::execute`] that found a connection.
     pub(crate) fn carried(&self) -> u64 {
         self.0.carried.load(Relaxed)
+    }
+
+    /// What stands for its pool among others.
+    #[cfg(test)]
+    pub(crate) fn pool(&self) -> *const AtomicU64 {
+        &raw const self.0.carried
     }
 
     /// What was counted so far.
@@ -138,9 +149,11 @@ impl HttpClients {
             looks_loopback: looks.clone().direct().pool(),
             tools: tools.pool(),
             search: search.pool(),
-            models: models.pool(),
+            models: models.clone().pool(),
             looks: looks.pool(),
             gates: Gates::default(),
+            patient: Arc::default(),
+            traffic: models,
         })
     }
 
@@ -195,6 +208,20 @@ impl HttpClients {
             Ok(url) if is_loopback(&url) => &self.models_loopback,
             _ => &self.models,
         }
+    }
+
+    /// The same with a limit of its own for making a connection. Those who ask for one limit share a pool.
+    pub(crate) fn models_within(&self, url: &str, connect: Option<Duration>) -> HttpClient {
+        let Some(connect) = connect.filter(|connect| *connect != self.traffic.connect_timeout) else {
+            return self.models_for(url).clone();
+        };
+        let loopback = Url::parse(url).is_ok_and(|url| is_loopback(&url));
+        let mut patient = self.patient.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || {
+            let traffic = Traffic { connect_timeout: connect, ..self.traffic.clone() };
+            if loopback { traffic.direct().pool() } else { traffic.pool() }
+        };
+        patient.entry((connect, loopback)).or_insert_with(new).clone()
     }
 }
 

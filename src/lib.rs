@@ -6,7 +6,7 @@
 //!
 //! # Map
 //! ```text
-//!  L4   Agent   run_all (batch)   daemon   gateway       a model and tools; many tasks; servers that stay
+//!  L4   Agent   Crew   run_all (batch)   daemon   gateway   a model and tools; many agents or tasks; servers that stay
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog, LockFile                   one server; all tools; those that were reviewed
 //!  L1   process, launch, builtin, HttpClients, LlmClient, Journal   one outside thing each
@@ -54,8 +54,10 @@ compile_error!("toolcrib owns processes through Unix process groups: other syste
 mod agent;
 mod batch;
 mod builtin;
+mod cassette;
 mod catalog;
 mod config;
+mod crew;
 mod daemon;
 mod error;
 #[cfg(fuzzing)]
@@ -75,14 +77,17 @@ mod retry;
 mod score;
 mod session;
 mod start;
+mod tap;
 mod task;
 mod tool;
 
-pub use agent::Agent;
+pub use agent::*;
 pub use batch::*;
 pub use builtin::*;
+pub use cassette::{Player, Recorder};
 pub use catalog::*;
 pub use config::*;
+pub use crew::*;
 pub use daemon::*;
 pub use error::*;
 pub use http::*;
@@ -94,8 +99,9 @@ pub use manager::*;
 pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome, Support, find_program};
 pub use retry::*;
 pub use score::{check as check_score, judge};
-pub use session::{Phases, ServerState, ServerStatus};
+pub use session::{Phases, ServerState, ServerStatus, WireListener};
 pub use start::*;
+pub use tap::{Tap, Tape};
 pub use task::*;
 pub use tokio_util::sync::CancellationToken;
 pub use tool::*;

@@ -1,10 +1,11 @@
-//! Models: one client for OpenAI-compatible endpoints and for scripts.
+//! Models: one client for endpoints of four formats and for scripts.
 //!
 //! [`LlmClient::chat`] is an in-flight limit and one retry layer around a backend that makes a single attempt.
 //! Nothing below it repeats anything, so the attempts reported are those on the wire. Knows no agent and no tool
 //! server. A prompt or a key never gets into an error.
 
 mod attempt;
+mod cache;
 mod class;
 mod client;
 mod detect;
@@ -17,14 +18,23 @@ mod reissue;
 mod request;
 mod script;
 mod silence;
+mod sse;
 mod stats;
+mod stream;
+mod taped;
 mod transport;
 mod wire;
 
 /// For the fuzz target `answer`: a body of any kind.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz_answer(body: &[u8]) {
-    let _ = wire::decode(body, 0);
+    for (_, api) in crate::config::LlmApi::NAMES {
+        let _ = wire::decode(api, body, 0);
+        let (mut assembly, nobody) = (stream::Assembly::new(api), stream::Observer::default());
+        if assembly.feed(body, &nobody).is_ok() {
+            let _ = assembly.finish(0, &nobody);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -38,3 +48,4 @@ pub use error_body::ContextOverflow;
 pub use message::{Message, ToolCall};
 pub use request::{Attempt, ChatAnswer, ChatRequest, ChatTimings, Finish, ToolMode, ToolSpec};
 pub use stats::LlmStats;
+pub use stream::Delta;

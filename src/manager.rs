@@ -10,11 +10,14 @@ mod loan;
 mod place;
 mod pool;
 mod stop;
+mod taped;
 mod toolbox;
 mod warm;
 
 use std::{
     collections::HashMap,
+    future::Future,
+    ops::ControlFlow,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -37,7 +40,7 @@ use crate::{
     http::HttpClients,
     launch::Launcher,
     process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, of_trees, reap_leftovers},
-    session::{Outputs, ServerStatus, Surroundings},
+    session::{Listeners, Outputs, ServerStatus, Surroundings, WireListener},
     start::{Observer, ServerEvent, StartReport, of_sessions},
     tool::ToolResult,
 };
@@ -53,6 +56,7 @@ pub struct Manager {
     report: StartReport,
     kin: Kinship,
     observe: Observer,
+    listeners: Listeners,
     /// Starts what is parked and wanted beforehand.
     rouser: Mutex<Option<Background>>,
     /// Tells what an earlier manager left behind; done once all is told.
@@ -86,6 +90,23 @@ impl Manager {
     /// # Errors
     /// As [`Manager::start`].
     pub async fn start_with(config: &Config, http: HttpClients, observe: Observer) -> Result<Self> {
+        match Self::start_until(config, http, observe, std::future::pending()).await? {
+            ControlFlow::Continue(manager) => Ok(manager),
+            ControlFlow::Break(_) => Err(Error::Cancelled),
+        }
+    }
+
+    /// As [`Manager::start_with`], given up when `given_up` ends: servers that are being started are killed, those that
+    /// are ready are asked to leave, and the teardown is what comes back.
+    ///
+    /// # Errors
+    /// As [`Manager::start`].
+    pub async fn start_until(
+        config: &Config,
+        http: HttpClients,
+        observe: Observer,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<ControlFlow<StopReport, Self>> {
         let began = Instant::now();
         let marker: Arc<str> = new_mark().into();
         let keeping = Keeping::new(&config.guard);
@@ -99,8 +120,17 @@ impl Manager {
         let lock = config.lock_file.as_deref().map(LockFile::read).transpose()?.map(Arc::new);
         let launcher = Launcher::new(config.cache_folder.as_deref());
         let follow_stderr = config.follow_stderr;
-        let around =
-            Surroundings { kin: kin.clone(), http, on_event, follow_stderr, outputs, cache, lock, launcher };
+        let around = Surroundings {
+            kin: kin.clone(),
+            http,
+            on_event,
+            follow_stderr,
+            listeners: Listeners::default(),
+            outputs,
+            cache,
+            lock,
+            launcher,
+        };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
         let reap = config.reap_leftovers;
         let reaping = tokio::task::spawn_blocking(move || if reap { reap_leftovers() } else { Vec::new() });
@@ -111,6 +141,7 @@ impl Manager {
             }
         };
         let leftovers = leftovers.boxed().shared();
+        let listeners = around.listeners.clone();
         let ground = Ground::new(config, around);
         let mut manager = Self {
             toolbox: Toolbox::default(),
@@ -118,20 +149,26 @@ impl Manager {
             report: StartReport::default(),
             kin,
             observe,
+            listeners,
             rouser: Mutex::default(),
             _telling: Background::spawn(leftovers.clone()),
             leftovers,
             ground: tokio::sync::Mutex::new(ground),
         };
         // A start is the first change: from nothing to everything.
-        let (servers, _) = manager.change(&*manager.ground.lock().await, config, false).await;
+        let change = async { manager.change(&*manager.ground.lock().await, config, false).await };
+        let started = tokio::select! {
+            (servers, _) = change => Some(servers),
+            () = given_up => None,
+        };
+        let Some(servers) = started else { return Ok(ControlFlow::Break(manager.shutdown().await)) };
         let wall = began.elapsed();
         manager.report = StartReport { servers, wall, jobs: config.start_jobs };
         let failed = manager.report.servers.iter().filter(|row| row.required);
         let failures: Vec<Arc<Error>> = failed.filter_map(|row| row.outcome.clone().err()).collect();
         if failures.is_empty() {
             manager.rouse();
-            return Ok(manager);
+            return Ok(ControlFlow::Continue(manager));
         }
         manager.leftovers.clone().await;
         manager.close_all().await;
@@ -151,6 +188,12 @@ impl Manager {
     /// A handle to call tools with.
     pub fn toolbox(&self) -> Toolbox {
         self.toolbox.clone()
+    }
+
+    /// Has every message to and from servers told to the observer, as [`ServerEvent::Message`], until what comes back is
+    /// dropped.
+    pub fn listen_to_wire(&self) -> WireListener {
+        self.listeners.listen()
     }
 
     /// All tools at this moment.

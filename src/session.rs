@@ -36,6 +36,7 @@ mod status;
 mod sync;
 mod text;
 mod transport;
+mod wiretap;
 
 use std::{
     sync::{Arc, Mutex},
@@ -50,6 +51,7 @@ pub use self::connect::Phases;
 #[cfg(fuzzing)]
 pub(crate) use self::decode::fuzz as fuzz_line;
 pub use self::status::{ServerState, ServerStatus};
+pub use self::wiretap::WireListener;
 use self::{
     connect::Connection,
     failure::OTHER_TOOLS,
@@ -68,6 +70,7 @@ pub(crate) use self::{
     connect::{Booting, OnProcess, Surroundings},
     event::{SessionEvent, SessionObserver},
     outputs::Outputs,
+    wiretap::Listeners,
 };
 use crate::{
     catalog::{ServerSoftware, ToolChanges},

@@ -14,7 +14,7 @@ const SHOWN: usize = 20;
 /// Reads a task file; `-` is standard input.
 ///
 /// # Errors
-/// [`Error::Io`] when it cannot be read, [`Error::Input`] as [`parse_tasks`].
+/// [`Error::Input`] when it cannot be read, and as [`parse_tasks`]; [`Error::Io`] for standard input.
 pub fn load_tasks(path: &Path) -> Result<Vec<Task>> {
     if path == Path::new("-") {
         let mut text = String::new();
@@ -23,7 +23,7 @@ pub fn load_tasks(path: &Path) -> Result<Vec<Task>> {
         return parse_tasks("standard input", &text);
     }
     let text = std::fs::read_to_string(path)
-        .map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?;
+        .map_err(|error| Error::input(format!("cannot read the tasks {}: {error}", path.display()), None))?;
     parse_tasks(&path.display().to_string(), &text)
 }
 

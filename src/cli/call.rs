@@ -13,7 +13,7 @@ use toolcrib::{CallRequest, Config, Error, ServerName, ToolResult};
 use super::{
     context::{Context, Locked},
     reach::Through,
-    ui::{Ui, millis, seconds},
+    ui::{Ui, millis, seconds, some_time},
     up,
 };
 
@@ -27,8 +27,8 @@ pub(super) struct Call {
     /// All arguments as one JSON object; `-` reads it from stdin.
     #[arg(long, value_name = "JSON", conflicts_with = "arguments")]
     args: Option<String>,
-    /// Limit of the call, for instance 30s [default: as configured].
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
+    /// How long the tool may take, for instance 30s [default: the server's `call_timeout`].
+    #[arg(long, value_parser = some_time, value_name = "DURATION")]
     timeout: Option<Duration>,
     /// Send the arguments without checking them against the tool's schema.
     #[arg(long)]
@@ -196,7 +196,7 @@ fn parse(argument: &str) -> Result<(String, Argument), Error> {
     }
     let text = match value.strip_prefix('@') {
         Some(file) => std::fs::read_to_string(file)
-            .map_err(|error| Error::io(format!("could not read {file} for `{key}`"), error))?,
+            .map_err(|error| wrong(format!("cannot read {file} for `{key}`: {error}")))?,
         None => value.to_owned(),
     };
     Ok((key.to_owned(), Argument::Text(text)))

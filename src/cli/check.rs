@@ -10,6 +10,9 @@ use super::{context::Context, events, up};
 pub(super) struct Check {
     /// Only these servers (names or patterns).
     servers: Vec<String>,
+    /// Exit with 4 if any server fails, required or not.
+    #[arg(long)]
+    strict: bool,
 }
 
 impl Check {
@@ -24,8 +27,9 @@ impl Check {
         }
         let manager = up::with_heartbeat(ui, context.start(&config, events::observer(ui))).await?;
         up::summary(ui, manager.report());
+        let incomplete = manager.report().ready() < manager.report().servers.len();
         let report = context.stop(manager).await?;
         ui.torn_down(&report);
-        Ok(ExitCode::SUCCESS)
+        Ok(if self.strict && incomplete { ExitCode::from(4) } else { ExitCode::SUCCESS })
     }
 }

@@ -1,10 +1,10 @@
 //! What every command needs: the configuration, the running servers, and an end that is always a teardown.
 
-use std::{future::Future, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{future::Future, ops::ControlFlow, path::PathBuf, process::ExitCode, sync::Arc};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use toolcrib::{Config, Env, Error, Manager, ServerEvent, StopReport};
+use toolcrib::{Config, Env, Error, HttpClients, Manager, ServerEvent, StopReport};
 
 use super::ui::Ui;
 
@@ -54,7 +54,7 @@ impl Ended {
 /// Runs `command`. The first signal cancels `cancel`, and the command ends in its own time; the second one
 /// drops the command, which kills every process it owns.
 pub(super) async fn until_killed<T>(
-    command: impl Future<Output = T>,
+    mut command: impl Future<Output = T> + Unpin,
     cancel: &CancellationToken,
     ui: &Ui,
 ) -> Result<(T, Option<Ended>), Ended> {
@@ -72,12 +72,11 @@ pub(super) async fn until_killed<T>(
             () = wait(&mut hangup) => Ended::Terminate,
         }
     };
-    let mut command = Box::pin(command);
     let first = tokio::select! {
         outcome = &mut command => return Ok((outcome, None)),
         first = next() => first,
     };
-    ui.status("Stopping", "once more to kill everything at once");
+    ui.status("Stopping", "a second Ctrl-C or signal kills everything at once");
     cancel.cancel();
     tokio::select! {
         outcome = command => Ok((outcome, Some(first))),
@@ -102,22 +101,33 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Starts the servers of `config`, telling `observe` what happens. Ctrl-C gives the start up.
+    /// Starts the servers of `config`, telling `observe` what happens. Ctrl-C gives the start up, and takes back what
+    /// was started.
     pub(super) async fn start(
         &self,
         config: &Config,
         observe: impl Fn(ServerEvent) + Send + Sync + 'static,
     ) -> Result<Manager, Error> {
-        let starting = Manager::start_observed(config, Arc::new(observe));
-        self.cancel.run_until_cancelled(starting).await.unwrap_or(Err(Error::Cancelled))
+        let http = HttpClients::new(&config.http)?;
+        match Manager::start_until(config, http, Arc::new(observe), self.cancel.cancelled()).await? {
+            ControlFlow::Continue(manager) => Ok(manager),
+            ControlFlow::Break(report) => {
+                self.ui.torn_down(&complete(report)?);
+                Err(Error::Cancelled)
+            }
+        }
     }
 
     /// Stops everything and turns survivors into an error.
     pub(super) async fn stop(&self, manager: Manager) -> Result<StopReport, Error> {
-        let report = manager.shutdown().await;
-        match report.survivors.as_slice() {
-            [] => Ok(report),
-            pids => Err(Error::TeardownIncomplete { pids: pids.to_vec() }),
-        }
+        complete(manager.shutdown().await)
+    }
+}
+
+/// A teardown after which nothing is left.
+fn complete(report: StopReport) -> Result<StopReport, Error> {
+    match report.survivors.as_slice() {
+        [] => Ok(report),
+        pids => Err(Error::TeardownIncomplete { pids: pids.to_vec() }),
     }
 }

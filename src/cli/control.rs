@@ -6,7 +6,11 @@ use clap::Args;
 use serde_json::json;
 use toolcrib::{DaemonClient, Error, ServerState, ServerStatus};
 
-use super::{context::Context, reach, ui::Ui};
+use super::{
+    context::Context,
+    reach,
+    ui::{Ui, some_time},
+};
 
 #[derive(Args)]
 pub(super) struct Servers {
@@ -21,7 +25,7 @@ pub(super) struct Wait {
     #[arg(value_name = "SERVER")]
     servers: Vec<String>,
     /// Give up after so long, say 30s [default: never].
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
+    #[arg(long, value_parser = some_time, value_name = "DURATION")]
     timeout: Option<Duration>,
 }
 

@@ -13,7 +13,7 @@ use toolcrib::{
 
 use super::{
     context::Context,
-    ui::{Ui, exit_code, seconds},
+    ui::{Ui, counted, exit_code, seconds},
 };
 
 #[derive(Args)]
@@ -73,7 +73,11 @@ impl Doctor {
             Err(error) => findings.fail("config", &error),
             Ok(config) => {
                 let file = config.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
-                findings.add(Mark::Ok, "config", format!("{file} parses, {} servers", config.servers.len()));
+                findings.add(
+                    Mark::Ok,
+                    "config",
+                    format!("{file} parses, {}", counted(config.servers.len(), "server")),
+                );
                 for (name, entry) in &config.servers {
                     configured(&mut findings, name, entry);
                 }

@@ -8,7 +8,12 @@ use toolcrib::{
     CatalogEntry, Config, Error, LockChange, LockChangeKind, LockFile, Manager, ServerName, ServerSoftware,
 };
 
-use super::{context::Context, events::error_json, ui::Ui, up};
+use super::{
+    context::Context,
+    events::error_json,
+    ui::{Ui, counted},
+    up,
+};
 
 /// The exit code for tools that are not those of the file.
 const DIFFERENT: u8 = 10;
@@ -103,8 +108,12 @@ fn write(
     for change in changes {
         ui.status("Locked", format!("{:<20} {}", change.server, summary(change)));
     }
-    let text =
-        format!("{} ({} servers, {} of them changed)", file.display(), config.servers.len(), changes.len());
+    let text = format!(
+        "{} ({}, {} changed)",
+        file.display(),
+        counted(config.servers.len(), "server"),
+        changes.len()
+    );
     ui.status("Wrote", text);
     Ok(ExitCode::SUCCESS)
 }
@@ -123,8 +132,7 @@ fn text_of(change: &LockChange, entries: &[std::sync::Arc<CatalogEntry>]) -> Str
         [('+', &change.tools.added), ('-', &change.tools.removed), ('~', &change.tools.changed)]
     {
         for name in names {
-            let line: String = format!("{sign} {name:<24}{}", words(name)).chars().take(96).collect();
-            text.push_str("\n  ");
+            let line = format!("\n  {sign} {name:<24}{}", words(name));
             text.push_str(line.trim_end());
         }
     }

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use jiff::{Timestamp, Zoned, civil::Date, tz::TimeZone};
 use regex::Regex;
 use serde_json::json;
-use toolcrib::{LogLine, LogStream};
+use toolcrib::{Error, LogLine, LogStream};
 
 use super::{context::Context, reach};
 
@@ -26,7 +26,7 @@ pub(super) struct Logs {
     /// Only what is younger, say 5m. The daemon remembers 1000 lines of each server.
     #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
     since: Option<Duration>,
-    /// Only this: what servers wrote to stderr, or what happened to them.
+    /// Only this [default: stderr and events].
     #[arg(long, value_enum)]
     stream: Option<Stream>,
     /// Only lines in which this regular expression matches.
@@ -36,21 +36,31 @@ pub(super) struct Logs {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Stream {
+    /// What servers wrote to stderr.
     Stderr,
+    /// What happened to them.
     Events,
+    /// The messages to (>) and from (<) them; told only while somebody follows.
+    Wire,
 }
 
 impl Logs {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let wire = matches!(self.stream, Some(Stream::Wire));
+        if wire && !self.follow {
+            let help = "add --follow: toolcrib logs -f --stream wire".to_owned();
+            return Err(Error::input("messages are told only while somebody follows", Some(help)).into());
+        }
         let mut daemon = reach::required(context)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let from = self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since)).as_millis();
         let printer = Printer::new(context.ui.json);
-        daemon.logs(self.servers.clone(), self.follow, |line| {
+        daemon.logs(self.servers.clone(), self.follow, wire, |line| {
             let of_stream = match self.stream {
-                None => true,
+                None => !line.stream.is_wire(),
                 Some(Stream::Stderr) => line.stream == LogStream::Stderr,
                 Some(Stream::Events) => line.stream == LogStream::Events,
+                Some(Stream::Wire) => line.stream.is_wire(),
             };
             let matches = || self.grep.as_ref().is_none_or(|grep| grep.is_match(&line.text));
             if u128::from(line.at_ms) >= from && of_stream && matches() {
@@ -88,6 +98,8 @@ impl Printer {
         let format = if at.date() == self.today { "%H:%M:%S%.3f" } else { "%Y-%m-%d %H:%M:%S%.3f" };
         let stream = match line.stream {
             LogStream::Stderr => "stderr",
+            LogStream::Sent => "wire >",
+            LogStream::Received => "wire <",
             _ => "event",
         };
         format!("{} {:<12} {stream:<6}  {}", at.strftime(format), line.server, line.text)

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use toolcrib::{Outcome, RunReport, Timings};
 
-use super::ui::{Ui, seconds};
+use super::ui::{Ui, counted, seconds};
 
 /// How often a run without a terminal says that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(30);
@@ -55,7 +55,11 @@ impl<'a> Progress<'a> {
     pub(super) fn done(&self, report: &RunReport) {
         self.totals.borrow_mut().add(report);
         let time = format!("[{:>8}]", seconds(Duration::from_secs_f64(report.wall_ms / 1e3)));
-        let work = format!("{} turns  {} calls", report.turns, report.tool_calls);
+        let work = format!(
+            "{}  {}",
+            counted(report.turns as usize, "turn"),
+            counted(report.tool_calls as usize, "call")
+        );
         let show = || match report.status {
             Outcome::Passed => self.ui.status("PASS", format!("{time} {}  {work}", report.task)),
             Outcome::Unscored => self.ui.status("DONE", format!("{time} {}  {work}", report.task)),
@@ -134,8 +138,12 @@ impl Totals {
     /// The closing lines.
     pub(super) fn summarize(&self, ui: &Ui, run: &str, wall: Duration) {
         let scripted = if self.scripted { " | the model was SCRIPTED" } else { "" };
-        let text =
-            format!("[{}] {} tasks: {} | run {run}{scripted}", seconds(wall), self.tasks, self.words());
+        let text = format!(
+            "[{}] {}: {} | run {run}{scripted}",
+            seconds(wall),
+            counted(self.tasks, "task"),
+            self.words()
+        );
         if self.failed + self.errored + self.cancelled == 0 {
             ui.status("Summary", text);
         } else {

@@ -5,7 +5,7 @@ use std::{cmp::Ordering, path::PathBuf, time::Duration};
 use clap::Args;
 use toolcrib::{Config, DaemonClient, DaemonOptions, DaemonPlace, Env, Error};
 
-use super::context::Context;
+use super::{context::Context, ui::counted};
 
 /// How long a daemon stays that was started on demand.
 pub(super) const IDLE: Duration = Duration::from_secs(30 * 60);
@@ -104,7 +104,7 @@ fn replace(
     let calls = match terms.calls {
         0 => String::new(),
         1 => ", which finishes 1 call".to_owned(),
-        calls => format!(", which finishes {calls} calls"),
+        calls => format!(", which finishes {}", counted(calls, "call")),
     };
     let (version, pid) = (&greeting.toolcrib, greeting.pid);
     let ours = env!("CARGO_PKG_VERSION");

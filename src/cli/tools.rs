@@ -9,7 +9,7 @@ use toolcrib::{Lifecycle, ServerTools, ToolRow};
 use super::{
     context::{Context, Locked},
     reach::Through,
-    ui::{Ui, age},
+    ui::{Ui, age, counted},
     up,
 };
 
@@ -84,7 +84,12 @@ impl Tools {
                     None => {
                         let parked = row.listed.map(|listed| format!("  parked, listed {}", age(listed)));
                         let parked = parked.unwrap_or_default();
-                        Ui::data(format!("{}  {} tools{parked}\n{}", row.name, text.len(), text.join("\n")));
+                        Ui::data(format!(
+                            "{}  {}{parked}\n{}",
+                            row.name,
+                            counted(text.len(), "tool"),
+                            text.join("\n")
+                        ));
                     }
                     Some(error) => ui.failure("Failed", error, true),
                 }

@@ -60,7 +60,7 @@ impl Tail {
         // Ends with the program: it waits for the daemon and holds nothing else.
         std::thread::spawn(move || {
             let printer = Printer::new(false);
-            let _ = daemon.logs(Vec::new(), true, |line| {
+            let _ = daemon.logs(Vec::new(), true, false, |line| {
                 if line.stream == LogStream::Events {
                     let mut lines = tail.lines();
                     if lines.len() == KEPT {

@@ -131,8 +131,8 @@ impl Ui {
     pub(super) fn ready(&self, name: &ServerName, ready: &ReadyServer, took: Duration, note: &str) {
         let pid = ready.pid.map_or_else(String::new, |pid| format!("pid {pid}"));
         let text = format!(
-            "{name:<20} {:>3} tools {:>8}   {pid:<12} {}   {note}",
-            ready.tools,
+            "{name:<20} {:<9} {:>8}   {pid:<12} {}   {note}",
+            tools_column(ready.tools),
             seconds(took),
             ready.era
         );
@@ -146,7 +146,7 @@ impl Ui {
     /// A server is left for later.
     pub(super) fn parked(&self, name: &ServerName, tools: usize, listed: SystemTime) {
         let listed = age(listed);
-        self.status("Parked", format!("{name:<20} {tools:>3} tools          listed {listed}"));
+        self.status("Parked", format!("{name:<20} {:<18} listed {listed}", tools_column(tools)));
     }
 
     /// A server had to be started through its package runner after all.
@@ -209,11 +209,8 @@ impl Ui {
 
     /// The end of a teardown that was verified.
     pub(super) fn torn_down(&self, report: &StopReport) {
-        let count = report.servers.len();
-        self.status(
-            "Finished",
-            format!("{count} servers stopped in {}, 0 processes left", seconds(report.wall)),
-        );
+        let count = counted(report.servers.len(), "server");
+        self.status("Finished", format!("{count} stopped in {}, 0 processes left", seconds(report.wall)));
     }
 
     /// The end of the program by `error`.
@@ -323,6 +320,24 @@ pub(super) fn shortened(words: &[String]) -> String {
 /// `0.77s`.
 pub(super) fn seconds(time: Duration) -> String {
     format!("{:.2}s", time.as_secs_f64())
+}
+
+/// `  3 tools`, numbers below each other.
+fn tools_column(count: usize) -> String {
+    format!("{count:>3} tool{}", if count == 1 { "" } else { "s" })
+}
+
+/// A duration that somebody typed, other than none at all.
+pub(super) fn some_time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(Duration::ZERO) => Err("must be longer than nothing".to_owned()),
+        time => time.map_err(|error| format!("{error}: write 500ms, 30s, 10m, 2h")),
+    }
+}
+
+/// `1 server`, `2 servers`.
+pub(super) fn counted(count: usize, name: &str) -> String {
+    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
 }
 
 /// `12.7us`, or `1.27ms` from a millisecond on.

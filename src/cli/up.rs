@@ -14,7 +14,7 @@ use toolcrib::{Config, Error, Keeping, StartJobs, StartReport};
 use super::{
     context::{Context, Locked},
     events::observer,
-    ui::{Ui, millis, seconds},
+    ui::{Ui, counted, millis, seconds},
 };
 
 /// How often a start that takes long is spoken of.
@@ -108,7 +108,7 @@ pub(super) fn announce(ui: &Ui, config: &Config) {
     let local = |entry: &&toolcrib::ServerEntry| entry.source == config.file;
     let imported = config.servers.len() - config.servers.values().filter(local).count();
     let imported = if imported > 0 { format!("; {imported} imported") } else { String::new() };
-    ui.status("Loading", format!("{file} ({} servers{imported})", config.servers.len()));
+    ui.status("Loading", format!("{file} ({}{imported})", counted(config.servers.len(), "server")));
 }
 
 /// The closing line of a start, and the servers that are missing.

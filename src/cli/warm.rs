@@ -1,10 +1,10 @@
 //! `toolcrib warm`: packages installed and runners resolved ahead of time.
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::{Value, json};
-use toolcrib::{Config, Error, Manager, ServerEntry, Warmed};
+use toolcrib::{Error, Manager, Warmed};
 
 use super::{
     context::Context,
@@ -38,10 +38,9 @@ impl Warm {
         } else {
             summary(context.ui, &rows);
         }
-        match missing(&config, &rows) {
-            failures if failures.is_empty() => Ok(ExitCode::SUCCESS),
-            failures => Err(Error::RequiredServers { failures }.into()),
-        }
+        // Whoever warms servers wants each of them warm, required or not.
+        let failed = rows.iter().any(|row| row.error.is_some());
+        Ok(if failed { ExitCode::from(4) } else { ExitCode::SUCCESS })
     }
 }
 
@@ -91,11 +90,4 @@ fn document(row: &Warmed) -> Value {
     document["saved_ms"] = json!(saved(row).map(super::ui::millis));
     document["error"] = json!(row.error.as_deref().map(error_json));
     document
-}
-
-/// The failures of servers without which nothing is worth doing.
-fn missing(config: &Config, rows: &[Warmed]) -> Vec<Arc<Error>> {
-    let required =
-        |row: &&Warmed| config.servers.get(&row.name).is_some_and(|entry: &ServerEntry| entry.required);
-    rows.iter().filter(required).filter_map(|row| row.error.clone()).collect()
 }

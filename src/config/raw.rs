@@ -3,7 +3,7 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 
 use super::{
-    AgentConfig, Guard, HttpConfig, StartJobs, StopGrace, ToolChoice,
+    AgentConfig, Guard, HttpConfig, LlmApi, StartJobs, StopGrace,
     env::Names,
     node::{Node, Value},
     origin::{Origin, Text},
@@ -11,6 +11,8 @@ use super::{
 };
 use crate::{error::Result, retry::RetryPolicy};
 
+mod agent;
+mod reuse;
 mod server;
 
 pub(super) use server::{RawKind, RawSandbox, RawServer};
@@ -40,22 +42,27 @@ const DEFAULTS: &[&str] = &[
 const HTTP: &[&str] = &["connect_timeout", "max_idle_per_host"];
 const LLM: &[&str] = &[
     "base_url",
+    "api",
     "model",
     "api_key",
     "max_in_flight",
     "requests_per_minute",
     "tokens_per_minute",
+    "stream",
+    "connect_timeout",
+    "first_token_timeout",
+    "idle_timeout",
     "request_timeout",
     "silence_check",
     "temperature",
     "max_tokens",
     "seed",
+    "prompt_cache",
     "extra_body",
     "retry",
+    "cache",
 ];
 const RETRY: &[&str] = &["profile", "max", "base", "cap", "total", "outage", "reissue"];
-const AGENT: &[&str] =
-    &["system", "max_turns", "max_tool_calls", "max_time", "tool_choice", "max_result_chars"];
 
 /// Every table of the file with its keys; `*` stands for a name.
 #[cfg(test)]
@@ -69,7 +76,10 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("http", HTTP),
     ("llm", LLM),
     ("llm.retry", RETRY),
-    ("agent", AGENT),
+    ("llm.cache", reuse::CACHE),
+    ("agent", agent::AGENT),
+    ("agent.aliases", agent::ALIASES),
+    ("agent.rollback", agent::ROLLBACK),
 ];
 
 /// A whole file.
@@ -132,7 +142,9 @@ pub(super) fn read(root: &Node, origin: &Origin) -> Result<RawConfig> {
         servers: servers.collect::<Result<_>>()?,
         http: root.table("http", HTTP)?.map_or_else(|| Ok(HttpConfig::default()), |t| http(&t))?,
         llm: root.table("llm", LLM)?.map(|table| llm(&table)).transpose()?,
-        agent: root.table("agent", AGENT)?.map_or_else(|| Ok(AgentConfig::default()), |t| agent(&t))?,
+        agent: root
+            .table("agent", agent::AGENT)?
+            .map_or_else(|| Ok(AgentConfig::default()), |t| agent::read(&t, AgentConfig::default()))?,
     })
 }
 
@@ -243,12 +255,33 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
     if let Some(timeout) = table.duration("request_timeout")? {
         request.request_timeout = timeout;
     }
+    request.stream = table.flag("stream")?.unwrap_or_default();
+    request.connect_timeout = table.duration("connect_timeout")?;
+    request.first_token_timeout = table.duration("first_token_timeout")?;
+    request.idle_timeout = table.duration("idle_timeout")?;
+    for key in ["first_token_timeout", "idle_timeout"] {
+        if !request.stream && table.has(key) {
+            return Err(table.key_error(key, "needs `stream`", Some("add stream = true")));
+        }
+    }
     request.temperature = table.float("temperature")?;
     if request.temperature.is_some_and(|temperature| temperature < 0.0) {
         return Err(table.key_error("temperature", "must not be negative", None));
     }
     request.max_tokens = table.number("max_tokens", 1)?;
+    request.api = table.choice("api", &LlmApi::NAMES)?.unwrap_or_default();
     request.seed = table.number("seed", i64::MIN)?;
+    let other = |key, needed: &str| {
+        let message = format!("is not known to api = \"{}\"", request.api.name());
+        Err(table.key_error(key, message, Some(&format!("remove it, or use {needed}"))))
+    };
+    if request.seed.is_some() && !matches!(request.api, LlmApi::Chat | LlmApi::Completions) {
+        return other("seed", "\"chat\" or \"completions\"");
+    }
+    request.prompt_cache = table.flag("prompt_cache")?.unwrap_or_default();
+    if request.prompt_cache && request.api != LlmApi::Messages {
+        return other("prompt_cache", "\"messages\"");
+    }
     if let Some(entry) = table.get("extra_body") {
         match entry.node.to_json() {
             Some(serde_json::Value::Object(fields)) => request.extra_body = fields,
@@ -261,6 +294,7 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
     if let Some(table) = table.table("retry", RETRY)? {
         request.retry = retry(&table)?;
     }
+    reuse::read(table, &mut request)?;
     let api_keys = match table.get("api_key").map(|entry| &entry.node) {
         Some(Node { value: Value::Text(_), .. }) => table.text("api_key")?.into_iter().collect(),
         Some(node) if !matches!(node.value, Value::List(_)) => {
@@ -302,22 +336,4 @@ fn retry(table: &Section<'_>) -> Result<RetryPolicy> {
         return Err(table.error("`cap` is shorter than `base`", Some("waits grow from `base` up to `cap`")));
     }
     Ok(policy)
-}
-
-fn agent(table: &Section<'_>) -> Result<AgentConfig> {
-    const CHOICES: &[(&str, ToolChoice)] = &[
-        ("auto", ToolChoice::Auto),
-        ("required", ToolChoice::Required),
-        ("required_first", ToolChoice::RequiredFirst),
-    ];
-    let built_in = AgentConfig::default();
-    Ok(AgentConfig {
-        // A prompt is literal: `${...}` in it belongs to the author.
-        system: table.text("system")?.map(|text| text.value),
-        max_turns: table.number("max_turns", 1)?.unwrap_or(built_in.max_turns),
-        max_tool_calls: table.number("max_tool_calls", 0)?.unwrap_or(built_in.max_tool_calls),
-        max_time: table.duration("max_time")?.unwrap_or(built_in.max_time),
-        tool_choice: table.choice("tool_choice", CHOICES)?.unwrap_or(built_in.tool_choice),
-        max_result_chars: table.number("max_result_chars", 1)?.unwrap_or(built_in.max_result_chars),
-    })
 }

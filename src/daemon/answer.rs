@@ -73,7 +73,7 @@ impl Hall {
             Request::Stop { servers } => self.stop(&servers, voice).await,
             Request::Restart { servers } => self.restart(&servers, voice).await,
             Request::Wait { servers, limit } => self.wait(&servers, limit).await,
-            Request::Logs { servers, follow } => self.logs(&servers, follow, voice).await,
+            Request::Logs { servers, follow, wire } => self.logs(&servers, follow, wire, voice).await,
             Request::Connect { .. } | Request::Down { .. } | Request::Retire => {
                 Err(Error::input("this request is not answered here", None))
             }
@@ -321,7 +321,8 @@ impl Hall {
         }
     }
 
-    async fn logs(&self, servers: &[String], follow: bool, voice: &mut Voice) -> Result<Reply> {
+    async fn logs(&self, servers: &[String], follow: bool, wire: bool, voice: &mut Voice) -> Result<Reply> {
+        let _listener = wire.then(|| self.keep.manager().listen_to_wire());
         let named = self.named(servers).map(|named| named.into_iter().collect::<HashSet<_>>())?;
         let wanted = |server: &ServerName| servers.is_empty() || named.contains(server);
         let mut news = self.keep.log.follow();

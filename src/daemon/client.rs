@@ -209,15 +209,18 @@ impl DaemonClient {
 
     /// Tells `line` what is in the log, and with `follow` what comes, until `line` breaks off.
     ///
+    /// Messages to and from servers are among it with `follow` and `wire`.
+    ///
     /// # Errors
     /// [`Error::ServerNotFound`].
     pub fn logs(
         &mut self,
         servers: Vec<String>,
         follow: bool,
+        wire: bool,
         mut line: impl FnMut(LogLine) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.ask(&Request::Logs { servers, follow })?;
+        self.ask(&Request::Logs { servers, follow, wire })?;
         loop {
             match self.next()? {
                 Reply::Line(new) => {

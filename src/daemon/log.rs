@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::wire::{LogLine, LogStream};
 use crate::{start::ServerEvent, tool::ServerName};
 
-/// Lines kept of each server, of 500 bytes at most.
+/// Lines kept of each server, of 500 bytes at most; and as many messages of 4096.
 const LINES: usize = 1000;
 /// Events kept for those who follow a start.
 const EVENTS: usize = 4096;
@@ -27,7 +27,8 @@ pub(super) struct Log {
 #[derive(Default)]
 struct Kept {
     next: u64,
-    lines: BTreeMap<ServerName, VecDeque<(u64, LogLine)>>,
+    /// By server, messages apart: they would soon drive out everything else.
+    lines: BTreeMap<(ServerName, bool), VecDeque<(u64, LogLine)>>,
     events: VecDeque<(u64, ServerEvent)>,
 }
 
@@ -44,13 +45,13 @@ impl Log {
         let number = kept.next;
         kept.next += 1;
         if let Some(line) = as_line(&event) {
-            let lines = kept.lines.entry(line.server.clone()).or_default();
+            let lines = kept.lines.entry((line.server.clone(), line.stream.is_wire())).or_default();
             if lines.len() == LINES {
                 lines.pop_front();
             }
             lines.push_back((number, line));
         }
-        if !matches!(event, ServerEvent::Wrote { .. }) {
+        if !matches!(event, ServerEvent::Wrote { .. } | ServerEvent::Message { .. }) {
             if kept.events.len() == EVENTS {
                 kept.events.pop_front();
             }
@@ -75,7 +76,7 @@ impl Log {
     pub(super) fn lines(&self, from: u64, wanted: impl Fn(&ServerName) -> bool) -> (Vec<LogLine>, u64) {
         let kept = self.kept();
         let mut found: Vec<(u64, LogLine)> = Vec::new();
-        for (_, lines) in kept.lines.iter().filter(|(server, _)| wanted(server)) {
+        for (_, lines) in kept.lines.iter().filter(|((server, _), _)| wanted(server)) {
             let new = lines.partition_point(|(number, _)| *number < from);
             found.extend(lines.range(new..).cloned());
         }
@@ -101,6 +102,10 @@ fn as_line(event: &ServerEvent) -> Option<LogLine> {
     let (server, text) = match event {
         ServerEvent::Wrote { server, line } => {
             return Some(LogLine::now(server.clone(), LogStream::Stderr, line.clone()));
+        }
+        ServerEvent::Message { server, sent, text } => {
+            let stream = if *sent { LogStream::Sent } else { LogStream::Received };
+            return Some(LogLine::now(server.clone(), stream, text.clone()));
         }
         ServerEvent::Queued { server, reason } => (server, format!("waits for {reason}")),
         ServerEvent::Starting { server, installs: None } => (server, "starting".to_owned()),

@@ -80,6 +80,9 @@ pub(super) enum Request {
     Logs {
         servers: Vec<String>,
         follow: bool,
+        /// Messages too, of which nothing is told while nobody asks.
+        #[serde(default)]
+        wire: bool,
     },
     Connect {
         server: Option<String>,
@@ -266,6 +269,17 @@ pub enum LogStream {
     Stderr,
     /// It happened to the server.
     Events,
+    /// A message to the server.
+    Sent,
+    /// A message from the server.
+    Received,
+}
+
+impl LogStream {
+    /// Whether it is of messages.
+    pub fn is_wire(self) -> bool {
+        matches!(self, Self::Sent | Self::Received)
+    }
 }
 
 /// One line of the log.

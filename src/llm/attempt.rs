@@ -17,7 +17,8 @@ use super::{
     fault::Fault,
     reissue::Kept,
     script::Script,
-    transport::{OpenAi, Prepared},
+    stream::Observer,
+    transport::{Endpoint, Prepared},
     wire::Decoded,
 };
 use crate::{
@@ -33,13 +34,14 @@ pub(super) struct Call<'a> {
     /// When the caller no longer wants an answer.
     deadline: Option<Instant>,
     pub kept: Kept,
+    observer: &'a Observer<'a>,
     stale: AtomicBool,
     paused: Mutex<Duration>,
 }
 
 /// A request made ready for its backend.
 enum Ready<'a> {
-    Http(&'a OpenAi, Box<Prepared<'a>>),
+    Http(&'a Endpoint, Box<Prepared<'a>>),
     Script(&'a Script),
 }
 
@@ -58,6 +60,7 @@ impl Inner {
         &'a self,
         request: &'a ChatRequest,
         deadline: Option<Instant>,
+        observer: &'a Observer<'a>,
     ) -> Result<Call<'a>, Box<Fault>> {
         let (ready, bytes) = match &self.backend {
             Backend::Http(backend) => {
@@ -75,6 +78,7 @@ impl Inner {
             visit: self.gate.visit(self.patience, tokens),
             deadline,
             kept: Kept::default(),
+            observer,
             stale: AtomicBool::new(false),
             paused: Mutex::default(),
         })
@@ -223,13 +227,18 @@ impl Inner {
 
     /// Sends the request, with the limit of tokens that earlier answers call for.
     async fn exchange(&self, call: &Call<'_>) -> Result<Decoded, Fault> {
+        call.observer.restart();
         match &call.ready {
-            Ready::Script(script) => script.answer(call.request).await,
+            Ready::Script(script) => {
+                let answer = script.answer(call.request).await?;
+                call.observer.whole(&answer);
+                Ok(answer)
+            }
             Ready::Http(backend, prepared) => match call.kept.raised(call.request) {
-                None => backend.attempt(prepared).await,
+                None => backend.attempt(prepared, call.observer).await,
                 Some(request) => {
                     let prepared = backend.prepare(&request).map_err(|fault| *fault)?;
-                    backend.attempt(&prepared).await
+                    backend.attempt(&prepared, call.observer).await
                 }
             },
         }
@@ -247,12 +256,16 @@ impl Inner {
         let own = End {
             at: later(start, self.request_timeout),
             class: Class::Timeout,
-            message: format!("{} (request_timeout in [llm])", after(self.request_timeout)),
+            message: format!("{} (request_timeout in {})", after(self.request_timeout), self.table),
         };
         let total = End {
             at: later(start, left),
             class: Class::Timeout,
-            message: format!("{} of attempts and waits (retry.total in [llm])", after(self.policy.total)),
+            message: format!(
+                "{} of attempts and waits (retry.total in {})",
+                after(self.policy.total),
+                self.table
+            ),
         };
         let callers = deadline.map(|at| End {
             at,

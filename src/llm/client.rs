@@ -7,28 +7,39 @@ use tokio::time::Instant;
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
     attempt::Failed,
+    cache::Cache,
     fault::Fault,
     script::Script,
     stats::{Counters, LlmStats},
-    transport::OpenAi,
-    wire::Decoded,
+    stream::Observer,
+    transport::Endpoint,
+    wire::{self, Decoded},
 };
 use crate::{
-    config::LlmConfig,
+    config::{LlmApi, LlmConfig},
     error::{Error, Result},
     gate::{Bounds, Gate, Patience},
     http::HttpClients,
     retry::{self, RetryPolicy, Stop},
+    tap::Tap,
 };
 
 /// A model, ready to be asked. Clones share the counters; all clients of one endpoint that come from the same
 /// [`HttpClients`] share its limits and its pauses too.
 #[derive(Clone)]
-pub struct LlmClient(Arc<Inner>);
+pub struct LlmClient {
+    pub(super) inner: Arc<Inner>,
+    /// Who listens.
+    pub(super) tap: Option<Tap>,
+    /// The label of a model that a cassette answers for, and whether it was a script.
+    pub(super) replayed: Option<(Arc<str>, bool)>,
+}
 
 pub(super) struct Inner {
     pub backend: Backend,
     label: String,
+    /// The table of the configuration that it is written in.
+    pub table: String,
     pub gate: Gate,
     pub policy: RetryPolicy,
     pub patience: Patience,
@@ -38,6 +49,7 @@ pub(super) struct Inner {
     pub repeatable: bool,
     pub one_key: bool,
     pub counters: Counters,
+    cache: Option<Cache>,
 }
 
 /// What makes one attempt.
@@ -45,7 +57,7 @@ pub(super) struct Inner {
 /// Why an enum, and below the retries: a recorder or a replay of attempts belongs exactly here, as a further
 /// variant that wraps another one, so that failed attempts are recorded and replayed as they were.
 pub(super) enum Backend {
-    Http(Box<OpenAi>),
+    Http(Box<Endpoint>),
     Script(Script),
 }
 
@@ -54,20 +66,21 @@ impl LlmClient {
     pub fn new(config: &LlmConfig, http: &HttpClients, base_dir: &Path) -> Result<Self> {
         if let Some(file) = config.model.strip_prefix("script:") {
             let path = base_dir.join(file.trim());
-            let text = std::fs::read_to_string(&path)
-                .map_err(|error| Error::io(format!("cannot read the script {}", path.display()), error))?;
+            let text = std::fs::read_to_string(&path).map_err(|error| {
+                Error::input(format!("cannot read the script {}: {error}", path.display()), None)
+            })?;
             let script = Script::parse(&path.display().to_string(), &text)?;
             return Ok(Self::build(Backend::Script(script), scripted(file.trim()), config, Gate::default()));
         }
         let Some(base_url) = &config.base_url else {
             let help = "add base_url = \"http://host:8000/v1\", or use model = \"script:FILE\"".to_owned();
-            return Err(Error::input("`base_url` is missing in [llm]", Some(help)));
+            return Err(Error::input(format!("`base_url` is missing in {}", config.table()), Some(help)));
         };
         if config.model.trim().is_empty() {
             let help = "add model = \"NAME\", as the server lists it under /v1/models".to_owned();
-            return Err(Error::input("`model` is missing in [llm]", Some(help)));
+            return Err(Error::input(format!("`model` is missing in {}", config.table()), Some(help)));
         }
-        let backend = OpenAi::new(config, base_url, http)?;
+        let backend = Endpoint::new(config, base_url, http)?;
         let gate = http.gate(&backend.endpoint());
         Ok(Self::build(Backend::Http(Box::new(backend)), config.model.clone(), config, gate))
     }
@@ -85,50 +98,68 @@ impl LlmClient {
             requests: config.requests_per_minute,
             tokens: config.tokens_per_minute,
         });
-        Self(Arc::new(Inner {
+        let inner = Inner {
             backend,
             label,
+            table: config.table(),
             gate,
             patience: Patience { probe: config.retry.probes(), asked: config.retry.retry_after_max },
             policy: config.retry.clone(),
             one_key: config.api_keys.len() < 2,
             request_timeout: config.request_timeout,
-            max_tokens: config.max_tokens,
-            repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
+            max_tokens: config.max_tokens.or((config.api == LlmApi::Messages).then_some(wire::MAX_TOKENS)),
+            repeatable: config.is_repeatable(),
             counters: Counters::default(),
-        }))
+            cache: Cache::of(config),
+        };
+        Self { inner: Arc::new(inner), tap: None, replayed: None }
     }
 
     /// The model's name, or `scripted (FILE)`.
     pub fn model_label(&self) -> &str {
-        &self.0.label
+        self.replayed.as_ref().map_or(&self.inner.label, |(label, _)| label)
     }
 
     /// Whether a script answers in place of a model.
     pub fn is_scripted(&self) -> bool {
-        matches!(self.0.backend, Backend::Script(_))
+        self.replayed.as_ref().map_or(matches!(self.inner.backend, Backend::Script(_)), |(_, script)| *script)
     }
 
     /// What was counted so far.
     pub fn stats(&self) -> LlmStats {
-        let connections = match &self.0.backend {
+        let connections = match &self.inner.backend {
             Backend::Http(backend) => backend.connections(),
             Backend::Script(_) => (0, 0),
         };
-        self.0.counters.stats(&self.0.gate.stats(), connections)
+        let kept = self.inner.cache.as_ref().map(Cache::counts).unwrap_or_default();
+        self.inner.counters.stats(&self.inner.gate.stats(), connections, kept)
     }
 
-    /// Asks the model, repeating what may be repeated. Dropping the future ends the request on the wire too.
-    ///
-    /// `deadline` is the caller's own: nothing is waited for beyond it, and the error then says so.
-    pub async fn chat(
+    /// The answer that is kept ([`LlmConfig::cache`]), or a new one.
+    pub(super) async fn answered(
         &self,
         request: &ChatRequest,
         deadline: Option<Instant>,
+        observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
-        let inner = &*self.0;
-        inner.counters.request();
-        let call = inner.call(request, deadline).map_err(|fault| self.error(*fault))?;
+        self.inner.counters.request();
+        let Some(cache) = &self.inner.cache else { return self.ask(request, deadline, observer).await };
+        let ask = || self.ask(request, deadline, observer);
+        let answer = cache.answer(request, deadline, ask, |fault| self.error(fault)).await?;
+        if answer.cached {
+            observer.known(&answer);
+        }
+        Ok(answer)
+    }
+
+    async fn ask(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        observer: &Observer<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        let inner = &*self.inner;
+        let call = inner.call(request, deadline, observer).map_err(|fault| self.error(*fault))?;
         let call = &call;
         let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
@@ -147,6 +178,8 @@ impl LlmClient {
             Err(stop) => {
                 // Better a doubtful answer than none.
                 if let Some(decoded) = call.kept.last() {
+                    observer.restart();
+                    observer.whole(&decoded);
                     inner.counters.answered(&decoded.usage, &attempts);
                     return Ok(self.answer(decoded, attempts));
                 }
@@ -171,19 +204,20 @@ impl LlmClient {
             tool_calls: decoded.tool_calls,
             finish: decoded.finish,
             usage: decoded.usage,
-            model: decoded.model.unwrap_or_else(|| self.0.label.clone()),
+            model: decoded.model.unwrap_or_else(|| self.inner.label.clone()),
             scripted: self.is_scripted(),
+            cached: false,
             timings: ChatTimings::of(&attempts),
             attempts,
         }
     }
 
     fn error(&self, fault: Fault) -> LlmError {
-        let url = match &self.0.backend {
+        let url = match &self.inner.backend {
             Backend::Http(backend) => Some(backend.shown_url()),
             Backend::Script(_) => None,
         };
-        LlmError::of(fault, &self.0.label, url)
+        LlmError::of(fault, &self.inner.label, url, &self.inner.table)
     }
 }
 
@@ -193,6 +227,6 @@ fn scripted(file: &str) -> String {
 
 impl fmt::Debug for LlmClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LlmClient").field("model", &self.0.label).finish_non_exhaustive()
+        f.debug_struct("LlmClient").field("model", &self.inner.label).finish_non_exhaustive()
     }
 }

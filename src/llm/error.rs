@@ -3,16 +3,17 @@
 use std::{fmt, time::Duration};
 
 use humantime::format_duration;
+use serde::{Deserialize, Serialize};
 
 use super::{Attempt, ContextOverflow, LlmErrorClass, fault::Fault};
 use crate::{
     error::ErrorCode,
-    retry::{GiveUp, whole},
+    retry::{GiveUp, Retry, whole},
 };
 
 /// A model request that failed for good. Holds no key and no prompt; the message of a scripted model quotes the
 /// message that it has no step for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LlmError {
     /// The kind of the last failure.
@@ -36,11 +37,13 @@ pub struct LlmError {
     /// The server's name for the last request.
     pub request_id: Option<String>,
     help: Option<String>,
+    /// The table of the configuration.
+    table: String,
 }
 
 impl LlmError {
     /// From the last fault; the rest is filled in by the client.
-    pub(super) fn of(fault: Fault, model: &str, url: Option<&str>) -> Self {
+    pub(super) fn of(fault: Fault, model: &str, url: Option<&str>, table: &str) -> Self {
         Self {
             class: fault.class,
             status: fault.status,
@@ -53,12 +56,18 @@ impl LlmError {
             overflow: fault.overflow,
             request_id: fault.request_id,
             help: fault.help,
+            table: table.to_owned(),
         }
     }
 
     /// Stable code.
     pub fn code(&self) -> ErrorCode {
         self.class.code()
+    }
+
+    /// Whether the same request may be answered at another time.
+    pub fn may_pass(&self) -> bool {
+        self.class == LlmErrorClass::Deadline || self.class.retry(None) != Retry::Never
     }
 
     /// Why: the reason for giving up, then what earlier attempts met.
@@ -91,6 +100,7 @@ impl LlmError {
         if self.help.is_some() {
             return self.help.clone();
         }
+        let table = &self.table;
         Some(match (self.class, self.gave_up) {
             (LlmErrorClass::Billing, _) => {
                 "the account behind api_key has no credit or reached its spending limit; repeating cannot help".into()
@@ -99,15 +109,15 @@ impl LlmError {
                 format!("run again in {}", format_duration(whole(hint)))
             }
             (LlmErrorClass::Throttled, _) => {
-                "lower max_in_flight in [llm], or allow more time with retry = { max = .., total = .. }".into()
+                format!("lower max_in_flight in {table}, or allow more time with retry = {{ max = .., total = .. }}")
             }
             (LlmErrorClass::Context, _) => match self.overflow.and_then(|overflow| overflow.limit) {
                 Some(limit) => format!("shorten the conversation to fewer than {limit} tokens"),
                 None => "shorten the conversation, or serve the model with a longer context".into(),
             },
-            (LlmErrorClass::Timeout, _) => "raise request_timeout in [llm], or ask for shorter answers".into(),
+            (LlmErrorClass::Timeout, _) => "raise the limit that is named, or ask for shorter answers".into(),
             (LlmErrorClass::Overloaded | LlmErrorClass::Down, _) => {
-                "check that the model server runs; allow more time with retry = { max = .., total = .. } in [llm]".into()
+                format!("check that the model server runs; allow more time with retry = {{ max = .., total = .. }} in {table}")
             }
             _ => return None,
         })

@@ -24,7 +24,7 @@ pub(super) struct ErrorBody {
 }
 
 /// How much too long a conversation is, as far as the server says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct ContextOverflow {
     /// Tokens that fit.
@@ -85,6 +85,7 @@ impl ErrorBody {
 
     /// Derives what the text says beyond the fields.
     fn finished(mut self) -> Self {
+        self.status = self.status.or_else(|| self.codes.iter().find_map(|code| status_named(code)));
         if self.hint.is_none() {
             self.hint = hint::from_text(&self.message);
         }
@@ -112,6 +113,23 @@ fn is_billing(code: &str) -> bool {
             | "organization_usage_limit_exceeded"
             | "enforced_spend_limit_reached"
     ) || code.ends_with("_spend_limit_exceeded")
+}
+
+/// The status that goes with a name: inside a stream or a good answer an error comes without one.
+fn status_named(code: &str) -> Option<u16> {
+    Some(match code {
+        "invalid_request_error" | "invalid_prompt" | "context_length_exceeded" => 400,
+        "authentication_error" | "invalid_api_key" => 401,
+        "billing_error" => 402,
+        "permission_error" => 403,
+        "not_found_error" | "model_not_found" => 404,
+        "request_too_large" => 413,
+        "rate_limit_error" | "rate_limit_exceeded" | "insufficient_quota" => 429,
+        "api_error" | "server_error" | "internal_error" => 500,
+        "timeout_error" => 504,
+        "overloaded_error" => 529,
+        _ => return None,
+    })
 }
 
 fn message(outer: &Map<String, Value>, inner: &Map<String, Value>) -> String {

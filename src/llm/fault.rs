@@ -43,19 +43,21 @@ impl Fault {
         Chain::of(error).is_refused()
     }
 
-    /// A request that got no answer at all. `answered`: whether this server ever answered before.
-    pub(super) fn unanswered(error: &reqwest::Error, base_url: &str, answered: bool) -> Self {
+    /// A request that got no answer at all.
+    pub(super) fn unanswered(error: &reqwest::Error, place: &Place<'_>) -> Self {
+        let Place { url, table, .. } = place;
         use LlmErrorClass as Class;
         let chain = Chain::of(error);
         // `error` itself names the URL, which may hold a password; its sources do not.
         let cause = chain.texts.last().cloned().unwrap_or_else(|| "the request could not be sent".into());
         if chain.os_error(&[23, 24]) {
-            return Self::new(Class::Local, "this process has too many open files")
-                .with_help("raise the limit of open files (ulimit -n) or lower max_in_flight in [llm]");
+            return Self::new(Class::Local, "this process has too many open files").with_help(format!(
+                "raise the limit of open files (ulimit -n) or lower max_in_flight in {table}"
+            ));
         }
         if let Some(tls) = chain.tls {
             return Self::new(Class::Config, format!("no encrypted connection: {tls}"))
-                .with_help("check that base_url in [llm] names the right scheme and host, and that the system's certificates are installed");
+                .with_help(format!("check that base_url in {table} names the right scheme and host, and that the system's certificates are installed"));
         }
         if error.is_builder() {
             return Self::new(Class::Config, cause);
@@ -69,19 +71,32 @@ impl Fault {
         }
         if chain.texts.iter().any(|text| text.starts_with("dns error")) {
             // A host that was there a moment ago is an outage; one that never was is a typing mistake.
-            let class = if answered { Class::Down } else { Class::Config };
-            return Self::new(class, "no such host").with_help(format!("check the host name in {base_url}"));
+            let class = if place.answered { Class::Down } else { Class::Config };
+            return Self::new(class, "no such host").with_help(format!("check the host name in {url}"));
         }
         if chain.is_refused() {
             return Self::new(Class::Down, "connection refused").with_help(format!(
-                "nothing listens at {base_url}: start the model server or change base_url in [llm]"
+                "nothing listens at {url}: start the model server or change base_url in {table}"
             ));
         }
         if error.is_timeout() {
-            return Self::new(Class::Down, "no connection in time (connect_timeout in [http])");
+            let limit = if place.own_connect { table } else { "[http]" };
+            return Self::new(Class::Down, format!("no connection in time (connect_timeout in {limit})"));
         }
         Self::new(Class::Down, format!("no connection: {cause}"))
     }
+}
+
+/// Where a request went.
+pub(super) struct Place<'a> {
+    /// The base URL as it may be printed.
+    pub url: &'a str,
+    /// The table of the configuration that it is written in.
+    pub table: &'a str,
+    /// Whether the limit of making a connection is of that table too.
+    pub own_connect: bool,
+    /// Whether this server ever answered before.
+    pub answered: bool,
 }
 
 /// What the sources of an error hold.

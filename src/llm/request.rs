@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{LlmErrorClass, Message, ToolCall};
@@ -84,7 +84,7 @@ impl ChatRequest {
 }
 
 /// What a model answered, and what it took.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatAnswer {
     /// The text; may be empty when tools were called.
@@ -101,6 +101,8 @@ pub struct ChatAnswer {
     pub model: String,
     /// Whether a script answered in place of a model.
     pub scripted: bool,
+    /// Whether the answer was kept from an earlier request. This one then took no attempt, no tokens and no time.
+    pub cached: bool,
     /// Every attempt on the wire, the last one included.
     pub attempts: Vec<Attempt>,
     /// Where the time went.
@@ -115,7 +117,7 @@ impl ChatAnswer {
 }
 
 /// Why the model stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Finish {
@@ -128,11 +130,12 @@ pub enum Finish {
     /// The server held the answer back.
     ContentFilter,
     /// A reason of the server's own, or none.
+    #[default]
     Other,
 }
 
 /// One attempt on the wire.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Attempt {
     /// What went wrong. Nothing: it was answered.
@@ -152,7 +155,7 @@ pub struct Attempt {
 }
 
 /// Where the time of a request went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatTimings {
     /// Waiting for a place under the in-flight limit.

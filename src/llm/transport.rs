@@ -1,4 +1,4 @@
-//! One attempt at a model behind an OpenAI-compatible endpoint: send, read, classify. Knows nothing of retries.
+//! One attempt at a model behind an endpoint: send, read, classify. Knows no format, and nothing of retries.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -6,32 +6,40 @@ use std::{
 };
 
 use reqwest::{
-    Request, Response, StatusCode, Url,
-    header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION},
+    Request, StatusCode, Url,
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION},
 };
+use tokio::time::Instant;
 
 use super::{
-    ChatRequest, LlmErrorClass as Class,
+    ChatRequest, Finish, LlmErrorClass as Class,
     error_body::ErrorBody,
-    fault::{Fault, presentable},
+    fault::{Fault, Place, presentable},
     hint,
     silence::Watch,
+    stream::{Assembly, Observer},
     wire::{self, Decoded},
 };
 use crate::{
-    config::{LlmConfig, Secrets},
+    config::{LlmApi, LlmConfig, Secrets},
     error::{Error, Result},
     http::{HttpClient, HttpClients},
 };
 
-/// Largest answer that is read.
-const MAX_ANSWER: usize = 16 * 1024 * 1024;
+mod read;
+
+use read::{Clock, Failed, MAX_ANSWER, read, read_some};
+
+/// The version of Anthropic's API that is spoken: the only one there is.
+const ANTHROPIC_VERSION: &str = "2023-06-01";
+const ANTHROPIC_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Of an error, so much is read.
 const MAX_ERROR: usize = 64 * 1024;
 
 /// The endpoint with its keys.
-pub(super) struct OpenAi {
+pub(super) struct Endpoint {
     http: HttpClient,
+    clock: Clock,
     watch: Watch,
     url: Url,
     shown_url: String,
@@ -55,20 +63,25 @@ impl Prepared<'_> {
     }
 }
 
-impl OpenAi {
+impl Endpoint {
     /// Checks addresses and keys.
     pub(super) fn new(config: &LlmConfig, base_url: &str, clients: &HttpClients) -> Result<Self> {
-        let (url, shown_url, password) = endpoint(base_url)?;
-        for key in ["messages", "stream"] {
+        let table = config.table();
+        let (url, shown_url, password) = endpoint(base_url, config)?;
+        for key in wire::OWN {
             if config.extra_body.contains_key(key) {
                 let help = format!("remove `{key}`: requests carry their own");
-                return Err(Error::input(format!("`extra_body.{key}` in [llm] cannot be set"), Some(help)));
+                return Err(Error::input(format!("`extra_body.{key}` in {table} cannot be set"), Some(help)));
             }
         }
         let header = |key: &String| {
-            let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
+            let scheme = if config.api == LlmApi::Messages { "" } else { "Bearer " };
+            let mut value = HeaderValue::from_str(&format!("{scheme}{key}")).map_err(|_| {
                 let help = "check the variable or file that it comes from for stray line breaks".to_owned();
-                Error::input("`api_key` in [llm] holds a character that no header may hold", Some(help))
+                Error::input(
+                    format!("`api_key` in {table} holds a character that no header may hold"),
+                    Some(help),
+                )
             })?;
             value.set_sensitive(true);
             Ok(value)
@@ -78,10 +91,14 @@ impl OpenAi {
         // Every model server lists its models; any answer will do.
         let mut models = url.clone();
         if let Ok(mut path) = models.path_segments_mut() {
-            path.pop().pop().push("models");
+            for _ in wire::path(config.api) {
+                path.pop();
+            }
+            path.push("models");
         }
         Ok(Self {
-            http: clients.models_for(base_url).clone(),
+            http: clients.models_within(base_url, config.connect_timeout),
+            clock: Clock { first: config.first_token_timeout, idle: config.idle_timeout, table },
             watch: Watch::new(clients.looks_for(base_url), models, config.silence_check),
             url,
             shown_url,
@@ -113,8 +130,12 @@ impl OpenAi {
 
     /// Writes the request's body.
     pub(super) fn prepare<'a>(&self, chat: &'a ChatRequest) -> Result<Prepared<'a>, Box<Fault>> {
-        let body = wire::encode(chat, &self.config).to_string();
-        let builder = self.http.client().post(self.url.clone());
+        let body =
+            wire::encode(chat, &self.config).map_err(|why| Fault::new(Class::Config, why))?.to_string();
+        let mut builder = self.http.client().post(self.url.clone());
+        if self.config.api == LlmApi::Messages {
+            builder = builder.header("anthropic-version", ANTHROPIC_VERSION);
+        }
         let request = builder.header(CONTENT_TYPE, "application/json").body(body).build();
         let request = request.map_err(|_| {
             Fault::new(Class::Config, format!("cannot build a request to {}", self.shown_url))
@@ -123,25 +144,30 @@ impl OpenAi {
     }
 
     /// Sends once and reads the answer, unless the server is gone before that.
-    pub(super) async fn attempt(&self, prepared: &Prepared<'_>) -> Result<Decoded, Fault> {
+    pub(super) async fn attempt(
+        &self,
+        prepared: &Prepared<'_>,
+        observer: &Observer<'_>,
+    ) -> Result<Decoded, Fault> {
         tokio::select! {
-            answer = self.exchange(prepared) => answer,
+            answer = self.exchange(prepared, observer) => answer,
             gone = self.watch.gone() => Err(gone),
         }
     }
 
-    async fn exchange(&self, prepared: &Prepared<'_>) -> Result<Decoded, Fault> {
+    async fn exchange(&self, prepared: &Prepared<'_>, observer: &Observer<'_>) -> Result<Decoded, Fault> {
         let mut request = prepared
             .request
             .try_clone()
             .ok_or_else(|| Fault::new(Class::Config, "the request's body cannot be sent twice"))?;
         if !self.keys.is_empty() {
             let key = self.next_key.fetch_add(1, Relaxed) % self.keys.len();
-            request.headers_mut().insert(AUTHORIZATION, self.keys[key].clone());
+            let name = if self.config.api == LlmApi::Messages { ANTHROPIC_KEY } else { AUTHORIZATION };
+            request.headers_mut().insert(name, self.keys[key].clone());
         }
-        let sent = self.http.execute(request).await;
-        let response =
-            sent.map_err(|error| Fault::unanswered(&error, &self.shown_url, self.answered.load(Relaxed)))?;
+        let start = Instant::now();
+        let sent = self.clock.first(start, self.http.execute(request)).await?;
+        let response = sent.map_err(|error| Fault::unanswered(&error, &self.place()))?;
         self.answered.store(true, Relaxed);
         let (status, headers) = (response.status(), response.headers().clone());
         // `told` is in our words, `said` in the server's.
@@ -162,54 +188,85 @@ impl OpenAi {
         };
         if !status.is_success() {
             // An error whose body breaks off is still that error.
-            let (read, _) = read(response, MAX_ERROR).await;
-            let body = ErrorBody::read(&read);
+            let body = ErrorBody::read(&read_some(response, MAX_ERROR).await.0);
             let class = body.class(status.as_u16());
             return Err(fault(class, &spelled(status), &said(&headers, status, &body), &body));
         }
-        let (read, end) = read(response, MAX_ANSWER).await;
-        let broken = |class, told: String| fault(class, &told, "", &ErrorBody::default());
-        match end {
-            End::Whole => {}
-            End::TooLong => {
-                let told = format!("the answer is longer than {} MiB", MAX_ANSWER / (1024 * 1024));
-                return Err(broken(Class::BadAnswer, told));
+        let so_far = prepared.chat.calls_so_far();
+        let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let (decoded, in_pieces) = if kind.trim_start().starts_with("text/event-stream") {
+            let assembly = Assembly::new(self.config.api);
+            (self.clock.assemble(response, start, assembly, so_far, observer).await, true)
+        } else {
+            // A server may answer in one piece whatever it was asked for.
+            let whole = self.clock.first(start, read(response, MAX_ANSWER)).await?;
+            (whole.and_then(|body| Ok(wire::decode(self.config.api, &body, so_far)?)), false)
+        };
+        let decoded = decoded.map_err(|failed| match failed {
+            Failed::No(error) => {
+                let told = if error.body.status.is_some() { "an error inside a good answer" } else { "" };
+                fault(error.class, told, &error.body.message, &error.body)
             }
-            End::Broken => {
-                return Err(broken(Class::Cut, format!("the answer broke off after {} bytes", read.len())));
-            }
+            Failed::Own(class, told) => fault(class, &told, "", &ErrorBody::default()),
+        })?;
+        let decoded = self.honest(decoded, prepared.chat);
+        if !in_pieces {
+            observer.whole(&decoded);
         }
-        wire::decode(&read, prepared.chat.calls_so_far()).map_err(|error| {
-            let told = if error.body.status.is_some() { "an error inside a good answer" } else { "" };
-            fault(error.class, told, &error.body.message, &error.body)
-        })
+        Ok(decoded)
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place {
+            url: &self.shown_url,
+            table: &self.clock.table,
+            own_connect: self.config.connect_timeout.is_some(),
+            answered: self.answered.load(Relaxed),
+        }
+    }
+
+    /// llama.cpp calls an answer of the Responses API completed that ran into the limit of tokens.
+    fn honest(&self, mut decoded: Decoded, chat: &ChatRequest) -> Decoded {
+        let limit = chat.max_tokens.or(self.config.max_tokens).map(u64::from);
+        if self.config.api == LlmApi::Responses
+            && decoded.finish == Finish::Stop
+            && limit.is_some_and(|limit| decoded.usage.output >= limit)
+        {
+            decoded.finish = Finish::Length;
+        }
+        decoded
     }
 
     /// What a person can do about it.
     fn help(&self, status: StatusCode, class: Class) -> Option<String> {
+        let table = &self.clock.table;
         Some(match (status.as_u16(), class) {
-            (401 | 403, _) if self.keys.is_empty() => "set api_key in [llm]".into(),
-            (401 | 403, _) => "check api_key in [llm]".into(),
+            (401 | 403, _) if self.keys.is_empty() => format!("set api_key in {table}"),
+            (401 | 403, _) => format!("check api_key in {table}"),
             (404 | 405, _) => format!(
-                "check model (`{}`) and base_url in [llm]; base_url ends as in http://host:8000/v1",
+                "check model (`{}`) and base_url in {table}; base_url ends as in http://host:8000/v1",
                 self.config.model
             ),
             (_, Class::BadAnswer) => {
-                "base_url in [llm] must lead to an OpenAI-compatible API, as in http://host:8000/v1".into()
+                let api = self.config.api.name();
+                format!(
+                    "base_url in {table} must lead to a server that speaks api = \"{api}\", as in http://host:8000/v1"
+                )
             }
             _ => return None,
         })
     }
 }
 
-/// The address of the chat endpoint, the base URL as it may be printed, and the password in it.
-fn endpoint(base_url: &str) -> Result<(Url, String, Option<String>)> {
+/// The address that requests go to, the base URL as it may be printed, and the password in it.
+fn endpoint(base_url: &str, config: &LlmConfig) -> Result<(Url, String, Option<String>)> {
     let wrong = |what: String| {
         let help = "write it as in base_url = \"http://127.0.0.1:8000/v1\"".to_owned();
-        Error::input(format!("`base_url` in [llm] {what}"), Some(help))
+        Error::input(format!("`base_url` in {} {what}", config.table()), Some(help))
     };
     let trimmed = base_url.trim().trim_end_matches('/');
-    let trimmed = trimmed.strip_suffix("/chat/completions").unwrap_or(trimmed);
+    let path = wire::path(config.api);
+    let trimmed = trimmed.strip_suffix(&format!("/{}", path.join("/"))).unwrap_or(trimmed);
     // The text itself is not repeated: it may hold a password.
     let mut url = Url::parse(trimmed).map_err(|error| wrong(format!("is not a URL: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -221,8 +278,8 @@ fn endpoint(base_url: &str) -> Result<(Url, String, Option<String>)> {
     let _ = shown.set_password(None);
     shown.set_query(None);
     let password = url.password().map(str::to_owned);
-    if let Ok(mut path) = url.path_segments_mut() {
-        path.pop_if_empty().extend(["chat", "completions"]);
+    if let Ok(mut segments) = url.path_segments_mut() {
+        segments.pop_if_empty().extend(path);
     }
     Ok((url, shown.as_str().trim_end_matches('/').to_owned(), password))
 }
@@ -239,26 +296,4 @@ fn said(headers: &HeaderMap, status: StatusCode, body: &ErrorBody) -> String {
 /// `429 Too Many Requests`.
 fn spelled(status: StatusCode) -> String {
     format!("{} {}", status.as_u16(), status.canonical_reason().unwrap_or_default()).trim_end().to_owned()
-}
-
-enum End {
-    Whole,
-    TooLong,
-    Broken,
-}
-
-/// Reads at most `limit` bytes.
-async fn read(mut response: Response, limit: usize) -> (Vec<u8>, End) {
-    let mut read = Vec::new();
-    loop {
-        match response.chunk().await {
-            Ok(Some(chunk)) if read.len() + chunk.len() > limit => {
-                read.extend_from_slice(&chunk[..limit - read.len()]);
-                return (read, End::TooLong);
-            }
-            Ok(Some(chunk)) => read.extend_from_slice(&chunk),
-            Ok(None) => return (read, End::Whole),
-            Err(_) => return (read, End::Broken),
-        }
-    }
 }

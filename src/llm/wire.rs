@@ -1,19 +1,29 @@
-//! The OpenAI chat format: plain requests, lenient reading of answers. Strict servers refuse fields that they do
-//! not know, so nothing is sent that was not asked for.
+//! The formats that model servers speak, one file each: plain requests, lenient reading of answers. Strict servers
+//! refuse fields that they do not know, so nothing is sent that was not asked for.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
 use super::{
-    ChatRequest, Finish, LlmErrorClass, Message, ToolCall, ToolMode,
+    ChatRequest, Finish, LlmErrorClass, ToolCall,
     error_body::{ErrorBody, page_text},
-    message::arguments,
+    stream::Delta,
 };
-use crate::{config::LlmConfig, task::Usage};
+use crate::{
+    config::{LlmApi, LlmConfig},
+    task::Usage,
+};
+
+mod chat;
+mod completions;
+mod messages;
+mod responses;
+
+pub(super) use messages::MAX_TOKENS;
 
 /// An answer as read from the wire.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Decoded {
     pub content: String,
     pub reasoning: Option<String>,
@@ -30,47 +40,66 @@ pub(super) struct NoAnswer {
     pub body: ErrorBody,
 }
 
-/// The body of a request.
-pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Value {
-    let mut body = Map::new();
-    body.insert("model".into(), config.model.as_str().into());
-    body.insert("messages".into(), request.messages.iter().map(Message::to_json).collect());
-    if !request.tools.is_empty() {
-        let tools = request.tools.iter().map(|tool| {
-            let mut function = Map::new();
-            function.insert("name".into(), tool.name.as_str().into());
-            function.insert("description".into(), tool.description.as_str().into());
-            function.insert("parameters".into(), Value::Object((*tool.parameters).clone()));
-            if tool.strict {
-                function.insert("strict".into(), true.into());
-            }
-            json!({"type": "function", "function": function})
-        });
-        body.insert("tools".into(), tools.collect());
-        let choice = match request.tool_mode {
-            ToolMode::Auto => "auto",
-            ToolMode::Required => "required",
-            ToolMode::None => "none",
-        };
-        body.insert("tool_choice".into(), choice.into());
+/// Where requests go, below the base URL.
+pub(super) fn path(api: LlmApi) -> &'static [&'static str] {
+    match api {
+        LlmApi::Chat => &["chat", "completions"],
+        LlmApi::Completions => &["completions"],
+        LlmApi::Responses => &["responses"],
+        LlmApi::Messages => &["messages"],
     }
-    if let Some(temperature) = config.temperature {
-        body.insert("temperature".into(), temperature.into());
-    }
-    if let Some(max_tokens) = request.max_tokens.or(config.max_tokens) {
-        body.insert("max_tokens".into(), max_tokens.into());
-    }
-    if let Some(seed) = config.seed {
-        body.insert("seed".into(), seed.into());
+}
+
+/// The fields of a body that requests bring themselves, and that no configuration may set.
+pub(super) const OWN: [&str; 4] = ["messages", "input", "prompt", "stream"];
+
+/// The body of a request; the error says what this format cannot carry.
+pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Result<Value, String> {
+    let mut body = match config.api {
+        LlmApi::Chat => chat::encode(request, config),
+        LlmApi::Completions => completions::encode(request, config)?,
+        LlmApi::Responses => responses::encode(request, config),
+        LlmApi::Messages => messages::encode(request, config),
+    };
+    if config.stream {
+        body.insert("stream".into(), true.into());
+        if matches!(config.api, LlmApi::Chat | LlmApi::Completions) {
+            // Without it these two count no tokens in a stream.
+            body.insert("stream_options".into(), json!({"include_usage": true}));
+        }
     }
     for (key, value) in &config.extra_body {
         body.insert(key.clone(), value.clone());
     }
-    Value::Object(body)
+    Ok(Value::Object(body))
+}
+
+/// An answer that comes in pieces, put together again. Each format has its own.
+pub(super) trait Parts: Send {
+    /// Takes one piece and tells what is new in it.
+    fn take(&mut self, piece: &Value, tell: &mut dyn FnMut(Delta<'_>));
+    /// Whether the server said why the model stopped.
+    fn ended(&self) -> bool;
+    /// Whether the server said that nothing more comes.
+    fn closed(&self) -> bool {
+        false
+    }
+    /// What the same server would have answered in one piece.
+    fn whole(&mut self) -> Value;
+}
+
+/// The pieces of an answer in this format: none so far.
+pub(super) fn parts(api: LlmApi) -> Box<dyn Parts> {
+    match api {
+        LlmApi::Chat => Box::<chat::Pieces>::default(),
+        LlmApi::Completions => Box::<completions::Pieces>::default(),
+        LlmApi::Responses => Box::<responses::Pieces>::default(),
+        LlmApi::Messages => Box::<messages::Pieces>::default(),
+    }
 }
 
 /// Reads an answer. Calls without an id get one that counts on from `calls_so_far`.
-pub(super) fn decode(body: &[u8], calls_so_far: usize) -> Result<Decoded, NoAnswer> {
+pub(super) fn decode(api: LlmApi, body: &[u8], calls_so_far: usize) -> Result<Decoded, NoAnswer> {
     let json: Value = serde_json::from_slice(body).map_err(|error| {
         let text = String::from_utf8_lossy(body);
         if text.trim_start().starts_with('<') {
@@ -79,53 +108,72 @@ pub(super) fn decode(body: &[u8], calls_so_far: usize) -> Result<Decoded, NoAnsw
             bad(format!("answered with broken JSON: {error}"))
         }
     })?;
-    // Gateways report failures of the server behind them inside a good status.
-    if json.get("error").is_some_and(|error| !error.is_null()) {
-        let body = ErrorBody::of_json(&json);
-        let class = body.status.map_or(LlmErrorClass::BadAnswer, |status| body.class(status));
-        return Err(NoAnswer { class, body });
-    }
-    let Some(choices) = json.get("choices").and_then(Value::as_array) else {
-        return Err(bad("answered with JSON that has no `choices`".into()));
-    };
-    let Some(choice) = choices.first() else {
-        return Err(bad("answered with empty `choices`".into()));
-    };
-    let Some(message) = choice.get("message").filter(|message| message.is_object()) else {
-        return Err(bad("answered with a choice that has no `message`".into()));
-    };
-    let mut content = text(message.get("content"));
-    let tool_calls = tool_calls(message, calls_so_far);
-    let reason = choice.get("finish_reason").and_then(Value::as_str);
-    let mut finish = match reason {
-        Some("stop" | "eos" | "end_turn" | "stop_sequence") => Finish::Stop,
-        Some("tool_calls" | "function_call" | "tool_use") => Finish::ToolCalls,
-        Some("length" | "max_tokens") => Finish::Length,
-        Some("content_filter") => Finish::ContentFilter,
-        _ => Finish::Other,
-    };
-    if !tool_calls.is_empty() && matches!(finish, Finish::Stop | Finish::Other) {
-        finish = Finish::ToolCalls;
-    }
-    if let Some(refusal) = message.get("refusal").and_then(Value::as_str).filter(|text| !text.is_empty()) {
-        finish = Finish::ContentFilter;
-        if content.is_empty() {
-            refusal.clone_into(&mut content);
-        }
-    }
-    let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|key| message.get(*key)?.as_str());
-    Ok(Decoded {
-        content,
-        reasoning: reasoning.filter(|text| !text.is_empty()).map(str::to_owned),
-        tool_calls,
-        finish,
-        usage: usage(&json),
-        model: json.get("model").and_then(Value::as_str).map(str::to_owned),
-    })
+    read(api, &json, calls_so_far)
 }
 
-fn bad(message: String) -> NoAnswer {
-    NoAnswer { class: LlmErrorClass::BadAnswer, body: ErrorBody { message, ..ErrorBody::default() } }
+/// The same for an answer that is JSON already.
+pub(super) fn read(api: LlmApi, json: &Value, calls_so_far: usize) -> Result<Decoded, NoAnswer> {
+    // Gateways report failures of the server behind them inside a good status.
+    if json.get("error").is_some_and(|error| !error.is_null()) {
+        return Err(error_inside(json));
+    }
+    let mut ids = Ids { next: calls_so_far, taken: HashSet::new() };
+    match api {
+        LlmApi::Chat => chat::read(json, &mut ids),
+        LlmApi::Completions => completions::read(json),
+        LlmApi::Responses => responses::read(json, &mut ids),
+        LlmApi::Messages => messages::read(json, &mut ids),
+    }
+}
+
+/// What an error says that came with a good status.
+pub(super) fn error_inside(json: &Value) -> NoAnswer {
+    let body = ErrorBody::of_json(json);
+    let class = body.status.map_or(LlmErrorClass::BadAnswer, |status| body.class(status));
+    NoAnswer { class, body }
+}
+
+pub(super) fn bad(message: impl Into<String>) -> NoAnswer {
+    let body = ErrorBody { message: message.into(), ..ErrorBody::default() };
+    NoAnswer { class: LlmErrorClass::BadAnswer, body }
+}
+
+/// The first of `choices`, as the formats of OpenAI's older APIs have it.
+fn first_choice(json: &Value) -> Result<&Value, NoAnswer> {
+    let choices = json.get("choices").and_then(Value::as_array);
+    let choices = choices.ok_or_else(|| bad("answered with JSON that has no `choices`"))?;
+    choices.first().ok_or_else(|| bad("answered with empty `choices`"))
+}
+
+/// Why the model stopped, in the words of any of these servers.
+fn finish(reason: Option<&str>) -> Finish {
+    match reason {
+        Some("stop" | "eos" | "end_turn" | "stop_sequence" | "completed") => Finish::Stop,
+        Some("tool_calls" | "function_call" | "tool_use") => Finish::ToolCalls,
+        Some("length" | "max_tokens" | "max_output_tokens" | "model_context_window_exceeded") => {
+            Finish::Length
+        }
+        Some("content_filter" | "refusal" | "safety") => Finish::ContentFilter,
+        _ => Finish::Other,
+    }
+}
+
+/// Ids of tool calls: unlike each other, whatever the server gave.
+struct Ids {
+    next: usize,
+    taken: HashSet<String>,
+}
+
+impl Ids {
+    fn give(&mut self, given: Option<&Value>) -> String {
+        let mut id = given.and_then(Value::as_str).unwrap_or_default().to_owned();
+        while id.is_empty() || self.taken.contains(&id) {
+            id = format!("call_{}", self.next);
+            self.next += 1;
+        }
+        self.taken.insert(id.clone());
+        id
+    }
 }
 
 /// Text, or the text parts of a list.
@@ -140,126 +188,29 @@ fn text(content: Option<&Value>) -> String {
     }
 }
 
-fn tool_calls(message: &Value, calls_so_far: usize) -> Vec<ToolCall> {
-    let mut calls = Vec::new();
-    let mut taken = HashSet::new();
-    let mut next = calls_so_far;
-    for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
-        // Some servers put name and arguments beside the id and not into `function`.
-        let function = call.get("function").unwrap_or(call);
-        let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
-        let mut id = call.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
-        while id.is_empty() || taken.contains(&id) {
-            id = format!("call_{next}");
-            next += 1;
-        }
-        taken.insert(id.clone());
-        calls.push(ToolCall::new(id, name, arguments(function.get("arguments"))));
-    }
-    calls
+/// The text below `key`, unless it is missing or empty.
+fn nonempty<'a>(json: &'a Value, key: &str) -> Option<&'a str> {
+    json.get(key)?.as_str().filter(|text| !text.is_empty())
 }
 
-fn usage(json: &Value) -> Usage {
-    let count = |pointer: &str| json.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-    Usage {
-        input: count("/usage/prompt_tokens"),
-        output: count("/usage/completion_tokens"),
-        cached: count("/usage/prompt_tokens_details/cached_tokens"),
-        reasoning: count("/usage/completion_tokens_details/reasoning_tokens"),
+fn model(json: &Value) -> Option<String> {
+    json.get("model").and_then(Value::as_str).map(str::to_owned)
+}
+
+fn count(json: &Value, pointer: &str) -> u64 {
+    json.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// Takes over what `piece` has below `key`, unless it is null there.
+fn keep(place: &mut Value, piece: &Value, key: &str) {
+    if let Some(value) = piece.get(key).filter(|value| !value.is_null()) {
+        value.clone_into(place);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::llm::ToolSpec;
-
-    fn answer(message: &Value, finish: &Value) -> Decoded {
-        let body = json!({"choices": [{"index": 0, "message": message, "finish_reason": finish}],
-            "usage": {"prompt_tokens": 7, "completion_tokens": 3, "completion_tokens_details": null}});
-        decode(body.to_string().as_bytes(), 4).unwrap()
-    }
-
-    #[test]
-    fn loose_answers_are_read() {
-        let null = answer(&json!({"role": "assistant", "content": null}), &Value::Null);
-        assert_eq!((null.content.as_str(), null.finish, null.usage.input), ("", Finish::Other, 7));
-        let parts = answer(
-            &json!({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
-            &"stop".into(),
-        );
-        assert_eq!((parts.content.as_str(), parts.finish), ("ab", Finish::Stop));
-        let refusal = answer(&json!({"content": null, "refusal": "no"}), &"stop".into());
-        assert_eq!((refusal.content.as_str(), refusal.finish), ("no", Finish::ContentFilter));
-        let thought = answer(&json!({"content": "42", "reasoning_content": "hm"}), &"length".into());
-        assert_eq!((thought.reasoning.as_deref(), thought.finish), (Some("hm"), Finish::Length));
-    }
-
-    #[test]
-    fn loose_tool_calls_are_read() {
-        let calls = json!([
-            {"type": "function", "function": {"name": "a", "arguments": {"x": 1}}},
-            {"id": "mine", "function": {"name": "b", "arguments": "{\"y\": 2}"}},
-            {"id": "mine", "function": {"name": "c", "arguments": ""}},
-            {"id": "", "name": "d"},
-        ]);
-        let read = answer(&json!({"tool_calls": calls}), &"stop".into());
-        let expected = [
-            ToolCall::new("call_4", "a", r#"{"x":1}"#),
-            ToolCall::new("mine", "b", "{\"y\": 2}"),
-            ToolCall::new("call_5", "c", "{}"),
-            ToolCall::new("call_6", "d", "{}"),
-        ];
-        assert_eq!((read.tool_calls.as_slice(), read.finish), (&expected[..], Finish::ToolCalls));
-    }
-
-    #[test]
-    fn what_is_no_answer_is_said() {
-        for (body, class, message) in [
-            (
-                "<html><title>hi</title>",
-                LlmErrorClass::BadAnswer,
-                "answered with an HTML page titled `hi` in place of JSON",
-            ),
-            (
-                "{\"choices\": [",
-                LlmErrorClass::BadAnswer,
-                "answered with broken JSON: EOF while parsing a list at line 1 column 13",
-            ),
-            ("{}", LlmErrorClass::BadAnswer, "answered with JSON that has no `choices`"),
-            ("{\"choices\": []}", LlmErrorClass::BadAnswer, "answered with empty `choices`"),
-            ("{\"error\": {\"code\": 429, \"message\": \"slow\"}}", LlmErrorClass::Throttled, "slow"),
-        ] {
-            let error = decode(body.as_bytes(), 0).unwrap_err();
-            assert_eq!((error.class, error.body.message.as_str()), (class, message));
-        }
-    }
-
-    #[test]
-    fn requests_are_plain() {
-        let config = LlmConfig::new(Some("http://x/v1".into()), "m");
-        let request = ChatRequest::new(vec![Message::User("hi".into())]);
-        assert_eq!(
-            encode(&request, &config),
-            json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
-        );
-
-        let mut config = config;
-        config.temperature = Some(0.5);
-        config.max_tokens = Some(9);
-        config.seed = Some(1);
-        config.extra_body.insert("top_k".into(), 20.into());
-        let mut tool = ToolSpec::new("t", "does", Arc::new(Map::new()));
-        tool.strict = true;
-        let request = request.with_tools(Arc::from([tool]), ToolMode::Required);
-        assert_eq!(
-            encode(&request, &config),
-            json!({"model": "m", "messages": [{"role": "user", "content": "hi"}],
-                "tools": [{"type": "function",
-                    "function": {"name": "t", "description": "does", "parameters": {}, "strict": true}}],
-                "tool_choice": "required", "temperature": 0.5, "max_tokens": 9, "seed": 1, "top_k": 20})
-        );
+/// Puts `value` below `key`, if there is one.
+fn put<T: Into<Value>>(body: &mut Map<String, Value>, key: &str, value: Option<T>) {
+    if let Some(value) = value {
+        body.insert(key.to_owned(), value.into());
     }
 }

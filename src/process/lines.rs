@@ -231,6 +231,8 @@ impl LineReader {
     }
 }
 
+type Listener = Box<dyn Fn(&[u8]) + Send + Sync>;
+
 /// Writes lines, each whole or not at all. Clones share one stream; closing one closes it.
 #[derive(Clone)]
 pub(crate) struct LineWriter {
@@ -245,6 +247,8 @@ struct Shared {
     // Tokio's mutex: the critical section is one write, which awaits.
     stream: Mutex<Stream>,
     closed: CancellationToken,
+    /// Is given every line that was written.
+    listener: OnceLock<Listener>,
 }
 
 struct Stream {
@@ -294,7 +298,20 @@ impl LineWriter {
                 failure: OnceLock::new(),
                 stream,
                 closed: CancellationToken::new(),
+                listener: OnceLock::new(),
             }),
+        }
+    }
+
+    /// Has `listener` given every line that is written from now on. There is one; a second one is not taken.
+    pub(crate) fn tell(&self, listener: impl Fn(&[u8]) + Send + Sync + 'static) {
+        let _ = self.shared.listener.set(Box::new(listener));
+    }
+
+    fn wrote(&self, line: &[u8]) {
+        self.shared.written.fetch_add(line.len() as u64, Ordering::Relaxed);
+        if let Some(listener) = self.shared.listener.get() {
+            listener(line);
         }
     }
 
@@ -342,7 +359,7 @@ impl LineWriter {
         let Stream { sink: Some(Sink::Pipe(stdin)), torn: torn @ false } = &mut *stream else { return false };
         match stdin.try_write(line) {
             Ok(count) if count == line.len() => {
-                self.shared.written.fetch_add(count as u64, Ordering::Relaxed);
+                self.wrote(line);
                 true
             }
             // Whoever writes the line after this one says what is wrong.
@@ -370,7 +387,7 @@ impl LineWriter {
         let result = match outcome {
             Some(Ok(())) => {
                 stream.torn = false;
-                self.shared.written.fetch_add(line.len() as u64, Ordering::Relaxed);
+                self.wrote(line);
                 return Ok(());
             }
             Some(error) => error,

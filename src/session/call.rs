@@ -114,19 +114,15 @@ impl Session {
                 Some(why) => Lost::Final(self.unusable(tool, why, health).await),
                 None => self.refused(tool, i64::from(error.code.0), &error.message),
             }),
-            Ok(Reply::Other(answer)) => Err(self.refused(
-                tool,
-                0,
-                match *answer {
-                    ServerResult::InputRequiredResult(_) => {
-                        "it asks for input that only an interactive client can give"
-                    }
-                    ServerResult::CreateTaskResult(_) => {
-                        "it answered with a background task, which was not asked for"
-                    }
-                    _ => "its answer is of another kind than a tool result",
-                },
-            )),
+            Ok(Reply::Other(answer)) => Err(match *answer {
+                ServerResult::InputRequiredResult(_) => {
+                    self.refused(tool, 0, "it asks for input that only an interactive client can give")
+                }
+                ServerResult::CreateTaskResult(_) => {
+                    self.refused(tool, 0, "it answered with a background task, which was not asked for")
+                }
+                _ => Lost::Final(self.unusable(tool, "it is no tool result", health).await),
+            }),
             Err(NoReply::Timeout(after)) => {
                 let endless = after == patience.ceiling && after > limit;
                 Err(Lost::Final(Error::CallTimeout {

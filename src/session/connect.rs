@@ -25,6 +25,7 @@ use super::{
     listing::{Ear, ToolList, all_tools, follow, listing},
     outputs::Outputs,
     transport::{LineTransport, Telling},
+    wiretap::{Listeners, Wiretap},
 };
 use crate::{
     builtin::{Builtin, Site},
@@ -34,6 +35,7 @@ use crate::{
     http::HttpClients,
     launch::{LaunchReport, Launcher},
     process::{Kinship, LineReader, LineWriter, Pipes, Process},
+    tool::ServerName,
 };
 
 /// What all connections of one manager share.
@@ -47,6 +49,8 @@ pub(crate) struct Surroundings {
     pub(crate) on_event: SessionObserver,
     /// Whether what servers write to stderr is told line by line.
     pub(crate) follow_stderr: bool,
+    /// Those who want to see every message.
+    pub(crate) listeners: Listeners,
     /// For results that are too long.
     pub(crate) outputs: Outputs,
     /// Remembers tool lists from one start to the next. Nothing: they are forgotten.
@@ -55,6 +59,17 @@ pub(crate) struct Surroundings {
     pub(crate) lock: Option<Arc<LockFile>>,
     /// Knows what package runners start.
     pub(crate) launcher: Launcher,
+}
+
+impl Surroundings {
+    fn wiretap(&self, server: &ServerName) -> Wiretap {
+        Wiretap {
+            listeners: self.listeners.clone(),
+            server: server.clone(),
+            secrets: self.kin.secrets.clone(),
+            tell: self.on_event.clone(),
+        }
+    }
 }
 
 /// The time each phase of a start took, in documents in milliseconds.
@@ -158,6 +173,7 @@ async fn attempt(
 ) -> Result<Connection, Failure> {
     let mut clock = Clock::new();
     let cutter = Cutter::new(config, &around.outputs);
+    let tap = around.wiretap(&config.name);
     match &config.endpoint {
         Endpoint::Stdio(spec) => {
             let (process, pipes) =
@@ -172,7 +188,8 @@ async fn attempt(
                 process.stderr().tell(move |line| tell(&name, SessionEvent::Wrote { line }));
             }
             let health = Health::new(&pipes, Some(&process), &around.kin.secrets);
-            let transport = LineTransport::new(pipes, Some(process.exit_watch()), health.clone(), cutter);
+            let transport =
+                LineTransport::new(pipes, Some(process.exit_watch()), health.clone(), cutter, tap);
             match over_lines(transport, intake, known, deadline, &mut clock).await {
                 Ok(agreed) => Ok(clock.connection(agreed, intake, Some(process), health, None)),
                 Err((phase, cause)) => Err(Failure::of_process(process, &health, phase, cause, config).await),
@@ -188,7 +205,7 @@ async fn attempt(
             let pipes = Pipes { reader: LineReader::new(read), writer: LineWriter::new(write) };
             clock.spawned(pipes.reader.first_byte());
             let health = Health::new(&pipes, None, &around.kin.secrets);
-            let transport = LineTransport::new(pipes, None, health.clone(), cutter);
+            let transport = LineTransport::new(pipes, None, health.clone(), cutter, tap);
             match over_lines(transport, intake, known, deadline, &mut clock).await {
                 Ok(agreed) => Ok(clock.connection(agreed, intake, None, health, Some(task))),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
@@ -197,7 +214,7 @@ async fn attempt(
         Endpoint::Http(endpoint) => {
             clock.spawned(Arc::default());
             let health = Health::remote(&around.kin.secrets);
-            match over_http(endpoint, around, intake, known, deadline, &mut clock).await {
+            match over_http(endpoint, (around, tap), intake, known, deadline, &mut clock).await {
                 Ok(agreed) => Ok(clock.connection(agreed, intake, None, health, None)),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }
@@ -238,7 +255,7 @@ async fn over_lines(
     if handshake::era_of(&info.protocol_version) == Era::Modern {
         lane.set_meta(&handshake::client_context());
     }
-    let (transport, gone) = Telling::new(transport);
+    let (transport, gone) = Telling::new(transport, None);
     let service = serve_directly(Ear::new(client_config()), transport, Some(info));
     let agreed = listed(service, gone, intake, deadline, clock).await?;
     Ok(Agreed { lane: Some(lane), mute, ..agreed })
@@ -246,7 +263,7 @@ async fn over_lines(
 
 async fn over_http(
     endpoint: &HttpEndpoint,
-    around: &Surroundings,
+    (around, tap): (&Surroundings, Wiretap),
     intake: &Intake,
     known: Option<Era>,
     deadline: Instant,
@@ -256,13 +273,13 @@ async fn over_http(
         if known != Some(Era::Legacy) {
             let modern = vec![rmcp::model::ProtocolVersion::LATEST];
             let discover = ClientLifecycleMode::Discover { preferred_versions: modern };
-            match http_service(endpoint, around, discover).await {
+            match http_service(endpoint, around, &tap, discover).await {
                 Ok(service) => return Ok(service),
                 Err(Cause::Protocol(why)) => tracing::debug!(%why, "not of the new era"),
                 Err(cause) => return Err(cause),
             }
         }
-        http_service(endpoint, around, ClientLifecycleMode::Initialize).await
+        http_service(endpoint, around, &tap, ClientLifecycleMode::Initialize).await
     };
     let (service, gone) = timeout_at(deadline.into(), connecting)
         .await
@@ -275,12 +292,14 @@ async fn over_http(
 async fn http_service(
     endpoint: &HttpEndpoint,
     around: &Surroundings,
+    tap: &Wiretap,
     lifecycle: ClientLifecycleMode,
 ) -> Result<(Service, CancellationToken), Cause> {
     let headers = convert::headers(&endpoint.headers).map_err(Cause::Protocol)?;
     let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str()).custom_headers(headers);
     let client = around.http.tools_for(&endpoint.url).client().clone();
-    let (transport, gone) = Telling::new(StreamableHttpClientTransport::with_client(client, config));
+    let (transport, gone) =
+        Telling::new(StreamableHttpClientTransport::with_client(client, config), Some(tap.clone()));
     rmcp::service::serve_client_with_lifecycle(Ear::new(client_config()), transport, lifecycle)
         .await
         .map(|service| (service, gone))

@@ -23,6 +23,8 @@ pub(crate) enum SessionEvent {
     Lost { pid: Option<u32>, error: ServerError },
     /// The server wrote a line to stderr; secrets are hidden. Told only where it is asked for.
     Wrote { line: String },
+    /// A message was exchanged; secrets are hidden, a long one is cut. Told only while somebody listens.
+    Message { sent: bool, text: String },
     /// A new one is being made.
     Reconnecting,
     /// It stands; the time is from the beginning of the restart.

@@ -16,6 +16,7 @@ use rmcp::{
     service::RoleClient,
     transport::Transport,
 };
+use serde::Serialize;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 
@@ -26,6 +27,7 @@ use super::{
     health::{End, Health},
     lane::{self, Lane, Later},
     reply::Reply,
+    wiretap::Wiretap,
 };
 use crate::process::{ExitWatch, Line, LineReader, LineWriter, Pipes, WriteError};
 
@@ -49,6 +51,7 @@ pub(super) struct LineTransport {
     closed: Option<Instant>,
     health: Health,
     cutter: Cutter,
+    tap: Wiretap,
     asked: Asked,
     /// A long line under work. A field, since waiting for it may be given up and taken up again.
     long_line: Option<JoinHandle<Decoded>>,
@@ -67,7 +70,15 @@ impl Drop for LineTransport {
 
 impl LineTransport {
     /// Talks over `pipes`; the stream ends with the process of `exit`, if there is one.
-    pub(super) fn new(pipes: Pipes, exit: Option<ExitWatch>, health: Health, cutter: Cutter) -> Self {
+    pub(super) fn new(
+        pipes: Pipes,
+        exit: Option<ExitWatch>,
+        health: Health,
+        cutter: Cutter,
+        tap: Wiretap,
+    ) -> Self {
+        let sent = tap.clone();
+        pipes.writer.tell(move |line| sent.sent(line));
         let ended: Waiting<()> = match exit.clone() {
             Some(exit) => Box::pin(async move {
                 exit.exited().await;
@@ -85,6 +96,7 @@ impl LineTransport {
             closed: None,
             health,
             cutter,
+            tap,
             asked: Asked::default(),
             long_line: None,
             lane,
@@ -120,6 +132,9 @@ impl LineTransport {
                 () = &mut self.unwritable => return Err(self.gone(End::Input).await),
                 () = &mut self.ended => return Err(End::Exited),
             };
+            if let Line::Whole(line) = &line {
+                self.tap.received(line);
+            }
             match line {
                 Line::Whole(line) if line.len() <= decode::short_limit(&self.cutter) => {
                     return Ok(decode::short(line));
@@ -243,14 +258,23 @@ impl Transport<RoleClient> for LineTransport {
 /// A transport that tells when the SDK has let go of it: then the connection has ended, whoever ended it.
 pub(super) struct Telling<T> {
     inner: T,
+    /// Where messages are not lines.
+    tap: Option<Wiretap>,
     _gone: DropGuard,
 }
 
 impl<T> Telling<T> {
     /// The transport, and the token that is cancelled at its end.
-    pub(super) fn new(inner: T) -> (Self, CancellationToken) {
+    pub(super) fn new(inner: T, tap: Option<Wiretap>) -> (Self, CancellationToken) {
         let gone = CancellationToken::new();
-        (Self { inner, _gone: gone.clone().drop_guard() }, gone)
+        (Self { inner, tap, _gone: gone.clone().drop_guard() }, gone)
+    }
+
+    /// Gives `tell` the message where somebody wants to see it.
+    fn show(&self, message: &impl Serialize, tell: fn(&Wiretap, &[u8])) {
+        if let Some(tap) = self.tap.as_ref().filter(|tap| tap.is_on()) {
+            tell(tap, &serde_json::to_vec(message).unwrap_or_default());
+        }
     }
 }
 
@@ -261,11 +285,14 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Telling<T> {
         &mut self,
         message: ClientJsonRpcMessage,
     ) -> impl Future<Output = Result<(), T::Error>> + Send + 'static {
+        self.show(&message, Wiretap::sent);
         self.inner.send(message)
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
-        self.inner.receive().await
+        let message = self.inner.receive().await?;
+        self.show(&message, Wiretap::received);
+        Some(message)
     }
 
     async fn close(&mut self) -> Result<(), T::Error> {

@@ -70,6 +70,16 @@ pub enum ServerEvent {
         /// The line, cut at 500 bytes, secrets hidden.
         line: String,
     },
+    /// A message went to it or came from it. Told only while there is a listener:
+    /// [`Manager::listen_to_wire`](crate::Manager::listen_to_wire).
+    Message {
+        /// Which.
+        server: ServerName,
+        /// Whether it went to the server.
+        sent: bool,
+        /// The message as JSON, cut at 4096 bytes, secrets hidden.
+        text: String,
+    },
     /// It is being started again: after a death, or because somebody asked for it.
     Reconnecting {
         /// Which.
@@ -139,6 +149,7 @@ impl ServerEvent {
             }
             SessionEvent::Lost { pid, error } => Self::Lost { server, pid, error: Arc::new(error.into()) },
             SessionEvent::Wrote { line } => Self::Wrote { server, line },
+            SessionEvent::Message { sent, text } => Self::Message { server, sent, text },
             SessionEvent::Reconnecting => Self::Reconnecting { server },
             SessionEvent::Restarted { started, took, restarts } => {
                 Self::Restarted { server, ready: ReadyServer::of(started, Duration::ZERO), took, restarts }

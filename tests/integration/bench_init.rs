@@ -28,14 +28,19 @@ fn modes(document: &Value) -> Vec<&str> {
 #[test]
 fn every_mode_tells_what_it_started_and_what_that_took() {
     let bench = Bench::new(CONFIG);
-    let document = document(&bench, &["--mode", "lazy,warm,cold", "--mode", "sequential,parallel,warm"]);
-    assert_eq!(modes(&document), ["sequential", "parallel", "cold", "warm", "lazy"]);
+    let document =
+        document(&bench, &["--mode", "spare,lazy,warm,cold", "--mode", "sequential,parallel,warm"]);
+    assert_eq!(modes(&document), ["sequential", "parallel", "cold", "warm", "lazy", "spare"]);
     for mode in document["modes"].as_array().unwrap() {
         let is_lazy = mode["mode"] == "lazy";
         assert!(mode["ready"] == 2 && mode["total"] == 3, "{mode}");
         assert!(mode["wall_ms"]["min"].as_f64().unwrap() > 0.0, "{mode}");
         let states: Vec<&str> =
             mode["servers"].as_array().unwrap().iter().map(|row| row["state"].as_str().unwrap()).collect();
+        if mode["mode"] == "spare" {
+            assert!(states.is_empty() && mode["picture"].is_null(), "nothing was started: {mode}");
+            continue;
+        }
         assert_eq!(states[2], "failed", "{mode}");
         assert_eq!(states[0], if is_lazy { "parked" } else { "ready" }, "{mode}");
         assert_eq!(mode["first_call"].is_object(), is_lazy, "{mode}");

@@ -1,6 +1,7 @@
 //! The built program: what it prints, its exit codes, its end by signals.
 
 use std::{
+    io::{BufRead, BufReader, Read},
     path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -8,7 +9,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::program::{Bench, SECRET, code, err, out, up};
+use crate::{
+    program::{Bench, SECRET, code, err, out, up},
+    support::signal,
+};
 
 const BUILTINS: &str = "[servers.time]\nbuiltin = \"time\"\n[servers.calc]\nbuiltin = \"calc\"\n";
 
@@ -38,13 +42,18 @@ fn calls_end_with_the_documented_codes() {
     let bench = Bench::new(BUILTINS);
     let sum = bench.run(&["call", "calc.evaluate", "expression=1/3 + 1/6"]);
     assert_eq!((code(&sum), out(&sum).trim()), (0, "0.5"));
-    let cases: [(&[&str], i32, &str); 6] = [
+    let cases: [(&[&str], i32, &str); 11] = [
         (&["call", "calc.evaluate", "expr=1"], 2, "do not match the tool's schema"),
         (&["call", "calc.evaluate", "expression=1 +"], 5, "reported an error"),
         (&["call", "calc.evalute", "expression=1"], 6, "did you mean `evaluate`?"),
         (&["call", "clac.evaluate", "expression=1"], 6, "did you mean `calc`?"),
         (&["call", "calc.evaluate", "expression"], 2, "has no `=`"),
+        (&["call", "calc.evaluate", "expression=@none"], 2, "cannot read none for `expression`"),
+        (&["call", "calc.evaluate", "expression=1", "--timeout", "0s"], 2, "must be longer than nothing"),
+        (&["-c", "none.toml", "check"], 3, "none.toml"),
+        (&["run", "none.jsonl"], 2, "cannot read the tasks none.jsonl"),
         (&["run", "hello"], 78, "no model is configured"),
+        (&["run", "hello", "--base-url", "http://127.0.0.1:1/v1"], 2, "--model NAME"),
     ];
     for (arguments, expected, words) in cases {
         let output = bench.run(arguments);
@@ -74,6 +83,8 @@ fn a_missing_server_is_a_warning_and_a_required_one_an_error() {
     assert_eq!(code(&output), 0, "{}", err(&output));
     assert!(err(&output).contains("exited with code 3") && err(&output).contains("missing API key FOO"));
     assert!(err(&output).contains("2 of 3 ready") && err(&output).contains("0 processes left"));
+    assert_eq!(code(&optional.run(&["check", "--strict"])), 4);
+    assert_eq!(code(&optional.run(&["check", "--strict", "time"])), 0);
     let required = Bench::new(&format!("{BUILTINS}{dead}required = true\n"));
     let output = required.run(&["check"]);
     assert_eq!(code(&output), 4, "{}", err(&output));
@@ -146,17 +157,50 @@ fn search(folder: &Path, searched: &mut usize) {
 fn signals_tear_everything_down_and_say_so() {
     let config = "[servers.stubborn]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"\\\"$@\\\"; true\", \"sh\", FIXTURE, \"ignore-eof\"]\n\
         eof_grace = \"200ms\"\nterm_grace = \"5s\"\n[servers.polite]\ncommand = FIXTURE\n";
-    for (signal, expected) in [("INT", 130), ("TERM", 143)] {
+    for (name, expected) in [("INT", 130), ("TERM", 143)] {
         let bench = Bench::new(config);
         let (mut child, mut reader, _) = up(&bench);
-        let sent = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
+        signal(name, child.id());
         let mut rest = String::new();
-        std::io::Read::read_to_string(&mut reader, &mut rest).unwrap();
+        reader.read_to_string(&mut rest).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(expected), "{rest}");
         assert!(rest.contains("0 processes left"), "{rest}");
         assert!(rest.contains("stubborn") && rest.contains("polite"), "{rest}");
     }
+}
+
+#[test]
+fn a_start_that_is_given_up_is_taken_back() {
+    let bench = Bench::new(
+        "[servers.polite]\ncommand = FIXTURE\n[servers.mute]\ncommand = FIXTURE\nargs = [\"never-init\"]\n",
+    );
+    let mut child = bench.command(&["up"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut reader = BufReader::new(child.stderr.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("Ready polite") {
+        assert!(reader.read_line(&mut text).unwrap() > 0, "ended early: {text}");
+    }
+    signal("INT", child.id());
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
+    assert!(text.contains("Stopped polite") && text.contains("0 processes left"), "{text}");
+}
+
+#[test]
+fn imported_servers_are_written_once() {
+    let bench = Bench::new("[servers.time]\nbuiltin = \"time\"");
+    bench.file("mcp.json", r#"{"mcpServers": {"far": {"url": "http://127.0.0.1:1/mcp"}}}"#);
+    let shown = bench.run(&["import", "mcp.json", "--json"]);
+    let shown: Value = serde_json::from_str(&out(&shown)).unwrap();
+    assert!(shown["toml"].as_str().unwrap().contains("[servers.far]"), "{shown}");
+    let import = || bench.run(&["import", "mcp.json", "--write", "servers.toml"]);
+    assert_eq!(code(&import()), 0);
+    let once = std::fs::read_to_string(bench.0.path().join("servers.toml")).unwrap();
+    assert!(once.contains("\"time\"\n") && once.contains("[servers.far]"), "{once}");
+    let twice = import();
+    assert_eq!(code(&twice), 2);
+    assert!(err(&twice).contains("has these servers already: far"), "{}", err(&twice));
+    assert_eq!(std::fs::read_to_string(bench.0.path().join("servers.toml")).unwrap(), once);
 }
 
 #[test]

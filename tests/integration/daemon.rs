@@ -91,7 +91,7 @@ impl Crib {
         (stream, reader, greeting)
     }
 
-    fn spawn(&self, arguments: &[&str]) -> Child {
+    pub(crate) fn spawn(&self, arguments: &[&str]) -> Child {
         self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing here measures time: what has to happen is polled for with a generous deadline.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking")]
 
+mod answers;
 mod apply;
 mod bench;
 mod bench_init;
@@ -14,6 +15,7 @@ mod daemon;
 mod engine;
 mod faults;
 mod fetch;
+mod formats;
 mod health;
 mod killed;
 mod launched;
@@ -22,10 +24,12 @@ mod lent;
 mod locked;
 mod model;
 mod order;
+mod parity;
 mod program;
 mod props;
 mod real;
 mod reconnect;
+mod recovery;
 mod remote;
 mod search;
 mod sites;
@@ -36,3 +40,4 @@ mod tidy;
 mod torture;
 mod warm;
 mod watch;
+mod wire;

@@ -214,7 +214,7 @@ struct Bound {
 
 /// The slower of: the slowest server by itself, all CPU time over all cores. Starts that start nothing do not count.
 fn bound(all: &[Series]) -> Bound {
-    let real = || all.iter().filter(|series| series.mode != Mode::Lazy);
+    let real = || all.iter().filter(|series| series.mode.starts());
     let cpu = real().map(Series::cpu).min().unwrap_or_default();
     let shared = cpu / u32::try_from(cores()).unwrap_or(1);
     let mut alone: BTreeMap<&ServerName, Duration> = BTreeMap::new();

@@ -8,7 +8,7 @@ use std::{
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Borrower, Manager, Scope, ServerState};
+use toolcrib::{Borrower, Config, Loan, Manager, Scope, ServerState, ServerStatus};
 
 use super::times::{at_percent, sorted};
 use crate::cli::{
@@ -32,9 +32,7 @@ pub(in crate::cli) struct Spares {
 impl Spares {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
-        for server in config.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
-            (server.scope, server.spares) = (Scope::Task, self.spares.get());
-        }
+        keep(&mut config, self.spares.get());
         let manager = context.start(&config, |_| {}).await?;
         let measuring = self.measure(context, &manager);
         let times = context.cancel.run_until_cancelled(measuring).await;
@@ -64,28 +62,42 @@ impl Spares {
     async fn measure(&self, context: &Context<'_>, manager: &Manager) -> anyhow::Result<Vec<Duration>> {
         let mut times = Vec::new();
         for number in 1..=self.tasks.get() {
-            self.ready(manager).await?;
-            let began = Instant::now();
-            let loan = manager.lend(Borrower::Task);
-            let toolbox = loan.toolbox();
-            let tools = toolbox.catalog().entries().len();
-            times.push(began.elapsed());
-            let parked = toolbox.status().into_iter().find(|server| server.state != ServerState::Ready);
-            anyhow::ensure!(parked.is_none() && tools > 0, "not a spare: {parked:?}");
+            wait(manager, self.spares.get()).await?;
+            let (loan, took) = take(manager);
+            times.push(took);
+            let other = loan.toolbox().status().into_iter().find(|server| server.state != ServerState::Ready);
+            anyhow::ensure!(other.is_none(), "not a spare: {other:?}");
             if number % 20 == 0 {
                 context.ui.status("Started", format!("{number} of {} tasks", self.tasks));
             }
         }
         Ok(times)
     }
+}
 
-    /// Waits until every server has its spares again.
-    async fn ready(&self, manager: &Manager) -> anyhow::Result<()> {
-        let deadline = Instant::now() + LIMIT;
-        while let Some(short) = manager.status().into_iter().find(|row| row.spares < self.spares.get()) {
-            anyhow::ensure!(Instant::now() < deadline, "`{}` has no spare: {:?}", short.name, short.error);
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        Ok(())
+/// Has every task of `config` given servers of its own, of which so many wait for the next one.
+pub(super) fn keep(config: &mut Config, spares: usize) {
+    for server in config.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
+        (server.scope, server.spares) = (Scope::Task, spares);
     }
+}
+
+/// Waits until every server that can be started has its spares.
+pub(super) async fn wait(manager: &Manager, spares: usize) -> anyhow::Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    let short = |row: &ServerStatus| row.state != ServerState::Failed && row.spares < spares;
+    while let Some(short) = manager.status().into_iter().find(short) {
+        anyhow::ensure!(Instant::now() < deadline, "`{}` has no spare: {:?}", short.name, short.error);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
+}
+
+/// What a task does before its first request to a model, and how long that took.
+pub(super) fn take(manager: &Manager) -> (Loan, Duration) {
+    let began = Instant::now();
+    let loan = manager.lend(Borrower::Task);
+    std::hint::black_box(loan.toolbox().catalog());
+    let took = began.elapsed();
+    (loan, took)
 }

@@ -16,7 +16,10 @@ use tokio::time::{Instant, sleep_until};
 use toolcrib::{ApplyReport, Config, Error, ErrorCode, Manager, OwnFiles, ServerName};
 
 use super::{
-    super::{events::error_json, ui::Ui, ui::millis, ui::seconds},
+    super::{
+        events::error_json,
+        ui::{Ui, counted, millis, seconds},
+    },
     eyes::Eyes,
     pace::Pace,
 };
@@ -46,7 +49,11 @@ pub(super) async fn watch(
     let servers = watched.servers.values().filter(|own| !own.is_empty()).count();
     ui.status(
         "Watching",
-        format!("{} configuration files, files of {servers} servers", watched.config.len()),
+        format!(
+            "{}, files of {}",
+            counted(watched.config.len(), "configuration file"),
+            counted(servers, "server")
+        ),
     );
     if ui.json {
         Ui::data(json!({"event": "watching", "files": watched.config, "servers": servers}).to_string());

@@ -156,9 +156,51 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     ("[llm]\nextra_body = { x = nan }", "2: `llm.extra_body`: holds a number that JSON has no form for", ""),
     (
+        "[llm]\napi = 'chats'",
+        "2: `llm.api`: `chats` is not allowed",
+        "use \"chat\", \"completions\", \"responses\", \"messages\"",
+    ),
+    (
+        "[llm]\napi = 'messages'\nseed = 1",
+        "3: `llm.seed`: is not known to api = \"messages\"",
+        "remove it, or use \"chat\" or \"completions\"",
+    ),
+    ("[llm]\nidle_timeout = '9s'", "2: `llm.idle_timeout`: needs `stream`", "add stream = true"),
+    (
+        "[llm]\nprompt_cache = true",
+        "2: `llm.prompt_cache`: is not known to api = \"chat\"",
+        "remove it, or use \"messages\"",
+    ),
+    (
         "[llm]\nretry = { base = '1m', cap = '1s' }",
         "2: `llm.retry`: `cap` is shorter than `base`",
         "waits grow from `base` up to `cap`",
+    ),
+    (
+        "[agent]\ntool_protocol = 'xml'\ntool_choice = 'required'",
+        "3: `agent.tool_choice`: does not go with `tool_protocol = \"xml\"`",
+        "remove one of them: calls within the text cannot be required",
+    ),
+    ("[agent]\nkeep_tool_results = 'al'", "2: `agent.keep_tool_results`: `al` is not allowed", "use \"all\""),
+    (
+        "[agent]\nrollback = { on = ['result'] }",
+        "2: `agent.rollback.on`: `result` needs patterns of such results",
+        "add results = [\"PATTERN\"]",
+    ),
+    (
+        "[agent.rollback]\nresults = ['(']",
+        "2: `agent.rollback.results`: not a regular expression: unclosed group",
+        "",
+    ),
+    (
+        "[agent.rollback]\nquery_arguments = { a = 'q' }",
+        "2: `agent.rollback.query_arguments.a`: expected a list of strings",
+        "write NAME = [\"...\"]",
+    ),
+    (
+        "[llm]\ntemperature = 0.7\ncache = {}",
+        "3: `llm.cache`: keeps nothing: answers are sampled, unless temperature is 0 or there is a seed",
+        "set temperature = 0, or sampled = true in cache to keep them all the same",
     ),
     ("[agent]\nmax_turns = 99999999999", "2: `agent.max_turns`: the number is too large", ""),
     ("import = ['cdex']", "1: `import[0]`: there is no file /w/cdex", "did you mean \"codex\"?"),

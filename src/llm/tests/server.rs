@@ -12,8 +12,7 @@ use axum::{
     Router,
     body::Body,
     extract::State,
-    http::{HeaderMap, Response},
-    routing::post,
+    http::{HeaderMap, Response, Uri},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -62,6 +61,7 @@ pub(super) struct Server {
 #[derive(Default)]
 pub(super) struct Seen {
     pub requests: Mutex<Vec<(HeaderMap, Value)>>,
+    pub paths: Mutex<Vec<String>>,
     pub peak: AtomicUsize,
     now: AtomicUsize,
     replies: Vec<Reply>,
@@ -82,7 +82,7 @@ impl Server {
 
     async fn start(seen: Seen) -> Self {
         let seen = Arc::new(seen);
-        let router = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::clone(&seen));
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&seen));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
         let mut tasks = JoinSet::new();
@@ -117,7 +117,8 @@ impl Server {
     }
 }
 
-async fn answer(State(seen): State<Arc<Seen>>, headers: HeaderMap, body: String) -> Response<Body> {
+async fn answer(State(seen): State<Arc<Seen>>, uri: Uri, headers: HeaderMap, body: String) -> Response<Body> {
+    seen.paths.lock().unwrap().push(uri.path().to_owned());
     let index = {
         let mut requests = seen.requests.lock().unwrap();
         requests.push((headers, serde_json::from_str(&body).unwrap()));

@@ -12,12 +12,12 @@ use std::{
 use serde_json::{Map, Value};
 use toolcrib::{
     CatalogEntry, Config, Endpoint, Error, Lifecycle, Manager, ProcessUsage, ServerName, ServerStart,
-    StartJobs,
+    ServerState, StartJobs,
 };
 
 use super::{bare::Bare, census::Census, cores, mode::Mode};
 use crate::cli::{
-    bench::{times::sorted, victims::Scratch},
+    bench::{spares, times::sorted, victims::Scratch},
     context::Context,
 };
 
@@ -113,6 +113,7 @@ impl<'a> Bench<'a> {
                     }
                 }
             }
+            Mode::Spare => return self.take_spares(config).await,
             Mode::Bare => return bare(config, usize::MAX).await,
             Mode::BareCores => return bare(config, cores()).await,
         }
@@ -136,6 +137,22 @@ impl<'a> Bench<'a> {
             usage,
             first_call: first_call?,
         })
+    }
+
+    /// What a task waits for when a spare of each server waits for it.
+    async fn take_spares(&self, mut config: Config) -> anyhow::Result<Run> {
+        spares::keep(&mut config, 1);
+        let manager = self.context.start(&config, |_| {}).await?;
+        let waiting = self.context.cancel.run_until_cancelled(spares::wait(&manager, 1));
+        waiting.await.unwrap_or(Err(Error::Cancelled.into()))?;
+        let before = Census::take();
+        let (loan, wall) = spares::take(&manager);
+        let used = Census::take().since(&before);
+        let states = loan.toolbox().status().into_iter();
+        let ready = states.filter(|server| server.state == ServerState::Ready).map(|_| wall).collect();
+        drop(loan);
+        self.context.stop(manager).await?;
+        Ok(Run { ready, wall, used, servers: Vec::new(), usage: HashMap::new(), first_call: None })
     }
 
     /// Calls a tool of a server that may have to be started for it.

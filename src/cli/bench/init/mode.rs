@@ -24,6 +24,8 @@ pub(super) enum Mode {
     Warm,
     /// Until all tools are known from the cache, with no server started; then until a first call is answered.
     Lazy,
+    /// Until a task has servers of its own and knows their tools, with a spare of each waiting for it.
+    Spare,
 }
 
 impl Mode {
@@ -37,6 +39,7 @@ impl Mode {
             Self::Cold => "cold",
             Self::Warm => "warm",
             Self::Lazy => "lazy",
+            Self::Spare => "spare",
         }
     }
 
@@ -49,8 +52,14 @@ impl Mode {
             }
             Self::Warm => Some("a cache folder of its own, filled by one unmeasured start"),
             Self::Lazy => Some("wall: until all tools are known, required servers put off as well"),
+            Self::Spare => Some("wall: from the beginning of a task until it has its servers and all tools"),
             _ => None,
         }
+    }
+
+    /// Whether servers are started in the time that is measured.
+    pub(super) fn starts(self) -> bool {
+        !matches!(self, Self::Lazy | Self::Spare)
     }
 
     pub(super) fn is_bare(self) -> bool {

@@ -57,7 +57,7 @@ impl Series {
             peak_rss_bytes: most(|used| used.servers.rss),
             first_tool_ms: self.ready_at(0.0).map(millis),
             middle_tool_ms: self.ready_at(0.5).map(millis),
-            servers: config.servers.keys().map(|name| self.server(name)).collect(),
+            servers: self.names(config).map(|name| self.server(name)).collect(),
             note: note.map(ToOwned::to_owned),
             parked: self.runs.iter().map(parked).min().unwrap_or(0),
             servers_cpu_ms: millis(self.least(|used| used.servers.cpu)),
@@ -69,6 +69,12 @@ impl Series {
             first_call: self.first_call(),
             picture: self.picture(),
         }
+    }
+
+    /// Those that something is known of: nothing where others did the starting.
+    fn names<'a>(&self, config: &'a Config) -> impl Iterator<Item = &'a ServerName> {
+        let known = self.runs.iter().any(|run| !run.servers.is_empty());
+        config.servers.keys().filter(move |_| known)
     }
 
     fn walls(&self) -> Vec<Duration> {

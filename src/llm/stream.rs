@@ -1,0 +1,188 @@
+//! An answer in pieces: what an observer is told of it, and how the pieces become the answer that the same server
+//! would have given as a whole.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use serde_json::Value;
+
+use super::{
+    ChatAnswer, LlmErrorClass, ToolCall,
+    sse::{Event, Parser},
+    wire::{self, Decoded, NoAnswer, Parts},
+};
+use crate::config::LlmApi;
+
+/// A piece of an answer, as soon as it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Delta<'a> {
+    /// More text.
+    Text(&'a str),
+    /// More of the model's reasoning.
+    Reasoning(&'a str),
+    /// A tool call begins. Its number counts from 0.
+    Call {
+        /// Number of the call.
+        index: usize,
+        /// Name of the tool.
+        name: &'a str,
+    },
+    /// More of a call's arguments. They are JSON only when the answer is complete.
+    Arguments {
+        /// Number of the call.
+        index: usize,
+        /// The piece.
+        text: &'a str,
+    },
+    /// The attempt failed: all that was told so far is void, another attempt begins.
+    Restarted,
+}
+
+/// Who is told of the pieces, and whether anything was told.
+#[derive(Default)]
+pub(super) struct Observer<'a> {
+    told: AtomicBool,
+    tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
+}
+
+impl<'a> Observer<'a> {
+    pub(super) fn new(tell: &'a (dyn Fn(Delta<'_>) + Send + Sync)) -> Self {
+        Self { told: AtomicBool::new(false), tell: Some(tell) }
+    }
+
+    pub(super) fn tell(&self, delta: Delta<'_>) {
+        if let Some(tell) = self.tell {
+            self.told.store(true, Relaxed);
+            tell(delta);
+        }
+    }
+
+    /// What was told is void.
+    pub(super) fn restart(&self) {
+        if let Some(tell) = self.tell.filter(|_| self.told.swap(false, Relaxed)) {
+            tell(Delta::Restarted);
+        }
+    }
+
+    /// Tells an answer that came as a whole.
+    pub(super) fn whole(&self, answer: &Decoded) {
+        self.all(answer.reasoning.as_deref(), &answer.content, &answer.tool_calls);
+    }
+
+    /// Tells an answer that was there before.
+    pub(super) fn known(&self, answer: &ChatAnswer) {
+        self.all(answer.reasoning.as_deref(), &answer.content, &answer.tool_calls);
+    }
+
+    fn all(&self, reasoning: Option<&str>, content: &str, tool_calls: &[ToolCall]) {
+        if let Some(reasoning) = reasoning {
+            self.tell(Delta::Reasoning(reasoning));
+        }
+        if !content.is_empty() {
+            self.tell(Delta::Text(content));
+        }
+        for (index, call) in tool_calls.iter().enumerate() {
+            self.tell(Delta::Call { index, name: &call.name });
+            self.tell(Delta::Arguments { index, text: &call.arguments });
+        }
+    }
+}
+
+/// The pieces of one answer so far.
+pub(super) struct Assembly {
+    api: LlmApi,
+    parser: Parser,
+    parts: Box<dyn Parts>,
+    /// The server said that there is nothing more.
+    done: bool,
+    /// A piece of the answer itself was there.
+    pub begun: bool,
+}
+
+/// Why a stream brought no answer.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// It ended before the answer did.
+    Off,
+    /// It holds something else.
+    No(NoAnswer),
+}
+
+impl Assembly {
+    pub(super) fn new(api: LlmApi) -> Self {
+        Self { api, parser: Parser::default(), parts: wire::parts(api), done: false, begun: false }
+    }
+
+    /// Whether nothing more is to come.
+    pub(super) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Whether the answer itself is complete.
+    pub(super) fn ended(&self) -> bool {
+        self.done || self.parts.ended()
+    }
+
+    /// Takes more of the stream. Gives whether an event was in it.
+    pub(super) fn feed(&mut self, bytes: &[u8], observer: &Observer<'_>) -> Result<bool, NoAnswer> {
+        let mut events = Vec::new();
+        self.parser.feed(bytes, &mut events);
+        for event in &events {
+            self.take(event, observer)?;
+        }
+        Ok(!events.is_empty())
+    }
+
+    fn take(&mut self, event: &Event, observer: &Observer<'_>) -> Result<(), NoAnswer> {
+        if self.done {
+            return Ok(());
+        }
+        match serde_json::from_str(&event.data) {
+            Ok(json) => self.piece(&json, event.failed, observer),
+            // Some servers leave out the blank lines between events.
+            Err(_) => {
+                event.data.lines().map(str::trim).filter(|line| !line.is_empty()).try_for_each(|line| {
+                    if line == "[DONE]" {
+                        self.done = true;
+                        return Ok(());
+                    }
+                    let json = serde_json::from_str(line)
+                        .map_err(|error| wire::bad(format!("streamed broken JSON: {error}")))?;
+                    self.piece(&json, event.failed, observer)
+                })
+            }
+        }
+    }
+
+    fn piece(&mut self, json: &Value, failed: bool, observer: &Observer<'_>) -> Result<(), NoAnswer> {
+        let named = json.get("type").and_then(Value::as_str) == Some("error");
+        if failed || named || json.get("error").is_some_and(|error| !error.is_null()) {
+            return Err(wire::error_inside(json));
+        }
+        let begun = &mut self.begun;
+        self.parts.take(json, &mut |delta| {
+            *begun = true;
+            observer.tell(delta);
+        });
+        self.done |= self.parts.closed();
+        Ok(())
+    }
+
+    /// The stream is over: the answer, as the server would have given it in one piece.
+    pub(super) fn finish(mut self, calls_so_far: usize, observer: &Observer<'_>) -> Result<Decoded, Broken> {
+        if let Some(event) = std::mem::take(&mut self.parser).end() {
+            // Half an event is the sign of a break, not of a server that writes badly.
+            self.take(&event, observer).map_err(|no| match no.class {
+                LlmErrorClass::BadAnswer if !self.parts.ended() => Broken::Off,
+                _ => Broken::No(no),
+            })?;
+        }
+        if !self.ended() {
+            return Err(Broken::Off);
+        }
+        wire::read(self.api, &self.parts.whole(), calls_so_far).map_err(Broken::No)
+    }
+}
+
+#[cfg(test)]
+mod tests;

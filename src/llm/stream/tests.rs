@@ -1,0 +1,211 @@
+//! Recorded streams: in one piece they must come to what the same server answers without streaming.
+
+use std::sync::Mutex;
+
+use serde_json::json;
+
+use super::*;
+use crate::llm::Finish;
+
+/// Reads `text` cut into pieces of `size` bytes.
+fn read(api: LlmApi, text: &str, size: usize) -> (Result<Decoded, Broken>, Vec<String>) {
+    let told = Mutex::new(Vec::new());
+    let tell = |delta: Delta<'_>| told.lock().unwrap().push(format!("{delta:?}"));
+    let observer = Observer::new(&tell);
+    let mut assembly = Assembly::new(api);
+    let fed = text.as_bytes().chunks(size).try_for_each(|piece| assembly.feed(piece, &observer).map(|_| ()));
+    let answer = fed.map_err(Broken::No).and_then(|()| assembly.finish(0, &observer));
+    (answer, told.into_inner().unwrap())
+}
+
+/// The stream and the whole answer must be the same; gives what was told.
+fn same(api: LlmApi, text: &str, whole: &Value) -> Vec<String> {
+    let expected = wire::read(api, whole, 0).unwrap();
+    let (answer, told) = read(api, text, usize::MAX);
+    assert_eq!(answer.unwrap(), expected);
+    let (bytewise, same) = read(api, text, 1);
+    assert_eq!((bytewise.unwrap(), &same), (expected, &told));
+    told
+}
+
+#[test]
+fn chat() {
+    // vLLM, with a comment of a proxy and the usage after the end.
+    let text = concat!(
+        ": OPENROUTER PROCESSING\n\n",
+        "data: {\"id\":\"c\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}],\"usage\":null}\n\n",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"reasoning_content\":\"hm\"},\"finish_reason\":null}]}\r\n\r\n",
+        "data:{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Wär\"}}]}\n\n",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"me €\"},\"finish_reason\":\"stop\"}]}\n\n",
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n",
+        "data: [DONE]\n\n",
+    );
+    let whole = json!({"model": "m", "usage": {"prompt_tokens": 7, "completion_tokens": 3}, "choices": [
+        {"message": {"content": "Wärme €", "reasoning_content": "hm"}, "finish_reason": "stop"}]});
+    assert_eq!(same(LlmApi::Chat, text, &whole), ["Reasoning(\"hm\")", "Text(\"Wär\")", "Text(\"me €\")"]);
+}
+
+#[test]
+fn chat_calls() {
+    let delta = |calls: Value| json!({"choices": [{"delta": {"tool_calls": calls}}]});
+    let end = json!({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]});
+    let text = |pieces: &[Value]| {
+        pieces.iter().map(|piece| format!("data: {piece}\n\n")).collect::<Vec<_>>().concat()
+    };
+    let whole = |first: &str, second: &str| {
+        json!({"choices": [{"finish_reason": "tool_calls", "message": {"tool_calls": [
+            {"id": first, "function": {"name": "a", "arguments": "{\"x\":1}"}},
+            {"id": second, "function": {"name": "b", "arguments": "{\"y\":2}"}}]}}]})
+    };
+    // OpenAI: numbered, the id in the first piece alone.
+    let openai = text(&[
+        delta(json!([{"index": 0, "id": "i1", "function": {"name": "a", "arguments": ""}}])),
+        delta(json!([{"index": 0, "function": {"arguments": "{\"x\""}}])),
+        delta(json!([{"index": 1, "id": "i2", "function": {"name": "b", "arguments": "{\"y\":2}"}}])),
+        delta(json!([{"index": 0, "function": {"arguments": ":1}"}}])),
+        end.clone(),
+    ]);
+    let told = same(LlmApi::Chat, &openai, &whole("i1", "i2"));
+    assert_eq!(told.len(), 5);
+    assert_eq!(told[4], "Arguments { index: 0, text: \":1}\" }");
+    // Every call numbered 0; whole calls, arguments as an object.
+    let zero = text(&[
+        delta(json!([{"index": 0, "id": "i1", "function": {"name": "a", "arguments": {"x": 1}}}])),
+        delta(json!([{"index": 0, "id": "i2", "function": {"name": "b", "arguments": "{\"y\":2}"}}])),
+        end.clone(),
+    ]);
+    same(LlmApi::Chat, &zero, &whole("i1", "i2"));
+    // Neither numbers nor ids.
+    let none = text(&[
+        delta(json!([{"function": {"name": "a", "arguments": "{\"x\":1}"}}])),
+        delta(json!([{"function": {"name": "b", "arguments": "{\"y\""}}])),
+        delta(json!([{"function": {"arguments": ":2}"}}])),
+        end,
+    ]);
+    same(LlmApi::Chat, &none, &whole("", ""));
+}
+
+#[test]
+fn completions() {
+    // No blank lines between events.
+    let text = concat!(
+        "data: {\"model\":\"m\",\"choices\":[{\"text\":\"a\",\"finish_reason\":null}]}\n",
+        "data: {\"choices\":[{\"text\":\"b\",\"finish_reason\":\"length\"}]}\n",
+        "data: [DONE]\n",
+    );
+    let whole = json!({"model": "m", "choices": [{"text": "ab", "finish_reason": "length"}]});
+    let (answer, told) = read(LlmApi::Completions, text, 7);
+    assert_eq!(answer.unwrap(), wire::read(LlmApi::Completions, &whole, 0).unwrap());
+    assert_eq!(told, ["Text(\"a\")", "Text(\"b\")"]);
+}
+
+#[test]
+fn responses() {
+    let call =
+        json!({"type": "function_call", "id": "fc", "call_id": "c1", "name": "t", "arguments": "{\"x\":1}"});
+    let said = json!({"type": "message", "content": [{"type": "output_text", "text": "I look."}]});
+    let whole = json!({"status": "completed", "model": "m", "output": [said, call],
+        "usage": {"input_tokens": 3, "output_tokens": 4}});
+    let begun = json!({"type": "function_call", "call_id": "c1", "name": "t", "arguments": ""});
+    let pieces = |last: &Value| {
+        [
+            json!({"type": "response.created", "response": {"status": "in_progress", "output": []}}),
+            json!({"type": "response.output_text.delta", "output_index": 0, "delta": "I look."}),
+            json!({"type": "response.output_item.done", "output_index": 0, "item": said}),
+            json!({"type": "response.output_item.added", "output_index": 1, "item": begun}),
+            json!({"type": "response.function_call_arguments.delta", "output_index": 1, "delta": "{\"x\":1}"}),
+            json!({"type": "response.output_item.done", "output_index": 1, "item": call}),
+            json!({"type": "response.completed", "response": last}),
+        ]
+        .map(|piece| format!("event: {}\ndata: {piece}\n\n", piece["type"].as_str().unwrap()))
+        .concat()
+    };
+    let told = same(LlmApi::Responses, &pieces(&whole), &whole);
+    assert_eq!(
+        told[1..],
+        ["Call { index: 0, name: \"t\" }", "Arguments { index: 0, text: \"{\\\"x\\\":1}\" }"]
+    );
+    let mut bare = whole.clone();
+    bare["output"] = json!([]);
+    same(LlmApi::Responses, &pieces(&bare), &whole);
+}
+
+#[test]
+fn messages() {
+    let text = [
+        json!({"type": "message_start", "message": {"model": "m", "content": [],
+            "usage": {"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 1}}}),
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}}),
+        json!({"type": "ping"}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "s"}}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}}),
+        json!({"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "I look."}}),
+        json!({"type": "content_block_start", "index": 2,
+            "content_block": {"type": "tool_use", "id": "t1", "name": "t", "input": {}}}),
+        json!({"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": "{\"x\": "}}),
+        json!({"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": "1}"}}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}}),
+        json!({"type": "message_stop"}),
+    ]
+    .map(|piece| format!("event: {}\ndata: {piece}\n\n", piece["type"].as_str().unwrap()))
+    .concat();
+    let whole = json!({"model": "m", "stop_reason": "tool_use", "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "I look."},
+            {"type": "tool_use", "id": "t1", "name": "t", "input": {"x": 1}}],
+        "usage": {"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 9}});
+    let told = same(LlmApi::Messages, &text, &whole);
+    assert_eq!(told[2], "Call { index: 0, name: \"t\" }");
+    let cut = text.replace("tool_use\"},\"usage", "max_tokens\"},\"usage").replace("\"1}\"", "\"1\"");
+    let answer = read(LlmApi::Messages, &cut, 3).0.unwrap();
+    assert_eq!((answer.finish, answer.tool_calls[0].arguments.as_str()), (Finish::Length, "{\"x\": 1"));
+}
+
+#[test]
+fn what_breaks_off_is_no_answer() {
+    let begun = "data: {\"choices\":[{\"delta\":{\"content\":\"ha\"}}]}\n\n";
+    for (api, text) in [
+        (LlmApi::Chat, begun.to_owned()),
+        (LlmApi::Chat, format!("{begun}data: {{\"choices\":[{{\"del")),
+        (LlmApi::Chat, String::new()),
+        (LlmApi::Responses, "data: {\"type\":\"response.output_text.delta\",\"delta\":\"ha\"}\n\n".into()),
+        (LlmApi::Messages, "data: {\"type\":\"message_start\",\"message\":{}}\n\n".into()),
+    ] {
+        assert!(matches!(read(api, &text, 5).0, Err(Broken::Off)), "{text}");
+    }
+    // The reason was there, only the last word is missing.
+    let finished =
+        format!("{begun}data: {{\"choices\":[{{\"delta\":{{}},\"finish_reason\":\"stop\"}}]}}\n\n");
+    assert_eq!(read(LlmApi::Chat, &finished, 5).0.unwrap().content, "ha");
+}
+
+#[test]
+fn errors_inside_a_stream_have_their_class() {
+    let begun = "data: {\"choices\":[{\"delta\":{\"content\":\"ha\"}}]}\n\n";
+    for (api, text, class) in [
+        (LlmApi::Chat, "data: {\"error\":{\"code\":429,\"message\":\"slow\"}}\n\n", LlmErrorClass::Throttled),
+        (
+            LlmApi::Chat,
+            "error: {\"code\":500,\"message\":\"sorry\",\"type\":\"server_error\"}\n\n",
+            LlmErrorClass::Server,
+        ),
+        (LlmApi::Chat, "data: {\"error\":{\"code\":503,\"message\":\"sorry\"}}", LlmErrorClass::Overloaded),
+        (LlmApi::Chat, "data: {broken\n\n", LlmErrorClass::BadAnswer),
+        (
+            LlmApi::Responses,
+            "data: {\"type\":\"error\",\"code\":\"server_error\",\"message\":\"sorry\"}\n\n",
+            LlmErrorClass::Server,
+        ),
+        (
+            LlmApi::Messages,
+            "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
+            LlmErrorClass::Overloaded,
+        ),
+    ] {
+        match read(api, &format!("{begun}{text}"), 9).0 {
+            Err(Broken::No(no)) => assert_eq!(no.class, class, "{text}"),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Reading an answer within its times: as a whole, or piece by piece.
+
+use std::time::Duration;
+
+use reqwest::Response;
+use tokio::time::{Instant, timeout_at};
+
+use crate::{
+    llm::{
+        LlmErrorClass as Class,
+        fault::Fault,
+        stream::{Assembly, Broken, Observer},
+        wire::{Decoded, NoAnswer},
+    },
+    retry,
+};
+
+/// Largest answer that is read.
+pub(super) const MAX_ANSWER: usize = 16 * 1024 * 1024;
+/// How long the end of a stream is waited for when the answer has ended: a connection read to its end is used again.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// Why a body brought no answer.
+pub(super) enum Failed {
+    /// The server says something else.
+    No(NoAnswer),
+    /// It ended badly, in our words.
+    Own(Class, String),
+}
+
+impl From<NoAnswer> for Failed {
+    fn from(no: NoAnswer) -> Self {
+        Self::No(no)
+    }
+}
+
+/// The limits within one answer that comes in pieces.
+#[derive(Debug)]
+pub(super) struct Clock {
+    pub first: Option<Duration>,
+    pub idle: Option<Duration>,
+    /// The table of the configuration that sets them.
+    pub table: String,
+}
+
+impl Clock {
+    /// Waits for something that must be there before the first piece.
+    pub(super) async fn first<T>(&self, start: Instant, wait: impl Future<Output = T>) -> Result<T, Fault> {
+        let Some(limit) = self.first else { return Ok(wait.await) };
+        timeout_at(start + limit, wait).await.map_err(|_| Fault::new(Class::Timeout, self.no_token(limit)))
+    }
+
+    fn no_token(&self, limit: Duration) -> String {
+        format!("no first token within {} (first_token_timeout in {})", spelled(limit), self.table)
+    }
+
+    /// Reads a stream to its end.
+    pub(super) async fn assemble(
+        &self,
+        mut response: Response,
+        start: Instant,
+        mut assembly: Assembly,
+        calls_so_far: usize,
+        observer: &Observer<'_>,
+    ) -> Result<Decoded, Failed> {
+        let (mut size, mut last) = (0, start);
+        loop {
+            let limit = match (assembly.is_done(), assembly.begun) {
+                (true, _) => Some((Instant::now() + LINGER, LINGER)),
+                (false, false) => self.first.map(|limit| (start + limit, limit)),
+                (false, true) => self.idle.map(|limit| (last + limit, limit)),
+            };
+            let chunk = match limit {
+                None => response.chunk().await,
+                Some((at, limit)) => match timeout_at(at, response.chunk()).await {
+                    Ok(chunk) => chunk,
+                    // The answer is there; only the connection is not used again.
+                    Err(_) if assembly.ended() => break,
+                    Err(_) if !assembly.begun => {
+                        return Err(Failed::Own(Class::Timeout, self.no_token(limit)));
+                    }
+                    Err(_) => {
+                        let (limit, table) = (spelled(limit), &self.table);
+                        let told = format!("silent for {limit} in mid-answer (idle_timeout in {table})");
+                        return Err(Failed::Own(Class::Timeout, told));
+                    }
+                },
+            };
+            let Ok(chunk) = chunk else {
+                if assembly.is_done() {
+                    break;
+                }
+                return Err(broken(size));
+            };
+            let Some(chunk) = chunk else { break };
+            size += chunk.len();
+            if size > MAX_ANSWER {
+                return Err(too_long());
+            }
+            if assembly.feed(&chunk, observer)? {
+                last = Instant::now();
+            }
+        }
+        assembly.finish(calls_so_far, observer).map_err(|failed| match failed {
+            Broken::No(no) => Failed::No(no),
+            Broken::Off => broken(size),
+        })
+    }
+}
+
+/// Reads an answer that comes as a whole.
+pub(super) async fn read(response: Response, most: usize) -> Result<Vec<u8>, Failed> {
+    match read_some(response, most).await {
+        (body, End::Whole) => Ok(body),
+        (_, End::TooLong) => Err(too_long()),
+        (body, End::Broken) => Err(broken(body.len())),
+    }
+}
+
+/// How the reading of a body ended.
+pub(super) enum End {
+    Whole,
+    TooLong,
+    Broken,
+}
+
+/// Reads at most `limit` bytes.
+pub(super) async fn read_some(mut response: Response, limit: usize) -> (Vec<u8>, End) {
+    let mut read = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) if read.len() + chunk.len() > limit => {
+                read.extend_from_slice(&chunk[..limit - read.len()]);
+                return (read, End::TooLong);
+            }
+            Ok(Some(chunk)) => read.extend_from_slice(&chunk),
+            Ok(None) => return (read, End::Whole),
+            Err(_) => return (read, End::Broken),
+        }
+    }
+}
+
+fn too_long() -> Failed {
+    Failed::Own(Class::BadAnswer, format!("the answer is longer than {} MiB", MAX_ANSWER / (1024 * 1024)))
+}
+
+fn broken(size: usize) -> Failed {
+    Failed::Own(Class::Cut, format!("the answer broke off after {size} bytes"))
+}
+
+fn spelled(limit: Duration) -> String {
+    humantime::format_duration(retry::whole(limit)).to_string()
+}

@@ -1,0 +1,194 @@
+//! OpenAI Chat Completions, which nearly every model server speaks in some way or other.
+
+use serde_json::{Map, Value, json};
+
+mod pieces;
+
+pub(super) use pieces::Pieces;
+
+use super::{Decoded, Ids, NoAnswer, bad, count, finish, first_choice, model, nonempty, put, text};
+use crate::{
+    config::LlmConfig,
+    llm::{ChatRequest, Finish, Message, ToolCall, ToolMode, message::arguments},
+    task::Usage,
+};
+
+pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, Value> {
+    let mut body = Map::new();
+    body.insert("model".into(), config.model.as_str().into());
+    body.insert("messages".into(), request.messages.iter().map(Message::to_json).collect());
+    if !request.tools.is_empty() {
+        let tools = request.tools.iter().map(|tool| {
+            let mut function = Map::new();
+            function.insert("name".into(), tool.name.as_str().into());
+            function.insert("description".into(), tool.description.as_str().into());
+            function.insert("parameters".into(), Value::Object((*tool.parameters).clone()));
+            if tool.strict {
+                function.insert("strict".into(), true.into());
+            }
+            json!({"type": "function", "function": function})
+        });
+        body.insert("tools".into(), tools.collect());
+        body.insert("tool_choice".into(), choice(request.tool_mode).into());
+    }
+    put(&mut body, "temperature", config.temperature);
+    put(&mut body, "max_tokens", request.max_tokens.or(config.max_tokens));
+    put(&mut body, "seed", config.seed);
+    body
+}
+
+/// The word for a mode, the same in the Responses API.
+pub(super) fn choice(mode: ToolMode) -> &'static str {
+    match mode {
+        ToolMode::Auto => "auto",
+        ToolMode::Required => "required",
+        ToolMode::None => "none",
+    }
+}
+
+pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
+    let choice = first_choice(json)?;
+    let Some(message) = choice.get("message").filter(|message| message.is_object()) else {
+        return Err(bad("answered with a choice that has no `message`"));
+    };
+    let mut content = text(message.get("content"));
+    let tool_calls = tool_calls(message, ids);
+    let mut finish = finish(choice.get("finish_reason").and_then(Value::as_str));
+    if !tool_calls.is_empty() && matches!(finish, Finish::Stop | Finish::Other) {
+        finish = Finish::ToolCalls;
+    }
+    if let Some(refusal) = nonempty(message, "refusal") {
+        finish = Finish::ContentFilter;
+        if content.is_empty() {
+            refusal.clone_into(&mut content);
+        }
+    }
+    let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|key| nonempty(message, key));
+    Ok(Decoded {
+        content,
+        reasoning: reasoning.map(str::to_owned),
+        tool_calls,
+        finish,
+        usage: usage(json),
+        model: model(json),
+    })
+}
+
+fn tool_calls(message: &Value, ids: &mut Ids) -> Vec<ToolCall> {
+    let calls = message.get("tool_calls").and_then(Value::as_array);
+    let call = |call: &Value| {
+        // Some servers put name and arguments beside the id and not into `function`.
+        let function = call.get("function").unwrap_or(call);
+        let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
+        ToolCall::new(ids.give(call.get("id")), name, arguments(function.get("arguments")))
+    };
+    calls.into_iter().flatten().map(call).collect()
+}
+
+/// Token counts, the same in the older Completions API.
+pub(super) fn usage(json: &Value) -> Usage {
+    Usage {
+        input: count(json, "/usage/prompt_tokens"),
+        output: count(json, "/usage/completion_tokens"),
+        cached: count(json, "/usage/prompt_tokens_details/cached_tokens"),
+        reasoning: count(json, "/usage/completion_tokens_details/reasoning_tokens"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        config::LlmApi,
+        llm::{LlmErrorClass, ToolSpec, wire},
+    };
+
+    fn answer(message: &Value, finish: &Value) -> Decoded {
+        let body = json!({"choices": [{"index": 0, "message": message, "finish_reason": finish}],
+            "usage": {"prompt_tokens": 7, "completion_tokens": 3, "completion_tokens_details": null}});
+        wire::decode(LlmApi::Chat, body.to_string().as_bytes(), 4).unwrap()
+    }
+
+    #[test]
+    fn loose_answers_are_read() {
+        let null = answer(&json!({"role": "assistant", "content": null}), &Value::Null);
+        assert_eq!((null.content.as_str(), null.finish, null.usage.input), ("", Finish::Other, 7));
+        let parts = answer(
+            &json!({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
+            &"stop".into(),
+        );
+        assert_eq!((parts.content.as_str(), parts.finish), ("ab", Finish::Stop));
+        let refusal = answer(&json!({"content": null, "refusal": "no"}), &"stop".into());
+        assert_eq!((refusal.content.as_str(), refusal.finish), ("no", Finish::ContentFilter));
+        let thought = answer(&json!({"content": "42", "reasoning_content": "hm"}), &"length".into());
+        assert_eq!((thought.reasoning.as_deref(), thought.finish), (Some("hm"), Finish::Length));
+    }
+
+    #[test]
+    fn loose_tool_calls_are_read() {
+        let calls = json!([
+            {"type": "function", "function": {"name": "a", "arguments": {"x": 1}}},
+            {"id": "mine", "function": {"name": "b", "arguments": "{\"y\": 2}"}},
+            {"id": "mine", "function": {"name": "c", "arguments": ""}},
+            {"id": "", "name": "d"},
+        ]);
+        let read = answer(&json!({"tool_calls": calls}), &"stop".into());
+        let expected = [
+            ToolCall::new("call_4", "a", r#"{"x":1}"#),
+            ToolCall::new("mine", "b", "{\"y\": 2}"),
+            ToolCall::new("call_5", "c", "{}"),
+            ToolCall::new("call_6", "d", "{}"),
+        ];
+        assert_eq!((read.tool_calls.as_slice(), read.finish), (&expected[..], Finish::ToolCalls));
+    }
+
+    #[test]
+    fn what_is_no_answer_is_said() {
+        for (body, class, message) in [
+            (
+                "<html><title>hi</title>",
+                LlmErrorClass::BadAnswer,
+                "answered with an HTML page titled `hi` in place of JSON",
+            ),
+            (
+                "{\"choices\": [",
+                LlmErrorClass::BadAnswer,
+                "answered with broken JSON: EOF while parsing a list at line 1 column 13",
+            ),
+            ("{}", LlmErrorClass::BadAnswer, "answered with JSON that has no `choices`"),
+            ("{\"choices\": []}", LlmErrorClass::BadAnswer, "answered with empty `choices`"),
+            ("{\"error\": {\"code\": 429, \"message\": \"slow\"}}", LlmErrorClass::Throttled, "slow"),
+        ] {
+            let error = wire::decode(LlmApi::Chat, body.as_bytes(), 0).unwrap_err();
+            assert_eq!((error.class, error.body.message.as_str()), (class, message));
+        }
+    }
+
+    #[test]
+    fn requests_are_plain() {
+        let config = LlmConfig::new(Some("http://x/v1".into()), "m");
+        let request = ChatRequest::new(vec![Message::User("hi".into())]);
+        assert_eq!(
+            wire::encode(&request, &config).unwrap(),
+            json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+        );
+
+        let mut config = config;
+        config.temperature = Some(0.5);
+        config.max_tokens = Some(9);
+        config.seed = Some(1);
+        config.extra_body.insert("top_k".into(), 20.into());
+        let mut tool = ToolSpec::new("t", "does", Arc::new(Map::new()));
+        tool.strict = true;
+        let request = request.with_tools(Arc::from([tool]), ToolMode::Required);
+        assert_eq!(
+            wire::encode(&request, &config).unwrap(),
+            json!({"model": "m", "messages": [{"role": "user", "content": "hi"}],
+                "tools": [{"type": "function",
+                    "function": {"name": "t", "description": "does", "parameters": {}, "strict": true}}],
+                "tool_choice": "required", "temperature": 0.5, "max_tokens": 9, "seed": 1, "top_k": 20})
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! Anthropic Messages. The limit of tokens is no choice there, and roles alternate: messages of one role that
+//! follow each other become one.
+
+use serde_json::{Map, Value, json};
+
+mod pieces;
+
+pub(super) use pieces::Pieces;
+
+use super::{Decoded, Ids, NoAnswer, bad, count, finish, model, nonempty, put};
+use crate::{
+    config::LlmConfig,
+    llm::{ChatRequest, Finish, Message, ToolCall, ToolMode, message::arguments},
+    task::Usage,
+};
+
+/// The limit of generated tokens when none is set: there must be one.
+pub(in crate::llm) const MAX_TOKENS: u32 = 4096;
+
+pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, Value> {
+    let mut body = Map::new();
+    body.insert("model".into(), config.model.as_str().into());
+    let max_tokens = request.max_tokens.or(config.max_tokens).unwrap_or(MAX_TOKENS);
+    body.insert("max_tokens".into(), max_tokens.into());
+    let system: Vec<&str> =
+        request.messages.iter().filter(|message| message.role() == "system").map(Message::text).collect();
+    let system = Some(system.join("\n\n")).filter(|text| !text.is_empty());
+    let mut turns = turns(&request.messages);
+    if config.prompt_cache {
+        // What stays the same from one request to the next ends here.
+        put(&mut body, "system", system.map(|text| json!([mark(json!({"type": "text", "text": text}))])));
+        let last = turns.iter_mut().rev().find(|(role, _)| *role == "user");
+        if let Some(block) = last.and_then(|(_, blocks)| blocks.last_mut()) {
+            *block = mark(block.take());
+        }
+    } else {
+        put(&mut body, "system", system);
+    }
+    let turns = turns.into_iter().map(|(role, content)| json!({"role": role, "content": content}));
+    body.insert("messages".into(), turns.collect());
+    if !request.tools.is_empty() {
+        let tools = request.tools.iter().map(|tool| {
+            let mut schema = (*tool.parameters).clone();
+            schema.entry("type").or_insert_with(|| "object".into());
+            let mut spec = Map::new();
+            spec.insert("name".into(), tool.name.as_str().into());
+            spec.insert("description".into(), tool.description.as_str().into());
+            spec.insert("input_schema".into(), schema.into());
+            if tool.strict {
+                spec.insert("strict".into(), true.into());
+            }
+            Value::Object(spec)
+        });
+        body.insert("tools".into(), tools.collect());
+        let choice = match request.tool_mode {
+            ToolMode::Auto => "auto",
+            ToolMode::Required => "any",
+            ToolMode::None => "none",
+        };
+        body.insert("tool_choice".into(), json!({"type": choice}));
+    }
+    put(&mut body, "temperature", config.temperature);
+    body
+}
+
+fn mark(mut block: Value) -> Value {
+    block["cache_control"] = json!({"type": "ephemeral"});
+    block
+}
+
+/// The conversation without its instructions: a role and its blocks, turn by turn.
+fn turns(messages: &[Message]) -> Vec<(&'static str, Vec<Value>)> {
+    let mut turns: Vec<(&'static str, Vec<Value>)> = Vec::new();
+    let said = |content: &str| (!content.is_empty()).then(|| json!({"type": "text", "text": content}));
+    for message in messages {
+        let (role, blocks) = match message {
+            Message::System(_) => continue,
+            Message::User(content) => ("user", said(content).into_iter().collect()),
+            Message::Tool { call_id, content } => {
+                ("user", vec![json!({"type": "tool_result", "tool_use_id": call_id, "content": content})])
+            }
+            Message::Assistant { content, tool_calls } => (
+                "assistant",
+                said(content).into_iter().chain(tool_calls.iter().map(used)).collect::<Vec<_>>(),
+            ),
+        };
+        match turns.last_mut() {
+            // An empty block is refused.
+            _ if blocks.is_empty() => {}
+            Some((known, before)) if *known == role => before.extend(blocks),
+            _ => turns.push((role, blocks)),
+        }
+    }
+    turns
+}
+
+fn used(call: &ToolCall) -> Value {
+    // Only an object is taken, and the model may have written anything.
+    let input = match serde_json::from_str(&call.arguments) {
+        Ok(Value::Object(input)) => input,
+        _ if call.arguments.trim().is_empty() => Map::new(),
+        _ => Map::from_iter([("arguments".to_owned(), call.arguments.as_str().into())]),
+    };
+    json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input})
+}
+
+pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
+    let Some(blocks) = json.get("content").and_then(Value::as_array) else {
+        return Err(bad("answered with JSON that has no `content`"));
+    };
+    let mut decoded = Decoded {
+        finish: finish(json.get("stop_reason").and_then(Value::as_str)),
+        usage: usage(json),
+        model: model(json),
+        ..Decoded::default()
+    };
+    let mut reasoning = String::new();
+    for block in blocks {
+        match block.get("type").and_then(Value::as_str) {
+            Some("tool_use") => {
+                let name = block.get("name").and_then(Value::as_str).unwrap_or_default();
+                let call = ToolCall::new(ids.give(block.get("id")), name, arguments(block.get("input")));
+                decoded.tool_calls.push(call);
+            }
+            Some("thinking") => reasoning.push_str(nonempty(block, "thinking").unwrap_or_default()),
+            Some("text") | None => decoded.content.push_str(nonempty(block, "text").unwrap_or_default()),
+            Some(_) => {}
+        }
+    }
+    if !decoded.tool_calls.is_empty() && matches!(decoded.finish, Finish::Stop | Finish::Other) {
+        decoded.finish = Finish::ToolCalls;
+    }
+    decoded.reasoning = Some(reasoning).filter(|text| !text.is_empty());
+    Ok(decoded)
+}
+
+/// What was read from the cache and written to it stands beside the input there, not in it.
+fn usage(json: &Value) -> Usage {
+    let cached = count(json, "/usage/cache_read_input_tokens");
+    let written = count(json, "/usage/cache_creation_input_tokens");
+    Usage {
+        input: count(json, "/usage/input_tokens").saturating_add(cached).saturating_add(written),
+        output: count(json, "/usage/output_tokens"),
+        cached,
+        reasoning: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        config::LlmApi,
+        llm::{LlmErrorClass, ToolSpec, wire},
+    };
+
+    fn config() -> LlmConfig {
+        let mut config = LlmConfig::new(Some("http://x/v1".into()), "m");
+        config.api = LlmApi::Messages;
+        config
+    }
+
+    fn read(body: &Value) -> Result<Decoded, NoAnswer> {
+        wire::decode(LlmApi::Messages, body.to_string().as_bytes(), 0)
+    }
+
+    #[test]
+    fn turns_alternate_and_instructions_stand_apart() {
+        let calls = vec![ToolCall::new("c1", "t", "{\"x\":1}"), ToolCall::new("c2", "t", "{broken")];
+        let request = ChatRequest::new(vec![
+            Message::System("rules".into()),
+            Message::User("hi".into()),
+            Message::Assistant { content: String::new(), tool_calls: calls },
+            Message::Tool { call_id: "c1".into(), content: "noon".into() },
+            Message::Tool { call_id: "c2".into(), content: "no such thing".into() },
+            Message::User("go on".into()),
+        ]);
+        let tool = ToolSpec::new("t", "does", Arc::new(Map::new()));
+        let request = request.with_tools(Arc::from([tool]), ToolMode::Required);
+        let mut config = config();
+        let plain = wire::encode(&request, &config).unwrap();
+        assert_eq!(
+            plain,
+            json!({"model": "m", "max_tokens": 4096, "system": "rules", "messages": [
+                    {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+                    {"role": "assistant", "content": [
+                        {"type": "tool_use", "id": "c1", "name": "t", "input": {"x": 1}},
+                        {"type": "tool_use", "id": "c2", "name": "t", "input": {"arguments": "{broken"}}]},
+                    {"role": "user", "content": [
+                        {"type": "tool_result", "tool_use_id": "c1", "content": "noon"},
+                        {"type": "tool_result", "tool_use_id": "c2", "content": "no such thing"},
+                        {"type": "text", "text": "go on"}]}],
+                "tools": [{"name": "t", "description": "does", "input_schema": {"type": "object"}}],
+                "tool_choice": {"type": "any"}})
+        );
+        config.prompt_cache = true;
+        let marked = wire::encode(&request, &config).unwrap();
+        let ephemeral = json!({"type": "ephemeral"});
+        assert_eq!(marked["system"][0]["cache_control"], ephemeral);
+        assert_eq!(marked["messages"][2]["content"][2]["cache_control"], ephemeral);
+        assert_eq!(marked.to_string().matches("cache_control").count(), 2);
+    }
+
+    #[test]
+    fn answers_of_real_servers_are_read() {
+        let anthropic = json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-x",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "sig"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "toolu_1", "name": "time__now", "input": {"zone": "UTC"}}],
+            "stop_reason": "tool_use", "stop_sequence": null,
+            "usage": {"input_tokens": 10, "cache_creation_input_tokens": 20, "cache_read_input_tokens": 70,
+                "output_tokens": 5}});
+        let answer = read(&anthropic).unwrap();
+        assert_eq!(answer.tool_calls, [ToolCall::new("toolu_1", "time__now", "{\"zone\":\"UTC\"}")]);
+        assert_eq!((answer.content.as_str(), answer.reasoning.as_deref()), ("I look.", Some("hm")));
+        assert_eq!(answer.finish, Finish::ToolCalls);
+        assert_eq!(answer.usage, Usage { input: 100, output: 5, cached: 70, reasoning: 0 });
+        for (reason, finish) in [
+            ("end_turn", Finish::Stop),
+            ("max_tokens", Finish::Length),
+            ("refusal", Finish::ContentFilter),
+            ("pause_turn", Finish::Other),
+            ("model_context_window_exceeded", Finish::Length),
+        ] {
+            let body =
+                json!({"type": "message", "content": [{"type": "text", "text": "x"}], "stop_reason": reason});
+            assert_eq!(read(&body).unwrap().finish, finish, "{reason}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_said() {
+        for (kind, class) in [
+            ("overloaded_error", LlmErrorClass::Overloaded),
+            ("rate_limit_error", LlmErrorClass::Throttled),
+            ("api_error", LlmErrorClass::Server),
+            ("authentication_error", LlmErrorClass::Permanent),
+            ("billing_error", LlmErrorClass::Billing),
+            ("something_new", LlmErrorClass::BadAnswer),
+        ] {
+            let body = json!({"type": "error", "error": {"type": kind, "message": "sorry"}});
+            assert_eq!(read(&body).unwrap_err().class, class, "{kind}");
+        }
+        assert_eq!(read(&json!({})).unwrap_err().body.message, "answered with JSON that has no `content`");
+    }
+}

@@ -1,0 +1,123 @@
+//! A message in pieces.
+
+use serde_json::{Map, Value, json};
+
+use crate::llm::{
+    stream::Delta,
+    wire::{Parts, keep, nonempty},
+};
+
+/// What came so far.
+#[derive(Default)]
+pub(in crate::llm::wire) struct Pieces {
+    model: Value,
+    usage: Map<String, Value>,
+    stop_reason: Value,
+    stopped: bool,
+    begun: bool,
+    blocks: Vec<Block>,
+    calls: usize,
+}
+
+struct Block {
+    index: u64,
+    /// As it began.
+    block: Value,
+    /// What came after, of its text, its thinking or its input.
+    more: String,
+    /// Its number among the calls, if it is one.
+    call: usize,
+}
+
+impl Parts for Pieces {
+    fn take(&mut self, piece: &Value, tell: &mut dyn FnMut(Delta<'_>)) {
+        let index = piece.get("index").and_then(Value::as_u64).unwrap_or(0);
+        match piece.get("type").and_then(Value::as_str).unwrap_or_default() {
+            "message_start" => {
+                self.begun = true;
+                let message = piece.get("message").unwrap_or(&Value::Null);
+                keep(&mut self.model, message, "model");
+                self.count(message.get("usage"));
+            }
+            "content_block_start" => {
+                let block = piece.get("content_block").cloned().unwrap_or_default();
+                let call = self.calls;
+                if block.get("type").and_then(Value::as_str) == Some("tool_use") {
+                    tell(Delta::Call { index: call, name: nonempty(&block, "name").unwrap_or_default() });
+                    self.calls += 1;
+                }
+                // A block may begin with some of its text.
+                nonempty(&block, "text").map(Delta::Text).into_iter().for_each(&mut *tell);
+                nonempty(&block, "thinking").map(Delta::Reasoning).into_iter().for_each(tell);
+                self.blocks.push(Block { index, block, more: String::new(), call });
+            }
+            "content_block_delta" => {
+                let Some(block) = self.blocks.iter_mut().rfind(|block| block.index == index) else { return };
+                let delta = piece.get("delta").unwrap_or(&Value::Null);
+                let call = block.call;
+                let arguments = |text| Delta::Arguments { index: call, text };
+                let more = nonempty(delta, "text")
+                    .map(|text| (text, Delta::Text(text)))
+                    .or_else(|| nonempty(delta, "thinking").map(|text| (text, Delta::Reasoning(text))))
+                    .or_else(|| nonempty(delta, "partial_json").map(|text| (text, arguments(text))));
+                if let Some((text, delta)) = more {
+                    block.more.push_str(text);
+                    tell(delta);
+                }
+            }
+            "message_delta" => {
+                let delta = piece.get("delta").unwrap_or(&Value::Null);
+                keep(&mut self.stop_reason, delta, "stop_reason");
+                self.count(piece.get("usage"));
+            }
+            "message_stop" => self.stopped = true,
+            _ => {}
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.stopped || !self.stop_reason.is_null()
+    }
+
+    fn closed(&self) -> bool {
+        self.stopped
+    }
+
+    fn whole(&mut self) -> Value {
+        if !self.begun && self.blocks.is_empty() {
+            return Value::Null;
+        }
+        let content: Value = self.blocks.drain(..).map(Block::whole).collect();
+        json!({"model": self.model, "content": content, "stop_reason": self.stop_reason, "usage": self.usage})
+    }
+}
+
+impl Pieces {
+    /// Later counts are those of all tokens so far.
+    fn count(&mut self, usage: Option<&Value>) {
+        let counts = usage.and_then(Value::as_object).into_iter().flatten();
+        self.usage.extend(
+            counts.filter(|(_, count)| !count.is_null()).map(|(key, count)| (key.clone(), count.clone())),
+        );
+    }
+}
+
+impl Block {
+    fn whole(mut self) -> Value {
+        let key = match self.block.get("type").and_then(Value::as_str) {
+            Some("tool_use") if self.more.is_empty() => return self.block,
+            Some("tool_use") => {
+                // Input that was cut stays text: it is nobody's to complete.
+                let input = serde_json::from_str(&self.more).unwrap_or(Value::String(self.more));
+                self.block["input"] = input;
+                return self.block;
+            }
+            Some("thinking") => "thinking",
+            Some("text") => "text",
+            _ => return self.block,
+        };
+        let begun = nonempty(&self.block, key).unwrap_or_default();
+        self.block[key] = format!("{begun}{}", self.more).into();
+        self.block
+    }
+}

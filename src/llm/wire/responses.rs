@@ -1,0 +1,198 @@
+//! OpenAI Responses, without state on the server: every request carries its whole conversation.
+
+use serde_json::{Map, Value, json};
+
+mod pieces;
+
+pub(super) use pieces::Pieces;
+
+use super::{Decoded, Ids, NoAnswer, bad, chat, count, finish, model, nonempty, put, text};
+use crate::{
+    config::LlmConfig,
+    llm::{ChatRequest, Finish, Message, ToolCall, message::arguments},
+    task::Usage,
+};
+
+pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, Value> {
+    let mut body = Map::new();
+    body.insert("model".into(), config.model.as_str().into());
+    body.insert("input".into(), request.messages.iter().flat_map(items).collect());
+    if !request.tools.is_empty() {
+        let tools = request.tools.iter().map(|tool| {
+            // `strict` is on here when it is not given, and then refuses most schemas.
+            json!({"type": "function", "name": tool.name, "description": tool.description,
+                "parameters": *tool.parameters, "strict": tool.strict})
+        });
+        body.insert("tools".into(), tools.collect());
+        body.insert("tool_choice".into(), chat::choice(request.tool_mode).into());
+    }
+    put(&mut body, "temperature", config.temperature);
+    put(&mut body, "max_output_tokens", request.max_tokens.or(config.max_tokens));
+    body
+}
+
+/// The items that one message comes to.
+fn items(message: &Message) -> Vec<Value> {
+    match message {
+        Message::System(content) | Message::User(content) => {
+            vec![json!({"role": message.role(), "content": content})]
+        }
+        Message::Assistant { content, tool_calls } => {
+            let said = (!content.is_empty() || tool_calls.is_empty())
+                .then(|| json!({"role": "assistant", "content": content}));
+            let calls = tool_calls.iter().map(|call| {
+                let arguments = arguments(Some(&call.arguments.as_str().into()));
+                json!({"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments})
+            });
+            said.into_iter().chain(calls).collect()
+        }
+        Message::Tool { call_id, content } => {
+            vec![json!({"type": "function_call_output", "call_id": call_id, "output": content})]
+        }
+    }
+}
+
+pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
+    let Some(output) = json.get("output").and_then(Value::as_array) else {
+        return Err(bad("answered with JSON that has no `output`"));
+    };
+    let status = json.get("status").and_then(Value::as_str);
+    let reason = json.pointer("/incomplete_details/reason").and_then(Value::as_str);
+    let mut decoded = Decoded {
+        finish: finish(reason.or(status)),
+        usage: usage(json),
+        model: model(json),
+        ..Decoded::default()
+    };
+    let mut reasoning = String::new();
+    for item in output {
+        match item.get("type").and_then(Value::as_str) {
+            Some("function_call") => {
+                let id = item.get("call_id").or_else(|| item.get("id"));
+                let name = item.get("name").and_then(Value::as_str).unwrap_or_default();
+                decoded.tool_calls.push(ToolCall::new(ids.give(id), name, arguments(item.get("arguments"))));
+            }
+            Some("reasoning") => {
+                let summary = text(item.get("summary"));
+                let whole = if summary.is_empty() { text(item.get("content")) } else { summary };
+                reasoning.push_str(&whole);
+            }
+            // A server that leaves the type out means a message.
+            Some("message") | None => {
+                decoded.content.push_str(&text(item.get("content")));
+                let parts = item.get("content").and_then(Value::as_array).into_iter().flatten();
+                for refusal in parts.filter_map(|part| nonempty(part, "refusal")) {
+                    decoded.finish = Finish::ContentFilter;
+                    decoded.content.push_str(refusal);
+                }
+            }
+            // Calls of tools that run at the server, and what is invented next.
+            Some(_) => {}
+        }
+    }
+    if !decoded.tool_calls.is_empty() && matches!(decoded.finish, Finish::Stop | Finish::Other) {
+        decoded.finish = Finish::ToolCalls;
+    }
+    decoded.reasoning = Some(reasoning).filter(|text| !text.is_empty());
+    Ok(decoded)
+}
+
+fn usage(json: &Value) -> Usage {
+    Usage {
+        input: count(json, "/usage/input_tokens"),
+        output: count(json, "/usage/output_tokens"),
+        cached: count(json, "/usage/input_tokens_details/cached_tokens"),
+        reasoning: count(json, "/usage/output_tokens_details/reasoning_tokens"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        config::LlmApi,
+        llm::{LlmErrorClass, ToolMode, ToolSpec, wire},
+    };
+
+    fn read(body: &Value) -> Result<Decoded, NoAnswer> {
+        wire::decode(LlmApi::Responses, body.to_string().as_bytes(), 2)
+    }
+
+    #[test]
+    fn a_conversation_becomes_items() {
+        let mut config = LlmConfig::new(Some("http://x/v1".into()), "m");
+        config.api = LlmApi::Responses;
+        config.max_tokens = Some(9);
+        let call = ToolCall::new("c1", "t", "");
+        let request = ChatRequest::new(vec![
+            Message::System("rules".into()),
+            Message::User("hi".into()),
+            Message::Assistant { content: "let me see".into(), tool_calls: vec![call] },
+            Message::Tool { call_id: "c1".into(), content: "noon".into() },
+        ]);
+        let tool = ToolSpec::new("t", "does", Arc::new(Map::new()));
+        let request = request.with_tools(Arc::from([tool]), ToolMode::Required);
+        assert_eq!(
+            wire::encode(&request, &config).unwrap(),
+            json!({"model": "m", "input": [
+                    {"role": "system", "content": "rules"},
+                    {"role": "user", "content": "hi"},
+                    {"role": "assistant", "content": "let me see"},
+                    {"type": "function_call", "call_id": "c1", "name": "t", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "c1", "output": "noon"}],
+                "tools": [{"type": "function", "name": "t", "description": "does", "parameters": {}, "strict": false}],
+                "tool_choice": "required", "max_output_tokens": 9})
+        );
+    }
+
+    #[test]
+    fn answers_of_real_servers_are_read() {
+        let openai = json!({"id": "resp_1", "object": "response", "status": "completed", "error": null,
+            "incomplete_details": null, "model": "gpt-5", "output": [
+                {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+                {"id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": [
+                    {"type": "output_text", "text": "It is ", "annotations": []},
+                    {"type": "output_text", "text": "noon.", "annotations": []}]}],
+            "usage": {"input_tokens": 36, "input_tokens_details": {"cached_tokens": 30}, "output_tokens": 87,
+                "output_tokens_details": {"reasoning_tokens": 64}, "total_tokens": 123}});
+        let answer = read(&openai).unwrap();
+        assert_eq!((answer.content.as_str(), answer.finish), ("It is noon.", Finish::Stop));
+        assert_eq!((answer.reasoning.as_deref(), answer.model.as_deref()), (Some("hm"), Some("gpt-5")));
+        assert_eq!(answer.usage, Usage { input: 36, output: 87, cached: 30, reasoning: 64 });
+
+        let vllm = json!({"id": "resp_2", "object": "response", "status": "incomplete", "model": "tiny",
+            "incomplete_details": {"reason": "max_output_tokens"}, "output": [
+                {"id": "rs_2", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "so"}]},
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "half"}]}]});
+        let answer = read(&vllm).unwrap();
+        assert_eq!((answer.content.as_str(), answer.finish), ("half", Finish::Length));
+        assert_eq!((answer.reasoning.as_deref(), answer.usage), (Some("so"), Usage::default()));
+
+        let refusal = json!({"status": "completed", "output": [
+            {"type": "message", "content": [{"type": "refusal", "refusal": "I will not."}]}]});
+        let answer = read(&refusal).unwrap();
+        assert_eq!((answer.content.as_str(), answer.finish), ("I will not.", Finish::ContentFilter));
+
+        let calls = json!({"status": "completed", "output": [
+            {"type": "function_call", "id": "fc_1", "call_id": "call_x", "name": "a", "arguments": "{\"x\":1}"},
+            {"type": "function_call", "name": "b", "arguments": {"y": 2}},
+            {"type": "web_search_call", "id": "ws_1", "status": "completed"}]});
+        let answer = read(&calls).unwrap();
+        let expected = [ToolCall::new("call_x", "a", "{\"x\":1}"), ToolCall::new("call_2", "b", "{\"y\":2}")];
+        assert_eq!((answer.tool_calls.as_slice(), answer.finish), (&expected[..], Finish::ToolCalls));
+    }
+
+    #[test]
+    fn what_is_no_answer_is_said() {
+        let failed = json!({"object": "response", "status": "failed", "output": [],
+            "error": {"code": "server_error", "message": "out of luck"}});
+        let error = read(&failed).unwrap_err();
+        assert_eq!((error.class, error.body.message.as_str()), (LlmErrorClass::Server, "out of luck"));
+        let limited =
+            json!({"status": "failed", "error": {"code": "rate_limit_exceeded", "message": "slow"}});
+        assert_eq!(read(&limited).unwrap_err().class, LlmErrorClass::Throttled);
+        assert_eq!(read(&json!({})).unwrap_err().body.message, "answered with JSON that has no `output`");
+    }
+}

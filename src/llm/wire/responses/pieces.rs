@@ -1,0 +1,74 @@
+//! A response in pieces. The last event holds all of it; the pieces before are for who looks on.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::llm::{
+    stream::Delta,
+    wire::{Parts, nonempty},
+};
+
+/// What came so far.
+#[derive(Default)]
+pub(in crate::llm::wire) struct Pieces {
+    /// Items that are complete, by their place.
+    items: BTreeMap<u64, Value>,
+    /// Places of the calls that were told of.
+    calls: Vec<u64>,
+    response: Option<Value>,
+}
+
+impl Parts for Pieces {
+    fn take(&mut self, piece: &Value, tell: &mut dyn FnMut(Delta<'_>)) {
+        let place = piece.get("output_index").and_then(Value::as_u64).unwrap_or(0);
+        let delta = nonempty(piece, "delta");
+        match piece.get("type").and_then(Value::as_str).unwrap_or_default() {
+            "response.output_text.delta" | "response.refusal.delta" => {
+                delta.map(Delta::Text).into_iter().for_each(tell);
+            }
+            "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
+                delta.map(Delta::Reasoning).into_iter().for_each(tell);
+            }
+            "response.output_item.added" => {
+                let item = piece.get("item").unwrap_or(&Value::Null);
+                if item.get("type").and_then(Value::as_str) == Some("function_call") {
+                    let name = nonempty(item, "name").unwrap_or_default();
+                    tell(Delta::Call { index: self.calls.len(), name });
+                    self.calls.push(place);
+                }
+            }
+            "response.function_call_arguments.delta" => {
+                let index = self.calls.iter().position(|known| *known == place);
+                if let Some((index, text)) = index.zip(delta) {
+                    tell(Delta::Arguments { index, text });
+                }
+            }
+            "response.output_item.done" => {
+                self.items.insert(place, piece.get("item").cloned().unwrap_or_default());
+            }
+            "response.completed" | "response.incomplete" | "response.failed" => {
+                self.response = piece.get("response").cloned();
+            }
+            _ => {}
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.response.is_some()
+    }
+
+    fn closed(&self) -> bool {
+        self.ended()
+    }
+
+    fn whole(&mut self) -> Value {
+        let mut response = self.response.take().unwrap_or_default();
+        let listed = response.get("output").and_then(Value::as_array).is_some_and(|items| !items.is_empty());
+        if let Some(fields) = response.as_object_mut().filter(|_| !listed && !self.items.is_empty()) {
+            // Some gateways end with the outer fields alone.
+            fields.insert("output".into(), std::mem::take(&mut self.items).into_values().collect());
+        }
+        response
+    }
+}
