@@ -89,7 +89,7 @@ impl HttpClient {
     /// What stands for its pool among others.
     #[cfg(test)]
     pub(crate) fn pool(&self) -> *const AtomicU64 {
-        Arc::as_ptr(&self.0).cast()
+        &raw const self.0.carried
     }
 
     /// What was counted so far.

@@ -35,7 +35,7 @@ pub use self::{
 };
 use crate::{
     catalog::{CatalogCache, LockFile, ToolCatalog},
-    config::Config,
+    config::{Config, Endpoint, Lifecycle, ServerConfig, ServerEntry},
     error::{Error, Result},
     http::HttpClients,
     launch::Launcher,
@@ -111,6 +111,9 @@ impl Manager {
         let marker: Arc<str> = new_mark().into();
         let keeping = Keeping::new(&config.guard);
         let kin = Kinship::new(marker, config.secrets.clone(), keeping);
+        if config.servers.values().any(starts_a_process) {
+            kin.prepare();
+        }
         let on_event = of_sessions(&observe);
         let outputs = Outputs::new(config.output_folder.as_deref());
         let cache = config.cache_folder.as_deref().map(CatalogCache::new);
@@ -280,4 +283,10 @@ impl Drop for Manager {
         }
         self.kin.dismiss();
     }
+}
+
+/// Whether the server is a process that is started with the manager, whatever is remembered of it.
+fn starts_a_process(entry: &ServerEntry) -> bool {
+    let eager = |server: &ServerConfig| entry.required || server.lifecycle == Lifecycle::Eager;
+    entry.server.as_ref().is_ok_and(|server| matches!(server.endpoint, Endpoint::Stdio(_)) && eager(server))
 }

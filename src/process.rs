@@ -97,6 +97,15 @@ impl Kinship {
         }
     }
 
+    /// Begins what the first start would wait for, so that it boots while other things are done. What cannot be begun
+    /// is told by that start.
+    pub(crate) fn prepare(&self) {
+        #[cfg(target_os = "linux")]
+        if let Keeping::Guard { executable } = &self.keeping {
+            self.guards.prepare(executable, &self.marker);
+        }
+    }
+
     /// Ends what stood ready to start more of them.
     pub(crate) async fn end(&self) {
         #[cfg(target_os = "linux")]

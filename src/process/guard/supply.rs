@@ -51,6 +51,14 @@ impl Guards {
         }
     }
 
+    /// Starts the zygote, ahead of the first request.
+    pub(in crate::process) fn prepare(&self, executable: &Path, family: &str) {
+        let mut zygote = self.zygote();
+        if zygote.is_none() {
+            *zygote = Zygote::start(executable, family).ok();
+        }
+    }
+
     fn request(&self, executable: &Path, family: &str, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut zygote = self.zygote();
         if let Some(zygote) = &*zygote {
