@@ -30,6 +30,7 @@ mod models;
 mod node;
 mod origin;
 mod raw;
+mod reuse;
 mod secrets;
 mod section;
 mod server;
@@ -49,6 +50,7 @@ pub use import::import_toml;
 pub use jobs::StartJobs;
 pub use models::{Order, Strategy};
 pub use raw::BUILTINS;
+pub use reuse::*;
 pub use secrets::Secrets;
 pub(crate) use secrets::secret_name;
 pub(crate) use section::parse_size;
@@ -278,6 +280,8 @@ pub struct LlmConfig {
     pub prompt_cache: bool,
     /// Further fields of the request body, exactly as configured. Nothing vendor-specific by default.
     pub extra_body: serde_json::Map<String, serde_json::Value>,
+    /// Answers that are kept. Nothing: none is.
+    pub cache: Option<CacheConfig>,
 }
 
 impl LlmConfig {
@@ -305,6 +309,7 @@ impl LlmConfig {
             seed: None,
             prompt_cache: false,
             extra_body: serde_json::Map::new(),
+            cache: None,
         }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! # Map
 //! ```text
-//!  L4   Agent   run_all (batch)   daemon   gateway       a model and tools; many tasks; servers that stay
+//!  L4   Agent   Crew   run_all (batch)   daemon   gateway   a model and tools; many agents or tasks; servers that stay
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog, LockFile                   one server; all tools; those that were reviewed
 //!  L1   process, launch, builtin, HttpClients, LlmClient, Journal   one outside thing each
@@ -57,6 +57,7 @@ mod builtin;
 mod cassette;
 mod catalog;
 mod config;
+mod crew;
 mod daemon;
 mod error;
 #[cfg(fuzzing)]
@@ -86,6 +87,7 @@ pub use builtin::*;
 pub use cassette::{Player, Recorder};
 pub use catalog::*;
 pub use config::*;
+pub use crew::*;
 pub use daemon::*;
 pub use error::*;
 pub use http::*;

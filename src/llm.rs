@@ -5,6 +5,7 @@
 //! server. A prompt or a key never gets into an error.
 
 mod attempt;
+mod cache;
 mod class;
 mod client;
 mod detect;

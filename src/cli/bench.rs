@@ -1,5 +1,6 @@
 //! `toolcrib bench`: what toolcrib promises, measured. One file a subcommand.
 
+mod agents;
 mod call;
 mod close;
 pub(super) mod floor;
@@ -24,6 +25,8 @@ pub(super) enum Bench {
     Init(init::Init),
     /// What a tool call costs: latency, throughput, CPU, and whether slow calls hold back fast ones.
     Call(call::Call),
+    /// Many agents stepped together against a model server that counts: how long, and how many at once.
+    Agents(agents::Agents),
     /// Time to end servers that ignore end of input and SIGTERM: one, and many at once.
     Close(close::Close),
     /// Time from the start of the program until a model is asked, with many lazy servers.
@@ -43,6 +46,7 @@ impl Bench {
         match self {
             Self::Init(init) => init.run(context).await,
             Self::Call(call) => call.run(context).await,
+            Self::Agents(agents) => agents.run(context).await,
             Self::Close(close) => close.run(context).await,
             Self::Lazy(lazy) => lazy.run(context).await,
             Self::Llm(llm) => llm.run(context).await,

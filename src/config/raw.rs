@@ -13,6 +13,7 @@ use crate::{error::Result, retry::RetryPolicy};
 
 mod agent;
 mod models;
+mod reuse;
 mod server;
 
 pub(super) use models::RawStrategy;
@@ -64,6 +65,7 @@ const LLM: &[&str] = &[
     "prompt_cache",
     "extra_body",
     "retry",
+    "cache",
 ];
 const RETRY: &[&str] = &["profile", "max", "base", "cap", "total", "outage", "reissue"];
 
@@ -80,6 +82,7 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("llm", LLM),
     ("llm.retry", RETRY),
     ("llm.strategies.*", models::STRATEGY),
+    ("llm.cache", reuse::CACHE),
     ("agent", agent::AGENT),
     ("agent.aliases", agent::ALIASES),
     ("agent.rollback", agent::ROLLBACK),
@@ -305,6 +308,7 @@ fn llm(table: &Section<'_>, mut request: super::LlmConfig) -> Result<RawLlm> {
     if let Some(table) = table.table("retry", RETRY)? {
         request.retry = retry(&table)?;
     }
+    reuse::read(table, &mut request)?;
     let api_keys = match table.get("api_key").map(|entry| &entry.node) {
         Some(Node { value: Value::Text(_), .. }) => table.text("api_key")?.into_iter().collect(),
         Some(node) if !matches!(node.value, Value::List(_)) => {

@@ -225,7 +225,7 @@ impl Inner {
         match &call.ready {
             Ready::Script(script) => {
                 let answer = script.answer(call.request).await?;
-                call.asking.observer.whole(answer.reasoning.as_deref(), &answer.content, &answer.tool_calls);
+                call.asking.observer.whole(&answer);
                 Ok(answer)
             }
             Ready::Http(backend, prepared) => match call.kept.raised(call.request) {

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
     attempt::Failed,
+    cache::Cache,
     fault::Fault,
     pick::Several,
     script::Script,
@@ -58,6 +59,7 @@ pub(super) struct Inner {
     /// How many there are.
     pub keys: usize,
     pub counters: Counters,
+    cache: Option<Cache>,
 }
 
 /// What makes one attempt.
@@ -162,8 +164,9 @@ impl LlmClient {
             keys: config.api_keys.len(),
             request_timeout: config.request_timeout,
             max_tokens: config.max_tokens.or((config.api == LlmApi::Messages).then_some(wire::MAX_TOKENS)),
-            repeatable: config.temperature == Some(0.0) || config.seed.is_some(),
+            repeatable: config.is_repeatable(),
             counters: Counters::default(),
+            cache: Cache::of(config),
         };
         Self { inner: Arc::new(inner), tap: None, replayed: None }
     }
@@ -196,7 +199,8 @@ impl LlmClient {
             Backend::Http(backend) => backend.connections(),
             Backend::Script(_) | Backend::Several(_) => (0, 0),
         };
-        let own = self.inner.counters.stats(&self.inner.gate.stats(), connections);
+        let kept = self.inner.cache.as_ref().map(Cache::counts).unwrap_or_default();
+        let own = self.inner.counters.stats(&self.inner.gate.stats(), connections, kept);
         match &self.inner.backend {
             Backend::Several(several) => several.stats(own),
             Backend::Http(_) | Backend::Script(_) => own,
@@ -220,15 +224,25 @@ impl LlmClient {
         found
     }
 
-    /// Asks the model, whoever listens to the client.
-    pub(super) async fn ask(
+    /// The answer that is kept ([`LlmConfig::cache`]), or a new one.
+    pub(super) async fn answered(
         &self,
         request: &ChatRequest,
         asking: Asking<'_>,
     ) -> Result<ChatAnswer, LlmError> {
+        self.inner.counters.request();
+        let Some(cache) = &self.inner.cache else { return self.ask(request, asking).await };
+        let ask = || self.ask(request, asking);
+        let answer = cache.answer(request, asking.deadline, ask, |fault| self.error(fault)).await?;
+        if answer.cached {
+            asking.observer.known(&answer);
+        }
+        Ok(answer)
+    }
+
+    async fn ask(&self, request: &ChatRequest, asking: Asking<'_>) -> Result<ChatAnswer, LlmError> {
         let inner = &*self.inner;
         let Asking { deadline, observer, .. } = asking;
-        inner.counters.request();
         if let Backend::Several(several) = &inner.backend {
             let answer = several.ask(request, asking).await?;
             inner.counters.answered(&answer.usage, &answer.attempts);
@@ -254,7 +268,7 @@ impl LlmClient {
                 // Better a doubtful answer than none.
                 if let Some(decoded) = call.kept.last() {
                     observer.restart();
-                    observer.whole(decoded.reasoning.as_deref(), &decoded.content, &decoded.tool_calls);
+                    observer.whole(&decoded);
                     inner.counters.answered(&decoded.usage, &attempts);
                     return Ok(self.answer(decoded, attempts));
                 }
@@ -282,6 +296,7 @@ impl LlmClient {
             model: decoded.model.unwrap_or_else(|| self.inner.label.clone()),
             client: self.inner.name.clone(),
             scripted: self.is_scripted(),
+            cached: false,
             timings: ChatTimings::of(&attempts),
             attempts,
         }

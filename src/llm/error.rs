@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Attempt, ContextOverflow, LlmErrorClass, fault::Fault};
 use crate::{
     error::ErrorCode,
-    retry::{GiveUp, whole},
+    retry::{GiveUp, Retry, whole},
 };
 
 /// A model request that failed for good. Holds no key and no prompt; the message of a scripted model quotes the
@@ -71,6 +71,11 @@ impl LlmError {
     /// Stable code.
     pub fn code(&self) -> ErrorCode {
         self.class.code()
+    }
+
+    /// Whether the same request may be answered at another time.
+    pub fn may_pass(&self) -> bool {
+        self.class == LlmErrorClass::Deadline || self.class.retry(None) != Retry::Never
     }
 
     /// Why: the reason for giving up, then what earlier attempts met.

@@ -116,7 +116,7 @@ impl Several {
             let last = step + 1 == count;
             let asking = Asking { patient: asking.patient && last, ..asking };
             // A strategy may be a member of a strategy.
-            let mut error = match Box::pin(member.ask(request, asking)).await {
+            let mut error = match Box::pin(member.answered(request, asking)).await {
                 Ok(answer) => return Ok(after(attempts, answer)),
                 Err(error) => error,
             };
@@ -147,6 +147,8 @@ impl Several {
     pub(super) fn stats(&self, own: LlmStats) -> LlmStats {
         self.members.iter().map(LlmClient::stats).fold(own, |mut sum, member| {
             sum.attempts += member.attempts;
+            sum.cache_hits += member.cache_hits;
+            sum.cache_hit_rate = sum.cache_hits as f64 / sum.request_count.max(1) as f64;
             sum.in_flight += member.in_flight;
             sum.peak = sum.peak.max(member.peak);
             sum.waiting += member.waiting;

@@ -103,6 +103,8 @@ pub struct ChatAnswer {
     pub client: Option<String>,
     /// Whether a script answered in place of a model.
     pub scripted: bool,
+    /// Whether the answer was kept from an earlier request. This one then took no attempt, no tokens and no time.
+    pub cached: bool,
     /// Every attempt on the wire, the last one included.
     pub attempts: Vec<Attempt>,
     /// Where the time went.

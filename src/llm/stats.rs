@@ -21,10 +21,13 @@ const REMEMBERED: usize = 1024;
 pub struct LlmStats {
     /// Requests made.
     pub request_count: u64,
-    /// Requests answered.
+    /// Requests answered by the model.
     pub answered: u64,
-    /// Requests answered without the model. Always none: nothing is cached.
+    /// Requests answered without the model: from the cache, or with the answer to the same request of another
+    /// caller.
     pub cache_hits: u64,
+    /// Requests that were looked up in the cache and had to be asked.
+    pub cache_misses: u64,
     /// Part of the requests that was answered without the model, 0 to 1.
     pub cache_hit_rate: f64,
     /// Requests that carried several prompts. Always none: prompts are sent singly, all at once.
@@ -104,15 +107,22 @@ impl Counters {
         }
     }
 
-    pub(super) fn stats(&self, gate: &GateStats, (opened, reused): (u64, u64)) -> LlmStats {
+    pub(super) fn stats(
+        &self,
+        gate: &GateStats,
+        (opened, reused): (u64, u64),
+        (hits, misses): (u64, u64),
+    ) -> LlmStats {
         let sums = self.sums();
         let mut took: Vec<Duration> = sums.took.iter().copied().collect();
         took.sort_unstable();
+        let request_count = self.requests.load(Relaxed);
         LlmStats {
-            request_count: self.requests.load(Relaxed),
+            request_count,
             answered: self.answered.load(Relaxed),
-            cache_hits: 0,
-            cache_hit_rate: 0.0,
+            cache_hits: hits,
+            cache_misses: misses,
+            cache_hit_rate: hits as f64 / request_count.max(1) as f64,
             batch_count: 0,
             attempts: self.attempts.load(Relaxed),
             retries: self.retries.load(Relaxed),

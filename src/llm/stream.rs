@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde_json::Value;
 
 use super::{
-    LlmErrorClass, ToolCall,
+    ChatAnswer, LlmErrorClass, ToolCall,
     sse::{Event, Parser},
     wire::{self, Decoded, NoAnswer, Parts},
 };
@@ -65,7 +65,16 @@ impl<'a> Observer<'a> {
     }
 
     /// Tells an answer that came as a whole.
-    pub(super) fn whole(&self, reasoning: Option<&str>, content: &str, tool_calls: &[ToolCall]) {
+    pub(super) fn whole(&self, answer: &Decoded) {
+        self.all(answer.reasoning.as_deref(), &answer.content, &answer.tool_calls);
+    }
+
+    /// Tells an answer that was there before.
+    pub(super) fn known(&self, answer: &ChatAnswer) {
+        self.all(answer.reasoning.as_deref(), &answer.content, &answer.tool_calls);
+    }
+
+    fn all(&self, reasoning: Option<&str>, content: &str, tool_calls: &[ToolCall]) {
         if let Some(reasoning) = reasoning {
             self.tell(Delta::Reasoning(reasoning));
         }

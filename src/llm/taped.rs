@@ -44,7 +44,7 @@ impl LlmClient {
         Self { tap: Some(tap.clone()), ..self.clone() }
     }
 
-    /// Asks the model, repeating what may be repeated. Dropping the future ends the request on the wire too.
+    /// Asks the model, repeating what may be repeated, unless the answer is kept ([`LlmConfig::cache`]). Dropping the future ends the request on the wire too.
     ///
     /// `deadline` is the caller's own: nothing is waited for beyond it, and the error then says so.
     pub async fn chat(
@@ -73,13 +73,13 @@ impl LlmClient {
         observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
         let asking = Asking { deadline, patient: true, observer };
-        let Some(tap) = &self.tap else { return self.ask(request, asking).await };
+        let Some(tap) = &self.tap else { return Box::pin(self.answered(request, asking)).await };
         let bytes = request.messages.iter().map(|message| message.text().len()).sum();
         let mut span = tap.model_started(request.messages.len(), bytes);
         let answerer = tap.ask(Kind::Model, || self.question(tap, request)).await;
         let outcome = match answerer {
             Ok(Answerer::World(pending)) => {
-                let outcome = self.ask(request, asking).await;
+                let outcome = Box::pin(self.answered(request, asking)).await;
                 if let Some(pending) = pending {
                     pending.answered(recorded(&outcome));
                 }
@@ -87,7 +87,7 @@ impl LlmClient {
             }
             Ok(Answerer::Tape(answer)) => match serde_json::from_value(answer) {
                 Ok(Recorded::Answer(answer)) => {
-                    observer.whole(answer.reasoning.as_deref(), &answer.content, &answer.tool_calls);
+                    observer.known(&answer);
                     Ok(without_times(answer))
                 }
                 Ok(Recorded::Failed(mut error)) => {

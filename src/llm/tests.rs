@@ -13,6 +13,7 @@ use crate::{
     retry::{GiveUp, RetryPolicy},
 };
 
+mod cache;
 mod formats;
 mod secrecy;
 mod server;

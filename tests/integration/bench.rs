@@ -72,3 +72,34 @@ fn model_requests_are_counted_at_the_server() {
     let wrong = bench.run(&["bench", "llm", "--only", "frist"]);
     assert!(code(&wrong) == 2 && err(&wrong).contains("first"), "{}", err(&wrong));
 }
+
+#[test]
+fn agents_are_stepped_together_and_counted_at_the_server() {
+    let bench = Bench::new("");
+    let sizes = ["--json", "bench", "agents", "--agents", "3,12", "--steps", "2", "--sequential", "3"];
+    let free = document(&bench, &sizes);
+    let rows = free["rows"].as_array().unwrap();
+    let counted =
+        |row: &Value| ["agents", "requests", "allowed_in_flight"].map(|name| row[name].as_u64().unwrap());
+    assert_eq!(rows.iter().map(counted).collect::<Vec<_>>(), [[3, 6, 3], [12, 24, 12]]);
+    assert_eq!(
+        (&rows[0]["sequential_measured"], &rows[1]["sequential_measured"]),
+        (&true.into(), &false.into())
+    );
+    // 800, 500 and 200 ms, one after the other.
+    assert!(rows[0]["sequential_ms"].as_f64().unwrap() >= 1500.0, "{free}");
+    assert_eq!(rows[1]["sequential_ms"], 6000.0, "{free}");
+    assert!(rows[1]["ratio"].as_f64().unwrap() >= 1.0, "{free}");
+
+    let held = [&sizes[..], &["--width", "4", "--max-in-flight", "2"]].concat();
+    let held = document(&bench, &held);
+    let row = &held["rows"][1];
+    assert_eq!((&row["peak_in_flight"], &row["waves"]), (&2.into(), &6.into()), "{held}");
+    let over_time = row["in_flight_over_time"].as_array().unwrap();
+    assert!(over_time.len() == 16 && over_time.iter().all(|count| count.as_u64().unwrap() <= 2), "{held}");
+
+    let engine =
+        ["--json", "bench", "agents", "--cost-model", "--agents", "2", "--steps", "1", "--sequential", "0"];
+    let engine = document(&bench, &engine);
+    assert_eq!((&engine["model"], &engine["rows"][0]["requests"]), (&"engine".into(), &2.into()), "{engine}");
+}

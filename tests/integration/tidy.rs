@@ -12,7 +12,7 @@ const LAYERS: [&[&str]; 6] = [
     &["process", "launch", "builtin", "http", "llm", "journal", "cassette", "tap"],
     &["session", "catalog"],
     &["manager", "start"],
-    &["agent", "batch", "daemon", "gateway"],
+    &["agent", "batch", "crew", "daemon", "gateway"],
     &["main", "cli", "fuzz"],
 ];
 

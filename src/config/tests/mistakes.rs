@@ -197,6 +197,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "2: `agent.rollback.query_arguments.a`: expected a list of strings",
         "write NAME = [\"...\"]",
     ),
+    (
+        "[llm]\ntemperature = 0.7\ncache = {}",
+        "3: `llm.cache`: keeps nothing: answers are sampled, unless temperature is 0 or there is a seed",
+        "set temperature = 0, or sampled = true in cache to keep them all the same",
+    ),
     ("[agent]\nmax_turns = 99999999999", "2: `agent.max_turns`: the number is too large", ""),
     ("import = ['cdex']", "1: `import[0]`: there is no file /w/cdex", "did you mean \"codex\"?"),
     (

@@ -1,0 +1,226 @@
+//! A model server on the loopback interface, in a thread of its own: answers take as long as was dealt to them, or
+//! as long as an engine takes that works on all of them at once. Counts what really arrives.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::TcpListener as StdListener,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Tokens of every answer of the engine, and the time from one to the next when it has a single request: half a
+/// second for an answer.
+const TOKENS: u32 = 32;
+const STEP: Duration = Duration::from_micros(15_625);
+/// What every further request adds to a step: with four of them an answer takes 1.5 times as long, as the project
+/// that this copies says of its engine.
+const EACH: f64 = 0.5 / 3.0;
+
+/// How long answers take.
+pub(super) enum Service {
+    /// As dealt: by step, then by agent.
+    Dealt(Vec<Vec<Duration>>),
+    /// Each token of all running requests in one go, which takes longer the more there are.
+    Engine,
+}
+
+/// Ends with its owner.
+pub(super) struct Model {
+    pub(super) url: String,
+    seen: Arc<Mutex<Seen>>,
+    stop: Option<DropGuard>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What arrived since the last [`Model::begin`].
+#[derive(Default)]
+pub(super) struct Seen {
+    service: Option<Service>,
+    /// Requests by step and agent.
+    pub(super) requests: BTreeMap<(usize, usize), usize>,
+    pub(super) connections: usize,
+    in_flight: usize,
+    pub(super) peak: usize,
+    /// How many were in flight from each moment on.
+    pub(super) changes: Vec<(Instant, usize)>,
+}
+
+impl Seen {
+    fn change(&mut self, in_flight: usize) {
+        self.in_flight = in_flight;
+        self.peak = self.peak.max(in_flight);
+        self.changes.push((Instant::now(), in_flight));
+    }
+}
+
+impl Model {
+    pub(super) fn start() -> io::Result<Self> {
+        let listener = StdListener::bind("127.0.0.1:0")?;
+        listener.set_nonblocking(true)?;
+        let url = format!("http://{}/v1", listener.local_addr()?);
+        let seen = Arc::<Mutex<Seen>>::default();
+        let token = CancellationToken::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (shared, stopped) = (Arc::clone(&seen), token.clone());
+        let thread = std::thread::Builder::new().name("model".into()).spawn(move || {
+            runtime.block_on(async {
+                if let Ok(listener) = TcpListener::from_std(listener) {
+                    stopped.run_until_cancelled(serve(listener, shared)).await;
+                }
+            });
+        })?;
+        Ok(Self { url, seen, stop: Some(token.drop_guard()), thread: Some(thread) })
+    }
+
+    /// Forgets what it saw; answers take this long from now on.
+    pub(super) fn begin(&self, service: Service) {
+        *lock(&self.seen) = Seen { service: Some(service), ..Seen::default() };
+    }
+
+    /// What it saw.
+    pub(super) fn seen(&self) -> Seen {
+        std::mem::take(&mut *lock(&self.seen))
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It only ends late if this machine is slow; a panic in it has shown itself already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn serve(listener: TcpListener, seen: Arc<Mutex<Seen>>) {
+    let (engine, work) = mpsc::unbounded_channel();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(run_engine(work));
+    // Only out of descriptors does accepting fail, and then the callers are told so by their own sockets.
+    while let Ok((socket, _)) = listener.accept().await {
+        lock(&seen).connections += 1;
+        let _ = socket.set_nodelay(true);
+        let (seen, engine) = (Arc::clone(&seen), engine.clone());
+        tasks.spawn(async move {
+            // An error here is a caller that hung up.
+            let _ = answer_all(socket, &seen, &engine).await;
+        });
+        while tasks.try_join_next().is_some() {}
+    }
+}
+
+type Engine = mpsc::UnboundedSender<oneshot::Sender<()>>;
+
+/// The requests of one connection, one after the other.
+async fn answer_all(socket: TcpStream, seen: &Mutex<Seen>, engine: &Engine) -> io::Result<()> {
+    let mut socket = BufReader::new(socket);
+    while let Some(body) = request(&mut socket).await? {
+        let body: Value = serde_json::from_slice(&body)?;
+        let question = body.pointer("/messages/0/content").and_then(Value::as_str).unwrap_or_default();
+        let (step, agent) = numbers(question).ok_or(io::ErrorKind::InvalidData)?;
+        let dealt = {
+            let mut seen = lock(seen);
+            *seen.requests.entry((step, agent)).or_default() += 1;
+            let now = seen.in_flight + 1;
+            seen.change(now);
+            match &seen.service {
+                Some(Service::Dealt(times)) => times.get(step).and_then(|times| times.get(agent)).copied(),
+                Some(Service::Engine) | None => None,
+            }
+        };
+        match dealt {
+            Some(time) => tokio::time::sleep(time).await,
+            None => {
+                let (done, wait) = oneshot::channel();
+                let _ = engine.send(done);
+                let _ = wait.await;
+            }
+        }
+        {
+            let mut seen = lock(seen);
+            let now = seen.in_flight.saturating_sub(1);
+            seen.change(now);
+        }
+        let message = json!({"role": "assistant", "content": format!("{agent}")});
+        let answer = json!({"model": "loopback", "usage": {"prompt_tokens": 8, "completion_tokens": TOKENS},
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+        .to_string();
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length:";
+        socket.write_all(format!("{head} {}\r\n\r\n{answer}", answer.len()).as_bytes()).await?;
+    }
+    Ok(())
+}
+
+/// The question of an agent, and what it is read from again.
+pub(super) fn question(step: usize, agent: usize) -> String {
+    format!("step {step} agent {agent}")
+}
+
+fn numbers(question: &str) -> Option<(usize, usize)> {
+    let (step, agent) = question.strip_prefix("step ")?.split_once(" agent ")?;
+    Some((step.parse().ok()?, agent.parse().ok()?))
+}
+
+/// The body of the next request; nothing once the caller hung up.
+async fn request(socket: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<u8>>> {
+    let (mut line, mut length) = (String::new(), 0);
+    loop {
+        line.clear();
+        if socket.read_line(&mut line).await? == 0 {
+            return Ok(None);
+        }
+        let Some((name, value)) = line.split_once(':') else {
+            if line.trim().is_empty() {
+                break;
+            }
+            continue;
+        };
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?;
+        }
+    }
+    let mut body = vec![0; length];
+    socket.read_exact(&mut body).await?;
+    Ok(Some(body))
+}
+
+/// Continuous batching: whoever comes joins at the next token, and leaves when its own are done.
+async fn run_engine(mut work: mpsc::UnboundedReceiver<oneshot::Sender<()>>) {
+    let mut running: Vec<(u32, oneshot::Sender<()>)> = Vec::new();
+    let mut at = tokio::time::Instant::now();
+    loop {
+        if running.is_empty() {
+            let Some(next) = work.recv().await else { return };
+            running.push((TOKENS, next));
+            at = tokio::time::Instant::now();
+        }
+        while let Ok(next) = work.try_recv() {
+            running.push((TOKENS, next));
+        }
+        // From one moment to the next, so that what a late timer costs does not add up.
+        at += STEP.mul_f64(1.0 + EACH * (running.len() - 1) as f64);
+        tokio::time::sleep_until(at).await;
+        for (left, _) in &mut running {
+            *left -= 1;
+        }
+        for (_, done) in running.extract_if(.., |(left, _)| *left == 0) {
+            let _ = done.send(());
+        }
+    }
+}

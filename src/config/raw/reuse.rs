@@ -1,0 +1,28 @@
+//! `cache` of `[llm]`.
+
+use std::num::NonZeroUsize;
+
+use super::super::{CacheConfig, LlmConfig, section::Section};
+use crate::error::Result;
+
+pub(in super::super) const CACHE: &[&str] = &["size", "ttl", "sampled", "single_flight"];
+
+/// Read last: whether it has any effect depends on the other settings.
+pub(super) fn read(llm: &Section<'_>, request: &mut LlmConfig) -> Result<()> {
+    if let Some(table) = llm.table("cache", CACHE)? {
+        let built_in = CacheConfig::default();
+        let cache = CacheConfig {
+            size: table.number("size", 1)?.and_then(NonZeroUsize::new).unwrap_or(built_in.size),
+            ttl: table.duration("ttl")?.unwrap_or(built_in.ttl),
+            sampled: table.flag("sampled")?.unwrap_or(built_in.sampled),
+            single_flight: table.flag("single_flight")?.unwrap_or(built_in.single_flight),
+        };
+        if !cache.sampled && request.temperature != Some(0.0) && request.seed.is_none() {
+            let message = "keeps nothing: answers are sampled, unless temperature is 0 or there is a seed";
+            let help = "set temperature = 0, or sampled = true in cache to keep them all the same";
+            return Err(llm.key_error("cache", message, Some(help)));
+        }
+        request.cache = Some(cache);
+    }
+    Ok(())
+}

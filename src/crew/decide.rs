@@ -1,0 +1,143 @@
+//! The phase in which all are asked: so many at once, each within its own time, each failure that agent's alone.
+
+use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+
+use futures_util::{FutureExt, StreamExt, stream};
+use tokio::time::Instant;
+
+use super::{Crew, CrewAgent, OnError, Place, Stage, StepError};
+use crate::{
+    error::{Error, Result},
+    llm::{ChatAnswer, ChatRequest, LlmClient},
+};
+
+/// What makes the decisions of a crew: a model client, or an agent with tools, or code.
+pub trait Decide {
+    /// What it is asked.
+    type Request;
+    /// What it answers.
+    type Answer;
+
+    /// Answers one agent. Nobody waits for it beyond `deadline`: it is dropped then, if it has not ended by itself.
+    fn decide(
+        &self,
+        request: &Self::Request,
+        deadline: Option<Instant>,
+    ) -> impl Future<Output = Decided<Self::Answer>> + Send;
+}
+
+/// A decision, or why there is none.
+#[derive(Debug)]
+pub struct Decided<T> {
+    /// The answer.
+    pub result: Result<T>,
+    /// Requests that it took on the wire.
+    pub attempts: usize,
+}
+
+impl Decide for LlmClient {
+    type Request = ChatRequest;
+    type Answer = ChatAnswer;
+
+    async fn decide(&self, request: &ChatRequest, deadline: Option<Instant>) -> Decided<ChatAnswer> {
+        match self.chat(request, deadline).await {
+            Ok(answer) => Decided { attempts: answer.attempts.len(), result: Ok(answer) },
+            Err(error) => Decided { attempts: error.attempts.len(), result: Err(error.into()) },
+        }
+    }
+}
+
+/// What came of asking one agent.
+struct Asked<T> {
+    index: usize,
+    result: Result<T, StepError>,
+    attempts: usize,
+    queued: Duration,
+    took: Duration,
+}
+
+impl<A: CrewAgent> Crew<A> {
+    /// Asks for all who wait for a decision. What comes in is kept at once: this future may be dropped any time.
+    pub(super) async fn decide<D>(&mut self, mind: &D)
+    where
+        D: Decide<Request = A::Request, Answer = A::Answer>,
+    {
+        let (began, limit) = (Instant::now(), self.config.deadline);
+        let width = self.config.width.map_or(usize::MAX, Into::into);
+        let places = self.places.iter().enumerate();
+        let pending: Vec<_> =
+            places.filter_map(|(index, place)| Some((index, Arc::clone(place.pending()?)))).collect();
+        let answers = stream::iter(pending)
+            .map(|(index, request)| async move { ask(mind, index, &request, began, limit).await })
+            .buffer_unordered(width);
+        let mut answers = pin!(answers);
+        while let Some(asked) = answers.next().await {
+            let failed = asked.result.is_err();
+            self.places[asked.index].settle(asked);
+            if failed && self.config.on_error == OnError::Raise {
+                return;
+            }
+        }
+    }
+}
+
+/// Waits for the decision of one agent, for as long as it may take.
+async fn ask<D: Decide>(
+    mind: &D,
+    index: usize,
+    request: &D::Request,
+    began: Instant,
+    limit: Option<Duration>,
+) -> Asked<D::Answer> {
+    let start = Instant::now();
+    // A time too long to be held is none.
+    let deadline = limit.and_then(|limit| start.checked_add(limit));
+    let decision = AssertUnwindSafe(async { mind.decide(request, deadline).await }).catch_unwind();
+    let decided = match deadline {
+        Some(deadline) => tokio::time::timeout_at(deadline, decision).await.ok(),
+        None => Some(decision.await),
+    };
+    let (result, attempts) = match decided {
+        Some(Ok(Decided { result, attempts })) => (result.map_err(StepError::Decide), attempts),
+        Some(Err(panic)) => (Err(StepError::panicked(panic.as_ref())), 1),
+        None => (Err(StepError::Deadline(limit.unwrap_or_default())), 1),
+    };
+    Asked { index, result, attempts, queued: start.duration_since(began), took: start.elapsed() }
+}
+
+impl<R, A> Place<R, A> {
+    fn settle(&mut self, asked: Asked<A>) {
+        self.attempts += asked.attempts;
+        self.rounds += 1;
+        self.queued += asked.queued;
+        self.took += asked.took;
+        match asked.result {
+            Ok(answer) => (self.stage, self.error) = (Stage::Answered(answer), None),
+            Err(error) => self.error = Some(error),
+        }
+    }
+
+    /// What it asks, if it waits for a decision that may still come.
+    pub(super) fn pending(&self) -> Option<&Arc<R>> {
+        match &self.stage {
+            Stage::Asking(request) if self.error.as_ref().is_none_or(StepError::may_pass) => Some(request),
+            _ => None,
+        }
+    }
+}
+
+/// Runs what an agent's author wrote; a panic is that agent's failure.
+pub(super) fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, StepError> {
+    std::panic::catch_unwind(AssertUnwindSafe(run)).map_err(|panic| StepError::panicked(panic.as_ref()))
+}
+
+impl StepError {
+    /// Whether asking again, with the same request, may bring a decision.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Decide(Error::Llm(error)) => error.may_pass(),
+            Self::Decide(_) | Self::Deadline(_) => true,
+            Self::Observe(_) | Self::Apply(_) | Self::Panicked(_) => false,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Answers that are given again without asking: by the whole request, for a time, so many and no more.
+//!
+//! A cache belongs to one client, so what the configuration adds to every request (model, temperature, limits) is the
+//! same for all its entries and no part of the key. Kept are whole answers only: no errors, none that was cut or in
+//! doubt, and nothing sampled unless that was asked for, since all agents would say the same.
+//!
+//! The store is `moka`: it knows time and size, and its waiters of one key share an error, where those of
+//! `quick_cache` would ask again one after the other, which in an outage takes each of them its whole patience.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+};
+
+use moka::future::Cache as Store;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+use super::{ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClass, ToolMode, fault::Fault};
+use crate::{
+    config::{CacheConfig, LlmConfig},
+    task::Usage,
+};
+
+type Key = [u8; 32];
+
+/// The answers of one client.
+pub(super) struct Cache {
+    answers: Store<Key, Arc<ChatAnswer>>,
+    single_flight: bool,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// What those who wait for one request share when there is nothing to keep.
+enum Unkept {
+    Answer(ChatAnswer),
+    Error(LlmError),
+}
+
+impl Cache {
+    /// Nothing unless it is configured, and its answers would be the same again or may be.
+    pub(super) fn of(config: &LlmConfig) -> Option<Self> {
+        let CacheConfig { size, ttl, sampled, single_flight } = config.cache?;
+        (sampled || config.is_repeatable()).then(|| Self {
+            answers: Store::builder().max_capacity(size.get() as u64).time_to_live(ttl).build(),
+            single_flight,
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        })
+    }
+
+    /// Requests that were answered from here, and those that were not.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.hits.load(Relaxed), self.misses.load(Relaxed))
+    }
+
+    /// The answer that is known, or what `ask` brings. `late` tells that the deadline passed in waiting for another
+    /// caller's request.
+    pub(super) async fn answer<F: Future<Output = Result<ChatAnswer, LlmError>>>(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        ask: impl Fn() -> F,
+        late: impl Fn(Fault) -> LlmError,
+    ) -> Result<ChatAnswer, LlmError> {
+        let key = key(request);
+        if let Some(known) = self.answers.get(&key).await {
+            return Ok(self.hit(&known));
+        }
+        if !self.single_flight {
+            self.misses.fetch_add(1, Relaxed);
+            let answer = ask().await?;
+            if is_whole(&answer) {
+                self.answers.insert(key, Arc::new(answer.clone())).await;
+            }
+            return Ok(answer);
+        }
+        loop {
+            let asked = AtomicBool::new(false);
+            let once = async {
+                asked.store(true, Relaxed);
+                self.misses.fetch_add(1, Relaxed);
+                match ask().await {
+                    Ok(answer) if is_whole(&answer) => Ok(Arc::new(answer)),
+                    Ok(answer) => Err(Unkept::Answer(answer)),
+                    Err(error) => Err(Unkept::Error(error)),
+                }
+            };
+            let shared = self.answers.try_get_with(key, once);
+            let shared = match deadline {
+                Some(deadline) => tokio::time::timeout_at(deadline, shared).await,
+                None => Ok(shared.await),
+            };
+            let Ok(shared) = shared else {
+                let told = "no answer to the same request of another caller before the caller's deadline";
+                return Err(late(Fault::new(LlmErrorClass::Deadline, told)));
+            };
+            let mine = asked.load(Relaxed);
+            return match shared.as_ref().map_err(Arc::as_ref) {
+                Ok(answer) if mine => Ok(ChatAnswer::clone(answer)),
+                Ok(answer) => Ok(self.hit(answer)),
+                // Another caller had no more time: that says nothing of this one.
+                Err(Unkept::Error(error)) if !mine && error.class == LlmErrorClass::Deadline => continue,
+                Err(Unkept::Answer(answer)) if mine => Ok(answer.clone()),
+                Err(Unkept::Answer(answer)) => Ok(self.hit(answer)),
+                Err(Unkept::Error(error)) => Err(error.clone()),
+            };
+        }
+    }
+
+    /// The same answer; this time it took no request and no tokens.
+    fn hit(&self, known: &ChatAnswer) -> ChatAnswer {
+        self.hits.fetch_add(1, Relaxed);
+        ChatAnswer {
+            cached: true,
+            usage: Usage::default(),
+            attempts: Vec::new(),
+            timings: ChatTimings::default(),
+            ..known.clone()
+        }
+    }
+}
+
+impl LlmConfig {
+    /// Whether the same request gets the same answer.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.temperature == Some(0.0) || self.seed.is_some()
+    }
+}
+
+fn is_whole(answer: &ChatAnswer) -> bool {
+    let doubted = answer.attempts.last().is_some_and(|attempt| attempt.class.is_some());
+    matches!(answer.finish, Finish::Stop | Finish::ToolCalls) && !doubted
+}
+
+/// The whole request in one form, whatever the order of the keys in its schemas.
+fn key(request: &ChatRequest) -> Key {
+    // Taken apart in full: a field that is added later cannot be forgotten here.
+    let ChatRequest { messages, tools, tool_mode, max_tokens } = request;
+    let mode = match tool_mode {
+        ToolMode::Auto => "auto",
+        ToolMode::Required => "required",
+        ToolMode::None => "none",
+    };
+    let tools = tools.iter().map(|tool| {
+        json!([tool.name, tool.description, Value::Object((*tool.parameters).clone()), tool.strict])
+    });
+    let whole = json!([
+        messages.iter().map(super::Message::to_json).collect::<Vec<_>>(),
+        tools.collect::<Vec<_>>(),
+        mode,
+        max_tokens,
+    ]);
+    let mut hash = Sha256::new();
+    canonical(&whole, &mut hash);
+    hash.finalize().into()
+}
+
+fn canonical(value: &Value, hash: &mut Sha256) {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.iter().collect();
+            fields.sort_unstable_by_key(|(name, _)| *name);
+            hash.update(b"{");
+            for (name, value) in fields {
+                canonical(&Value::from(name.as_str()), hash);
+                canonical(value, hash);
+            }
+            hash.update(b"}");
+        }
+        Value::Array(items) => {
+            hash.update(b"[");
+            for item in items {
+                canonical(item, hash);
+            }
+            hash.update(b"]");
+        }
+        // As JSON text, which says where it ends: strings are quoted, and the rest is parted by commas.
+        plain => {
+            hash.update(plain.to_string());
+            hash.update(b",");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What is kept and for whom: counted at the server.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{
+    super::{ChatAnswer, ChatRequest, LlmErrorClass, Message, ToolMode, ToolSpec},
+    client, config, hello,
+    server::{Reply, Server, until},
+};
+use crate::config::{CacheConfig, LlmConfig};
+
+fn keeping(server: &Server) -> LlmConfig {
+    let mut config = config(&server.url);
+    config.temperature = Some(0.0);
+    config.cache = Some(CacheConfig::default());
+    config
+}
+
+#[tokio::test]
+async fn the_same_request_is_asked_once_and_any_other_one_again() {
+    let server = Server::with(&[Reply::say("one"), Reply::say("two")]).await;
+    let client = client(&keeping(&server));
+    let first = client.chat(&hello(), None).await.unwrap();
+    let again = client.clone().chat(&hello(), None).await.unwrap();
+    let told = |answer: &ChatAnswer| {
+        (answer.content.clone(), answer.cached, answer.attempts.len(), answer.usage.total())
+    };
+    assert_eq!(told(&first), ("one".into(), false, 1, 7));
+    assert_eq!(told(&again), ("one".into(), true, 0, 0), "it cost nothing");
+
+    let schema = |text| serde_json::from_str::<serde_json::Map<_, _>>(text).unwrap();
+    let tool = |parameters| {
+        let tools = Arc::from([ToolSpec::new("t", "does", Arc::new(schema(parameters)))]);
+        hello().with_tools(tools, ToolMode::Auto)
+    };
+    let mut others = vec![
+        ChatRequest::new(vec![Message::System("hello".into())]),
+        tool(r#"{"type": "object", "title": "a"}"#),
+        tool(r#"{"type": "object", "title": "b"}"#),
+        ChatRequest { tool_mode: ToolMode::None, ..tool(r#"{"type": "object", "title": "a"}"#) },
+    ];
+    others.push(ChatRequest { max_tokens: Some(9), ..hello() });
+    for (number, other) in (2..).zip(&others) {
+        assert!(!client.chat(other, None).await.unwrap().cached);
+        assert_eq!(server.count(), number);
+    }
+    let turned = tool(r#"{"title": "a", "type": "object"}"#);
+    assert!(client.chat(&turned, None).await.unwrap().cached, "the order of keys is no difference");
+    let stats = client.stats();
+    assert_eq!((stats.request_count, stats.cache_hits, stats.cache_misses), (8, 2, 6));
+    assert_eq!((stats.cache_hit_rate, stats.attempts), (0.25, 6));
+}
+
+#[tokio::test]
+async fn sampled_answers_are_kept_only_when_asked_for() {
+    for (temperature, seed, sampled, requests) in [
+        (None, None, false, 2),
+        (Some(0.7), None, false, 2),
+        (Some(0.7), Some(1), false, 1),
+        (Some(0.7), None, true, 1),
+    ] {
+        let server = Server::with(&[Reply::say("one")]).await;
+        let mut config = keeping(&server);
+        (config.temperature, config.seed) = (temperature, seed);
+        config.cache = Some(CacheConfig { sampled, ..CacheConfig::default() });
+        let client = client(&config);
+        for _ in 0..2 {
+            client.chat(&hello(), None).await.unwrap();
+        }
+        assert_eq!(server.count(), requests, "{temperature:?} {seed:?} {sampled}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_whole_answer_is_not_kept() {
+    let held = json!({"choices": [{"message": {"content": "no"}, "finish_reason": "content_filter"}]});
+    let server = Server::with(&[
+        Reply::error(400, "invalid", "what?"),
+        Reply::json(200, &held),
+        Reply::say("at last"),
+    ])
+    .await;
+    let client = client(&keeping(&server));
+    assert!(client.chat(&hello(), None).await.is_err());
+    for (content, requests) in [("no", 2), ("at last", 3), ("at last", 3)] {
+        assert_eq!(client.chat(&hello(), None).await.unwrap().content, content);
+        assert_eq!(server.count(), requests);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_grows_old() {
+    let server = Server::with(&[Reply::say("one")]).await;
+    let mut config = keeping(&server);
+    config.cache = Some(CacheConfig { ttl: Duration::from_millis(20), ..CacheConfig::default() });
+    let client = client(&config);
+    let give_up = Instant::now() + Duration::from_secs(60);
+    while server.count() < 2 {
+        client.chat(&hello(), None).await.unwrap();
+        assert!(Instant::now() < give_up);
+    }
+}
+
+fn single(server: &Server) -> LlmConfig {
+    let mut config = keeping(server);
+    config.cache = Some(CacheConfig { single_flight: true, ..CacheConfig::default() });
+    config
+}
+
+#[tokio::test]
+async fn many_who_ask_the_same_at_once_are_one_request() {
+    // It answers nobody before two are there: the one that all of these share, and another.
+    let server = Server::together(2).await;
+    let client = client(&single(&server));
+    let asked = hello();
+    let same = futures_util::future::join_all((0..20).map(|_| client.chat(&asked, None)));
+    let other = async {
+        until(|| server.count() == 1).await;
+        client.chat(&ChatRequest::new(vec![Message::User("other".into())]), None).await
+    };
+    let (same, other) = tokio::join!(same, other);
+    assert!(!other.unwrap().cached);
+    assert_eq!(same.into_iter().filter(|answer| !answer.as_ref().unwrap().cached).count(), 1);
+    assert_eq!((server.count(), client.stats().cache_hits), (2, 19));
+}
+
+#[tokio::test]
+async fn one_who_gives_up_takes_no_other_along() {
+    let server = Server::together(2).await;
+    let client = client(&single(&server));
+    let asked = hello();
+    let hasty = client.chat(&asked, Some(Instant::now() + Duration::from_millis(100)));
+    let patient = async {
+        until(|| server.count() == 1).await;
+        client.chat(&asked, None).await
+    };
+    let (hasty, patient) = tokio::join!(hasty, patient);
+    assert_eq!(hasty.unwrap_err().class, LlmErrorClass::Deadline);
+    assert_eq!(patient.unwrap().content, "ok");
+}
