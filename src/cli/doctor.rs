@@ -216,7 +216,9 @@ fn model(findings: &mut Findings, llm: Option<&Result<LlmConfig, std::sync::Arc<
         }
         return;
     }
-    findings.add(Mark::Ok, "model", format!("{}: {}", llm.model, llm.retry));
+    let named = llm.name.as_ref().map(|name| format!("{name} ({})", llm.model));
+    let shown = named.as_ref().unwrap_or(&llm.model);
+    findings.add(Mark::Ok, "model", format!("{shown}: {}", llm.retry));
     let limits = [
         llm.max_in_flight.map(|limit| format!("{limit} at once")),
         llm.requests_per_minute.map(|limit| format!("{limit} requests a minute")),
