@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use toolcrib::{
-    Config, Endpoint, Error, ErrorCode, Keeping, LlmConfig, Phase, ServerEntry, ServerError, ServerName,
-    Support, find_program,
+    Config, Endpoint, Error, ErrorCode, Keeping, LlmConfig, Order, Phase, ServerEntry, ServerError,
+    ServerName, Support, find_program,
 };
 
 use super::{
@@ -203,7 +203,22 @@ fn model(findings: &mut Findings, llm: Option<&Result<LlmConfig, std::sync::Arc<
         }
         Some(Ok(llm)) => llm,
     };
-    findings.add(Mark::Ok, "model", format!("{}: {}", llm.model, llm.retry));
+    if let Some(strategy) = &llm.strategy {
+        let members: Vec<&str> =
+            strategy.members.iter().filter_map(|member| member.name.as_deref()).collect();
+        let order = match strategy.order {
+            Order::Fallback => "falls back over",
+            Order::RoundRobin { .. } => "takes turns over",
+        };
+        findings.add(Mark::Ok, "model", format!("{}: {order} {}", llm.model, members.join(", ")));
+        for member in &strategy.members {
+            model(findings, Some(&Ok(member.clone())));
+        }
+        return;
+    }
+    let named = llm.name.as_ref().map(|name| format!("{name} ({})", llm.model));
+    let shown = named.as_ref().unwrap_or(&llm.model);
+    findings.add(Mark::Ok, "model", format!("{shown}: {}", llm.retry));
     let limits = [
         llm.max_in_flight.map(|limit| format!("{limit} at once")),
         llm.requests_per_minute.map(|limit| format!("{limit} requests a minute")),

@@ -90,9 +90,9 @@ async fn a_task_goes_on_with_the_next_client_and_the_report_says_who_answered() 
     let run = move || {
         let asked = bench.run(&["--json", "run", "what is 2^10?"]);
         let wrong = bench.run(&["run", "what?", "--client", "other"]);
-        (asked, wrong, bench)
+        (asked, wrong, bench.run(&["doctor"]), bench)
     };
-    let (asked, wrong, bench) = tokio::task::spawn_blocking(run).await.unwrap();
+    let (asked, wrong, doctor, bench) = tokio::task::spawn_blocking(run).await.unwrap();
     assert_eq!((code(&asked), seen.lock().unwrap().len()), (0, 2), "{}", err(&asked));
     let document: Value = serde_json::from_str(&out(&asked)).unwrap();
     let results = bench.0.path().join(document["dir"].as_str().unwrap()).join("results.jsonl");
@@ -101,4 +101,9 @@ async fn a_task_goes_on_with_the_next_client_and_the_report_says_who_answered() 
     let text = err(&wrong);
     assert!(text.contains("there is no client or strategy `other` in [llm]"), "{text}");
     assert!(text.contains("there are: gone, there, main"), "{text}");
+    let text = out(&doctor);
+    assert!(text.contains("main: falls back over gone, there"), "{text}");
+    for client in ["gone", "there"] {
+        assert!(text.contains(&format!("{client} (m): 2 attempts, waits 50ms")), "{text}");
+    }
 }
