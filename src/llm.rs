@@ -5,15 +5,18 @@
 //! server. A prompt or a key never gets into an error.
 
 mod attempt;
+mod batch;
 mod cache;
 mod class;
 mod client;
+mod closing;
 mod detect;
 mod error;
 mod error_body;
 mod fault;
 mod hint;
 mod message;
+mod queue;
 mod reissue;
 mod request;
 mod script;

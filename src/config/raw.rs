@@ -60,6 +60,7 @@ const LLM: &[&str] = &[
     "extra_body",
     "retry",
     "cache",
+    "batch",
 ];
 const RETRY: &[&str] = &["profile", "max", "base", "cap", "total", "outage", "reissue"];
 const AGENT: &[&str] =
@@ -78,6 +79,7 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("llm", LLM),
     ("llm.retry", RETRY),
     ("llm.cache", reuse::CACHE),
+    ("llm.batch", reuse::BATCH),
     ("agent", AGENT),
 ];
 

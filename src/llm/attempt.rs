@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -34,6 +35,8 @@ pub(super) struct Call<'a> {
     /// When the caller no longer wants an answer.
     deadline: Option<Instant>,
     pub kept: Kept,
+    /// Several prompts in one request: what is wrong with one answer is no reason to ask for all again.
+    shared: bool,
     observer: &'a Observer<'a>,
     stale: AtomicBool,
     paused: Mutex<Duration>,
@@ -78,6 +81,34 @@ impl Inner {
             visit: self.gate.visit(self.patience, tokens),
             deadline,
             kept: Kept::default(),
+            shared: false,
+            observer,
+            stale: AtomicBool::new(false),
+            paused: Mutex::default(),
+        })
+    }
+
+    /// One request for so many `prompts`, each of which may be answered with `whole.max_tokens`. `whole` has what
+    /// all of them say.
+    pub(super) fn call_shared<'a>(
+        &'a self,
+        backend: &'a Endpoint,
+        body: &Value,
+        whole: &'a ChatRequest,
+        prompts: usize,
+        deadline: Option<Instant>,
+        observer: &'a Observer<'a>,
+    ) -> Result<Call<'a>, Box<Fault>> {
+        let prepared = backend.prepare_body(body, whole)?;
+        let answers = u64::from(self.asked(whole).unwrap_or_default()) * prompts as u64;
+        let tokens = prepared.bytes() as u64 / 4 + answers;
+        Ok(Call {
+            request: whole,
+            ready: Ready::Http(backend, Box::new(prepared)),
+            visit: self.gate.visit(self.patience, tokens),
+            deadline,
+            kept: Kept::default(),
+            shared: true,
             observer,
             stale: AtomicBool::new(false),
             paused: Mutex::default(),
@@ -156,6 +187,7 @@ impl Inner {
     ) -> Result<(Decoded, Attempt), Failure<Box<Failed>>> {
         // A script always says the same.
         let doubt = match call.ready {
+            _ if call.shared => None,
             Ready::Script(_) => None,
             Ready::Http(..) => Kept::doubt(&decoded, self.asked(call.request), self.repeatable),
         };

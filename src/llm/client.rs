@@ -6,9 +6,11 @@ use tokio::time::Instant;
 
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
-    attempt::Failed,
+    attempt::{Call, Failed},
     cache::Cache,
+    closing::Closing,
     fault::Fault,
+    queue::Queue,
     script::Script,
     stats::{Counters, LlmStats},
     stream::{Delta, Observer},
@@ -16,7 +18,7 @@ use super::{
     wire::{self, Decoded},
 };
 use crate::{
-    config::{LlmApi, LlmConfig},
+    config::{BatchConfig, LlmApi, LlmConfig},
     error::{Error, Result},
     gate::{Bounds, Gate, Patience},
     http::HttpClients,
@@ -26,7 +28,7 @@ use crate::{
 /// A model, ready to be asked. Clones share the counters; all clients of one endpoint that come from the same
 /// [`HttpClients`] share its limits and its pauses too.
 #[derive(Clone)]
-pub struct LlmClient(Arc<Inner>);
+pub struct LlmClient(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
     pub backend: Backend,
@@ -42,7 +44,10 @@ pub(super) struct Inner {
     pub repeatable: bool,
     pub one_key: bool,
     pub counters: Counters,
-    cache: Option<Cache>,
+    pub cache: Option<Cache>,
+    pub batch: BatchConfig,
+    pub queue: Option<Queue>,
+    pub closing: Closing,
 }
 
 /// What makes one attempt.
@@ -104,6 +109,9 @@ impl LlmClient {
             repeatable: config.is_repeatable(),
             counters: Counters::default(),
             cache: Cache::of(config),
+            batch: config.batch,
+            queue: Queue::of(config),
+            closing: Closing::default(),
         }))
     }
 
@@ -136,7 +144,7 @@ impl LlmClient {
         request: &ChatRequest,
         deadline: Option<Instant>,
     ) -> Result<ChatAnswer, LlmError> {
-        self.answered(request, deadline, &Observer::default()).await
+        self.asked(request, deadline, &Observer::default()).await
     }
 
     /// As [`LlmClient::chat`], and tells of every piece of the answer as soon as it is there: of few large ones
@@ -147,7 +155,21 @@ impl LlmClient {
         deadline: Option<Instant>,
         tell: &(dyn Fn(Delta<'_>) + Send + Sync),
     ) -> Result<ChatAnswer, LlmError> {
-        self.answered(request, deadline, &Observer::new(tell)).await
+        self.asked(request, deadline, &Observer::new(tell)).await
+    }
+
+    async fn asked(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        observer: &Observer<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        self.0.counters.request();
+        // Boxed, so that it is there once and not in each future around it.
+        match self.until_closed(Box::pin(self.answered(request, deadline, observer))).await {
+            Some(answer) => answer,
+            None => Err(self.closed()),
+        }
     }
 
     /// The answer that is kept, or a new one.
@@ -157,25 +179,50 @@ impl LlmClient {
         deadline: Option<Instant>,
         observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
-        self.0.counters.request();
         let Some(cache) = &self.0.cache else { return self.ask(request, deadline, observer).await };
         let ask = || self.ask(request, deadline, observer);
-        let answer = cache.answer(request, deadline, ask, |fault| self.error(fault)).await?;
+        // Boxed: it is several times as large as a request without a cache, and there may be thousands of those.
+        let answer = Box::pin(cache.answer(request, deadline, ask, |fault| self.error(fault))).await?;
         if answer.cached {
             observer.known(&answer);
         }
         Ok(answer)
     }
 
+    /// A new answer: to a request of its own, or to one that is shared with others who ask at the same time.
     async fn ask(
         &self,
         request: &ChatRequest,
         deadline: Option<Instant>,
         observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
+        match &self.0.queue {
+            // Pieces of an answer come only with a request of one's own.
+            Some(queue) if !observer.listens() => queue.ask(self, request, deadline).await,
+            _ => self.alone(request, deadline, observer).await,
+        }
+    }
+
+    /// A new answer to a request of its own.
+    pub(super) async fn alone(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        observer: &Observer<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        let call = self.0.call(request, deadline, observer).map_err(|fault| self.error(*fault))?;
+        let (decoded, attempts) = self.run(&call, deadline, observer).await?;
+        Ok(self.answer(decoded, attempts))
+    }
+
+    /// Attempt after attempt.
+    pub(super) async fn run(
+        &self,
+        call: &Call<'_>,
+        deadline: Option<Instant>,
+        observer: &Observer<'_>,
+    ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
         let inner = &*self.0;
-        let call = inner.call(request, deadline, observer).map_err(|fault| self.error(*fault))?;
-        let call = &call;
         let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
         for failed in run.failures {
@@ -188,7 +235,7 @@ impl LlmClient {
                 attempts.push(attempt);
                 let decoded = call.kept.total(decoded);
                 inner.counters.answered(&decoded.usage, &attempts);
-                Ok(self.answer(decoded, attempts))
+                Ok((decoded, attempts))
             }
             Err(stop) => {
                 // Better a doubtful answer than none.
@@ -196,7 +243,7 @@ impl LlmClient {
                     observer.restart();
                     observer.whole(&decoded);
                     inner.counters.answered(&decoded.usage, &attempts);
-                    return Ok(self.answer(decoded, attempts));
+                    return Ok((decoded, attempts));
                 }
                 // The loop ends without an answer only after a failure.
                 let fault = last.unwrap_or_else(|| Fault::new(Class::Permanent, "no attempt was made"));
@@ -212,7 +259,7 @@ impl LlmClient {
         }
     }
 
-    fn answer(&self, decoded: Decoded, attempts: Vec<Attempt>) -> ChatAnswer {
+    pub(super) fn answer(&self, decoded: Decoded, attempts: Vec<Attempt>) -> ChatAnswer {
         ChatAnswer {
             content: decoded.content,
             reasoning: decoded.reasoning,
@@ -227,7 +274,7 @@ impl LlmClient {
         }
     }
 
-    fn error(&self, fault: Fault) -> LlmError {
+    pub(super) fn error(&self, fault: Fault) -> LlmError {
         let url = match &self.0.backend {
             Backend::Http(backend) => Some(backend.shown_url()),
             Backend::Script(_) => None,

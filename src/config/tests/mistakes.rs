@@ -177,6 +177,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "waits grow from `base` up to `cap`",
     ),
     (
+        "[llm]\nbatch = { size = 10 }",
+        "2: `llm.batch.size`: is not known to api = \"chat\"",
+        "use \"completions\", the one format with several prompts in a request, or leave it at 1",
+    ),
+    (
         "[llm]\ntemperature = 0.7\ncache = {}",
         "3: `llm.cache`: keeps nothing: answers are sampled, unless temperature is 0 or there is a seed",
         "set temperature = 0, or sampled = true in cache to keep them all the same",
