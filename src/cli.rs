@@ -210,7 +210,7 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             | Command::Connect(_) => Ok(ExitCode::SUCCESS),
         }
     };
-    let outcome = match context::until_killed(command, &cancel, ui).await {
+    let outcome = match context::until_killed(Box::pin(command), &cancel, ui).await {
         // Everything was dropped, and with it every process was killed.
         Err(signal) => return signal.code(),
         Ok((outcome, signal)) => match (outcome, signal) {

@@ -18,6 +18,7 @@ use crate::{
     tool::ServerName,
 };
 
+mod agent;
 mod confine;
 mod dotenv;
 mod env;
@@ -40,6 +41,7 @@ mod example;
 #[cfg(test)]
 mod tests;
 
+pub use agent::*;
 pub use confine::*;
 pub use env::{Env, INHERITED};
 pub use files::OwnFiles;
@@ -322,47 +324,4 @@ impl std::fmt::Debug for LlmConfig {
             .field("api_keys", &self.api_keys.len())
             .finish_non_exhaustive()
     }
-}
-
-/// The `[agent]` table: defaults of every task.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct AgentConfig {
-    /// System prompt.
-    pub system: Option<String>,
-    /// Model requests for one task.
-    pub max_turns: u32,
-    /// Tool calls for one task.
-    pub max_tool_calls: u32,
-    /// Wall-clock limit of one task.
-    pub max_time: Duration,
-    /// Whether the model may, must or must not call tools.
-    pub tool_choice: ToolChoice,
-    /// Characters of one tool result that the model sees.
-    pub max_result_chars: usize,
-}
-
-impl Default for AgentConfig {
-    fn default() -> Self {
-        Self {
-            system: None,
-            max_turns: 50,
-            max_tool_calls: 200,
-            max_time: Duration::from_secs(30 * 60),
-            tool_choice: ToolChoice::Auto,
-            max_result_chars: 100_000,
-        }
-    }
-}
-
-/// Whether the model may, must or must not call tools.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ToolChoice {
-    /// As it likes.
-    #[default]
-    Auto,
-    /// In its first turn it must call one; afterwards as it likes.
-    RequiredFirst,
-    /// In every turn; the last turn that `max_turns` allows is asked without tools.
-    Required,
 }

@@ -1,11 +1,16 @@
-//! The folder of a run: manifest, one line for each finished task, the conversations beside it.
+//! The folder of a run: manifest, events, one line for each finished task, the conversations beside it, and what
+//! servers wrote to stderr. Nobody but its owner may read it.
 //!
 //! A conversation is written before the line that points to it, and a line is written whole: a run that is
 //! killed leaves a folder in which everything that is there can be read.
 
+mod events;
+mod private;
+mod stderr;
+
 use std::{
     fmt::Write as _,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Write as _},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -14,10 +19,16 @@ use std::{
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+pub(crate) use self::events::nanos;
+pub use self::events::{
+    AttemptRow, Brief, CallEnded, Event, EventLine, EventLog, ModelEnded, PhasesNs, RunEnd,
+};
+use self::stderr::StderrLogs;
 use crate::{
     config::Secrets,
     error::{Error, Result},
     task::RunReport,
+    tool::ServerName,
 };
 
 /// Longest file name that is made of a task's id as it is.
@@ -37,7 +48,7 @@ pub fn new_run(runs: &Path) -> Result<(String, PathBuf)> {
             _ => format!("{:08x}", fastrand::u32(..)),
         };
         let dir = runs.join(&id);
-        match fs::create_dir(&dir) {
+        match private::create_dir(&dir) {
             Ok(()) => return Ok((id, dir)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < 64 => tries += 1,
             Err(error) => return Err(failed("create", &dir, error)),
@@ -50,6 +61,8 @@ pub fn new_run(runs: &Path) -> Result<(String, PathBuf)> {
 pub struct Journal {
     dir: PathBuf,
     results: Mutex<File>,
+    events: EventLog,
+    stderr: StderrLogs,
     secrets: Secrets,
 }
 
@@ -59,11 +72,12 @@ impl Journal {
     /// # Errors
     /// [`Error::Io`].
     pub fn create(dir: &Path, manifest: &Value, secrets: Secrets) -> Result<Self> {
-        fs::create_dir_all(dir).map_err(|error| failed("create", dir, error))?;
+        private::create_dir_all(dir).map_err(|error| failed("create", dir, error))?;
         let path = dir.join("results.jsonl");
-        let opened = OpenOptions::new().create(true).append(true).open(&path);
-        let results = Mutex::new(opened.map_err(|error| failed("open", &path, error))?);
-        let journal = Self { dir: dir.to_owned(), results, secrets };
+        let results = Mutex::new(private::append(&path).map_err(|error| failed("open", &path, error))?);
+        let events = EventLog::create(&dir.join("events.jsonl"), secrets.clone())?;
+        let stderr = StderrLogs::new(dir.join("servers"));
+        let journal = Self { dir: dir.to_owned(), results, events, stderr, secrets };
         journal.write_manifest(manifest)?;
         Ok(journal)
     }
@@ -76,7 +90,7 @@ impl Journal {
         let path = self.dir.join("run.json");
         let draft = self.dir.join("run.json.new");
         let text = self.secrets.hide(&format!("{manifest:#}\n"));
-        let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path));
+        let written = private::write(&draft, &text).and_then(|()| fs::rename(&draft, &path));
         written.map_err(|error| failed("write", &path, error))
     }
 
@@ -85,7 +99,27 @@ impl Journal {
         &self.dir
     }
 
-    /// Writes the conversation of `report`, then its line. The line's `messages` is the conversation's path.
+    /// The run's `events.jsonl`.
+    pub fn events(&self) -> &EventLog {
+        &self.events
+    }
+
+    /// Keeps a line that a server wrote to stderr, without its secrets, as
+    /// [`ServerEvent::Wrote`](crate::ServerEvent::Wrote) gives it.
+    pub fn stderr(&self, server: &ServerName, line: &str) {
+        self.stderr.write(server, line);
+    }
+
+    /// Writes a file of a task, without secrets. `place` is relative to the folder of the run.
+    fn write(&self, place: &str, text: &str) -> Result<()> {
+        let path = self.dir.join(place);
+        let folder = path.parent().unwrap_or(&self.dir);
+        let written =
+            private::create_dir_all(folder).and_then(|()| private::write(&path, &self.secrets.hide(text)));
+        written.map_err(|error| failed("write", &path, error))
+    }
+
+    /// Writes the conversation and the log of `report`, then its line, which names both.
     ///
     /// # Errors
     /// [`Error::Io`]; then there is no line, or none that counts.
@@ -94,13 +128,18 @@ impl Journal {
             serde_json::to_value(report).map_err(|error| failed("write", &self.dir, error.into()))?;
         if !report.transcript.is_empty() {
             let place = messages_path(&report.task, report.attempt);
-            let path = self.dir.join(&place);
-            let text = format!("{:#}\n", Value::from(report.transcript.clone()));
-            let folder = path.parent().unwrap_or(&self.dir);
-            let written =
-                fs::create_dir_all(folder).and_then(|()| fs::write(&path, self.secrets.hide(&text)));
-            written.map_err(|error| failed("write", &path, error))?;
+            self.write(&place, &format!("{:#}\n", Value::from(report.transcript.clone())))?;
             line["messages"] = place.into();
+        }
+        for (file, text) in &report.outputs {
+            let place = format!("{}/{file}", task_path(&report.task, report.attempt));
+            self.write(&place, text)?;
+        }
+        if !report.log.is_empty() {
+            let place = log_path(&report.task, report.attempt);
+            let events: Vec<String> = report.log.iter().map(Value::to_string).collect();
+            self.write(&place, &(events.join("\n") + "\n"))?;
+            line["log_file"] = place.into();
         }
         let line = self.secrets.hide(&line.to_string()) + "\n";
         let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,9 +148,18 @@ impl Journal {
     }
 }
 
+/// Where the log of a task lies, relative to the run's folder.
+fn log_path(task: &str, attempt: u32) -> String {
+    format!("{}/log.jsonl", task_path(task, attempt))
+}
+
+fn task_path(task: &str, attempt: u32) -> String {
+    format!("tasks/{}/{attempt}", safe_name(task))
+}
+
 /// Where the conversation of a task lies, relative to the run's folder.
 pub fn messages_path(task: &str, attempt: u32) -> String {
-    format!("tasks/{}/{attempt}/messages.json", safe_name(task))
+    format!("{}/messages.json", task_path(task, attempt))
 }
 
 /// `id` as a file name: unlike ids get unlike names, and none leaves its folder.
@@ -180,6 +228,8 @@ mod tests {
             report.answer = Some("line one\nhunter2-\"x".into());
             if id == "a/b" {
                 report.transcript = vec![json!({"role": "user", "content": "hunter2-\"x"})];
+                report.outputs = vec![("results/1-1.txt".to_owned(), "whole hunter2-\"x".to_owned())];
+                report.log = vec![json!({"event": "one", "raw": "hunter2-\"x"}), json!({"event": "two"})];
             }
             journal.append(&report).unwrap();
         }
@@ -190,7 +240,14 @@ mod tests {
         assert_eq!(lines[1]["messages"], Value::Null);
         let messages = fs::read_to_string(home.path().join("tasks/a%2Fb/1/messages.json")).unwrap();
         let manifest = fs::read_to_string(home.path().join("run.json")).unwrap();
-        for written in [&text, &messages, &manifest] {
+        assert_eq!(
+            (&lines[0]["log_file"], lines[1].get("log_file")),
+            (&json!("tasks/a%2Fb/1/log.jsonl"), None)
+        );
+        let log = fs::read_to_string(home.path().join("tasks/a%2Fb/1/log.jsonl")).unwrap();
+        assert_eq!(log.lines().count(), 2);
+        let output = fs::read_to_string(home.path().join("tasks/a%2Fb/1/results/1-1.txt")).unwrap();
+        for written in [&text, &messages, &manifest, &log, &output] {
             assert!(written.contains("****") && !written.contains("hunter2"), "{written}");
         }
     }

@@ -24,6 +24,7 @@ mod silence;
 mod sse;
 mod stats;
 mod stream;
+mod taped;
 mod transport;
 mod wire;
 

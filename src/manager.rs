@@ -10,6 +10,7 @@ mod loan;
 mod place;
 mod pool;
 mod stop;
+mod taped;
 mod toolbox;
 mod warm;
 

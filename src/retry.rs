@@ -4,6 +4,7 @@
 use std::{fmt, time::Duration};
 
 use humantime::format_duration;
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
 mod attempts;
 mod schedule;
@@ -151,8 +152,19 @@ pub enum Decision {
     GiveUp(GiveUp),
 }
 
+/// The name of a kind of failure.
+type ClassName = &'static str;
+
+/// A name that was written is one of the few that are repeated less often than others.
+fn known_class<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ClassName, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let known = ["server", "bad_answer"].into_iter().find(|known| *known == name);
+    known.ok_or_else(|| D::Error::custom(format!("`{name}` is no kind of failure that is counted")))
+}
+
 /// Why no further attempt is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum GiveUp {
     /// All attempts are spent.
@@ -160,7 +172,8 @@ pub enum GiveUp {
     /// This kind of failure is repeated less often than others.
     Class {
         /// The kind of failure.
-        class: &'static str,
+        #[serde(deserialize_with = "known_class")]
+        class: ClassName,
         /// How often it is repeated.
         retries: u32,
     },

@@ -9,6 +9,7 @@
 mod event;
 mod history;
 mod install;
+mod journaled;
 mod package;
 mod plan;
 mod turns;

@@ -208,12 +208,24 @@ pub struct RunReport {
     pub wall_ms: f64,
     /// Where the time went; sums to `wall_ms`.
     pub time_ms: Timings,
-    /// Model requests that got an answer.
+    /// Answers of the model that were kept. Those taken back are not among them, nor is a final summary.
     pub turns: u32,
     /// Tool calls made.
     pub tool_calls: u32,
     /// Tool calls that ended in an error of the tool or of the machinery.
     pub tool_errors: u32,
+    /// What was put right in calls before they were made, by kind.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub corrections: BTreeMap<String, u32>,
+    /// Answers that were taken back, by reason.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rollbacks: BTreeMap<String, u32>,
+    /// Tool results that the last requests went without, to save room.
+    #[serde(skip_serializing_if = "is_none")]
+    pub results_left_out: u32,
+    /// Tokens that this saved in all requests together: an estimate, of 4 characters each.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub tokens_saved: u64,
     /// Per tool (`server.tool`).
     pub tools: BTreeMap<String, ToolStats>,
     /// Model requests on the wire, retries included.
@@ -232,12 +244,32 @@ pub struct RunReport {
     pub servers: Vec<String>,
     /// Path of the conversation, relative to the run's folder.
     pub messages: Option<String>,
+    /// Path of the log, relative to the run's folder. Nothing: nothing was put right or set back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_file: Option<String>,
     /// The author's data.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
+    /// What happened beside the conversation; written to its own file, not into the line.
+    #[serde(skip)]
+    pub log: Vec<Value>,
+    /// Whole results of which the model saw a part, behind the names of their files; written to these, in the folder
+    /// of the task.
+    #[serde(skip)]
+    pub outputs: Vec<(String, String)>,
     /// The conversation itself; written to its own file, not into the line.
     #[serde(skip)]
     pub transcript: Vec<Value>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+fn is_none(number: &u32) -> bool {
+    *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+fn is_nothing(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Why a task has no answer.

@@ -14,12 +14,14 @@ use crate::{
 /// How a task ended, before it is judged.
 #[derive(Clone, Debug)]
 pub(super) enum End {
-    /// With the model's answer.
-    Answered(String),
+    /// With the model's answer, and the text that it was taken from.
+    Answered { answer: String, said: String },
     /// All planned calls were as expected; their texts.
     Passed(String),
     /// A planned call was not as expected; the texts up to it.
     Failed(String, Box<TaskError>),
+    /// Without an answer, at a limit that leaves the time to ask for one.
+    Stopped(Box<TaskError>),
     /// Without an answer.
     Errored(Box<TaskError>),
     /// From outside.
@@ -29,6 +31,10 @@ pub(super) enum End {
 impl End {
     pub(super) fn errored(code: ErrorCode, message: impl Into<String>) -> Self {
         Self::Errored(Box::new(TaskError::new(code, message)))
+    }
+
+    pub(super) fn stopped(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self::Stopped(Box::new(TaskError::new(code, message)))
     }
 
     pub(super) fn of(error: &Error) -> Self {
@@ -79,12 +85,12 @@ impl<'a> Bounds<'a> {
     }
 
     pub(super) fn out_of_time(&self) -> End {
-        reached(&format!("seconds = {}", self.time.as_secs_f64()))
+        End::errored(ErrorCode::BudgetExceeded, reached(&format!("seconds = {}", self.time.as_secs_f64())))
     }
 
     /// Whether a turn after `done` turns is allowed.
     pub(super) fn turn(&self, done: u32) -> Result<(), End> {
-        if done < self.turns { Ok(()) } else { Err(reached(&format!("turns = {}", self.turns))) }
+        if done < self.turns { Ok(()) } else { Err(stopped(&format!("turns = {}", self.turns))) }
     }
 
     /// Whether `more` calls after `done` calls are allowed.
@@ -93,20 +99,26 @@ impl<'a> Bounds<'a> {
         if all <= u64::from(self.tool_calls) {
             Ok(())
         } else {
-            Err(reached(&format!("tool_calls = {}", self.tool_calls)))
+            Err(stopped(&format!("tool_calls = {}", self.tool_calls)))
         }
     }
 
     /// Whether to go on after `used` tokens.
     pub(super) fn tokens(&self, used: Usage) -> Result<(), End> {
         match self.tokens {
-            Some(limit) if used.total() >= limit => Err(reached(&format!("tokens = {limit}"))),
+            Some(limit) if used.total() >= limit => {
+                Err(End::errored(ErrorCode::BudgetExceeded, reached(&format!("tokens = {limit}"))))
+            }
             _ => Ok(()),
         }
     }
 }
 
-fn reached(limit: &str) -> End {
-    let message = format!("the task reached its limit ({limit}) before it had an answer");
-    End::errored(ErrorCode::BudgetExceeded, message)
+/// At a limit that leaves the time for an answer.
+fn stopped(limit: &str) -> End {
+    End::stopped(ErrorCode::BudgetExceeded, reached(limit))
+}
+
+fn reached(limit: &str) -> String {
+    format!("the task reached its limit ({limit}) before it had an answer")
 }

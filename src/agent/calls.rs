@@ -11,14 +11,26 @@ use crate::{
     tool::ToolResult,
 };
 
+/// What came of the calls of one turn, in order.
+pub(super) struct Outcomes {
+    /// What the model reads.
+    pub texts: Vec<String>,
+    /// Which of them failed, or could not be made.
+    pub failed: Vec<bool>,
+    /// Calls that were made.
+    pub ran: usize,
+    /// The end, if it came meanwhile.
+    pub stopped: Option<End>,
+}
+
 impl Agent {
-    /// Runs what can be run; gives a text for each call, in order, and the end if one came meanwhile.
+    /// Runs what can be run, all at once.
     pub(super) async fn run_calls(
         &self,
         calls: Vec<Result<Ready, String>>,
         bounds: &Bounds<'_>,
         ledger: &mut Ledger,
-    ) -> (Vec<String>, Option<End>) {
+    ) -> Outcomes {
         let began = Instant::now();
         let running = calls.iter().map(|call| async {
             match call {
@@ -28,27 +40,41 @@ impl Agent {
         });
         let done = join_all(running).await;
         ledger.tool_phase(began.elapsed());
-        let mut stopped = None;
-        let mut texts = Vec::with_capacity(calls.len());
-        for (call, done) in calls.into_iter().zip(done) {
-            let text = match (call, done) {
-                (Err(problem), _) => problem,
+        let mut outcomes = Outcomes { texts: Vec::new(), failed: Vec::new(), ran: 0, stopped: None };
+        for (index, (call, done)) in calls.into_iter().zip(done).enumerate() {
+            let (text, failed) = match (call, done) {
+                (Err(problem), _) => (problem, true),
                 (Ok(ready), Some((outcome, took))) => {
-                    let error = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
-                    ledger.called(&ready.entry.path(), took, error);
-                    match outcome {
+                    let failed = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
+                    ledger.called(&ready.entry.path(), took, failed);
+                    outcomes.ran += 1;
+                    let text = match outcome {
                         Ok(result) => text_of(&result),
                         Err(end) => {
-                            stopped = Some(end);
+                            outcomes.stopped = Some(end);
                             "error: the task ended before the tool did; outcome unknown".to_owned()
                         }
-                    }
+                    };
+                    (self.fit(text, index, &ready, ledger), failed)
                 }
-                (Ok(_), None) => String::new(),
+                (Ok(_), None) => (String::new(), true),
             };
-            texts.push(clip(text, self.config.max_result_chars));
+            outcomes.texts.push(text);
+            outcomes.failed.push(failed);
         }
-        (texts, stopped)
+        outcomes
+    }
+
+    /// As much of a result as a model is shown. All of it is kept for the task's folder.
+    fn fit(&self, text: String, index: usize, ready: &Ready, ledger: &mut Ledger) -> String {
+        let max = self.config.max_result_chars;
+        let Some((cut, _)) = text.char_indices().nth(max) else { return text };
+        let all = text.chars().count();
+        let file = format!("results/{}-{}.txt", ledger.turns(), index + 1);
+        let shown =
+            format!("{}\n[cut: the first {max} of {all} characters; all of it: {file}]", &text[..cut]);
+        ledger.keep_whole(ready.entry.path(), file, text);
+        shown
     }
 
     async fn run_call(
@@ -90,23 +116,5 @@ fn text_of(result: &Result<ToolResult>) -> String {
             }
             text
         }
-    }
-}
-
-/// At most `max` characters of `text`, with a note where it was cut.
-fn clip(text: String, max: usize) -> String {
-    let Some((cut, _)) = text.char_indices().nth(max) else { return text };
-    let all = text.chars().count();
-    format!("{}\n[cut: the first {max} of {all} characters]", &text[..cut])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn results_are_cut_between_characters() {
-        assert_eq!(clip("äöü".into(), 3), "äöü");
-        assert_eq!(clip("äöü".into(), 2), "äö\n[cut: the first 2 of 3 characters]");
     }
 }

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, End};
+use super::{
+    AgentEvent,
+    bounds::{Bounds, End},
+};
 use crate::{
     error::{Error, ErrorCode},
     llm::{Attempt, ChatAnswer, LlmClient, LlmError, LlmErrorClass, Message},
     report::now,
     score,
-    task::{Outcome, RunReport, Task, TaskError, Timings, Usage, millis},
+    task::{Outcome, RunReport, Score, Task, TaskError, Timings, Usage, millis},
 };
 
 /// The report in the making.
@@ -21,6 +24,7 @@ pub(super) struct Ledger {
     model: Duration,
     tools: Duration,
     retry_wait: Duration,
+    calls_asked: usize,
 }
 
 impl Ledger {
@@ -32,6 +36,7 @@ impl Ledger {
             model: Duration::ZERO,
             tools: Duration::ZERO,
             retry_wait: Duration::ZERO,
+            calls_asked: 0,
         }
     }
 
@@ -77,7 +82,6 @@ impl Ledger {
         match asked {
             Ok(Ok(answer)) => {
                 self.attempts(&answer.attempts);
-                self.report.turns += 1;
                 self.report.tokens += answer.usage;
                 Ok(answer)
             }
@@ -94,6 +98,55 @@ impl Ledger {
                 Err(end)
             }
         }
+    }
+
+    /// An answer is kept.
+    pub(super) fn turn(&mut self) {
+        self.report.turns += 1;
+    }
+
+    /// The last one is not, after all.
+    pub(super) fn turn_taken_back(&mut self) {
+        self.report.turns -= 1;
+    }
+
+    /// Results that a request went without, and the tokens that this saved.
+    pub(super) fn left_out(&mut self, results: usize, tokens: u64) {
+        self.report.results_left_out =
+            self.report.results_left_out.max(u32::try_from(results).unwrap_or(u32::MAX));
+        self.report.tokens_saved = self.report.tokens_saved.saturating_add(tokens);
+    }
+
+    /// Keeps a whole result that the model sees a part of.
+    pub(super) fn keep_whole(&mut self, tool: String, file: String, text: String) {
+        let turn = self.report.turns;
+        self.happened(&AgentEvent::Cut { turn, tool, chars: text.chars().count(), file: file.clone() });
+        self.report.outputs.push((file, text));
+    }
+
+    /// Calls that the model asked for, run or not.
+    pub(super) fn calls_asked(&self) -> usize {
+        self.calls_asked
+    }
+
+    pub(super) fn calls_read(&mut self, calls: usize) {
+        self.calls_asked += calls;
+    }
+
+    /// Writes an event into the log, and counts what is counted.
+    pub(super) fn happened(&mut self, event: &AgentEvent) {
+        match event {
+            AgentEvent::Corrected { corrections, .. } => {
+                for correction in corrections {
+                    *self.report.corrections.entry(correction.kind.to_string()).or_default() += 1;
+                }
+            }
+            AgentEvent::RolledBack { reason, .. } => {
+                *self.report.rollbacks.entry(reason.to_string()).or_default() += 1;
+            }
+            _ => {}
+        }
+        self.report.log.extend(serde_json::to_value(event));
     }
 
     fn attempts(&mut self, attempts: &[Attempt]) {
@@ -138,8 +191,10 @@ impl Ledger {
         let known = times.queue + times.model + times.tools + times.retry_wait;
         report.time_ms = Timings { other: round((report.wall_ms - known).max(0.0)), ..times };
         match end {
-            End::Answered(answer) => {
-                report.score = score::judge(&answer, task.target.as_ref(), task.score.as_ref());
+            End::Answered { answer, said } => {
+                // That score looks for the box itself.
+                let judged = if matches!(task.score, Some(Score::Boxed)) { &said } else { &answer };
+                report.score = score::judge(judged, task.target.as_ref(), task.score.as_ref());
                 report.status = score::outcome(report.score);
                 report.answer = Some(answer);
             }
@@ -155,7 +210,7 @@ impl Ledger {
                 report.answer = Some(texts);
                 report.error = Some(*error);
             }
-            End::Errored(error) => {
+            End::Errored(error) | End::Stopped(error) => {
                 report.status = Outcome::Errored;
                 report.error = Some(*error);
             }

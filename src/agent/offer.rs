@@ -1,13 +1,18 @@
 //! The tools that a model is offered, and what becomes of its calls before anything is run.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::{
+    correct::{self, Correction, Found, Wanted},
+    protocol::Asked,
+};
 use crate::{
     catalog::{CatalogEntry, ToolCatalog},
+    config::AgentConfig,
     error::{Error, Result, nearest},
-    llm::{Finish, ToolCall, ToolSpec},
+    llm::ToolSpec,
 };
 
 /// So many names are told to a model that called an unknown tool.
@@ -17,6 +22,8 @@ const NAMES_SHOWN: usize = 50;
 pub(super) struct Ready {
     pub entry: Arc<CatalogEntry>,
     pub arguments: Map<String, Value>,
+    /// What was put right in it.
+    pub corrections: Vec<Correction>,
 }
 
 /// The tools of one task. Made once, so that the prompt of all its turns begins with the same bytes, and again only
@@ -24,7 +31,6 @@ pub(super) struct Ready {
 pub(super) struct Offer {
     catalog: Arc<ToolCatalog>,
     entries: Vec<Arc<CatalogEntry>>,
-    by_name: HashMap<String, usize>,
     specs: Arc<[ToolSpec]>,
 }
 
@@ -42,10 +48,8 @@ impl Offer {
             let what = format!("no tool matches `tools` = [{}]", patterns.join(", "));
             return Err(Error::input(what, Some(help.to_owned())));
         }
-        let by_name =
-            entries.iter().enumerate().map(|(index, entry)| (entry.visible_name.clone(), index)).collect();
         let specs = entries.iter().map(|entry| spec(entry)).collect();
-        Ok(Self { catalog, entries, by_name, specs })
+        Ok(Self { catalog, entries, specs })
     }
 
     /// Goes over to `catalog`; says whether a model is offered something else from now on. What matches nothing any
@@ -68,6 +72,10 @@ impl Offer {
         self.specs.clone()
     }
 
+    pub(super) fn entries(&self) -> &[Arc<CatalogEntry>] {
+        &self.entries
+    }
+
     /// The servers of these tools, each once, in order.
     pub(super) fn servers(&self) -> Vec<String> {
         let mut servers: Vec<String> = Vec::new();
@@ -80,52 +88,84 @@ impl Offer {
     }
 
     /// A call as it can be run, or what the model is told instead.
-    pub(super) fn check(&self, call: &ToolCall, finish: Finish) -> Result<Ready, String> {
-        let entry = self.find(&call.name)?;
-        if finish == Finish::Length {
+    pub(super) fn check(&self, call: &Asked, config: &AgentConfig) -> Result<Ready, String> {
+        let (entry, mut corrections) = self.find(call, config)?;
+        if call.cut {
             return Err(format!(
                 "error: the answer was cut at the limit of tokens, so the arguments of `{}` may be incomplete; \
                  nothing was run. Call it again, with shorter arguments.",
-                call.name
+                call.tool
             ));
         }
         let text = if call.arguments.trim().is_empty() { "{}" } else { &call.arguments };
-        let arguments = match serde_json::from_str::<Value>(text) {
-            Ok(Value::Object(arguments)) => arguments,
-            Ok(other) => {
-                let found = shown(&other.to_string());
-                return Err(format!(
-                    "error: the arguments must be a JSON object, found `{found}`; nothing was run"
-                ));
-            }
-            Err(error) => {
-                return Err(format!("error: the arguments are not JSON: {error}; nothing was run"));
-            }
+        let (value, form) = correct::parse(text, config.correct_calls)
+            .map_err(|error| format!("error: the arguments are not JSON: {error}; nothing was run"))?;
+        corrections.extend(form);
+        let Value::Object(arguments) = value else {
+            let found = shown(&value.to_string());
+            return Err(format!(
+                "error: the arguments must be a JSON object, found `{found}`; nothing was run"
+            ));
         };
-        match entry.check(&arguments) {
-            Ok(()) => Ok(Ready { entry: entry.clone(), arguments }),
-            Err(error) => Err(misfit(entry, &arguments, &error)),
+        let Err(error) = entry.check(&arguments) else {
+            return Ok(Ready { entry: entry.clone(), arguments, corrections });
+        };
+        let fixed = config.correct_calls.then(|| correct::arguments(entry, &arguments, &config.aliases));
+        match fixed.flatten() {
+            Some((arguments, done)) => {
+                corrections.extend(done);
+                Ok(Ready { entry: entry.clone(), arguments, corrections })
+            }
+            None => Err(misfit(entry, &arguments, &error)),
         }
     }
 
-    fn find(&self, name: &str) -> Result<&Arc<CatalogEntry>, String> {
-        if let Some(index) = self.by_name.get(name) {
-            return Ok(&self.entries[*index]);
+    fn find(
+        &self,
+        call: &Asked,
+        config: &AgentConfig,
+    ) -> Result<(&Arc<CatalogEntry>, Vec<Correction>), String> {
+        let wanted = Wanted { server: call.server.as_deref(), tool: &call.tool };
+        // Names as the model is to write them.
+        let written = |entry: &CatalogEntry| match wanted.server {
+            Some(_) => format!("{} of server {}", entry.tool.name, entry.server),
+            None => entry.visible_name.clone(),
+        };
+        let meant =
+            match correct::find(&self.entries, wanted, config.correct_calls.then_some(&config.aliases)) {
+                Found::One(entry, corrections) => return Ok((entry, corrections)),
+                Found::Many(entries) => entries
+                    .iter()
+                    .map(|entry| format!("`{}`", written(entry)))
+                    .collect::<Vec<_>>()
+                    .join(" or "),
+                Found::None => {
+                    self.near(wanted).map(|entry| format!("`{}`", written(entry))).unwrap_or_default()
+                }
+            };
+        let server = wanted.server.map(|server| format!(" of server `{server}`")).unwrap_or_default();
+        let mut text = format!("error: there is no tool `{}`{server}; nothing was run.", call.tool);
+        if !meant.is_empty() {
+            text.extend([" Did you mean ", meant.as_str(), "?"]);
         }
-        let visible = || self.entries.iter().map(|entry| entry.visible_name.as_str());
-        // Models write `server.tool` or the bare tool name: the right one is told, not guessed.
-        let meant = self.entries.iter().find(|entry| entry.path() == name || entry.tool.name == name);
-        let meant = meant.map(|entry| entry.visible_name.clone()).or_else(|| nearest(name, visible()));
-        let mut text = format!("error: there is no tool `{name}`; nothing was run.");
-        if let Some(meant) = meant {
-            text.extend([" Did you mean `", meant.as_str(), "`?"]);
-        }
-        let names: Vec<&str> = visible().take(NAMES_SHOWN).collect();
+        let names: Vec<String> = self.entries.iter().take(NAMES_SHOWN).map(|entry| written(entry)).collect();
         if !names.is_empty() {
             let more = if self.entries.len() > names.len() { ", ..." } else { "" };
             text.extend([" Tools: ", names.join(", ").as_str(), more]);
         }
         Err(text)
+    }
+
+    /// The tool whose name is nearest: to be told, not to be called.
+    fn near(&self, wanted: Wanted<'_>) -> Option<&Arc<CatalogEntry>> {
+        let names =
+            |entry: &Arc<CatalogEntry>| [entry.visible_name.clone(), entry.path(), entry.tool.name.clone()];
+        let all: Vec<_> = self.entries.iter().map(|entry| (entry, names(entry))).collect();
+        // The whole name says more than the tool's own, which other servers may have too.
+        (0..3).find_map(|form| {
+            let name = nearest(wanted.tool, all.iter().map(|(_, names)| names[form].as_str()))?;
+            all.iter().find(|(_, names)| names[form] == name).map(|(entry, _)| *entry)
+        })
     }
 }
 

@@ -71,7 +71,7 @@ impl Agent {
         let entry = match find() {
             // It may be one that is being started, or that could not be.
             Err(Error::ServerNotFound { name, .. }) => {
-                self.toolbox.await_server(&name).await.map_err(|error| End::of(&error))?;
+                self.toolbox.await_ready(&name).await.map_err(|error| End::of(&error))?;
                 find()
             }
             found => found,

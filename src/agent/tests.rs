@@ -3,12 +3,13 @@
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    ToolMode::{Auto, None as Off, Required},
-    *,
-};
+use super::*;
 use crate::{
-    config::{Config, Endpoint, ServerConfig, StdioConfig},
+    config::{Config, Endpoint, ServerConfig, StdioConfig, ToolChoice, ToolProtocol},
+    llm::{
+        ChatAnswer, ChatRequest, Finish, ToolCall,
+        ToolMode::{Auto, None as Off, Required},
+    },
     manager::Manager,
     task::{Expect, Limits, Outcome, PlannedCall, Target},
     tool::ServerName,
@@ -214,19 +215,22 @@ async fn planned_calls_need_no_model() {
 #[tokio::test]
 async fn required_calls_are_off_in_the_last_turn() {
     let manager = manager().await;
-    let agent = |tool_choice| {
-        Agent::without_model(manager.toolbox(), AgentConfig { tool_choice, ..AgentConfig::default() })
-    };
     let offer = Offer::new(manager.catalog(), None).unwrap();
-    let modes = |choice| [1, 2, 3].map(|turn| agent(choice).mode(turn, 3, &offer));
+    let modes = |choice| [1, 2, 3].map(|turn| talk::mode(choice, turn, 3, &offer));
     assert_eq!(modes(ToolChoice::Auto), [Auto, Auto, Auto]);
     assert_eq!(modes(ToolChoice::RequiredFirst), [Required, Auto, Auto]);
     assert_eq!(modes(ToolChoice::Required), [Required, Required, Off]);
     assert_eq!(offer.specs().iter().map(|spec| spec.strict).collect::<Vec<_>>(), [true, false, false, false]);
     assert!(Offer::new(manager.catalog(), Some(&["x.*".into()])).is_err());
 
-    let call = |arguments: &str| crate::llm::ToolCall::new("1", "t__echo", arguments);
-    let problem = |arguments: &str, finish| offer.check(&call(arguments), finish).err().unwrap_or_default();
+    let llm = LlmClient::script_text("test", "[[steps]]\nsay = \"hi\"").unwrap();
+    let answer = llm.chat(&ChatRequest::default(), None).await.unwrap();
+    let problem = |arguments: &str, finish| {
+        let call = ToolCall::new("1", "t__echo", arguments);
+        let answer = ChatAnswer { tool_calls: vec![call], finish, ..answer.clone() };
+        let said = protocol::read(ToolProtocol::Native, answer, true, 0);
+        offer.check(&said.calls[0], &AgentConfig::default()).err().unwrap_or_default()
+    };
     assert_eq!(problem(r#"{"text": "x"}"#, Finish::ToolCalls), "");
     assert!(problem(r#"{"text": "x"}"#, Finish::Length).contains("cut at the limit"));
     assert!(problem(r#"{"text": "#, Finish::ToolCalls).contains("not JSON"));

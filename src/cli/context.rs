@@ -54,7 +54,7 @@ impl Ended {
 /// Runs `command`. The first signal cancels `cancel`, and the command ends in its own time; the second one
 /// drops the command, which kills every process it owns.
 pub(super) async fn until_killed<T>(
-    command: impl Future<Output = T>,
+    mut command: impl Future<Output = T> + Unpin,
     cancel: &CancellationToken,
     ui: &Ui,
 ) -> Result<(T, Option<Ended>), Ended> {
@@ -72,7 +72,6 @@ pub(super) async fn until_killed<T>(
             () = wait(&mut hangup) => Ended::Terminate,
         }
     };
-    let mut command = Box::pin(command);
     let first = tokio::select! {
         outcome = &mut command => return Ok((outcome, None)),
         first = next() => first,

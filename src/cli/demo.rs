@@ -43,7 +43,17 @@ impl Demo {
         let config = config(&folder.canonicalize()?)?;
         let tasks = parse_tasks("demo tasks", TASKS)?;
         let llm = LlmClient::script_text("demo", SCRIPT)?;
-        let plan = Plan { config, llm: Some(llm), tasks: tasks.clone(), jobs: self.jobs, run, dir };
+        let cancel = context.cancel.child_token();
+        let plan = Plan {
+            config,
+            llm: Some(llm),
+            tasks: tasks.clone(),
+            jobs: self.jobs,
+            run,
+            dir,
+            cassette: None,
+            cancel,
+        };
         let finished = plan.execute(context).await?;
         let ui = context.ui;
         if !ui.json {

@@ -1,28 +1,33 @@
 //! `toolcrib run`: one question or a file of tasks, on shared servers, with a report for every task.
 
+mod execute;
+
 use std::{
     cell::OnceCell,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Mutex,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use clap::Args;
-use serde_json::json;
 use toolcrib::{
-    Agent, Borrower, Config, DETECT_PORTS, Endpoint, Env, Error, HttpClients, Journal, LlmClient, LlmConfig,
-    Manager, RunReport, Scope, StdioConfig, Task, detect, load_tasks, new_run, run_all,
+    CancellationToken, Config, DETECT_PORTS, Endpoint, Env, Error, HttpClients, LlmClient, LlmConfig, Player,
+    RunReport, Scope, StdioConfig, Task, detect, load_tasks, new_run,
 };
 
 use super::{
     context::{Context, Locked},
-    progress::{Progress, Totals},
+    progress::Totals,
     reach::{Through, place},
-    ui::{Ui, counted, millis, seconds},
-    up,
+    ui::Ui,
 };
+
+/// Name of a cassette in the folder of a run.
+const CASSETTE: &str = "cassette.jsonl";
+
+/// Stands for that one on the command line, where no other is named.
+const IN_RUN: &str = "RUN/cassette.jsonl";
 
 #[derive(Args)]
 pub(super) struct Run {
@@ -46,6 +51,13 @@ pub(super) struct Run {
     /// Where runs are kept.
     #[arg(long, default_value = "runs", value_name = "FOLDER")]
     out: PathBuf,
+    /// Write all model and tool traffic to FILE, without secrets, to be replayed [default: cassette.jsonl in the
+    /// run's folder].
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = IN_RUN)]
+    record: Option<PathBuf>,
+    /// Answer from what `--record` wrote: no server is started, no model is asked. Ends at the first difference.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "model", "base_url", "scope", "Through", "Locked"])]
+    replay: Option<PathBuf>,
     #[command(flatten)]
     locked: Locked,
     #[command(flatten)]
@@ -70,6 +82,15 @@ pub(super) struct Plan {
     pub(super) jobs: NonZeroUsize,
     pub(super) run: String,
     pub(super) dir: PathBuf,
+    pub(super) cassette: Option<Cassette>,
+    /// Ends the tasks: Ctrl-C, a journal that cannot be written, a replay that differs.
+    pub(super) cancel: CancellationToken,
+}
+
+/// What a run has to do with a cassette.
+pub(super) enum Cassette {
+    Record(PathBuf),
+    Replay(Player),
 }
 
 /// What came of it.
@@ -83,6 +104,7 @@ impl Run {
     /// Looks for the daemon, and starts one if that is asked for. It may run without the lockfile.
     pub(super) fn look_for_daemon(&self, context: &Context<'_>) -> anyhow::Result<()> {
         if !self.locked.is_set()
+            && self.replay.is_none()
             && let Some(daemon) = self.through.reach(context)?
         {
             context.ui.status("Using", format!("the servers of the daemon (pid {})", daemon.greeting().pid));
@@ -110,10 +132,29 @@ impl Run {
             false => load_tasks(Path::new(&self.tasks))?,
         };
         tasks.truncate(self.limit.unwrap_or(usize::MAX));
+        let cancel = context.cancel.child_token();
+        let player = self.replay.as_ref().map(|path| {
+            let path = if path.is_dir() { path.join(CASSETTE) } else { path.clone() };
+            Player::open(&path, config.secrets.clone(), cancel.clone())
+        });
+        let player = player.transpose()?;
         let needs_model = tasks.iter().any(|task| task.calls.is_empty());
-        let llm = if needs_model { Some(self.model(&config).await?) } else { None };
+        let llm = match &player {
+            _ if !needs_model => None,
+            Some(player) => {
+                player.model().map(|(label, script)| LlmClient::replayed(label, script)).transpose()?
+            }
+            None => Some(self.model(&config).await?),
+        };
         let (run, dir) = new_run(&self.out)?;
-        let plan = Plan { config, llm, tasks, jobs: self.jobs, run, dir };
+        let cassette = match player {
+            Some(player) => Some(Cassette::Replay(player)),
+            None => self.record.as_deref().map(|path| match path == Path::new(IN_RUN) {
+                true => Cassette::Record(dir.join(CASSETTE)),
+                false => Cassette::Record(path.to_owned()),
+            }),
+        };
+        let plan = Plan { config, llm, tasks, jobs: self.jobs, run, dir, cassette, cancel };
         let finished = plan.execute(context).await?;
         let answer = finished.reports.first().and_then(|report| report.answer.as_ref());
         if let Some(answer) = answer.filter(|_| question && !context.ui.json) {
@@ -189,122 +230,4 @@ fn is_file(tasks: &str) -> bool {
     // A pipe of the shell is one too: `<(...)`.
     let is_there = path.metadata().is_ok_and(|about| !about.is_dir());
     tasks == "-" || is_there || (named_so && !tasks.contains(char::is_whitespace))
-}
-
-impl Plan {
-    /// Starts the servers, runs all tasks, stops the servers, and says how it went.
-    pub(super) async fn execute(self, context: &Context<'_>) -> anyhow::Result<Finished> {
-        let ui = context.ui;
-        let began = Instant::now();
-        let scripted = self.llm.as_ref().is_some_and(LlmClient::is_scripted);
-        if let Some(llm) = &self.llm {
-            ui.status("Model", llm.model_label());
-        }
-        ui.status("Starting", counted(self.config.servers.len(), "server"));
-        let shown = ui.clone();
-        let manager = context.start(&self.config, move |event| {
-            if let toolcrib::ServerEvent::Failed { row } = event {
-                shown.started(&row);
-            }
-        });
-        let manager = up::with_heartbeat(ui, manager).await?;
-        let init = manager.report().wall;
-        ui.status(
-            "Ready",
-            format!(
-                "{} of {} servers in {}",
-                manager.report().ready(),
-                self.config.servers.len(),
-                seconds(init)
-            ),
-        );
-        let outcome = self.run_tasks(context, &manager, began).await;
-        context.stop(manager).await?;
-        let (reports, totals) = outcome?;
-        let wall = began.elapsed();
-        totals.summarize(ui, &self.run, wall);
-        ui.status("Results", self.dir.join("results.jsonl").display().to_string());
-        if ui.json {
-            let mut document = totals.document();
-            document["run"] = self.run.clone().into();
-            document["dir"] = self.dir.display().to_string().into();
-            document["init_ms"] = millis(init).into();
-            document["wall_ms"] = millis(wall).into();
-            document["model_scripted"] = scripted.into();
-            Ui::data(self.config.secrets.hide(&document.to_string()));
-        }
-        Ok(Finished { reports, init, totals })
-    }
-
-    async fn run_tasks(
-        &self,
-        context: &Context<'_>,
-        manager: &Manager,
-        began: Instant,
-    ) -> anyhow::Result<(Vec<RunReport>, Totals)> {
-        let journal = Journal::create(&self.dir, &self.manifest(manager, None), self.config.secrets.clone())?;
-        let agent = match &self.llm {
-            Some(llm) => Agent::new(llm.clone(), manager.toolbox(), self.config.agent.clone()),
-            None => Agent::without_model(manager.toolbox(), self.config.agent.clone()),
-        };
-        // One token ends the tasks: Ctrl-C, or a journal that cannot be written.
-        let cancel = context.cancel.child_token();
-        let broken: Mutex<Option<Error>> = Mutex::new(None);
-        let progress = Progress::new(context.ui, self.tasks.len(), began);
-        let working = run_all(
-            self.tasks.clone(),
-            self.jobs,
-            &cancel,
-            |task| {
-                let (agent, cancel) = (&agent, cancel.clone());
-                async move {
-                    let loan = manager.lend(Borrower::Task);
-                    agent.with_toolbox(loan.toolbox()).run(&task, &cancel).await
-                }
-            },
-            |report| {
-                report.run.clone_from(&self.run);
-                report.attempt = report.attempt.max(1);
-                if let Err(error) = journal.append(report) {
-                    cancel.cancel();
-                    broken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(error);
-                }
-                progress.done(report);
-            },
-        );
-        let reports = progress.beside(working).await;
-        let totals = progress.finish();
-        journal.write_manifest(&self.manifest(manager, Some(&totals)))?;
-        match broken.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-            Some(error) => Err(error.into()),
-            None => Ok((reports, totals)),
-        }
-    }
-
-    /// `run.json`: what was run with what.
-    fn manifest(&self, manager: &Manager, totals: Option<&Totals>) -> serde_json::Value {
-        let servers: serde_json::Map<String, serde_json::Value> = manager
-            .report()
-            .servers
-            .iter()
-            .map(|row| {
-                let about = match &row.outcome {
-                    Ok(ready) if ready.parked.is_some() => {
-                        json!({"state": "parked", "era": ready.era, "tools": ready.tools})
-                    }
-                    Ok(ready) => json!({"state": "ready", "era": ready.era, "tools": ready.tools,
-                        "init_ms": millis(row.took), "phases_ms": ready.phases}),
-                    Err(error) => json!({"state": "failed", "error": error.to_string()}),
-                };
-                (row.name.to_string(), about)
-            })
-            .collect();
-        json!({
-            "schema": 1, "run": self.run, "toolcrib": env!("CARGO_PKG_VERSION"),
-            "config": self.config.file, "model": self.llm.as_ref().map(LlmClient::model_label),
-            "model_scripted": self.llm.as_ref().is_some_and(LlmClient::is_scripted),
-            "tasks": self.tasks.len(), "jobs": self.jobs, "servers": servers,
-            "init_ms": millis(manager.report().wall), "totals": totals.map(Totals::document),
-        })
-    }
 }

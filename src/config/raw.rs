@@ -3,7 +3,7 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 
 use super::{
-    AgentConfig, Guard, HttpConfig, LlmApi, StartJobs, StopGrace, ToolChoice,
+    AgentConfig, Guard, HttpConfig, LlmApi, StartJobs, StopGrace,
     env::Names,
     node::{Node, Value},
     origin::{Origin, Text},
@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{error::Result, retry::RetryPolicy};
 
+mod agent;
 mod reuse;
 mod server;
 
@@ -63,8 +64,6 @@ const LLM: &[&str] = &[
     "batch",
 ];
 const RETRY: &[&str] = &["profile", "max", "base", "cap", "total", "outage", "reissue"];
-const AGENT: &[&str] =
-    &["system", "max_turns", "max_tool_calls", "max_time", "tool_choice", "max_result_chars"];
 
 /// Every table of the file with its keys; `*` stands for a name.
 #[cfg(test)]
@@ -80,7 +79,9 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("llm.retry", RETRY),
     ("llm.cache", reuse::CACHE),
     ("llm.batch", reuse::BATCH),
-    ("agent", AGENT),
+    ("agent", agent::AGENT),
+    ("agent.aliases", agent::ALIASES),
+    ("agent.rollback", agent::ROLLBACK),
 ];
 
 /// A whole file.
@@ -143,7 +144,9 @@ pub(super) fn read(root: &Node, origin: &Origin) -> Result<RawConfig> {
         servers: servers.collect::<Result<_>>()?,
         http: root.table("http", HTTP)?.map_or_else(|| Ok(HttpConfig::default()), |t| http(&t))?,
         llm: root.table("llm", LLM)?.map(|table| llm(&table)).transpose()?,
-        agent: root.table("agent", AGENT)?.map_or_else(|| Ok(AgentConfig::default()), |t| agent(&t))?,
+        agent: root
+            .table("agent", agent::AGENT)?
+            .map_or_else(|| Ok(AgentConfig::default()), |t| agent::read(&t, AgentConfig::default()))?,
     })
 }
 
@@ -335,22 +338,4 @@ fn retry(table: &Section<'_>) -> Result<RetryPolicy> {
         return Err(table.error("`cap` is shorter than `base`", Some("waits grow from `base` up to `cap`")));
     }
     Ok(policy)
-}
-
-fn agent(table: &Section<'_>) -> Result<AgentConfig> {
-    const CHOICES: &[(&str, ToolChoice)] = &[
-        ("auto", ToolChoice::Auto),
-        ("required", ToolChoice::Required),
-        ("required_first", ToolChoice::RequiredFirst),
-    ];
-    let built_in = AgentConfig::default();
-    Ok(AgentConfig {
-        // A prompt is literal: `${...}` in it belongs to the author.
-        system: table.text("system")?.map(|text| text.value),
-        max_turns: table.number("max_turns", 1)?.unwrap_or(built_in.max_turns),
-        max_tool_calls: table.number("max_tool_calls", 0)?.unwrap_or(built_in.max_tool_calls),
-        max_time: table.duration("max_time")?.unwrap_or(built_in.max_time),
-        tool_choice: table.choice("tool_choice", CHOICES)?.unwrap_or(built_in.tool_choice),
-        max_result_chars: table.number("max_result_chars", 1)?.unwrap_or(built_in.max_result_chars),
-    })
 }

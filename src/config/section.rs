@@ -1,7 +1,7 @@
 //! One table of a configuration file, read key by key: unknown keys, wrong types and bad values become errors
 //! that name file, line, dotted key and the expected form. Messages never quote a string value.
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 
 use globset::{Glob, GlobMatcher};
 
@@ -167,6 +167,23 @@ impl<'a> Section<'a> {
             Ok((entry.key.clone(), Text { value: value.to_owned(), line: entry.line, key: dotted }))
         };
         self.free_table(key, "{ NAME = \"value\" }")?.iter().map(read).collect()
+    }
+
+    /// A table of free names to lists of strings.
+    pub(super) fn lists(&self, key: &str) -> Result<BTreeMap<String, Vec<String>>> {
+        let read = |entry: &Entry| {
+            let text = |item: &Node| item.as_text().map(str::to_owned);
+            let texts = match &entry.node.value {
+                Value::List(items) => items.iter().map(text).collect::<Option<Vec<_>>>(),
+                _ => None,
+            };
+            texts.map(|texts| (entry.key.clone(), texts)).ok_or_else(|| {
+                let key = format!("{}.{}", self.dotted(key), entry.key);
+                let help = Some("write NAME = [\"...\"]".to_owned());
+                self.at(entry.line, key, "expected a list of strings".to_owned(), help)
+            })
+        };
+        self.free_table(key, "{ NAME = [\"...\"] }")?.iter().map(read).collect()
     }
 
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {

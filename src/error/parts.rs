@@ -52,7 +52,7 @@ impl From<ConfigError> for Error {
 }
 
 /// A server that did not start, broke the protocol or was lost.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerError {
     /// Which server.
@@ -94,7 +94,7 @@ impl From<ServerError> for Error {
 }
 
 /// A server whose answer is overdue.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Silence {
     /// What may have kept the answer from coming.

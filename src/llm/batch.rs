@@ -44,12 +44,20 @@ impl LlmClient {
         requests: &'a [ChatRequest],
         deadline: Option<Instant>,
     ) -> impl Stream<Item = (usize, Result<ChatAnswer, LlmError>)> + Send + 'a {
+        if self.tap.is_some() {
+            // Whoever listens is told of each.
+            let asked = requests.iter().enumerate();
+            let asked = asked
+                .map(move |(number, request)| async move { (number, self.chat(request, deadline).await) });
+            let width = self.inner.batch.width.map_or(usize::MAX, Into::into);
+            return stream::iter(asked).buffer_unordered(width).left_stream();
+        }
         let known = async move {
             let waiting = self.enter();
             let (mut known, mut asked) = (Vec::new(), Vec::new());
             for (number, request) in requests.iter().enumerate() {
-                self.0.counters.request();
-                let kept = match &self.0.cache {
+                self.inner.counters.request();
+                let kept = match &self.inner.cache {
                     Some(cache) => cache.known(request).await,
                     None => None,
                 };
@@ -63,7 +71,7 @@ impl LlmClient {
                 // It counts as waiting as long as there is this stream.
                 let _waiting = &waiting;
                 async move {
-                    if let (Some(cache), Ok(answer)) = (&self.0.cache, &outcome) {
+                    if let (Some(cache), Ok(answer)) = (&self.inner.cache, &outcome) {
                         cache.keep(&requests[number], answer).await;
                     }
                     (number, outcome)
@@ -71,7 +79,7 @@ impl LlmClient {
             });
             stream::iter(known).chain(asked)
         };
-        stream::once(known).flatten()
+        stream::once(known).flatten().right_stream()
     }
 
     /// Asks for these requests, those that can in groups.
@@ -82,9 +90,9 @@ impl LlmClient {
     ) -> impl Stream<Item = Outcome> + Send + 'a {
         let groups = self.groups(requests);
         if groups.len() > 1 && groups.iter().all(|group| group.shared.is_none()) {
-            self.0.counters.batch();
+            self.inner.counters.batch();
         }
-        let width = self.0.batch.width.map_or(usize::MAX, Into::into);
+        let width = self.inner.batch.width.map_or(usize::MAX, Into::into);
         let asked = groups.into_iter().map(move |Group { members, shared }| async move {
             let body = shared.map(|(prompts, rest)| shared::encode(prompts, &rest));
             let asked = self.until_over(self.group(&members, body.as_ref(), deadline)).await;
@@ -95,11 +103,11 @@ impl LlmClient {
 
     /// Who shares a request with whom: those whose bodies differ in the prompt only, in their order.
     fn groups<'a>(&self, requests: Vec<(usize, &'a ChatRequest)>) -> Vec<Group<'a>> {
-        let size = self.0.batch.size.get();
+        let size = self.inner.batch.size.get();
         let mut groups = Vec::<Group<'_>>::new();
         for (number, request) in requests {
             // What has no such form says why when it is asked alone.
-            let parts = match &self.0.backend {
+            let parts = match &self.inner.backend {
                 Backend::Http(backend) if size > 1 => backend.parts(request).ok(),
                 Backend::Http(_) | Backend::Script(_) => None,
             };
@@ -178,15 +186,15 @@ impl LlmClient {
         body: &Value,
         deadline: Option<Instant>,
     ) -> Result<Vec<Option<ChatAnswer>>, LlmError> {
-        let Backend::Http(backend) = &self.0.backend else {
+        let Backend::Http(backend) = &self.inner.backend else {
             return Ok(members.iter().map(|_| None).collect());
         };
-        self.0.counters.batch();
+        self.inner.counters.batch();
         let messages = members.iter().flat_map(|(_, request)| request.messages.iter().cloned());
         let mut whole = ChatRequest::new(messages.collect());
         whole.max_tokens = members.first().and_then(|(_, request)| request.max_tokens);
         let observer = Observer::default();
-        let call = self.0.call_shared(backend, body, &whole, members.len(), deadline, &observer);
+        let call = self.inner.call_shared(backend, body, &whole, members.len(), deadline, &observer);
         let call = call.map_err(|fault| self.error(*fault))?;
         let (mut decoded, attempts) = self.run(&call, deadline, &observer).await?;
         let (usage, model) = (decoded.usage, decoded.model.take());

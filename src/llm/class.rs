@@ -1,11 +1,11 @@
 //! The kinds of failure and what each means for repeating: the one table of the retry rules.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{error::ErrorCode, retry::Retry};
 
 /// What kind of failure a model request met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LlmErrorClass {

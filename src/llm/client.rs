@@ -13,7 +13,7 @@ use super::{
     queue::Queue,
     script::Script,
     stats::{Counters, LlmStats},
-    stream::{Delta, Observer},
+    stream::Observer,
     transport::Endpoint,
     wire::{self, Decoded},
 };
@@ -23,12 +23,19 @@ use crate::{
     gate::{Bounds, Gate, Patience},
     http::HttpClients,
     retry::{self, RetryPolicy, Stop},
+    tap::Tap,
 };
 
 /// A model, ready to be asked. Clones share the counters; all clients of one endpoint that come from the same
 /// [`HttpClients`] share its limits and its pauses too.
 #[derive(Clone)]
-pub struct LlmClient(pub(super) Arc<Inner>);
+pub struct LlmClient {
+    pub(super) inner: Arc<Inner>,
+    /// Who listens.
+    pub(super) tap: Option<Tap>,
+    /// The label of a model that a cassette answers for, and whether it was a script.
+    pub(super) replayed: Option<(Arc<str>, bool)>,
+}
 
 pub(super) struct Inner {
     pub backend: Backend,
@@ -96,7 +103,7 @@ impl LlmClient {
             requests: config.requests_per_minute,
             tokens: config.tokens_per_minute,
         });
-        Self(Arc::new(Inner {
+        let inner = Inner {
             backend,
             label,
             table: config.table(),
@@ -112,74 +119,52 @@ impl LlmClient {
             batch: config.batch,
             queue: Queue::of(config),
             closing: Closing::default(),
-        }))
+        };
+        Self { inner: Arc::new(inner), tap: None, replayed: None }
     }
 
     /// The model's name, or `scripted (FILE)`.
     pub fn model_label(&self) -> &str {
-        &self.0.label
+        self.replayed.as_ref().map_or(&self.inner.label, |(label, _)| label)
     }
 
     /// Whether a script answers in place of a model.
     pub fn is_scripted(&self) -> bool {
-        matches!(self.0.backend, Backend::Script(_))
+        self.replayed.as_ref().map_or(matches!(self.inner.backend, Backend::Script(_)), |(_, script)| *script)
     }
 
     /// What was counted so far.
     pub fn stats(&self) -> LlmStats {
-        let connections = match &self.0.backend {
+        let connections = match &self.inner.backend {
             Backend::Http(backend) => backend.connections(),
             Backend::Script(_) => (0, 0),
         };
-        let kept = self.0.cache.as_ref().map(Cache::counts).unwrap_or_default();
-        self.0.counters.stats(&self.0.gate.stats(), connections, kept)
+        let kept = self.inner.cache.as_ref().map(Cache::counts).unwrap_or_default();
+        self.inner.counters.stats(&self.inner.gate.stats(), connections, kept)
     }
 
-    /// Asks the model, repeating what may be repeated, unless the answer is kept ([`LlmConfig::cache`]). Dropping
-    /// the future ends the request on the wire too.
-    ///
-    /// `deadline` is the caller's own: nothing is waited for beyond it, and the error then says so.
-    pub async fn chat(
-        &self,
-        request: &ChatRequest,
-        deadline: Option<Instant>,
-    ) -> Result<ChatAnswer, LlmError> {
-        self.asked(request, deadline, &Observer::default()).await
-    }
-
-    /// As [`LlmClient::chat`], and tells of every piece of the answer as soon as it is there: of few large ones
-    /// where the configuration does not say `stream`.
-    pub async fn chat_observed(
-        &self,
-        request: &ChatRequest,
-        deadline: Option<Instant>,
-        tell: &(dyn Fn(Delta<'_>) + Send + Sync),
-    ) -> Result<ChatAnswer, LlmError> {
-        self.asked(request, deadline, &Observer::new(tell)).await
-    }
-
-    async fn asked(
+    /// The answer that is kept ([`LlmConfig::cache`]), or a new one.
+    pub(super) async fn answered(
         &self,
         request: &ChatRequest,
         deadline: Option<Instant>,
         observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
-        self.0.counters.request();
+        self.inner.counters.request();
         // Boxed, so that it is there once and not in each future around it.
-        match self.until_closed(Box::pin(self.answered(request, deadline, observer))).await {
+        match self.until_closed(Box::pin(self.kept_or_new(request, deadline, observer))).await {
             Some(answer) => answer,
             None => Err(self.closed()),
         }
     }
 
-    /// The answer that is kept, or a new one.
-    async fn answered(
+    async fn kept_or_new(
         &self,
         request: &ChatRequest,
         deadline: Option<Instant>,
         observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
-        let Some(cache) = &self.0.cache else { return self.ask(request, deadline, observer).await };
+        let Some(cache) = &self.inner.cache else { return self.ask(request, deadline, observer).await };
         let ask = || self.ask(request, deadline, observer);
         // Boxed: it is several times as large as a request without a cache, and there may be thousands of those.
         let answer = Box::pin(cache.answer(request, deadline, ask, |fault| self.error(fault))).await?;
@@ -196,7 +181,7 @@ impl LlmClient {
         deadline: Option<Instant>,
         observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
-        match &self.0.queue {
+        match &self.inner.queue {
             // Pieces of an answer come only with a request of one's own.
             Some(queue) if !observer.listens() => queue.ask(self, request, deadline).await,
             _ => self.alone(request, deadline, observer).await,
@@ -210,7 +195,7 @@ impl LlmClient {
         deadline: Option<Instant>,
         observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
-        let call = self.0.call(request, deadline, observer).map_err(|fault| self.error(*fault))?;
+        let call = self.inner.call(request, deadline, observer).map_err(|fault| self.error(*fault))?;
         let (decoded, attempts) = self.run(&call, deadline, observer).await?;
         Ok(self.answer(decoded, attempts))
     }
@@ -222,7 +207,7 @@ impl LlmClient {
         deadline: Option<Instant>,
         observer: &Observer<'_>,
     ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
-        let inner = &*self.0;
+        let inner = &*self.inner;
         let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
         for failed in run.failures {
@@ -266,7 +251,7 @@ impl LlmClient {
             tool_calls: decoded.tool_calls,
             finish: decoded.finish,
             usage: decoded.usage,
-            model: decoded.model.unwrap_or_else(|| self.0.label.clone()),
+            model: decoded.model.unwrap_or_else(|| self.inner.label.clone()),
             scripted: self.is_scripted(),
             cached: false,
             timings: ChatTimings::of(&attempts),
@@ -275,11 +260,11 @@ impl LlmClient {
     }
 
     pub(super) fn error(&self, fault: Fault) -> LlmError {
-        let url = match &self.0.backend {
+        let url = match &self.inner.backend {
             Backend::Http(backend) => Some(backend.shown_url()),
             Backend::Script(_) => None,
         };
-        LlmError::of(fault, &self.0.label, url, &self.0.table)
+        LlmError::of(fault, &self.inner.label, url, &self.inner.table)
     }
 }
 
@@ -289,6 +274,6 @@ fn scripted(file: &str) -> String {
 
 impl fmt::Debug for LlmClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LlmClient").field("model", &self.0.label).finish_non_exhaustive()
+        f.debug_struct("LlmClient").field("model", &self.inner.label).finish_non_exhaustive()
     }
 }

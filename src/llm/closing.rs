@@ -24,7 +24,7 @@ impl LlmClient {
     ///
     /// All clones end together. May be called any number of times.
     pub async fn shutdown(&self, grace: Duration) -> usize {
-        let Closing { waiting, over } = &self.0.closing;
+        let Closing { waiting, over } = &self.inner.closing;
         waiting.close();
         self.flush();
         let drained = tokio::time::timeout(grace, waiting.wait()).await;
@@ -41,12 +41,12 @@ impl LlmClient {
 
     /// The outcome of a part of a request that was let in; nothing if it takes longer than is waited for.
     pub(super) async fn until_over<T>(&self, asking: impl Future<Output = T>) -> Option<T> {
-        self.0.closing.over.run_until_cancelled(asking).await
+        self.inner.closing.over.run_until_cancelled(asking).await
     }
 
     /// Counts as waiting until it is dropped; nothing when no more requests are taken.
     pub(super) fn enter(&self) -> Option<TaskTrackerToken> {
-        let waiting = &self.0.closing.waiting;
+        let waiting = &self.inner.closing.waiting;
         (!waiting.is_closed()).then(|| waiting.token())
     }
 

@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use humantime::format_duration;
+use serde::{Deserialize, Serialize};
 
 use super::{Attempt, ContextOverflow, LlmErrorClass, fault::Fault};
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
 
 /// A model request that failed for good. Holds no key and no prompt; the message of a scripted model quotes the
 /// message that it has no step for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LlmError {
     /// The kind of the last failure.

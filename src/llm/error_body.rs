@@ -24,7 +24,7 @@ pub(super) struct ErrorBody {
 }
 
 /// How much too long a conversation is, as far as the server says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct ContextOverflow {
     /// Tokens that fit.

@@ -1,5 +1,6 @@
 //! The messages of a conversation, and their form in the OpenAI chat API.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::error::nearest;
@@ -29,7 +30,7 @@ pub enum Message {
 }
 
 /// A tool call as the model made it: nothing checked or repaired yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolCall {
     /// Links the result to the call.

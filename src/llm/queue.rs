@@ -145,7 +145,7 @@ impl Drop for Place {
 impl LlmClient {
     /// Sends at once what waits for others to share a request with ([`BatchConfig`](crate::BatchConfig)).
     pub fn flush(&self) {
-        if let Some(queue) = &self.0.queue {
+        if let Some(queue) = &self.inner.queue {
             queue.flush();
         }
     }

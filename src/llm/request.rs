@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{LlmErrorClass, Message, ToolCall};
@@ -84,7 +84,7 @@ impl ChatRequest {
 }
 
 /// What a model answered, and what it took.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatAnswer {
     /// The text; may be empty when tools were called.
@@ -117,7 +117,7 @@ impl ChatAnswer {
 }
 
 /// Why the model stopped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Finish {
@@ -135,7 +135,7 @@ pub enum Finish {
 }
 
 /// One attempt on the wire.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Attempt {
     /// What went wrong. Nothing: it was answered.
@@ -155,7 +155,7 @@ pub struct Attempt {
 }
 
 /// Where the time of a request went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatTimings {
     /// Waiting for a place under the in-flight limit.

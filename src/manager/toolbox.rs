@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::place::Place;
+use super::{place::Place, taped::Taped};
 use crate::{
     catalog::{CatalogEntry, ToolCatalog},
     error::{Error, Result, nearest},
@@ -18,10 +18,14 @@ use crate::{
 /// A cheap handle on the tools of a [`Manager`](crate::Manager), for agents and callers. Does not keep anything
 /// alive.
 #[derive(Clone, Default)]
-pub struct Toolbox(Arc<Shared>);
+pub struct Toolbox {
+    pub(super) shared: Arc<Shared>,
+    /// Who listens.
+    pub(super) taped: Option<Taped>,
+}
 
 #[derive(Default)]
-struct Shared {
+pub(super) struct Shared {
     // Both for a look or a swap. The list is exchanged as a whole: whoever holds it sees one configuration.
     places: Mutex<Arc<[Arc<Place>]>>,
     shelf: Mutex<Shelf>,
@@ -44,11 +48,11 @@ impl Toolbox {
 
     /// The servers of this moment, in configuration order.
     pub(super) fn places(&self) -> Arc<[Arc<Place>]> {
-        lock(&self.0.places).clone()
+        lock(&self.shared.places).clone()
     }
 
     pub(super) fn set_places(&self, places: Vec<Arc<Place>>) {
-        *lock(&self.0.places) = places.into();
+        *lock(&self.shared.places) = places.into();
     }
 
     /// The place of a server.
@@ -78,6 +82,18 @@ impl Toolbox {
         if session.is_closed() { Err(Error::Cancelled) } else { Ok(session) }
     }
 
+    /// The same for somebody who needs nothing of it yet: the tools are looked at afterwards.
+    ///
+    /// # Errors
+    /// As [`Toolbox::await_server`].
+    pub(crate) async fn await_ready(&self, server: &str) -> Result<()> {
+        let wait = async { self.await_server(server).await.map(drop) };
+        match &self.taped {
+            Some(taped) => taped.ready(server, wait).await,
+            None => wait.await,
+        }
+    }
+
     /// Waits until each server is there or has failed.
     pub(crate) async fn await_all(&self) {
         for place in self.places().iter() {
@@ -89,6 +105,13 @@ impl Toolbox {
     /// All tools at this moment, in stable order. Made anew only after a server was restarted or the
     /// configuration changed.
     pub fn catalog(&self) -> Arc<ToolCatalog> {
+        match &self.taped {
+            Some(taped) => taped.catalog(|| self.live_catalog()),
+            None => self.live_catalog(),
+        }
+    }
+
+    fn live_catalog(&self) -> Arc<ToolCatalog> {
         let there: Vec<_> = self
             .places()
             .iter()
@@ -97,7 +120,7 @@ impl Toolbox {
                 Some((place.clone(), session.edition()?, session))
             })
             .collect();
-        let mut shelf = lock(&self.0.shelf);
+        let mut shelf = lock(&self.shared.shelf);
         let current = shelf.made_of.len() == there.len()
             && there
                 .iter()
@@ -140,14 +163,14 @@ impl Toolbox {
     /// A tool of a server, as its session lists it now. Other servers are looked at only if that is news.
     fn entry(&self, server: &str, session: &Arc<Session>, tool: &str) -> Result<Arc<CatalogEntry>> {
         let known = {
-            let shelf = lock(&self.0.shelf);
+            let shelf = lock(&self.shared.shelf);
             let same = |(place, edition): &(Arc<Place>, Edition)| {
                 let theirs = place.name.as_str() == server && session.edition() == Some(*edition);
                 theirs && place.here().is_some_and(|here| Arc::ptr_eq(&here, session))
             };
             shelf.made_of.iter().any(same).then(|| shelf.catalog.clone())
         };
-        known.unwrap_or_else(|| self.catalog()).find(server, tool).cloned()
+        known.unwrap_or_else(|| self.live_catalog()).find(server, tool).cloned()
     }
 
     /// Calls a tool of the catalog; `limit` takes the place of its configured time limit.
@@ -160,13 +183,13 @@ impl Toolbox {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
-        let Awake { session, limit, started } = self.awake(entry, limit).await?;
-        match started {
-            // It may have another schema by now.
-            true => self.catalog().find(entry.server.as_str(), &entry.tool.name)?.check(arguments)?,
-            false => entry.check(arguments)?,
+        match &self.taped {
+            None => self.live_call(entry, arguments, limit, true).await,
+            // Boxed, or every future of a call had room for two.
+            Some(taped) => {
+                taped.call(entry, arguments, Box::pin(self.live_call(entry, arguments, limit, true))).await
+            }
         }
-        session.call(&entry.tool.name, entry.tool.annotations, arguments, limit).await
     }
 
     /// As [`Toolbox::call_entry`], leaving the check of the arguments to the server.
@@ -179,7 +202,31 @@ impl Toolbox {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
-        let Awake { session, limit, .. } = self.awake(entry, limit).await?;
+        match &self.taped {
+            None => self.live_call(entry, arguments, limit, false).await,
+            Some(taped) => {
+                taped.call(entry, arguments, Box::pin(self.live_call(entry, arguments, limit, false))).await
+            }
+        }
+    }
+
+    async fn live_call(
+        &self,
+        entry: &CatalogEntry,
+        arguments: &Map<String, Value>,
+        limit: Option<Duration>,
+        check: bool,
+    ) -> Result<ToolResult> {
+        let Awake { session, limit, started } = self.awake(entry, limit).await?;
+        match (check, started) {
+            (false, _) => {}
+            (true, false) => entry.check(arguments)?,
+            (true, true) => {
+                // It may have another schema by now.
+                let catalog = self.live_catalog();
+                catalog.find(entry.server.as_str(), &entry.tool.name)?.check(arguments)?;
+            }
+        }
         session.call(&entry.tool.name, entry.tool.annotations, arguments, limit).await
     }
 

@@ -3,6 +3,7 @@
 //! Nothing here measures time: what has to happen is polled for with a generous deadline.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking")]
 
+mod answers;
 mod apply;
 mod bench;
 mod bench_init;
@@ -23,10 +24,12 @@ mod lent;
 mod locked;
 mod model;
 mod order;
+mod parity;
 mod program;
 mod props;
 mod real;
 mod reconnect;
+mod recovery;
 mod remote;
 mod search;
 mod sites;

@@ -9,7 +9,7 @@ use std::{
 /// Rooms by layer. A room may use its own layer's rooms only where `SIBLINGS` says so, and any below.
 const LAYERS: [&[&str]; 6] = [
     &["error", "config", "task", "tool", "retry", "limit", "gate", "report", "score"],
-    &["process", "launch", "builtin", "http", "llm", "journal"],
+    &["process", "launch", "builtin", "http", "llm", "journal", "cassette", "tap"],
     &["session", "catalog"],
     &["manager", "start"],
     &["agent", "batch", "crew", "daemon", "gateway"],
@@ -17,7 +17,7 @@ const LAYERS: [&[&str]; 6] = [
 ];
 
 /// Uses within a layer, or upwards, each for its reason.
-const SIBLINGS: [(&str, &str); 20] = [
+const SIBLINGS: [(&str, &str); 26] = [
     ("config", "error"),
     ("config", "retry"),
     ("config", "tool"),
@@ -37,6 +37,12 @@ const SIBLINGS: [(&str, &str); 20] = [
     ("manager", "start"),
     ("start", "manager"),   // the event of a stopped server
     ("session", "catalog"), // every list that comes in is remembered
+    ("tap", "cassette"),
+    ("tap", "journal"),
+    ("cassette", "journal"), // a time in nanoseconds
+    ("llm", "tap"),          // a client carries the tap of its agent
+    ("llm", "cassette"),
+    ("llm", "journal"), // the line of a request
     ("cli", "main"),
 ];
 

@@ -182,6 +182,27 @@ const WRONG: &[(&str, &str, &str)] = &[
         "use \"completions\", the one format with several prompts in a request, or leave it at 1",
     ),
     (
+        "[agent]\ntool_protocol = 'xml'\ntool_choice = 'required'",
+        "3: `agent.tool_choice`: does not go with `tool_protocol = \"xml\"`",
+        "remove one of them: calls within the text cannot be required",
+    ),
+    ("[agent]\nkeep_tool_results = 'al'", "2: `agent.keep_tool_results`: `al` is not allowed", "use \"all\""),
+    (
+        "[agent]\nrollback = { on = ['result'] }",
+        "2: `agent.rollback.on`: `result` needs patterns of such results",
+        "add results = [\"PATTERN\"]",
+    ),
+    (
+        "[agent.rollback]\nresults = ['(']",
+        "2: `agent.rollback.results`: not a regular expression: unclosed group",
+        "",
+    ),
+    (
+        "[agent.rollback]\nquery_arguments = { a = 'q' }",
+        "2: `agent.rollback.query_arguments.a`: expected a list of strings",
+        "write NAME = [\"...\"]",
+    ),
+    (
         "[llm]\ntemperature = 0.7\ncache = {}",
         "3: `llm.cache`: keeps nothing: answers are sampled, unless temperature is 0 or there is a seed",
         "set temperature = 0, or sampled = true in cache to keep them all the same",

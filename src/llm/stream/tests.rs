@@ -49,7 +49,9 @@ fn chat() {
 fn chat_calls() {
     let delta = |calls: Value| json!({"choices": [{"delta": {"tool_calls": calls}}]});
     let end = json!({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]});
-    let text = |pieces: &[Value]| pieces.iter().map(|piece| format!("data: {piece}\n\n")).collect::<String>();
+    let text = |pieces: &[Value]| {
+        pieces.iter().map(|piece| format!("data: {piece}\n\n")).collect::<Vec<_>>().concat()
+    };
     let whole = |first: &str, second: &str| {
         json!({"choices": [{"finish_reason": "tool_calls", "message": {"tool_calls": [
             {"id": first, "function": {"name": "a", "arguments": "{\"x\":1}"}},

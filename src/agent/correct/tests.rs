@@ -1,0 +1,136 @@
+//! What is corrected, and what is not.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::*;
+use crate::{
+    catalog::ToolCatalog,
+    tool::{ServerName, Tool},
+};
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        other => panic!("not an object: {other}"),
+    }
+}
+
+fn tool(name: &str, properties: &Value, required: &[&str]) -> Tool {
+    let schema = json!({"type": "object", "properties": properties, "required": required,
+        "additionalProperties": false});
+    Tool::new(name, "", object(schema))
+}
+
+fn catalog() -> ToolCatalog {
+    let text = json!({"text": {"type": "string"}});
+    let code =
+        json!({"code_block": {"type": "string"}, "sandbox_id": {"type": "string", "default": "default"}});
+    let scrape = json!({"url": {"type": "string"}, "info_to_extract": {"type": "string"},
+        "pages": {"type": "integer"}});
+    let server = |name| ServerName::new(name).unwrap();
+    let scrape = tool("scrape_and_extract_info", &scrape, &["url", "info_to_extract"]);
+    ToolCatalog::new([
+        (server("tool-python"), vec![tool("run_python_code", &code, &["code_block", "sandbox_id"])]),
+        (server("search.web"), vec![tool("google_search", &text, &["text"]), tool("open", &text, &["text"])]),
+        (server("jina"), vec![scrape, tool("open", &text, &["text"])]),
+        (server("users"), vec![tool("get_user", &text, &[]), tool("set_user", &text, &[])]),
+    ])
+}
+
+fn aliases() -> Aliases {
+    let pairs =
+        |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+    Aliases {
+        tools: pairs(&[("python", "run_python_code"), ("open_page", "open"), ("get_user", "set_user")]),
+        arguments: pairs(&[("description", "info_to_extract"), ("url", "info_to_extract")]),
+    }
+}
+
+/// The tool that is found and the kinds of corrections, `many` or `none`.
+fn found(server: Option<&str>, tool: &str) -> String {
+    let catalog = catalog();
+    match find(catalog.entries(), Wanted { server, tool }, Some(&aliases())) {
+        Found::One(entry, done) => {
+            let kinds: Vec<String> = done.iter().map(|done| format!("{:?}", done.kind)).collect();
+            format!("{} {}", entry.path(), kinds.join(" ")).trim().to_owned()
+        }
+        Found::Many(_) => "many".to_owned(),
+        Found::None => "none".to_owned(),
+    }
+}
+
+#[test]
+fn names_are_put_right_where_one_tool_is_meant() {
+    for (server, name, expected) in [
+        (Some("search.web"), "google_search", "search.web.google_search"),
+        (Some("tool-python"), "google_search", "search.web.google_search Server"),
+        (Some("search-web"), "googleSearch", "search.web.google_search Server Tool"),
+        (Some("x"), "Google-Search", "search.web.google_search Server Tool"),
+        (Some("tool-python"), "python", "tool-python.run_python_code Tool"),
+        (Some("search.web"), "python", "tool-python.run_python_code Server Tool"),
+        (Some("jina"), "open", "jina.open"),
+        (Some("jina"), "open_page", "jina.open Tool"),
+        (Some("x"), "open", "many"),
+        (Some("x"), "open_page", "many"),
+        (None, "search_web__google_search", "search.web.google_search"),
+        (None, "search.web.google_search", "search.web.google_search Server"),
+        (None, "searchWeb_googleSearch", "search.web.google_search Tool"),
+        (None, "google_search", "search.web.google_search Server"),
+        (None, "jina__google_search", "search.web.google_search Server"),
+        (None, "python", "tool-python.run_python_code Tool"),
+        (None, "open", "many"),
+        // What is near is not what is meant.
+        (None, "gogle_search", "none"),
+        (Some("users"), "sett_user", "none"),
+        // A name that exists is not replaced.
+        (Some("users"), "get_user", "users.get_user"),
+    ] {
+        assert_eq!(found(server, name), expected, "{server:?} {name}");
+    }
+    let catalog = catalog();
+    let strict = |tool| find(catalog.entries(), Wanted { server: None, tool }, None);
+    assert!(matches!(strict("google_search"), Found::None));
+    assert!(matches!(strict("search_web__google_search"), Found::One(_, done) if done.is_empty()));
+}
+
+fn entry(path: &str) -> Arc<CatalogEntry> {
+    catalog().find_path(path).unwrap().clone()
+}
+
+#[test]
+fn arguments_are_put_right_where_the_schema_leaves_no_choice() {
+    let python = entry("tool-python.run_python_code");
+    let scrape = entry("jina.scrape_and_extract_info");
+    for (entry, given, expected) in [
+        (&python, json!({"code": "1"}), json!({"code_block": "1", "sandbox_id": "default"})),
+        (
+            &python,
+            json!({"codeBlock": "1", "sandbox_id": "a"}),
+            json!({"code_block": "1", "sandbox_id": "a"}),
+        ),
+        (&scrape, json!({"url": "u", "description": "d"}), json!({"url": "u", "info_to_extract": "d"})),
+        (
+            &scrape,
+            json!({"url": "u", "what": "d", "pages": null}),
+            json!({"url": "u", "info_to_extract": "d"}),
+        ),
+    ] {
+        let (fixed, done) = arguments(entry, &object(given.clone()), &aliases()).unwrap();
+        assert_eq!(Value::from(fixed), expected, "{given}");
+        assert!(!done.is_empty());
+    }
+    for (entry, given) in [
+        // Two could be it, or two could be meant.
+        (&scrape, json!({"a": "u"})),
+        (&scrape, json!({"url": "u", "a": "x", "b": "y"})),
+        // Another kind.
+        (&scrape, json!({"url": "u", "what": 1})),
+        // Still wrong afterwards: nothing is sent.
+        (&python, json!({"code": "1", "n": 2})),
+        (&python, json!({"sandbox_id": 7})),
+    ] {
+        assert_eq!(arguments(entry, &object(given.clone()), &aliases()), None, "{given}");
+    }
+}

@@ -1,0 +1,77 @@
+//! What happens while an agent works: for its log, and for whoever watches.
+
+use serde::Serialize;
+
+use super::{correct::Correction, rollback::RollbackReason};
+
+/// One event of a task. In the log of a task each is a line of JSON.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum AgentEvent {
+    /// A call was put right before it was made. The conversation holds it as it was made.
+    Corrected {
+        /// The turn, from 1.
+        turn: u32,
+        /// The id of the call.
+        call: String,
+        /// `server.tool`.
+        tool: String,
+        /// The call as the model wrote it.
+        raw: String,
+        /// What was put right, in this order.
+        corrections: Vec<Correction>,
+    },
+    /// An answer was taken back. The conversation does not hold it.
+    RolledBack {
+        /// The turn that it would have been, from 1.
+        turn: u32,
+        /// Why.
+        reason: RollbackReason,
+        /// Which in a row it is, from 1.
+        in_a_row: u32,
+        /// The answer as the model gave it.
+        said: String,
+        /// Its calls, where they came apart from the text.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        calls: Vec<String>,
+    },
+    /// A turn went well after some that did not.
+    Recovered {
+        /// The turn, from 1.
+        turn: u32,
+        /// Rollbacks before it.
+        after: u32,
+    },
+    /// The conversation was too long: results are left out of what the model is sent.
+    Shortened {
+        /// The turn, from 1.
+        turn: u32,
+        /// Results that are left out by now.
+        left_out: usize,
+        /// Tokens that the request would have had, by what was counted before; nothing when the server refused it.
+        estimate: Option<u64>,
+    },
+    /// A result was too long for the model; all of it is in a file of the task's folder.
+    Cut {
+        /// The turn, from 1.
+        turn: u32,
+        /// `server.tool`.
+        tool: String,
+        /// Characters of all of it.
+        chars: usize,
+        /// The file.
+        file: String,
+    },
+    /// The model was asked for its answer without tools.
+    Summarized {
+        /// Which time, from 1.
+        attempt: u32,
+        /// Why the conversation had come to its end.
+        why: String,
+        /// What it said.
+        said: String,
+        /// Whether that is an answer.
+        answered: bool,
+    },
+}

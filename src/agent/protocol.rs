@@ -1,0 +1,128 @@
+//! How an agent speaks of tools with its model: what is asked, what is read from an answer, what is kept of it.
+
+use std::ops::Range;
+
+use super::{
+    offer::{Offer, Ready},
+    xml,
+};
+use crate::{
+    config::ToolProtocol,
+    llm::{ChatAnswer, Finish, Message, ToolCall},
+};
+
+/// How model servers write a tool call that they failed to read.
+const UNREAD_CALLS: [&str; 3] = ["<tool_call>", "<use_mcp_tool>", "[TOOL_CALLS]"];
+
+/// A call as the model made it: nothing checked or corrected yet.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// Links the result to the call.
+    pub id: String,
+    /// The server, where it is named apart.
+    pub server: Option<String>,
+    pub tool: String,
+    pub arguments: String,
+    /// Whether it may be cut: the answer ran into its limit of tokens.
+    pub cut: bool,
+    /// Where it is in the text.
+    span: Range<usize>,
+}
+
+impl Asked {
+    /// As the model wrote it, for the log.
+    pub(super) fn raw(&self) -> String {
+        match &self.server {
+            Some(server) => xml::write(server, &self.tool, &self.arguments),
+            None => format!("{}({})", self.tool, self.arguments),
+        }
+    }
+}
+
+/// An answer, read.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub content: String,
+    pub calls: Vec<Asked>,
+    pub finish: Finish,
+    /// The mark of a call that cannot be read, where none can be.
+    pub unread: Option<&'static str>,
+}
+
+/// Reads an answer to a request with tools on offer, or none. Calls in the text are numbered from `calls` on.
+pub(super) fn read(protocol: ToolProtocol, answer: ChatAnswer, tools: bool, calls: usize) -> Said {
+    let ChatAnswer { content, finish, tool_calls, .. } = answer;
+    let cut = finish == Finish::Length;
+    let calls: Vec<Asked> = match protocol {
+        ToolProtocol::Native => tool_calls.into_iter().map(|call| native(call, cut)).collect(),
+        ToolProtocol::Xml => {
+            let asked = |(number, block): (usize, xml::Block)| Asked {
+                id: format!("call_{}", calls + number),
+                server: Some(block.server),
+                tool: block.tool,
+                arguments: block.arguments,
+                cut: cut && !block.closed,
+                span: block.span,
+            };
+            xml::blocks(&content).into_iter().enumerate().map(asked).collect()
+        }
+    };
+    let unread = match protocol {
+        _ if !tools || !calls.is_empty() => None,
+        ToolProtocol::Native => UNREAD_CALLS.into_iter().find(|mark| content.contains(mark)),
+        ToolProtocol::Xml => xml::leftover(&content),
+    };
+    Said { content, calls, finish, unread }
+}
+
+fn native(call: ToolCall, cut: bool) -> Asked {
+    Asked { id: call.id, server: None, tool: call.name, arguments: call.arguments, cut, span: 0..0 }
+}
+
+impl Said {
+    /// The answer as it is kept: with the calls as they were corrected, so that the model sees what was run.
+    pub(super) fn message(&self, protocol: ToolProtocol, checked: &[Result<Ready, String>]) -> Message {
+        let corrected = |index: usize| match checked.get(index) {
+            Some(Ok(ready)) if !ready.corrections.is_empty() => Some(ready),
+            _ => None,
+        };
+        let arguments = |ready: &Ready| serde_json::Value::Object(ready.arguments.clone()).to_string();
+        if protocol == ToolProtocol::Native {
+            let calls = self.calls.iter().enumerate().map(|(index, call)| match corrected(index) {
+                Some(ready) => ToolCall::new(&call.id, &ready.entry.visible_name, arguments(ready)),
+                None => ToolCall::new(&call.id, &call.tool, &call.arguments),
+            });
+            return Message::Assistant { content: self.content.clone(), tool_calls: calls.collect() };
+        }
+        let (mut content, mut from) = (String::new(), 0);
+        for (index, call) in self.calls.iter().enumerate() {
+            let Some(ready) = corrected(index) else { continue };
+            content += &self.content[from..call.span.start];
+            content += &xml::write(ready.entry.server.as_str(), &ready.entry.tool.name, &arguments(ready));
+            from = call.span.end;
+        }
+        content += &self.content[from..];
+        Message::Assistant { content, tool_calls: Vec::new() }
+    }
+
+    /// The results of its calls as they are kept, in order.
+    pub(super) fn results(&self, protocol: ToolProtocol, texts: Vec<String>) -> Vec<Message> {
+        match protocol {
+            ToolProtocol::Xml => vec![Message::User(texts.join("\n"))],
+            ToolProtocol::Native => {
+                let result =
+                    |(call, content): (&Asked, String)| Message::Tool { call_id: call.id.clone(), content };
+                self.calls.iter().zip(texts).map(result).collect()
+            }
+        }
+    }
+}
+
+/// The system prompt of a conversation.
+pub(super) fn system(protocol: ToolProtocol, offer: &Offer, own: Option<String>) -> Option<String> {
+    if protocol == ToolProtocol::Native || offer.is_empty() {
+        return own;
+    }
+    let tools = xml::prompt(offer.entries());
+    Some(own.map_or(tools.clone(), |own| format!("{tools}\n{own}")))
+}

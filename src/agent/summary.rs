@@ -1,0 +1,155 @@
+//! The end of a conversation: the model is asked for its answer without tools, and the answer is looked for.
+
+use tokio::time::Instant;
+
+use super::{
+    AgentEvent, End, boxed,
+    protocol::{self, Said},
+    talk::Talk,
+};
+use crate::{
+    config::{AnswerForm, FinalSummary, ToolProtocol},
+    error::ErrorCode,
+    llm::{ChatRequest, Message, ToolMode},
+    task::Input,
+};
+
+/// How often the model is asked for its answer, as long as all of the conversation is there to answer from.
+const ATTEMPTS: u32 = 3;
+
+impl Talk<'_> {
+    /// Looks for the answer in how the conversation ended; asks for it if need be.
+    pub(super) async fn conclude(&mut self, end: Result<End, End>) -> End {
+        let wanted = self.agent.config.final_summary;
+        match end.unwrap_or_else(|end| end) {
+            End::Answered { said, .. } if wanted == FinalSummary::Always => {
+                self.summarize("it gave an answer", Some(said)).await
+            }
+            End::Answered { said, .. } => match self.answer(said) {
+                Some(end) => end,
+                None if wanted == FinalSummary::Limit => {
+                    self.summarize("its text holds no answer", None).await
+                }
+                None => self.boxed_on_the_way().unwrap_or_else(|| self.no_answer()),
+            },
+            End::Stopped(error) if wanted == FinalSummary::Never => End::Errored(error),
+            End::Stopped(error) => match self.summarize(&error.message, None).await {
+                answered @ (End::Answered { .. } | End::Cancelled) => answered,
+                // What stopped it says more.
+                _ => End::Errored(error),
+            },
+            other => other,
+        }
+    }
+
+    /// `said` as an answer, if it is one.
+    fn answer(&self, said: String) -> Option<End> {
+        let answer = match self.agent.config.answer {
+            AnswerForm::Text => Some(said.clone()).filter(|said| !said.trim().is_empty()),
+            AnswerForm::Boxed => boxed::last(&said),
+        };
+        Some(End::Answered { answer: answer?, said })
+    }
+
+    fn no_answer(&self) -> End {
+        let message = match self.agent.config.answer {
+            AnswerForm::Text => "the model's last answer is empty or calls tools",
+            AnswerForm::Boxed => "no \\boxed{} with an answer in the model's last text",
+        };
+        End::errored(ErrorCode::LlmFailed, message)
+    }
+
+    async fn summarize(&mut self, why: &str, last: Option<String>) -> End {
+        let attempts = if self.agent.config.keep_tool_results.is_none() { ATTEMPTS } else { 1 };
+        for attempt in 1..=attempts {
+            let said = match self.ask_without_tools().await {
+                Ok(said) => said,
+                Err(End::Errored(error)) if last.is_none() && attempt == attempts => {
+                    return End::Errored(error);
+                }
+                Err(End::Cancelled) => return End::Cancelled,
+                Err(_) => continue,
+            };
+            let end = if said.calls.is_empty() && said.unread.is_none() {
+                self.answer(said.content.clone())
+            } else {
+                None
+            };
+            let event = AgentEvent::Summarized {
+                attempt,
+                why: why.to_owned(),
+                said: said.content.clone(),
+                answered: end.is_some(),
+            };
+            self.ledger.happened(&event);
+            if let Some(end) = end {
+                let prompt = self.summary_prompt();
+                self.history.push(Message::User(prompt));
+                self.history.push(Message::Assistant { content: said.content, tool_calls: Vec::new() });
+                return end;
+            }
+        }
+        // What it said on the way is better than nothing.
+        let before = last.and_then(|last| self.answer(last));
+        before.or_else(|| self.boxed_on_the_way()).unwrap_or_else(|| self.no_answer())
+    }
+
+    fn boxed_on_the_way(&self) -> Option<End> {
+        let said = |message: &Message| match message {
+            Message::Assistant { content, .. } => Some(content.clone()),
+            _ => None,
+        };
+        let boxed = self.agent.config.answer == AnswerForm::Boxed;
+        let mut texts = self.history.messages().iter().rev().filter_map(said);
+        texts.find_map(|text| self.answer(text)).filter(|_| boxed)
+    }
+
+    async fn ask_without_tools(&mut self) -> Result<Said, End> {
+        let mut sent = self.history.for_model(self.agent.config.keep_tool_results);
+        let prompt = self.summary_prompt();
+        // Two user messages in a row are refused by some chat templates; the results before them must stay.
+        match sent.messages.last_mut() {
+            Some(Message::User(text)) => text.extend(["\n\n", prompt.as_str()]),
+            _ => sent.messages.push(Message::User(prompt)),
+        }
+        let mut request = ChatRequest::new(sent.messages);
+        let protocol = self.agent.config.tool_protocol;
+        if protocol == ToolProtocol::Native && !self.offer.is_empty() {
+            request = request.with_tools(self.offer.specs(), ToolMode::None);
+        }
+        let began = Instant::now();
+        let asked = self.bounds.guard(self.llm.chat(&request, self.bounds.deadline)).await;
+        let answer = self.ledger.asked(asked, began.elapsed(), self.bounds)?;
+        Ok(protocol::read(protocol, answer, true, 0))
+    }
+
+    fn summary_prompt(&self) -> String {
+        let task = match &self.task.input {
+            Some(Input::Text(text)) => text.clone(),
+            _ => {
+                let asked = |message: &Message| match message {
+                    Message::User(text) => Some(text.clone()),
+                    _ => None,
+                };
+                self.history.messages().iter().find_map(asked).unwrap_or_default()
+            }
+        };
+        match &self.agent.config.summary_prompt {
+            Some(prompt) => prompt.replace("{task}", &task),
+            None => {
+                let form = match self.agent.config.answer {
+                    AnswerForm::Text => "",
+                    AnswerForm::Boxed => {
+                        " Put the answer itself into \\boxed{}: a number, a few words, or a list with commas, in the form \
+                         that the task asks for."
+                    }
+                };
+                format!(
+                    "This is the end of the conversation. Give the final answer to the task below from what is above and \
+                     what you know; where an answer was given already, repeat it. Call no tools: none is run any more. If \
+                     nothing is certain, give your best guess.{form}\n\nThe task was:\n\n{task}"
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! One task's conversation with its model, turn after turn.
+
+use tokio::time::Instant;
+
+use super::{
+    Agent, AgentEvent, Bounds, End, Ledger, RollbackReason,
+    calls::Outcomes,
+    history::{History, Sent},
+    offer::{Offer, Ready},
+    protocol::{self, Said},
+    rollback::{self, Queries, Rollbacks},
+};
+use crate::{
+    config::{AgentConfig, RollbackOn, ToolChoice, ToolProtocol},
+    error::ErrorCode,
+    llm::{ChatRequest, Finish, LlmClient, LlmErrorClass, ToolMode},
+    task::Task,
+};
+
+/// Turns in a row without any call that can be run, after which a model is given up.
+const MAX_INVALID_TURNS: u32 = 3;
+
+/// Characters of a token where nothing better is known.
+const CHARS_OF_A_TOKEN: u64 = 4;
+
+/// What a conversation needs.
+pub(super) struct Talk<'a> {
+    pub agent: &'a Agent,
+    pub llm: &'a LlmClient,
+    pub task: &'a Task,
+    pub bounds: &'a Bounds<'a>,
+    pub ledger: &'a mut Ledger,
+    pub offer: Offer,
+    pub history: History,
+    /// The system prompt without what the protocol adds to it.
+    pub system: Option<String>,
+    pub state: State,
+}
+
+/// What a conversation remembers of itself.
+#[derive(Default)]
+pub(super) struct State {
+    rollbacks: Rollbacks,
+    queries: Queries,
+    /// Turns in a row without a call that could be run.
+    invalid_turns: u32,
+    /// Characters of the last request, and the tokens that the server counted in it.
+    measured: Option<(usize, u64)>,
+}
+
+/// The calls of one answer, checked.
+type Checked = Vec<Result<Ready, String>>;
+
+impl Talk<'_> {
+    /// The whole conversation, up to the answer.
+    pub(super) async fn run(&mut self) -> End {
+        let end = self.turns().await;
+        self.conclude(end).await
+    }
+
+    fn config(&self) -> &AgentConfig {
+        &self.agent.config
+    }
+
+    fn protocol(&self) -> ToolProtocol {
+        self.agent.config.tool_protocol
+    }
+
+    /// Turn after turn. Either way out is an end; `Err` is the short way.
+    async fn turns(&mut self) -> Result<End, End> {
+        self.tell_tools();
+        loop {
+            self.bounds.turn(self.ledger.turns())?;
+            let patterns = self.task.tools.as_deref();
+            if self.offer.renew(self.agent.toolbox.catalog(), patterns) {
+                self.tell_tools();
+            }
+            let said = self.ask().await?;
+            let config = &self.agent.config;
+            let checked: Checked = said.calls.iter().map(|call| self.offer.check(call, config)).collect();
+            if let Some(reason) = self.useless(&said, &checked)
+                && self.roll_back(reason, &said)?
+            {
+                continue;
+            }
+            self.ledger.turn();
+            if said.calls.is_empty() {
+                let end = self.final_answer(&said);
+                self.history.push(said.message(self.protocol(), &[]));
+                return end;
+            }
+            let before = self.history.checkpoint();
+            let queries = self.queries(&checked);
+            let outcomes = self.act(&said, checked).await?;
+            if let Some(reason) = self.fruitless(&outcomes)
+                && self.roll_back(reason, &said)?
+            {
+                self.ledger.turn_taken_back();
+                self.history.restore(before);
+                continue;
+            }
+            let done = queries.into_iter().zip(&outcomes.failed).filter(|(_, failed)| !**failed);
+            self.state.queries.remember(done.filter_map(|(query, _)| query));
+            self.recovered();
+        }
+    }
+
+    /// Puts the tools into the system prompt, where they belong there.
+    fn tell_tools(&mut self) {
+        self.history.set_system(protocol::system(self.protocol(), &self.offer, self.system.clone()));
+    }
+
+    /// Asks the model; what does not fit is shortened and asked again.
+    async fn ask(&mut self) -> Result<Said, End> {
+        loop {
+            let keep = self.config().keep_tool_results;
+            let sent = self.history.for_model(keep);
+            let estimate = self.estimate(&sent);
+            if self.config().context_tokens.is_some_and(|limit| estimate >= limit)
+                && self.shorten(Some(estimate))
+            {
+                continue;
+            }
+            let Sent { messages, chars, left_out, saved } = sent;
+            let mut request = ChatRequest::new(messages);
+            if self.protocol() == ToolProtocol::Native {
+                let turn = self.ledger.turns() + 1;
+                let mode = mode(self.config().tool_choice, turn, self.bounds.turns, &self.offer);
+                request = request.with_tools(self.offer.specs(), mode);
+            }
+            let began = Instant::now();
+            let asked = self.bounds.guard(self.llm.chat(&request, self.bounds.deadline)).await;
+            let too_long = matches!(&asked, Ok(Err(error)) if error.class == LlmErrorClass::Context);
+            let answer = match self.ledger.asked(asked, began.elapsed(), self.bounds) {
+                Ok(answer) => answer,
+                Err(_) if too_long && self.shorten(None) => continue,
+                Err(End::Errored(error)) if too_long => return Err(End::Stopped(error)),
+                Err(end) => return Err(end),
+            };
+            self.state.measured = Some((chars, answer.usage.input)).filter(|(_, tokens)| *tokens > 0);
+            self.ledger.left_out(left_out, saved as u64 / CHARS_OF_A_TOKEN);
+            let calls = self.ledger.calls_asked();
+            return Ok(protocol::read(self.protocol(), answer, !self.offer.is_empty(), calls));
+        }
+    }
+
+    /// Tokens of a request: what the server counted in the last one, and what came since by its length.
+    fn estimate(&self, sent: &Sent) -> u64 {
+        let tokens = |chars: usize| chars as u64 / CHARS_OF_A_TOKEN;
+        let Some((before, counted)) = self.state.measured else { return tokens(sent.chars) };
+        match sent.chars.checked_sub(before) {
+            Some(more) => counted.saturating_add(tokens(more)),
+            None => counted.saturating_sub(tokens(before - sent.chars)),
+        }
+    }
+
+    fn shorten(&mut self, estimate: Option<u64>) -> bool {
+        let keep = self.config().keep_tool_results;
+        let Some(left_out) = self.history.shorten(keep) else { return false };
+        let turn = self.ledger.turns() + 1;
+        self.ledger.happened(&AgentEvent::Shortened { turn, left_out, estimate });
+        true
+    }
+
+    /// Why an answer is of no use, before anything is run.
+    fn useless(&self, said: &Said, checked: &Checked) -> Option<RollbackReason> {
+        let config = &self.config().rollback;
+        let is = |on, reason, holds: bool| (holds && config.on.contains(&on)).then_some(reason);
+        if said.calls.is_empty() {
+            // A limit of tokens and a filter would meet it again.
+            let empty = said.content.trim().is_empty() && matches!(said.finish, Finish::Stop | Finish::Other);
+            return is(RollbackOn::Malformed, RollbackReason::Malformed, said.unread.is_some())
+                .or_else(|| is(RollbackOn::Empty, RollbackReason::Empty, empty))
+                .or_else(|| {
+                    is(RollbackOn::Refusal, RollbackReason::Refusal, rollback::refuses(config, &said.content))
+                });
+        }
+        let known = |call: &Ready| self.state.queries.knows(&rollback::query(config, call));
+        is(RollbackOn::InvalidCall, RollbackReason::InvalidCall, checked.iter().all(Result::is_err)).or_else(
+            || is(RollbackOn::Duplicate, RollbackReason::Duplicate, checked.iter().flatten().any(known)),
+        )
+    }
+
+    /// Why the results of an answer's calls are of no use.
+    fn fruitless(&self, outcomes: &Outcomes) -> Option<RollbackReason> {
+        let config = &self.config().rollback;
+        let on = |on| config.on.contains(&on);
+        if on(RollbackOn::ToolError) && outcomes.ran > 0 && outcomes.failed.iter().all(|failed| *failed) {
+            return Some(RollbackReason::ToolError);
+        }
+        let nothing = |text: &String| config.results.iter().any(|pattern| pattern.is_match(text));
+        (on(RollbackOn::Result) && outcomes.texts.iter().any(nothing)).then_some(RollbackReason::Result)
+    }
+
+    /// Takes an answer back, if that may be done once more. If not, some ends the task and others are let pass.
+    fn roll_back(&mut self, reason: RollbackReason, said: &Said) -> Result<bool, End> {
+        self.bounds.tokens(self.ledger.tokens())?;
+        let Some(in_a_row) = self.state.rollbacks.take(&self.agent.config.rollback) else {
+            return match reason {
+                RollbackReason::Malformed | RollbackReason::Empty | RollbackReason::Refusal => {
+                    let times = self.state.rollbacks.in_a_row() + 1;
+                    let why = match self.unusable(said) {
+                        Some(why) => why,
+                        None => "the model refuses the task".to_owned(),
+                    };
+                    Err(End::stopped(ErrorCode::LlmFailed, format!("{why} ({times} times in a row)")))
+                }
+                _ => Ok(false),
+            };
+        };
+        let native = self.protocol() == ToolProtocol::Native;
+        let event = AgentEvent::RolledBack {
+            turn: self.ledger.turns() + 1,
+            reason,
+            in_a_row,
+            said: said.content.clone(),
+            calls: said.calls.iter().filter(|_| native).map(protocol::Asked::raw).collect(),
+        };
+        self.ledger.happened(&event);
+        Ok(true)
+    }
+
+    fn recovered(&mut self) {
+        let after = self.state.rollbacks.recovered();
+        if after > 0 {
+            let turn = self.ledger.turns();
+            self.ledger.happened(&AgentEvent::Recovered { turn, after });
+        }
+    }
+
+    fn queries(&self, checked: &Checked) -> Vec<Option<String>> {
+        let config = &self.config().rollback;
+        let query =
+            |call: &Result<Ready, String>| call.as_ref().ok().map(|call| rollback::query(config, call));
+        checked.iter().map(query).collect()
+    }
+
+    /// Runs the calls of an answer and keeps both.
+    async fn act(&mut self, said: &Said, checked: Checked) -> Result<Outcomes, End> {
+        self.ledger.calls_read(checked.len());
+        self.history.push(said.message(self.protocol(), &checked));
+        let valid = checked.iter().filter(|call| call.is_ok()).count();
+        if let Err(end) = self.allowed(valid) {
+            // A conversation with calls that have no results is refused by servers.
+            let texts = vec!["error: not run: the task has reached a limit".to_owned(); checked.len()];
+            self.history.push_results(said.results(self.protocol(), texts));
+            return Err(end);
+        }
+        self.log_corrections(said, &checked);
+        let last_problem = checked.iter().rev().find_map(|call| call.as_ref().err().cloned());
+        let outcomes = self.agent.run_calls(checked, self.bounds, self.ledger).await;
+        self.history.push_results(said.results(self.protocol(), outcomes.texts.clone()));
+        if let Some(end) = outcomes.stopped {
+            return Err(end);
+        }
+        self.state.invalid_turns = if valid == 0 { self.state.invalid_turns + 1 } else { 0 };
+        if self.state.invalid_turns == MAX_INVALID_TURNS {
+            let last = last_problem.unwrap_or_default();
+            let message = format!(
+                "the model made no usable tool call in {MAX_INVALID_TURNS} turns in a row; last: {last}"
+            );
+            return Err(End::stopped(ErrorCode::LlmFailed, message));
+        }
+        Ok(outcomes)
+    }
+
+    /// Whether so many calls may be run.
+    fn allowed(&self, calls: usize) -> Result<(), End> {
+        // What they would bring nobody could read any more.
+        self.bounds.turn(self.ledger.turns())?;
+        self.bounds.tokens(self.ledger.tokens())?;
+        self.bounds.tool_calls(self.ledger.tool_calls(), calls)
+    }
+
+    fn log_corrections(&mut self, said: &Said, checked: &Checked) {
+        for (call, ready) in said.calls.iter().zip(checked) {
+            let Ok(ready) = ready else { continue };
+            if !ready.corrections.is_empty() {
+                let event = AgentEvent::Corrected {
+                    turn: self.ledger.turns(),
+                    call: call.id.clone(),
+                    tool: ready.entry.path(),
+                    raw: call.raw(),
+                    corrections: ready.corrections.clone(),
+                };
+                self.ledger.happened(&event);
+            }
+        }
+    }
+
+    /// Why a text without calls is no answer.
+    fn unusable(&self, said: &Said) -> Option<String> {
+        if let Some(mark) = said.unread {
+            return Some(match self.protocol() {
+                ToolProtocol::Native => format!(
+                    "the model called a tool, but its server passed the call on as text (`{mark}`): it needs the \
+                     tool-call parser of this model, or tool_protocol = \"xml\""
+                ),
+                ToolProtocol::Xml => {
+                    format!("the model's call cannot be read: `{mark}` stands outside of a whole block")
+                }
+            });
+        }
+        if !said.content.trim().is_empty() {
+            return None;
+        }
+        let why = match said.finish {
+            Finish::Length => "the model ran into its limit of tokens before it answered",
+            Finish::ContentFilter => "the model's server held the answer back",
+            _ => "the model's answer is empty",
+        };
+        Some(why.to_owned())
+    }
+
+    fn final_answer(&self, said: &Said) -> Result<End, End> {
+        match self.unusable(said) {
+            Some(why) => Err(End::stopped(ErrorCode::LlmFailed, why)),
+            None => Ok(End::Answered { answer: said.content.clone(), said: said.content.clone() }),
+        }
+    }
+}
+
+/// Whether tools may be called in a turn.
+pub(super) fn mode(choice: ToolChoice, turn: u32, turns: u32, offer: &Offer) -> ToolMode {
+    match choice {
+        _ if offer.is_empty() => ToolMode::Auto,
+        ToolChoice::Required if turn >= turns => ToolMode::None,
+        ToolChoice::Required => ToolMode::Required,
+        ToolChoice::RequiredFirst if turn == 1 => ToolMode::Required,
+        ToolChoice::RequiredFirst | ToolChoice::Auto => ToolMode::Auto,
+    }
+}

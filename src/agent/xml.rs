@@ -1,0 +1,198 @@
+//! The tool protocol in the text: what the system prompt says of the tools, and the blocks that an answer holds.
+//!
+//! A block is what models of the MiroThinker family are trained on:
+//! ```text
+//! <use_mcp_tool>
+//! <server_name>search</server_name>
+//! <tool_name>google_search</tool_name>
+//! <arguments>
+//! {"q": "..."}
+//! </arguments>
+//! </use_mcp_tool>
+//! ```
+//! It is no XML: nothing in it is escaped, and the arguments are one JSON object.
+
+use std::{ops::Range, sync::Arc};
+
+use serde_json::Value;
+
+use crate::catalog::CatalogEntry;
+
+const OPEN: &str = "<use_mcp_tool>";
+const CLOSE: &str = "</use_mcp_tool>";
+const END_OF_ARGUMENTS: &str = "</arguments>";
+const END_OF_THOUGHT: &str = "</think>";
+
+/// What only a block holds. One of them where no block can be read is a call that went wrong.
+const MARKS: [&str; 6] = [OPEN, CLOSE, "<server_name>", "</server_name>", "<arguments>", END_OF_ARGUMENTS];
+
+/// A call as the model wrote it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    /// Where it is in the text.
+    pub span: Range<usize>,
+    pub server: String,
+    pub tool: String,
+    pub arguments: String,
+    /// Whether its end is there. A server that stops at it leaves it out.
+    pub closed: bool,
+}
+
+/// The blocks of an answer. What the model only thought about is not looked at.
+pub(super) fn blocks(text: &str) -> Vec<Block> {
+    let mut found = Vec::new();
+    let mut at = said_from(text);
+    while let Some(start) = text[at..].find(OPEN).map(|open| at + open) {
+        at = start + OPEN.len();
+        if let Some(block) = block(text, start) {
+            at = block.span.end;
+            found.push(block);
+        }
+    }
+    found
+}
+
+/// What is left of a block that cannot be read.
+pub(super) fn leftover(text: &str) -> Option<&'static str> {
+    let said = &text[said_from(text)..];
+    MARKS.into_iter().find(|mark| said.contains(mark))
+}
+
+/// Where the thoughts end and the answer begins.
+pub(super) fn said_from(text: &str) -> usize {
+    text.rfind(END_OF_THOUGHT).map_or(0, |end| end + END_OF_THOUGHT.len())
+}
+
+fn block(text: &str, start: usize) -> Option<Block> {
+    let rest = &text[start + OPEN.len()..];
+    let (server, rest) = field(rest, "<server_name>", "</server_name>")?;
+    let (tool, rest) = field(rest, "<tool_name>", "</tool_name>")?;
+    let rest = rest.trim_start().strip_prefix("<arguments>")?;
+    let length = arguments(rest)?;
+    let (arguments, rest) = rest.split_at(length);
+    let rest = &rest[END_OF_ARGUMENTS.len()..];
+    let (rest, closed) = match rest.trim_start().strip_prefix(CLOSE) {
+        Some(rest) => (rest, true),
+        None if rest.trim().is_empty() => (rest, false),
+        None => return None,
+    };
+    Some(Block {
+        span: start..text.len() - rest.len(),
+        server: server.trim().to_owned(),
+        tool: tool.trim().to_owned(),
+        arguments: arguments.trim().to_owned(),
+        closed,
+    })
+}
+
+fn field<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a str)> {
+    text.trim_start().strip_prefix(open)?.split_once(close)
+}
+
+/// Where the arguments end. They may hold the mark of their own end, in a string.
+fn arguments(text: &str) -> Option<usize> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde::de::IgnoredAny>();
+    if let Some(Ok(_)) = values.next() {
+        let end = values.byte_offset();
+        let space = text[end..].len() - text[end..].trim_start().len();
+        if text[end + space..].starts_with(END_OF_ARGUMENTS) {
+            return Some(end + space);
+        }
+    }
+    text.find(END_OF_ARGUMENTS)
+}
+
+/// A block as it should have been written.
+pub(super) fn write(server: &str, tool: &str, arguments: &str) -> String {
+    format!(
+        "{OPEN}\n<server_name>{server}</server_name>\n<tool_name>{tool}</tool_name>\n<arguments>\n{arguments}\n\
+         {END_OF_ARGUMENTS}\n{CLOSE}"
+    )
+}
+
+/// What a model is told of its tools. The headings are those that such models know.
+pub(super) fn prompt(entries: &[Arc<CatalogEntry>]) -> String {
+    let mut text = format!(
+        "You have access to the tools that are listed below, and to no others. Use them step by step: the result of a \
+         call comes with the next message, and decides what you do next.\n\n\
+         # Tool-Use Formatting Instructions\n\n\
+         A call is one block at the end of your message, at the top level and not within other tags:\n\n{}\n\n\
+         - server_name: the server that has the tool\n\
+         - tool_name: the tool\n\
+         - arguments: one JSON object that fits the tool's schema, with quotes in strings escaped\n\n\
+         Here are the tools, with the JSON Schema of their arguments:\n",
+        write("server name here", "tool name here", "{\"parameter\": \"value\"}")
+    );
+    let mut server = None;
+    for entry in entries {
+        if server != Some(&entry.server) {
+            text += &format!("\n## Server name: {}\n", entry.server);
+            server = Some(&entry.server);
+        }
+        let schema = Value::Object((*entry.tool.input_schema).clone());
+        text += &format!(
+            "### Tool name: {}\nDescription: {}\nInput JSON schema: {schema}\n",
+            entry.tool.name, entry.tool.description
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn blocks_are_read_with_what_stands_around_them() {
+        let call = write("a-b__c", "t", r#"{"text": "</arguments>\n</use_mcp_tool>"}"#);
+        let text = format!("<think>{}</think>I look.\n{call}\n{call}", write("x", "y", "{}"));
+        let found = blocks(&text);
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].server.as_str(), found[0].tool.as_str()), ("a-b__c", "t"));
+        assert_eq!(found[0].arguments, r#"{"text": "</arguments>\n</use_mcp_tool>"}"#);
+        assert_eq!(&text[found[1].span.clone()], call);
+        assert!(found.iter().all(|block| block.closed));
+    }
+
+    #[test]
+    fn what_is_cut_is_no_block() {
+        let whole = write("s", "t", r#"{"text": "rm -r build/all"}"#);
+        let end = whole.find(END_OF_ARGUMENTS).unwrap() + END_OF_ARGUMENTS.len();
+        for length in OPEN.len()..whole.len() {
+            let cut = &whole[..length];
+            assert_eq!(leftover(cut), Some(OPEN));
+            let read = blocks(cut);
+            assert_eq!(read.len(), usize::from(cut[..length].trim_end().len() == end), "{cut}");
+            assert!(read.iter().all(|block| !block.closed), "{cut}");
+        }
+        assert_eq!(blocks(&whole).len(), 1);
+        assert_eq!(leftover("no call, </think> and none after"), None);
+    }
+
+    #[test]
+    fn broken_json_ends_at_the_first_mark() {
+        let found = blocks(&write("s", "t", "{'text': 1,}"));
+        assert_eq!(found[0].arguments, "{'text': 1,}");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(before in "[a-z \n]{0,20}", server in "[a-z_.-]{1,9}", tool in "[a-z_.-]{1,9}", value in any::<String>()) {
+            let arguments = serde_json::json!({"v": value}).to_string();
+            let text = before.clone() + &write(&server, &tool, &arguments);
+            let span = before.len()..text.len();
+            prop_assert_eq!(blocks(&text), vec![Block { span, server, tool, arguments, closed: true }]);
+        }
+
+        #[test]
+        fn any_text_can_be_looked_at(text in any::<String>(), parts in prop::collection::vec(0_usize..6, 0..12)) {
+            let text: String = text.chars().map(String::from).zip(parts.iter().map(|part| MARKS[*part]).chain(std::iter::repeat("")))
+                .map(|(a, b)| a + b).collect();
+            for block in blocks(&text) {
+                prop_assert!(text.get(block.span).is_some());
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! A cassette: all model and tool traffic of a run in one file, to be answered from again without either.
+//!
+//! Knows neither models nor tools: what is asked and what is answered are JSON values. They are kept by task and
+//! agent, in the order in which they were asked there, so that tasks may run side by side in any order. Between two
+//! requests to the model tool calls may come in any order, since they run side by side too. What is secret is
+//! hidden before it is written; what is asked in a replay is hidden in the same way before it is compared.
+//!
+//! A line is written whole when its answer is there: a run that is killed leaves a cassette that can be replayed up
+//! to then.
+
+mod diff;
+mod player;
+mod recorder;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use self::{player::Player, recorder::Recorder};
+pub(crate) use self::{player::Replayed, recorder::Pending};
+use crate::config::Secrets;
+
+/// Version of the file; no other one is read.
+const VERSION: u32 = 1;
+
+/// What kind of thing was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    /// An answer of the model.
+    Model,
+    /// A tool call.
+    Tool,
+    /// That a server is there.
+    Server,
+}
+
+impl Kind {
+    /// Continues "request 3, ".
+    fn words(self) -> &'static str {
+        match self {
+            Self::Model => "a request to the model",
+            Self::Tool => "a tool call",
+            Self::Server => "a wait for a server",
+        }
+    }
+}
+
+/// Whose traffic it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Whose {
+    pub(crate) task: String,
+    pub(crate) attempt: u32,
+    pub(crate) agent: String,
+}
+
+/// One line of the file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "line", rename_all = "snake_case")]
+enum Line {
+    /// The first one.
+    Cassette(Head),
+    /// Tools of servers, which later lines name by this id.
+    Tools { id: String, servers: Value },
+    /// From its reading number `n` on, the agent saw these tools.
+    Saw { whose: Whose, n: u32, tools: String },
+    /// A question and its answer.
+    Asked {
+        whose: Whose,
+        n: u32,
+        kind: Kind,
+        request: Value,
+        #[serde(flatten)]
+        end: End,
+    },
+}
+
+/// What became of a question.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum End {
+    Answer(Value),
+    /// Nobody waited for the answer any more, so many nanoseconds after the task had begun.
+    AbandonedNs(u64),
+}
+
+/// The first line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Head {
+    cassette: u32,
+    toolcrib: String,
+    recorded: String,
+    model: Option<String>,
+    model_scripted: bool,
+}
+
+/// Hides what is secret in `value`, names of fields included.
+fn hide(mut value: Value, secrets: &Secrets) -> Value {
+    secrets.hide_in(&mut value);
+    let text = value.to_string();
+    let hidden = secrets.hide(&text);
+    // What is left after the first step are names, and those stay JSON.
+    if hidden == text { value } else { serde_json::from_str(&hidden).unwrap_or(Value::Null) }
+}

@@ -1,0 +1,287 @@
+//! Answering from a cassette.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{BufRead, BufReader},
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::{End, Head, Kind, Line, VERSION, Whose, diff, hide};
+use crate::{
+    config::Secrets,
+    error::{Error, Result},
+};
+
+/// How much longer than in the recording a replay waits for whoever gave up waiting then.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Answers from a cassette. Clones go on with the same one.
+///
+/// The first question that was not recorded so is kept as [`Player::difference`], and ends the token that
+/// [`Player::open`] was given.
+#[derive(Clone, Debug)]
+pub struct Player(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    head: Head,
+    tools: HashMap<String, Value>,
+    secrets: Secrets,
+    differs: CancellationToken,
+    // Std mutex: held for a search in one agent's questions.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    agents: HashMap<Whose, Agent>,
+    difference: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Agent {
+    asked: Vec<Asked>,
+    /// Tools from a reading on, in order.
+    saw: Vec<(u32, String)>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    n: u32,
+    kind: Kind,
+    request: Value,
+    end: End,
+    used: bool,
+}
+
+/// What a question was answered with.
+pub(crate) enum Replayed {
+    Answer(Value),
+    /// Nobody waited for the answer in the recording: this long nothing comes.
+    Silence(Duration),
+}
+
+impl Player {
+    /// Reads the cassette at `path`. A last line that was cut off counts as not written.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Input`] for a file that is no cassette, or one of another version.
+    pub fn open(path: &Path, secrets: Secrets, differs: CancellationToken) -> Result<Self> {
+        let name = path.display().to_string();
+        let failed = |error| Error::io(format!("cannot read the cassette {name}"), error);
+        let mut file = BufReader::new(File::open(path).map_err(failed)?);
+        let mut text = String::new();
+        let mut head = None;
+        let mut tools = HashMap::new();
+        let mut agents = HashMap::<Whose, Agent>::new();
+        for number in 1.. {
+            text.clear();
+            if file.read_line(&mut text).map_err(failed)? == 0 || !text.ends_with('\n') {
+                break;
+            }
+            if number == 1 {
+                head = Some(read_head(&name, &text)?);
+                continue;
+            }
+            let line = serde_json::from_str(&text).map_err(|error| {
+                Error::input(format!("{name}:{number}: not a line of a cassette: {error}"), None)
+            })?;
+            match line {
+                Line::Cassette(_) => {}
+                Line::Tools { id, servers } => drop(tools.insert(id, servers)),
+                Line::Saw { whose, n, tools } => agents.entry(whose).or_default().saw.push((n, tools)),
+                Line::Asked { whose, n, kind, request, end } => {
+                    agents.entry(whose).or_default().asked.push(Asked { n, kind, request, end, used: false });
+                }
+            }
+        }
+        let head = head.map_or_else(|| read_head(&name, ""), Ok)?;
+        for agent in agents.values_mut() {
+            // Written in the order of the answers, read in that of the questions.
+            agent.asked.sort_by_key(|asked| asked.n);
+            agent.saw.sort_by_key(|(n, _)| *n);
+        }
+        let state = Mutex::new(State { agents, difference: None });
+        Ok(Self(Arc::new(Inner { name, head, tools, secrets, differs, state })))
+    }
+
+    /// The label of the model that was recorded, and whether it was a script.
+    pub fn model(&self) -> Option<(&str, bool)> {
+        let head = &self.0.head;
+        head.model.as_deref().map(|model| (model, head.model_scripted))
+    }
+
+    /// When it was recorded.
+    pub fn recorded(&self) -> &str {
+        &self.0.head.recorded
+    }
+
+    /// The first difference between the recording and what was asked.
+    pub fn difference(&self) -> Option<Error> {
+        self.state().difference.clone().map(|what| self.error(&what))
+    }
+
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.0.secrets
+    }
+
+    /// The recorded answer to a question.
+    pub(crate) fn ask(&self, whose: &Whose, kind: Kind, request: Value, began: Instant) -> Result<Replayed> {
+        let request = hide(request, &self.0.secrets);
+        let mut state = self.state();
+        let found = match state.agents.get_mut(whose) {
+            None => Err(format!("it has no task `{}`{}", whose.task, among(whose))),
+            Some(agent) => agent.take(whose, kind, &request),
+        };
+        match found {
+            Ok(End::Answer(answer)) => Ok(Replayed::Answer(answer)),
+            Ok(End::AbandonedNs(since)) => {
+                let left = Duration::from_nanos(since).saturating_sub(began.elapsed());
+                Ok(Replayed::Silence(left + PATIENCE))
+            }
+            Err(what) => Err(self.note(&mut state, what)),
+        }
+    }
+
+    /// Nothing more came where the recording has no answer.
+    pub(crate) fn silent(&self, whose: &Whose) -> Error {
+        let what = format!("task `{}`{}: the recorded run ended before the answer", whose.task, among(whose));
+        self.note(&mut self.state(), what)
+    }
+
+    /// The tools that an agent saw at its reading number `n`.
+    pub(crate) fn tools(&self, whose: &Whose, n: u32) -> Option<(String, Value)> {
+        let mut state = self.state();
+        let saw = state.agents.get(whose).map_or(&[][..], |agent| &agent.saw);
+        let id = saw.iter().rev().find(|(from, _)| *from <= n).map(|(_, id)| id.clone());
+        match id.and_then(|id| Some((self.0.tools.get(&id)?.clone(), id))) {
+            Some((tools, id)) => Some((id, tools)),
+            None => {
+                self.note(&mut state, format!("it has no tools of task `{}`{}", whose.task, among(whose)));
+                None
+            }
+        }
+    }
+
+    /// A task has come to its end: was all of it asked for?
+    pub(crate) fn finished(&self, task: &str, attempt: u32) {
+        let mut state = self.state();
+        let left = state
+            .agents
+            .iter()
+            .filter(|(whose, _)| whose.task == task && whose.attempt == attempt)
+            .flat_map(|(whose, agent)| agent.asked.iter().map(move |asked| (whose, asked)))
+            .filter(|(_, asked)| !asked.used)
+            .min_by_key(|(whose, asked)| (asked.n, whose.agent.clone()));
+        if let Some((whose, asked)) = left {
+            let what = format!(
+                "task `{task}`{} ended without request {}, {}:\n  - {}",
+                among(whose),
+                asked.n,
+                asked.kind.words(),
+                diff::shown(&asked.request)
+            );
+            self.note(&mut state, what);
+        }
+    }
+
+    fn note(&self, state: &mut State, what: String) -> Error {
+        let error = self.error(&what);
+        if state.difference.is_none() {
+            state.difference = Some(what);
+            self.0.differs.cancel();
+        }
+        error
+    }
+
+    fn error(&self, what: &str) -> Error {
+        let help = "replay it with the tasks, the configuration and the toolcrib that it was recorded with, or record it anew";
+        Error::input(format!("{} was recorded otherwise: {what}", self.0.name), Some(help.to_owned()))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Agent {
+    /// The first question that is this one, among those that may come next.
+    fn take(&mut self, whose: &Whose, kind: Kind, request: &Value) -> Result<End, String> {
+        let place = format!("task `{}`{}", whose.task, among(whose));
+        let open = |asked: &&mut Asked| !asked.used;
+        let Some(next) = self.asked.iter().find(|asked| !asked.used) else {
+            let all = self.asked.len();
+            return Err(format!(
+                "{place}: nothing after its {all} requests was recorded, and {} came:\n  + {}",
+                kind.words(),
+                diff::shown(request)
+            ));
+        };
+        let (n, wanted, recorded) = (next.n, next.kind, next.request.clone());
+        let mut found = None;
+        for asked in self.asked.iter_mut().filter(open) {
+            let model = asked.kind == Kind::Model;
+            if asked.kind == kind && asked.request == *request {
+                found = Some(asked);
+                break;
+            }
+            // A request to the model waits for all that was asked before it.
+            if model || kind == Kind::Model {
+                break;
+            }
+        }
+        if let Some(asked) = found {
+            asked.used = true;
+            return Ok(asked.end.clone());
+        }
+        let mut what = format!("{place}, request {n}, {}", wanted.words());
+        if wanted == kind {
+            for line in diff::lines(&recorded, request) {
+                what.extend(["\n  ", &line]);
+            }
+        } else {
+            what.extend([
+                "\n  - ",
+                &diff::shown(&recorded),
+                "\n  + ",
+                kind.words(),
+                ": ",
+                &diff::shown(request),
+            ]);
+        }
+        Err(what)
+    }
+}
+
+/// Which agent of a task, where it is not the only one.
+fn among(whose: &Whose) -> String {
+    match (whose.attempt, whose.agent.as_str()) {
+        (0 | 1, "main") => String::new(),
+        (attempt, agent) => format!(" (attempt {attempt}, agent {agent})"),
+    }
+}
+
+fn read_head(name: &str, text: &str) -> Result<Head> {
+    let head: Option<Value> = serde_json::from_str(text).ok();
+    let version = head.as_ref().and_then(|head| head.get("cassette")?.as_u64());
+    match (version, head) {
+        (Some(version), Some(head)) if version == u64::from(VERSION) => serde_json::from_value(head)
+            .map_err(|error| Error::input(format!("{name}:1: not the head of a cassette: {error}"), None)),
+        (Some(version), _) => {
+            let what =
+                format!("{name} is a cassette of version {version}; this toolcrib reads version {VERSION}");
+            Err(Error::input(what, Some("record it anew: toolcrib run TASKS --record=FILE".to_owned())))
+        }
+        (None, _) => Err(Error::input(
+            format!("{name} is not a cassette: its first line does not say so"),
+            Some("one is written by toolcrib run TASKS --record=FILE".to_owned()),
+        )),
+    }
+}

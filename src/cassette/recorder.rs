@@ -1,0 +1,145 @@
+//! Writing a cassette.
+
+use std::{
+    collections::HashSet,
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use serde_json::Value;
+
+use super::{End, Head, Kind, Line, VERSION, Whose, hide};
+use crate::{
+    config::Secrets,
+    error::{Error, Result},
+    journal::nanos,
+    report::now,
+};
+
+/// Writes a cassette. Clones write to the same one.
+#[derive(Clone, Debug)]
+pub struct Recorder(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    secrets: Secrets,
+    // Std mutex: held for one write.
+    output: Mutex<Output>,
+}
+
+#[derive(Debug)]
+struct Output {
+    file: File,
+    /// Ids of the tools that were written.
+    tools: HashSet<String>,
+    failure: Option<io::Error>,
+}
+
+impl Recorder {
+    /// Begins a cassette at `path`, where no file may be. `model` is the model's label and whether it is a script.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Input`] when there is a file.
+    pub fn create(path: &Path, model: Option<(&str, bool)>, secrets: Secrets) -> Result<Self> {
+        let opened = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path);
+        let file = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                let help = "remove it, or name another file with --record=FILE";
+                Error::input(format!("{} is there already", path.display()), Some(help.to_owned()))
+            }
+            _ => Error::io(format!("cannot create the cassette {}", path.display()), error),
+        })?;
+        let output = Output { file, tools: HashSet::new(), failure: None };
+        let recorder = Self(Arc::new(Inner { secrets, output: Mutex::new(output) }));
+        recorder.write(&Line::Cassette(Head {
+            cassette: VERSION,
+            toolcrib: env!("CARGO_PKG_VERSION").to_owned(),
+            recorded: now(),
+            model: model.map(|(label, _)| label.to_owned()),
+            model_scripted: model.is_some_and(|(_, scripted)| scripted),
+        }));
+        recorder.check()?;
+        Ok(recorder)
+    }
+
+    /// Whether all was written so far.
+    ///
+    /// # Errors
+    /// [`Error::Io`], once.
+    pub fn check(&self) -> Result<()> {
+        match self.output().failure.take() {
+            None => Ok(()),
+            Some(error) => Err(Error::io("cannot write the cassette", error)),
+        }
+    }
+
+    /// Somebody asks; `n` is the number of the question among those of its agent.
+    pub(crate) fn ask(&self, whose: Whose, n: u32, kind: Kind, request: Value, began: Instant) -> Pending {
+        let request = hide(request, &self.0.secrets);
+        Pending { recorder: self.clone(), question: Some(Question { whose, n, kind, request }), began }
+    }
+
+    /// An agent sees other tools than before.
+    pub(crate) fn saw(&self, whose: Whose, n: u32, id: String, servers: Value) {
+        if self.output().tools.insert(id.clone()) {
+            self.write(&Line::Tools { id: id.clone(), servers: hide(servers, &self.0.secrets) });
+        }
+        self.write(&Line::Saw { whose, n, tools: id });
+    }
+
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.0.secrets
+    }
+
+    fn write(&self, line: &Line) {
+        let text = serde_json::to_string(line).map(|text| text + "\n");
+        let mut output = self.output();
+        let written = text.map_err(io::Error::from).and_then(|text| output.file.write_all(text.as_bytes()));
+        if let Err(error) = written {
+            output.failure.get_or_insert(error);
+        }
+    }
+
+    fn output(&self) -> std::sync::MutexGuard<'_, Output> {
+        self.0.output.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A question without an answer yet. Dropped, it is written as abandoned.
+pub(crate) struct Pending {
+    recorder: Recorder,
+    question: Option<Question>,
+    /// When the task began.
+    began: Instant,
+}
+
+struct Question {
+    whose: Whose,
+    n: u32,
+    kind: Kind,
+    request: Value,
+}
+
+impl Pending {
+    pub(crate) fn answered(mut self, answer: Value) {
+        let answer = hide(answer, &self.recorder.0.secrets);
+        self.end(End::Answer(answer));
+    }
+
+    fn end(&mut self, end: End) {
+        if let Some(Question { whose, n, kind, request }) = self.question.take() {
+            self.recorder.write(&Line::Asked { whose, n, kind, request, end });
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let since = nanos(self.began.elapsed());
+        self.end(End::AbandonedNs(since));
+    }
+}

@@ -1,0 +1,197 @@
+//! A run from its first server to its last line: servers up, all tasks, servers down, everything written.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+use toolcrib::{
+    Agent, Borrower, Error, Journal, LlmClient, Manager, Recorder, RunEnd, RunReport, ServerEvent, Tap, Tape,
+    Toolbox, run_all,
+};
+
+use super::{Cassette, Finished, Plan};
+use crate::cli::{
+    context::Context,
+    progress::{Progress, Totals},
+    ui::{Ui, counted, millis, seconds},
+    up,
+};
+
+impl Plan {
+    /// Starts the servers, runs all tasks, stops the servers, and says how it went.
+    pub(crate) async fn execute(mut self, context: &Context<'_>) -> anyhow::Result<Finished> {
+        let ui = context.ui;
+        let began = Instant::now();
+        let scripted = self.llm.as_ref().is_some_and(LlmClient::is_scripted);
+        self.config.follow_stderr = true;
+        let journal = Journal::create(&self.dir, &self.manifest(None, None), self.config.secrets.clone())?;
+        let journal = Arc::new(journal);
+        let tape = self.tape()?;
+        let model = self.llm.as_ref().map(LlmClient::model_label);
+        journal.events().run_started(&self.run, model, self.tasks.len(), self.jobs.get());
+        if let Some(model) = model {
+            ui.status("Model", model);
+        }
+        let manager = match &tape {
+            Some(Tape::Replay(player)) => {
+                let text =
+                    format!("what was recorded {}: no server is started, no model asked", player.recorded());
+                ui.status("Replaying", text);
+                None
+            }
+            _ => Some(self.start(context, &journal).await.inspect_err(|_| {
+                journal.events().run_ended(RunEnd::Stopped, 0);
+            })?),
+        };
+        let init = manager.as_ref().map_or(Duration::ZERO, |manager| manager.report().wall);
+        let outcome = self.run_tasks(context, &journal, manager.as_ref(), tape.as_ref(), began).await;
+        if let Some(manager) = manager {
+            context.stop(manager).await?;
+        }
+        let (reports, totals) = outcome?;
+        let whole = !self.cancel.is_cancelled();
+        let end = if whole { RunEnd::Finished } else { RunEnd::Stopped };
+        journal.events().run_ended(end, reports.len());
+        journal.events().check()?;
+        let wall = began.elapsed();
+        totals.summarize(ui, &self.run, wall);
+        ui.status("Results", self.dir.join("results.jsonl").display().to_string());
+        if ui.json {
+            let mut document = totals.document();
+            document["run"] = self.run.clone().into();
+            document["dir"] = self.dir.display().to_string().into();
+            document["init_ms"] = millis(init).into();
+            document["wall_ms"] = millis(wall).into();
+            document["model_scripted"] = scripted.into();
+            Ui::data(self.config.secrets.hide(&document.to_string()));
+        }
+        match &tape {
+            Some(Tape::Record(recorder)) => recorder.check()?,
+            Some(Tape::Replay(player)) => {
+                if let Some(error) = player.difference() {
+                    return Err(error.into());
+                }
+            }
+            None => {}
+        }
+        if let Some(Cassette::Record(path)) = &self.cassette {
+            ui.status("Recorded", path.display().to_string());
+        }
+        Ok(Finished { reports, init, totals })
+    }
+
+    fn tape(&self) -> Result<Option<Tape>, Error> {
+        Ok(match &self.cassette {
+            None => None,
+            Some(Cassette::Replay(player)) => Some(Tape::Replay(player.clone())),
+            Some(Cassette::Record(path)) => {
+                let model = self.llm.as_ref().map(|llm| (llm.model_label(), llm.is_scripted()));
+                Some(Tape::Record(Recorder::create(path, model, self.config.secrets.clone())?))
+            }
+        })
+    }
+
+    async fn start(&self, context: &Context<'_>, journal: &Arc<Journal>) -> anyhow::Result<Manager> {
+        let ui = context.ui;
+        ui.status("Starting", counted(self.config.servers.len(), "server"));
+        let (shown, journal) = (ui.clone(), journal.clone());
+        let manager = context.start(&self.config, move |event| {
+            event.record(&journal);
+            if let ServerEvent::Failed { row } = event {
+                shown.started(&row);
+            }
+        });
+        let manager = up::with_heartbeat(ui, manager).await?;
+        let report = manager.report();
+        let (ready, all) = (report.ready(), self.config.servers.len());
+        ui.status("Ready", format!("{ready} of {all} servers in {}", seconds(report.wall)));
+        Ok(manager)
+    }
+
+    async fn run_tasks(
+        &self,
+        context: &Context<'_>,
+        journal: &Journal,
+        manager: Option<&Manager>,
+        tape: Option<&Tape>,
+        began: Instant,
+    ) -> anyhow::Result<(Vec<RunReport>, Totals)> {
+        journal.write_manifest(&self.manifest(manager, None))?;
+        let toolbox = manager.map_or_else(Toolbox::default, Manager::toolbox);
+        let agent = match &self.llm {
+            Some(llm) => Agent::new(llm.clone(), toolbox, self.config.agent.clone()),
+            None => Agent::without_model(toolbox, self.config.agent.clone()),
+        };
+        let cancel = &self.cancel;
+        let broken: Mutex<Option<Error>> = Mutex::new(None);
+        let progress = Progress::new(context.ui, self.tasks.len(), began);
+        let working = run_all(
+            self.tasks.clone(),
+            self.jobs,
+            cancel,
+            |task| {
+                let agent = &agent;
+                async move {
+                    let tap = Tap::new(&task.id, 1, Some(journal.events().clone()), tape.cloned());
+                    let loan = manager.map(|manager| manager.lend(Borrower::Task));
+                    let agent = match &loan {
+                        Some(loan) => agent.with_toolbox(loan.toolbox()),
+                        None => agent.clone(),
+                    };
+                    let report = agent.tapped(&tap).run(&task, cancel).await;
+                    tap.ended(&report, !cancel.is_cancelled());
+                    report
+                }
+            },
+            |report| {
+                report.run.clone_from(&self.run);
+                report.attempt = report.attempt.max(1);
+                let recorded = match tape {
+                    Some(Tape::Record(recorder)) => recorder.check(),
+                    _ => Ok(()),
+                };
+                if let Err(error) = journal.append(report).and(recorded).and(journal.events().check()) {
+                    cancel.cancel();
+                    broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
+                progress.done(report);
+            },
+        );
+        let reports = progress.beside(working).await;
+        let totals = progress.finish();
+        journal.write_manifest(&self.manifest(manager, Some(&totals)))?;
+        match broken.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error.into()),
+            None => Ok((reports, totals)),
+        }
+    }
+
+    /// `run.json`: what was run with what.
+    fn manifest(&self, manager: Option<&Manager>, totals: Option<&Totals>) -> serde_json::Value {
+        let rows = manager.map_or(&[][..], |manager| &manager.report().servers);
+        let servers: serde_json::Map<String, serde_json::Value> = rows
+            .iter()
+            .map(|row| {
+                let about = match &row.outcome {
+                    Ok(ready) if ready.parked.is_some() => {
+                        json!({"state": "parked", "era": ready.era, "tools": ready.tools})
+                    }
+                    Ok(ready) => json!({"state": "ready", "era": ready.era, "tools": ready.tools,
+                        "init_ms": millis(row.took), "phases_ms": ready.phases}),
+                    Err(error) => json!({"state": "failed", "error": error.to_string()}),
+                };
+                (row.name.to_string(), about)
+            })
+            .collect();
+        json!({
+            "schema": 1, "run": self.run, "toolcrib": env!("CARGO_PKG_VERSION"),
+            "config": self.config.file, "model": self.llm.as_ref().map(LlmClient::model_label),
+            "model_scripted": self.llm.as_ref().is_some_and(LlmClient::is_scripted),
+            "replay": matches!(self.cassette, Some(Cassette::Replay(_))),
+            "tasks": self.tasks.len(), "jobs": self.jobs, "servers": servers,
+            "init_ms": manager.map(|manager| millis(manager.report().wall)), "totals": totals.map(Totals::document),
+        })
+    }
+}

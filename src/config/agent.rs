@@ -1,0 +1,167 @@
+//! What an agent may do and how it speaks with its model: the `[agent]` table.
+
+use std::{collections::BTreeMap, time::Duration};
+
+/// The `[agent]` table: defaults of every task.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct AgentConfig {
+    /// System prompt.
+    pub system: Option<String>,
+    /// Model requests for one task.
+    pub max_turns: u32,
+    /// Tool calls for one task.
+    pub max_tool_calls: u32,
+    /// Wall-clock limit of one task.
+    pub max_time: Duration,
+    /// Whether the model may, must or must not call tools.
+    pub tool_choice: ToolChoice,
+    /// How the model is told of tools and calls them.
+    pub tool_protocol: ToolProtocol,
+    /// Characters of one tool result that the model sees.
+    pub max_result_chars: usize,
+    /// Whether calls are corrected where it is plain what was meant.
+    pub correct_calls: bool,
+    /// Names that models use for others.
+    pub aliases: Aliases,
+    /// When an answer is taken back and asked for again.
+    pub rollback: RollbackConfig,
+    /// So many of the last tool results are sent to the model; those before them are left out. Nothing: all are sent.
+    pub keep_tool_results: Option<usize>,
+    /// Tokens that a request may have. Nothing: as many as the model's server takes.
+    pub context_tokens: Option<u64>,
+    /// When the model is asked for its answer once more, without tools.
+    pub final_summary: FinalSummary,
+    /// How it is asked then; `{task}` stands for the task. Nothing: in words of our own.
+    pub summary_prompt: Option<String>,
+    /// What counts as the answer.
+    pub answer: AnswerForm,
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self {
+            system: None,
+            max_turns: 50,
+            max_tool_calls: 200,
+            max_time: Duration::from_secs(30 * 60),
+            tool_choice: ToolChoice::Auto,
+            tool_protocol: ToolProtocol::Native,
+            max_result_chars: 100_000,
+            correct_calls: true,
+            aliases: Aliases::default(),
+            rollback: RollbackConfig::default(),
+            keep_tool_results: None,
+            context_tokens: None,
+            final_summary: FinalSummary::Never,
+            summary_prompt: None,
+            answer: AnswerForm::Text,
+        }
+    }
+}
+
+/// Whether the model may, must or must not call tools.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// As it likes.
+    #[default]
+    Auto,
+    /// In its first turn it must call one; afterwards as it likes.
+    RequiredFirst,
+    /// In every turn; the last turn that `max_turns` allows is asked without tools.
+    Required,
+}
+
+/// How a model is told of tools and calls them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ToolProtocol {
+    /// As fields of the request and of the answer: the model's server knows the model's own form.
+    #[default]
+    Native,
+    /// In the text, as `<use_mcp_tool>` blocks: for models that were trained on them (MiroThinker), and for servers
+    /// that know no tools. Results are user messages.
+    Xml,
+}
+
+/// The `[agent.aliases]` table: names that models use for others. One that exists itself stays what it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Aliases {
+    /// From a name that is no tool to a tool: its own name, `server.tool` or its visible name.
+    pub tools: BTreeMap<String, String>,
+    /// From a name that is no argument of the tool to one that is.
+    pub arguments: BTreeMap<String, String>,
+}
+
+/// The `[agent.rollback]` table: when an answer is taken back and asked for again.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RollbackConfig {
+    /// Rollbacks in a row. One more is not made: then the task has no answer, or goes on with what it has.
+    pub max: u32,
+    /// What leads to one.
+    pub on: Vec<RollbackOn>,
+    /// What refuses a task.
+    pub refusals: Vec<String>,
+    /// What a result looks like that brought nothing.
+    pub results: Vec<regex::Regex>,
+    /// By tool: the arguments that make a query. All of them where a tool is not listed.
+    pub query_arguments: BTreeMap<String, Vec<String>>,
+}
+
+impl Default for RollbackConfig {
+    /// The number of rollbacks and the phrases are those of MiroThinker's agent.
+    fn default() -> Self {
+        Self {
+            max: 4,
+            on: vec![RollbackOn::Malformed, RollbackOn::Empty],
+            refusals: ["time constraint", "I'm sorry, but I can't", "I'm sorry, I cannot solve"]
+                .map(str::to_owned)
+                .to_vec(),
+            results: Vec::new(),
+            query_arguments: BTreeMap::new(),
+        }
+    }
+}
+
+/// What leads to a rollback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RollbackOn {
+    /// A call that cannot be read.
+    Malformed,
+    /// An empty answer.
+    Empty,
+    /// An answer with one of the phrases of `refusals`.
+    Refusal,
+    /// A call that was made before and brought something.
+    Duplicate,
+    /// An answer none of whose calls can be made.
+    InvalidCall,
+    /// An answer all of whose calls failed.
+    ToolError,
+    /// A result that one of the patterns of `results` matches.
+    Result,
+}
+
+/// When the model is asked for its answer once more, without tools.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FinalSummary {
+    /// Not at all: a task that reaches a limit has no answer.
+    #[default]
+    Never,
+    /// When a limit other than that of time ended it.
+    Limit,
+    /// Always.
+    Always,
+}
+
+/// What counts as the answer of a task.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AnswerForm {
+    /// The model's last text.
+    #[default]
+    Text,
+    /// What its last `\boxed{...}` holds. A placeholder is none.
+    Boxed,
+}

@@ -1,0 +1,138 @@
+//! The `[agent]` table as it is written.
+
+use crate::{
+    config::{
+        AgentConfig, Aliases, AnswerForm, FinalSummary, RollbackConfig, RollbackOn, ToolChoice, ToolProtocol,
+        node::Value, section::Section,
+    },
+    error::Result,
+};
+
+pub(super) const AGENT: &[&str] = &[
+    "system",
+    "max_turns",
+    "max_tool_calls",
+    "max_time",
+    "tool_choice",
+    "tool_protocol",
+    "max_result_chars",
+    "correct_calls",
+    "aliases",
+    "rollback",
+    "keep_tool_results",
+    "context_tokens",
+    "final_summary",
+    "summary_prompt",
+    "answer",
+];
+pub(super) const ALIASES: &[&str] = &["tools", "arguments"];
+pub(super) const ROLLBACK: &[&str] = &["max", "on", "refusals", "results", "query_arguments"];
+
+/// Reads the table; `base` has the values of the keys that are not there.
+pub(super) fn read(table: &Section<'_>, base: AgentConfig) -> Result<AgentConfig> {
+    const CHOICES: &[(&str, ToolChoice)] = &[
+        ("auto", ToolChoice::Auto),
+        ("required", ToolChoice::Required),
+        ("required_first", ToolChoice::RequiredFirst),
+    ];
+    const PROTOCOLS: &[(&str, ToolProtocol)] =
+        &[("native", ToolProtocol::Native), ("xml", ToolProtocol::Xml)];
+    const SUMMARIES: &[(&str, FinalSummary)] =
+        &[("never", FinalSummary::Never), ("limit", FinalSummary::Limit), ("always", FinalSummary::Always)];
+    const ANSWERS: &[(&str, AnswerForm)] = &[("text", AnswerForm::Text), ("boxed", AnswerForm::Boxed)];
+    let tool_choice = table.choice("tool_choice", CHOICES)?.unwrap_or(base.tool_choice);
+    let tool_protocol = table.choice("tool_protocol", PROTOCOLS)?.unwrap_or(base.tool_protocol);
+    if tool_protocol == ToolProtocol::Xml && tool_choice != ToolChoice::Auto {
+        let help = "remove one of them: calls within the text cannot be required";
+        return Err(table.key_error("tool_choice", "does not go with `tool_protocol = \"xml\"`", Some(help)));
+    }
+    Ok(AgentConfig {
+        // A prompt is literal: `${...}` in it belongs to the author.
+        system: table.text("system")?.map(|text| text.value).or(base.system),
+        max_turns: table.number("max_turns", 1)?.unwrap_or(base.max_turns),
+        max_tool_calls: table.number("max_tool_calls", 0)?.unwrap_or(base.max_tool_calls),
+        max_time: table.duration("max_time")?.unwrap_or(base.max_time),
+        tool_choice,
+        tool_protocol,
+        max_result_chars: table.number("max_result_chars", 1)?.unwrap_or(base.max_result_chars),
+        correct_calls: table.flag("correct_calls")?.unwrap_or(base.correct_calls),
+        aliases: table.table("aliases", ALIASES)?.map(|t| aliases(&t)).transpose()?.unwrap_or(base.aliases),
+        rollback: match table.table("rollback", ROLLBACK)? {
+            Some(table) => rollback(&table, base.rollback)?,
+            None => base.rollback,
+        },
+        keep_tool_results: keep(table, base.keep_tool_results)?,
+        context_tokens: table.number("context_tokens", 1)?.or(base.context_tokens),
+        final_summary: table.choice("final_summary", SUMMARIES)?.unwrap_or(base.final_summary),
+        summary_prompt: table.text("summary_prompt")?.map(|text| text.value).or(base.summary_prompt),
+        answer: table.choice("answer", ANSWERS)?.unwrap_or(base.answer),
+    })
+}
+
+fn aliases(table: &Section<'_>) -> Result<Aliases> {
+    let names = |key| -> Result<_> {
+        let pairs = table.text_map(key)?.into_iter().map(|(from, to)| (from, to.value));
+        Ok(pairs.collect())
+    };
+    Ok(Aliases { tools: names("tools")?, arguments: names("arguments")? })
+}
+
+/// A number, also none, or "all".
+fn keep(table: &Section<'_>, base: Option<usize>) -> Result<Option<usize>> {
+    const KEY: &str = "keep_tool_results";
+    match table.get(KEY).map(|entry| &entry.node.value) {
+        None => Ok(base),
+        Some(Value::Text(_)) => Ok(table.choice(KEY, &[("all", None)])?.flatten()),
+        Some(_) => table.number(KEY, 0),
+    }
+}
+
+fn rollback(table: &Section<'_>, base: RollbackConfig) -> Result<RollbackConfig> {
+    const ON: &[(&str, RollbackOn)] = &[
+        ("malformed", RollbackOn::Malformed),
+        ("empty", RollbackOn::Empty),
+        ("refusal", RollbackOn::Refusal),
+        ("duplicate", RollbackOn::Duplicate),
+        ("invalid_call", RollbackOn::InvalidCall),
+        ("tool_error", RollbackOn::ToolError),
+        ("result", RollbackOn::Result),
+    ];
+    let mut on = Vec::new();
+    for text in table.texts("on")? {
+        match ON.iter().find(|(word, _)| *word == text.value) {
+            Some((_, reason)) => on.push(*reason),
+            None => {
+                let words: Vec<String> = ON.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+                let help = format!("use {}", words.join(", "));
+                return Err(table.key_error("on", format!("`{}` is not allowed", text.value), Some(&help)));
+            }
+        }
+    }
+    let mut results = Vec::new();
+    for text in table.texts("results")? {
+        let pattern = regex::Regex::new(&text.value).map_err(|error| {
+            // The last line of the library's drawing says what is wrong.
+            let told = error.to_string();
+            let why = told.lines().last().unwrap_or_default().trim_start_matches("error: ");
+            table.key_error("results", format!("not a regular expression: {why}"), None)
+        })?;
+        results.push(pattern);
+    }
+    let on = if table.has("on") { on } else { base.on };
+    if on.contains(&RollbackOn::Result) && results.is_empty() && base.results.is_empty() {
+        let help = "add results = [\"PATTERN\"]";
+        return Err(table.key_error("on", "`result` needs patterns of such results", Some(help)));
+    }
+    let refusals: Vec<String> = table.texts("refusals")?.into_iter().map(|text| text.value).collect();
+    Ok(RollbackConfig {
+        max: table.number("max", 0)?.unwrap_or(base.max),
+        on,
+        refusals: if table.has("refusals") { refusals } else { base.refusals },
+        results: if table.has("results") { results } else { base.results },
+        query_arguments: if table.has("query_arguments") {
+            table.lists("query_arguments")?
+        } else {
+            base.query_arguments
+        },
+    })
+}

@@ -1,0 +1,395 @@
+//! `events.jsonl`: what happened in a run and when, one JSON object in each line.
+//!
+//! A line is written whole and at once, so that a run that is killed leaves lines that can all be read. What takes
+//! time has a line at its beginning and one at its end: of what was under way when the run was killed there is the
+//! first one.
+
+use std::{
+    fs::File,
+    io::Write,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{failed, private};
+use crate::{
+    config::Secrets,
+    error::{Error, Result, Told},
+    report::now,
+    task::{Outcome, Usage},
+};
+
+/// Version of the lines of `events.jsonl`.
+const SCHEMA: u32 = 1;
+/// From this size on only the ends of tasks and of the run are written.
+const LIMIT: u64 = 256 << 20;
+
+/// One line of `events.jsonl`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct EventLine {
+    /// Nanoseconds since the run began, by a clock that never goes back.
+    pub ns: u64,
+    /// The same moment: RFC 3339, UTC, milliseconds.
+    pub at: String,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// What happened. `took_ns` reaches back from the line's own moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "docs/run-folder.md describes every field, and a test holds it to that")]
+pub enum Event {
+    RunStarted {
+        schema: u32,
+        run: String,
+        toolcrib: String,
+        model: Option<String>,
+        tasks: usize,
+        jobs: usize,
+    },
+    RunEnded {
+        status: RunEnd,
+        tasks: usize,
+        dropped: u64,
+    },
+    ServerQueued {
+        server: String,
+        reason: String,
+    },
+    ServerStarting {
+        server: String,
+        installs: Option<String>,
+    },
+    ServerParked {
+        server: String,
+        tools: usize,
+    },
+    ServerReady {
+        server: String,
+        pid: Option<u32>,
+        era: String,
+        tools: usize,
+        took_ns: u64,
+        phases_ns: PhasesNs,
+    },
+    ServerFailed {
+        server: String,
+        took_ns: u64,
+        error: Told,
+    },
+    ServerLost {
+        server: String,
+        pid: Option<u32>,
+        error: Told,
+    },
+    ServerReconnecting {
+        server: String,
+    },
+    ServerRestarted {
+        server: String,
+        pid: Option<u32>,
+        restarts: u64,
+        took_ns: u64,
+    },
+    ServerRestartFailed {
+        server: String,
+        error: Told,
+        next_try_ns: u64,
+    },
+    ServerGaveUp {
+        server: String,
+        error: Told,
+        next_try_ns: Option<u64>,
+    },
+    ServerStopped {
+        server: String,
+        pid: Option<u32>,
+        outcome: String,
+        status: Option<String>,
+        took_ns: u64,
+    },
+    Leftover {
+        pid: u32,
+        command: String,
+    },
+    TaskStarted {
+        task: String,
+        attempt: u32,
+    },
+    TaskEnded {
+        task: String,
+        attempt: u32,
+        status: Outcome,
+        took_ns: u64,
+        error: Option<Brief>,
+    },
+    ModelStarted {
+        task: String,
+        agent: String,
+        turn: u32,
+        messages: usize,
+        bytes: usize,
+    },
+    ModelEnded(ModelEnded),
+    CallStarted {
+        task: String,
+        agent: String,
+        turn: u32,
+        call: u32,
+        server: String,
+        tool: String,
+        bytes: usize,
+    },
+    CallEnded(CallEnded),
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunEnd {
+    /// Every task was run.
+    Finished,
+    /// From outside, or because its results could not be written.
+    Stopped,
+}
+
+/// The end of a request to a model.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "docs/run-folder.md describes every field")]
+pub struct ModelEnded {
+    pub task: String,
+    pub agent: String,
+    pub turn: u32,
+    pub took_ns: u64,
+    pub attempts: Vec<AttemptRow>,
+    pub tokens: Usage,
+    pub bytes: usize,
+    pub tool_calls: usize,
+    pub finish: Option<String>,
+    pub error: Option<Brief>,
+}
+
+/// One attempt of a request on the wire.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "docs/run-folder.md describes every field")]
+pub struct AttemptRow {
+    pub class: Option<String>,
+    pub status: Option<u16>,
+    pub waited_ns: u64,
+    pub queued_ns: u64,
+    pub took_ns: u64,
+    pub hint_ns: Option<u64>,
+    pub message: Option<String>,
+}
+
+/// The end of a tool call.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "docs/run-folder.md describes every field")]
+pub struct CallEnded {
+    pub task: String,
+    pub agent: String,
+    pub turn: u32,
+    pub call: u32,
+    pub server: String,
+    pub tool: String,
+    pub took_ns: u64,
+    pub bytes: usize,
+    pub is_error: bool,
+    pub error: Option<Brief>,
+}
+
+/// The time of each phase of a start.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "docs/run-folder.md describes every field")]
+pub struct PhasesNs {
+    pub queue: u64,
+    pub spawn: u64,
+    pub first_byte: u64,
+    pub handshake: u64,
+    pub list: u64,
+}
+
+/// An error in a few words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Brief {
+    /// A stable code, or the class of a failed model request.
+    pub code: String,
+    /// In words, cut at 500 bytes.
+    pub message: String,
+}
+
+impl Brief {
+    /// Longest message in bytes.
+    const LONGEST: usize = 500;
+
+    /// An error of that code.
+    pub fn new(code: &(impl ToString + ?Sized), message: &str) -> Self {
+        let mut end = message.len().min(Self::LONGEST);
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        Self { code: code.to_string(), message: message[..end].to_owned() }
+    }
+}
+
+/// Writes `events.jsonl`. Clones write to the same file.
+#[derive(Clone, Debug)]
+pub struct EventLog(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    began: Instant,
+    secrets: Secrets,
+    limit: u64,
+    // Std mutex: held for one write.
+    file: Mutex<Output>,
+}
+
+#[derive(Debug)]
+struct Output {
+    file: File,
+    written: u64,
+    dropped: u64,
+    failure: Option<std::io::Error>,
+}
+
+impl EventLog {
+    pub(super) fn create(path: &Path, secrets: Secrets) -> Result<Self> {
+        Self::with_limit(path, secrets, LIMIT)
+    }
+
+    fn with_limit(path: &Path, secrets: Secrets, limit: u64) -> Result<Self> {
+        let file = private::append(path).map_err(|error| failed("open", path, error))?;
+        let file = Mutex::new(Output { file, written: 0, dropped: 0, failure: None });
+        Ok(Self(Arc::new(Inner { began: Instant::now(), secrets, limit, file })))
+    }
+
+    /// The first line.
+    pub fn run_started(&self, run: &str, model: Option<&str>, tasks: usize, jobs: usize) {
+        self.write(Event::RunStarted {
+            schema: SCHEMA,
+            run: run.to_owned(),
+            toolcrib: env!("CARGO_PKG_VERSION").to_owned(),
+            model: model.map(str::to_owned),
+            tasks,
+            jobs,
+        });
+    }
+
+    /// The last line.
+    pub fn run_ended(&self, status: RunEnd, tasks: usize) {
+        let dropped = self.output().dropped;
+        self.write(Event::RunEnded { status, tasks, dropped });
+    }
+
+    /// Writes down what happened just now. A failure is kept for [`EventLog::check`].
+    pub fn write(&self, event: Event) {
+        let inner = &*self.0;
+        let always = matches!(event, Event::TaskEnded { .. } | Event::RunEnded { .. });
+        let mut output = self.output();
+        if output.written >= inner.limit && !always {
+            output.dropped += 1;
+            return;
+        }
+        // The clock is read under the lock: later lines have later times.
+        let line = EventLine { ns: nanos(inner.began.elapsed()), at: now(), event };
+        let line = match serde_json::to_string(&line) {
+            Ok(line) => inner.secrets.hide(&line) + "\n",
+            Err(error) => {
+                output.failure.get_or_insert(error.into());
+                return;
+            }
+        };
+        match output.file.write_all(line.as_bytes()) {
+            Ok(()) => output.written += line.len() as u64,
+            Err(error) => {
+                output.failure.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Whether all was written so far.
+    ///
+    /// # Errors
+    /// [`Error::Io`], once.
+    pub fn check(&self) -> Result<()> {
+        match self.output().failure.take() {
+            None => Ok(()),
+            Some(error) => Err(Error::io("cannot write events.jsonl", error)),
+        }
+    }
+
+    fn output(&self) -> std::sync::MutexGuard<'_, Output> {
+        self.0.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whole nanoseconds, as far as they can be counted.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(path: &Path) -> Vec<EventLine> {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn started(task: &str) -> Event {
+        Event::TaskStarted { task: task.to_owned(), attempt: 1 }
+    }
+
+    #[test]
+    fn lines_are_in_order_and_without_secrets() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("events.jsonl");
+        let log = EventLog::create(&path, Secrets::new(["hunter2-x".to_owned()])).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..50).for_each(|n| log.write(started(&format!("hunter2-x {n}")))));
+            }
+        });
+        log.check().unwrap();
+        let lines = lines(&path);
+        assert_eq!(lines.len(), 200);
+        assert!(lines.is_sorted_by_key(|line| line.ns));
+        assert!(lines.iter().all(|line| {
+            matches!(&line.event, Event::TaskStarted { task, .. } if task.starts_with("**** "))
+        }));
+    }
+
+    #[test]
+    fn a_full_file_takes_ends_only_and_says_what_is_missing() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("events.jsonl");
+        let log = EventLog::with_limit(&path, Secrets::default(), 300).unwrap();
+        (0..100).for_each(|n| log.write(started(&n.to_string())));
+        log.run_ended(RunEnd::Finished, 7);
+        let lines = lines(&path);
+        assert!((2..10).contains(&lines.len()), "{}", lines.len());
+        let Event::RunEnded { dropped, tasks: 7, .. } = &lines[lines.len() - 1].event else {
+            panic!("no end: {lines:?}")
+        };
+        assert_eq!(*dropped + lines.len() as u64 - 1, 100);
+    }
+
+    #[test]
+    fn messages_are_cut_between_characters() {
+        assert_eq!(Brief::new("x", &"ä".repeat(400)).message.len(), 500);
+        assert_eq!(Brief::new("x", &format!("a{}", "ä".repeat(400))).message.len(), 499);
+    }
+}

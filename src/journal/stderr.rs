@@ -1,0 +1,93 @@
+//! What servers wrote to stderr, a file for each: `servers/NAME.stderr.log`, of bounded size.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::{self, Write},
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
+
+use super::private;
+use crate::{report::now, tool::ServerName};
+
+/// A file of this size becomes `NAME.stderr.log.1`, in place of the one that was that before.
+const LIMIT: u64 = 8 << 20;
+
+/// The log files of a run's servers. Lines come without secrets.
+#[derive(Debug)]
+pub(super) struct StderrLogs {
+    dir: PathBuf,
+    limit: u64,
+    // Std mutex: held for one write.
+    files: Mutex<HashMap<ServerName, Log>>,
+}
+
+#[derive(Debug)]
+struct Log {
+    path: PathBuf,
+    file: File,
+    size: u64,
+}
+
+impl StderrLogs {
+    /// Files in the folder `dir`, which is made with the first line.
+    pub(super) fn new(dir: PathBuf) -> Self {
+        Self { dir, limit: LIMIT, files: Mutex::default() }
+    }
+
+    /// Adds a line with its time. Losing a line of a log is no reason to end a run.
+    pub(super) fn write(&self, server: &ServerName, line: &str) {
+        if let Err(error) = self.try_write(server, line) {
+            tracing::warn!(%server, %error, "a line of stderr was not kept");
+        }
+    }
+
+    fn try_write(&self, server: &ServerName, line: &str) -> io::Result<()> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if !files.contains_key(server) {
+            private::create_dir_all(&self.dir)?;
+            let path = self.dir.join(format!("{server}.stderr.log"));
+            let file = private::append(&path)?;
+            let size = file.metadata()?.len();
+            files.insert(server.clone(), Log { path, file, size });
+        }
+        let Some(log) = files.get_mut(server) else { return Ok(()) };
+        let text = format!("{} {line}\n", now());
+        if log.size > 0 && log.size + text.len() as u64 > self.limit {
+            fs::rename(&log.path, log.path.with_extension("log.1"))?;
+            *log = Log { file: private::append(&log.path)?, path: log.path.clone(), size: 0 };
+        }
+        log.file.write_all(text.as_bytes())?;
+        log.size += text.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_noisy_server_fills_two_files_and_no_more() {
+        let home = tempfile::tempdir().unwrap();
+        let logs = StderrLogs { limit: 1000, ..StderrLogs::new(home.path().join("servers")) };
+        let server = |name| ServerName::new(name).unwrap();
+        logs.write(&server("quiet"), "hello");
+        (0..200).for_each(|n| logs.write(&server("noisy.x"), &format!("line {n}")));
+        let read = |name: &str| fs::read_to_string(home.path().join("servers").join(name)).unwrap();
+        let mut names: Vec<_> = fs::read_dir(home.path().join("servers"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["noisy.x.stderr.log", "noisy.x.stderr.log.1", "quiet.stderr.log"]);
+        assert!(read("quiet.stderr.log").ends_with("Z hello\n"));
+        let all = read(names[1].as_str()) + &read(names[0].as_str());
+        assert!(all.len() <= 2000 && all.ends_with("line 199\n"), "{all}");
+        // Nothing is missing where one file goes over into the next.
+        let numbers: Vec<u32> =
+            all.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+        assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
+    }
+}

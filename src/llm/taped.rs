@@ -1,0 +1,185 @@
+//! Model requests that somebody listens to: what the journal and a cassette are told of them, and answers from a
+//! cassette in place of a model.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass, Message, ToolMode,
+    fault::Fault,
+    stream::{Delta, Observer},
+};
+use crate::{
+    cassette::Kind,
+    error::Result,
+    journal::{AttemptRow, Brief, nanos},
+    tap::{Answerer, ModelSpan, Tap},
+};
+
+/// How a request ended, as it is recorded.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Recorded {
+    Answer(ChatAnswer),
+    Failed(LlmError),
+}
+
+impl LlmClient {
+    /// A model that is never asked: every answer comes from the cassette of a [`Tap`].
+    ///
+    /// # Errors
+    /// None that can be met.
+    pub fn replayed(label: &str, scripted: bool) -> Result<Self> {
+        let client = Self::script_text("replay", "[[steps]]\nsay = \"\"\n")?;
+        Ok(Self { replayed: Some((label.into(), scripted)), ..client })
+    }
+
+    /// The same model with somebody who listens.
+    #[must_use]
+    pub fn tapped(&self, tap: &Tap) -> Self {
+        Self { tap: Some(tap.clone()), ..self.clone() }
+    }
+
+    /// Asks the model, repeating what may be repeated, unless the answer is kept
+    /// ([`LlmConfig::cache`](crate::LlmConfig::cache)). Dropping the future ends the request on the wire too.
+    ///
+    /// `deadline` is the caller's own: nothing is waited for beyond it, and the error then says so.
+    pub async fn chat(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+    ) -> Result<ChatAnswer, LlmError> {
+        self.chat_told(request, deadline, &Observer::default()).await
+    }
+
+    /// As [`LlmClient::chat`], and tells of every piece of the answer as soon as it is there: of few large ones
+    /// where the configuration does not say `stream`, or where a recorded answer is given again.
+    pub async fn chat_observed(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        tell: &(dyn Fn(Delta<'_>) + Send + Sync),
+    ) -> Result<ChatAnswer, LlmError> {
+        self.chat_told(request, deadline, &Observer::new(tell)).await
+    }
+
+    async fn chat_told(
+        &self,
+        request: &ChatRequest,
+        deadline: Option<Instant>,
+        observer: &Observer<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        let Some(tap) = &self.tap else { return self.answered(request, deadline, observer).await };
+        let bytes = request.messages.iter().map(|message| message.text().len()).sum();
+        let mut span = tap.model_started(request.messages.len(), bytes);
+        let answerer = tap.ask(Kind::Model, || self.question(tap, request)).await;
+        let outcome = match answerer {
+            Ok(Answerer::World(pending)) => {
+                let outcome = self.answered(request, deadline, observer).await;
+                if let Some(pending) = pending {
+                    pending.answered(recorded(&outcome));
+                }
+                outcome
+            }
+            Ok(Answerer::Tape(answer)) => match serde_json::from_value(answer) {
+                Ok(Recorded::Answer(answer)) => {
+                    observer.known(&answer);
+                    Ok(without_times(answer))
+                }
+                Ok(Recorded::Failed(mut error)) => {
+                    timeless(&mut error.attempts);
+                    Err(error)
+                }
+                Err(error) => Err(self.unreadable(format!("the recorded answer cannot be read: {error}"))),
+            },
+            Err(error) => Err(self.unreadable(error.to_string())),
+        };
+        note(&mut span, &outcome);
+        outcome
+    }
+
+    /// What the model is asked, as it is recorded. Messages that were there in the last request of this agent are
+    /// counted and not repeated: a conversation is written once, not once a turn.
+    fn question(&self, tap: &Tap, request: &ChatRequest) -> Value {
+        let messages: Vec<Value> = request.messages.iter().map(Message::to_json).collect();
+        let (same, new) = tap.new_messages(&messages);
+        let tools = request.tools.iter().map(|tool| {
+            json!({"name": tool.name, "description": tool.description, "parameters": *tool.parameters,
+                "strict": tool.strict})
+        });
+        json!({
+            "model": self.model_label(),
+            "messages_before": same,
+            "messages": new,
+            "tools": request.tools.len(),
+            "tools_digest": tap.digest(tools.collect()),
+            "tool_mode": match request.tool_mode {
+                ToolMode::Auto => "auto",
+                ToolMode::Required => "required",
+                ToolMode::None => "none",
+            },
+            "max_tokens": request.max_tokens,
+        })
+    }
+
+    fn unreadable(&self, message: String) -> LlmError {
+        LlmError::of(Fault::new(LlmErrorClass::Script, message), self.model_label(), None, &self.inner.table)
+    }
+}
+
+fn recorded(outcome: &Result<ChatAnswer, LlmError>) -> Value {
+    let recorded = match outcome {
+        Ok(answer) => Recorded::Answer(answer.clone()),
+        Err(error) => Recorded::Failed(error.clone()),
+    };
+    serde_json::to_value(recorded).unwrap_or_default()
+}
+
+/// What a replay did not wait for it did not wait for.
+fn without_times(mut answer: ChatAnswer) -> ChatAnswer {
+    timeless(&mut answer.attempts);
+    answer.timings = ChatTimings::default();
+    answer
+}
+
+fn timeless(attempts: &mut [Attempt]) {
+    for attempt in attempts {
+        (attempt.waited, attempt.queued, attempt.took) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    }
+}
+
+fn note(span: &mut ModelSpan, outcome: &Result<ChatAnswer, LlmError>) {
+    let row = &mut span.row;
+    let rows = |attempts: &[Attempt]| attempts.iter().map(row_of).collect();
+    match outcome {
+        Ok(answer) => {
+            row.attempts = rows(&answer.attempts);
+            row.tokens = answer.usage;
+            row.bytes = answer.content.len();
+            row.tool_calls = answer.tool_calls.len();
+            row.finish = serde_json::to_value(answer.finish)
+                .ok()
+                .and_then(|finish| finish.as_str().map(str::to_owned));
+            row.error = None;
+        }
+        Err(error) => {
+            row.attempts = rows(&error.attempts);
+            row.error = Some(Brief::new(error.class.name(), &error.message));
+        }
+    }
+}
+
+fn row_of(attempt: &Attempt) -> AttemptRow {
+    AttemptRow {
+        class: attempt.class.map(|class| class.name().to_owned()),
+        status: attempt.status,
+        waited_ns: nanos(attempt.waited),
+        queued_ns: nanos(attempt.queued),
+        took_ns: nanos(attempt.took),
+        hint_ns: attempt.hint.map(nanos),
+        message: attempt.message.as_deref().map(|message| Brief::new("", message).message),
+    }
+}

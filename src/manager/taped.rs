@@ -1,0 +1,204 @@
+//! Tool calls that somebody listens to: what the journal and a cassette are told of them, and results from a
+//! cassette in place of servers.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::toolbox::Toolbox;
+use crate::{
+    cassette::Kind,
+    catalog::{CatalogEntry, ToolCatalog},
+    error::{Error, Result, ServerError, Silence, Told},
+    journal::Brief,
+    tap::{Answerer, Tap},
+    tool::{ServerName, Tool, ToolResult},
+};
+
+/// A tap, and the tools that its agent saw last.
+#[derive(Clone)]
+pub(super) struct Taped {
+    tap: Tap,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    id: String,
+    catalog: Option<Arc<ToolCatalog>>,
+}
+
+/// How a call ended, as it is recorded. An agent tells these failures apart, so they come back as they were.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Recorded {
+    Result(ToolResult),
+    Server(ServerError),
+    Timeout { server: ServerName, tool: String, after: Duration, silence: Silence },
+    Refused { server: ServerName, tool: String, rpc_code: i64, message: String },
+    Arguments { server: ServerName, tool: String, problems: Vec<String> },
+    Unavailable { server: ServerName, cause: Told },
+    NoServer { name: String, suggestion: Option<String> },
+    NoTool { server: ServerName, tool: String, suggestion: Option<String> },
+    Other(Told),
+}
+
+impl Taped {
+    pub(super) fn new(tap: &Tap) -> Self {
+        Self { tap: tap.clone(), seen: Arc::default() }
+    }
+
+    /// The tools that the agent sees now: `now` in the world, or those that were seen at this point.
+    pub(super) fn catalog(&self, now: impl FnOnce() -> Arc<ToolCatalog>) -> Arc<ToolCatalog> {
+        if !self.tap.has_tape() {
+            return now();
+        }
+        let n = self.tap.reading();
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.tap.is_replay() {
+            let now = now();
+            if !seen.catalog.as_ref().is_some_and(|last| Arc::ptr_eq(last, &now)) {
+                self.tap.saw(n, as_json(&now));
+                seen.catalog = Some(now.clone());
+            }
+            return now;
+        }
+        let Some((id, servers)) = self.tap.recorded_tools(n) else { return Arc::default() };
+        match &seen.catalog {
+            Some(last) if seen.id == id => last.clone(),
+            _ => {
+                let servers: Vec<(ServerName, Vec<Tool>)> =
+                    serde_json::from_value(servers).unwrap_or_default();
+                let catalog = Arc::new(ToolCatalog::new(servers));
+                *seen = Seen { id, catalog: Some(catalog.clone()) };
+                catalog
+            }
+        }
+    }
+
+    /// Has a tool called by `call`, or its result looked up.
+    pub(super) async fn call(
+        &self,
+        entry: &CatalogEntry,
+        arguments: &Map<String, Value>,
+        call: impl Future<Output = Result<ToolResult>>,
+    ) -> Result<ToolResult> {
+        let (server, tool) = (entry.server.as_str(), entry.tool.name.as_str());
+        let bytes = serde_json::to_string(arguments).map_or(0, |text| text.len());
+        let mut span = self.tap.call_started(server, tool, bytes);
+        let question = || json!({"server": server, "tool": tool, "arguments": arguments});
+        let outcome = match self.tap.ask(Kind::Tool, question).await? {
+            Answerer::World(pending) => {
+                let outcome = call.await;
+                if let Some(pending) = pending {
+                    pending.answered(serde_json::to_value(Recorded::of(&outcome)).unwrap_or_default());
+                }
+                outcome
+            }
+            Answerer::Tape(answer) => Recorded::read(answer),
+        };
+        let row = &mut span.row;
+        match &outcome {
+            Ok(result) => {
+                row.bytes = result.text().len();
+                row.is_error = result.is_error;
+                row.error = result.is_error.then(|| Brief::new("tool_error", &result.text()));
+            }
+            Err(error) => row.error = Some(Brief::new(&error.code(), &error.to_string())),
+        }
+        outcome
+    }
+
+    /// Has a server waited for by `wait`, or its outcome looked up.
+    pub(super) async fn ready(&self, server: &str, wait: impl Future<Output = Result<()>>) -> Result<()> {
+        match self.tap.ask(Kind::Server, || json!({"server": server})).await? {
+            Answerer::World(None) => wait.await,
+            Answerer::World(Some(pending)) => {
+                let outcome = wait.await.map(|()| ToolResult::default());
+                pending.answered(serde_json::to_value(Recorded::of(&outcome)).unwrap_or_default());
+                outcome.map(drop)
+            }
+            Answerer::Tape(answer) => Recorded::read(answer).map(drop),
+        }
+    }
+}
+
+impl Toolbox {
+    /// The same tools with somebody who listens.
+    #[must_use]
+    pub fn tapped(&self, tap: &Tap) -> Self {
+        Self { taped: Some(Taped::new(tap)), ..self.clone() }
+    }
+}
+
+impl Recorded {
+    fn of(outcome: &Result<ToolResult>) -> Self {
+        match outcome {
+            Ok(result) => Self::Result(result.clone()),
+            Err(Error::Server(error)) => Self::Server((**error).clone()),
+            Err(Error::CallTimeout { server, tool, after, silence }) => Self::Timeout {
+                server: server.clone(),
+                tool: tool.clone(),
+                after: *after,
+                silence: (**silence).clone(),
+            },
+            Err(Error::CallRefused { server, tool, rpc_code, message }) => Self::Refused {
+                server: server.clone(),
+                tool: tool.clone(),
+                rpc_code: *rpc_code,
+                message: message.clone(),
+            },
+            Err(Error::ArgumentsInvalid { server, tool, problems }) => {
+                Self::Arguments { server: server.clone(), tool: tool.clone(), problems: problems.clone() }
+            }
+            Err(Error::Unavailable { server, cause }) => {
+                Self::Unavailable { server: server.clone(), cause: Told::from(&**cause) }
+            }
+            Err(Error::ServerNotFound { name, suggestion }) => {
+                Self::NoServer { name: name.clone(), suggestion: suggestion.clone() }
+            }
+            Err(Error::ToolNotFound { server, tool, suggestion }) => {
+                Self::NoTool { server: server.clone(), tool: tool.clone(), suggestion: suggestion.clone() }
+            }
+            Err(error) => Self::Other(Told::from(error)),
+        }
+    }
+
+    fn read(answer: Value) -> Result<ToolResult> {
+        let recorded = serde_json::from_value(answer)
+            .map_err(|error| Error::input(format!("a recorded result cannot be read: {error}"), None))?;
+        Err(match recorded {
+            Self::Result(result) => return Ok(result),
+            Self::Server(error) => error.into(),
+            Self::Timeout { server, tool, after, silence } => {
+                Error::CallTimeout { server, tool, after, silence: Box::new(silence) }
+            }
+            Self::Refused { server, tool, rpc_code, message } => {
+                Error::CallRefused { server, tool, rpc_code, message }
+            }
+            Self::Arguments { server, tool, problems } => Error::ArgumentsInvalid { server, tool, problems },
+            Self::Unavailable { server, cause } => {
+                Error::Unavailable { server, cause: Arc::new(Error::Told(Box::new(cause))) }
+            }
+            Self::NoServer { name, suggestion } => Error::ServerNotFound { name, suggestion },
+            Self::NoTool { server, tool, suggestion } => Error::ToolNotFound { server, tool, suggestion },
+            Self::Other(told) => Error::Told(Box::new(told)),
+        })
+    }
+}
+
+/// The tools of each server, in order.
+fn as_json(catalog: &ToolCatalog) -> Value {
+    let mut servers: Vec<(&ServerName, Vec<&Tool>)> = Vec::new();
+    for entry in catalog.entries() {
+        match servers.last_mut() {
+            Some((server, tools)) if **server == entry.server => tools.push(&entry.tool),
+            _ => servers.push((&entry.server, vec![&entry.tool])),
+        }
+    }
+    json!(servers)
+}

@@ -1,0 +1,101 @@
+//! What happens to servers, as lines of a run's journal.
+
+use super::ServerEvent;
+use crate::{
+    error::Told,
+    journal::{Event, Journal, PhasesNs, nanos},
+    process::StopOutcome,
+    session::Phases,
+};
+
+impl ServerEvent {
+    /// Writes this into the folder of a run: to its events, or to the log of what the server said.
+    pub fn record(&self, journal: &Journal) {
+        match self {
+            Self::Wrote { server, line } => journal.stderr(server, line),
+            Self::Message { .. } => {}
+            event => {
+                if let Some(line) = event.line() {
+                    journal.events().write(line);
+                }
+            }
+        }
+    }
+
+    fn line(&self) -> Option<Event> {
+        Some(match self {
+            Self::Queued { server, reason } => {
+                Event::ServerQueued { server: server.to_string(), reason: reason.to_string() }
+            }
+            Self::Starting { server, installs } => {
+                Event::ServerStarting { server: server.to_string(), installs: installs.clone() }
+            }
+            Self::Parked { server, tools, .. } => {
+                Event::ServerParked { server: server.to_string(), tools: *tools }
+            }
+            Self::Ready { row } | Self::Failed { row } => {
+                let (server, took_ns) = (row.name.to_string(), nanos(row.took));
+                match &row.outcome {
+                    Ok(ready) => Event::ServerReady {
+                        server,
+                        pid: ready.pid,
+                        era: ready.era.clone(),
+                        tools: ready.tools,
+                        took_ns,
+                        phases_ns: in_nanos(&ready.phases),
+                    },
+                    Err(error) => Event::ServerFailed { server, took_ns, error: Told::from(&**error) },
+                }
+            }
+            Self::Lost { server, pid, error } => {
+                Event::ServerLost { server: server.to_string(), pid: *pid, error: Told::from(&**error) }
+            }
+            Self::Reconnecting { server } => Event::ServerReconnecting { server: server.to_string() },
+            Self::Restarted { server, ready, took, restarts } => Event::ServerRestarted {
+                server: server.to_string(),
+                pid: ready.pid,
+                restarts: *restarts,
+                took_ns: nanos(*took),
+            },
+            Self::RestartFailed { server, error, next_try } => Event::ServerRestartFailed {
+                server: server.to_string(),
+                error: Told::from(&**error),
+                next_try_ns: nanos(*next_try),
+            },
+            Self::GaveUp { server, error, next_try } => Event::ServerGaveUp {
+                server: server.to_string(),
+                error: Told::from(&**error),
+                next_try_ns: next_try.map(nanos),
+            },
+            Self::Leftover { process } => {
+                Event::Leftover { pid: process.pid, command: process.command.clone() }
+            }
+            Self::Stopped { row } => Event::ServerStopped {
+                server: row.server.to_string(),
+                pid: row.pid,
+                outcome: how(row.outcome).to_owned(),
+                status: row.status.clone(),
+                took_ns: nanos(row.took),
+            },
+            Self::Wrote { .. } | Self::Message { .. } => return None,
+        })
+    }
+}
+
+fn in_nanos(phases: &Phases) -> PhasesNs {
+    PhasesNs {
+        queue: nanos(phases.queue),
+        spawn: nanos(phases.spawn),
+        first_byte: nanos(phases.first_byte),
+        handshake: nanos(phases.handshake),
+        list: nanos(phases.list),
+    }
+}
+
+fn how(outcome: StopOutcome) -> &'static str {
+    match outcome {
+        StopOutcome::Exited => "exited",
+        StopOutcome::Terminated => "terminated",
+        StopOutcome::Killed => "killed",
+    }
+}

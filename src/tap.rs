@@ -1,0 +1,265 @@
+//! A tap on one agent of one task: its model and tool traffic goes by here to the journal and to a cassette, or comes
+//! from one.
+//!
+//! A model client and a toolbox carry it for the agent, which knows nothing of it.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    cassette::{Kind, Pending, Player, Recorder, Replayed, Whose},
+    error::Result,
+    journal::{Brief, CallEnded, Event, EventLog, ModelEnded, nanos},
+    task::{RunReport, Usage},
+};
+
+/// Where traffic is kept, or comes from.
+#[derive(Clone, Debug)]
+pub enum Tape {
+    /// Answers are written down.
+    Record(Recorder),
+    /// Answers are read; nobody else is asked.
+    Replay(Player),
+}
+
+/// What listens to one agent of a task. Clones are the same tap.
+#[derive(Clone, Debug)]
+pub struct Tap(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    whose: Whose,
+    began: Instant,
+    events: Option<EventLog>,
+    tape: Option<Tape>,
+    questions: AtomicU32,
+    readings: AtomicU32,
+    turns: AtomicU32,
+    calls: AtomicU32,
+    // Std mutex: held for a comparison. Hashes of the messages that the model was asked with last.
+    messages: Mutex<Vec<u64>>,
+}
+
+/// Who answers.
+pub(crate) enum Answerer {
+    /// The world; the cassette is told of it, if there is one.
+    World(Option<Pending>),
+    /// The cassette.
+    Tape(Value),
+}
+
+impl Tap {
+    /// A tap on the agent of a task, whose beginning it notes.
+    pub fn new(task: &str, attempt: u32, events: Option<EventLog>, tape: Option<Tape>) -> Self {
+        let whose = Whose { task: task.to_owned(), attempt, agent: "main".to_owned() };
+        if let Some(events) = &events {
+            events.write(Event::TaskStarted { task: task.to_owned(), attempt });
+        }
+        Self(Arc::new(Inner {
+            whose,
+            began: Instant::now(),
+            events,
+            tape,
+            questions: AtomicU32::new(0),
+            readings: AtomicU32::new(0),
+            turns: AtomicU32::new(0),
+            calls: AtomicU32::new(0),
+            messages: Mutex::default(),
+        }))
+    }
+
+    /// Notes the end of the task. `whole`: it was not ended from outside, so that a replay must have asked for all
+    /// that was recorded.
+    pub fn ended(&self, report: &RunReport, whole: bool) {
+        let Whose { task, attempt, .. } = &self.0.whose;
+        if let (Some(Tape::Replay(player)), true) = (&self.0.tape, whole) {
+            player.finished(task, *attempt);
+        }
+        if let Some(events) = &self.0.events {
+            events.write(Event::TaskEnded {
+                task: task.clone(),
+                attempt: *attempt,
+                status: report.status,
+                took_ns: nanos(self.0.began.elapsed()),
+                error: report.error.as_ref().map(|error| Brief::new(&error.code, &error.message)),
+            });
+        }
+    }
+
+    pub(crate) fn has_tape(&self) -> bool {
+        self.0.tape.is_some()
+    }
+
+    pub(crate) fn is_replay(&self) -> bool {
+        matches!(self.0.tape, Some(Tape::Replay(_)))
+    }
+
+    /// Who answers a question. `request` is only made where it is kept or compared.
+    pub(crate) async fn ask(&self, kind: Kind, request: impl FnOnce() -> Value) -> Result<Answerer> {
+        let Inner { whose, began, tape, questions, .. } = &*self.0;
+        let (recorder, player) = match tape {
+            None => return Ok(Answerer::World(None)),
+            Some(Tape::Record(recorder)) => (Some(recorder), None),
+            Some(Tape::Replay(player)) => (None, Some(player)),
+        };
+        let n = questions.fetch_add(1, Relaxed) + 1;
+        let request = request();
+        if let Some(recorder) = recorder {
+            return Ok(Answerer::World(Some(recorder.ask(whose.clone(), n, kind, request, *began))));
+        }
+        let Some(player) = player else { return Ok(Answerer::World(None)) };
+        match player.ask(whose, kind, request, *began)? {
+            Replayed::Answer(answer) => Ok(Answerer::Tape(answer)),
+            Replayed::Silence(time) => {
+                tokio::time::sleep(time).await;
+                Err(player.silent(whose))
+            }
+        }
+    }
+
+    /// The messages that are new since the model was last asked, after so many that are the same.
+    pub(crate) fn new_messages<'a>(&self, messages: &'a [Value]) -> (usize, &'a [Value]) {
+        let hashes: Vec<u64> = messages
+            .iter()
+            .map(|message| {
+                let mut hasher = DefaultHasher::new();
+                message.to_string().hash(&mut hasher);
+                hasher.finish()
+            })
+            .collect();
+        let mut last = self.0.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = last.iter().zip(&hashes).take_while(|(a, b)| a == b).count();
+        *last = hashes;
+        (same, &messages[same..])
+    }
+
+    /// A short name for a value, the same wherever it is the same with its secrets hidden.
+    pub(crate) fn digest(&self, mut value: Value) -> String {
+        match &self.0.tape {
+            Some(Tape::Record(recorder)) => recorder.secrets().hide_in(&mut value),
+            Some(Tape::Replay(player)) => player.secrets().hide_in(&mut value),
+            None => {}
+        }
+        let digest = Sha256::digest(value.to_string().as_bytes());
+        digest.iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    }
+
+    /// The number of this look at the tools.
+    pub(crate) fn reading(&self) -> u32 {
+        self.0.readings.fetch_add(1, Relaxed) + 1
+    }
+
+    /// At reading `n` the agent saw other tools than before.
+    pub(crate) fn saw(&self, n: u32, servers: Value) {
+        if let Some(Tape::Record(recorder)) = &self.0.tape {
+            let id = self.digest(servers.clone());
+            recorder.saw(self.0.whose.clone(), n, id, servers);
+        }
+    }
+
+    /// The tools that were seen at reading `n` of the recording.
+    pub(crate) fn recorded_tools(&self, n: u32) -> Option<(String, Value)> {
+        match &self.0.tape {
+            Some(Tape::Replay(player)) => player.tools(&self.0.whose, n),
+            _ => None,
+        }
+    }
+
+    /// The model is asked, with so many messages of so many bytes.
+    pub(crate) fn model_started(&self, messages: usize, bytes: usize) -> ModelSpan {
+        let turn = self.0.turns.fetch_add(1, Relaxed) + 1;
+        let Whose { task, agent, .. } = self.0.whose.clone();
+        self.write(|| Event::ModelStarted {
+            task: task.clone(),
+            agent: agent.clone(),
+            turn,
+            messages,
+            bytes,
+        });
+        let row = ModelEnded {
+            task,
+            agent,
+            turn,
+            took_ns: 0,
+            attempts: Vec::new(),
+            tokens: Usage::default(),
+            bytes: 0,
+            tool_calls: 0,
+            finish: None,
+            error: Some(Brief::new("cancelled", "nobody waited for the answer any more")),
+        };
+        ModelSpan { tap: self.clone(), began: Instant::now(), row }
+    }
+
+    /// A tool is called, with arguments of so many bytes.
+    pub(crate) fn call_started(&self, server: &str, tool: &str, bytes: usize) -> CallSpan {
+        let (call, turn) = (self.0.calls.fetch_add(1, Relaxed) + 1, self.0.turns.load(Relaxed));
+        let Whose { task, agent, .. } = self.0.whose.clone();
+        let (server, tool) = (server.to_owned(), tool.to_owned());
+        self.write(|| Event::CallStarted {
+            task: task.clone(),
+            agent: agent.clone(),
+            turn,
+            call,
+            server: server.clone(),
+            tool: tool.clone(),
+            bytes,
+        });
+        let row = CallEnded {
+            task,
+            agent,
+            turn,
+            call,
+            server,
+            tool,
+            took_ns: 0,
+            bytes: 0,
+            is_error: true,
+            error: Some(Brief::new("cancelled", "nobody waited for the result any more")),
+        };
+        CallSpan { tap: self.clone(), began: Instant::now(), row }
+    }
+
+    fn write(&self, event: impl FnOnce() -> Event) {
+        if let Some(events) = &self.0.events {
+            events.write(event());
+        }
+    }
+}
+
+/// A request to a model under way. Its end is written when it is dropped, however that comes.
+pub(crate) struct ModelSpan {
+    tap: Tap,
+    began: Instant,
+    pub(crate) row: ModelEnded,
+}
+
+impl Drop for ModelSpan {
+    fn drop(&mut self) {
+        self.row.took_ns = nanos(self.began.elapsed());
+        self.tap.write(|| Event::ModelEnded(self.row.clone()));
+    }
+}
+
+/// A tool call under way. Its end is written when it is dropped, however that comes.
+pub(crate) struct CallSpan {
+    tap: Tap,
+    began: Instant,
+    pub(crate) row: CallEnded,
+}
+
+impl Drop for CallSpan {
+    fn drop(&mut self) {
+        self.row.took_ns = nanos(self.began.elapsed());
+        self.tap.write(|| Event::CallEnded(self.row.clone()));
+    }
+}
