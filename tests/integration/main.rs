@@ -32,6 +32,7 @@ mod reconnect;
 mod recovery;
 mod remote;
 mod search;
+mod shared;
 mod sites;
 mod start;
 mod support;
