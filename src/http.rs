@@ -4,18 +4,17 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use reqwest::{Client, Request, Response, Url, redirect};
-use rustls::ClientConfig;
 
 use crate::{
     config::HttpConfig,
-    error::{Error, Result},
+    error::Result,
     gate::{Gate, Gates},
 };
 
@@ -44,15 +43,19 @@ pub struct HttpClients {
     gates: Gates,
     /// Model clients with limits of their own for making a connection: by the limit, and whether on loopback.
     patient: Arc<Mutex<HashMap<(Duration, bool), HttpClient>>>,
-    traffic: Arc<(Traffic, HttpConfig)>,
 }
 
 /// One pool with its count of connections.
 #[derive(Debug, Clone)]
-pub struct HttpClient {
-    client: Client,
+pub struct HttpClient(Arc<Pool>);
+
+#[derive(Debug)]
+struct Pool {
+    traffic: Traffic,
+    /// Made when it is needed: a start of servers that are processes needs none of them.
+    client: OnceLock<Client>,
     count: count::CountConnections,
-    carried: Arc<AtomicU64>,
+    carried: AtomicU64,
 }
 
 /// What a client counted so far.
@@ -66,32 +69,32 @@ pub struct ConnectionCounts {
 impl HttpClient {
     /// The client itself.
     pub fn client(&self) -> &Client {
-        &self.client
+        self.0.client.get_or_init(|| self.0.traffic.build(&self.0.count))
     }
 
     /// Sends one request, and counts it when it found a connection.
     pub(crate) async fn execute(&self, request: Request) -> reqwest::Result<Response> {
-        let sent = self.client.execute(request).await;
+        let sent = self.client().execute(request).await;
         if sent.as_ref().map_or_else(|error| !error.is_connect() && !error.is_builder(), |_| true) {
-            self.carried.fetch_add(1, Relaxed);
+            self.0.carried.fetch_add(1, Relaxed);
         }
         sent
     }
 
     /// Requests of [`HttpClient::execute`] that found a connection.
     pub(crate) fn carried(&self) -> u64 {
-        self.carried.load(Relaxed)
+        self.0.carried.load(Relaxed)
     }
 
     /// What stands for its pool among others.
     #[cfg(test)]
     pub(crate) fn pool(&self) -> *const AtomicU64 {
-        Arc::as_ptr(&self.carried)
+        Arc::as_ptr(&self.0).cast()
     }
 
     /// What was counted so far.
     pub fn connections(&self) -> ConnectionCounts {
-        ConnectionCounts { opened: self.count.opened() }
+        ConnectionCounts { opened: self.0.count.opened() }
     }
 }
 
@@ -101,7 +104,7 @@ impl HttpClients {
     const MODEL_IDLE: Duration = Duration::from_secs(4);
     const TOOL_IDLE: Duration = Duration::from_secs(90);
 
-    /// Builds the clients. Opens nothing and reads no certificates yet.
+    /// Plans the clients. Opens nothing and reads no certificates yet.
     pub fn new(config: &HttpConfig) -> Result<Self> {
         let tools = Traffic {
             idle: Self::TOOL_IDLE,
@@ -110,7 +113,9 @@ impl HttpClients {
             redirects: same_origin,
             gzip: false,
             guarded: false,
-            tls: tls::config().map_err(|error| failed(&error))?,
+            proxy: Proxy::System,
+            connect_timeout: config.connect_timeout,
+            tls: tls::Shared::default(),
         };
         // HTTP/1.1 on purpose: one HTTP/2 connection is a hidden cap of its streams. A redirected POST would
         // turn into a GET, so redirects are answers here, and errors.
@@ -133,20 +138,19 @@ impl HttpClients {
         let pages = Traffic { redirects: redirect::Policy::none, guarded: true, ..search.clone() };
         let pages_private = Traffic { guarded: false, ..pages.clone() };
         Ok(Self {
-            tools: tools.build(config, Proxy::System)?,
-            tools_plain: unpooled.build(config, Proxy::System)?,
-            tools_loopback: unpooled.build(config, Proxy::Never)?,
-            search: search.build(config, Proxy::System)?,
-            search_loopback: search.build(config, Proxy::Never)?,
-            pages: pages.build(config, Proxy::Never)?,
-            pages_private: pages_private.build(config, Proxy::Never)?,
-            models: models.build(config, Proxy::System)?,
-            models_loopback: models.build(config, Proxy::Never)?,
-            looks: looks.build(config, Proxy::System)?,
-            looks_loopback: looks.build(config, Proxy::Never)?,
+            tools_plain: unpooled.clone().pool(),
+            tools_loopback: unpooled.direct().pool(),
+            search_loopback: search.clone().direct().pool(),
+            pages: pages.direct().pool(),
+            pages_private: pages_private.direct().pool(),
+            models_loopback: models.clone().direct().pool(),
+            looks_loopback: looks.clone().direct().pool(),
+            tools: tools.pool(),
+            search: search.pool(),
+            models: models.pool(),
+            looks: looks.pool(),
             gates: Gates::default(),
             patient: Arc::default(),
-            traffic: Arc::new((models, config.clone())),
         })
     }
 
@@ -202,25 +206,17 @@ impl HttpClients {
             _ => &self.models,
         }
     }
-}
 
-impl HttpClients {
     /// The same with a limit of its own for making a connection. Those who ask for one limit share a pool.
-    pub(crate) fn models_within(&self, url: &str, connect: Option<Duration>) -> Result<HttpClient> {
+    pub(crate) fn models_within(&self, url: &str, connect: Option<Duration>) -> HttpClient {
         let usual = self.models_for(url);
-        let (traffic, config) = &*self.traffic;
-        let Some(connect) = connect.filter(|connect| *connect != config.connect_timeout) else {
-            return Ok(usual.clone());
+        let traffic = &usual.0.traffic;
+        let Some(connect) = connect.filter(|connect| *connect != traffic.connect_timeout) else {
+            return usual.clone();
         };
-        let loopback = Url::parse(url).is_ok_and(|url| is_loopback(&url));
         let mut patient = self.patient.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = patient.get(&(connect, loopback)) {
-            return Ok(known.clone());
-        }
-        let config = HttpConfig { connect_timeout: connect, ..config.clone() };
-        let client = traffic.build(&config, if loopback { Proxy::Never } else { Proxy::System })?;
-        patient.insert((connect, loopback), client.clone());
-        Ok(client)
+        let client = patient.entry((connect, traffic.proxy == Proxy::Never));
+        client.or_insert_with(|| Traffic { connect_timeout: connect, ..traffic.clone() }.pool()).clone()
     }
 }
 
@@ -234,26 +230,37 @@ struct Traffic {
     gzip: bool,
     /// Connects to public addresses only.
     guarded: bool,
-    tls: ClientConfig,
+    proxy: Proxy,
+    connect_timeout: Duration,
+    tls: tls::Shared,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proxy {
     System,
     Never,
 }
 
 impl Traffic {
+    /// Through no proxy.
+    fn direct(self) -> Self {
+        Self { proxy: Proxy::Never, ..self }
+    }
+
+    fn pool(self) -> HttpClient {
+        let (client, count, carried) = Default::default();
+        HttpClient(Arc::new(Pool { traffic: self, client, count, carried }))
+    }
+
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
-    fn build(&self, config: &HttpConfig, proxy: Proxy) -> Result<HttpClient> {
-        let count = count::CountConnections::default();
-        let mut tls = self.tls.clone();
+    fn build(&self, count: &count::CountConnections) -> Client {
+        let mut tls = self.tls.config();
         let offered: &[&str] = if self.http1_only { &["http/1.1"] } else { &["h2", "http/1.1"] };
         tls.alpn_protocols = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
         let mut builder = Client::builder()
             .user_agent(concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")))
             .tls_backend_preconfigured(tls)
-            .connect_timeout(config.connect_timeout)
+            .connect_timeout(self.connect_timeout)
             .tcp_nodelay(true)
             .pool_idle_timeout(self.idle)
             .pool_max_idle_per_host(self.max_idle)
@@ -266,11 +273,10 @@ impl Traffic {
         if self.guarded {
             builder = builder.dns_resolver(Arc::new(guard::PublicOnly));
         }
-        if proxy == Proxy::Never {
+        if self.proxy == Proxy::Never {
             builder = builder.no_proxy();
         }
-        let client = builder.build().map_err(|error| failed(&error))?;
-        Ok(HttpClient { client, count, carried: Arc::default() })
+        builder.build().expect("legal settings, whatever the configuration says")
     }
 }
 
@@ -292,9 +298,4 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost"
         || host.ends_with(".localhost")
         || guard::literal(url).is_some_and(|address| address.is_loopback() || address.is_unspecified())
-}
-
-fn failed(error: &dyn std::error::Error) -> Error {
-    let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-    Error::io("cannot set up the HTTP client", std::io::Error::other(cause))
 }

@@ -275,8 +275,9 @@ impl Process {
 
 /// A pipe: our end to write, and the other one for the child's standard input.
 fn pipe() -> io::Result<(tokio::net::unix::pipe::Sender, std::os::fd::OwnedFd)> {
-    let (sender, receiver) = tokio::net::unix::pipe::pipe()?;
-    Ok((sender, receiver.into_blocking_fd()?))
+    // Not tokio's own pair, both ends of which it would watch.
+    let (receiver, sender) = io::pipe()?;
+    Ok((tokio::net::unix::pipe::Sender::from_owned_fd(sender.into())?, receiver.into()))
 }
 
 impl fmt::Debug for Process {

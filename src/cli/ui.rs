@@ -1,12 +1,12 @@
 //! What a person sees: right-aligned verbs on stderr, errors with cause and help. Data goes to stdout.
 
 use std::{
-    io::IsTerminal,
+    io::{IsTerminal, Write},
     process::ExitCode,
     time::{Duration, SystemTime},
 };
 
-use anstream::{eprintln, println};
+use anstream::{AutoStream, eprintln, println};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use serde_json::json;
@@ -66,7 +66,11 @@ impl Ui {
     }
 
     fn line(style: Style, verb: &str, text: &str) {
-        eprintln!("{style}{verb:>12}{style:#} {text}");
+        // As one piece: stderr has no buffer, and would write each part, each space even, by itself.
+        let mut line = AutoStream::new(Vec::new(), AutoStream::choice(&std::io::stderr()));
+        let _ = writeln!(line, "{style}{verb:>12}{style:#} {text}");
+        // Nobody is there to be told that stderr takes no more.
+        let _ = std::io::stderr().write_all(&line.into_inner());
     }
 
     /// Something that goes well.

@@ -3,9 +3,12 @@
 //! For whoever wants to restart a server when it changes. Data files among the arguments do not count: a
 //! server that writes its own database must not be restarted for it.
 
-use std::path::{Component, Path, PathBuf};
+use std::{
+    path::{Component, Path, PathBuf},
+    sync::OnceLock,
+};
 
-use globset::{GlobBuilder, GlobMatcher};
+use globset::{Glob, GlobBuilder, GlobMatcher};
 
 use super::{Endpoint, ServerConfig};
 
@@ -32,7 +35,9 @@ struct Tree {
     top: PathBuf,
     /// Whether files in folders below `top` can match.
     deep: bool,
-    pattern: GlobMatcher,
+    pattern: Glob,
+    /// Made at the first look: most servers are started more often than their files change.
+    matcher: OnceLock<GlobMatcher>,
 }
 
 impl ServerConfig {
@@ -63,7 +68,7 @@ impl OwnFiles {
     /// Whether `path` is one of them.
     pub fn contain(&self, path: &Path) -> bool {
         let matches = |tree: &Tree| {
-            path.strip_prefix(&tree.base).is_ok_and(|below| !is_cache(below) && tree.pattern.is_match(below))
+            path.strip_prefix(&tree.base).is_ok_and(|below| !is_cache(below) && tree.matches(below))
         };
         self.files.iter().any(|file| file == path) || self.trees.iter().any(matches)
     }
@@ -88,14 +93,18 @@ impl OwnFiles {
 impl Tree {
     /// Nothing for a pattern that is none: the configuration has refused those.
     fn new(base: &Path, pattern: &str) -> Option<Self> {
-        let matcher = GlobBuilder::new(pattern).literal_separator(true).build().ok()?.compile_matcher();
+        let glob = GlobBuilder::new(pattern).literal_separator(true).build().ok()?;
         let fixed = Path::new(pattern).components().take_while(|part| !is_glob(part));
         let mut top = join(base, fixed.collect::<PathBuf>());
         // The last part without a star is the file itself.
         while !top.is_dir() && top.pop() {}
         let below = join(base, pattern).components().count().saturating_sub(top.components().count());
         let deep = below > 1 || pattern.contains("**");
-        Some(Self { base: base.to_owned(), top, deep, pattern: matcher })
+        Some(Self { base: base.to_owned(), top, deep, pattern: glob, matcher: OnceLock::new() })
+    }
+
+    fn matches(&self, below: &Path) -> bool {
+        self.matcher.get_or_init(|| self.pattern.compile_matcher()).is_match(below)
     }
 }
 

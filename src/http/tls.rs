@@ -11,16 +11,26 @@ use rustls::{
 };
 use rustls_platform_verifier::Verifier;
 
-/// A client configuration. Clones share the certificates.
-pub(super) fn config() -> Result<ClientConfig, Error> {
+/// A client configuration, made when it is needed. Clones share it with its certificates.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Shared(Arc<OnceLock<ClientConfig>>);
+
+impl Shared {
+    pub(super) fn config(&self) -> ClientConfig {
+        self.0.get_or_init(config).clone()
+    }
+}
+
+fn config() -> ClientConfig {
     let provider = Arc::new(ring::default_provider());
     let verifier = Arc::new(SystemVerifier { provider: Arc::clone(&provider), loaded: OnceLock::new() });
-    Ok(ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
+    ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring has what the default versions need")
         // "Dangerous" is any verifier but a fixed list; this one is the system's own.
         .dangerous()
         .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth())
+        .with_no_client_auth()
 }
 
 /// The platform's verifier, created at the first handshake. Creating it takes milliseconds that commands without

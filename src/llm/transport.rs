@@ -98,7 +98,7 @@ impl Endpoint {
             path.push("models");
         }
         Ok(Self {
-            http: clients.models_within(base_url, config.connect_timeout)?,
+            http: clients.models_within(base_url, config.connect_timeout),
             clock: Clock { first: config.first_token_timeout, idle: config.idle_timeout, table },
             watch: Watch::new(clients.looks_for(base_url), models, config.silence_check),
             url,

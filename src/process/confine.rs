@@ -17,7 +17,7 @@ use self::{limits::Limits, sandbox::Walls};
 use crate::config::{ResourceLimits, Sandbox};
 
 pub(super) use self::{
-    cgroup::{name_for, no_cgroup},
+    cgroup::{name_for, no_cgroup, offered as offered_cgroup},
     limits::suspected,
     sandbox::{has_seccomp, landlock_abi},
 };
@@ -39,16 +39,23 @@ pub(super) struct Ready {
 }
 
 impl Wanted {
-    /// Makes everything ready for `program`, a server of `manager` whose `PATH` is `search`.
+    /// Makes everything ready for `program`, a server of `manager` whose `PATH` is `search`. `offered` is the
+    /// folder of [`offered_cgroup`].
     ///
     /// # Errors
     /// What this system cannot hold, in words.
-    pub(super) fn prepare(&self, program: &Path, search: Option<&OsStr>, manager: Pid) -> io::Result<Ready> {
+    pub(super) fn prepare(
+        &self,
+        program: &Path,
+        search: Option<&OsStr>,
+        manager: Pid,
+        offered: Option<&Path>,
+    ) -> io::Result<Ready> {
         let walls =
             self.sandbox.as_ref().map(|sandbox| Walls::build(sandbox, program, search)).transpose()?;
         if self.limits.is_empty() {
             // For `cgroup.kill` alone, which ends everybody in one stroke: a convenience, not a need.
-            let cgroup = Cgroup::offered(&self.name);
+            let cgroup = offered.and_then(|parent| Cgroup::plain(parent, &self.name));
             return Ok(Ready { cgroup, limits: Limits::default(), walls });
         }
         match Cgroup::delegated(&self.name, &self.limits, manager) {

@@ -42,7 +42,7 @@ use crate::config::{StdioConfig, StopGrace};
 
 /// Name of the variable that makes a process a guard; its value is the version of what is said over the socket.
 const GUARD: &str = "TOOLCRIB_GUARD";
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 /// What the zygote is called in lists of processes, and so are its guards.
 const NAME: &str = "toolcrib-guard";
 /// The executable of this process, replaced or removed as it may be.
@@ -73,10 +73,8 @@ fn be_guard() {
     // The variable alone may have come by accident.
     if let (Some(Ok(NAME)), Some(Ok(owner))) = (words.next(), words.next()) {
         // Whoever waits for a guard sees its end; there is nobody to tell why.
-        if let Some((socket, owner)) =
-            owner.parse().ok().and_then(|owner| zygote::serve(owner).ok().flatten())
-        {
-            main::run(&socket, &owner);
+        if let Some(task) = owner.parse().ok().and_then(|owner| zygote::serve(owner).ok().flatten()) {
+            main::run(task);
         }
         #[expect(
             clippy::exit,
@@ -196,14 +194,15 @@ impl Guarded {
         for _ in 0..2 {
             let (ours, theirs) = wire::pair().map_err(failed)?;
             let order = order.write().map_err(failed)?;
-            let files = [order.as_fd(), stdio[0].as_fd(), stdio[1].as_fd(), stdio[2].as_fd()];
-            // The socket keeps it until there is somebody to read it.
-            wire::send(&ours, &Order::Start, &files).map_err(failed)?;
             let control = Arc::new(Control::new(ours).map_err(failed)?);
             // From here on `Drop` holds: giving up this future ends what was begun.
             let guarded =
                 Self { control, pid: 0, guard: 0, handle: None, mark: mark.to_owned(), over: false };
-            guards.fork(executable, family, theirs).await.map_err(failed)?;
+            let [input, output, error] = &stdio;
+            let files = [&theirs, &order, input, output, error].map(AsFd::as_fd);
+            guards.fork(executable, family, &files).await.map_err(failed)?;
+            // The guard's end is the guard's alone from here on: its closing is what tells that there is none.
+            drop(theirs);
             guarded.control.until(|heard| heard.started.is_some()).await;
             let heard = guarded.control.heard().started.take();
             if let Some(heard) = heard {
@@ -346,7 +345,7 @@ impl Control {
     fn listen(&self) {
         let mut heard = self.heard();
         while !heard.silent {
-            match wire::receive::<Notice>(self.socket.get_ref(), false) {
+            match wire::receive::<Notice>(self.socket.get_ref()) {
                 Ok(Some((notice, files))) => heard.note(notice, files),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Ok(None) | Err(_) => heard.silent = true,

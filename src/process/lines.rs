@@ -1,17 +1,21 @@
 //! Bounded lines over a child's pipes, or any other byte stream that carries one message a line.
 
 use std::{
-    fmt, io,
+    fmt,
+    future::poll_fn,
+    io::{self, Cursor},
+    mem::MaybeUninit,
     pin::Pin,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::unix::pipe,
     sync::Mutex,
     time::timeout_at,
@@ -30,8 +34,8 @@ const KEPT: usize = 4096;
 /// Bytes that the kernel writes to a pipe in one go, at least: limits.h.
 const PIPE_BUF: usize = 4096;
 
-/// Memory kept for the next line, in bytes.
-const USUAL: usize = 64 << 10;
+/// Memory kept for the next line, in bytes. Every server has it for as long as it lives.
+const USUAL: usize = 2 << 10;
 
 /// How long a peer may stop in the middle of a line before the rest counts as lost: a message is written in
 /// one go.
@@ -75,13 +79,15 @@ impl Traffic {
     }
 }
 
-/// Bytes that are read at once. Every server has such a buffer for as long as it lives, and it is the largest thing
-/// that an idle one costs: small, since most lines are.
-const BUFFER: usize = 8 << 10;
+/// Bytes that are read at once. They are on the stack of who reads: a server that says nothing has no buffer.
+const BUFFER: usize = 16 << 10;
 
 /// Reads lines. Safe to cancel: a line that was read in part is continued by the next call.
 pub(crate) struct LineReader {
-    stream: BufReader<Pin<Box<dyn AsyncRead + Send>>>,
+    stream: Pin<Box<dyn AsyncRead + Send>>,
+    /// What was read and is not looked at yet, from `seen` on.
+    rest: Vec<u8>,
+    seen: usize,
     line: Vec<u8>,
     tail: Vec<u8>,
     total: u64,
@@ -96,7 +102,9 @@ impl LineReader {
     /// Reads from `stream`.
     pub(crate) fn new(stream: impl AsyncRead + Send + 'static) -> Self {
         Self {
-            stream: BufReader::with_capacity(BUFFER, Box::pin(stream)),
+            stream: Box::pin(stream),
+            rest: Vec::new(),
+            seen: 0,
             line: Vec::new(),
             tail: Vec::new(),
             total: 0,
@@ -109,7 +117,8 @@ impl LineReader {
 
     /// The stream from the end of the last line on.
     pub(crate) fn into_stream(self) -> impl AsyncRead + Send + Unpin + use<> {
-        self.stream
+        let rest = self.rest[self.seen..].to_vec();
+        Cursor::new(rest).chain(self.stream)
     }
 
     /// Set when the first byte arrives.
@@ -139,49 +148,22 @@ impl LineReader {
         }
         while !self.complete {
             let total = self.total;
-            let bytes = if total == 0 {
-                self.stream.fill_buf().await.unwrap_or_default()
+            let more = if total == 0 {
+                poll_fn(|context| self.poll_more(context)).await
             } else {
-                match timeout_at((self.heard + LINE_STALL).into(), self.stream.fill_buf()).await {
-                    Ok(bytes) => bytes.unwrap_or_default(),
+                let limit = self.heard + LINE_STALL;
+                match timeout_at(limit.into(), poll_fn(|context| self.poll_more(context))).await {
+                    Ok(more) => more,
                     Err(_) => return Some(Line::Torn { total }),
                 }
             };
-            if bytes.is_empty() {
+            if !more {
                 if total == 0 {
                     return None;
                 }
                 // A last line without line feed counts: it may hold the reason of the end.
                 self.complete = true;
-                break;
             }
-            let _ = self.first_byte.get_or_init(Instant::now);
-            // `contains` is the fast search of the standard library; the place is looked for once a line.
-            let feed = bytes.contains(&b'\n').then(|| bytes.iter().position(|byte| *byte == b'\n'));
-            let feed = feed.flatten();
-            let part = &bytes[..feed.unwrap_or(bytes.len())];
-            self.total += part.len() as u64;
-            if self.total <= MAX_LINE as u64 {
-                self.line.extend_from_slice(part);
-            } else {
-                if self.tail.is_empty() {
-                    self.tail.extend_from_slice(&self.line[self.line.len().saturating_sub(KEPT)..]);
-                    self.line.truncate(KEPT);
-                    self.line.shrink_to(KEPT);
-                }
-                self.tail.extend_from_slice(part);
-                let surplus = self.tail.len().saturating_sub(KEPT);
-                self.tail.drain(..surplus);
-            }
-            let used = feed.map_or(bytes.len(), |at| at + 1);
-            self.complete = feed.is_some();
-            self.stream.consume(used);
-            self.traffic.0.bytes.fetch_add(used as u64, Ordering::Relaxed);
-            let open = if self.complete { 0 } else { self.total };
-            if !self.complete {
-                self.heard = Instant::now();
-            }
-            self.traffic.0.open_line.store(open, Ordering::Relaxed);
             if self.total > MAX_SKIPPED {
                 return Some(Line::Endless { total: self.total });
             }
@@ -191,6 +173,61 @@ impl LineReader {
         } else {
             Line::Whole(&self.line)
         })
+    }
+
+    /// Takes in the next bytes, at most to the end of the line. Nothing more comes: false.
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        if self.seen < self.rest.len() {
+            let rest = std::mem::take(&mut self.rest);
+            self.seen += self.take_in(&rest[self.seen..]);
+            if self.seen < rest.len() {
+                self.rest = rest;
+            } else {
+                self.seen = 0;
+            }
+            return Poll::Ready(true);
+        }
+        let mut space = [MaybeUninit::uninit(); BUFFER];
+        let mut read = ReadBuf::uninit(&mut space);
+        let outcome = ready!(self.stream.as_mut().poll_read(context, &mut read));
+        let bytes = read.filled();
+        if outcome.is_err() || bytes.is_empty() {
+            return Poll::Ready(false);
+        }
+        let used = self.take_in(bytes);
+        self.rest.extend_from_slice(&bytes[used..]);
+        Poll::Ready(true)
+    }
+
+    /// Adds bytes to the line; says how many of them belong to it, with its line feed.
+    fn take_in(&mut self, bytes: &[u8]) -> usize {
+        let _ = self.first_byte.get_or_init(Instant::now);
+        // `contains` is the fast search of the standard library; the place is looked for once a line.
+        let feed = bytes.contains(&b'\n').then(|| bytes.iter().position(|byte| *byte == b'\n'));
+        let feed = feed.flatten();
+        let part = &bytes[..feed.unwrap_or(bytes.len())];
+        self.total += part.len() as u64;
+        if self.total <= MAX_LINE as u64 {
+            self.line.extend_from_slice(part);
+        } else {
+            if self.tail.is_empty() {
+                self.tail.extend_from_slice(&self.line[self.line.len().saturating_sub(KEPT)..]);
+                self.line.truncate(KEPT);
+                self.line.shrink_to(KEPT);
+            }
+            self.tail.extend_from_slice(part);
+            let surplus = self.tail.len().saturating_sub(KEPT);
+            self.tail.drain(..surplus);
+        }
+        let used = feed.map_or(bytes.len(), |at| at + 1);
+        self.complete = feed.is_some();
+        self.traffic.0.bytes.fetch_add(used as u64, Ordering::Relaxed);
+        let open = if self.complete { 0 } else { self.total };
+        if !self.complete {
+            self.heard = Instant::now();
+        }
+        self.traffic.0.open_line.store(open, Ordering::Relaxed);
+        used
     }
 }
 

@@ -2,11 +2,15 @@
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
+    mem::MaybeUninit,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
+    task::{Poll, ready},
     time::Duration,
 };
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::config::Secrets;
@@ -15,6 +19,9 @@ use crate::config::Secrets;
 const LINES: usize = 20;
 /// Bytes kept of one line.
 const LINE_BYTES: usize = 500;
+
+/// Bytes that are read at once.
+const BUFFER: usize = 8 << 10;
 
 /// Is told each whole line. Called from the task that reads: it must not block.
 type Listener = Box<dyn Fn(String) + Send>;
@@ -47,10 +54,19 @@ impl StderrTail {
         #[expect(clippy::disallowed_methods, reason = "the handle in `_drain` ends the task with its owner")]
         let drain = AbortOnDropHandle::new(tokio::spawn(async move {
             let _done = done;
-            let mut buffer = vec![0; 8192];
-            while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-                shared.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..count], &hidden);
-            }
+            // On the stack, and only while there is something: most servers say nothing, each for as long as it lives.
+            let mut more = poll_fn(|context| {
+                let mut space = [MaybeUninit::uninit(); BUFFER];
+                let mut read = ReadBuf::uninit(&mut space);
+                let outcome = ready!(Pin::new(&mut stream).poll_read(context, &mut read));
+                let bytes = read.filled();
+                let more = outcome.is_ok() && !bytes.is_empty();
+                if more {
+                    shared.lock().unwrap_or_else(PoisonError::into_inner).push(bytes, &hidden);
+                }
+                Poll::Ready(more)
+            });
+            while (&mut more).await {}
             shared.lock().unwrap_or_else(PoisonError::into_inner).end(&hidden);
         }));
         Self { tail, ended, secrets, _drain: Arc::new(drain) }

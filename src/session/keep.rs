@@ -45,14 +45,15 @@ impl Session {
     pub(crate) async fn keep(&self) {
         let staying = async {
             loop {
+                // Both in boxes: a session that lives, as most do all the time, is not to hold room for a start.
                 match self.due().await {
                     // A failure is told by its event, and the state holds when the next try is due.
                     Due::Restart(dead, verdict) => {
-                        if let Err(error) = self.restart(dead, verdict).await {
+                        if let Err(error) = Box::pin(self.restart(dead, verdict)).await {
                             tracing::debug!(server = %self.name(), %error, "not brought back");
                         }
                     }
-                    Due::Park(generation) => self.park(generation).await,
+                    Due::Park(generation) => Box::pin(self.park(generation)).await,
                 }
             }
         };
@@ -109,7 +110,7 @@ impl Session {
             let calls = self.counters.calls();
             // A server at work may be too busy to answer, and a call has its own limit.
             let quiet = calls == before && self.counters.in_flight() == 0;
-            if quiet && !answers(peer, era, every).await && self.counters.calls() == before {
+            if quiet && !Box::pin(answers(peer, era, every)).await && self.counters.calls() == before {
                 let (every, question) = (humantime::format_duration(every), question(era));
                 let what = format!("did not answer `{question}` within {every} while it had nothing to do");
                 return Verdict { what, asked: false };

@@ -202,9 +202,10 @@ pub(super) async fn follow(
         Era::Legacy => loop {
             changed.notified().await;
             tokio::time::sleep(SETTLE).await;
-            relist(&peer, &list, &intake).await;
+            // In a box, as most of the time nothing changes, and this waits for as long as the server lives.
+            Box::pin(relist(&peer, &list, &intake)).await;
         },
-        Era::Modern => subscribe(&peer, &list, &intake).await,
+        Era::Modern => Box::pin(subscribe(&peer, &list, &intake)).await,
     }
 }
 
@@ -220,12 +221,12 @@ async fn subscribe(peer: &Peer<RoleClient>, list: &ToolList, intake: &Intake) {
             }
         };
         // What changed before was told to nobody.
-        relist(peer, list, intake).await;
+        Box::pin(relist(peer, list, intake)).await;
         loop {
             match subscription.next().await {
                 Ok(Some(ServerNotification::ToolListChangedNotification(_))) => {
                     tokio::time::sleep(SETTLE).await;
-                    relist(peer, list, intake).await;
+                    Box::pin(relist(peer, list, intake)).await;
                 }
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,

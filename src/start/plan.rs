@@ -12,6 +12,9 @@ use crate::{
     session::Started,
 };
 
+/// How much longer than the quickest one a start may take that is held up by others, and by nothing else.
+const USUAL: u32 = 10;
+
 /// One server, as the history knows it.
 pub(super) struct Plan {
     /// Whether its start takes CPU time of this machine, as far as is known.
@@ -50,8 +53,16 @@ impl Plan {
     pub(super) fn learn(&self, history: &History, started: Option<&Started>) {
         if let (Some(key), Some(started)) = (&self.key, started) {
             let took = started.phases.total();
-            // What is over so soon took little, and is not worth a look.
-            let cpu = if took <= LIGHT { Some(took) } else { started.pid.and_then(cpu_time) };
+            // A look costs as much as a tenth of a quick start. What is over so soon took little; and of one that is
+            // known to take little, only a start that took far longer than before could tell anything new.
+            let usual = self.expected.map_or(Duration::ZERO, |expected| expected.max(LIGHT) * USUAL);
+            let cpu = if took <= LIGHT {
+                Some(took)
+            } else if !self.works && took <= usual {
+                None
+            } else {
+                started.pid.and_then(cpu_time)
+            };
             history.started(key, Start { took, cpu, mute: started.mute });
         }
         match (&self.package, started) {

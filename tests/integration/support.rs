@@ -90,7 +90,7 @@ impl Lab {
 
     /// The guards above its servers.
     pub(crate) fn guards(&self) -> Vec<u32> {
-        let guards = processes(|has| has("TOOLCRIB_GUARD=2"));
+        let guards = processes(|has| has("TOOLCRIB_GUARD=3"));
         let mut parents: Vec<u32> = self.servers().into_iter().filter_map(parent).collect();
         parents.sort_unstable();
         parents.dedup();

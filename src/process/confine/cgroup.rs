@@ -43,10 +43,9 @@ impl Cgroup {
         Self::below(&parent, name, limits)
     }
 
-    /// Makes a cgroup without budgets where cgroups are ours to make without anybody's harm.
-    pub(super) fn offered(name: &str) -> Option<Self> {
-        let parent = base().ok().filter(|parent| is_delegated(parent))?;
-        Self::below(&parent, name, &ResourceLimits::default()).ok()
+    /// Makes a cgroup without budgets below `parent`, which is [`offered`].
+    pub(super) fn plain(parent: &Path, name: &str) -> Option<Self> {
+        Self::below(parent, name, &ResourceLimits::default()).ok()
     }
 
     fn below(parent: &Path, name: &str, limits: &ResourceLimits) -> Result<Self, String> {
@@ -126,6 +125,11 @@ impl Cgroup {
             }
         }
     }
+}
+
+/// The folder where cgroups are ours to make without anybody's harm. Nothing: there is none.
+pub(in crate::process) fn offered() -> Option<PathBuf> {
+    base().ok().filter(|parent| is_delegated(parent))
 }
 
 /// Whether `parent` was given to us. What root may write to is not for that reason root's: there systemd's mark

@@ -14,7 +14,7 @@ use std::{
         unix::process::CommandExt,
     },
     path::Path,
-    process::{Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -32,8 +32,8 @@ use rustix::{
 };
 
 use super::{
-    wire::{self, Graces, Notice, Order},
-    zygote::Owner,
+    wire::{self, Graces, Notice, Order, Start},
+    zygote::{Owner, Task},
 };
 use crate::process::{
     StopOutcome,
@@ -44,13 +44,14 @@ use crate::process::{
 /// Pause between two rounds of killing: orphans become children in between.
 const KILL_ROUND: Duration = Duration::from_millis(2);
 
-/// Runs the guard. `socket` leads to the manager.
-pub(super) fn run(socket: &OwnedFd, owner: &Owner) {
-    match Guard::start(socket, owner) {
+/// Runs the guard.
+pub(super) fn run(task: Task) {
+    let Task { socket, start, command, owner, offered } = task;
+    match Guard::start(&socket, &owner, &start, command, offered.as_deref()) {
         Ok(mut guard) => guard.watch(),
         Err(error) => {
             // A manager that is gone reads nothing more, and there is nobody else to tell.
-            let _ = wire::send(socket, &Notice::refused(&error), &[]);
+            let _ = wire::send(&socket, &Notice::refused(&error), &[]);
         }
     }
 }
@@ -84,7 +85,13 @@ struct Guard<'a> {
 }
 
 impl<'a> Guard<'a> {
-    fn start(socket: &'a OwnedFd, owner: &'a Owner) -> io::Result<Self> {
+    fn start(
+        socket: &'a OwnedFd,
+        owner: &'a Owner,
+        start: &Start,
+        command: Command,
+        offered: Option<&Path>,
+    ) -> io::Result<Self> {
         let mut heard = SigSet::empty();
         for signal in [signal::SIGCHLD, signal::SIGTERM, signal::SIGINT, signal::SIGHUP] {
             heard.add(signal);
@@ -92,18 +99,14 @@ impl<'a> Guard<'a> {
         heard.thread_set_mask()?;
         setsid()?;
         set_child_subreaper(Some(getpid()))?;
-        let no_start = || io::Error::new(io::ErrorKind::InvalidData, "the first order is no start");
-        let Some((Order::Start, files)) = wire::receive(socket, true)? else { return Err(no_start()) };
-        let [order, stdio @ ..] = <[OwnedFd; 4]>::try_from(files).map_err(|_| no_start())?;
-        let start = wire::Start::read(order)?;
         if owner.is_gone() {
             return Err(io::Error::other("the manager ended before its server was started"));
         }
         let signals = SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         let search = start.env.get("PATH").map(OsStr::new);
-        let mut ready = start.wanted.prepare(Path::new(&start.program), search, owner.pid)?;
+        let mut ready = start.wanted.prepare(Path::new(&start.program), search, owner.pid, offered)?;
         let cgroup = ready.take_cgroup();
-        let server = match spawn(&start, stdio, ready, cgroup.as_ref()) {
+        let server = match spawn(command, ready, cgroup.as_ref()) {
             Ok(server) => server,
             Err(error) => {
                 cgroup.iter().for_each(Cgroup::remove);
@@ -242,14 +245,14 @@ impl<'a> Guard<'a> {
 
     fn hear_orders(&mut self) {
         while let Some(socket) = self.socket {
-            match wire::receive::<Order>(socket, false) {
+            match wire::receive::<Order>(socket) {
                 Ok(Some((Order::Stop(graces), _))) => self.leave(graces),
                 Ok(Some((Order::Kill, _))) => {
                     self.stage = Stage::Killing;
                     self.deadline = Some(Instant::now());
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Ok(Some((Order::Start, _)) | None) | Err(_) => {
+                Ok(None) | Err(_) => {
                     self.socket = None;
                     self.leave(self.graces);
                 }
@@ -274,16 +277,8 @@ impl<'a> Guard<'a> {
 }
 
 /// Starts the server. Its files are closed here when it has them.
-fn spawn(
-    start: &wire::Start,
-    [input, output, error]: [OwnedFd; 3],
-    mut ready: Ready,
-    cgroup: Option<&Cgroup>,
-) -> io::Result<Pid> {
+fn spawn(mut command: Command, mut ready: Ready, cgroup: Option<&Cgroup>) -> io::Result<Pid> {
     let guard = getpid();
-    let mut command = Command::new(&start.program);
-    command.args(&start.args).env_clear().envs(&start.env).current_dir(&start.cwd);
-    command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(error)).process_group(0);
     let mut door = cgroup.map(Cgroup::door).transpose()?;
     let prepare = move || {
         // Nobody resets the mask on the way: the server would never see a SIGTERM.

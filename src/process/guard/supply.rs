@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{BorrowedFd, OwnedFd},
     path::Path,
     process::Stdio,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -13,7 +13,10 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
-use super::{GUARD, NAME, VERSION, wire};
+use super::{
+    GUARD, NAME, VERSION,
+    wire::{self, Request},
+};
 
 /// Where the dynamic linker looks: the zygote needs the manager's, being the same executable.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
@@ -32,28 +35,33 @@ struct Zygote {
 }
 
 impl Guards {
-    /// Has a guard forked that is told over the other end of `socket` what to do. Where it says nothing and closes
-    /// `socket`, there is none. The zygote comes from `executable` and is marked as one of `family`.
-    pub(super) async fn fork(&self, executable: &Path, family: &str, socket: OwnedFd) -> io::Result<()> {
+    /// Has a guard forked, with the files of a [`Request`]. Where it says nothing and closes its socket, there is
+    /// none. The zygote comes from `executable` and is marked as one of `family`.
+    pub(super) async fn fork(
+        &self,
+        executable: &Path,
+        family: &str,
+        files: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         loop {
-            match self.request(executable, family, &socket) {
+            match self.request(executable, family, files) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(RETRY).await,
                 done => return done,
             }
         }
     }
 
-    fn request(&self, executable: &Path, family: &str, socket: &OwnedFd) -> io::Result<()> {
+    fn request(&self, executable: &Path, family: &str, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut zygote = self.zygote();
         if let Some(zygote) = &*zygote {
-            match zygote.request(socket) {
+            match zygote.request(files) {
                 Err(error) if is_gone(&error) => {
                     tracing::debug!("the zygote has ended, another one is started");
                 }
                 done => return done,
             }
         }
-        zygote.insert(Zygote::start(executable, family)?).request(socket)
+        zygote.insert(Zygote::start(executable, family)?).request(files)
     }
 
     /// Ends the zygote, now that there are no guards to be had any more. It is gone with the last of them.
@@ -95,9 +103,9 @@ impl Zygote {
         Ok(Self { child, requests })
     }
 
-    fn request(&self, socket: &OwnedFd) -> io::Result<()> {
+    fn request(&self, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         wake(&self.child);
-        wire::send(&self.requests, &(), &[socket.as_fd()])
+        wire::send(&self.requests, &Request, files)
     }
 }
 

@@ -22,21 +22,37 @@ use crate::{
     process::{StopOutcome, confine::Wanted},
 };
 
-/// Longest packet: an error in words, with a path or two. Short enough for the stack.
-const MAX_PACKET: usize = 16 << 10;
 /// Most files that come with one packet.
-const MAX_FILES: usize = 4;
+const MAX_FILES: usize = 5;
+
+/// What is said in one packet.
+pub(super) trait Packet: Serialize + DeserializeOwned {
+    /// The longest one, in bytes.
+    const MAX: usize;
+}
+
+/// From the manager to the zygote, for one guard. Carries the guard's end of a socket, a file that holds a
+/// [`Start`], and the server's standard input, output and error.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Request;
+
+impl Packet for Request {
+    const MAX: usize = 64;
+}
 
 /// From the manager to the guard. The end of the stream means [`Order::Stop`] with the graces of the start.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
-    /// The first packet; carries a file that holds a [`Start`], and the server's standard input, output and error.
-    Start,
     /// Begin the stop ladder now. The server's input is closed at the same time.
     Stop(Graces),
     /// Kill everything now.
     Kill,
+}
+
+impl Packet for Order {
+    /// Room for every number. Not more: each guard would touch that many fresh pages of memory.
+    const MAX: usize = 256;
 }
 
 /// How the server is to be started. In a file, since arguments and environment may be longer than any packet.
@@ -128,6 +144,11 @@ pub(super) enum Notice {
     },
 }
 
+impl Packet for Notice {
+    /// Room for an error in words, with a path or two.
+    const MAX: usize = 16 << 10;
+}
+
 impl Notice {
     /// There is no server because of `error`.
     pub(super) fn refused(error: &io::Error) -> Self {
@@ -147,9 +168,9 @@ pub(super) fn queue() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Sends without waiting: the few packets there are fit into the socket's buffer.
-pub(super) fn send(socket: impl AsFd, value: &impl Serialize, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(super) fn send<T: Packet>(socket: impl AsFd, value: &T, files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let packet = serde_json::to_vec(value)?;
-    if packet.len() > MAX_PACKET {
+    if packet.len() > T::MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "what the guard is told is too long"));
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
@@ -162,15 +183,12 @@ pub(super) fn send(socket: impl AsFd, value: &impl Serialize, files: &[BorrowedF
     Ok(())
 }
 
-/// The next packet, and the files that came with it; nothing at the end of the stream.
-pub(super) fn receive<T: DeserializeOwned>(
-    socket: impl AsFd,
-    wait: bool,
-) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut packet = [0; MAX_PACKET];
+/// The next packet if one is there, and the files that came with it; nothing at the end of the stream.
+pub(super) fn receive<T: Packet>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut packet = vec![0; T::MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let got = loop {
         match recvmsg(&socket, &mut [IoSliceMut::new(&mut packet)], &mut ancillary, flags) {
             // Reset: the peer ended without reading our last word, which is told once, before what it had sent.
@@ -207,17 +225,17 @@ mod tests {
         drop(writer);
         send(&ours, &Order::Stop(StopGrace::default().into()), &[]).unwrap();
         drop(ours);
-        let (first, mut files) = receive::<Order>(&theirs, false).unwrap().unwrap();
+        let (first, mut files) = receive::<Order>(&theirs).unwrap().unwrap();
         assert!(matches!(first, Order::Kill), "{first:?}");
         File::from(files.remove(0)).write_all(b"through").unwrap();
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "through");
-        let (second, files) = receive::<Order>(&theirs, false).unwrap().unwrap();
+        let (second, files) = receive::<Order>(&theirs).unwrap().unwrap();
         let Order::Stop(graces) = second else { panic!("{second:?}") };
         assert_eq!((graces.eof(), graces.term()), (StopGrace::default().eof, StopGrace::default().term));
         assert!(files.is_empty());
-        assert!(receive::<Order>(&theirs, false).unwrap().is_none());
+        assert!(receive::<Order>(&theirs).unwrap().is_none());
     }
 
     #[test]
@@ -226,16 +244,16 @@ mod tests {
         send(&ours, &Order::Kill, &[]).unwrap();
         send(&theirs, &Notice::Gone { killed: 1, helpers: true }, &[]).unwrap();
         drop(theirs);
-        let (notice, _) = receive::<Notice>(&ours, false).unwrap().unwrap();
+        let (notice, _) = receive::<Notice>(&ours).unwrap().unwrap();
         assert!(matches!(notice, Notice::Gone { killed: 1, helpers: true }), "{notice:?}");
-        assert!(receive::<Notice>(&ours, false).unwrap().is_none());
+        assert!(receive::<Notice>(&ours).unwrap().is_none());
     }
 
     #[test]
     fn an_empty_socket_does_not_block_and_a_monster_is_refused() {
         let (ours, theirs) = pair().unwrap();
-        assert_eq!(receive::<Order>(&ours, false).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        let what = "x".repeat(MAX_PACKET);
+        assert_eq!(receive::<Order>(&ours).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let what = "x".repeat(Notice::MAX);
         send(&theirs, &Notice::Refused { errno: None, what }, &[]).unwrap_err();
     }
 }

@@ -2,14 +2,21 @@
 //!
 //! Why not one more exec for each guard: it is a large executable, and to load it costs as much as to start a
 //! small server. Here that is paid once. A fork of a process with a single thread and little memory is cheap,
-//! and its pages are shared.
+//! and its pages are shared. Not so the places where its code is mapped: a guard pays a page fault for each piece
+//! of code that it is the first to touch in its own memory, and these are most of what it costs. So whatever can be
+//! done before the fork is done by the zygote, which has touched it all before.
 //!
 //! A guard depends on its zygote for nothing but to be reaped. The zygote takes no more requests once the manager
 //! has closed its end of the socket or has ended, and is gone when the last of its guards is.
 
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    path::PathBuf,
+    process::{Command, Stdio},
 };
 
 use nix::{
@@ -25,7 +32,20 @@ use rustix::{
     process::{Pid, PidfdFlags, WaitOptions, getppid, pidfd_open, setsid, wait},
 };
 
-use super::wire::{self, Notice};
+use super::wire::{self, Notice, Request, Start};
+use crate::process::confine::offered_cgroup;
+
+/// What one guard is there for.
+pub(super) struct Task {
+    /// Leads to the manager.
+    pub(super) socket: OwnedFd,
+    pub(super) start: Start,
+    /// Starts the server, as far as that is known before there is a guard.
+    pub(super) command: Command,
+    pub(super) owner: Owner,
+    /// See [`offered_cgroup`].
+    pub(super) offered: Option<PathBuf>,
+}
 
 /// The manager's process, whose end is the end of all.
 pub(super) struct Owner {
@@ -53,9 +73,9 @@ impl Owner {
     }
 }
 
-/// Forks a guard for each socket that arrives over standard input. Returns in each guard, with that socket;
-/// nothing in the zygote, when it is over. `owner` is the manager's process.
-pub(super) fn serve(owner: i32) -> io::Result<Option<(OwnedFd, Owner)>> {
+/// Forks a guard for each request that arrives over standard input. Returns in each guard, with its task; nothing
+/// in the zygote, when it is over. `owner` is the manager's process.
+pub(super) fn serve(owner: i32) -> io::Result<Option<Task>> {
     let Some(owner) = Owner::parent(owner) else { return Ok(None) };
     // The keys of the terminal do not concern it.
     setsid()?;
@@ -64,7 +84,10 @@ pub(super) fn serve(owner: i32) -> io::Result<Option<(OwnedFd, Owner)>> {
     children.add(Signal::SIGCHLD);
     children.thread_set_mask()?;
     let signals = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-    let requests = io::stdin();
+    let requests = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
+    // A guard that kept it would hide the end of the zygote from the manager.
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    let offered = offered_cgroup();
     loop {
         while matches!(wait(WaitOptions::NOHANG), Ok(Some(_))) {}
         let mut files = vec![PollFd::new(&requests, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
@@ -83,21 +106,27 @@ pub(super) fn serve(owner: i32) -> io::Result<Option<(OwnedFd, Owner)>> {
         if !asked {
             continue;
         }
-        let socket = match wire::receive::<()>(requests.as_fd(), false) {
-            Ok(Some(((), mut files))) => files.pop(),
+        let files = match wire::receive::<Request>(requests.as_fd()) {
+            Ok(Some((Request, files))) => <[OwnedFd; 5]>::try_from(files),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Ok(None) | Err(_) => break,
         };
-        let Some(socket) = socket else { continue };
+        // Fewer where the limit of open files was reached: the manager sees that there is no guard.
+        let Ok([socket, start, input, output, error]) = files else { continue };
+        let start = match Start::read(start) {
+            Ok(start) => start,
+            Err(error) => {
+                let _ = wire::send(&socket, &Notice::refused(&error), &[]);
+                continue;
+            }
+        };
+        let mut command = Command::new(&start.program);
+        command.args(&start.args).env_clear().envs(&start.env).current_dir(&start.cwd).process_group(0);
+        command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(error));
         #[expect(unsafe_code, reason = "no safe way to fork; this process has a single thread")]
         // SAFETY: there is no other thread whose locks or half-done work the child could inherit.
         match unsafe { fork() } {
-            Ok(ForkResult::Child) => {
-                // A guard that kept it would hide the end of the zygote from the manager.
-                let null = std::fs::File::open("/dev/null")?;
-                rustix::stdio::dup2_stdin(&null)?;
-                return Ok(Some((socket, owner)));
-            }
+            Ok(ForkResult::Child) => return Ok(Some(Task { socket, start, command, owner, offered })),
             Ok(ForkResult::Parent { .. }) => {}
             Err(error) => {
                 // A manager that is gone reads nothing more.
@@ -106,7 +135,7 @@ pub(super) fn serve(owner: i32) -> io::Result<Option<(OwnedFd, Owner)>> {
         }
     }
     // No request can be made any more, and the manager sees it at once.
-    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    drop(requests);
     while matches!(wait(WaitOptions::empty()), Ok(_) | Err(Errno::INTR)) {}
     Ok(None)
 }
