@@ -53,7 +53,7 @@ pub(in crate::cli) struct Agents {
     /// Answer like an engine that works on all requests at once: half a second for one, 1.5 times that for four.
     #[arg(long)]
     cost_model: bool,
-    /// Prompts that one request carries, as batch.size in [llm]. One that is not full goes after 5 ms.
+    /// Prompts that one request carries, as batch.size in [llm]. One that is not full goes after 50 ms.
     #[arg(long, default_value = "1", value_name = "N")]
     batch: NonZeroUsize,
     /// Exit with 1 unless crews of 3 to 20 take the same time within 15 % and all of them at most 1.3 times the
@@ -200,6 +200,7 @@ impl Agents {
         config.max_in_flight = self.max_in_flight;
         if self.batch > NonZeroUsize::MIN {
             (config.api, config.batch.size) = (LlmApi::Completions, self.batch);
+            config.batch.interval = Duration::from_millis(50);
         }
         let llm = LlmClient::new(&config, &HttpClients::new(&HttpConfig::default())?, Path::new("."))?;
         let mut config = CrewConfig::default();
