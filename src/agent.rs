@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
+use indexmap::IndexMap;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::AgentConfig,
+    config::{AgentConfig, SubAgent},
     error::{Error, ErrorCode},
     llm::{LlmClient, Message},
     manager::Toolbox,
@@ -20,6 +21,7 @@ mod bounds;
 mod boxed;
 mod calls;
 mod correct;
+mod delegate;
 mod event;
 mod history;
 mod ledger;
@@ -48,17 +50,23 @@ pub struct Agent {
     llm: Option<LlmClient>,
     toolbox: Toolbox,
     config: Arc<AgentConfig>,
+    /// All agents that can be called, whoever may call them.
+    roster: Arc<IndexMap<String, SubAgent>>,
+    /// Agents above this one.
+    depth: u32,
+    tap: Option<Tap>,
 }
 
 impl Agent {
     /// An agent that asks `llm` and calls tools through `toolbox`.
     pub fn new(llm: LlmClient, toolbox: Toolbox, config: AgentConfig) -> Self {
-        Self { llm: Some(llm), toolbox, config: Arc::new(config) }
+        Self { llm: Some(llm), ..Self::without_model(toolbox, config) }
     }
 
     /// An agent for tasks of planned calls only; a question ends as `errored`.
     pub fn without_model(toolbox: Toolbox, config: AgentConfig) -> Self {
-        Self { llm: None, toolbox, config: Arc::new(config) }
+        let roster = Arc::new(config.sub_agents.clone());
+        Self { llm: None, toolbox, config: Arc::new(config), roster, depth: 0, tap: None }
     }
 
     /// The same agent on other tools: those of a [`Loan`](crate::Loan), say.
@@ -71,7 +79,7 @@ impl Agent {
     #[must_use]
     pub fn tapped(&self, tap: &Tap) -> Self {
         let llm = self.llm.as_ref().map(|llm| llm.tapped(tap));
-        Self { llm, toolbox: self.toolbox.tapped(tap), ..self.clone() }
+        Self { llm, toolbox: self.toolbox.tapped(tap), tap: Some(tap.clone()), ..self.clone() }
     }
 
     /// Carries out `task`. After `cancel` it ends at once, with what is known by then.
@@ -95,7 +103,7 @@ impl Agent {
             return End::of(&error);
         };
         ledger.model(llm);
-        let offer = match Offer::new(self.toolbox.catalog(), task.tools.as_deref()) {
+        let offer = match Offer::new(self.toolbox.catalog(), task.tools.as_deref(), self.delegates()) {
             Ok(offer) => offer,
             Err(error) => return End::of(&error),
         };

@@ -184,15 +184,25 @@ impl ToolCatalog {
     /// # Errors
     /// [`Error::Input`] for a pattern that is none.
     pub fn select(&self, patterns: &[String]) -> Result<Vec<Arc<CatalogEntry>>> {
-        let patterns = patterns
-            .iter()
-            .map(|pattern| Glob::new(pattern).map(|glob| glob.compile_matcher()))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| Error::input(format!("tool pattern: {error}"), None))?;
-        let chosen =
-            |entry: &&Arc<CatalogEntry>| patterns.iter().any(|pattern| pattern.is_match(entry.path()));
-        Ok(self.entries.iter().filter(chosen).cloned().collect())
+        select(&self.entries, patterns)
     }
+}
+
+/// Those of `entries` whose `server.tool` one of `patterns` matches, in order.
+///
+/// # Errors
+/// [`Error::Input`] for a pattern that is none.
+pub(crate) fn select<'a>(
+    entries: impl IntoIterator<Item = &'a Arc<CatalogEntry>>,
+    patterns: &[String],
+) -> Result<Vec<Arc<CatalogEntry>>> {
+    let patterns = patterns
+        .iter()
+        .map(|pattern| Glob::new(pattern).map(|glob| glob.compile_matcher()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| Error::input(format!("tool pattern: {error}"), None))?;
+    let chosen = |entry: &&Arc<CatalogEntry>| patterns.iter().any(|pattern| pattern.is_match(entry.path()));
+    Ok(entries.into_iter().filter(chosen).cloned().collect())
 }
 
 /// `server__tool` in the letters that model servers accept; a hash takes the end where that clashes or is too

@@ -17,9 +17,11 @@ mod events;
 mod import;
 mod lock;
 mod logs;
+mod page;
 mod progress;
 mod ps;
 mod reach;
+mod report;
 mod run;
 mod tools;
 #[cfg(feature = "top")]
@@ -101,6 +103,8 @@ enum Command {
     Tools(tools::Tools),
     /// Run a question or a file of tasks: a model asks for tools, they are called, a report comes back.
     Run(run::Run),
+    /// Show a run as one HTML file: what was slow, what went wrong, every task to scale.
+    Report(report::Report),
     /// Run shipped tasks on the built-in servers, with a scripted model: no key, no network.
     Demo(demo::Demo),
     /// Call one tool.
@@ -172,6 +176,7 @@ fn at_once(command: &Command, context: &Context<'_>) -> Option<anyhow::Result<Ex
         Command::Connect(connect) => Some(connect.run(context)),
         Command::Call(call) => call.through_daemon(context).transpose(),
         Command::Tools(tools) => tools.through_daemon(context).transpose(),
+        Command::Report(report) => Some(report.run(context)),
         Command::Run(run) => run.look_for_daemon(context).err().map(Err),
         _ => None,
     }
@@ -207,6 +212,7 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             | Command::Restart(_)
             | Command::Wait(_)
             | Command::Logs(_)
+            | Command::Report(_)
             | Command::Connect(_) => Ok(ExitCode::SUCCESS),
         }
     };

@@ -26,10 +26,12 @@ mod files;
 mod import;
 mod jobs;
 mod load;
+mod models;
 mod node;
 mod origin;
 mod raw;
 mod reuse;
+mod rules;
 mod secrets;
 mod section;
 mod server;
@@ -47,8 +49,10 @@ pub use env::{Env, INHERITED};
 pub use files::OwnFiles;
 pub use import::import_toml;
 pub use jobs::StartJobs;
+pub use models::{Order, Strategy};
 pub use raw::BUILTINS;
 pub use reuse::*;
+pub use rules::{DenyRule, Fallback, FallbackWhen};
 pub use secrets::Secrets;
 pub(crate) use secrets::secret_name;
 pub(crate) use section::parse_size;
@@ -88,6 +92,8 @@ pub struct Config {
     /// The model, or why the `[llm]` table cannot be used: an error only for what needs a model. Nothing when
     /// there is no `[llm]` table.
     pub llm: Option<Result<LlmConfig, Arc<Error>>>,
+    /// The clients and strategies of `[llm]` by name, or why one cannot be used.
+    pub models: IndexMap<String, Result<LlmConfig, Arc<Error>>>,
     /// Defaults of agents.
     pub agent: AgentConfig,
     /// Secret values to hide in everything that is printed or written.
@@ -112,6 +118,7 @@ impl Default for Config {
             lock_file: None,
             http: HttpConfig::default(),
             llm: None,
+            models: IndexMap::new(),
             agent: AgentConfig::default(),
             secrets: Secrets::default(),
             notes: Vec::new(),
@@ -230,8 +237,11 @@ impl LlmApi {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct LlmConfig {
-    /// Its name among the clients of `[llm.clients]`; nothing for the `[llm]` table itself.
+    /// Its name among the clients of `[llm.clients]`; `llm` for the `[llm]` table itself as one of several, nothing
+    /// for it alone.
     pub name: Option<String>,
+    /// Several others that are asked in place of this one. Nothing else of it counts then.
+    pub strategy: Option<Arc<Strategy>>,
     /// Base URL up to and including `/v1`, or `None` for a scripted model.
     pub base_url: Option<String>,
     /// What the endpoint speaks.
@@ -283,6 +293,7 @@ impl LlmConfig {
     pub fn new(base_url: Option<String>, model: impl Into<String>) -> Self {
         Self {
             name: None,
+            strategy: None,
             base_url,
             api: LlmApi::default(),
             model: model.into(),
@@ -311,7 +322,10 @@ impl LlmConfig {
 impl LlmConfig {
     /// The table that it is written in, as messages name it.
     pub(crate) fn table(&self) -> String {
-        self.name.as_ref().map_or_else(|| "[llm]".to_owned(), |name| format!("[llm.clients.{name}]"))
+        match self.name.as_deref() {
+            None | Some(models::OWN) => "[llm]".to_owned(),
+            Some(name) => format!("[llm.clients.{name}]"),
+        }
     }
 }
 

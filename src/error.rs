@@ -50,6 +50,18 @@ pub enum Error {
         /// One line for each mismatch.
         problems: Vec<String>,
     },
+    /// A rule of the configuration forbids the call by one of its arguments; nothing was sent.
+    #[error("`{server}.{tool}` may not be called with this `{arg}`: it matches `{pattern}`")]
+    CallDenied {
+        /// The server of the tool.
+        server: ServerName,
+        /// The tool.
+        tool: String,
+        /// The argument.
+        arg: String,
+        /// The regular expression of the rule.
+        pattern: String,
+    },
     /// A server could not be started, broke the protocol, or was lost.
     #[error(transparent)]
     Server(Box<ServerError>),
@@ -168,7 +180,7 @@ impl Error {
             Self::Config(_) | Self::NoModel { .. } | Self::Input { .. } => ErrorCode::ConfigInvalid,
             Self::ServerNotFound { .. } => ErrorCode::ServerNotFound,
             Self::ToolNotFound { .. } => ErrorCode::ToolNotFound,
-            Self::ArgumentsInvalid { .. } => ErrorCode::ArgumentsInvalid,
+            Self::ArgumentsInvalid { .. } | Self::CallDenied { .. } => ErrorCode::ArgumentsInvalid,
             Self::Server(error) => error.code,
             Self::Unavailable { cause, .. } => cause.code(),
             Self::CallTimeout { .. } => ErrorCode::CallTimeout,
@@ -193,6 +205,7 @@ impl Error {
             Self::ToolNotFound { server, .. }
             | Self::Unavailable { server, .. }
             | Self::ArgumentsInvalid { server, .. }
+            | Self::CallDenied { server, .. }
             | Self::CallTimeout { server, .. }
             | Self::CallRefused { server, .. } => Some(server),
             Self::RequiredServers { failures } => failures.first().and_then(|first| first.server()),
@@ -255,6 +268,9 @@ impl Error {
             }
             Self::RequiredServers { failures } => failures.first().and_then(|first| first.help()),
             Self::Input { help, .. } => help.clone(),
+            Self::CallDenied { server, .. } => {
+                Some(format!("the rule stands in `servers.{server}.result_filter.deny_args`"))
+            }
             Self::Llm(error) => error.help(),
             _ => None,
         }

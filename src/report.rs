@@ -39,6 +39,7 @@ impl RunReport {
             tools: BTreeMap::new(),
             llm_calls: 0,
             llm_retries: 0,
+            llm_clients: BTreeMap::new(),
             tokens: Usage::default(),
             cost_usd: None,
             model: None,

@@ -19,7 +19,8 @@ pub(crate) use attempts::{Failure, Pace, Retry, Stop, Try, run};
 pub struct RetryPolicy {
     /// Attempts in all, the first included.
     pub max_attempts: u32,
-    /// First wait before jitter; doubles with each attempt.
+    /// First wait before jitter; doubles with each attempt. Where neither the server nor a pause of the endpoint says
+    /// otherwise, the very first is 100 ms at most: a single failure is mostly over at once.
     pub base: Duration,
     /// Greatest wait before jitter.
     pub cap: Duration,
@@ -41,6 +42,8 @@ impl RetryPolicy {
     pub const PROFILES: [&str; 3] = ["fast", "agent", "patient"];
     /// No wait is shorter: a failure that comes back at once must not be answered at once.
     const SHORTEST: Duration = Duration::from_millis(50);
+    /// Greatest first wait.
+    const FIRST: Duration = Duration::from_millis(100);
     /// A year: far beyond any use, far below what arithmetic with times cannot hold.
     const LONGEST: Duration = Duration::from_secs(365 * 86400);
 
@@ -124,7 +127,8 @@ impl RetryPolicy {
             self.base
         } else {
             let doubled = self.base.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1)));
-            doubled.min(self.cap).min(Self::LONGEST).mul_f64(random())
+            let first = if attempts <= 1 && hint.is_none() { Self::FIRST } else { Self::LONGEST };
+            doubled.min(self.cap).min(first).mul_f64(random())
         };
         // Clients that heard the same hint, or wait the same flat time, must not come back in the same instant.
         let shared = hint.or(self.flat.then_some(self.base)).unwrap_or_default();

@@ -49,6 +49,22 @@ struct Inner {
     messages: Mutex<Vec<u64>>,
 }
 
+impl Inner {
+    fn new(whose: Whose, events: Option<EventLog>, tape: Option<Tape>) -> Self {
+        Self {
+            whose,
+            began: Instant::now(),
+            events,
+            tape,
+            questions: AtomicU32::new(0),
+            readings: AtomicU32::new(0),
+            turns: AtomicU32::new(0),
+            calls: AtomicU32::new(0),
+            messages: Mutex::default(),
+        }
+    }
+}
+
 /// Who answers.
 pub(crate) enum Answerer {
     /// The world; the cassette is told of it, if there is one.
@@ -64,17 +80,14 @@ impl Tap {
         if let Some(events) = &events {
             events.write(Event::TaskStarted { task: task.to_owned(), attempt });
         }
-        Self(Arc::new(Inner {
-            whose,
-            began: Instant::now(),
-            events,
-            tape,
-            questions: AtomicU32::new(0),
-            readings: AtomicU32::new(0),
-            turns: AtomicU32::new(0),
-            calls: AtomicU32::new(0),
-            messages: Mutex::default(),
-        }))
+        Self(Arc::new(Inner::new(whose, events, tape)))
+    }
+
+    /// A tap on another agent of the same task, whose name tells it from all others.
+    pub(crate) fn delegate(&self, name: &str) -> Self {
+        let Inner { whose, events, tape, .. } = &*self.0;
+        let agent = format!("{}/{name}", whose.agent);
+        Self(Arc::new(Inner::new(Whose { agent, ..whose.clone() }, events.clone(), tape.clone())))
     }
 
     /// Notes the end of the task. `whole`: it was not ended from outside, so that a replay must have asked for all
@@ -166,10 +179,10 @@ impl Tap {
         }
     }
 
-    /// The tools that were seen at reading `n` of the recording.
-    pub(crate) fn recorded_tools(&self, n: u32) -> Option<(String, Value)> {
+    /// The tools that were seen at reading `n` of the recording, and their id; only the id if it is `known`.
+    pub(crate) fn recorded_tools(&self, n: u32, known: &str) -> Option<(String, Option<Value>)> {
         match &self.0.tape {
-            Some(Tape::Replay(player)) => player.tools(&self.0.whose, n),
+            Some(Tape::Replay(player)) => player.tools(&self.0.whose, n, known),
             _ => None,
         }
     }

@@ -232,6 +232,9 @@ pub struct RunReport {
     pub llm_calls: u32,
     /// Model requests repeated.
     pub llm_retries: u32,
+    /// Answers of each client with a name, where several are asked.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub llm_clients: BTreeMap<String, u32>,
     /// Token counts as the model's server gave them.
     pub tokens: Usage,
     /// Cost, when prices are configured.

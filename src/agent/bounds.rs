@@ -51,7 +51,7 @@ pub(super) struct Bounds<'a> {
     tokens: Option<u64>,
     /// Nothing: so far away that the clock has no number for it.
     pub deadline: Option<Instant>,
-    cancel: &'a CancellationToken,
+    pub cancel: &'a CancellationToken,
 }
 
 impl<'a> Bounds<'a> {

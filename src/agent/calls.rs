@@ -5,9 +5,13 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{Agent, Bounds, End, Ledger, offer::Ready};
+use super::{
+    Agent, Bounds, Correction, End, Ledger,
+    offer::{self, Ready},
+};
 use crate::{
     error::{Error, Phase, Result},
+    task::RunReport,
     tool::ToolResult,
 };
 
@@ -32,9 +36,10 @@ impl Agent {
         ledger: &mut Ledger,
     ) -> Outcomes {
         let began = Instant::now();
-        let running = calls.iter().map(|call| async {
+        let turn = ledger.turns();
+        let running = calls.iter().enumerate().map(|(index, call)| async move {
             match call {
-                Ok(ready) => Some(self.run_call(ready, bounds).await),
+                Ok(ready) => Some(self.run_call(ready, &format!("{turn}-{}", index + 1), bounds).await),
                 Err(_) => None,
             }
         });
@@ -44,18 +49,20 @@ impl Agent {
         for (index, (call, done)) in calls.into_iter().zip(done).enumerate() {
             let (text, failed) = match (call, done) {
                 (Err(problem), _) => (problem, true),
-                (Ok(ready), Some((outcome, took))) => {
-                    let failed = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
-                    ledger.called(&ready.entry.path(), took, failed);
-                    outcomes.ran += 1;
-                    let text = match outcome {
-                        Ok(result) => text_of(&result),
-                        Err(end) => {
-                            outcomes.stopped = Some(end);
-                            "error: the task ended before the tool did; outcome unknown".to_owned()
-                        }
-                    };
-                    (self.fit(text, index, &ready, ledger), failed)
+                (Ok(ready), Some(ran)) => {
+                    for call in &ran.calls {
+                        ledger.called(&call.path, call.took, call.failed);
+                        outcomes.ran += 1;
+                    }
+                    if let Some(taken) = ran.taken_over {
+                        ledger.taken_over(taken);
+                    }
+                    if let Some(report) = ran.report {
+                        let id = format!("{turn}-{}", index + 1);
+                        ledger.handed_over(&ready.entry.tool.name, &id, *report);
+                    }
+                    outcomes.stopped = ran.stopped.or(outcomes.stopped);
+                    (self.fit(ran.text, index, &ready, ledger), ran.failed)
                 }
                 (Ok(_), None) => (String::new(), true),
             };
@@ -77,17 +84,65 @@ impl Agent {
         shown
     }
 
-    async fn run_call(
-        &self,
-        ready: &Ready,
-        bounds: &Bounds<'_>,
-    ) -> (Result<Result<ToolResult>, End>, Duration) {
+    /// Runs a call, and the one that takes over where it fails, if a rule says so.
+    async fn run_call(&self, ready: &Ready, id: &str, bounds: &Bounds<'_>) -> Ran {
+        if let Some(agent) = self.delegate(&ready.entry) {
+            return self.hand_over(agent, &ready.entry, &ready.arguments, id, bounds).await;
+        }
+        let mut first = self.run_once(ready, bounds).await;
+        if !first.failed || first.stopped.is_some() {
+            return first;
+        }
+        let path = ready.entry.path();
+        let rule = self.config.fallbacks.iter().find(|rule| rule.follows(&path, &first.text));
+        let next = rule.map(|rule| {
+            offer::take_over(&self.toolbox.catalog(), rule, &path, &ready.arguments, &self.config)
+        });
+        let Some(Ok(next)) = next else { return first };
+        let mut second = self.run_once(&next, bounds).await;
+        first.calls.append(&mut second.calls);
+        second.calls = first.calls;
+        // If it fails too, the first failure says more.
+        if second.failed && second.stopped.is_none() {
+            return Ran { text: first.text, ..second };
+        }
+        second.taken_over = next.corrections.into_iter().next();
+        second
+    }
+
+    async fn run_once(&self, ready: &Ready, bounds: &Bounds<'_>) -> Ran {
         let began = Instant::now();
         // Boxed: sessions make large futures, and a turn may hold many.
         let call = Box::pin(self.toolbox.call_unchecked(&ready.entry, &ready.arguments, None));
         let outcome = bounds.guard(call).await;
-        (outcome, began.elapsed())
+        let failed = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
+        let (text, stopped) = match outcome {
+            Ok(result) => (text_of(&result), None),
+            Err(end) => ("error: the task ended before the tool did; outcome unknown".to_owned(), Some(end)),
+        };
+        let calls = vec![Made { path: ready.entry.path(), took: began.elapsed(), failed }];
+        Ran { text, failed, stopped, calls, taken_over: None, report: None }
     }
+}
+
+/// What came of one call.
+pub(super) struct Ran {
+    pub text: String,
+    pub failed: bool,
+    pub stopped: Option<End>,
+    /// The calls that were made for it.
+    pub calls: Vec<Made>,
+    /// The tool that took over after a failure.
+    pub taken_over: Option<Correction>,
+    /// What became of it, if it was another agent's task.
+    pub report: Option<Box<RunReport>>,
+}
+
+/// A call that was made.
+pub(super) struct Made {
+    pub path: String,
+    pub took: Duration,
+    pub failed: bool,
 }
 
 /// What the model reads. A failure of the machinery is told too: it may know another way.

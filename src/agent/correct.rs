@@ -33,6 +33,8 @@ pub enum CorrectionKind {
     Default,
     /// An empty argument that the schema does not require.
     Null,
+    /// The tool: another one takes the call over.
+    Fallback,
     /// The form of the arguments: a code fence, a trailing comma, a literal of Python.
     Json,
 }
@@ -46,6 +48,7 @@ impl fmt::Display for CorrectionKind {
             Self::Argument => "argument",
             Self::Default => "default",
             Self::Null => "null",
+            Self::Fallback => "fallback",
             Self::Json => "json",
         })
     }
@@ -64,7 +67,7 @@ pub struct Correction {
 }
 
 impl Correction {
-    fn new(kind: CorrectionKind, from: impl Into<String>, to: impl Into<String>) -> Self {
+    pub(super) fn new(kind: CorrectionKind, from: impl Into<String>, to: impl Into<String>) -> Self {
         Self { kind, from: from.into(), to: to.into() }
     }
 }

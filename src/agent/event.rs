@@ -22,6 +22,30 @@ pub enum AgentEvent {
         /// What was put right, in this order.
         corrections: Vec<Correction>,
     },
+    /// A call failed, and another tool took it over.
+    TakenOver {
+        /// The turn, from 1.
+        turn: u32,
+        /// The tool that failed, as `server.tool`.
+        from: String,
+        /// The tool that took over, as `server.tool`.
+        to: String,
+    },
+    /// Another agent carried out a task.
+    HandedOver {
+        /// The turn, from 1.
+        turn: u32,
+        /// The agent.
+        agent: String,
+        /// Its turns.
+        turns: u32,
+        /// The tool calls that it made.
+        tool_calls: u32,
+        /// Whether it has an answer.
+        answered: bool,
+        /// Its conversation: a file of the task's folder.
+        messages: String,
+    },
     /// An answer was taken back. The conversation does not hold it.
     RolledBack {
         /// The turn that it would have been, from 1.

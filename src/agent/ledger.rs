@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    AgentEvent,
+    AgentEvent, Correction, CorrectionKind,
     bounds::{Bounds, End},
 };
 use crate::{
@@ -83,6 +84,9 @@ impl Ledger {
             Ok(Ok(answer)) => {
                 self.attempts(&answer.attempts);
                 self.report.tokens += answer.usage;
+                if let Some(client) = &answer.client {
+                    *self.report.llm_clients.entry(client.clone()).or_default() += 1;
+                }
                 Ok(answer)
             }
             Ok(Err(error)) => {
@@ -115,6 +119,60 @@ impl Ledger {
         self.report.results_left_out =
             self.report.results_left_out.max(u32::try_from(results).unwrap_or(u32::MAX));
         self.report.tokens_saved = self.report.tokens_saved.saturating_add(tokens);
+    }
+
+    /// Another tool took a call over that had failed.
+    pub(super) fn taken_over(&mut self, correction: Correction) {
+        let Correction { from, to, .. } = correction;
+        *self.report.corrections.entry(CorrectionKind::Fallback.to_string()).or_default() += 1;
+        let turn = self.report.turns;
+        self.happened(&AgentEvent::TakenOver { turn, from, to });
+    }
+
+    /// Another agent carried out a task of this one: what that took counts here too.
+    pub(super) fn handed_over(&mut self, agent: &str, id: &str, done: RunReport) {
+        let report = &mut self.report;
+        report.tool_calls += done.tool_calls;
+        report.tool_errors += done.tool_errors;
+        report.llm_calls += done.llm_calls;
+        report.llm_retries += done.llm_retries;
+        report.tokens += done.tokens;
+        report.tokens_saved = report.tokens_saved.saturating_add(done.tokens_saved);
+        for (tool, theirs) in done.tools {
+            let stats = report.tools.entry(tool).or_default();
+            stats.n += theirs.n;
+            stats.errors += theirs.errors;
+            stats.ms = round(stats.ms + theirs.ms);
+        }
+        let kinds = [(&mut report.corrections, done.corrections), (&mut report.rollbacks, done.rollbacks)];
+        for (counts, theirs) in kinds {
+            for (kind, count) in theirs {
+                *counts.entry(kind).or_default() += count;
+            }
+        }
+        for server in done.servers {
+            self.server(&server);
+        }
+        let folder = format!("agents/{id}-{agent}");
+        let messages = format!("{folder}/messages.json");
+        let report = &mut self.report;
+        report.outputs.push((messages.clone(), format!("{:#}\n", Value::from(done.transcript))));
+        if !done.log.is_empty() {
+            let lines: Vec<String> = done.log.iter().map(Value::to_string).collect();
+            report.outputs.push((format!("{folder}/log.jsonl"), lines.join("\n") + "\n"));
+        }
+        report
+            .outputs
+            .extend(done.outputs.into_iter().map(|(file, text)| (format!("{folder}/{file}"), text)));
+        let event = AgentEvent::HandedOver {
+            turn: self.report.turns,
+            agent: agent.to_owned(),
+            turns: done.turns,
+            tool_calls: done.tool_calls,
+            answered: done.answer.is_some(),
+            messages,
+        };
+        self.happened(&event);
     }
 
     /// Keeps a whole result that the model sees a part of.

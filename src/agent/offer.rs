@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{
-    correct::{self, Correction, Found, Wanted},
+    correct::{self, Correction, CorrectionKind, Found, Wanted},
     protocol::Asked,
 };
 use crate::{
-    catalog::{CatalogEntry, ToolCatalog},
-    config::AgentConfig,
+    catalog::{self, CatalogEntry, ToolCatalog},
+    config::{AgentConfig, Fallback, FallbackWhen},
     error::{Error, Result, nearest},
     llm::ToolSpec,
 };
@@ -26,20 +26,33 @@ pub(super) struct Ready {
     pub corrections: Vec<Correction>,
 }
 
+impl Ready {
+    /// Whether another tool than the model's takes the call.
+    pub(super) fn taken_over(&self) -> bool {
+        self.corrections.iter().any(|correction| correction.kind == CorrectionKind::Fallback)
+    }
+}
+
 /// The tools of one task. Made once, so that the prompt of all its turns begins with the same bytes, and again only
 /// when the tools have changed: a server that was started by a call may list others than it did once.
 pub(super) struct Offer {
     catalog: Arc<ToolCatalog>,
+    /// Other agents.
+    delegates: Vec<Arc<CatalogEntry>>,
     entries: Vec<Arc<CatalogEntry>>,
     specs: Arc<[ToolSpec]>,
 }
 
 impl Offer {
-    /// The tools that one of `patterns` matches; without patterns all.
-    pub(super) fn new(catalog: Arc<ToolCatalog>, patterns: Option<&[String]>) -> Result<Self> {
+    /// The tools that one of `patterns` matches, `delegates` among them; without patterns all.
+    pub(super) fn new(
+        catalog: Arc<ToolCatalog>,
+        patterns: Option<&[String]>,
+        delegates: Vec<Arc<CatalogEntry>>,
+    ) -> Result<Self> {
         let entries = match patterns {
-            None => catalog.entries().to_vec(),
-            Some(patterns) => catalog.select(patterns)?,
+            None => catalog.entries().iter().chain(&delegates).cloned().collect(),
+            Some(patterns) => catalog::select(catalog.entries().iter().chain(&delegates), patterns)?,
         };
         if let (Some(patterns), true) = (patterns, entries.is_empty())
             && !patterns.is_empty()
@@ -49,7 +62,7 @@ impl Offer {
             return Err(Error::input(what, Some(help.to_owned())));
         }
         let specs = entries.iter().map(|entry| spec(entry)).collect();
-        Ok(Self { catalog, entries, specs })
+        Ok(Self { catalog, delegates, entries, specs })
     }
 
     /// Goes over to `catalog`; says whether a model is offered something else from now on. What matches nothing any
@@ -58,7 +71,7 @@ impl Offer {
         if Arc::ptr_eq(&catalog, &self.catalog) {
             return false;
         }
-        let Ok(next) = Self::new(catalog, patterns) else { return false };
+        let Ok(next) = Self::new(catalog, patterns, self.delegates.clone()) else { return false };
         let other = *next.specs != *self.specs;
         *self = next;
         other
@@ -76,10 +89,12 @@ impl Offer {
         &self.entries
     }
 
-    /// The servers of these tools, each once, in order.
+    /// The servers of these tools, each once, in order. Other agents are none.
     pub(super) fn servers(&self) -> Vec<String> {
         let mut servers: Vec<String> = Vec::new();
-        for entry in &self.entries {
+        let theirs =
+            |entry: &&Arc<CatalogEntry>| !self.delegates.iter().any(|other| Arc::ptr_eq(entry, other));
+        for entry in self.entries.iter().filter(theirs) {
             if !servers.iter().any(|known| known == entry.server.as_str()) {
                 servers.push(entry.server.to_string());
             }
@@ -107,17 +122,14 @@ impl Offer {
                 "error: the arguments must be a JSON object, found `{found}`; nothing was run"
             ));
         };
-        let Err(error) = entry.check(&arguments) else {
-            return Ok(Ready { entry: entry.clone(), arguments, corrections });
-        };
-        let fixed = config.correct_calls.then(|| correct::arguments(entry, &arguments, &config.aliases));
-        match fixed.flatten() {
-            Some((arguments, done)) => {
-                corrections.extend(done);
-                Ok(Ready { entry: entry.clone(), arguments, corrections })
-            }
-            None => Err(misfit(entry, &arguments, &error)),
+        let path = entry.path();
+        let rule = config.fallbacks.iter().find(|rule| rule.replaces(&path, &arguments));
+        if let Some(rule) = rule {
+            let mut ready = take_over(&self.catalog, rule, &path, &arguments, config)?;
+            ready.corrections.splice(0..0, corrections);
+            return Ok(ready);
         }
+        fit(entry, arguments, corrections, config)
     }
 
     fn find(
@@ -166,6 +178,54 @@ impl Offer {
             let name = nearest(wanted.tool, all.iter().map(|(_, names)| names[form].as_str()))?;
             all.iter().find(|(_, names)| names[form] == name).map(|(entry, _)| *entry)
         })
+    }
+}
+
+/// The call of `path` as `rule` has another tool take it over, with the arguments that this one knows; or why it
+/// cannot.
+pub(super) fn take_over(
+    catalog: &ToolCatalog,
+    rule: &Fallback,
+    path: &str,
+    arguments: &Map<String, Value>,
+    config: &AgentConfig,
+) -> Result<Ready, String> {
+    let entry = catalog
+        .find_path(&rule.to)
+        .map_err(|error| format!("error: {error}, which is to take over from `{path}`; nothing was run"))?;
+    let properties = entry.tool.input_schema.get("properties").and_then(Value::as_object);
+    let known = |key: &String| properties.is_none_or(|properties| properties.contains_key(key));
+    let taken = || vec![Correction::new(CorrectionKind::Fallback, path, entry.path())];
+    // The argument that led here has said what it had to say. Another may only have another name.
+    let mut rest = arguments.clone();
+    if let FallbackWhen::Argument(arg, _) = &rule.when {
+        rest.retain(|key, _| key != arg || known(key));
+    }
+    let mut ready = fit(entry, rest.clone(), taken(), config).or_else(|_| {
+        rest.retain(|key, _| known(key));
+        fit(entry, rest, taken(), config)
+    })?;
+    ready.arguments.retain(|key, _| known(key));
+    Ok(ready)
+}
+
+/// A call with arguments that fit the schema, corrected if need be; or what the model is told instead.
+fn fit(
+    entry: &Arc<CatalogEntry>,
+    arguments: Map<String, Value>,
+    mut corrections: Vec<Correction>,
+    config: &AgentConfig,
+) -> Result<Ready, String> {
+    let Err(error) = entry.check(&arguments) else {
+        return Ok(Ready { entry: entry.clone(), arguments, corrections });
+    };
+    let fixed = config.correct_calls.then(|| correct::arguments(entry, &arguments, &config.aliases));
+    match fixed.flatten() {
+        Some((arguments, done)) => {
+            corrections.extend(done);
+            Ok(Ready { entry: entry.clone(), arguments, corrections })
+        }
+        None => Err(misfit(entry, &arguments, &error)),
     }
 }
 

@@ -88,9 +88,11 @@ impl Agent {
         match outcome? {
             Ok(result) => Ok(result),
             // A refusal is an error of the tool too; servers differ in how they say that arguments are wrong.
-            Err(error @ (Error::CallRefused { .. } | Error::ArgumentsInvalid { .. }))
-                if call.expect.is_error =>
-            {
+            Err(
+                error @ (Error::CallRefused { .. }
+                | Error::ArgumentsInvalid { .. }
+                | Error::CallDenied { .. }),
+            ) if call.expect.is_error => {
                 let words: Vec<String> = std::iter::once(error.to_string()).chain(error.causes()).collect();
                 let block = serde_json::json!({"type": "text", "text": words.join("\n")});
                 Ok(ToolResult::new(vec![block], None, true))

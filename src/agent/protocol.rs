@@ -83,7 +83,8 @@ impl Said {
     /// The answer as it is kept: with the calls as they were corrected, so that the model sees what was run.
     pub(super) fn message(&self, protocol: ToolProtocol, checked: &[Result<Ready, String>]) -> Message {
         let corrected = |index: usize| match checked.get(index) {
-            Some(Ok(ready)) if !ready.corrections.is_empty() => Some(ready),
+            // What another tool takes over is none of the model's business.
+            Some(Ok(ready)) if !ready.corrections.is_empty() && !ready.taken_over() => Some(ready),
             _ => None,
         };
         let arguments = |ready: &Ready| serde_json::Value::Object(ready.arguments.clone()).to_string();

@@ -215,13 +215,13 @@ async fn planned_calls_need_no_model() {
 #[tokio::test]
 async fn required_calls_are_off_in_the_last_turn() {
     let manager = manager().await;
-    let offer = Offer::new(manager.catalog(), None).unwrap();
+    let offer = Offer::new(manager.catalog(), None, Vec::new()).unwrap();
     let modes = |choice| [1, 2, 3].map(|turn| talk::mode(choice, turn, 3, &offer));
     assert_eq!(modes(ToolChoice::Auto), [Auto, Auto, Auto]);
     assert_eq!(modes(ToolChoice::RequiredFirst), [Required, Auto, Auto]);
     assert_eq!(modes(ToolChoice::Required), [Required, Required, Off]);
     assert_eq!(offer.specs().iter().map(|spec| spec.strict).collect::<Vec<_>>(), [true, false, false, false]);
-    assert!(Offer::new(manager.catalog(), Some(&["x.*".into()])).is_err());
+    assert!(Offer::new(manager.catalog(), Some(&["x.*".into()]), Vec::new()).is_err());
 
     let llm = LlmClient::script_text("test", "[[steps]]\nsay = \"hi\"").unwrap();
     let answer = llm.chat(&ChatRequest::default(), None).await.unwrap();

@@ -83,7 +83,19 @@ fn cut(text: &str, at: usize) -> String {
     let part: String = letters.by_ref().take(LETTERS).collect();
     let (before, after) =
         (if from > 0 { "..." } else { "" }, if letters.next().is_some() { "..." } else { "" });
-    format!("{before}{}{after}", part.escape_debug())
+    format!("{before}{}{after}", one_line(&part))
+}
+
+/// Without line breaks, and without what would steer a terminal.
+fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => line.extend(letter.escape_default()),
+            false => line.push(letter),
+        }
+    }
+    line
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Answering from a cassette.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs::File,
     io::{BufRead, BufReader},
     path::Path,
@@ -41,9 +41,12 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    agents: HashMap<Whose, Agent>,
+    tasks: HashMap<(String, u32), Agents>,
     difference: Option<String>,
 }
+
+/// The agents of one attempt at a task, by name.
+type Agents = BTreeMap<String, Agent>;
 
 #[derive(Debug, Default)]
 struct Agent {
@@ -80,7 +83,7 @@ impl Player {
         let mut text = String::new();
         let mut head = None;
         let mut tools = HashMap::new();
-        let mut agents = HashMap::<Whose, Agent>::new();
+        let mut state = State::default();
         for number in 1.. {
             text.clear();
             if file.read_line(&mut text).map_err(failed)? == 0 || !text.ends_with('\n') {
@@ -96,20 +99,19 @@ impl Player {
             match line {
                 Line::Cassette(_) => {}
                 Line::Tools { id, servers } => drop(tools.insert(id, servers)),
-                Line::Saw { whose, n, tools } => agents.entry(whose).or_default().saw.push((n, tools)),
+                Line::Saw { whose, n, tools } => state.enter(whose).saw.push((n, tools)),
                 Line::Asked { whose, n, kind, request, end } => {
-                    agents.entry(whose).or_default().asked.push(Asked { n, kind, request, end, used: false });
+                    state.enter(whose).asked.push(Asked { n, kind, request, end, used: false });
                 }
             }
         }
         let head = head.map_or_else(|| read_head(&name, ""), Ok)?;
-        for agent in agents.values_mut() {
+        for agent in state.tasks.values_mut().flat_map(BTreeMap::values_mut) {
             // Written in the order of the answers, read in that of the questions.
             agent.asked.sort_by_key(|asked| asked.n);
             agent.saw.sort_by_key(|(n, _)| *n);
         }
-        let state = Mutex::new(State { agents, difference: None });
-        Ok(Self(Arc::new(Inner { name, head, tools, secrets, differs, state })))
+        Ok(Self(Arc::new(Inner { name, head, tools, secrets, differs, state: Mutex::new(state) })))
     }
 
     /// The label of the model that was recorded, and whether it was a script.
@@ -136,7 +138,7 @@ impl Player {
     pub(crate) fn ask(&self, whose: &Whose, kind: Kind, request: Value, began: Instant) -> Result<Replayed> {
         let request = hide(request, &self.0.secrets);
         let mut state = self.state();
-        let found = match state.agents.get_mut(whose) {
+        let found = match state.agent(whose) {
             None => Err(format!("it has no task `{}`{}", whose.task, among(whose))),
             Some(agent) => agent.take(whose, kind, &request),
         };
@@ -157,12 +159,17 @@ impl Player {
     }
 
     /// The tools that an agent saw at its reading number `n`.
-    pub(crate) fn tools(&self, whose: &Whose, n: u32) -> Option<(String, Value)> {
+    /// `known` are those of its last look: they are not given again.
+    pub(crate) fn tools(&self, whose: &Whose, n: u32, known: &str) -> Option<(String, Option<Value>)> {
         let mut state = self.state();
-        let saw = state.agents.get(whose).map_or(&[][..], |agent| &agent.saw);
+        let saw = state.agent(whose).map_or(&[][..], |agent| &agent.saw);
         let id = saw.iter().rev().find(|(from, _)| *from <= n).map(|(_, id)| id.clone());
-        match id.and_then(|id| Some((self.0.tools.get(&id)?.clone(), id))) {
-            Some((tools, id)) => Some((id, tools)),
+        let tools = |id: String| match id == known {
+            true => Some((id, None)),
+            false => self.0.tools.get(&id).cloned().map(|tools| (id, Some(tools))),
+        };
+        match id.and_then(tools) {
+            Some(found) => Some(found),
             None => {
                 self.note(&mut state, format!("it has no tools of task `{}`{}", whose.task, among(whose)));
                 None
@@ -173,17 +180,18 @@ impl Player {
     /// A task has come to its end: was all of it asked for?
     pub(crate) fn finished(&self, task: &str, attempt: u32) {
         let mut state = self.state();
-        let left = state
-            .agents
-            .iter()
-            .filter(|(whose, _)| whose.task == task && whose.attempt == attempt)
-            .flat_map(|(whose, agent)| agent.asked.iter().map(move |asked| (whose, asked)))
+        let agents = state.tasks.get(&(task.to_owned(), attempt));
+        let left = agents
+            .into_iter()
+            .flatten()
+            .flat_map(|(name, agent)| agent.asked.iter().map(move |asked| (name, asked)))
             .filter(|(_, asked)| !asked.used)
-            .min_by_key(|(whose, asked)| (asked.n, whose.agent.clone()));
-        if let Some((whose, asked)) = left {
+            .min_by_key(|(_, asked)| asked.n);
+        if let Some((agent, asked)) = left {
+            let whose = Whose { task: task.to_owned(), attempt, agent: agent.clone() };
             let what = format!(
                 "task `{task}`{} ended without request {}, {}:\n  - {}",
-                among(whose),
+                among(&whose),
                 asked.n,
                 asked.kind.words(),
                 diff::shown(&asked.request)
@@ -208,6 +216,16 @@ impl Player {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn enter(&mut self, whose: Whose) -> &mut Agent {
+        self.tasks.entry((whose.task, whose.attempt)).or_default().entry(whose.agent).or_default()
+    }
+
+    fn agent(&mut self, whose: &Whose) -> Option<&mut Agent> {
+        self.tasks.get_mut(&(whose.task.clone(), whose.attempt))?.get_mut(&whose.agent)
     }
 }
 

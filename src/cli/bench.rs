@@ -7,6 +7,7 @@ pub(super) mod floor;
 mod init;
 mod kills;
 mod lazy;
+mod llm;
 mod soak;
 mod spares;
 mod times;
@@ -30,6 +31,8 @@ pub(super) enum Bench {
     Close(close::Close),
     /// Time from the start of the program until a model is asked, with many lazy servers.
     Lazy(lazy::Lazy),
+    /// Model requests against a server that counts: in flight, attempts and waits, connections, outages.
+    Llm(llm::Llm),
     /// Servers killed at random under many callers: is every call accounted for, and none run twice?
     Kills(kills::Kills),
     /// Time until a task has servers of its own, when spares wait.
@@ -46,6 +49,7 @@ impl Bench {
             Self::Agents(agents) => agents.run(context).await,
             Self::Close(close) => close.run(context).await,
             Self::Lazy(lazy) => lazy.run(context).await,
+            Self::Llm(llm) => llm.run(context).await,
             Self::Kills(kills) => kills.run(context).await,
             Self::Spares(spares) => spares.run(context).await,
             Self::Soak(soak) => soak.run(context).await,

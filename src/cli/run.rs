@@ -7,6 +7,7 @@ use std::{
     num::NonZeroUsize,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
     time::Duration,
 };
 
@@ -42,6 +43,9 @@ pub(super) struct Run {
     /// The endpoint, up to and including `/v1` [default: as configured].
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
+    /// The client or strategy to ask, by its name in [llm] [default: as configured].
+    #[arg(long, value_name = "NAME", conflicts_with = "model")]
+    client: Option<String>,
     /// Only the first N tasks.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
@@ -167,7 +171,16 @@ impl Run {
     async fn model(&self, config: &Config) -> anyhow::Result<LlmClient> {
         let http = HttpClients::new(&config.http)?;
         let here = Env::process().folder().to_owned();
-        let configured = match &config.llm {
+        let named = self.client.as_ref().map(|name| named(config, name)).transpose()?;
+        let configured = match named.as_ref().or(config.llm.as_ref()) {
+            // What the command line says of a model is of one, not of several.
+            Some(Ok(llm)) if llm.strategy.is_some() && self.base_url.is_some() && self.model.is_none() => {
+                let help = "add --model NAME, or --client NAME to ask one of the configured ones".to_owned();
+                return Err(
+                    Error::input("--base-url alone cannot stand in for a strategy", Some(help)).into()
+                );
+            }
+            Some(Ok(llm)) if llm.strategy.is_some() && self.model.is_some() => None,
             Some(Ok(llm)) => Some(llm.clone()),
             // A broken table is no matter when the command line says it all.
             Some(Err(error)) if self.model.is_none() => return Err(error.clone().into()),
@@ -204,6 +217,18 @@ impl Run {
         };
         Ok(LlmClient::new(&llm, &http, &here)?)
     }
+}
+
+/// The client or strategy of that name in `[llm]`.
+fn named(config: &Config, name: &str) -> Result<Result<LlmConfig, Arc<Error>>, Error> {
+    config.models.get(name).cloned().ok_or_else(|| {
+        let known: Vec<&str> = config.models.keys().map(String::as_str).collect();
+        let help = match known.is_empty() {
+            true => "add it to the configuration: [llm.clients.NAME]".to_owned(),
+            false => format!("there are: {}", known.join(", ")),
+        };
+        Error::input(format!("there is no client or strategy `{name}` in [llm]"), Some(help))
+    })
 }
 
 /// Has each server that is a process spoken to through `toolcrib connect`, with the name and limits that it has here.

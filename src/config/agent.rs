@@ -2,6 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use globset::GlobMatcher;
+use indexmap::IndexMap;
+
+use super::Fallback;
+
 /// The `[agent]` table: defaults of every task.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -24,6 +29,8 @@ pub struct AgentConfig {
     pub correct_calls: bool,
     /// Names that models use for others.
     pub aliases: Aliases,
+    /// Calls that other tools take over.
+    pub fallbacks: Vec<Fallback>,
     /// When an answer is taken back and asked for again.
     pub rollback: RollbackConfig,
     /// So many of the last tool results are sent to the model; those before them are left out. Nothing: all are sent.
@@ -36,6 +43,27 @@ pub struct AgentConfig {
     pub summary_prompt: Option<String>,
     /// What counts as the answer.
     pub answer: AnswerForm,
+    /// The agents that it may call, by patterns over their names.
+    pub agents: Vec<GlobMatcher>,
+    /// Levels of agents below the first one that may call each other.
+    pub max_depth: u32,
+    /// All agents that can be called: the `[agents.NAME]` tables. Those of the first agent count.
+    pub sub_agents: IndexMap<String, SubAgent>,
+}
+
+/// The server that other agents are tools of.
+pub const AGENT_SERVER: &str = "agent";
+
+/// An `[agents.NAME]` table: an agent that is a tool of others.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SubAgent {
+    /// What it does, for the model that calls it.
+    pub description: String,
+    /// Its tools, as patterns over `server.tool`. Nothing: all.
+    pub tools: Option<Vec<String>>,
+    /// How it works.
+    pub config: AgentConfig,
 }
 
 impl Default for AgentConfig {
@@ -50,12 +78,16 @@ impl Default for AgentConfig {
             max_result_chars: 100_000,
             correct_calls: true,
             aliases: Aliases::default(),
+            fallbacks: Vec::new(),
             rollback: RollbackConfig::default(),
             keep_tool_results: None,
             context_tokens: None,
             final_summary: FinalSummary::Never,
             summary_prompt: None,
             answer: AnswerForm::Text,
+            agents: Vec::new(),
+            max_depth: 2,
+            sub_agents: IndexMap::new(),
         }
     }
 }

@@ -80,7 +80,11 @@ fn tables<'a>(root: &'a Node, path: &str) -> Vec<&'a Node> {
             ("*", Value::Table(entries)) => entries.iter().map(|entry| &entry.node).collect::<Vec<_>>(),
             _ => table.get(step).into_iter().collect(),
         };
-        found = found.into_iter().flat_map(below).collect();
+        let each = |node: &'a Node| match &node.value {
+            Value::List(items) => items.iter().collect(),
+            _ => vec![node],
+        };
+        found = found.into_iter().flat_map(below).flat_map(each).collect();
     }
     found
 }

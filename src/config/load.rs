@@ -12,7 +12,7 @@ use indexmap::IndexMap;
 use super::{
     Config, Secrets, ServerEntry,
     env::Env,
-    import, node,
+    import, models, node,
     origin::{Origin, Text},
     raw,
     raw::{Defaults, RawServer},
@@ -86,7 +86,8 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     }
     let Merge { found: Found { mut secrets, files }, servers, notes, .. } = merge;
     let open = &raw.defaults.inherit_env;
-    let llm = raw.llm.map(|llm| validate::llm(llm, origin, open, env, &mut secrets).map_err(Arc::new));
+    let models = raw.llm.map(|llm| models::resolve(llm, origin, open, env, &mut secrets)).transpose()?;
+    let (llm, models) = models.map_or_else(Default::default, |(llm, models)| (Some(llm), models));
     let cache_folder = cache_folder(raw.defaults.cache_folder.as_ref(), origin, env);
     let output_folder = raw.defaults.output_folder.map(|text| env.resolve(&origin.folder, &text.value));
     Ok(Config {
@@ -102,6 +103,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         lock_file: None,
         http: raw.http,
         llm,
+        models,
         agent: raw.agent,
         secrets: Secrets::new(secrets),
         notes,

@@ -2,8 +2,10 @@
 
 use std::num::{NonZeroU64, NonZeroUsize};
 
+use globset::Glob;
+
 use super::{
-    AgentConfig, Guard, HttpConfig, LlmApi, StartJobs, StopGrace,
+    AGENT_SERVER, AgentConfig, Guard, HttpConfig, LlmApi, StartJobs, StopGrace,
     env::Names,
     node::{Node, Value},
     origin::{Origin, Text},
@@ -12,15 +14,17 @@ use super::{
 use crate::{error::Result, retry::RetryPolicy};
 
 mod agent;
+mod models;
 mod reuse;
 mod server;
 
+pub(super) use models::RawStrategy;
 pub(super) use server::{RawKind, RawSandbox, RawServer};
 
 /// The tool servers inside this library, for `builtin = "..."`.
 pub const BUILTINS: &[&str] = &["time", "files", "calc", "search", "fetch"];
 
-const ROOT: &[&str] = &["schema", "import", "defaults", "servers", "http", "llm", "agent"];
+const ROOT: &[&str] = &["schema", "import", "defaults", "servers", "http", "llm", "agent", "agents"];
 const DEFAULTS: &[&str] = &[
     "start_jobs",
     "startup_timeout",
@@ -41,6 +45,9 @@ const DEFAULTS: &[&str] = &[
 ];
 const HTTP: &[&str] = &["connect_timeout", "max_idle_per_host"];
 const LLM: &[&str] = &[
+    "client",
+    "clients",
+    "strategies",
     "base_url",
     "api",
     "model",
@@ -72,6 +79,8 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("defaults", DEFAULTS),
     ("servers.*", server::SERVER),
     ("servers.*.tools", server::TOOLS),
+    ("servers.*.result_filter", server::RESULT_FILTER),
+    ("servers.*.result_filter.deny_args", server::DENY_ARGS),
     ("servers.*.restart", server::RESTART),
     ("servers.*.sandbox", server::SANDBOX),
     ("http", HTTP),
@@ -79,9 +88,12 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("llm.retry", RETRY),
     ("llm.cache", reuse::CACHE),
     ("llm.batch", reuse::BATCH),
+    ("llm.strategies.*", models::STRATEGY),
     ("agent", agent::AGENT),
     ("agent.aliases", agent::ALIASES),
+    ("agent.fallback", agent::FALLBACK),
     ("agent.rollback", agent::ROLLBACK),
+    ("agents.*", agent::SUB_AGENT),
 ];
 
 /// A whole file.
@@ -123,6 +135,10 @@ pub(super) struct RawLlm {
     pub(super) model: Option<Text>,
     pub(super) api_keys: Vec<Text>,
     pub(super) request: super::LlmConfig,
+    /// Who is asked in place of this one.
+    pub(super) client: Option<Text>,
+    pub(super) clients: Vec<RawLlm>,
+    pub(super) strategies: Vec<RawStrategy>,
 }
 
 /// Reads a file's tree.
@@ -143,10 +159,8 @@ pub(super) fn read(root: &Node, origin: &Origin) -> Result<RawConfig> {
         defaults: root.table("defaults", DEFAULTS)?.map_or_else(|| Ok(Defaults::new()), |t| defaults(&t))?,
         servers: servers.collect::<Result<_>>()?,
         http: root.table("http", HTTP)?.map_or_else(|| Ok(HttpConfig::default()), |t| http(&t))?,
-        llm: root.table("llm", LLM)?.map(|table| llm(&table)).transpose()?,
-        agent: root
-            .table("agent", agent::AGENT)?
-            .map_or_else(|| Ok(AgentConfig::default()), |t| agent::read(&t, AgentConfig::default()))?,
+        llm: root.table("llm", LLM)?.map(|table| llm(&table, super::LlmConfig::new(None, ""))).transpose()?,
+        agent: agents(&root)?,
     })
 }
 
@@ -159,6 +173,31 @@ pub(super) fn read_server(
     node: &Node,
 ) -> Result<RawServer> {
     server::read(origin, path, line, name, node)
+}
+
+/// The agent, and those that are its tools. Where there are some and it does not say which, it may call all.
+fn agents(root: &Section<'_>) -> Result<AgentConfig> {
+    let table = root.table("agent", agent::AGENT)?;
+    let mut first = match &table {
+        Some(table) => agent::read(table, AgentConfig::default())?,
+        None => AgentConfig::default(),
+    };
+    first.sub_agents = agent::read_all(root, &first)?;
+    if first.sub_agents.is_empty() {
+        return Ok(first);
+    }
+    let servers = root.free_table("servers", "{}")?;
+    if let Some(entry) = servers.iter().find(|entry| entry.key == AGENT_SERVER) {
+        let message = format!(
+            "the server `{AGENT_SERVER}` (line {}) has the name that agents are tools of",
+            entry.line
+        );
+        return Err(root.key_error("agents", message, Some("give the server another name")));
+    }
+    if !table.is_some_and(|table| table.has("agents")) {
+        first.agents.extend(Glob::new("*").map(|glob| glob.compile_matcher()));
+    }
+    Ok(first)
 }
 
 impl Defaults {
@@ -240,8 +279,8 @@ fn http(table: &Section<'_>) -> Result<HttpConfig> {
     })
 }
 
-fn llm(table: &Section<'_>) -> Result<RawLlm> {
-    let mut request = super::LlmConfig::new(None, "");
+/// `request` holds what counts where the table says nothing.
+fn llm(table: &Section<'_>, mut request: super::LlmConfig) -> Result<RawLlm> {
     if let Some(limit) = table.limit("max_in_flight", &[("unlimited", None)])? {
         request.max_in_flight = limit;
     }
@@ -257,20 +296,24 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
     if let Some(timeout) = table.duration("request_timeout")? {
         request.request_timeout = timeout;
     }
-    request.stream = table.flag("stream")?.unwrap_or_default();
-    request.connect_timeout = table.duration("connect_timeout")?;
-    request.first_token_timeout = table.duration("first_token_timeout")?;
-    request.idle_timeout = table.duration("idle_timeout")?;
-    for key in ["first_token_timeout", "idle_timeout"] {
+    request.stream = table.flag("stream")?.unwrap_or(request.stream);
+    if let Some(limit) = table.duration("connect_timeout")? {
+        request.connect_timeout = Some(limit);
+    }
+    for (key, limit) in [
+        ("first_token_timeout", &mut request.first_token_timeout),
+        ("idle_timeout", &mut request.idle_timeout),
+    ] {
         if !request.stream && table.has(key) {
             return Err(table.key_error(key, "needs `stream`", Some("add stream = true")));
         }
+        *limit = table.duration(key)?.or(*limit).filter(|_| request.stream);
     }
-    request.temperature = table.float("temperature")?;
+    request.temperature = table.float("temperature")?.or(request.temperature);
     if request.temperature.is_some_and(|temperature| temperature < 0.0) {
         return Err(table.key_error("temperature", "must not be negative", None));
     }
-    request.max_tokens = table.number("max_tokens", 1)?;
+    request.max_tokens = table.number("max_tokens", 1)?.or(request.max_tokens);
     request.api = table.choice("api", &LlmApi::NAMES)?.unwrap_or_default();
     request.seed = table.number("seed", i64::MIN)?;
     let other = |key, needed: &str| {
@@ -305,8 +348,12 @@ fn llm(table: &Section<'_>) -> Result<RawLlm> {
         }
         _ => table.texts("api_key")?,
     };
+    let named = request.name.is_some();
     Ok(RawLlm {
         line: table.line,
+        client: table.text("client")?,
+        clients: if named { vec![] } else { models::clients(table, &request)? },
+        strategies: if named { vec![] } else { models::strategies(table)? },
         base_url: table.text("base_url")?,
         model: table.text("model")?,
         api_keys,

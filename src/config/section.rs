@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 
 use globset::{Glob, GlobMatcher};
+use regex::Regex;
 
 use super::{
     node::{Entry, Node, Value, is_bare},
@@ -115,6 +116,19 @@ impl<'a> Section<'a> {
             Section::open(self.origin, &self.dotted(key), entry.line, &entry.node, keys, self.server.as_ref())
         };
         self.get(key).map(open).transpose()
+    }
+
+    /// The tables of a list; none when the key is missing.
+    pub(super) fn tables(&self, key: &str, keys: &'static [&'static str]) -> Result<Vec<Section<'a>>> {
+        let Some(entry) = self.get(key) else { return Ok(Vec::new()) };
+        let Value::List(items) = &entry.node.value else {
+            return Err(self.wrong(entry, "a list of tables", "[{ ... }]"));
+        };
+        let open = |(number, item): (usize, &'a Node)| {
+            let path = format!("{}[{number}]", self.dotted(key));
+            Section::open(self.origin, &path, item.line, item, keys, self.server.as_ref())
+        };
+        items.iter().enumerate().map(open).collect()
     }
 
     /// The entries of a table whose keys are free names.
@@ -328,11 +342,38 @@ impl<'a> Section<'a> {
 
     /// A list of glob patterns.
     pub(super) fn patterns(&self, key: &str) -> Result<Vec<GlobMatcher>> {
-        let compile = |text: Text| match Glob::new(&text.value) {
+        self.texts(key)?.into_iter().map(|text| self.glob(text)).collect()
+    }
+
+    /// A glob pattern.
+    pub(super) fn pattern(&self, key: &str) -> Result<Option<GlobMatcher>> {
+        self.text(key)?.map(|text| self.glob(text)).transpose()
+    }
+
+    fn glob(&self, text: Text) -> Result<GlobMatcher> {
+        match Glob::new(&text.value) {
             Ok(glob) => Ok(glob.compile_matcher()),
             Err(error) => Err(self.at(text.line, text.key, format!("not a pattern: {}", error.kind()), None)),
-        };
-        self.texts(key)?.into_iter().map(compile).collect()
+        }
+    }
+
+    /// A list of regular expressions.
+    pub(super) fn regexes(&self, key: &str) -> Result<Vec<Regex>> {
+        self.texts(key)?.into_iter().map(|text| self.compile(text)).collect()
+    }
+
+    /// A regular expression.
+    pub(super) fn regex(&self, key: &str) -> Result<Option<Regex>> {
+        self.text(key)?.map(|text| self.compile(text)).transpose()
+    }
+
+    fn compile(&self, text: Text) -> Result<Regex> {
+        Regex::new(&text.value).map_err(|error| {
+            // The last line of the library's drawing says what is wrong.
+            let told = error.to_string();
+            let why = told.lines().last().unwrap_or_default().trim_start_matches("error: ");
+            self.at(text.line, text.key, format!("not a regular expression: {why}"), None)
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
-use super::{ResourceLimits, Sandbox};
+use super::{DenyRule, ResourceLimits, Sandbox};
 use crate::{error::Error, tool::ServerName};
 
 pub(super) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,6 +46,8 @@ pub struct ServerConfig {
     pub max_output: usize,
     /// Which tools are offered and may be called.
     pub tools: ToolFilter,
+    /// Calls that are not made, by their arguments.
+    pub deny_args: Vec<DenyRule>,
     /// Calls at once; further ones queue. Nothing: no limit.
     pub max_concurrent_calls: Option<NonZeroUsize>,
     /// Which lost calls may be sent again.
@@ -309,6 +311,7 @@ impl ServerConfig {
             max_output: MAX_OUTPUT,
             tool_timeouts: BTreeMap::new(),
             tools: ToolFilter::default(),
+            deny_args: Vec::new(),
             max_concurrent_calls: None,
             retry_calls: RetryCalls::default(),
             restart: RestartPolicy::default(),

@@ -6,6 +6,7 @@ use super::*;
 use crate::error::ErrorCode;
 
 mod mistakes;
+mod models;
 
 fn env() -> Env {
     Env::new(

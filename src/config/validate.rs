@@ -105,6 +105,7 @@ fn build(
     server.max_output = raw.max_output.unwrap_or(defaults.max_output);
     server.tool_timeouts = raw.tool_timeouts;
     server.tools = raw.tools;
+    server.deny_args = raw.deny_args;
     server.max_concurrent_calls = raw.max_concurrent_calls;
     server.retry_calls = raw.retry_calls;
     server.keepalive = raw.keepalive;
@@ -264,7 +265,9 @@ pub(super) fn llm(
 
 fn build_llm(raw: RawLlm, vars: &mut Vars<'_>) -> Result<LlmConfig> {
     let missing = |key: &str, help: &str| {
-        let key = Some(format!("llm.{key}"));
+        let table =
+            raw.request.name.as_ref().map_or_else(|| "llm".to_owned(), |name| format!("llm.clients.{name}"));
+        let key = Some(format!("{table}.{key}"));
         vars.origin.error(raw.line, key, "is missing".to_owned(), Some(help.to_owned()))
     };
     let Some(model) = &raw.model else {

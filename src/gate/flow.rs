@@ -25,8 +25,8 @@ pub(super) struct Flow {
     learned: Option<Learned>,
 }
 
-/// A limit as TCP learns it: doubling with each round of answers up to the place of the last refusal, by one from
-/// there on.
+/// A limit as TCP learns it: doubling with each round of answers up to the place of the last refusal, by one in four
+/// rounds from there on. A call that finds out that there is no more room pays for it with the wait it is told.
 struct Learned {
     limit: f64,
     refused_at: Option<(f64, Instant)>,
@@ -114,7 +114,7 @@ impl Flow {
         self.fresh = 0;
     }
 
-    /// No more were taken than the `beside` that were under way when the refused one came.
+    /// No more were taken than the `beside` that are under way beside the refused one.
     pub(super) fn refused(&mut self, beside: usize, now: Instant) {
         let known = self.learned.as_ref().map_or(f64::INFINITY, |learned| learned.limit);
         let limit = known.min(beside.max(1) as f64);
@@ -126,7 +126,7 @@ impl Flow {
         let Some(learned) = &mut self.learned else { return };
         learned.refused_at = learned.refused_at.filter(|(_, at)| now.saturating_duration_since(*at) < FORGET);
         let slow = learned.refused_at.is_some_and(|(limit, _)| learned.limit >= limit);
-        learned.limit += if slow { 1.0 / learned.limit } else { 1.0 };
+        learned.limit += if slow { 0.25 / learned.limit } else { 1.0 };
         learned.ramp &= learned.limit < STEADY;
         if idle && learned.refused_at.is_none() && (self.fresh as f64) < learned.limit / 2.0 {
             self.learned = None;

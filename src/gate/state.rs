@@ -250,7 +250,9 @@ impl State {
             return (by_gate, Again { paid: true, not_before: None });
         }
         if current {
-            self.flow.refused(entered.beside, now);
+            // Those that are left were taken. What was under way when this one went says less: requests that start
+            // together overtake each other.
+            self.flow.refused(self.flow.fresh, now);
             self.troubles = 0;
         } else if matches!(self.mode, Mode::Open) && !self.flow.is_learned() {
             // Nothing here would make it wait.

@@ -132,7 +132,9 @@ async fn a_server_that_is_full_is_kept_full() {
         let took = all(&endpoint, 160).await;
         let sum: usize = endpoint.per_agent(160).iter().sum();
         assert!(sum <= 160 * 5 / 2, "{sum} requests for 160 answers");
-        assert!(took <= 12 * SECOND, "ten rounds of a second took {took:?}");
+        // Who finds out that there is no more room waits as it is told, and then is served: once, twice or thrice.
+        let most = if hint.is_none() { 11 } else { 14 };
+        assert!(took <= most * SECOND, "ten rounds of a second took {took:?}");
         assert!(endpoint.per_agent(160).iter().all(|count| *count <= 6));
     }
 }

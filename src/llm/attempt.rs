@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -14,11 +14,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     Attempt, ChatRequest, LlmErrorClass as Class,
-    client::{Backend, Inner},
+    client::{Asking, Backend, Inner},
     fault::Fault,
+    keys::Left,
     reissue::Kept,
     script::Script,
-    stream::Observer,
     transport::{Endpoint, Prepared},
     wire::Decoded,
 };
@@ -32,13 +32,13 @@ pub(super) struct Call<'a> {
     request: &'a ChatRequest,
     ready: Ready<'a>,
     visit: Visit,
-    /// When the caller no longer wants an answer.
-    deadline: Option<Instant>,
+    asking: Asking<'a>,
     pub kept: Kept,
     /// Several prompts in one request: what is wrong with one answer is no reason to ask for all again.
     shared: bool,
-    observer: &'a Observer<'a>,
     stale: AtomicBool,
+    /// How often it went on at once with another key.
+    handed: AtomicUsize,
     paused: Mutex<Duration>,
 }
 
@@ -62,8 +62,7 @@ impl Inner {
     pub(super) fn call<'a>(
         &'a self,
         request: &'a ChatRequest,
-        deadline: Option<Instant>,
-        observer: &'a Observer<'a>,
+        asking: Asking<'a>,
     ) -> Result<Call<'a>, Box<Fault>> {
         let (ready, bytes) = match &self.backend {
             Backend::Http(backend) => {
@@ -72,18 +71,25 @@ impl Inner {
                 (Ready::Http(backend, Box::new(prepared)), bytes)
             }
             Backend::Script(script) => (Ready::Script(script), 0),
+            Backend::Several(_) => {
+                return Err(Box::new(Fault::new(Class::Config, "not one model but several")));
+            }
         };
         // Four bytes to a token, and what may be generated: what providers reckon with before they answer.
         let tokens = bytes as u64 / 4 + u64::from(self.asked(request).unwrap_or_default());
+        let mut patience = self.patience;
+        if !asking.patient {
+            patience.asked = Duration::ZERO;
+        }
         Ok(Call {
             request,
             ready,
-            visit: self.gate.visit(self.patience, tokens),
-            deadline,
+            visit: self.gate.visit(patience, tokens),
+            asking,
             kept: Kept::default(),
             shared: false,
-            observer,
             stale: AtomicBool::new(false),
+            handed: AtomicUsize::new(0),
             paused: Mutex::default(),
         })
     }
@@ -96,8 +102,7 @@ impl Inner {
         body: &Value,
         whole: &'a ChatRequest,
         prompts: usize,
-        deadline: Option<Instant>,
-        observer: &'a Observer<'a>,
+        asking: Asking<'a>,
     ) -> Result<Call<'a>, Box<Fault>> {
         let prepared = backend.prepare_body(body, whole)?;
         let answers = u64::from(self.asked(whole).unwrap_or_default()) * prompts as u64;
@@ -106,11 +111,11 @@ impl Inner {
             request: whole,
             ready: Ready::Http(backend, Box::new(prepared)),
             visit: self.gate.visit(self.patience, tokens),
-            deadline,
+            asking,
             kept: Kept::default(),
             shared: true,
-            observer,
             stale: AtomicBool::new(false),
+            handed: AtomicUsize::new(0),
             paused: Mutex::default(),
         })
     }
@@ -122,8 +127,9 @@ impl Inner {
         attempt: Try,
     ) -> Result<(Decoded, Attempt), Failure<Box<Failed>>> {
         let queue = Instant::now();
-        let patience = self.policy.outage.saturating_sub(call.paused()).min(attempt.left);
-        let pass = match call.visit.enter(patience, call.deadline).await {
+        let outage = if call.asking.patient { self.policy.outage } else { Duration::ZERO };
+        let patience = outage.saturating_sub(call.paused()).min(attempt.left);
+        let pass = match call.visit.enter(patience, call.asking.deadline).await {
             Ok(pass) => pass,
             Err(refused) => return Err(Self::refused(call, refused, queue.elapsed())),
         };
@@ -131,12 +137,13 @@ impl Inner {
         self.counters.attempt(attempt.number);
         let start = Instant::now();
         let left = attempt.left.saturating_sub(pass.paused);
-        let end = self.end(start, left, call.deadline);
+        let end = self.end(start, left, call.asking.deadline);
         let result = match timeout_at(end.at, self.exchange(call)).await {
             Ok(result) => result,
             Err(_) => Err(Fault::new(end.class, end.message)),
         };
         let mut record = Attempt {
+            client: self.name.clone(),
             class: None,
             status: Some(200),
             waited: attempt.waited + pass.paused,
@@ -165,10 +172,11 @@ impl Inner {
         record.hint = fault.hint;
         record.message = Some(fault.message.clone());
         let queued = record.queued;
-        let verdict = self.tell(call, pass, &fault);
+        let (retry, hint) = self.again(call, &fault);
+        let verdict = tell(call, pass, &fault, retry, hint);
         Err(Failure {
-            retry: fault.class.retry(fault.advice),
-            hint: fault.hint,
+            retry,
+            hint,
             pace: match verdict.own_wait {
                 Some(least) => Pace::Own(least),
                 None => Pace::Gate { counts: verdict.counts },
@@ -203,30 +211,15 @@ impl Inner {
         }
     }
 
-    /// Tells the gate of a failure.
-    fn tell(&self, call: &Call<'_>, pass: Pass<'_>, fault: &Fault) -> Verdict {
-        let spoke = fault.status.is_some();
-        let trouble = match fault.class {
-            Class::Throttled => Trouble::Throttled,
-            Class::Overloaded | Class::Down | Class::Timeout | Class::Cut => Trouble::Outage { spoke },
-            // Once it is an idle connection that was closed meanwhile, and says nothing about now.
-            Class::Stale if call.stale.swap(true, Relaxed) => Trouble::Outage { spoke },
-            Class::Stale | Class::Deadline | Class::Config | Class::Script => {
-                drop(pass);
-                return Verdict { own_wait: Some(Duration::ZERO), counts: true };
-            }
-            Class::Local => Trouble::Local,
-            // With several keys it is one of them only. A 403 may be about this one conversation.
-            Class::Billing | Class::Permanent
-                if self.one_key
-                    && fault.advice != Some(true)
-                    && (fault.class == Class::Billing || fault.status == Some(401)) =>
-            {
-                Trouble::Shut(Shut { kind: fault.class.name(), why: fault.message.clone() })
-            }
-            _ => Trouble::None { again: fault.class.retry(fault.advice) != Retry::Never },
-        };
-        pass.failed(trouble, fault.hint)
+    /// Whether there is another attempt, and after what wait the server would have it.
+    fn again(&self, call: &Call<'_>, fault: &Fault) -> (Retry, Option<Duration>) {
+        match fault.left {
+            // Once round is enough: keys that come back at once are a limit of the endpoint.
+            Some(Left::Another) if call.handed.fetch_add(1, Relaxed) + 1 < self.keys => (Retry::Again, None),
+            Some(Left::Another) => (Retry::Yes, None),
+            Some(Left::Later(wait)) => (Retry::Yes, Some(wait)),
+            Some(Left::Nothing) | None => (fault.class.retry(fault.advice), fault.hint),
+        }
     }
 
     /// The gate did not let the call in.
@@ -259,18 +252,18 @@ impl Inner {
 
     /// Sends the request, with the limit of tokens that earlier answers call for.
     async fn exchange(&self, call: &Call<'_>) -> Result<Decoded, Fault> {
-        call.observer.restart();
+        call.asking.observer.restart();
         match &call.ready {
             Ready::Script(script) => {
                 let answer = script.answer(call.request).await?;
-                call.observer.whole(&answer);
+                call.asking.observer.whole(&answer);
                 Ok(answer)
             }
             Ready::Http(backend, prepared) => match call.kept.raised(call.request) {
-                None => backend.attempt(prepared, call.observer).await,
+                None => backend.attempt(prepared, call.asking.observer).await,
                 Some(request) => {
                     let prepared = backend.prepare(&request).map_err(|fault| *fault)?;
-                    backend.attempt(&prepared, call.observer).await
+                    backend.attempt(&prepared, call.asking.observer).await
                 }
             },
         }
@@ -317,6 +310,32 @@ impl Call<'_> {
     pub(super) fn paused(&self) -> Duration {
         *self.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Tells the gate of a failure.
+fn tell(call: &Call<'_>, pass: Pass<'_>, fault: &Fault, retry: Retry, hint: Option<Duration>) -> Verdict {
+    let spoke = fault.status.is_some();
+    let trouble = match fault.class {
+        _ if fault.left == Some(Left::Another) => Trouble::None { again: retry != Retry::Again },
+        _ if matches!(fault.left, Some(Left::Later(_))) => Trouble::Throttled,
+        Class::Throttled => Trouble::Throttled,
+        Class::Overloaded | Class::Down | Class::Timeout | Class::Cut => Trouble::Outage { spoke },
+        // Once it is an idle connection that was closed meanwhile, and says nothing about now.
+        Class::Stale if call.stale.swap(true, Relaxed) => Trouble::Outage { spoke },
+        Class::Stale | Class::Deadline | Class::Config | Class::Script => {
+            drop(pass);
+            return Verdict { own_wait: Some(Duration::ZERO), counts: true };
+        }
+        Class::Local => Trouble::Local,
+        // A 403 may be about this one conversation.
+        Class::Billing | Class::Permanent
+            if fault.advice != Some(true) && (fault.class == Class::Billing || fault.status == Some(401)) =>
+        {
+            Trouble::Shut(Shut { kind: fault.class.name(), why: fault.message.clone() })
+        }
+        _ => Trouble::None { again: retry != Retry::Never },
+    };
+    pass.failed(trouble, hint)
 }
 
 /// `start + wait`; a year on, where the sum cannot be held.

@@ -6,7 +6,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    ChatAnswer, ChatRequest, LlmClient, LlmError, LlmErrorClass, client::Backend, stream::Observer,
+    ChatAnswer, ChatRequest, LlmClient, LlmError, LlmErrorClass,
+    client::{Asking, Backend},
+    stream::Observer,
     wire::shared,
 };
 
@@ -109,7 +111,7 @@ impl LlmClient {
             // What has no such form says why when it is asked alone.
             let parts = match &self.inner.backend {
                 Backend::Http(backend) if size > 1 => backend.parts(request).ok(),
-                Backend::Http(_) | Backend::Script(_) => None,
+                Backend::Http(_) | Backend::Script(_) | Backend::Several(_) => None,
             };
             let open = parts.as_ref().and_then(|(_, rest)| {
                 let fits = |group: &&mut Group<'_>| {
@@ -141,8 +143,10 @@ impl LlmClient {
         body: Option<&Value>,
         deadline: Option<Instant>,
     ) -> Vec<Outcome> {
+        let observer = Observer::default();
+        let asking = Asking { deadline, patient: true, observer: &observer };
         let shared = match body {
-            Some(body) => self.shared(members, body, deadline).await,
+            Some(body) => self.shared(members, body, asking).await,
             None => Ok(members.iter().map(|_| None).collect()),
         };
         match shared {
@@ -151,15 +155,15 @@ impl LlmClient {
                 let asked = members.iter().zip(answers).map(|((number, request), answer)| async move {
                     match answer {
                         Some(answer) => (*number, Ok(answer)),
-                        None => (*number, self.alone(request, deadline, &Observer::default()).await),
+                        None => (*number, self.alone(request, asking).await),
                     }
                 });
                 join_all(asked).await
             }
             Err(error) if may_be_one(&error) => {
-                let asked = members.iter().map(|(number, request)| async move {
-                    (*number, self.alone(request, deadline, &Observer::default()).await)
-                });
+                let asked = members
+                    .iter()
+                    .map(|(number, request)| async move { (*number, self.alone(request, asking).await) });
                 let mut outcomes = join_all(asked).await;
                 if let Some((_, first)) = outcomes.first_mut() {
                     let attempts = match first {
@@ -184,7 +188,7 @@ impl LlmClient {
         &self,
         members: &[(usize, &ChatRequest)],
         body: &Value,
-        deadline: Option<Instant>,
+        asking: Asking<'_>,
     ) -> Result<Vec<Option<ChatAnswer>>, LlmError> {
         let Backend::Http(backend) = &self.inner.backend else {
             return Ok(members.iter().map(|_| None).collect());
@@ -193,10 +197,9 @@ impl LlmClient {
         let messages = members.iter().flat_map(|(_, request)| request.messages.iter().cloned());
         let mut whole = ChatRequest::new(messages.collect());
         whole.max_tokens = members.first().and_then(|(_, request)| request.max_tokens);
-        let observer = Observer::default();
-        let call = self.inner.call_shared(backend, body, &whole, members.len(), deadline, &observer);
+        let call = self.inner.call_shared(backend, body, &whole, members.len(), asking);
         let call = call.map_err(|fault| self.error(*fault))?;
-        let (mut decoded, attempts) = self.run(&call, deadline, &observer).await?;
+        let (mut decoded, attempts) = self.run(&call, asking).await?;
         let (usage, model) = (decoded.usage, decoded.model.take());
         let mut answers: Vec<Option<ChatAnswer>> = decoded
             .shared

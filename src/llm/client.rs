@@ -1,6 +1,12 @@
 //! The handle that agents hold: in-flight limit and retries around one backend.
 
-use std::{fmt, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -10,6 +16,7 @@ use super::{
     cache::Cache,
     closing::Closing,
     fault::Fault,
+    pick::Several,
     queue::Queue,
     script::Script,
     stats::{Counters, LlmStats},
@@ -40,6 +47,8 @@ pub struct LlmClient {
 pub(super) struct Inner {
     pub backend: Backend,
     label: String,
+    /// Its name among the clients of the configuration.
+    pub name: Option<String>,
     /// The table of the configuration that it is written in.
     pub table: String,
     pub gate: Gate,
@@ -49,7 +58,8 @@ pub(super) struct Inner {
     pub max_tokens: Option<u32>,
     /// The same request gets the same answer.
     pub repeatable: bool,
-    pub one_key: bool,
+    /// How many there are.
+    pub keys: usize,
     pub counters: Counters,
     pub cache: Option<Cache>,
     pub batch: BatchConfig,
@@ -64,11 +74,56 @@ pub(super) struct Inner {
 pub(super) enum Backend {
     Http(Box<Endpoint>),
     Script(Script),
+    /// Others, each with its own gate and retries.
+    Several(Several),
+}
+
+/// What goes along with a request.
+#[derive(Clone, Copy)]
+pub(super) struct Asking<'a> {
+    /// When the caller no longer wants an answer.
+    pub deadline: Option<Instant>,
+    /// Whether an endpoint that is down or asked for a pause is waited for.
+    pub patient: bool,
+    pub observer: &'a Observer<'a>,
 }
 
 impl LlmClient {
     /// A model behind `base_url`, or the script that `model = "script:FILE"` names, relative to `base_dir`.
     pub fn new(config: &LlmConfig, http: &HttpClients, base_dir: &Path) -> Result<Self> {
+        Self::make(config, http, base_dir, &mut HashMap::new())
+    }
+
+    /// `made` holds those with names that were made so far.
+    fn make(
+        config: &LlmConfig,
+        http: &HttpClients,
+        base_dir: &Path,
+        made: &mut HashMap<String, Self>,
+    ) -> Result<Self> {
+        let client = Self::make_one(config, http, base_dir, made)?;
+        if let Some(name) = &config.name {
+            made.insert(name.clone(), client.clone());
+        }
+        Ok(client)
+    }
+
+    fn make_one(
+        config: &LlmConfig,
+        http: &HttpClients,
+        base_dir: &Path,
+        made: &mut HashMap<String, Self>,
+    ) -> Result<Self> {
+        if let Some(strategy) = &config.strategy {
+            let name = config.name.as_deref().unwrap_or_default();
+            let member = |member: &LlmConfig| {
+                let known = member.name.as_ref().and_then(|name| made.get(name)).cloned();
+                known.map_or_else(|| Self::make(member, http, base_dir, made), Ok)
+            };
+            let members = strategy.members.iter().map(member).collect::<Result<_>>()?;
+            let several = Several::new(name, strategy, members);
+            return Ok(Self::build(Backend::Several(several), name.to_owned(), config, Gate::default()));
+        }
         if let Some(file) = config.model.strip_prefix("script:") {
             let path = base_dir.join(file.trim());
             let text = std::fs::read_to_string(&path).map_err(|error| {
@@ -106,11 +161,12 @@ impl LlmClient {
         let inner = Inner {
             backend,
             label,
+            name: config.name.clone(),
             table: config.table(),
             gate,
             patience: Patience { probe: config.retry.probes(), asked: config.retry.retry_after_max },
             policy: config.retry.clone(),
-            one_key: config.api_keys.len() < 2,
+            keys: config.api_keys.len(),
             request_timeout: config.request_timeout,
             max_tokens: config.max_tokens.or((config.api == LlmApi::Messages).then_some(wire::MAX_TOKENS)),
             repeatable: config.is_repeatable(),
@@ -128,63 +184,88 @@ impl LlmClient {
         self.replayed.as_ref().map_or(&self.inner.label, |(label, _)| label)
     }
 
+    /// Its name among the clients of the configuration, else the model's.
+    pub(super) fn name(&self) -> &str {
+        self.inner.name.as_deref().unwrap_or(&self.inner.label)
+    }
+
     /// Whether a script answers in place of a model.
     pub fn is_scripted(&self) -> bool {
-        self.replayed.as_ref().map_or(matches!(self.inner.backend, Backend::Script(_)), |(_, script)| *script)
+        if let Some((_, script)) = &self.replayed {
+            return *script;
+        }
+        match &self.inner.backend {
+            Backend::Http(_) => false,
+            Backend::Script(_) => true,
+            Backend::Several(several) => several.members.iter().any(Self::is_scripted),
+        }
     }
 
     /// What was counted so far.
     pub fn stats(&self) -> LlmStats {
         let connections = match &self.inner.backend {
             Backend::Http(backend) => backend.connections(),
-            Backend::Script(_) => (0, 0),
+            Backend::Script(_) | Backend::Several(_) => (0, 0),
         };
         let kept = self.inner.cache.as_ref().map(Cache::counts).unwrap_or_default();
-        self.inner.counters.stats(&self.inner.gate.stats(), connections, kept)
+        let own = self.inner.counters.stats(&self.inner.gate.stats(), connections, kept);
+        match &self.inner.backend {
+            Backend::Several(several) => several.stats(own),
+            Backend::Http(_) | Backend::Script(_) => own,
+        }
+    }
+
+    /// What each of the clients counted that a strategy asks, by name. None for a single model.
+    pub fn clients(&self) -> Vec<(String, LlmStats)> {
+        let mut found = Vec::new();
+        if let Backend::Several(several) = &self.inner.backend {
+            for member in &several.members {
+                if let Backend::Several(_) = member.inner.backend {
+                    found.extend(member.clients());
+                } else {
+                    found.push((member.name().to_owned(), member.stats()));
+                }
+            }
+        }
+        let mut seen = HashSet::new();
+        found.retain(|(name, _)| seen.insert(name.clone()));
+        found
     }
 
     /// The answer that is kept ([`LlmConfig::cache`]), or a new one.
     pub(super) async fn answered(
         &self,
         request: &ChatRequest,
-        deadline: Option<Instant>,
-        observer: &Observer<'_>,
+        asking: Asking<'_>,
     ) -> Result<ChatAnswer, LlmError> {
         self.inner.counters.request();
         // Boxed, so that it is there once and not in each future around it.
-        match self.until_closed(Box::pin(self.kept_or_new(request, deadline, observer))).await {
+        match self.until_closed(Box::pin(self.kept_or_new(request, asking))).await {
             Some(answer) => answer,
             None => Err(self.closed()),
         }
     }
 
-    async fn kept_or_new(
-        &self,
-        request: &ChatRequest,
-        deadline: Option<Instant>,
-        observer: &Observer<'_>,
-    ) -> Result<ChatAnswer, LlmError> {
-        let Some(cache) = &self.inner.cache else { return self.ask(request, deadline, observer).await };
-        let ask = || self.ask(request, deadline, observer);
+    async fn kept_or_new(&self, request: &ChatRequest, asking: Asking<'_>) -> Result<ChatAnswer, LlmError> {
+        let Some(cache) = &self.inner.cache else { return self.ask(request, asking).await };
+        let ask = || self.ask(request, asking);
+        let late = |fault| self.error(fault);
         // Boxed: it is several times as large as a request without a cache, and there may be thousands of those.
-        let answer = Box::pin(cache.answer(request, deadline, ask, |fault| self.error(fault))).await?;
+        let answer = Box::pin(cache.answer(request, asking.deadline, ask, late)).await?;
         if answer.cached {
-            observer.known(&answer);
+            asking.observer.known(&answer);
         }
         Ok(answer)
     }
 
     /// A new answer: to a request of its own, or to one that is shared with others who ask at the same time.
-    async fn ask(
-        &self,
-        request: &ChatRequest,
-        deadline: Option<Instant>,
-        observer: &Observer<'_>,
-    ) -> Result<ChatAnswer, LlmError> {
+    async fn ask(&self, request: &ChatRequest, asking: Asking<'_>) -> Result<ChatAnswer, LlmError> {
         match &self.inner.queue {
-            // Pieces of an answer come only with a request of one's own.
-            Some(queue) if !observer.listens() => queue.ask(self, request, deadline).await,
-            _ => self.alone(request, deadline, observer).await,
+            // Pieces of an answer come only with a request of one's own, and who may not wait goes alone too.
+            Some(queue) if asking.patient && !asking.observer.listens() => {
+                queue.ask(self, request, asking.deadline).await
+            }
+            _ => self.alone(request, asking).await,
         }
     }
 
@@ -192,11 +273,15 @@ impl LlmClient {
     pub(super) async fn alone(
         &self,
         request: &ChatRequest,
-        deadline: Option<Instant>,
-        observer: &Observer<'_>,
+        asking: Asking<'_>,
     ) -> Result<ChatAnswer, LlmError> {
-        let call = self.inner.call(request, deadline, observer).map_err(|fault| self.error(*fault))?;
-        let (decoded, attempts) = self.run(&call, deadline, observer).await?;
+        if let Backend::Several(several) = &self.inner.backend {
+            let answer = several.ask(request, asking).await?;
+            self.inner.counters.answered(&answer.usage, &answer.attempts);
+            return Ok(answer);
+        }
+        let call = self.inner.call(request, asking).map_err(|fault| self.error(*fault))?;
+        let (decoded, attempts) = self.run(&call, asking).await?;
         Ok(self.answer(decoded, attempts))
     }
 
@@ -204,10 +289,10 @@ impl LlmClient {
     pub(super) async fn run(
         &self,
         call: &Call<'_>,
-        deadline: Option<Instant>,
-        observer: &Observer<'_>,
+        asking: Asking<'_>,
     ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
         let inner = &*self.inner;
+        let Asking { deadline, observer, .. } = asking;
         let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
         for failed in run.failures {
@@ -252,6 +337,7 @@ impl LlmClient {
             finish: decoded.finish,
             usage: decoded.usage,
             model: decoded.model.unwrap_or_else(|| self.inner.label.clone()),
+            client: self.inner.name.clone(),
             scripted: self.is_scripted(),
             cached: false,
             timings: ChatTimings::of(&attempts),
@@ -262,7 +348,7 @@ impl LlmClient {
     pub(super) fn error(&self, fault: Fault) -> LlmError {
         let url = match &self.inner.backend {
             Backend::Http(backend) => Some(backend.shown_url()),
-            Backend::Script(_) => None,
+            Backend::Script(_) | Backend::Several(_) => None,
         };
         LlmError::of(fault, &self.inner.label, url, &self.inner.table)
     }

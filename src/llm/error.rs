@@ -36,6 +36,8 @@ pub struct LlmError {
     pub overflow: Option<ContextOverflow>,
     /// The server's name for the last request.
     pub request_id: Option<String>,
+    /// What clients that were asked before met, each by its name.
+    pub(super) others: Vec<String>,
     help: Option<String>,
     /// The table of the configuration.
     table: String,
@@ -55,9 +57,15 @@ impl LlmError {
             gave_up: None,
             overflow: fault.overflow,
             request_id: fault.request_id,
+            others: Vec::new(),
             help: fault.help,
             table: table.to_owned(),
         }
+    }
+
+    /// A strategy without members, which no configuration has.
+    pub(super) fn nobody(table: &str) -> Self {
+        Self::of(Fault::new(LlmErrorClass::Config, "there is nobody to ask"), table, None, table)
     }
 
     /// Stable code.
@@ -73,6 +81,7 @@ impl LlmError {
     /// Why: the reason for giving up, then what earlier attempts met.
     pub fn causes(&self) -> Vec<String> {
         let mut causes: Vec<String> = self.gave_up.iter().map(ToString::to_string).collect();
+        causes.extend(self.others.iter().cloned());
         // Equal failures in a row are one line.
         let mut runs: Vec<(usize, usize, &str)> = Vec::new();
         for (index, attempt) in self.attempts.iter().enumerate() {
@@ -82,7 +91,8 @@ impl LlmError {
                 _ => runs.push((index + 1, index + 1, message)),
             }
         }
-        if runs.len() > 1 {
+        // Where several clients were asked, each of them is told of already.
+        if runs.len() > 1 && self.others.is_empty() {
             causes.extend(runs.iter().map(|(first, last, message)| {
                 if first == last {
                     format!("attempt {first}: {message}")

@@ -3,7 +3,7 @@
 
 use std::{error::Error as StdError, io, time::Duration};
 
-use super::{ChatRequest, ContextOverflow, LlmErrorClass, Message};
+use super::{ChatRequest, ContextOverflow, LlmErrorClass, Message, keys::Left};
 use crate::config::Secrets;
 
 /// What went wrong in one attempt.
@@ -18,6 +18,8 @@ pub(super) struct Fault {
     pub overflow: Option<ContextOverflow>,
     pub request_id: Option<String>,
     pub help: Option<String>,
+    /// A key was set aside for it: what is left. Nothing: it is not about a key, or there is only one.
+    pub left: Option<Left>,
 }
 
 impl Fault {
@@ -31,6 +33,7 @@ impl Fault {
             overflow: None,
             request_id: None,
             help: None,
+            left: None,
         }
     }
 

@@ -99,6 +99,8 @@ pub struct ChatAnswer {
     pub usage: Usage,
     /// The model as the server names it.
     pub model: String,
+    /// The client that answered, by its name among those of `[llm.clients]`.
+    pub client: Option<String>,
     /// Whether a script answered in place of a model.
     pub scripted: bool,
     /// Whether the answer was kept from an earlier request. This one then took no attempt, no tokens and no time.
@@ -138,6 +140,8 @@ pub enum Finish {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Attempt {
+    /// The client that made it, by its name among those of `[llm.clients]`.
+    pub client: Option<String>,
     /// What went wrong. Nothing: it was answered.
     pub class: Option<LlmErrorClass>,
     /// HTTP status, if there was an answer.

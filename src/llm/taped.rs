@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass, Message, ToolMode,
+    client::Asking,
     fault::Fault,
     stream::{Delta, Observer},
 };
@@ -72,13 +73,14 @@ impl LlmClient {
         deadline: Option<Instant>,
         observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
-        let Some(tap) = &self.tap else { return self.answered(request, deadline, observer).await };
+        let asking = Asking { deadline, patient: true, observer };
+        let Some(tap) = &self.tap else { return self.answered(request, asking).await };
         let bytes = request.messages.iter().map(|message| message.text().len()).sum();
         let mut span = tap.model_started(request.messages.len(), bytes);
         let answerer = tap.ask(Kind::Model, || self.question(tap, request)).await;
         let outcome = match answerer {
             Ok(Answerer::World(pending)) => {
-                let outcome = self.answered(request, deadline, observer).await;
+                let outcome = self.answered(request, asking).await;
                 if let Some(pending) = pending {
                     pending.answered(recorded(&outcome));
                 }

@@ -18,6 +18,7 @@ mod cache;
 mod formats;
 mod secrecy;
 mod server;
+mod strategies;
 mod streams;
 
 use server::{Reply, Server, until};

@@ -2,7 +2,7 @@
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use reqwest::{
@@ -17,6 +17,7 @@ use super::{
     error_body::ErrorBody,
     fault::{Fault, Place, presentable},
     hint,
+    keys::Keys,
     silence::Watch,
     stream::{Assembly, Observer},
     wire::{self, Decoded},
@@ -45,8 +46,7 @@ pub(super) struct Endpoint {
     url: Url,
     shown_url: String,
     config: LlmConfig,
-    keys: Vec<HeaderValue>,
-    next_key: AtomicUsize,
+    keys: Keys,
     secrets: Secrets,
     answered: AtomicBool,
 }
@@ -103,8 +103,7 @@ impl Endpoint {
             watch: Watch::new(clients.looks_for(base_url), models, config.silence_check),
             url,
             shown_url,
-            keys,
-            next_key: AtomicUsize::new(0),
+            keys: Keys::new(if config.api == LlmApi::Messages { ANTHROPIC_KEY } else { AUTHORIZATION }, keys),
             secrets: Secrets::new(config.api_keys.iter().cloned().chain(password)),
             config: config.clone(),
             answered: AtomicBool::new(false),
@@ -171,14 +170,29 @@ impl Endpoint {
     }
 
     async fn exchange(&self, prepared: &Prepared<'_>, observer: &Observer<'_>) -> Result<Decoded, Fault> {
+        let Some((place, header, key)) = self.keys.next() else {
+            return self.send(prepared, None, observer).await;
+        };
+        let mut result = self.send(prepared, Some((header, key)), observer).await;
+        match &mut result {
+            Ok(_) => self.keys.answered(place),
+            Err(fault) => self.keys.judge(place, fault),
+        }
+        result
+    }
+
+    async fn send(
+        &self,
+        prepared: &Prepared<'_>,
+        key: Option<(HeaderName, HeaderValue)>,
+        observer: &Observer<'_>,
+    ) -> Result<Decoded, Fault> {
         let mut request = prepared
             .request
             .try_clone()
             .ok_or_else(|| Fault::new(Class::Config, "the request's body cannot be sent twice"))?;
-        if !self.keys.is_empty() {
-            let key = self.next_key.fetch_add(1, Relaxed) % self.keys.len();
-            let name = if self.config.api == LlmApi::Messages { ANTHROPIC_KEY } else { AUTHORIZATION };
-            request.headers_mut().insert(name, self.keys[key].clone());
+        if let Some((header, key)) = key {
+            request.headers_mut().insert(header, key);
         }
         let start = Instant::now();
         let sent = self.clock.first(start, self.http.execute(request)).await?;
@@ -256,7 +270,7 @@ impl Endpoint {
     fn help(&self, status: StatusCode, class: Class) -> Option<String> {
         let table = &self.clock.table;
         Some(match (status.as_u16(), class) {
-            (401 | 403, _) if self.keys.is_empty() => format!("set api_key in {table}"),
+            (401 | 403, _) if self.keys.count() == 0 => format!("set api_key in {table}"),
             (401 | 403, _) => format!("check api_key in {table}"),
             (404 | 405, _) => format!(
                 "check model (`{}`) and base_url in {table}; base_url ends as in http://host:8000/v1",

@@ -67,17 +67,15 @@ impl Taped {
             }
             return now;
         }
-        let Some((id, servers)) = self.tap.recorded_tools(n) else { return Arc::default() };
-        match &seen.catalog {
-            Some(last) if seen.id == id => last.clone(),
-            _ => {
-                let servers: Vec<(ServerName, Vec<Tool>)> =
-                    serde_json::from_value(servers).unwrap_or_default();
-                let catalog = Arc::new(ToolCatalog::new(servers));
-                *seen = Seen { id, catalog: Some(catalog.clone()) };
-                catalog
-            }
-        }
+        let (id, servers) = match self.tap.recorded_tools(n, &seen.id) {
+            Some((id, Some(servers))) => (id, servers),
+            Some((_, None)) => return seen.catalog.clone().unwrap_or_default(),
+            None => return Arc::default(),
+        };
+        let servers: Vec<(ServerName, Vec<Tool>)> = serde_json::from_value(servers).unwrap_or_default();
+        let catalog = Arc::new(ToolCatalog::new(servers));
+        *seen = Seen { id, catalog: Some(catalog.clone()) };
+        catalog
     }
 
     /// Has a tool called by `call`, or its result looked up.

@@ -38,7 +38,11 @@ fn the_ceiling_doubles_up_to_the_cap() {
     let policy = RetryPolicy::agent();
     let ceilings: Vec<Decision> =
         (1..6).map(|attempts| policy.delay_with(attempts, None, Duration::ZERO, &mut || 1.0)).collect();
-    assert_eq!(ceilings, [1, 2, 4, 8, 16].map(|s| Decision::Wait(s * SECOND)));
+    let rest = [2, 4, 8, 16].map(|s| Decision::Wait(s * SECOND));
+    assert_eq!(ceilings[0], Decision::Wait(SECOND / 10), "a single failure is mostly over at once");
+    assert_eq!(ceilings[1..], rest);
+    let asked = policy.delay_with(1, Some(Duration::ZERO), Duration::ZERO, &mut || 1.0);
+    assert_eq!(asked, Decision::Wait(SECOND), "but who is asked to wait does");
     let many = RetryPolicy { max_attempts: u32::MAX, ..policy };
     assert_eq!(many.delay_with(1_000_000, None, Duration::ZERO, &mut || 1.0), Decision::Wait(30 * SECOND));
 }
@@ -86,7 +90,7 @@ fn reasons_are_told_in_words() {
 fn a_policy_is_told_in_words() {
     assert_eq!(
         RetryPolicy::agent().to_string(),
-        "6 attempts, waits 1s, 2s, 4s, 8s, 16s (each drawn from 0 up to it), 10m in all; Retry-After up to 2m; an \
+        "6 attempts, waits 100ms, 2s, 4s, 8s, 16s (each drawn from 0 up to it), 10m in all; Retry-After up to 2m; an \
          endpoint that is down is probed by one request after 500ms, later 10s, and waited for up to 10m"
     );
     let patient = RetryPolicy::patient().to_string();
@@ -234,6 +238,7 @@ mod schedule {
             };
             prop_assert_eq!(wait(0.0), RetryPolicy::SHORTEST);
             let doubled = policy.base.saturating_mul(2_u32.saturating_pow(attempts - 1)).min(policy.cap);
+            let doubled = if attempts == 1 { RetryPolicy::FIRST } else { doubled };
             prop_assert!(wait(0.999) <= doubled && wait(0.999) >= doubled.mul_f64(0.9));
         }
     }

@@ -42,11 +42,26 @@ impl Session {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
+        self.permitted(tool, arguments)?;
         let _place = self.settings().calls.acquire().await;
         let counted = self.counters.begin();
         let outcome = self.call_in_place(tool, hints, arguments, limit).await;
         counted.end(&outcome);
         outcome
+    }
+
+    /// Whether the rules on arguments let the call pass.
+    fn permitted(&self, tool: &str, arguments: &Map<String, Value>) -> Result<()> {
+        let settings = self.settings();
+        match settings.config.deny_args.iter().find(|rule| rule.denies(tool, arguments)) {
+            None => Ok(()),
+            Some(rule) => Err(Error::CallDenied {
+                server: self.name().clone(),
+                tool: tool.to_owned(),
+                arg: rule.arg.clone(),
+                pattern: rule.pattern.as_str().to_owned(),
+            }),
+        }
     }
 
     async fn call_in_place(

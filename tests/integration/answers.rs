@@ -21,14 +21,22 @@ pub(crate) struct Model {
 }
 
 struct Seen {
-    answers: Vec<Value>,
+    answer: Box<Answer>,
     requests: Mutex<Vec<Value>>,
 }
 
+/// The answer to a request, whose number counts from 0.
+type Answer = dyn Fn(usize, &Value) -> Value + Send + Sync;
+
 impl Model {
     pub(crate) async fn new(answers: impl IntoIterator<Item = Value>) -> Self {
-        let answers = answers.into_iter().collect();
-        let seen = Arc::new(Seen { answers, requests: Mutex::default() });
+        let answers: Vec<Value> = answers.into_iter().collect();
+        Self::choosing(move |number, _| answers.get(number).or(answers.last()).unwrap().clone()).await
+    }
+
+    /// A model that answers by what it is asked.
+    pub(crate) async fn choosing(answer: impl Fn(usize, &Value) -> Value + Send + Sync + 'static) -> Self {
+        let seen = Arc::new(Seen { answer: Box::new(answer), requests: Mutex::default() });
         let router = Router::new().route("/v1/chat/completions", post(serve)).with_state(Arc::clone(&seen));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -44,13 +52,7 @@ impl Model {
 
     /// The messages of the n-th request, from 0, as `role: content`.
     pub(crate) fn messages(&self, request: usize) -> Vec<String> {
-        let requests = self.requests();
-        let messages = requests[request]["messages"].as_array().unwrap();
-        let text = |message: &Value| {
-            let content = message["content"].as_str().unwrap_or_default();
-            format!("{}: {content}", message["role"].as_str().unwrap())
-        };
-        messages.iter().map(text).collect()
+        messages(&self.requests()[request])
     }
 
     fn client(&self) -> LlmClient {
@@ -59,10 +61,22 @@ impl Model {
     }
 }
 
+/// The messages of a request, as `role: content`.
+pub(crate) fn messages(request: &Value) -> Vec<String> {
+    let text = |message: &Value| {
+        let content = message["content"].as_str().unwrap_or_default();
+        format!("{}: {content}", message["role"].as_str().unwrap())
+    };
+    request["messages"].as_array().unwrap().iter().map(text).collect()
+}
+
 async fn serve(State(seen): State<Arc<Seen>>, Json(body): Json<Value>) -> (StatusCode, Json<Value>) {
-    let mut requests = seen.requests.lock().unwrap();
-    let answer = seen.answers.get(requests.len()).or(seen.answers.last()).unwrap().clone();
-    requests.push(body);
+    let number = {
+        let mut requests = seen.requests.lock().unwrap();
+        requests.push(body.clone());
+        requests.len() - 1
+    };
+    let answer = (seen.answer)(number, &body);
     let status = if answer.get("error").is_some() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
     (status, Json(answer))
 }
@@ -102,7 +116,7 @@ pub(crate) fn block(server: &str, tool: &str, arguments: &str) -> String {
 
 /// The `[agent]` table with these lines.
 pub(crate) fn agent(lines: &str) -> AgentConfig {
-    let text = format!("[agent]\n{lines}");
+    let text = if lines.starts_with('[') { lines.to_owned() } else { format!("[agent]\n{lines}") };
     let env = toolcrib::Env::new("/", [("PATH", "/bin")]);
     Config::parse(&text, None, Path::new("/"), &env).unwrap().agent
 }

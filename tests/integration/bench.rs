@@ -91,3 +91,22 @@ fn agents_are_stepped_together_and_counted_at_the_server() {
     let engine = document(&bench, &engine);
     assert_eq!((&engine["model"], &engine["rows"][0]["requests"]), (&"engine".into(), &2.into()), "{engine}");
 }
+
+#[test]
+fn model_requests_are_counted_at_the_server() {
+    let bench = Bench::new("");
+    let document =
+        document(&bench, &["--json", "bench", "llm", "--only", "first,outage", "--outage", "300ms,1s"]);
+    let rows = document["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["scene"].as_str().unwrap()).collect();
+    assert_eq!(names, ["one failure", "100 agents, down", "100 agents, down"]);
+    assert_eq!(rows[0]["measured"]["runs"], 20);
+    for row in &rows[1..] {
+        let measured = &row["measured"];
+        let requests = measured["requests"].as_u64().unwrap();
+        assert_eq!(measured["lost"], 0, "{row}");
+        assert!((100..=300).contains(&requests) && measured["most_of_one"].as_u64() <= Some(3), "{row}");
+    }
+    let wrong = bench.run(&["bench", "llm", "--only", "frist"]);
+    assert!(code(&wrong) == 2 && err(&wrong).contains("first"), "{}", err(&wrong));
+}

@@ -264,7 +264,7 @@ fn the_doctor_names_what_stands_in_the_way() {
     assert_eq!(code(&shallow), 0, "{}", err(&shallow));
     assert!(out(&shallow).contains("ok    time             built in"), "{}", out(&shallow));
     let schedule =
-        "m: 3 attempts, waits 500ms, 1s (each drawn from 0 up to it), 5m in all; Retry-After up to 2m;";
+        "m: 3 attempts, waits 100ms, 1s (each drawn from 0 up to it), 5m in all; Retry-After up to 2m;";
     assert!(out(&shallow).contains(schedule), "{}", out(&shallow));
     assert!(out(&shallow).contains("ok    model requests   at most 6 at once"), "{}", out(&shallow));
 }

@@ -67,3 +67,38 @@ async fn a_task_with_a_tool_runs_in_every_format() {
         assert_eq!(seen.len(), 2, "{api}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_goes_on_with_the_next_client_and_the_report_says_who_answered() {
+    let (url, seen, _tasks) = model().await;
+    // Nothing listens on port 1 of the loopback interface.
+    let bench = Bench::new(&format!(
+        "servers.calc.builtin = 'calc'
+        [llm]
+        client = 'main'
+        retry = {{ max = 2, base = '10ms', cap = '10ms' }}
+        [llm.clients.gone]
+        base_url = 'http://127.0.0.1:1/v1'
+        model = 'm'
+        [llm.clients.there]
+        base_url = '{url}'
+        model = 'm'
+        api = 'responses'
+        [llm.strategies.main]
+        fallback = ['gone', 'there']"
+    ));
+    let run = move || {
+        let asked = bench.run(&["--json", "run", "what is 2^10?"]);
+        let wrong = bench.run(&["run", "what?", "--client", "other"]);
+        (asked, wrong, bench)
+    };
+    let (asked, wrong, bench) = tokio::task::spawn_blocking(run).await.unwrap();
+    assert_eq!((code(&asked), seen.lock().unwrap().len()), (0, 2), "{}", err(&asked));
+    let document: Value = serde_json::from_str(&out(&asked)).unwrap();
+    let results = bench.0.path().join(document["dir"].as_str().unwrap()).join("results.jsonl");
+    let report: Value = serde_json::from_str(std::fs::read_to_string(results).unwrap().trim()).unwrap();
+    assert_eq!(report["llm_clients"], json!({"there": 2}));
+    let text = err(&wrong);
+    assert!(text.contains("there is no client or strategy `other` in [llm]"), "{text}");
+    assert!(text.contains("there are: gone, there, main"), "{text}");
+}

@@ -12,6 +12,7 @@ mod cli;
 #[cfg(target_os = "linux")]
 mod confined;
 mod daemon;
+mod delegates;
 mod engine;
 mod faults;
 mod fetch;
@@ -31,6 +32,9 @@ mod real;
 mod reconnect;
 mod recovery;
 mod remote;
+mod replay;
+mod report;
+mod run_folder;
 mod search;
 mod shared;
 mod sites;

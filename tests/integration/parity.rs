@@ -91,3 +91,83 @@ async fn wrong_servers_in_the_text_are_put_right_in_the_text() {
     assert_eq!(report.log[0]["tool"], "lab.echo");
     assert!(manager.shutdown().await.survivors.is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_tool_takes_over_where_a_rule_says_so() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[]), lab.server("spare", &[])]).await;
+    let config = agent(
+        "fallback = [
+            { tool = 'lab.progress', arg = 'every', match = '^0?$', to = 'spare.sleep' },
+            { tool = 'lab.die', error = 'was lost', to = 'spare.pid' },
+        ]",
+    );
+    let model = Model::new([
+        calls(&[
+            ("lab__progress", r#"{"ms": 1, "every": 0}"#),
+            ("lab__progress", r#"{"ms": 1}"#),
+            ("lab__progress", r#"{"ms": 1, "every": 1}"#),
+        ]),
+        calls(&[("lab__die", "{}")]),
+        say("done"),
+    ])
+    .await;
+    let report = run(&manager, &model, config, &question()).await;
+    assert_eq!((report.tools["spare.sleep"].n, report.tools["lab.progress"].n), (2, 1));
+    assert_eq!((report.tools["lab.die"].errors, report.tools["spare.pid"].n), (1, 1));
+    assert_eq!(report.corrections["fallback"], 3);
+    let seen = model.messages(2);
+    assert_eq!(seen[2..5], ["tool: awake"; 3]);
+    assert!(seen[6]["tool: ".len()..].parse::<u32>().is_ok(), "{}", seen[6]);
+    // The model sees the calls that it made.
+    let kept = &model.requests()[1]["messages"][1]["tool_calls"];
+    assert_eq!(
+        kept[0]["function"],
+        json!({"name": "lab__progress", "arguments": r#"{"ms": 1, "every": 0}"#})
+    );
+    assert_eq!(
+        report.log[0]["corrections"],
+        json!([{"kind": "fallback", "from": "lab.progress", "to": "spare.sleep"}])
+    );
+    assert_eq!(
+        report.log[2],
+        json!({"event": "taken_over", "turn": 2, "from": "lab.die", "to": "spare.pid"})
+    );
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_a_rule_denies_is_never_sent() {
+    let lab = Lab::new();
+    let mut server = lab.server("lab", &[]);
+    let text = "[servers.x]\nbuiltin = 'time'\n[servers.x.result_filter]\n\
+        deny_args = [{ tool = 'ec*', arg = 'text', match = 'huggingface.co/(datasets|spaces)' }]";
+    let env = toolcrib::Env::new("/", [("PATH", "/bin")]);
+    let config = toolcrib::Config::parse(text, None, std::path::Path::new("/"), &env).unwrap();
+    server.deny_args = config.servers["x"].server.as_ref().unwrap().deny_args.clone();
+    let manager = manager([server]).await;
+    let model = Model::new([
+        calls(&[
+            ("lab__echo", r#"{"text": "https://HuggingFace.co/datasets/gaia"}"#),
+            ("lab__echo", r#"{"text": "https://huggingface.co/models"}"#),
+            ("lab__calls", "{}"),
+        ]),
+        say("done"),
+    ])
+    .await;
+    let report = run(&manager, &model, agent(""), &question()).await;
+    let seen = model.messages(1);
+    assert!(seen[2].contains("`lab.echo` may not be called with this `text`"), "{}", seen[2]);
+    // The server itself counts the calls that reached it.
+    let counted: u32 = seen[4]["tool: ".len()..].parse().unwrap();
+    assert!(counted <= 2, "{seen:?}");
+    assert_eq!(report.tool_errors, 1);
+    let tools = manager.toolbox();
+    let denied = crate::support::call(&tools, "lab", "echo", json!({"text": "huggingface.co/spaces"}));
+    let error = denied.await.unwrap_err();
+    assert_eq!(error.code(), toolcrib::ErrorCode::ArgumentsInvalid);
+    assert!(error.help().unwrap().contains("servers.lab.result_filter.deny_args"));
+    let calls = crate::support::say(&tools, "lab", "calls").await.unwrap();
+    assert_eq!(calls, "3", "echo once, and this tool twice");
+    assert!(manager.shutdown().await.survivors.is_empty());
+}

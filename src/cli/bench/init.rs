@@ -10,7 +10,6 @@ mod mode;
 mod output;
 mod page;
 mod series;
-mod svg;
 mod table;
 mod waterfall;
 

@@ -15,6 +15,7 @@ use super::{Cassette, Finished, Plan};
 use crate::cli::{
     context::Context,
     progress::{Progress, Totals},
+    report,
     ui::{Ui, counted, millis, seconds},
     up,
 };
@@ -58,6 +59,10 @@ impl Plan {
         let wall = began.elapsed();
         totals.summarize(ui, &self.run, wall);
         ui.status("Results", self.dir.join("results.jsonl").display().to_string());
+        match report::write_beside(&self.dir) {
+            Ok(page) => ui.status("Report", page.display().to_string()),
+            Err(error) => ui.warn(format!("no report was made: {error}")),
+        }
         if ui.json {
             let mut document = totals.document();
             document["run"] = self.run.clone().into();
@@ -189,6 +194,7 @@ impl Plan {
             "schema": 1, "run": self.run, "toolcrib": env!("CARGO_PKG_VERSION"),
             "config": self.config.file, "model": self.llm.as_ref().map(LlmClient::model_label),
             "model_scripted": self.llm.as_ref().is_some_and(LlmClient::is_scripted),
+            "arguments": std::iter::once("toolcrib".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>(),
             "replay": matches!(self.cassette, Some(Cassette::Replay(_))),
             "tasks": self.tasks.len(), "jobs": self.jobs, "servers": servers,
             "init_ms": manager.map(|manager| millis(manager.report().wall)), "totals": totals.map(Totals::document),

@@ -1,11 +1,16 @@
 //! The `[agent]` table as it is written.
 
+use indexmap::IndexMap;
+
 use crate::{
     config::{
-        AgentConfig, Aliases, AnswerForm, FinalSummary, RollbackConfig, RollbackOn, ToolChoice, ToolProtocol,
-        node::Value, section::Section,
+        AgentConfig, Aliases, AnswerForm, Fallback, FallbackWhen, FinalSummary, RollbackConfig, RollbackOn,
+        SubAgent, ToolChoice, ToolProtocol,
+        node::{Entry, Value},
+        section::Section,
     },
     error::Result,
+    tool::ServerName,
 };
 
 pub(super) const AGENT: &[&str] = &[
@@ -18,14 +23,29 @@ pub(super) const AGENT: &[&str] = &[
     "max_result_chars",
     "correct_calls",
     "aliases",
+    "fallback",
     "rollback",
     "keep_tool_results",
     "context_tokens",
     "final_summary",
     "summary_prompt",
     "answer",
+    "agents",
+    "max_depth",
 ];
+/// Of an agent that is a tool of others; it has all keys of the first one too.
+pub(super) const SUB_AGENT: &[&str] = &["description", "tools"];
+const SUB_AGENT_ALL: [&str; AGENT.len() + SUB_AGENT.len()] = {
+    let mut all = [""; AGENT.len() + SUB_AGENT.len()];
+    let mut at = 0;
+    while at < all.len() {
+        all[at] = if at < AGENT.len() { AGENT[at] } else { SUB_AGENT[at - AGENT.len()] };
+        at += 1;
+    }
+    all
+};
 pub(super) const ALIASES: &[&str] = &["tools", "arguments"];
+pub(super) const FALLBACK: &[&str] = &["tool", "arg", "match", "error", "to"];
 pub(super) const ROLLBACK: &[&str] = &["max", "on", "refusals", "results", "query_arguments"];
 
 /// Reads the table; `base` has the values of the keys that are not there.
@@ -57,6 +77,7 @@ pub(super) fn read(table: &Section<'_>, base: AgentConfig) -> Result<AgentConfig
         max_result_chars: table.number("max_result_chars", 1)?.unwrap_or(base.max_result_chars),
         correct_calls: table.flag("correct_calls")?.unwrap_or(base.correct_calls),
         aliases: table.table("aliases", ALIASES)?.map(|t| aliases(&t)).transpose()?.unwrap_or(base.aliases),
+        fallbacks: if table.has("fallback") { fallbacks(table)? } else { base.fallbacks },
         rollback: match table.table("rollback", ROLLBACK)? {
             Some(table) => rollback(&table, base.rollback)?,
             None => base.rollback,
@@ -66,7 +87,41 @@ pub(super) fn read(table: &Section<'_>, base: AgentConfig) -> Result<AgentConfig
         final_summary: table.choice("final_summary", SUMMARIES)?.unwrap_or(base.final_summary),
         summary_prompt: table.text("summary_prompt")?.map(|text| text.value).or(base.summary_prompt),
         answer: table.choice("answer", ANSWERS)?.unwrap_or(base.answer),
+        agents: if table.has("agents") { table.patterns("agents")? } else { base.agents },
+        max_depth: table.number("max_depth", 0)?.unwrap_or(base.max_depth),
+        sub_agents: base.sub_agents,
     })
+}
+
+/// Reads the agents that are tools of others. What they do not say is as `base` has it, apart from its prompts, the
+/// form of its answer and the agents that it may call.
+pub(super) fn read_all(root: &Section<'_>, base: &AgentConfig) -> Result<IndexMap<String, SubAgent>> {
+    let read_one = |entry: &Entry| {
+        let path = format!("agents.{}", entry.key);
+        let table = Section::open(root.origin, &path, entry.line, &entry.node, &SUB_AGENT_ALL, None)?;
+        if ServerName::new(&entry.key).is_err() {
+            return Err(table.error("is not a name: use 1 to 64 letters, digits, `_`, `-` or `.`", None));
+        }
+        let Some(description) = table.text("description")? else {
+            let help = "say what it does, for the model that calls it";
+            return Err(table.error("`description` is missing", Some(help)));
+        };
+        let base = AgentConfig {
+            system: None,
+            summary_prompt: None,
+            answer: AnswerForm::Text,
+            agents: Vec::new(),
+            ..base.clone()
+        };
+        let tools = table.texts("tools")?.into_iter().map(|text| text.value).collect();
+        let agent = SubAgent {
+            description: description.value,
+            tools: table.has("tools").then_some(tools),
+            config: read(&table, base)?,
+        };
+        Ok((entry.key.clone(), agent))
+    };
+    root.free_table("agents", "{ NAME = { description = \"...\" } }")?.iter().map(read_one).collect()
 }
 
 fn aliases(table: &Section<'_>) -> Result<Aliases> {
@@ -108,16 +163,7 @@ fn rollback(table: &Section<'_>, base: RollbackConfig) -> Result<RollbackConfig>
             }
         }
     }
-    let mut results = Vec::new();
-    for text in table.texts("results")? {
-        let pattern = regex::Regex::new(&text.value).map_err(|error| {
-            // The last line of the library's drawing says what is wrong.
-            let told = error.to_string();
-            let why = told.lines().last().unwrap_or_default().trim_start_matches("error: ");
-            table.key_error("results", format!("not a regular expression: {why}"), None)
-        })?;
-        results.push(pattern);
-    }
+    let results = table.regexes("results")?;
     let on = if table.has("on") { on } else { base.on };
     if on.contains(&RollbackOn::Result) && results.is_empty() && base.results.is_empty() {
         let help = "add results = [\"PATTERN\"]";
@@ -135,4 +181,28 @@ fn rollback(table: &Section<'_>, base: RollbackConfig) -> Result<RollbackConfig>
             base.query_arguments
         },
     })
+}
+
+fn fallbacks(table: &Section<'_>) -> Result<Vec<Fallback>> {
+    let rule = |rule: Section<'_>| {
+        let missing = |key: &str, help: &str| rule.error(&format!("`{key}` is missing"), Some(help));
+        let when = match (rule.text("arg")?, rule.regex("match")?, rule.regex("error")?) {
+            (Some(arg), Some(pattern), None) => FallbackWhen::Argument(arg.value, pattern),
+            (None, None, Some(pattern)) => FallbackWhen::Error(pattern),
+            _ => {
+                let help =
+                    "give `arg` and `match` (before the call), or `error` (after it), as regular expressions";
+                return Err(rule.error("does not say when", Some(help)));
+            }
+        };
+        Ok(Fallback {
+            tool: rule.pattern("tool")?.ok_or_else(|| missing("tool", "write it as \"server.tool\""))?,
+            when,
+            to: rule
+                .text("to")?
+                .ok_or_else(|| missing("to", "name the other tool as \"server.tool\""))?
+                .value,
+        })
+    };
+    table.tables("fallback", FALLBACK)?.into_iter().map(rule).collect()
 }

@@ -7,7 +7,7 @@ use globset::GlobMatcher;
 use super::BUILTINS;
 use crate::{
     config::{
-        Lifecycle, ResourceLimits, RestartPolicy, RetryCalls, Scope, ToolFilter,
+        DenyRule, Lifecycle, ResourceLimits, RestartPolicy, RetryCalls, Scope, ToolFilter,
         node::Node,
         origin::{Origin, Text},
         section::{Section, parse_duration},
@@ -37,6 +37,7 @@ pub(super) const SERVER: &[&str] = &[
     "max_output",
     "max_concurrent_calls",
     "tools",
+    "result_filter",
     "retry_calls",
     "restart",
     "eof_grace",
@@ -52,6 +53,8 @@ pub(super) const SERVER: &[&str] = &[
     "sandbox",
 ];
 pub(super) const TOOLS: &[&str] = &["allow", "deny", "timeout"];
+pub(super) const RESULT_FILTER: &[&str] = &["deny_args"];
+pub(super) const DENY_ARGS: &[&str] = &["tool", "arg", "match"];
 pub(super) const RESTART: &[&str] = &["max", "within", "backoff"];
 pub(super) const SANDBOX: &[&str] = &["read", "write", "network", "best_effort"];
 
@@ -94,6 +97,7 @@ pub(in crate::config) struct RawServer {
     pub(in crate::config) max_output: Option<usize>,
     pub(in crate::config) tool_timeouts: BTreeMap<String, Duration>,
     pub(in crate::config) tools: ToolFilter,
+    pub(in crate::config) deny_args: Vec<DenyRule>,
     pub(in crate::config) max_concurrent_calls: Option<NonZeroUsize>,
     pub(in crate::config) retry_calls: RetryCalls,
     pub(in crate::config) restart: RestartPolicy,
@@ -176,6 +180,7 @@ pub(super) fn read(origin: &Origin, path: &str, line: usize, name: &str, node: &
         max_output: table.size("max_output")?,
         tool_timeouts,
         tools,
+        deny_args: deny_args(&table)?,
         max_concurrent_calls: table.limit("max_concurrent_calls", &[("unlimited", None)])?.flatten(),
         retry_calls: table.choice("retry_calls", RETRIES)?.unwrap_or_default(),
         restart: table
@@ -239,6 +244,20 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
         }
         _ => RawKind::Builtin { name: builtin(table)?, args: table.texts("args")? },
     })
+}
+
+fn deny_args(table: &Section<'_>) -> Result<Vec<DenyRule>> {
+    const HELP: &str = "write { tool = \"PATTERN\", arg = \"NAME\", match = \"REGULAR EXPRESSION\" }";
+    let Some(filter) = table.table("result_filter", RESULT_FILTER)? else { return Ok(Vec::new()) };
+    let rule = |rule: Section<'_>| {
+        let missing = |key: &str| rule.error(&format!("`{key}` is missing"), Some(HELP));
+        Ok(DenyRule {
+            tool: rule.pattern("tool")?.ok_or_else(|| missing("tool"))?,
+            arg: rule.text("arg")?.ok_or_else(|| missing("arg"))?.value,
+            pattern: rule.regex("match")?.ok_or_else(|| missing("match"))?,
+        })
+    };
+    filter.tables("deny_args", DENY_ARGS)?.into_iter().map(rule).collect()
 }
 
 fn limits(table: &Section<'_>) -> Result<ResourceLimits> {

@@ -7,7 +7,11 @@ const SIZE: &str = "write a number with its unit, such as \"1MiB\" or \"200KB\""
 
 /// Wrong text, the message after the file's name, the help.
 const WRONG: &[(&str, &str, &str)] = &[
-    ("x = 1", "1: `x`: unknown key", "allowed here: schema, import, defaults, servers, http, llm, agent"),
+    (
+        "x = 1",
+        "1: `x`: unknown key",
+        "allowed here: schema, import, defaults, servers, http, llm, agent, agents",
+    ),
     ("a = 1\na = 2", "2: duplicate key", ""),
     ("schema = 2", "1: `schema`: this toolcrib reads schema 1, not 2", ""),
     ("[servers.a]\ncomand = 'x'", "2: `servers.a.comand`: unknown key", "did you mean `command`?"),
@@ -186,6 +190,27 @@ const WRONG: &[(&str, &str, &str)] = &[
         "3: `agent.tool_choice`: does not go with `tool_protocol = \"xml\"`",
         "remove one of them: calls within the text cannot be required",
     ),
+    (
+        "[[agent.fallback]]\ntool = '*'\nto = 'a.b'\narg = 'x'",
+        "1: `agent.fallback[0]`: does not say when",
+        "give `arg` and `match` (before the call), or `error` (after it), as regular expressions",
+    ),
+    (
+        "[servers.a]\nbuiltin = 'time'\nresult_filter = { deny_args = [{ tool = '*', arg = 'url' }] }",
+        "3: `servers.a.result_filter.deny_args[0]`: `match` is missing",
+        "write { tool = \"PATTERN\", arg = \"NAME\", match = \"REGULAR EXPRESSION\" }",
+    ),
+    (
+        "[agents.a]\nsystem = 'x'",
+        "1: `agents.a`: `description` is missing",
+        "say what it does, for the model that calls it",
+    ),
+    ("[agents.a]\ndescripton = 'x'", "2: `agents.a.descripton`: unknown key", "did you mean `description`?"),
+    (
+        "[servers.agent]\nbuiltin = 'time'\n[agents.a]\ndescription = 'x'",
+        "3: `agents`: the server `agent` (line 1) has the name that agents are tools of",
+        "give the server another name",
+    ),
     ("[agent]\nkeep_tool_results = 'al'", "2: `agent.keep_tool_results`: `al` is not allowed", "use \"all\""),
     (
         "[agent]\nrollback = { on = ['result'] }",
@@ -194,7 +219,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     (
         "[agent.rollback]\nresults = ['(']",
-        "2: `agent.rollback.results`: not a regular expression: unclosed group",
+        "2: `agent.rollback.results[0]`: not a regular expression: unclosed group",
         "",
     ),
     (

@@ -61,3 +61,53 @@ async fn keys_take_turns() {
     assert_eq!(keys, ["Bearer key-one", "Bearer key-two", "Bearer key-one", "Bearer key-two"]);
     assert_eq!(requests[0].1, json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]}));
 }
+
+#[tokio::test]
+async fn a_refused_key_is_set_aside_and_the_next_goes_on() {
+    for (reply, class) in [
+        (Reply::error(401, "invalid_api_key", "bad key key-one"), "permanent"),
+        (Reply::error(429, "insufficient_quota", "no money"), "billing"),
+        (Reply::error(429, "rate_limit_exceeded", "slow").header("retry-after", "100"), "throttled"),
+    ] {
+        let server = Server::with(&[reply, Reply::say("hi")]).await;
+        let mut config = config(&server.url);
+        config.api_keys = vec!["key-one".into(), "key-two".into()];
+        let client = client(&config);
+        let answer = client.chat(&hello(), None).await.unwrap();
+        assert_eq!(
+            (classes(&answer.attempts), answer.attempts[1].waited),
+            (vec![class, "answered"], Duration::ZERO)
+        );
+        let message = answer.attempts[0].message.as_deref().unwrap();
+        assert!(message.starts_with("key 1 of 2: 4") && !message.contains("key-one"), "{message}");
+        client.chat(&hello(), None).await.unwrap();
+        let requests = server.seen.requests.lock().unwrap();
+        let keys: Vec<_> = requests.iter().map(|(headers, _)| headers["authorization"].clone()).collect();
+        assert_eq!(keys, ["Bearer key-one", "Bearer key-two", "Bearer key-two"], "{class}");
+    }
+}
+
+#[tokio::test]
+async fn when_every_key_is_refused_nobody_asks_again() {
+    let server = Server::with(&[Reply::error(401, "x", "who are you")]).await;
+    let mut config = config(&server.url);
+    config.api_keys = vec!["key-one".into(), "key-two".into()];
+    let client = client(&config);
+    let error = client.chat(&hello(), None).await.unwrap_err();
+    assert_eq!((classes(&error.attempts), server.count()), (vec!["permanent"; 2], 2));
+    let error = client.chat(&hello(), None).await.unwrap_err();
+    assert!(error.message.contains("said a moment ago"), "{error}");
+    assert_eq!(server.count(), 2);
+}
+
+#[tokio::test]
+async fn keys_over_their_rate_are_waited_for() {
+    let limited = || Reply::error(429, "rate", "slow").header("retry-after-ms", "60");
+    let server = Server::with(&[limited(), limited(), Reply::say("hi")]).await;
+    let mut config = config(&server.url);
+    config.api_keys = vec!["key-one".into(), "key-two".into()];
+    let answer = client(&config).chat(&hello(), None).await.unwrap();
+    assert_eq!((classes(&answer.attempts), server.count()), (vec!["throttled", "throttled", "answered"], 3));
+    assert_eq!(answer.attempts[1].waited, Duration::ZERO);
+    assert!(answer.attempts[2].waited > Duration::ZERO);
+}

@@ -7,6 +7,7 @@ use serde_json::Value;
 use toolcrib::{LaunchReport, Phases};
 
 use super::compare::Comparison;
+use crate::cli::page::starts::Picture;
 
 /// The version that is written, and the only one that is read.
 pub(super) const SCHEMA: u32 = 1;
@@ -109,35 +110,6 @@ pub(super) struct ServerRow {
     /// In how many runs it was the last to be ready.
     #[serde(default)]
     pub(super) last: usize,
-}
-
-/// One run, to be drawn.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Picture {
-    pub(super) wall_ms: f64,
-    /// The server that was ready last.
-    pub(super) last: Option<String>,
-    pub(super) servers: Vec<Bar>,
-}
-
-/// One server in one run.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Bar {
-    pub(super) name: String,
-    /// From the beginning of the whole start.
-    pub(super) ended_ms: f64,
-    /// Before its own start.
-    pub(super) queue_ms: f64,
-    pub(super) end: End,
-}
-
-/// What became of it.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum End {
-    Ready { phases_ms: Phases, tools: usize },
-    Parked { tools: usize },
-    Failed { cause: String },
 }
 
 impl Document {

@@ -6,12 +6,13 @@ use toolcrib::{Config, LaunchReport, Phases, ServerName, ServerStart};
 
 use super::{
     census::Census,
-    document::{Bar, End, FirstCallRow, ModeRow, Picture, ServerRow, Spread},
+    document::{FirstCallRow, ModeRow, ServerRow, Spread},
     measure::Run,
     mode::Mode,
 };
 use crate::cli::{
     bench::times::{median, sorted},
+    page::starts::{Bar, End, Picture},
     ui::millis,
 };
 

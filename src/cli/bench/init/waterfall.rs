@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use toolcrib::Phases;
 
-use super::{
-    document::{Bar, End, Picture},
-    table::time,
+use super::table::time;
+use crate::cli::page::{
+    cut,
+    starts::{Bar, End, Picture, label},
 };
 
 /// Columns of a line, labels included.
@@ -32,15 +33,6 @@ pub(super) fn lines(picture: &Picture) -> Vec<String> {
     let last = picture.last.as_ref().map_or_else(String::new, |name| format!(", set by {name}"));
     lines.push(format!("{:names$} all ready at {}{last}", "", time(Some(picture.wall_ms))));
     lines
-}
-
-/// What a bar came to: `0.77s, 2 tools`.
-pub(super) fn label(bar: &Bar) -> String {
-    match &bar.end {
-        End::Ready { tools, .. } => format!("{}, {tools} tools", time(Some(bar.ended_ms))),
-        End::Parked { tools } => format!("not started, {tools} tools"),
-        End::Failed { cause } => format!("{} failed: {cause}", time(Some(bar.ended_ms))),
-    }
 }
 
 struct Scale {
@@ -101,15 +93,6 @@ fn own(phases: &Phases) -> [(char, Duration); 4] {
 
 fn longest(phases: &Phases) -> char {
     own(phases).into_iter().max_by_key(|(_, took)| *took).map_or('s', |(letter, _)| letter)
-}
-
-/// So many letters at most, the end cut off visibly.
-pub(super) fn cut(text: &str, room: usize) -> String {
-    let text = text.lines().next().unwrap_or_default();
-    if text.chars().count() <= room {
-        return text.to_owned();
-    }
-    text.chars().take(room.saturating_sub(3)).chain("...".chars()).collect()
 }
 
 #[cfg(test)]

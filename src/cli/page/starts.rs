@@ -3,10 +3,10 @@
 //! Phases differ by pattern as well as by colour, and every bar says in words what it came to. The colours are
 //! classes, so that the page decides on them.
 
-use super::{
-    document::{Bar, End, Picture},
-    waterfall::{cut, label},
-};
+use serde::{Deserialize, Serialize};
+use toolcrib::Phases;
+
+use super::{Axis, cut, escape};
 
 /// In the units of the drawing, which is scaled to the page.
 const WIDTH: f64 = 1000.0;
@@ -21,15 +21,13 @@ const NAME_LETTERS: usize = 24;
 const LABEL_LETTERS: usize = 38;
 /// Width of the cap of a failed bar.
 const CAP: f64 = 5.0;
-/// Ticks of the time axis, about.
-const TICKS: f64 = 6.0;
 
 /// Phases in their order: class and what it means.
-pub(super) const PHASES: [(&str, &str); 4] =
+pub(in crate::cli) const PHASES: [(&str, &str); 4] =
     [("spawn", "spawn"), ("boot", "until the first byte"), ("handshake", "handshake"), ("list", "tool list")];
 
 /// Fills that are told apart without colour; once a page.
-pub(super) const PATTERNS: &str = concat!(
+pub(in crate::cli) const PATTERNS: &str = concat!(
     r#"<svg width="0" height="0" aria-hidden="true"><defs>"#,
     r#"<pattern id="p-boot" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">"#,
     r#"<rect class="boot-ground" width="6" height="6"/><rect class="ink" width="1.5" height="6"/></pattern>"#,
@@ -40,8 +38,37 @@ pub(super) const PATTERNS: &str = concat!(
     "</defs></svg>"
 );
 
+/// One run, to be drawn.
+#[derive(Serialize, Deserialize)]
+pub(in crate::cli) struct Picture {
+    pub(in crate::cli) wall_ms: f64,
+    /// The server that was ready last.
+    pub(in crate::cli) last: Option<String>,
+    pub(in crate::cli) servers: Vec<Bar>,
+}
+
+/// One server in one run.
+#[derive(Serialize, Deserialize)]
+pub(in crate::cli) struct Bar {
+    pub(in crate::cli) name: String,
+    /// From the beginning of the whole start.
+    pub(in crate::cli) ended_ms: f64,
+    /// Before its own start.
+    pub(in crate::cli) queue_ms: f64,
+    pub(in crate::cli) end: End,
+}
+
+/// What became of it.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::cli) enum End {
+    Ready { phases_ms: Phases, tools: usize },
+    Parked { tools: usize },
+    Failed { cause: String },
+}
+
 /// The drawing of `picture`; `title` is what it shows, for those who do not see it.
-pub(super) fn svg(picture: &Picture, title: &str) -> String {
+pub(in crate::cli) fn svg(picture: &Picture, title: &str) -> String {
     let bottom = TOP + ROW * picture.servers.len() as f64;
     let height = bottom + BOTTOM;
     let scale = Scale::of(picture);
@@ -49,7 +76,7 @@ pub(super) fn svg(picture: &Picture, title: &str) -> String {
         "<svg class=\"waterfall\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\"><title>{}</title>\n",
         escape(title)
     );
-    for (at, words) in scale.ticks() {
+    for (at, words) in (Axis { span: scale.span }).ticks() {
         let x = scale.x(at);
         text.push_str(&format!(
             "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>"
@@ -58,9 +85,6 @@ pub(super) fn svg(picture: &Picture, title: &str) -> String {
             "<text class=\"axis\" x=\"{x:.1}\" y=\"{:.1}\">{words}</text>\n",
             bottom + 15.0
         ));
-    }
-    for (number, bar) in picture.servers.iter().enumerate() {
-        text.push_str(&row(bar, &scale, TOP + ROW * number as f64));
     }
     if let Some(last) = picture.last.as_ref() {
         let ready = picture.servers.iter().find(|bar| bar.name == *last).map_or(0.0, |bar| bar.ended_ms);
@@ -72,6 +96,9 @@ pub(super) fn svg(picture: &Picture, title: &str) -> String {
             seconds(ready),
             escape(&cut(last, NAME_LETTERS)),
         ));
+    }
+    for (number, bar) in picture.servers.iter().enumerate() {
+        text.push_str(&row(bar, &scale, TOP + ROW * number as f64));
     }
     text.push_str("</svg>\n");
     text
@@ -129,6 +156,35 @@ fn row(bar: &Bar, scale: &Scale, top: f64) -> String {
     text
 }
 
+/// What the colours and patterns mean.
+pub(in crate::cli) fn legend() -> String {
+    let key = |drawing: &str, words: &str| {
+        format!(
+            "<span class=\"key\"><svg viewBox=\"0 0 26 13\" aria-hidden=\"true\">{drawing}</svg>{words}</span>"
+        )
+    };
+    let box_of = |class: &str| format!("<rect class=\"{class}\" width=\"26\" height=\"13\"/>");
+    let mut text = String::from("<p>");
+    text.push_str(&key("<line class=\"queue\" x1=\"0\" y1=\"6.5\" x2=\"26\" y2=\"6.5\"/>", "queue"));
+    for (class, words) in PHASES {
+        text.push_str(&key(&box_of(class), words));
+    }
+    let cap = "<rect class=\"cap\" x=\"21\" width=\"5\" height=\"13\"/>";
+    text.push_str(&key(&format!("{}{cap}", box_of("failed")), "failed"));
+    text.push_str(&key("<line class=\"ready\" x1=\"13\" y1=\"0\" x2=\"13\" y2=\"13\"/>", "all ready"));
+    text.push_str("</p>\n");
+    text
+}
+
+/// What a bar came to: `0.77s, 2 tools`.
+pub(in crate::cli) fn label(bar: &Bar) -> String {
+    match &bar.end {
+        End::Ready { tools, .. } => format!("{}, {tools} tools", seconds(bar.ended_ms)),
+        End::Parked { tools } => format!("not started, {tools} tools"),
+        End::Failed { cause } => format!("{} failed: {cause}", seconds(bar.ended_ms)),
+    }
+}
+
 /// All that is known of a bar, for a tool tip.
 fn words(bar: &Bar) -> String {
     let End::Ready { phases_ms: phases, .. } = &bar.end else { return label(bar) };
@@ -157,26 +213,6 @@ impl Scale {
     fn x(&self, millis: f64) -> f64 {
         NAMES + millis / self.span * BARS
     }
-
-    /// Round points in time, with their words.
-    fn ticks(&self) -> Vec<(f64, String)> {
-        let raw = self.span / TICKS;
-        let power = 10_f64.powf(raw.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|times| times * power).into_iter().find(|step| *step >= raw);
-        let step = step.unwrap_or(self.span);
-        let words = |millis: f64| match step {
-            step if step >= 1.0 && self.span < 1000.0 => format!("{millis:.0} ms"),
-            step if step < 1.0 => format!("{millis:.2} ms"),
-            _ => format!("{:.1} s", millis / 1e3),
-        };
-        let mut ticks = Vec::new();
-        let mut at = 0.0;
-        while at <= self.span {
-            ticks.push((at, words(at)));
-            at = ticks.len() as f64 * step;
-        }
-        ticks
-    }
 }
 
 /// Room for a label that begins at `x`: a letter is a good six units wide.
@@ -187,24 +223,6 @@ fn letters_after(x: f64) -> usize {
 
 fn seconds(millis: f64) -> String {
     format!("{:.2}s", millis / 1e3)
-}
-
-/// `text` as text or attribute of HTML.
-pub(super) fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            // What no document may hold, escape sequences of terminals among it.
-            control if control.is_control() && control != '\n' => safe.push('\u{fffd}'),
-            letter => safe.push(letter),
-        }
-    }
-    safe
 }
 
 #[cfg(test)]
@@ -259,19 +277,5 @@ mod tests {
             text.contains("&lt;script&gt;alert(1)") && text.contains("all ready at 1.00s, set by a&lt;b"),
             "{text}"
         );
-        assert_eq!(escape("a\u{1b}[31m\"'"), "a\u{fffd}[31m&quot;&#39;");
-    }
-
-    #[test]
-    fn the_axis_has_round_marks_within_the_picture() {
-        let words = |span: f64| {
-            let ticks = Scale { span }.ticks();
-            assert!((2..=11).contains(&ticks.len()) && ticks.iter().all(|(at, _)| *at <= span), "{ticks:?}");
-            ticks.last().map(|(_, words)| words.clone()).unwrap_or_default()
-        };
-        assert_eq!(words(1000.0), "1.0 s");
-        assert_eq!(words(345.0), "300 ms");
-        assert_eq!(words(12.0), "12 ms");
-        assert_eq!(words(0.9), "0.80 ms");
     }
 }

@@ -1,0 +1,104 @@
+//! Agents as tools of other agents: each has its own tools, limits and conversation, and gives back one text.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::{
+    Agent, Bounds,
+    calls::{Made, Ran},
+    xml,
+};
+use crate::{
+    catalog::{CatalogEntry, ToolCatalog},
+    config::{AGENT_SERVER, SubAgent},
+    task::{RunReport, Task},
+    tool::{ServerName, Tool},
+};
+
+/// The one argument of an agent.
+const TASK: &str = "task";
+
+impl Agent {
+    /// The agents that this one may call, as tools.
+    pub(super) fn delegates(&self) -> Vec<Arc<CatalogEntry>> {
+        if self.depth >= self.config.max_depth {
+            return Vec::new();
+        }
+        let offered = |name: &str| self.config.agents.iter().any(|pattern| pattern.is_match(name));
+        let tools =
+            self.roster.iter().filter(|(name, _)| offered(name)).map(|(name, agent)| tool(name, agent));
+        let server = ServerName::new(AGENT_SERVER).ok();
+        ToolCatalog::new(server.map(|server| (server, tools.collect()))).entries().to_vec()
+    }
+
+    /// The agent behind a tool, if there is one.
+    pub(super) fn delegate(&self, entry: &CatalogEntry) -> Option<&SubAgent> {
+        let ours = entry.server.as_str() == AGENT_SERVER;
+        self.roster.get(&entry.tool.name).filter(|_| ours)
+    }
+
+    /// Has `agent` carry out the task of a call. `id` tells it from others of the same agent.
+    ///
+    /// Boxed by name: an agent may call one that calls others.
+    pub(super) fn hand_over<'a>(
+        &'a self,
+        agent: &'a SubAgent,
+        entry: &'a CatalogEntry,
+        arguments: &'a Map<String, Value>,
+        id: &'a str,
+        bounds: &'a Bounds<'_>,
+    ) -> BoxFuture<'a, Ran> {
+        Box::pin(async move {
+            let began = Instant::now();
+            let text = arguments.get(TASK).and_then(Value::as_str).unwrap_or_default();
+            let mut task = Task::question(&entry.tool.name, text);
+            task.tools.clone_from(&agent.tools);
+            let other = self.as_delegate(agent, &format!("{id}-{}", entry.tool.name));
+            let done = bounds.guard(Box::pin(other.run(&task, bounds.cancel))).await;
+            let (text, failed, stopped, report) = match done {
+                Ok(report) => {
+                    let text = said(&report);
+                    (text, report.answer.is_none(), None, Some(Box::new(report)))
+                }
+                Err(end) => ("error: the task ended before the agent did".to_owned(), true, Some(end), None),
+            };
+            let calls = vec![Made { path: entry.path(), took: began.elapsed(), failed }];
+            Ran { text, failed, stopped, calls, taken_over: None, report }
+        })
+    }
+
+    fn as_delegate(&self, agent: &SubAgent, name: &str) -> Self {
+        let other = Self { config: Arc::new(agent.config.clone()), depth: self.depth + 1, ..self.clone() };
+        match &self.tap {
+            Some(tap) => other.tapped(&tap.delegate(name)),
+            None => other,
+        }
+    }
+}
+
+/// What an agent gives back: its answer without its thoughts, or why there is none.
+fn said(report: &RunReport) -> String {
+    match (&report.answer, &report.error) {
+        (Some(answer), _) => answer[xml::said_from(answer)..].trim().to_owned(),
+        (None, Some(error)) => format!("error: the agent has no answer: {}", error.message),
+        (None, None) => "error: the agent has no answer".to_owned(),
+    }
+}
+
+fn tool(name: &str, agent: &SubAgent) -> Tool {
+    let Value::Object(schema) = json!({
+        "type": "object",
+        "properties": {TASK: {
+            "type": "string",
+            "description": "What the agent is to do, with all that it must know: it sees nothing of this conversation."
+        }},
+        "required": [TASK],
+        "additionalProperties": false,
+    }) else {
+        unreachable!("an object is an object")
+    };
+    Tool::new(name, &agent.description, schema)
+}

@@ -1,0 +1,225 @@
+//! A model server on the loopback interface, in a thread of its own, that answers as its scene says and counts what
+//! really arrives. Its CPU time can be told from that of the client.
+
+use std::{
+    io,
+    net::TcpListener as StdListener,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// One request, as the scene sees it.
+pub(super) struct Arrival {
+    /// From 0, in the order of arrival.
+    pub(super) number: usize,
+    /// With this one.
+    pub(super) in_flight: usize,
+    /// Since the server began.
+    pub(super) at: Duration,
+}
+
+/// What is answered, and after what time.
+#[derive(Clone)]
+pub(super) struct Reply {
+    status: u16,
+    header: Option<(&'static str, &'static str)>,
+    body: String,
+    after: Duration,
+    /// The connection is reset in the middle of the body.
+    reset: bool,
+}
+
+impl Reply {
+    pub(super) fn good(after: Duration) -> Self {
+        let message = json!({"role": "assistant", "content": "done"});
+        let body = json!({"model": "loopback", "usage": {"prompt_tokens": 8, "completion_tokens": 1},
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
+        Self { status: 200, header: None, body: body.to_string(), after, reset: false }
+    }
+
+    pub(super) fn error(status: u16, message: &str) -> Self {
+        let body = json!({"error": {"message": message, "type": "scene"}});
+        Self { status, body: body.to_string(), ..Self::good(Duration::ZERO) }
+    }
+
+    pub(super) fn retry_after(self, seconds: &'static str) -> Self {
+        Self { header: Some(("retry-after", seconds)), ..self }
+    }
+
+    pub(super) fn reset(self) -> Self {
+        Self { reset: true, ..self }
+    }
+}
+
+type Scene = dyn Fn(&Arrival) -> Reply + Send + Sync;
+
+/// Ends with its owner.
+pub(super) struct Server {
+    pub(super) url: String,
+    seen: Arc<Mutex<Seen>>,
+    clock: mpsc::UnboundedSender<oneshot::Sender<Duration>>,
+    stop: Option<DropGuard>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What arrived so far.
+#[derive(Clone, Default)]
+pub(super) struct Seen {
+    /// Who asked, and when.
+    pub(super) requests: Vec<(String, Duration)>,
+    pub(super) connections: usize,
+    pub(super) peak: usize,
+    in_flight: usize,
+}
+
+/// What a connection needs.
+#[derive(Clone)]
+struct Desk {
+    scene: Arc<Scene>,
+    seen: Arc<Mutex<Seen>>,
+    began: Instant,
+}
+
+impl Server {
+    pub(super) fn start(scene: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
+        let listener = StdListener::bind("127.0.0.1:0")?;
+        listener.set_nonblocking(true)?;
+        let url = format!("http://{}/v1", listener.local_addr()?);
+        let seen = Arc::<Mutex<Seen>>::default();
+        let token = CancellationToken::new();
+        let (clock, asked) = mpsc::unbounded_channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let desk = Desk { scene: Arc::new(scene), seen: Arc::clone(&seen), began: Instant::now() };
+        let stopped = token.clone();
+        let thread = std::thread::Builder::new().name("model".into()).spawn(move || {
+            runtime.block_on(async {
+                if let Ok(listener) = TcpListener::from_std(listener) {
+                    stopped.run_until_cancelled(serve(listener, desk, asked)).await;
+                }
+            });
+        })?;
+        Ok(Self { url, seen, clock, stop: Some(token.drop_guard()), thread: Some(thread) })
+    }
+
+    /// What arrived so far.
+    pub(super) fn seen(&self) -> Seen {
+        lock(&self.seen).clone()
+    }
+
+    /// CPU time of the server so far.
+    pub(super) async fn cpu(&self) -> Duration {
+        let (tell, told) = oneshot::channel();
+        let _ = self.clock.send(tell);
+        told.await.unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic in it has shown itself already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn serve(
+    listener: TcpListener,
+    desk: Desk,
+    mut asked: mpsc::UnboundedReceiver<oneshot::Sender<Duration>>,
+) {
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(tell) = asked.recv() => {
+                let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+                let time = Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0));
+                let _ = tell.send(time);
+            }
+            accepted = listener.accept() => {
+                // Only out of descriptors does accepting fail, and then the callers are told so by their own sockets.
+                let Ok((socket, _)) = accepted else { return };
+                lock(&desk.seen).connections += 1;
+                let _ = socket.set_nodelay(true);
+                let desk = desk.clone();
+                // An error in there is a caller that hung up.
+                tasks.spawn(async move { _ = desk.answer_all(socket).await });
+                while tasks.try_join_next().is_some() {}
+            }
+        }
+    }
+}
+
+impl Desk {
+    /// The requests of one connection, one after the other.
+    async fn answer_all(&self, socket: TcpStream) -> io::Result<()> {
+        let mut socket = BufReader::new(socket);
+        while let Some(body) = request(&mut socket).await? {
+            let body: Value = serde_json::from_slice(&body)?;
+            let who = body.pointer("/messages/0/content").and_then(Value::as_str).unwrap_or_default();
+            let arrival = {
+                let mut seen = lock(&self.seen);
+                let at = self.began.elapsed();
+                seen.requests.push((who.to_owned(), at));
+                seen.in_flight += 1;
+                seen.peak = seen.peak.max(seen.in_flight);
+                Arrival { number: seen.requests.len() - 1, in_flight: seen.in_flight, at }
+            };
+            let reply = (self.scene)(&arrival);
+            tokio::time::sleep(reply.after).await;
+            lock(&self.seen).in_flight -= 1;
+            let (name, value) = reply.header.unwrap_or(("content-type", "application/json"));
+            let (status, length) = (reply.status, reply.body.len());
+            let mut answer = format!(
+                "HTTP/1.1 {status} Scene\r\n{name}: {value}\r\ncontent-length: {length}\r\n\r\n{}",
+                reply.body
+            );
+            if reply.reset {
+                answer.truncate(answer.len() - length / 2);
+            }
+            socket.write_all(answer.as_bytes()).await?;
+            if reply.reset {
+                return socket.into_inner().set_zero_linger();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The body of the next request; nothing once the caller hung up.
+async fn request(socket: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<u8>>> {
+    let (mut line, mut length) = (String::new(), 0);
+    loop {
+        line.clear();
+        if socket.read_line(&mut line).await? == 0 {
+            return Ok(None);
+        }
+        let Some((name, value)) = line.split_once(':') else {
+            if line.trim().is_empty() {
+                break;
+            }
+            continue;
+        };
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?;
+        }
+    }
+    let mut body = vec![0; length];
+    socket.read_exact(&mut body).await?;
+    Ok(Some(body))
+}

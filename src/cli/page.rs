@@ -1,0 +1,168 @@
+//! What the HTML pages of toolcrib share: one file that works from disk, loads nothing, and runs nothing but a script
+//! whose hash its policy names; in print and in the dark. The JSON document that it shows is part of it, to be taken
+//! out again.
+
+pub(super) mod starts;
+
+use sha2::{Digest, Sha256};
+
+/// Ticks of a time axis, about.
+const TICKS: f64 = 6.0;
+/// Colours after Okabe and Ito, who chose them for all kinds of eyes; what they mean is told by pattern, too.
+const STYLE: &str = include_str!("page/style.css");
+
+/// The page's beginning, up to its first heading. `style` comes after the common one.
+pub(super) fn head(title: &str, style: &str, script: Option<&str>) -> String {
+    let scripts = script.map_or_else(String::new, |script| {
+        format!("; script-src 'sha256-{}'", base64(&Sha256::digest(script.as_bytes())))
+    });
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'{scripts}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>{STYLE}{style}</style></head><body>\n{}\n<h1>{title}</h1>\n",
+        starts::PATTERNS,
+        title = escape(title),
+    )
+}
+
+/// The page's end, with the document in it.
+pub(super) fn tail(json: &str, script: Option<&str>) -> String {
+    // In a script element only `<` can end or nest anything, and JSON has another way to write it.
+    let json = json.replace('<', "\\u003c");
+    let script = script.map_or_else(String::new, |script| format!("<script>{script}</script>\n"));
+    format!("<script type=\"application/json\" id=\"data\">{json}</script>\n{script}</body></html>\n")
+}
+
+/// A span of time with round marks.
+pub(super) struct Axis {
+    /// In milliseconds.
+    pub(super) span: f64,
+}
+
+impl Axis {
+    /// Round points in time, with their words.
+    pub(super) fn ticks(&self) -> Vec<(f64, String)> {
+        let raw = self.span / TICKS;
+        if self.span >= 60_000.0 {
+            return self.clock_ticks(raw);
+        }
+        let power = 10_f64.powf(raw.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|times| times * power).into_iter().find(|step| *step >= raw);
+        let step = step.unwrap_or(self.span);
+        let words = |millis: f64| match step {
+            step if step >= 1.0 && self.span < 1000.0 => format!("{millis:.0} ms"),
+            step if step < 1.0 => format!("{millis:.2} ms"),
+            _ if self.span < 10_000.0 => format!("{:.1} s", millis / 1e3),
+            _ => format!("{:.0} s", millis / 1e3),
+        };
+        self.every(step, words)
+    }
+
+    /// From a minute on: steps as clocks have them.
+    fn clock_ticks(&self, raw: f64) -> Vec<(f64, String)> {
+        let seconds = [10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 21_600.0];
+        let step = seconds.map(|seconds| 1e3 * seconds).into_iter().find(|step| *step >= raw);
+        // Beyond a day and a half in whole days.
+        let step = step.unwrap_or_else(|| 86_400e3 * (raw / 86_400e3).ceil());
+        self.every(step, |millis| {
+            let seconds = (millis / 1e3).round();
+            let (hours, minutes) = ((seconds / 3600.0).floor(), (seconds / 60.0).floor() % 60.0);
+            let seconds = seconds % 60.0;
+            match self.span {
+                span if span < 3600e3 => format!("{minutes:.0}:{seconds:02.0} min"),
+                _ => format!("{hours:.0}:{minutes:02.0} h"),
+            }
+        })
+    }
+
+    fn every(&self, step: f64, words: impl Fn(f64) -> String) -> Vec<(f64, String)> {
+        let mut ticks = Vec::new();
+        let mut at = 0.0;
+        while at <= self.span {
+            ticks.push((at, words(at)));
+            at = ticks.len() as f64 * step;
+        }
+        ticks
+    }
+}
+
+/// So many letters of the first line at most, the end cut off visibly.
+pub(super) fn cut(text: &str, room: usize) -> String {
+    let text = text.lines().next().unwrap_or_default();
+    if text.chars().count() <= room {
+        return text.to_owned();
+    }
+    text.chars().take(room.saturating_sub(3)).chain("...".chars()).collect()
+}
+
+/// `text` as text or attribute of HTML.
+pub(super) fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            // What no document may hold, escape sequences of terminals among it.
+            control if control.is_control() && control != '\n' => safe.push('\u{fffd}'),
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}
+
+/// As RFC 4648 has it, with padding.
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for group in bytes.chunks(3) {
+        let bits = (0..3).fold(0_u32, |bits, place| bits << 8 | u32::from(*group.get(place).unwrap_or(&0)));
+        for place in 0..4 {
+            let letter = LETTERS[(bits >> (18 - 6 * place) & 63) as usize];
+            text.push(if place <= group.len() { letter.into() } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_has_round_marks_within_the_picture() {
+        let words = |span: f64| {
+            let ticks = Axis { span }.ticks();
+            assert!((2..=11).contains(&ticks.len()) && ticks.iter().all(|(at, _)| *at <= span), "{ticks:?}");
+            ticks.last().map(|(_, words)| words.clone()).unwrap_or_default()
+        };
+        assert_eq!(words(1000.0), "1.0 s");
+        assert_eq!(words(345.0), "300 ms");
+        assert_eq!(words(12.0), "12 ms");
+        assert_eq!(words(0.9), "0.80 ms");
+        assert_eq!(words(12_800.0), "10 s");
+        assert_eq!(words(95_000.0), "1:30 min");
+        assert_eq!(words(369_000.0), "6:00 min");
+        assert_eq!(words(20_000e3), "5:00 h");
+        assert_eq!(words(1e9), "240:00 h");
+    }
+
+    #[test]
+    fn what_was_written_stays_text() {
+        assert_eq!(escape("<a\u{1b}[31m\"'&"), "&lt;a\u{fffd}[31m&quot;&#39;&amp;");
+        assert_eq!(cut("abcdef\nx", 6), "abcdef");
+        assert_eq!(cut("abcdefg", 6), "abc...");
+    }
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        for (bytes, text) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! `toolcrib report`: the folder of a run as one HTML file.
+
+mod html;
+mod read;
+mod sums;
+mod task;
+mod timeline;
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+use clap::Args;
+use toolcrib::Error;
+
+use super::{context::Context, ui::Ui};
+
+/// Name of the page in the folder of a run.
+const PAGE: &str = "report.html";
+
+#[derive(Args)]
+pub(super) struct Report {
+    /// The id of a run, or its folder [default: the latest].
+    run: Option<String>,
+    /// Where to write the page [default: report.html in the run's folder].
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Show it in the browser.
+    #[arg(long)]
+    open: bool,
+    /// Where runs are kept.
+    #[arg(long, default_value = "runs", value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+impl Report {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let dir = self.folder()?;
+        let page = self.output.clone().unwrap_or_else(|| dir.join(PAGE));
+        let made = html::html(&read::read(&dir)?);
+        write(&page, &made.page)?;
+        context.ui.status("Report", page.display().to_string());
+        if context.ui.json {
+            Ui::data(made.json);
+        }
+        if self.open {
+            open(&page)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The folder of the run that is meant.
+    fn folder(&self) -> Result<PathBuf, Error> {
+        let is_run = |dir: &Path| dir.join("run.json").is_file();
+        let Some(run) = &self.run else {
+            return latest(&self.out).ok_or_else(|| {
+                let help = "make one: toolcrib demo";
+                Error::input(format!("there is no run in {}", self.out.display()), Some(help.to_owned()))
+            });
+        };
+        let places = [self.out.join(run), PathBuf::from(run)];
+        places.into_iter().find(|dir| is_run(dir)).ok_or_else(|| {
+            let what = format!("`{run}` is neither a run in {} nor the folder of one", self.out.display());
+            let help = latest(&self.out).map(|dir| format!("the latest is {}", dir.display()));
+            Error::input(what, help)
+        })
+    }
+}
+
+/// Writes the page of the run in `dir` beside it.
+pub(super) fn write_beside(dir: &Path) -> Result<PathBuf, Error> {
+    let page = dir.join(PAGE);
+    write(&page, &html::html(&read::read(dir)?).page)?;
+    Ok(page)
+}
+
+/// The run whose manifest was written last.
+fn latest(runs: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(runs).ok()?.flatten();
+    let dated = entries.filter_map(|entry| {
+        let written = entry.path().join("run.json").metadata().ok()?.modified().ok()?;
+        Some((written, entry.path()))
+    });
+    dated.max().map(|(_, dir)| dir)
+}
+
+fn write(page: &Path, text: &str) -> Result<(), Error> {
+    use std::{fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt};
+    // What was said in a run is nobody else's business.
+    let opened = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(page);
+    opened
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| Error::io(format!("cannot write {}", page.display()), error))
+}
+
+fn open(page: &Path) -> Result<(), Error> {
+    let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let mut command = Command::new(program);
+    command.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let failed = |error| Error::io(format!("cannot show {} with {program}", page.display()), error);
+    match command.status().map_err(failed)? {
+        status if status.success() => Ok(()),
+        status => Err(failed(std::io::Error::other(status.to_string()))),
+    }
+}

@@ -1,0 +1,390 @@
+//! The page of a run: figures, pictures, tables, and every task that there is room for.
+
+use toolcrib::{Phases, RunEnd};
+
+use super::{
+    read::{Run, Start, Task},
+    sums::{Row, STATUSES, Sums},
+    task, timeline,
+};
+use crate::cli::page::{
+    self, cut, escape,
+    starts::{Bar, End, Picture, legend, svg},
+};
+
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("script.js");
+/// Rows of the table of tasks.
+const ROWS: usize = 3000;
+/// Bytes of all that is told of single tasks.
+const DETAILS: usize = 1_300_000;
+
+/// A page, and the document in it.
+pub(super) struct Made {
+    pub(super) page: String,
+    pub(super) json: String,
+}
+
+pub(super) fn html(run: &Run) -> Made {
+    let sums = Sums::of(run);
+    let order = by_interest(run);
+    let rows = &order[..order.len().min(ROWS)];
+    let json = sums.document(run, rows).to_string();
+    let title = format!("Run {}", run.manifest["run"].as_str().unwrap_or("without a name"));
+    let mut text = page::head(&title, STYLE, Some(SCRIPT));
+    text.push_str(&about(run));
+    text.push_str(&figures(run, &sums));
+    text.push_str(&where_time_goes(&sums));
+    text.push_str(&starts(run));
+    let (details, told) = details(run, rows);
+    text.push_str(&timeline::timeline(run, &told));
+    text.push_str(&errors(&sums));
+    text.push_str(&tools(&sums));
+    text.push_str(&table(run, rows, &told));
+    text.push_str(&details);
+    text.push_str(&page::tail(&json, Some(SCRIPT)));
+    Made { page: text, json }
+}
+
+/// A time for people.
+pub(super) fn time(ms: f64) -> String {
+    match ms {
+        ms if ms < 0.95 => format!("{ms:.1} ms"),
+        ms if ms < 999.5 => format!("{ms:.0} ms"),
+        ms if ms < 9_995.0 => format!("{:.2} s", ms / 1e3),
+        ms if ms < 59_950.0 => format!("{:.1} s", ms / 1e3),
+        ms => {
+            let seconds = (ms / 1e3).round();
+            format!("{:.0} min {:.0} s", (seconds / 60.0).floor(), seconds % 60.0)
+        }
+    }
+}
+
+/// A number for people.
+pub(super) fn count(n: u64) -> String {
+    match n {
+        0..10_000 => n.to_string(),
+        10_000..1_000_000 => format!("{:.1}k", n as f64 / 1e3),
+        _ => format!("{:.1}M", n as f64 / 1e6),
+    }
+}
+
+/// The sign of a status: told apart without colour.
+pub(super) fn sign(status: &str) -> &'static str {
+    match status {
+        "passed" => "\u{2713}",
+        "failed" => "\u{2717}",
+        "errored" => "!",
+        "unscored" => "\u{25cb}",
+        "cancelled" => "\u{2013}",
+        _ => "?",
+    }
+}
+
+/// What an element of this task's is called.
+pub(super) fn anchor(task: &Task) -> String {
+    match task.attempt {
+        1 => format!("task/{}", task.task),
+        attempt => format!("task/{}/{attempt}", task.task),
+    }
+}
+
+pub(super) fn badge(status: &str) -> String {
+    format!("<span class=\"badge {0}\"><b>{1}</b> {0}</span>", escape(status), sign(status))
+}
+
+/// What went wrong first, then what took longest.
+fn by_interest(run: &Run) -> Vec<&Task> {
+    let rank = |task: &Task| match task.status.as_str() {
+        "errored" => 0,
+        "unfinished" => 1,
+        "failed" => 2,
+        _ => 3,
+    };
+    let mut tasks: Vec<&Task> = run.tasks.iter().collect();
+    tasks.sort_by(|a, b| {
+        let took = |task: &Task| task.end_ms - task.start_ms;
+        rank(a).cmp(&rank(b)).then_with(|| took(b).total_cmp(&took(a)))
+    });
+    tasks
+}
+
+fn about(run: &Run) -> String {
+    let manifest = &run.manifest;
+    let text = |key: &str| manifest[key].as_str().map(str::to_owned);
+    let plural = if run.tasks.len() == 1 { "" } else { "s" };
+    let mut parts = vec![format!("{} task{plural}, {} at once", run.tasks.len(), run.jobs)];
+    parts.extend(text("model").map(|model| format!("model {model}")));
+    parts.extend(run.started.clone());
+    parts.push(format!("took {}", time(run.wall_ms)));
+    parts.extend(text("config"));
+    parts.push(format!("toolcrib {}", text("toolcrib").unwrap_or_default()));
+    let mut html = format!("<p class=\"soft\">{}</p>\n", escape(&parts.join(" \u{b7} ")));
+    let mut notes = Vec::new();
+    if manifest["model_scripted"] == true {
+        notes.push("The model was a script.".to_owned());
+    }
+    if manifest["replay"] == true {
+        notes.push("Answers came from a cassette: times are those of the replay.".to_owned());
+    }
+    match run.end {
+        Some(RunEnd::Finished) => {}
+        Some(RunEnd::Stopped) => notes.push("The run was stopped before its end.".to_owned()),
+        None => notes.push("The run has no end: it was killed, or it goes on.".to_owned()),
+    }
+    if run.dropped > 0 {
+        notes.push(format!("{} events were not written: there were too many.", run.dropped));
+    }
+    if !notes.is_empty() {
+        html.push_str(&format!("<p class=\"note\">{}</p>\n", escape(&notes.join(" "))));
+    }
+    html
+}
+
+fn figures(run: &Run, sums: &Sums) -> String {
+    let badges: Vec<String> = STATUSES
+        .iter()
+        .zip(sums.counts)
+        .filter(|(_, n)| *n > 0)
+        .map(|(status, n)| {
+            format!("<span class=\"badge {status}\"><b>{}</b> {n} {status}</span>", sign(status))
+        })
+        .collect();
+    let mut facts = Vec::new();
+    if let Some([low, rate, high]) = sums.rate {
+        let percent = |part: f64| format!("{:.1}", 100.0 * part);
+        facts.push(format!(
+            "<strong>{} %</strong> of the {} judged passed (95 % interval {} to {})",
+            percent(rate),
+            sums.counts[0] + sums.counts[2],
+            percent(low),
+            percent(high)
+        ));
+    }
+    let [input, output] = sums.tokens;
+    if input + output > 0 {
+        facts.push(format!("{} tokens in, {} out", count(input), count(output)));
+    }
+    facts.extend(sums.cost_usd.map(|cost| format!("{cost:.2} USD")));
+    if run.wall_ms > 0.0 && !run.tasks.is_empty() {
+        facts.push(format!("{:.1} tasks a minute", run.tasks.len() as f64 / (run.wall_ms / 60e3)));
+    }
+    let mut html =
+        format!("<p class=\"counts\">{}</p>\n<p>{}</p>\n", badges.join(" "), facts.join(" \u{b7} "));
+    if let Some(arguments) = run.manifest["arguments"].as_array() {
+        let words: Vec<&str> = arguments.iter().filter_map(|word| word.as_str()).collect();
+        html.push_str(&format!("<p>Again: <code>{}</code></p>\n", escape(&words.join(" "))));
+    }
+    html
+}
+
+fn where_time_goes(sums: &Sums) -> String {
+    let parts = Sums::parts(&sums.time);
+    let all: f64 = parts.iter().map(|(_, _, ms)| ms).sum();
+    if all <= 0.0 {
+        return String::new();
+    }
+    let percent = |ms: f64| 100.0 * ms / all;
+    let bar = parts
+        .iter()
+        .map(|(class, words, ms)| {
+            let share = percent(*ms);
+            format!(
+                "<i class=\"k-{class}\" style=\"width:{share:.2}%\" title=\"{words}: {}\"></i>",
+                time(*ms)
+            )
+        })
+        .collect::<Vec<String>>()
+        .concat();
+    let key = parts
+        .iter()
+        .map(|(class, words, ms)| {
+            let share = percent(*ms);
+            format!(
+                "<span class=\"key\"><i class=\"swatch k-{class}\"></i>{words} {share:.0} % ({})</span>",
+                time(*ms)
+            )
+        })
+        .collect::<Vec<String>>()
+        .concat();
+    format!(
+        "<h2>Where the time of the tasks goes</h2>\n<div class=\"stack\">{bar}</div>\n<p class=\"keys\">{key}</p>\n"
+    )
+}
+
+fn starts(run: &Run) -> String {
+    if run.servers.is_empty() {
+        return String::new();
+    }
+    let start_of_all = run.servers.iter().filter_map(|server| match &server.start {
+        Start::Ready { at_ms, took_ms, .. } => Some((at_ms - took_ms, *at_ms, &server.name)),
+        _ => None,
+    });
+    let wall_ms = start_of_all.clone().map(|(from, to, _)| to - from).fold(0.0, f64::max);
+    let last =
+        start_of_all.max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0))).map(|(_, _, name)| name.clone());
+    let mut failed = String::new();
+    let bars = run.servers.iter().map(|server| {
+        let (ended_ms, queue_ms, end) = match &server.start {
+            Start::Unknown => (0.0, 0.0, End::Failed { cause: "was still being started".to_owned() }),
+            Start::Parked { tools } => (0.0, 0.0, End::Parked { tools: *tools }),
+            Start::Ready { took_ms, tools, phases, .. } => {
+                let of = std::time::Duration::from_nanos;
+                let phases_ms = Phases {
+                    queue: of(phases.queue),
+                    spawn: of(phases.spawn),
+                    first_byte: of(phases.first_byte),
+                    handshake: of(phases.handshake),
+                    list: of(phases.list),
+                };
+                (*took_ms, super::read::millis(phases.queue), End::Ready { phases_ms, tools: *tools })
+            }
+            Start::Failed { took_ms, error, .. } => {
+                let why: Vec<&str> =
+                    error.causes.iter().chain(&error.stderr_tail).map(String::as_str).collect();
+                failed.push_str(&format!(
+                    "<dt>{}</dt><dd>{}\n{}</dd>",
+                    escape(&server.name),
+                    escape(&error.message),
+                    escape(&why.join("\n"))
+                ));
+                (*took_ms, 0.0, End::Failed { cause: error.message.clone() })
+            }
+        };
+        Bar { name: server.name.clone(), ended_ms, queue_ms, end }
+    });
+    let picture = Picture { wall_ms, last, servers: bars.collect() };
+    let mut html = format!(
+        "<h2>Start of the servers</h2>\n{}<figure class=\"wide\">{}</figure>\n",
+        legend(),
+        svg(&picture, "start of the servers")
+    );
+    if !failed.is_empty() {
+        html.push_str(&format!("<h3>Did not start</h3>\n<dl>{failed}</dl>\n"));
+    }
+    html
+}
+
+fn errors(sums: &Sums) -> String {
+    if sums.errors.is_empty() {
+        return String::new();
+    }
+    let all: usize = sums.errors.iter().map(|(_, n)| n).sum();
+    let parts: Vec<String> =
+        sums.errors.iter().take(12).map(|(what, n)| format!("{n} <code>{}</code>", escape(what))).collect();
+    let more = if sums.errors.len() > 12 { ", and others" } else { "" };
+    format!("<h2>What went wrong</h2>\n<p>{all} tasks ended in an error: {}{more}</p>\n", parts.join(", "))
+}
+
+fn tools(sums: &Sums) -> String {
+    let total: f64 = sums.tools.iter().map(|row| row.total_ms).sum::<f64>() + sums.model.total_ms;
+    if sums.tools.is_empty() && sums.model.n == 0 {
+        return String::new();
+    }
+    let row = |row: &Row| {
+        let share = if total > 0.0 { 100.0 * row.total_ms / total } else { 0.0 };
+        format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{share:.0} %</td></tr>\n",
+            escape(&cut(&row.name, 60)),
+            row.n,
+            row.errors,
+            time(row.p50_ms),
+            time(row.p95_ms),
+            time(row.max_ms)
+        )
+    };
+    let mut rows: String = if sums.model.n > 0 { row(&sums.model) } else { String::new() };
+    rows.extend(sums.tools.iter().take(200).map(row));
+    let retries = sums.attempts.saturating_sub(sums.model.n);
+    let note = match retries {
+        0 => String::new(),
+        n => format!(
+            "<p class=\"soft\">{} requests to the model took {} attempts: {n} were tried again, after {} of waiting.</p>\n",
+            sums.model.n,
+            sums.attempts,
+            time(sums.retry_wait_ms)
+        ),
+    };
+    format!(
+        "<h2>Model and tools</h2>\n<div class=\"scroll\"><table><thead><tr><th>name</th><th>calls</th><th>errors</th>\
+         <th>median</th><th>p95</th><th>max</th><th>of the time</th></tr></thead>\n<tbody>{rows}</tbody></table></div>\n{note}"
+    )
+}
+
+fn table(run: &Run, rows: &[&Task], told: &[String]) -> String {
+    let told: std::collections::HashSet<&str> = told.iter().map(String::as_str).collect();
+    let body = rows
+        .iter()
+        .map(|task| {
+            let line = &task.result;
+            let anchor = anchor(task);
+            let name = escape(&cut(&anchor["task/".len()..], 60));
+            let name = match told.contains(anchor.as_str()) {
+                true => format!("<a href=\"#{}\">{name}</a>", fragment(&anchor)),
+                false => name,
+            };
+            let words = match &line.error {
+                Some(error) => format!("{}: {}", error.code, error.message),
+                None => line.answer.clone().unwrap_or_default(),
+            };
+            format!(
+                "<tr data-status=\"{}\"><td>{name}</td><td data-n=\"{}\">{}</td><td data-n=\"{:.3}\">{}</td><td>{}</td>\
+                 <td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"words\">{}</td></tr>\n",
+                escape(&task.status),
+                STATUSES.iter().position(|status| *status == task.status).unwrap_or_default(),
+                badge(&task.status),
+                task.end_ms - task.start_ms,
+                time(task.end_ms - task.start_ms),
+                line.turns,
+                line.tool_calls,
+                line.tool_errors,
+                line.llm_retries,
+                count(line.tokens.input.saturating_add(line.tokens.output)),
+                escape(&cut(words.trim(), 90)),
+            )
+        })
+        .collect::<Vec<String>>().concat();
+    let left = run.tasks.len() - rows.len();
+    let note = match left {
+        0 => String::new(),
+        n => format!(
+            "<p class=\"soft\">{n} more are in <code>results.jsonl</code>: what went wrong or took longest is here.</p>\n"
+        ),
+    };
+    format!(
+        "<h2>Tasks</h2>\n<div id=\"filter\"></div>\n<div class=\"scroll\"><table id=\"tasks\"><thead><tr><th>task</th>\
+         <th>status</th><th>took</th><th>turns</th><th>calls</th><th>errors</th><th>retries</th><th>tokens</th>\
+         <th class=\"words\">answer or error</th></tr></thead>\n<tbody>{body}</tbody></table></div>\n{note}"
+    )
+}
+
+/// As the part of an address after `#`.
+pub(super) fn fragment(anchor: &str) -> String {
+    let mut text = String::new();
+    for byte in anchor.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b'/' => text.push(byte.into()),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+/// Single tasks, as many as there is room for, and what they are called.
+fn details(run: &Run, tasks: &[&Task]) -> (String, Vec<String>) {
+    let mut text = String::from("<h2>Each task</h2>\n");
+    let mut told = Vec::new();
+    for entry in tasks {
+        let section = task::section(run, entry);
+        if text.len() + section.len() > DETAILS {
+            break;
+        }
+        text.push_str(&section);
+        told.push(anchor(entry));
+    }
+    match run.tasks.len() - told.len() {
+        0 => {}
+        n => text.push_str(&format!("<p class=\"soft\">There is no room for {n} more.</p>\n")),
+    }
+    if told.is_empty() { (String::new(), told) } else { (text, told) }
+}

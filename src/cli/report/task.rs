@@ -1,0 +1,218 @@
+//! One task: what was wanted and what came, its turns to scale on one axis of time, and the conversation.
+
+use serde_json::Value;
+
+use super::{
+    html::{anchor, badge, count, time},
+    read::{Run, Span, Task, What, millis},
+    timeline::{axis_row, place},
+};
+use crate::cli::page::{Axis, cut, escape};
+
+/// Rows of one task.
+const ROWS: usize = 120;
+/// Letters of one message, and of a conversation.
+const MESSAGE: usize = 1500;
+const CONVERSATION: usize = 12_000;
+/// Letters of an answer or an error.
+const WORDS: usize = 1000;
+
+pub(super) fn section(run: &Run, task: &Task) -> String {
+    let line = &task.result;
+    let anchor = anchor(task);
+    let mut facts = vec![time(task.end_ms - task.start_ms)];
+    let amount = |n: u32, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+    facts.extend((line.turns > 0).then(|| amount(line.turns, "turn")));
+    facts.extend((line.tool_calls > 0).then(|| amount(line.tool_calls, "call")));
+    facts.extend((line.llm_retries > 0).then(|| format!("{} tried again", line.llm_retries)));
+    let tokens = line.tokens.input.saturating_add(line.tokens.output);
+    facts.extend((tokens > 0).then(|| format!("{} tokens", count(tokens))));
+    let mut text = format!(
+        "<details class=\"task\"><summary>{} <strong>{}</strong> <span class=\"soft\">{}</span></summary>\n\
+         <div id=\"{}\">\n<dl>",
+        badge(&task.status),
+        escape(&anchor["task/".len()..]),
+        facts.join(" \u{b7} "),
+        escape(&anchor),
+    );
+    let messages = messages(run, task);
+    let mut term = |name: &str, words: &str| {
+        if !words.trim().is_empty() {
+            text.push_str(&format!("<dt>{name}</dt><dd>{}</dd>", escape(&short(words, WORDS))));
+        }
+    };
+    let question = messages.iter().find(|message| message["role"] == "user");
+    term("question", &question.map_or_else(String::new, words_of));
+    term("answer", line.answer.as_deref().unwrap_or_default());
+    if let Some(target) = &line.target {
+        let words = match target {
+            Value::String(text) => text.clone(),
+            Value::Array(all) => all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\nor "),
+            other => other.to_string(),
+        };
+        term("expected", &words);
+    }
+    if let Some(error) = &line.error {
+        term("error", &format!("{}: {}\n{}", error.code, error.message, error.stderr_tail.join("\n")));
+    }
+    text.push_str("</dl>\n");
+    text.push_str(&waterfall(task));
+    text.push_str(&conversation(&messages, line.messages.as_deref()));
+    text.push_str("</div></details>\n");
+    text
+}
+
+fn waterfall(task: &Task) -> String {
+    if task.spans.is_empty() {
+        return String::new();
+    }
+    let axis = Axis { span: (task.end_ms - task.start_ms).max(0.001) };
+    let mut text = format!("<figure class=\"waterfall-rows\">{}", axis_row(&axis, ""));
+    for span in task.spans.iter().take(ROWS) {
+        text.push_str(&row(task, span, axis.span));
+    }
+    let more = task.spans.len().saturating_sub(ROWS);
+    if more > 0 {
+        text.push_str(&format!("<p class=\"soft\">and {more} more rows in events.jsonl</p>"));
+    }
+    text.push_str("</figure>\n");
+    text
+}
+
+fn row(task: &Task, span: &Span, length: f64) -> String {
+    let from = span.start_ms - task.start_ms;
+    let to = span.end_ms(task.end_ms) - task.start_ms;
+    let agent = if span.agent == "main" { String::new() } else { format!("{} ", span.agent) };
+    let mut bars = String::new();
+    let mut bar = |class: &str, from: f64, to: f64| {
+        bars.push_str(&format!("<i class=\"{class}\" style=\"{}\"></i>", place(from, to, length)));
+    };
+    let (name, words, bad) = match &span.what {
+        What::Call { server, tool, end } => {
+            let bad = end.as_ref().is_none_or(|end| end.is_error);
+            bar(if bad { "k-bad" } else { "k-tools" }, from, to);
+            let words = match end {
+                None => "no end".to_owned(),
+                Some(end) => match &end.error {
+                    Some(error) => format!("{}, {}: {}", time(to - from), error.code, error.message),
+                    None => format!("{}, {} bytes", time(to - from), count(end.bytes as u64)),
+                },
+            };
+            (format!("{agent}{server}.{tool}"), words, bad)
+        }
+        What::Model(end) => {
+            let name = format!("{agent}turn {}", span.turn);
+            match end {
+                None => {
+                    bar("k-bad", from, to);
+                    (name, "no end".to_owned(), true)
+                }
+                Some(end) => {
+                    let mut at = from;
+                    for attempt in &end.attempts {
+                        let (waited, queued) = (millis(attempt.waited_ns), millis(attempt.queued_ns));
+                        if waited > 0.0 {
+                            bar("k-wait", at, at + waited);
+                        }
+                        if queued > 0.0 {
+                            bar("k-queue", at + waited, at + waited + queued);
+                        }
+                        at += waited + queued;
+                        let took = millis(attempt.took_ns);
+                        bar(if attempt.class.is_some() { "k-bad" } else { "k-model" }, at, at + took);
+                        at += took;
+                    }
+                    if end.attempts.is_empty() {
+                        bar("k-bad", from, to);
+                    }
+                    (name, model_words(end, to - from), end.error.is_some())
+                }
+            }
+        }
+    };
+    format!(
+        "<div class=\"row\"><span class=\"name\" title=\"{0}\">{0}</span><div class=\"track\">{bars}</div>\
+         <span class=\"words{1}\" title=\"{2}\">{2}</span></div>\n",
+        escape(&cut(&name, 80)),
+        if bad { " bad" } else { "" },
+        escape(&cut(&words, 300)),
+    )
+}
+
+fn model_words(end: &toolcrib::ModelEnded, took: f64) -> String {
+    let mut words = vec![time(took)];
+    let tokens = end.tokens;
+    if tokens.input + tokens.output > 0 {
+        words.push(format!("{} in, {} out", count(tokens.input), count(tokens.output)));
+    }
+    let all = end.attempts.len();
+    for (index, attempt) in end.attempts.iter().enumerate().skip(1) {
+        let before = &end.attempts[index - 1];
+        let why = match (before.status, &before.class) {
+            (Some(status), _) if status != 200 => status.to_string(),
+            (_, Some(class)) => class.clone(),
+            _ => "doubtful".to_owned(),
+        };
+        let waited = millis(attempt.waited_ns) + millis(attempt.queued_ns);
+        words.push(format!("try {} of {all} after {why} and {} of waiting", index + 1, time(waited)));
+    }
+    match &end.error {
+        Some(error) => words.push(format!("{}: {}", error.code, error.message)),
+        None if end.tool_calls > 0 => {
+            words.push(format!("{} call{}", end.tool_calls, if end.tool_calls == 1 { "" } else { "s" }));
+        }
+        None => words.push("answer".to_owned()),
+    }
+    words.join(", ")
+}
+
+/// The conversation as it lies beside the results; none where it cannot be read.
+fn messages(run: &Run, task: &Task) -> Vec<Value> {
+    let text =
+        task.result.messages.as_ref().and_then(|path| std::fs::read_to_string(run.dir.join(path)).ok());
+    text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+}
+
+fn conversation(messages: &[Value], place: Option<&str>) -> String {
+    let Some(place) = place.filter(|_| !messages.is_empty()) else { return String::new() };
+    let mut text = format!(
+        "<details class=\"talk\"><summary>conversation, {} messages</summary><p class=\"soft\"><code>{}</code></p>\n",
+        messages.len(),
+        escape(place)
+    );
+    let begin = text.len();
+    for (index, message) in messages.iter().enumerate() {
+        if text.len() - begin > CONVERSATION {
+            text.push_str(&format!("<p class=\"soft\">and {} more in that file</p>", messages.len() - index));
+            break;
+        }
+        let role = message["role"].as_str().unwrap_or("?");
+        text.push_str(&format!(
+            "<div class=\"message\"><b>{}</b><pre>{}</pre></div>\n",
+            escape(role),
+            escape(&short(&words_of(message), MESSAGE))
+        ));
+    }
+    text.push_str("</details>\n");
+    text
+}
+
+/// The text of a message, and the calls in it.
+fn words_of(message: &Value) -> String {
+    let mut words: Vec<String> = message["content"].as_str().map(str::to_owned).into_iter().collect();
+    for call in message["tool_calls"].as_array().into_iter().flatten() {
+        let function = &call["function"];
+        let name = function["name"].as_str().unwrap_or("?");
+        words.push(format!("{name} {}", function["arguments"].as_str().unwrap_or_default()));
+    }
+    words.retain(|text| !text.is_empty());
+    words.join("\n")
+}
+
+/// So many letters at most, line breaks kept.
+fn short(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some((cut, _)) => format!("{} [...]", &text[..cut]),
+    }
+}

@@ -1,0 +1,187 @@
+//! The models of `[llm]` by their names: clients, and strategies that ask several of them.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use indexmap::IndexMap;
+
+use super::{
+    LlmConfig,
+    env::{Env, Names},
+    origin::{Origin, Text},
+    raw::{RawLlm, RawStrategy},
+    validate,
+};
+use crate::{
+    error::{Error, Result, nearest},
+    retry::RetryPolicy,
+};
+
+/// Several models that are asked in place of one.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Strategy {
+    /// In which order.
+    pub order: Order,
+    /// Who is asked: clients, or strategies again.
+    pub members: Vec<LlmConfig>,
+    /// Limit of one request with all that are asked.
+    pub total: Option<Duration>,
+    /// How often all of them are asked again when none answered. Nothing: not at all.
+    pub retry: Option<RetryPolicy>,
+}
+
+/// In which order the members of a strategy are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// As they are listed, each when the one before failed.
+    Fallback,
+    /// Beginning with another one each time; the others follow when it fails.
+    RoundRobin {
+        /// Whether the first request goes to the first one, and not to any.
+        from_first: bool,
+    },
+}
+
+impl Strategy {
+    /// These in this order, without limits.
+    pub fn new(order: Order, members: Vec<LlmConfig>) -> Self {
+        Self { order, members, total: None, retry: None }
+    }
+}
+
+/// What strategies call the client of the `[llm]` table itself.
+pub(super) const OWN: &str = "llm";
+
+type Known = IndexMap<String, Result<LlmConfig, Arc<Error>>>;
+
+/// The model that is asked, and all that have names. Secrets are added to `secrets` whether they can be used or not.
+pub(super) fn resolve(
+    mut raw: RawLlm,
+    origin: &Origin,
+    open: &Names,
+    env: &Env,
+    secrets: &mut Vec<String>,
+) -> Result<(Result<LlmConfig, Arc<Error>>, Known)> {
+    let (clients, strategies) = (std::mem::take(&mut raw.clients), std::mem::take(&mut raw.strategies));
+    check(&clients, &strategies, raw.client.as_ref(), origin)?;
+    let mut known = Known::new();
+    let client = raw.client.take();
+    // The table itself is one of them, if it says anything of a model or nobody else is asked.
+    let own = raw.model.is_some() || raw.base_url.is_some() || client.is_none();
+    let own = own.then(|| validate::llm(raw, origin, open, env, secrets).map_err(Arc::new));
+    if let Some(own) = &own {
+        let named = |llm: LlmConfig| LlmConfig { name: Some(OWN.to_owned()), ..llm };
+        known.insert(OWN.to_owned(), own.clone().map(named));
+    }
+    for client in clients {
+        let name = client.request.name.clone().unwrap_or_default();
+        let client = validate::llm(client, origin, open, env, secrets).map_err(Arc::new);
+        known.insert(name, client);
+    }
+    let by_name: HashMap<&str, &RawStrategy> =
+        strategies.iter().map(|strategy| (strategy.name.as_str(), strategy)).collect();
+    for strategy in &strategies {
+        let built = build(&strategy.name, &by_name, &known);
+        known.insert(strategy.name.clone(), built);
+    }
+    let asked = match (client, own) {
+        (Some(name), _) => build(&name.value, &by_name, &known),
+        (None, Some(own)) => own,
+        (None, None) => Err(missing(OWN)),
+    };
+    Ok((asked, known))
+}
+
+fn missing(name: &str) -> Arc<Error> {
+    let help = "give [llm] a model, or name another client".to_owned();
+    Arc::new(Error::input(format!("there is no client `{name}`"), Some(help)))
+}
+
+fn build(
+    name: &str,
+    strategies: &HashMap<&str, &RawStrategy>,
+    known: &Known,
+) -> Result<LlmConfig, Arc<Error>> {
+    let Some(raw) = strategies.get(name) else {
+        return known.get(name).cloned().unwrap_or_else(|| Err(missing(name)));
+    };
+    let members = raw.members.iter().map(|member| build(&member.value, strategies, known));
+    let strategy = Strategy {
+        order: raw.order,
+        members: members.collect::<Result<_, _>>()?,
+        total: raw.total,
+        retry: raw.retry.clone(),
+    };
+    let mut llm = LlmConfig::new(None, name);
+    (llm.name, llm.strategy) = (Some(name.to_owned()), Some(Arc::new(strategy)));
+    Ok(llm)
+}
+
+/// Every name is there once, every one that is asked for is there, and nobody asks itself.
+fn check(
+    clients: &[RawLlm],
+    strategies: &[RawStrategy],
+    asked: Option<&Text>,
+    origin: &Origin,
+) -> Result<()> {
+    let of_client = |client: &RawLlm| client.request.name.clone().unwrap_or_default();
+    let names: Vec<String> = clients
+        .iter()
+        .map(of_client)
+        .chain(strategies.iter().map(|strategy| strategy.name.clone()))
+        .collect();
+    let lines = clients.iter().map(|client| (client.line, "clients", of_client(client)));
+    let mut lines =
+        lines.chain(strategies.iter().map(|known| (known.line, "strategies", known.name.clone())));
+    if let Some((line, table, _)) = lines.find(|(.., name)| name == OWN) {
+        let help = Some("give it another name".to_owned());
+        let message = "is what the client of [llm] itself is called".to_owned();
+        return Err(origin.error(line, Some(format!("llm.{table}.{OWN}")), message, help));
+    }
+    for strategy in strategies {
+        if clients.iter().any(|client| client.request.name.as_deref() == Some(&strategy.name)) {
+            let key = Some(format!("llm.strategies.{}", strategy.name));
+            let help = Some("give one of the two another name".to_owned());
+            return Err(origin.error(strategy.line, key, "is the name of a client too".to_owned(), help));
+        }
+    }
+    for name in strategies.iter().flat_map(|strategy| &strategy.members).chain(asked) {
+        if name.value != OWN && !names.contains(&name.value) {
+            let help = match nearest(&name.value, names.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None if names.is_empty() => "add a client: [llm.clients.NAME]".to_owned(),
+                None => format!("there are: {}", names.join(", ")),
+            };
+            let message = format!("there is no client or strategy `{}`", name.value);
+            return Err(origin.error(name.line, Some(name.key.clone()), message, Some(help)));
+        }
+    }
+    let members = |name: &str| {
+        strategies.iter().find(|strategy| strategy.name == name).map_or(&[][..], |strategy| &strategy.members)
+    };
+    for strategy in strategies {
+        if let Some(way) = cycle(&[strategy.name.as_str()], &members) {
+            let key = Some(format!("llm.strategies.{}", strategy.name));
+            let message = format!("asks itself: {}", way.join(" -> "));
+            return Err(origin.error(strategy.line, key, message, Some("take one of these out".to_owned())));
+        }
+    }
+    Ok(())
+}
+
+/// The way from the first name of `way` back to itself, if there is one.
+fn cycle<'a>(way: &[&'a str], members: &impl Fn(&str) -> &'a [Text]) -> Option<Vec<&'a str>> {
+    for next in members(way.last()?) {
+        let longer = [way, &[next.value.as_str()]].concat();
+        if way.first() == Some(&next.value.as_str()) {
+            return Some(longer);
+        }
+        // A circle further on is found from its own members.
+        if !way.contains(&next.value.as_str())
+            && let Some(found) = cycle(&longer, members)
+        {
+            return Some(found);
+        }
+    }
+    None
+}

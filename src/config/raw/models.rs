@@ -1,0 +1,86 @@
+//! The tables of `[llm]` with names: `clients` and `strategies`.
+
+use std::time::Duration;
+
+use super::{LLM, RETRY, RawLlm, llm, retry};
+use crate::{
+    config::{LlmConfig, Order, origin::Text, section::Section},
+    error::Result,
+    retry::RetryPolicy,
+};
+
+pub(in crate::config) const STRATEGY: &[&str] = &["fallback", "round_robin", "start", "total", "retry"];
+
+/// A table of `[llm.strategies]`.
+#[derive(Debug)]
+pub(in crate::config) struct RawStrategy {
+    pub(in crate::config) line: usize,
+    pub(in crate::config) name: String,
+    pub(in crate::config) order: Order,
+    pub(in crate::config) members: Vec<Text>,
+    pub(in crate::config) total: Option<Duration>,
+    pub(in crate::config) retry: Option<RetryPolicy>,
+}
+
+/// The clients; what they leave out of times, retries and sampling is as in `[llm]`.
+pub(super) fn clients(table: &Section<'_>, base: &LlmConfig) -> Result<Vec<RawLlm>> {
+    let entries = table.free_table("clients", "{ NAME = { base_url = \"...\", model = \"...\" } }")?;
+    let read = |entry: &crate::config::node::Entry| {
+        let path = format!("{}.{}", table.dotted("clients"), entry.key);
+        let section = Section::open(table.origin, &path, entry.line, &entry.node, LLM, None)?;
+        for key in ["client", "clients", "strategies"] {
+            if section.has(key) {
+                return Err(section.key_error(key, "belongs to [llm] itself", Some("move it there")));
+            }
+        }
+        let mut shared = LlmConfig::new(None, "");
+        shared.name = Some(entry.key.clone());
+        shared.stream = base.stream;
+        shared.connect_timeout = base.connect_timeout;
+        shared.first_token_timeout = base.first_token_timeout;
+        shared.idle_timeout = base.idle_timeout;
+        shared.request_timeout = base.request_timeout;
+        shared.silence_check = base.silence_check;
+        shared.retry = base.retry.clone();
+        shared.temperature = base.temperature;
+        shared.max_tokens = base.max_tokens;
+        llm(&section, shared)
+    };
+    entries.iter().map(read).collect()
+}
+
+pub(super) fn strategies(table: &Section<'_>) -> Result<Vec<RawStrategy>> {
+    let entries = table.free_table("strategies", "{ NAME = { fallback = [\"...\"] } }")?;
+    let read = |entry: &crate::config::node::Entry| {
+        let path = format!("{}.{}", table.dotted("strategies"), entry.key);
+        let section = Section::open(table.origin, &path, entry.line, &entry.node, STRATEGY, None)?;
+        strategy(&section, &entry.key)
+    };
+    entries.iter().map(read).collect()
+}
+
+fn strategy(table: &Section<'_>, name: &str) -> Result<RawStrategy> {
+    const HELP: &str = "write fallback = [\"...\"] or round_robin = [\"...\"]";
+    let from_first = table.choice("start", &[("random", false), ("first", true)])?;
+    let (key, order) = match (table.has("fallback"), table.has("round_robin")) {
+        (true, true) => return Err(table.error("has both `fallback` and `round_robin`", Some(HELP))),
+        (false, false) => return Err(table.error("says nobody to ask", Some(HELP))),
+        (true, false) => ("fallback", Order::Fallback),
+        (false, true) => ("round_robin", Order::RoundRobin { from_first: from_first.unwrap_or_default() }),
+    };
+    if order == Order::Fallback && from_first.is_some() {
+        return Err(table.key_error("start", "belongs to `round_robin`", Some("remove it")));
+    }
+    let members = table.texts(key)?;
+    if members.is_empty() {
+        return Err(table.key_error(key, "is empty", Some("name the clients to ask")));
+    }
+    Ok(RawStrategy {
+        line: table.line,
+        name: name.to_owned(),
+        order,
+        members,
+        total: table.duration("total")?,
+        retry: table.table("retry", RETRY)?.map(|table| retry(&table)).transpose()?,
+    })
+}

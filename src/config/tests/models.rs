@@ -1,0 +1,139 @@
+//! Clients and strategies of `[llm]`: what they take over, who asks whom, and what is refused.
+
+use std::time::Duration;
+
+use super::*;
+use crate::config::{LlmApi, LlmConfig, Order};
+
+const MODELS: &str = "
+[llm]
+client = 'main'
+base_url = 'http://a/v1'
+model = 'one'
+request_timeout = '7s'
+stream = true
+idle_timeout = '3s'
+seed = 4
+max_in_flight = 5
+retry = { max = 2 }
+[llm.clients.b]
+base_url = 'http://b/v1'
+model = 'two'
+api = 'messages'
+stream = false
+[llm.clients.c]
+base_url = 'http://c/v1'
+model = 'three'
+api_key = '${NO_SUCH_KEY}'
+[llm.strategies.main]
+fallback = ['turns', 'b']
+total = '9s'
+retry = { profile = 'fast' }
+[llm.strategies.turns]
+round_robin = ['llm', 'b']
+start = 'first'
+[llm.strategies.broken]
+fallback = ['llm', 'c']
+";
+
+#[test]
+fn strategies_hold_their_members() {
+    let config = parse(MODELS).unwrap();
+    let names: Vec<&str> = config.models.keys().map(String::as_str).collect();
+    assert_eq!(names, ["llm", "b", "c", "main", "turns", "broken"]);
+    let main = config.llm.unwrap().unwrap();
+    let strategy = main.strategy.unwrap();
+    assert_eq!((main.name.as_deref(), strategy.order), (Some("main"), Order::Fallback));
+    assert_eq!(strategy.total, Some(Duration::from_secs(9)));
+    assert_eq!(strategy.retry.as_ref().unwrap().max_attempts, 3);
+    let turns = strategy.members[0].strategy.as_ref().unwrap();
+    assert_eq!(turns.order, Order::RoundRobin { from_first: true });
+    let models: Vec<&str> = turns.members.iter().map(|member| member.model.as_str()).collect();
+    assert_eq!(models, ["one", "two"]);
+    // Only what needs the broken one is broken.
+    assert!(config.models["c"].is_err() && config.models["broken"].is_err());
+}
+
+#[test]
+fn clients_take_over_times_and_nothing_of_the_address() {
+    let config = parse(MODELS).unwrap();
+    let [own, other] = ["llm", "b"].map(|name| config.models[name].clone().unwrap());
+    assert_eq!((other.api, other.request_timeout), (LlmApi::Messages, Duration::from_secs(7)));
+    assert_eq!((other.retry.max_attempts, other.seed, other.max_in_flight), (2, None, None));
+    assert_eq!((other.stream, other.idle_timeout), (false, None));
+    assert_eq!((own.idle_timeout, own.seed), (Some(Duration::from_secs(3)), Some(4)));
+    assert_eq!((own.table(), other.table()), ("[llm]".into(), "[llm.clients.b]".into()));
+}
+
+#[test]
+fn a_model_alone_has_no_name() {
+    let alone = "[llm]\nbase_url = 'http://a/v1'\nmodel = 'one'";
+    let llm: LlmConfig = parse(alone).unwrap().llm.unwrap().unwrap();
+    assert_eq!((llm.name, llm.strategy.is_none()), (None, true));
+}
+
+#[test]
+fn mistakes_of_strategies_are_named() {
+    for (text, message, help) in [
+        (
+            "[llm.strategies.a]\nfallback = ['b']",
+            "2: `llm.strategies.a.fallback[0]`: there is no client or strategy `b`",
+            "there are: a",
+        ),
+        (
+            "[llm]\nclient = 'x'",
+            "2: `llm.client`: there is no client or strategy `x`",
+            "add a client: [llm.clients.NAME]",
+        ),
+        (
+            "[llm.strategies.a]\nfallback = ['b']\n[llm.strategies.b]\nround_robin = ['c']\n[llm.strategies.c]\nfallback = ['a']",
+            "1: `llm.strategies.a`: asks itself: a -> b -> c -> a",
+            "take one of these out",
+        ),
+        (
+            "[llm.strategies.a]\nfallback = ['b']\n[llm.strategies.b]\nfallback = ['b']",
+            "3: `llm.strategies.b`: asks itself: b -> b",
+            "take one of these out",
+        ),
+        (
+            "[llm.strategies.a]\ntotal = '1s'",
+            "1: `llm.strategies.a`: says nobody to ask",
+            "write fallback = [\"...\"] or round_robin = [\"...\"]",
+        ),
+        (
+            "[llm.strategies.a]\nfallback = ['llm']\nstart = 'first'",
+            "3: `llm.strategies.a.start`: belongs to `round_robin`",
+            "remove it",
+        ),
+        (
+            "[llm.strategies.a]\nfallback = []",
+            "2: `llm.strategies.a.fallback`: is empty",
+            "name the clients to ask",
+        ),
+        (
+            "[llm.clients.a]\nclient = 'b'",
+            "2: `llm.clients.a.client`: belongs to [llm] itself",
+            "move it there",
+        ),
+        (
+            "[llm.clients.llm]\nmodel = 'b'",
+            "1: `llm.clients.llm`: is what the client of [llm] itself is called",
+            "give it another name",
+        ),
+        (
+            "[llm.clients.a]\nmodel = 'm'\n[llm.strategies.a]\nfallback = ['llm']",
+            "3: `llm.strategies.a`: is the name of a client too",
+            "give one of the two another name",
+        ),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert_eq!(
+            (error.to_string(), error.help()),
+            (format!("servers.toml:{message}"), Some(help.to_owned())),
+            "{text}"
+        );
+    }
+    let missing = parse("[llm.clients.a]\nbase_url = 'http://a/v1'").unwrap();
+    let error = missing.models["a"].as_ref().unwrap_err().to_string();
+    assert!(error.ends_with("`llm.clients.a.model`: is missing"), "{error}");
+}

@@ -1,0 +1,169 @@
+//! Several models in place of one: who is asked next when one fails, and who is asked first.
+//!
+//! Members keep to their own limits and retries. But nobody waits at an endpoint that is down or asked for a pause
+//! while there is another one to ask: only the last waits, and where the strategy has retries of its own, none does.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass as Class, LlmStats,
+    client::Asking,
+};
+use crate::{
+    config::{Order, Strategy},
+    retry::{self, Failure, Pace, Retry, RetryPolicy, Stop},
+};
+
+/// The members of a strategy.
+pub(super) struct Several {
+    pub members: Vec<LlmClient>,
+    order: Order,
+    next: AtomicUsize,
+    total: Option<Duration>,
+    retry: Option<RetryPolicy>,
+    table: String,
+}
+
+impl Several {
+    /// The strategy of that name, with its members in order.
+    pub(super) fn new(name: &str, strategy: &Strategy, members: Vec<LlmClient>) -> Self {
+        let first = match strategy.order {
+            Order::RoundRobin { from_first: false } => fastrand::usize(..members.len().max(1)),
+            Order::RoundRobin { from_first: true } | Order::Fallback => 0,
+        };
+        Self {
+            members,
+            order: strategy.order,
+            next: AtomicUsize::new(first),
+            total: strategy.total,
+            retry: strategy.retry.clone(),
+            table: format!("[llm.strategies.{name}]"),
+        }
+    }
+
+    /// Asks one after another until one answers.
+    pub(super) async fn ask(
+        &self,
+        request: &ChatRequest,
+        asking: Asking<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        let own = self.total.and_then(|total| Instant::now().checked_add(total));
+        let deadline = asking.deadline.into_iter().chain(own).min();
+        let asking = Asking { deadline, ..asking };
+        let result = match &self.retry {
+            None => self.pass(request, asking).await,
+            Some(policy) => self.passes(policy, request, asking).await,
+        };
+        result.map_err(|mut error| {
+            if let Some(total) = self.total.filter(|_| error.class == Class::Deadline && deadline == own) {
+                let total = humantime::format_duration(retry::whole(total));
+                error.class = Class::Timeout;
+                error.message = format!("no answer within {total} (total in {})", self.table);
+            }
+            error
+        })
+    }
+
+    /// All of them again and again, as the strategy's own policy says.
+    async fn passes(
+        &self,
+        policy: &RetryPolicy,
+        request: &ChatRequest,
+        asking: Asking<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        let asking = Asking { patient: false, ..asking };
+        let run = retry::run(policy, asking.deadline, |_| async {
+            self.pass(request, asking).await.map_err(|error| Failure {
+                retry: if error.class.retry(None) == Retry::Never { Retry::Never } else { Retry::Yes },
+                hint: None,
+                pace: Pace::Own(Duration::ZERO),
+                queued: Duration::ZERO,
+                error: Box::new(error),
+            })
+        })
+        .await;
+        let attempts: Vec<_> = run.failures.iter().flat_map(|error| error.attempts.clone()).collect();
+        let reason = match run.result {
+            Ok(answer) => return Ok(after(attempts, answer)),
+            Err(Stop::GaveUp(reason)) => Some(reason),
+            Err(Stop::Permanent) => None,
+        };
+        let mut failures = run.failures;
+        // The loop ends without an answer only after a failure.
+        let Some(mut last) = failures.pop().map(|last| *last) else {
+            return Err(LlmError::nobody(&self.table));
+        };
+        last.waited += run.waited + failures.iter().map(|error| error.waited).sum::<Duration>();
+        (last.attempts, last.gave_up) = (attempts, reason);
+        Err(last)
+    }
+
+    /// Each of them once.
+    async fn pass(&self, request: &ChatRequest, asking: Asking<'_>) -> Result<ChatAnswer, LlmError> {
+        let count = self.members.len();
+        let first = match self.order {
+            Order::Fallback => 0,
+            Order::RoundRobin { .. } => self.next.fetch_add(1, Relaxed) % count.max(1),
+        };
+        let (mut attempts, mut waited, mut others) = (Vec::new(), Duration::ZERO, Vec::new());
+        for step in 0..count {
+            let member = &self.members[(first + step) % count];
+            let last = step + 1 == count;
+            let asking = Asking { patient: asking.patient && last, ..asking };
+            // A strategy may be a member of a strategy.
+            let mut error = match Box::pin(member.answered(request, asking)).await {
+                Ok(answer) => return Ok(after(attempts, answer)),
+                Err(error) => error,
+            };
+            attempts.append(&mut error.attempts);
+            waited += error.waited;
+            let over = asking.deadline.is_some_and(|deadline| deadline <= Instant::now());
+            if last || over || error.class == Class::Deadline || !self.goes_on(&error) {
+                error.attempts = attempts;
+                error.waited = waited;
+                error.others.splice(..0, others);
+                return Err(error);
+            }
+            tracing::debug!(client = member.name(), class = error.class.name(), "asking the next client");
+            others.append(&mut error.others);
+            others.push(format!("{}: {}", member.name(), error.message));
+        }
+        Err(LlmError::nobody(&self.table))
+    }
+
+    /// Whether another one may know better. Behind a round-robin are equals: what one of them finds wrong with the
+    /// request the others will too.
+    fn goes_on(&self, error: &LlmError) -> bool {
+        let the_request = error.class == Class::Context || matches!(error.status, Some(400 | 413 | 422));
+        self.order == Order::Fallback || !the_request
+    }
+
+    /// What the members counted, together.
+    pub(super) fn stats(&self, own: LlmStats) -> LlmStats {
+        self.members.iter().map(LlmClient::stats).fold(own, |mut sum, member| {
+            sum.attempts += member.attempts;
+            sum.in_flight += member.in_flight;
+            sum.peak = sum.peak.max(member.peak);
+            sum.waiting += member.waiting;
+            sum.queued += member.queued;
+            sum.pauses += member.pauses;
+            sum.retries = sum.attempts.saturating_sub(sum.request_count);
+            sum.connections_opened = sum.connections_opened.max(member.connections_opened);
+            sum.connections_reused = sum.connections_reused.max(member.connections_reused);
+            sum
+        })
+    }
+}
+
+/// `answer` with what was tried before it.
+fn after(mut attempts: Vec<super::Attempt>, mut answer: ChatAnswer) -> ChatAnswer {
+    attempts.append(&mut answer.attempts);
+    answer.timings = ChatTimings::of(&attempts);
+    answer.attempts = attempts;
+    answer
+}
