@@ -284,6 +284,8 @@ pub struct LlmConfig {
     pub extra_body: serde_json::Map<String, serde_json::Value>,
     /// Answers that are kept. Nothing: none is.
     pub cache: Option<CacheConfig>,
+    /// How prompts share requests, and how many of a batch go out at once.
+    pub batch: BatchConfig,
 }
 
 impl LlmConfig {
@@ -312,6 +314,7 @@ impl LlmConfig {
             prompt_cache: false,
             extra_body: serde_json::Map::new(),
             cache: None,
+            batch: BatchConfig::default(),
         }
     }
 }

@@ -5,9 +5,11 @@
 //! server. A prompt or a key never gets into an error.
 
 mod attempt;
+mod batch;
 mod cache;
 mod class;
 mod client;
+mod closing;
 mod detect;
 mod error;
 mod error_body;
@@ -16,6 +18,7 @@ mod hint;
 mod keys;
 mod message;
 mod pick;
+mod queue;
 mod reissue;
 mod request;
 mod script;

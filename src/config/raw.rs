@@ -68,6 +68,7 @@ const LLM: &[&str] = &[
     "extra_body",
     "retry",
     "cache",
+    "batch",
 ];
 const RETRY: &[&str] = &["profile", "max", "base", "cap", "total", "outage", "reissue"];
 
@@ -86,6 +87,7 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("llm", LLM),
     ("llm.retry", RETRY),
     ("llm.cache", reuse::CACHE),
+    ("llm.batch", reuse::BATCH),
     ("llm.strategies.*", models::STRATEGY),
     ("agent", agent::AGENT),
     ("agent.aliases", agent::ALIASES),

@@ -17,6 +17,26 @@ pub struct CacheConfig {
     pub single_flight: bool,
 }
 
+/// Prompts that are sent together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BatchConfig {
+    /// Prompts that one request carries at most. More than one only with [`LlmApi::Completions`](super::LlmApi).
+    pub size: NonZeroUsize,
+    /// How long a prompt that is asked by itself waits for others to share a request with.
+    pub interval: Duration,
+    /// Requests of one batch that are out at once. Nothing: all of them. One after the other, if the server cannot
+    /// do better.
+    pub width: Option<NonZeroUsize>,
+}
+
+impl Default for BatchConfig {
+    fn default() -> Self {
+        // Why 5 ms: less than an engine needs for one token, so nobody is held up that others would not hold up.
+        Self { size: NonZeroUsize::MIN, interval: Duration::from_millis(5), width: None }
+    }
+}
+
 impl Default for CacheConfig {
     fn default() -> Self {
         // Why these: what the users of batches of simulated agents are advised to start with.

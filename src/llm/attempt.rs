@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -33,6 +34,8 @@ pub(super) struct Call<'a> {
     visit: Visit,
     asking: Asking<'a>,
     pub kept: Kept,
+    /// Several prompts in one request: what is wrong with one answer is no reason to ask for all again.
+    shared: bool,
     stale: AtomicBool,
     /// How often it went on at once with another key.
     handed: AtomicUsize,
@@ -84,6 +87,33 @@ impl Inner {
             visit: self.gate.visit(patience, tokens),
             asking,
             kept: Kept::default(),
+            shared: false,
+            stale: AtomicBool::new(false),
+            handed: AtomicUsize::new(0),
+            paused: Mutex::default(),
+        })
+    }
+
+    /// One request for so many `prompts`, each of which may be answered with `whole.max_tokens`. `whole` has what
+    /// all of them say.
+    pub(super) fn call_shared<'a>(
+        &'a self,
+        backend: &'a Endpoint,
+        body: &Value,
+        whole: &'a ChatRequest,
+        prompts: usize,
+        asking: Asking<'a>,
+    ) -> Result<Call<'a>, Box<Fault>> {
+        let prepared = backend.prepare_body(body, whole)?;
+        let answers = u64::from(self.asked(whole).unwrap_or_default()) * prompts as u64;
+        let tokens = prepared.bytes() as u64 / 4 + answers;
+        Ok(Call {
+            request: whole,
+            ready: Ready::Http(backend, Box::new(prepared)),
+            visit: self.gate.visit(self.patience, tokens),
+            asking,
+            kept: Kept::default(),
+            shared: true,
             stale: AtomicBool::new(false),
             handed: AtomicUsize::new(0),
             paused: Mutex::default(),
@@ -165,6 +195,7 @@ impl Inner {
     ) -> Result<(Decoded, Attempt), Failure<Box<Failed>>> {
         // A script always says the same.
         let doubt = match call.ready {
+            _ if call.shared => None,
             Ready::Script(_) => None,
             Ready::Http(..) => Kept::doubt(&decoded, self.asked(call.request), self.repeatable),
         };

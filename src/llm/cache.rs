@@ -65,18 +65,15 @@ impl Cache {
         ask: impl Fn() -> F,
         late: impl Fn(Fault) -> LlmError,
     ) -> Result<ChatAnswer, LlmError> {
-        let key = key(request);
-        if let Some(known) = self.answers.get(&key).await {
-            return Ok(self.hit(&known));
-        }
         if !self.single_flight {
-            self.misses.fetch_add(1, Relaxed);
-            let answer = ask().await?;
-            if is_whole(&answer) {
-                self.answers.insert(key, Arc::new(answer.clone())).await;
+            if let Some(known) = self.known(request).await {
+                return Ok(known);
             }
+            let answer = ask().await?;
+            self.keep(request, &answer).await;
             return Ok(answer);
         }
+        let key = key(request);
         loop {
             let asked = AtomicBool::new(false);
             let once = async {
@@ -107,6 +104,24 @@ impl Cache {
                 Err(Unkept::Answer(answer)) => Ok(self.hit(answer)),
                 Err(Unkept::Error(error)) => Err(error.clone()),
             };
+        }
+    }
+
+    /// The answer to `request`, if it is kept.
+    pub(super) async fn known(&self, request: &ChatRequest) -> Option<ChatAnswer> {
+        match self.answers.get(&key(request)).await {
+            Some(known) => Some(self.hit(&known)),
+            None => {
+                self.misses.fetch_add(1, Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Keeps an answer, if it is a whole one.
+    pub(super) async fn keep(&self, request: &ChatRequest, answer: &ChatAnswer) {
+        if is_whole(answer) {
+            self.answers.insert(key(request), Arc::new(answer.clone())).await;
         }
     }
 

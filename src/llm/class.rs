@@ -45,6 +45,8 @@ pub enum LlmErrorClass {
     Script,
     /// The caller's deadline passed.
     Deadline,
+    /// The client was shut down.
+    Closed,
 }
 
 impl LlmErrorClass {
@@ -76,7 +78,8 @@ impl LlmErrorClass {
             | Self::Permanent
             | Self::Config
             | Self::Script
-            | Self::Deadline => Retry::Never,
+            | Self::Deadline
+            | Self::Closed => Retry::Never,
             Self::Server => Retry::AtMost { class: self.name(), retries: 3 },
             Self::BadAnswer => Retry::AtMost { class: self.name(), retries: 2 },
             Self::Stale => Retry::AtOnce,
@@ -97,6 +100,7 @@ impl LlmErrorClass {
             Self::Throttled => ErrorCode::LlmRateLimited,
             Self::Context => ErrorCode::ContextTooLong,
             Self::Deadline => ErrorCode::BudgetExceeded,
+            Self::Closed => ErrorCode::Cancelled,
             _ => ErrorCode::LlmFailed,
         }
     }
@@ -122,6 +126,7 @@ impl LlmErrorClass {
             Self::Looping => "looping",
             Self::Script => "script",
             Self::Deadline => "deadline",
+            Self::Closed => "closed",
         }
     }
 }

@@ -12,10 +12,12 @@ use tokio::time::Instant;
 
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
-    attempt::Failed,
+    attempt::{Call, Failed},
     cache::Cache,
+    closing::Closing,
     fault::Fault,
     pick::Several,
+    queue::Queue,
     script::Script,
     stats::{Counters, LlmStats},
     stream::Observer,
@@ -23,7 +25,7 @@ use super::{
     wire::{self, Decoded},
 };
 use crate::{
-    config::{LlmApi, LlmConfig},
+    config::{BatchConfig, LlmApi, LlmConfig},
     error::{Error, Result},
     gate::{Bounds, Gate, Patience},
     http::HttpClients,
@@ -59,7 +61,10 @@ pub(super) struct Inner {
     /// How many there are.
     pub keys: usize,
     pub counters: Counters,
-    cache: Option<Cache>,
+    pub cache: Option<Cache>,
+    pub batch: BatchConfig,
+    pub queue: Option<Queue>,
+    pub closing: Closing,
 }
 
 /// What makes one attempt.
@@ -167,6 +172,9 @@ impl LlmClient {
             repeatable: config.is_repeatable(),
             counters: Counters::default(),
             cache: Cache::of(config),
+            batch: config.batch,
+            queue: Queue::of(config),
+            closing: Closing::default(),
         };
         Self { inner: Arc::new(inner), tap: None, replayed: None }
     }
@@ -231,25 +239,60 @@ impl LlmClient {
         asking: Asking<'_>,
     ) -> Result<ChatAnswer, LlmError> {
         self.inner.counters.request();
+        // Boxed, so that it is there once and not in each future around it.
+        match self.until_closed(Box::pin(self.kept_or_new(request, asking))).await {
+            Some(answer) => answer,
+            None => Err(self.closed()),
+        }
+    }
+
+    async fn kept_or_new(&self, request: &ChatRequest, asking: Asking<'_>) -> Result<ChatAnswer, LlmError> {
         let Some(cache) = &self.inner.cache else { return self.ask(request, asking).await };
         let ask = || self.ask(request, asking);
-        let answer = cache.answer(request, asking.deadline, ask, |fault| self.error(fault)).await?;
+        let late = |fault| self.error(fault);
+        // Boxed: it is several times as large as a request without a cache, and there may be thousands of those.
+        let answer = Box::pin(cache.answer(request, asking.deadline, ask, late)).await?;
         if answer.cached {
             asking.observer.known(&answer);
         }
         Ok(answer)
     }
 
+    /// A new answer: to a request of its own, or to one that is shared with others who ask at the same time.
     async fn ask(&self, request: &ChatRequest, asking: Asking<'_>) -> Result<ChatAnswer, LlmError> {
-        let inner = &*self.inner;
-        let Asking { deadline, observer, .. } = asking;
-        if let Backend::Several(several) = &inner.backend {
+        match &self.inner.queue {
+            // Pieces of an answer come only with a request of one's own, and who may not wait goes alone too.
+            Some(queue) if asking.patient && !asking.observer.listens() => {
+                queue.ask(self, request, asking.deadline).await
+            }
+            _ => self.alone(request, asking).await,
+        }
+    }
+
+    /// A new answer to a request of its own.
+    pub(super) async fn alone(
+        &self,
+        request: &ChatRequest,
+        asking: Asking<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        if let Backend::Several(several) = &self.inner.backend {
             let answer = several.ask(request, asking).await?;
-            inner.counters.answered(&answer.usage, &answer.attempts);
+            self.inner.counters.answered(&answer.usage, &answer.attempts);
             return Ok(answer);
         }
-        let call = inner.call(request, asking).map_err(|fault| self.error(*fault))?;
-        let call = &call;
+        let call = self.inner.call(request, asking).map_err(|fault| self.error(*fault))?;
+        let (decoded, attempts) = self.run(&call, asking).await?;
+        Ok(self.answer(decoded, attempts))
+    }
+
+    /// Attempt after attempt.
+    pub(super) async fn run(
+        &self,
+        call: &Call<'_>,
+        asking: Asking<'_>,
+    ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
+        let inner = &*self.inner;
+        let Asking { deadline, observer, .. } = asking;
         let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
         for failed in run.failures {
@@ -262,7 +305,7 @@ impl LlmClient {
                 attempts.push(attempt);
                 let decoded = call.kept.total(decoded);
                 inner.counters.answered(&decoded.usage, &attempts);
-                Ok(self.answer(decoded, attempts))
+                Ok((decoded, attempts))
             }
             Err(stop) => {
                 // Better a doubtful answer than none.
@@ -270,7 +313,7 @@ impl LlmClient {
                     observer.restart();
                     observer.whole(&decoded);
                     inner.counters.answered(&decoded.usage, &attempts);
-                    return Ok(self.answer(decoded, attempts));
+                    return Ok((decoded, attempts));
                 }
                 // The loop ends without an answer only after a failure.
                 let fault = last.unwrap_or_else(|| Fault::new(Class::Permanent, "no attempt was made"));
@@ -286,7 +329,7 @@ impl LlmClient {
         }
     }
 
-    fn answer(&self, decoded: Decoded, attempts: Vec<Attempt>) -> ChatAnswer {
+    pub(super) fn answer(&self, decoded: Decoded, attempts: Vec<Attempt>) -> ChatAnswer {
         ChatAnswer {
             content: decoded.content,
             reasoning: decoded.reasoning,
@@ -302,7 +345,7 @@ impl LlmClient {
         }
     }
 
-    fn error(&self, fault: Fault) -> LlmError {
+    pub(super) fn error(&self, fault: Fault) -> LlmError {
         let url = match &self.inner.backend {
             Backend::Http(backend) => Some(backend.shown_url()),
             Backend::Script(_) | Backend::Several(_) => None,

@@ -113,6 +113,7 @@ impl Step {
             tool_calls.push(ToolCall::new(format!("call_{}", calls_so_far + index), &call.tool, arguments));
         }
         Ok(Decoded {
+            shared: Vec::new(),
             content,
             reasoning: None,
             finish: if tool_calls.is_empty() { Finish::Stop } else { Finish::ToolCalls },

@@ -30,7 +30,7 @@ pub struct LlmStats {
     pub cache_misses: u64,
     /// Part of the requests that was answered without the model, 0 to 1.
     pub cache_hit_rate: f64,
-    /// Requests that carried several prompts. Always none: prompts are sent singly, all at once.
+    /// Groups of prompts sent together: requests that carried several, and batches whose prompts had a request each.
     pub batch_count: u64,
     /// Attempts on the wire.
     pub attempts: u64,
@@ -70,6 +70,7 @@ pub(super) struct Counters {
     answered: AtomicU64,
     attempts: AtomicU64,
     retries: AtomicU64,
+    batches: AtomicU64,
     sums: Mutex<Sums>,
 }
 
@@ -83,6 +84,11 @@ struct Sums {
 impl Counters {
     pub(super) fn request(&self) {
         self.requests.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a group of prompts sent together.
+    pub(super) fn batch(&self) {
+        self.batches.fetch_add(1, Relaxed);
     }
 
     /// Counts the attempt of this number, from 1, of some request.
@@ -123,7 +129,7 @@ impl Counters {
             cache_hits: hits,
             cache_misses: misses,
             cache_hit_rate: hits as f64 / request_count.max(1) as f64,
-            batch_count: 0,
+            batch_count: self.batches.load(Relaxed),
             attempts: self.attempts.load(Relaxed),
             retries: self.retries.load(Relaxed),
             retry_wait: sums.retry_wait,

@@ -64,6 +64,11 @@ impl<'a> Observer<'a> {
         }
     }
 
+    /// Whether anybody is told.
+    pub(super) fn listens(&self) -> bool {
+        self.tell.is_some()
+    }
+
     /// Tells an answer that came as a whole.
     pub(super) fn whole(&self, answer: &Decoded) {
         self.all(answer.reasoning.as_deref(), &answer.content, &answer.tool_calls);

@@ -44,7 +44,8 @@ impl LlmClient {
         Self { tap: Some(tap.clone()), ..self.clone() }
     }
 
-    /// Asks the model, repeating what may be repeated, unless the answer is kept ([`LlmConfig::cache`]). Dropping the future ends the request on the wire too.
+    /// Asks the model, repeating what may be repeated, unless the answer is kept
+    /// ([`LlmConfig::cache`](crate::LlmConfig::cache)). Dropping the future ends the request on the wire too.
     ///
     /// `deadline` is the caller's own: nothing is waited for beyond it, and the error then says so.
     pub async fn chat(
@@ -73,13 +74,13 @@ impl LlmClient {
         observer: &Observer<'_>,
     ) -> Result<ChatAnswer, LlmError> {
         let asking = Asking { deadline, patient: true, observer };
-        let Some(tap) = &self.tap else { return Box::pin(self.answered(request, asking)).await };
+        let Some(tap) = &self.tap else { return self.answered(request, asking).await };
         let bytes = request.messages.iter().map(|message| message.text().len()).sum();
         let mut span = tap.model_started(request.messages.len(), bytes);
         let answerer = tap.ask(Kind::Model, || self.question(tap, request)).await;
         let outcome = match answerer {
             Ok(Answerer::World(pending)) => {
-                let outcome = Box::pin(self.answered(request, asking)).await;
+                let outcome = self.answered(request, asking).await;
                 if let Some(pending) = pending {
                     pending.answered(recorded(&outcome));
                 }

@@ -13,6 +13,7 @@ use crate::{
     retry::{GiveUp, RetryPolicy},
 };
 
+mod batch;
 mod cache;
 mod formats;
 mod secrecy;

@@ -9,6 +9,7 @@ use reqwest::{
     Request, StatusCode, Url,
     header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION},
 };
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
@@ -127,10 +128,24 @@ impl Endpoint {
         (opened, self.http.carried().saturating_sub(opened))
     }
 
+    /// What of a request can be shared with others, and what these must have in common with it.
+    pub(super) fn parts(&self, chat: &ChatRequest) -> Result<(Value, Value), String> {
+        wire::shared::parts(chat, &self.config)
+    }
+
     /// Writes the request's body.
     pub(super) fn prepare<'a>(&self, chat: &'a ChatRequest) -> Result<Prepared<'a>, Box<Fault>> {
-        let body =
-            wire::encode(chat, &self.config).map_err(|why| Fault::new(Class::Config, why))?.to_string();
+        let body = wire::encode(chat, &self.config).map_err(|why| Fault::new(Class::Config, why))?;
+        self.prepare_body(&body, chat)
+    }
+
+    /// The same with a body that is there already; `chat` is what it was made of.
+    pub(super) fn prepare_body<'a>(
+        &self,
+        body: &Value,
+        chat: &'a ChatRequest,
+    ) -> Result<Prepared<'a>, Box<Fault>> {
+        let body = body.to_string();
         let mut builder = self.http.client().post(self.url.clone());
         if self.config.api == LlmApi::Messages {
             builder = builder.header("anthropic-version", ANTHROPIC_VERSION);

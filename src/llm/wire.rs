@@ -19,6 +19,7 @@ mod chat;
 mod completions;
 mod messages;
 mod responses;
+pub(super) mod shared;
 
 pub(super) use messages::MAX_TOKENS;
 
@@ -31,6 +32,8 @@ pub(super) struct Decoded {
     pub finish: Finish,
     pub usage: Usage,
     pub model: Option<String>,
+    /// Of a request with several prompts: the answers by their number, without usage.
+    pub shared: Vec<Option<Self>>,
 }
 
 /// Why a body with a good status is no answer.

@@ -79,6 +79,13 @@ fn agents_are_stepped_together_and_counted_at_the_server() {
     let over_time = row["in_flight_over_time"].as_array().unwrap();
     assert!(over_time.len() == 16 && over_time.iter().all(|count| count.as_u64().unwrap() <= 2), "{held}");
 
+    let shared =
+        ["--json", "bench", "agents", "--agents", "20", "--steps", "1", "--sequential", "0", "--batch", "10"];
+    let shared = document(&bench, &shared);
+    let row = &shared["rows"][0];
+    assert_eq!(row["prompts"], 20, "{shared}");
+    assert!(row["requests"].as_u64().unwrap() >= 2, "{shared}");
+
     let engine =
         ["--json", "bench", "agents", "--cost-model", "--agents", "2", "--steps", "1", "--sequential", "0"];
     let engine = document(&bench, &engine);

@@ -36,6 +36,7 @@ mod replay;
 mod report;
 mod run_folder;
 mod search;
+mod shared;
 mod sites;
 mod start;
 mod support;

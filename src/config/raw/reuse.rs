@@ -1,13 +1,14 @@
-//! `cache` of `[llm]`.
+//! `cache` and `batch` of `[llm]`.
 
 use std::num::NonZeroUsize;
 
-use super::super::{CacheConfig, LlmConfig, section::Section};
+use super::super::{BatchConfig, CacheConfig, LlmApi, LlmConfig, section::Section};
 use crate::error::Result;
 
+pub(in super::super) const BATCH: &[&str] = &["size", "interval", "width"];
 pub(in super::super) const CACHE: &[&str] = &["size", "ttl", "sampled", "single_flight"];
 
-/// Read last: whether it has any effect depends on the other settings.
+/// Read last: whether they have any effect depends on the other settings.
 pub(super) fn read(llm: &Section<'_>, request: &mut LlmConfig) -> Result<()> {
     if let Some(table) = llm.table("cache", CACHE)? {
         let built_in = CacheConfig::default();
@@ -23,6 +24,20 @@ pub(super) fn read(llm: &Section<'_>, request: &mut LlmConfig) -> Result<()> {
             return Err(llm.key_error("cache", message, Some(help)));
         }
         request.cache = Some(cache);
+    }
+    if let Some(table) = llm.table("batch", BATCH)? {
+        let built_in = BatchConfig::default();
+        request.batch = BatchConfig {
+            size: table.number("size", 1)?.and_then(NonZeroUsize::new).unwrap_or(built_in.size),
+            interval: table.grace("interval")?.unwrap_or(built_in.interval),
+            width: table.limit("width", &[("unlimited", None)])?.unwrap_or(built_in.width),
+        };
+        if request.batch.size > built_in.size && request.api != LlmApi::Completions {
+            let message = format!("is not known to api = \"{}\"", request.api.name());
+            let help =
+                "use \"completions\", the one format with several prompts in a request, or leave it at 1";
+            return Err(table.key_error("size", message, Some(help)));
+        }
     }
     Ok(())
 }

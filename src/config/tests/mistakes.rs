@@ -181,6 +181,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "waits grow from `base` up to `cap`",
     ),
     (
+        "[llm]\nbatch = { size = 10 }",
+        "2: `llm.batch.size`: is not known to api = \"chat\"",
+        "use \"completions\", the one format with several prompts in a request, or leave it at 1",
+    ),
+    (
         "[agent]\ntool_protocol = 'xml'\ntool_choice = 'required'",
         "3: `agent.tool_choice`: does not go with `tool_protocol = \"xml\"`",
         "remove one of them: calls within the text cannot be required",

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Decoded, NoAnswer, chat, finish, first_choice, model, put};
+use super::{Decoded, NoAnswer, chat, finish, first_choice, model, put, shared};
 use crate::{
     config::LlmConfig,
     llm::{ChatRequest, Message, ToolMode, stream::Delta},
@@ -54,14 +54,18 @@ fn no_tools() -> String {
 }
 
 pub(super) fn read(json: &Value) -> Result<Decoded, NoAnswer> {
-    let choice = first_choice(json)?;
+    let first = answer(first_choice(json)?, json)?;
+    Ok(Decoded { usage: chat::usage(json), shared: shared::read(json), ..first })
+}
+
+/// One answer of several, without its part of the tokens: servers count those of all together.
+pub(super) fn answer(choice: &Value, json: &Value) -> Result<Decoded, NoAnswer> {
     let Some(content) = choice.get("text").and_then(Value::as_str) else {
         return Err(super::bad("answered with a choice that has no `text`"));
     };
     Ok(Decoded {
         content: content.to_owned(),
         finish: finish(choice.get("finish_reason").and_then(Value::as_str)),
-        usage: chat::usage(json),
         model: model(json),
         ..Decoded::default()
     })

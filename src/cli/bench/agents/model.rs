@@ -47,8 +47,9 @@ pub(super) struct Model {
 #[derive(Default)]
 pub(super) struct Seen {
     service: Option<Service>,
-    /// Requests by step and agent.
-    pub(super) requests: BTreeMap<(usize, usize), usize>,
+    /// Prompts by step and agent.
+    pub(super) prompts: BTreeMap<(usize, usize), usize>,
+    pub(super) requests: usize,
     pub(super) connections: usize,
     in_flight: usize,
     pub(super) peak: usize,
@@ -132,24 +133,31 @@ async fn answer_all(socket: TcpStream, seen: &Mutex<Seen>, engine: &Engine) -> i
     let mut socket = BufReader::new(socket);
     while let Some(body) = request(&mut socket).await? {
         let body: Value = serde_json::from_slice(&body)?;
-        let question = body.pointer("/messages/0/content").and_then(Value::as_str).unwrap_or_default();
-        let (step, agent) = numbers(question).ok_or(io::ErrorKind::InvalidData)?;
+        let asked = prompts(&body).ok_or(io::ErrorKind::InvalidData)?;
+        // A request with several prompts takes as long as the slowest of them.
         let dealt = {
             let mut seen = lock(seen);
-            *seen.requests.entry((step, agent)).or_default() += 1;
+            for prompt in &asked {
+                *seen.prompts.entry(*prompt).or_default() += 1;
+            }
+            seen.requests += 1;
             let now = seen.in_flight + 1;
             seen.change(now);
-            match &seen.service {
-                Some(Service::Dealt(times)) => times.get(step).and_then(|times| times.get(agent)).copied(),
+            let time = |(step, agent): &(usize, usize)| match &seen.service {
+                Some(Service::Dealt(times)) => times.get(*step).and_then(|times| times.get(*agent)).copied(),
                 Some(Service::Engine) | None => None,
-            }
+            };
+            asked.iter().filter_map(time).max()
         };
         match dealt {
             Some(time) => tokio::time::sleep(time).await,
             None => {
-                let (done, wait) = oneshot::channel();
-                let _ = engine.send(done);
-                let _ = wait.await;
+                // All of them go to the engine together, which runs them side by side.
+                let (sent, waits): (Vec<_>, Vec<_>) = asked.iter().map(|_| oneshot::channel()).unzip();
+                let _ = sent.into_iter().try_for_each(|done| engine.send(done));
+                for wait in waits {
+                    let _ = wait.await;
+                }
             }
         }
         {
@@ -157,10 +165,15 @@ async fn answer_all(socket: TcpStream, seen: &Mutex<Seen>, engine: &Engine) -> i
             let now = seen.in_flight.saturating_sub(1);
             seen.change(now);
         }
-        let message = json!({"role": "assistant", "content": format!("{agent}")});
-        let answer = json!({"model": "loopback", "usage": {"prompt_tokens": 8, "completion_tokens": TOKENS},
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
-        .to_string();
+        let choice = |(index, (_, agent)): (usize, &(usize, usize))| {
+            let text = agent.to_string();
+            json!({"index": index, "finish_reason": "stop", "text": text,
+                "message": {"role": "assistant", "content": text}})
+        };
+        let choices: Vec<Value> = asked.iter().enumerate().map(choice).collect();
+        let usage =
+            json!({"prompt_tokens": 8 * asked.len(), "completion_tokens": TOKENS as usize * asked.len()});
+        let answer = json!({"model": "loopback", "choices": choices, "usage": usage}).to_string();
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length:";
         socket.write_all(format!("{head} {}\r\n\r\n{answer}", answer.len()).as_bytes()).await?;
     }
@@ -170,6 +183,14 @@ async fn answer_all(socket: TcpStream, seen: &Mutex<Seen>, engine: &Engine) -> i
 /// The question of an agent, and what it is read from again.
 pub(super) fn question(step: usize, agent: usize) -> String {
     format!("step {step} agent {agent}")
+}
+
+/// Step and agent of each prompt: of a conversation the one message, otherwise one text or several.
+fn prompts(body: &Value) -> Option<Vec<(usize, usize)>> {
+    match body.get("prompt").or_else(|| body.pointer("/messages/0/content"))? {
+        Value::Array(prompts) => prompts.iter().map(|prompt| numbers(prompt.as_str()?)).collect(),
+        prompt => Some(vec![numbers(prompt.as_str()?)?]),
+    }
 }
 
 fn numbers(question: &str) -> Option<(usize, usize)> {

@@ -17,7 +17,7 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 /// By how much the slowest of the crews of 3 to 20 agents is slower than the fastest; of one crew nothing is said,
 /// nor of crews that were held back.
 pub(super) fn spread(rows: &[Row]) -> Option<f64> {
-    let free = rows.iter().filter(|row| (3..=20).contains(&row.agents) && row.bound == row.agents);
+    let free = rows.iter().filter(|row| (3..=20).contains(&row.agents) && row.is_free());
     let walls: Vec<f64> = free.map(|row| millis(median(&row.together))).collect();
     let most = walls.iter().copied().fold(0.0, f64::max);
     let least = walls.iter().copied().fold(f64::INFINITY, f64::min);
@@ -28,16 +28,16 @@ pub(super) fn row(row: &Row) -> Value {
     json!({"agents": row.agents, "together_ms": spread_json(&row.together),
         "slowest_answer_ms": millis(row.slowest), "ratio": row.ratio(),
         "sequential_ms": millis(row.sequential), "sequential_measured": row.measured,
-        "peak_in_flight": row.seen.peak, "allowed_in_flight": row.bound, "waves": row.agents.div_ceil(row.bound),
-        "requests": row.seen.requests.values().sum::<usize>(), "connections": row.seen.connections,
+        "peak_in_flight": row.seen.peak, "allowed_in_flight": row.bound, "waves": row.waves(),
+        "requests": row.seen.requests, "prompts": row.seen.prompts.len(), "connections": row.seen.connections,
         "in_flight_over_time": over_time(row)})
 }
 
 /// Most requests in flight in each part of the time in which there were any: the first step only.
 fn over_time(row: &Row) -> Vec<usize> {
     let changes = &row.seen.changes;
-    // The first step is over when so many have come and gone as there are agents.
-    let changes = &changes[..changes.len().min(2 * row.agents)];
+    // The first step is over when its part of the requests has come and gone.
+    let changes = &changes[..changes.len().min(2 * row.seen.requests / row.together.len().max(1))];
     let (Some((first, _)), Some((last, _))) = (changes.first(), changes.last()) else { return Vec::new() };
     let part = (last.duration_since(*first) / u32::try_from(PARTS).unwrap_or(1)).max(Duration::from_nanos(1));
     let mut most = vec![0; PARTS];
@@ -82,7 +82,7 @@ pub(super) fn print(rows: &[Row], cost_model: bool) {
             row.ratio(),
             millis(row.sequential) / millis(together),
             row.seen.peak,
-            row.agents.div_ceil(row.bound),
+            row.waves(),
             bars(&over_time(row))
         ));
     }
@@ -92,6 +92,9 @@ pub(super) fn print(rows: &[Row], cost_model: bool) {
     if let Some(spread) = spread(rows).filter(|_| !cost_model) {
         Ui::data(format!("3 to 20 agents: times differ by {:.1} %", spread * 100.0));
     }
-    let requests: usize = rows.iter().flat_map(|row| row.seen.requests.values()).sum();
-    Ui::data(format!("the server got {requests} requests: exactly one of each agent in each step"));
+    let requests: usize = rows.iter().map(|row| row.seen.requests).sum();
+    let prompts: usize = rows.iter().map(|row| row.seen.prompts.len()).sum();
+    Ui::data(format!(
+        "the server got {requests} requests with {prompts} prompts: exactly one of each agent in each step"
+    ));
 }

@@ -1,0 +1,225 @@
+//! Many requests at once, each with an outcome of its own: a wire request for each, or several prompts in one where
+//! the server can do that and the configuration says so.
+
+use futures_util::{Stream, StreamExt, future::join_all, stream};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{
+    ChatAnswer, ChatRequest, LlmClient, LlmError, LlmErrorClass,
+    client::{Asking, Backend},
+    stream::Observer,
+    wire::shared,
+};
+
+/// What came of the request of that number.
+pub(super) type Outcome = (usize, Result<ChatAnswer, LlmError>);
+
+/// Requests that go out together, with their numbers.
+struct Group<'a> {
+    members: Vec<(usize, &'a ChatRequest)>,
+    /// The prompts and the rest of the body that they share; nothing for a request of one's own.
+    shared: Option<(Vec<Value>, Value)>,
+}
+
+impl LlmClient {
+    /// Asks for all `requests` and returns an outcome for each, in their order. One that fails takes no other along.
+    ///
+    /// All go out at once, or so many as [`BatchConfig::width`](crate::BatchConfig) says. Where several share a wire
+    /// request ([`BatchConfig::size`](crate::BatchConfig)), the first of them has its attempts and all of its
+    /// tokens, so that sums are right; should the server refuse that request, each is asked by itself.
+    ///
+    /// `deadline` is that of each of them: those that came before it are there.
+    pub async fn generate_batch(
+        &self,
+        requests: &[ChatRequest],
+        deadline: Option<Instant>,
+    ) -> Vec<Result<ChatAnswer, LlmError>> {
+        let mut outcomes: Vec<Outcome> = self.stream_batch(requests, deadline).collect().await;
+        outcomes.sort_unstable_by_key(|(number, _)| *number);
+        outcomes.into_iter().unzip::<_, _, Vec<_>, _>().1
+    }
+
+    /// As [`LlmClient::generate_batch`], each outcome with the number of its request as soon as it is there.
+    pub fn stream_batch<'a>(
+        &'a self,
+        requests: &'a [ChatRequest],
+        deadline: Option<Instant>,
+    ) -> impl Stream<Item = (usize, Result<ChatAnswer, LlmError>)> + Send + 'a {
+        if self.tap.is_some() {
+            // Whoever listens is told of each.
+            let asked = requests.iter().enumerate();
+            let asked = asked
+                .map(move |(number, request)| async move { (number, self.chat(request, deadline).await) });
+            let width = self.inner.batch.width.map_or(usize::MAX, Into::into);
+            return stream::iter(asked).buffer_unordered(width).left_stream();
+        }
+        let known = async move {
+            let waiting = self.enter();
+            let (mut known, mut asked) = (Vec::new(), Vec::new());
+            for (number, request) in requests.iter().enumerate() {
+                self.inner.counters.request();
+                let kept = match &self.inner.cache {
+                    Some(cache) => cache.known(request).await,
+                    None => None,
+                };
+                match kept {
+                    _ if waiting.is_none() => known.push((number, Err(self.closed()))),
+                    Some(answer) => known.push((number, Ok(answer))),
+                    None => asked.push((number, request)),
+                }
+            }
+            let asked = self.together(asked, deadline).then(move |(number, outcome)| {
+                // It counts as waiting as long as there is this stream.
+                let _waiting = &waiting;
+                async move {
+                    if let (Some(cache), Ok(answer)) = (&self.inner.cache, &outcome) {
+                        cache.keep(&requests[number], answer).await;
+                    }
+                    (number, outcome)
+                }
+            });
+            stream::iter(known).chain(asked)
+        };
+        stream::once(known).flatten().right_stream()
+    }
+
+    /// Asks for these requests, those that can in groups.
+    pub(super) fn together<'a>(
+        &'a self,
+        requests: Vec<(usize, &'a ChatRequest)>,
+        deadline: Option<Instant>,
+    ) -> impl Stream<Item = Outcome> + Send + 'a {
+        let groups = self.groups(requests);
+        if groups.len() > 1 && groups.iter().all(|group| group.shared.is_none()) {
+            self.inner.counters.batch();
+        }
+        let width = self.inner.batch.width.map_or(usize::MAX, Into::into);
+        let asked = groups.into_iter().map(move |Group { members, shared }| async move {
+            let body = shared.map(|(prompts, rest)| shared::encode(prompts, &rest));
+            let asked = self.until_over(self.group(&members, body.as_ref(), deadline)).await;
+            asked.unwrap_or_else(|| members.iter().map(|(number, _)| (*number, Err(self.closed()))).collect())
+        });
+        stream::iter(asked).buffer_unordered(width).flat_map(stream::iter)
+    }
+
+    /// Who shares a request with whom: those whose bodies differ in the prompt only, in their order.
+    fn groups<'a>(&self, requests: Vec<(usize, &'a ChatRequest)>) -> Vec<Group<'a>> {
+        let size = self.inner.batch.size.get();
+        let mut groups = Vec::<Group<'_>>::new();
+        for (number, request) in requests {
+            // What has no such form says why when it is asked alone.
+            let parts = match &self.inner.backend {
+                Backend::Http(backend) if size > 1 => backend.parts(request).ok(),
+                Backend::Http(_) | Backend::Script(_) | Backend::Several(_) => None,
+            };
+            let open = parts.as_ref().and_then(|(_, rest)| {
+                let fits = |group: &&mut Group<'_>| {
+                    let known = group.shared.as_ref().map(|(_, rest)| rest);
+                    known == Some(rest) && group.members.len() < size
+                };
+                groups.iter_mut().find(fits)
+            });
+            match (open, parts) {
+                (Some(Group { members, shared: Some((prompts, _)) }), Some((prompt, _))) => {
+                    members.push((number, request));
+                    prompts.push(prompt);
+                }
+                (_, parts) => {
+                    let shared = parts.map(|(prompt, rest)| (vec![prompt], rest));
+                    groups.push(Group { members: vec![(number, request)], shared });
+                }
+            }
+        }
+        for group in groups.iter_mut().filter(|group| group.members.len() == 1) {
+            group.shared = None;
+        }
+        groups
+    }
+
+    async fn group(
+        &self,
+        members: &[(usize, &ChatRequest)],
+        body: Option<&Value>,
+        deadline: Option<Instant>,
+    ) -> Vec<Outcome> {
+        let observer = Observer::default();
+        let asking = Asking { deadline, patient: true, observer: &observer };
+        let shared = match body {
+            Some(body) => self.shared(members, body, asking).await,
+            None => Ok(members.iter().map(|_| None).collect()),
+        };
+        match shared {
+            Ok(answers) => {
+                // Whoever the server left out is asked by itself.
+                let asked = members.iter().zip(answers).map(|((number, request), answer)| async move {
+                    match answer {
+                        Some(answer) => (*number, Ok(answer)),
+                        None => (*number, self.alone(request, asking).await),
+                    }
+                });
+                join_all(asked).await
+            }
+            Err(error) if may_be_one(&error) => {
+                let asked = members
+                    .iter()
+                    .map(|(number, request)| async move { (*number, self.alone(request, asking).await) });
+                let mut outcomes = join_all(asked).await;
+                if let Some((_, first)) = outcomes.first_mut() {
+                    let attempts = match first {
+                        Ok(answer) => &mut answer.attempts,
+                        Err(error) => &mut error.attempts,
+                    };
+                    attempts.splice(..0, error.attempts);
+                }
+                outcomes
+            }
+            Err(error) => {
+                let mut rest = error.clone();
+                rest.attempts.clear();
+                let errors = std::iter::once(error).chain(std::iter::repeat(rest));
+                members.iter().zip(errors).map(|((number, _), error)| (*number, Err(error))).collect()
+            }
+        }
+    }
+
+    /// One wire request; nothing for those that it brought no answer for.
+    async fn shared(
+        &self,
+        members: &[(usize, &ChatRequest)],
+        body: &Value,
+        asking: Asking<'_>,
+    ) -> Result<Vec<Option<ChatAnswer>>, LlmError> {
+        let Backend::Http(backend) = &self.inner.backend else {
+            return Ok(members.iter().map(|_| None).collect());
+        };
+        self.inner.counters.batch();
+        let messages = members.iter().flat_map(|(_, request)| request.messages.iter().cloned());
+        let mut whole = ChatRequest::new(messages.collect());
+        whole.max_tokens = members.first().and_then(|(_, request)| request.max_tokens);
+        let call = self.inner.call_shared(backend, body, &whole, members.len(), asking);
+        let call = call.map_err(|fault| self.error(*fault))?;
+        let (mut decoded, attempts) = self.run(&call, asking).await?;
+        let (usage, model) = (decoded.usage, decoded.model.take());
+        let mut answers: Vec<Option<ChatAnswer>> = decoded
+            .shared
+            .into_iter()
+            .map(|answer| answer.map(|answer| self.answer(answer, Vec::new())))
+            .collect();
+        answers.resize_with(members.len(), || None);
+        for answer in answers.iter_mut().flatten() {
+            answer.model = model.clone().unwrap_or_else(|| self.model_label().to_owned());
+        }
+        if let Some(first) = answers.iter_mut().flatten().next() {
+            (first.usage, first.timings) = (usage, super::ChatTimings::of(&attempts));
+            first.attempts = attempts;
+        }
+        Ok(answers)
+    }
+}
+
+/// Whether one of several prompts may be what the server does not like.
+fn may_be_one(error: &LlmError) -> bool {
+    matches!(error.class, LlmErrorClass::Permanent | LlmErrorClass::Context)
+        && matches!(error.status, Some(400 | 413 | 422))
+}

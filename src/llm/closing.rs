@@ -1,0 +1,56 @@
+//! The end of a client: those who wait are answered or told, whatever they wait for.
+
+use std::time::Duration;
+
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
+
+use super::{LlmClient, LlmError, LlmErrorClass, fault::Fault};
+
+/// Who waits for answers of one client, and when they are sent away.
+#[derive(Default)]
+pub(super) struct Closing {
+    waiting: TaskTracker,
+    over: CancellationToken,
+}
+
+impl LlmClient {
+    /// Takes no more requests, sends at once what still waits for others to share a request with, and gives all that
+    /// is under way `grace` to be answered. Whoever waits after that gets an error of class
+    /// [`Closed`](LlmErrorClass::Closed), as does whoever asks later. Returns how many calls were
+    /// cut off.
+    ///
+    /// All clones end together. May be called any number of times.
+    pub async fn shutdown(&self, grace: Duration) -> usize {
+        let Closing { waiting, over } = &self.inner.closing;
+        waiting.close();
+        self.flush();
+        let drained = tokio::time::timeout(grace, waiting.wait()).await;
+        let left = if drained.is_ok() { 0 } else { waiting.len() };
+        over.cancel();
+        left
+    }
+
+    /// The outcome of a caller's request; nothing if the client is shut down before, or is being shut down.
+    pub(super) async fn until_closed<T>(&self, asking: impl Future<Output = T>) -> Option<T> {
+        let _waiting = self.enter()?;
+        self.until_over(asking).await
+    }
+
+    /// The outcome of a part of a request that was let in; nothing if it takes longer than is waited for.
+    pub(super) async fn until_over<T>(&self, asking: impl Future<Output = T>) -> Option<T> {
+        self.inner.closing.over.run_until_cancelled(asking).await
+    }
+
+    /// Counts as waiting until it is dropped; nothing when no more requests are taken.
+    pub(super) fn enter(&self) -> Option<TaskTrackerToken> {
+        let waiting = &self.inner.closing.waiting;
+        (!waiting.is_closed()).then(|| waiting.token())
+    }
+
+    pub(super) fn closed(&self) -> LlmError {
+        self.error(Fault::new(LlmErrorClass::Closed, "the client was shut down"))
+    }
+}

@@ -1,0 +1,254 @@
+//! Prompts that go out together, against a server that takes several in one request and remembers what came.
+
+use std::{
+    num::NonZeroUsize,
+    sync::{Arc, Mutex, atomic::AtomicUsize, atomic::Ordering::SeqCst},
+    time::Duration,
+};
+
+use axum::{Json, Router, extract::State, http::StatusCode};
+use futures_util::{StreamExt, future::join_all};
+use serde_json::{Value, json};
+use tokio::{
+    net::TcpListener,
+    sync::Barrier,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
+
+use super::{
+    super::{ChatRequest, LlmClient, LlmErrorClass, Message},
+    client, config,
+    server::until,
+};
+use crate::config::{BatchConfig, CacheConfig, LlmApi, LlmConfig};
+
+/// Ends when dropped.
+struct Completions {
+    url: String,
+    seen: Arc<Seen>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// The prompts of each request.
+    requests: Mutex<Vec<Vec<String>>>,
+    now: AtomicUsize,
+    peak: AtomicUsize,
+    /// So many requests are answered together.
+    together: Option<Barrier>,
+}
+
+impl Completions {
+    async fn start(together: Option<usize>) -> Self {
+        let seen = Arc::new(Seen { together: together.map(Barrier::new), ..Seen::default() });
+        let router = Router::new().fallback(complete).with_state(Arc::clone(&seen));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, seen, _tasks: tasks }
+    }
+
+    fn sizes(&self) -> Vec<usize> {
+        self.seen.requests.lock().unwrap().iter().map(Vec::len).collect()
+    }
+
+    fn client(&self, batch: BatchConfig) -> LlmClient {
+        client(&self.config(batch))
+    }
+
+    fn config(&self, batch: BatchConfig) -> LlmConfig {
+        let mut config = config(&self.url);
+        (config.api, config.batch) = (LlmApi::Completions, batch);
+        config
+    }
+}
+
+/// Answers each prompt with itself in capitals, the last one first; refuses all for a bad one, leaves out a lost one,
+/// and never answers a slow one.
+async fn complete(State(seen): State<Arc<Seen>>, Json(body): Json<Value>) -> (StatusCode, Json<Value>) {
+    let text = |prompt: &Value| prompt.as_str().unwrap().to_owned();
+    let prompts = match &body["prompt"] {
+        Value::Array(prompts) => prompts.iter().map(text).collect(),
+        prompt => vec![text(prompt)],
+    };
+    assert!(body.get("stream").is_none() || prompts.len() == 1, "{body}");
+    seen.requests.lock().unwrap().push(prompts.clone());
+    seen.peak.fetch_max(seen.now.fetch_add(1, SeqCst) + 1, SeqCst);
+    if let Some(together) = &seen.together {
+        together.wait().await;
+    } else {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    if prompts.iter().any(|prompt| prompt.contains("slow")) {
+        std::future::pending::<()>().await;
+    }
+    seen.now.fetch_sub(1, SeqCst);
+    if prompts.iter().any(|prompt| prompt.contains("bad")) {
+        return (StatusCode::BAD_REQUEST, Json(json!({"error": {"message": "there is a bad one"}})));
+    }
+    let all = prompts.len();
+    let choice = |(index, prompt): (usize, &String)| json!({"index": index, "text": prompt.to_uppercase(), "finish_reason": "stop"});
+    let kept = prompts.iter().enumerate().filter(|(_, prompt)| all == 1 || !prompt.contains("lost"));
+    let choices: Vec<Value> = kept.map(choice).rev().collect();
+    let usage = json!({"prompt_tokens": 2 * all, "completion_tokens": all});
+    (StatusCode::OK, Json(json!({"model": "served", "choices": choices, "usage": usage})))
+}
+
+fn ask(prompt: &str) -> ChatRequest {
+    ChatRequest::new(vec![Message::User(prompt.into())])
+}
+
+fn prompts(count: usize) -> Vec<ChatRequest> {
+    (0..count).map(|number| ask(&format!("prompt {number}"))).collect()
+}
+
+fn sharing(size: usize, interval: Duration) -> BatchConfig {
+    BatchConfig { size: NonZeroUsize::new(size).unwrap(), interval, ..BatchConfig::default() }
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+#[tokio::test]
+async fn twenty_prompts_by_ten_are_two_requests_at_once() {
+    // It answers neither before both are there.
+    let server = Completions::start(Some(2)).await;
+    let client = server.client(sharing(10, LONG));
+    let answers = client.generate_batch(&prompts(20), None).await;
+    assert_eq!((server.sizes(), server.seen.peak.load(SeqCst)), (vec![10, 10], 2));
+    for (number, answer) in answers.iter().enumerate() {
+        let answer = answer.as_ref().unwrap();
+        assert_eq!((answer.content.clone(), answer.model.as_str()), (format!("PROMPT {number}"), "served"));
+    }
+    let attempts: usize = answers.iter().map(|answer| answer.as_ref().unwrap().attempts.len()).sum();
+    let tokens: u64 = answers.iter().map(|answer| answer.as_ref().unwrap().usage.total()).sum();
+    let stats = client.stats();
+    assert_eq!((attempts, tokens), (2, 60), "sums are those of the wire");
+    assert_eq!((stats.request_count, stats.attempts, stats.batch_count), (20, 2, 2));
+}
+
+#[tokio::test]
+async fn those_who_ask_at_the_same_time_share_requests() {
+    let server = Completions::start(Some(2)).await;
+    let client = server.client(sharing(10, LONG));
+    let asked = prompts(20);
+    let answers = join_all(asked.iter().map(|request| client.chat(request, None))).await;
+    assert_eq!((server.sizes(), client.stats().batch_count), (vec![10, 10], 2));
+    assert!(
+        answers
+            .iter()
+            .enumerate()
+            .all(|(n, answer)| { answer.as_ref().unwrap().content == format!("PROMPT {n}") })
+    );
+    // One that nobody joins goes after the interval.
+    let server = Completions::start(None).await;
+    let client = server.client(sharing(10, Duration::from_millis(5)));
+    assert_eq!(client.chat(&ask("alone"), None).await.unwrap().content, "ALONE");
+    assert_eq!((server.sizes(), client.stats().batch_count), (vec![1], 0));
+}
+
+#[tokio::test]
+async fn one_bad_prompt_fails_alone() {
+    let server = Completions::start(None).await;
+    let client = server.client(sharing(4, LONG));
+    let asked = [ask("a"), ask("bad"), ask("c"), ask("d")];
+    let answers = client.generate_batch(&asked, None).await;
+    let texts: Vec<_> = answers.iter().map(|a| a.as_ref().map_or("failed", |a| &a.content)).collect();
+    assert_eq!(texts, ["A", "failed", "C", "D"]);
+    assert_eq!(server.sizes(), [4, 1, 1, 1, 1]);
+    let attempts: usize = answers
+        .iter()
+        .map(|a| a.as_ref().map_or_else(|error| error.attempts.len(), |a| a.attempts.len()))
+        .sum();
+    assert_eq!(attempts, 5, "attempts told are those on the wire");
+
+    let left_out = client.generate_batch(&[ask("a"), ask("lost"), ask("c")], None).await;
+    let texts: Vec<_> = left_out.iter().map(|a| a.as_ref().unwrap().content.as_str()).collect();
+    assert_eq!((texts, server.sizes()[5..].to_vec()), (vec!["A", "LOST", "C"], vec![3, 1]));
+}
+
+#[tokio::test]
+async fn without_sharing_all_go_out_at_once_and_by_width_if_there_is_one() {
+    let server = Completions::start(Some(30)).await;
+    let client = server.client(BatchConfig::default());
+    assert!(client.generate_batch(&prompts(30), None).await.iter().all(Result::is_ok));
+    assert_eq!((server.seen.peak.load(SeqCst), client.stats().batch_count), (30, 1));
+
+    let server = Completions::start(None).await;
+    let client = server.client(BatchConfig { width: NonZeroUsize::new(1), ..BatchConfig::default() });
+    assert!(client.generate_batch(&prompts(5), None).await.iter().all(Result::is_ok));
+    assert_eq!((server.sizes().len(), server.seen.peak.load(SeqCst)), (5, 1));
+}
+
+#[tokio::test]
+async fn outcomes_come_as_they_are_there_and_late_ones_fail_alone() {
+    let server = Completions::start(None).await;
+    let client = server.client(BatchConfig::default());
+    let asked = [ask("slow"), ask("quick")];
+    let deadline = Instant::now() + Duration::from_secs(1);
+    let mut outcomes = std::pin::pin!(client.stream_batch(&asked, Some(deadline)));
+    let (first, answer) = outcomes.next().await.unwrap();
+    assert_eq!((first, answer.unwrap().content.as_str()), (1, "QUICK"));
+    let (second, answer) = outcomes.next().await.unwrap();
+    assert_eq!((second, answer.unwrap_err().class), (0, LlmErrorClass::Deadline));
+    assert!(outcomes.next().await.is_none());
+}
+
+#[tokio::test]
+async fn each_waits_until_its_own_deadline_and_who_leaves_is_not_asked_for() {
+    let server = Completions::start(None).await;
+    let client = server.client(sharing(3, LONG));
+    let (gone, a, b) = (ask("gone"), ask("a"), ask("b"));
+    let hasty = client.chat(&gone, Some(Instant::now() + Duration::from_millis(20))).await;
+    assert_eq!(hasty.unwrap_err().class, LlmErrorClass::Deadline);
+    let left = timeout(Duration::from_millis(20), client.chat(&gone, None)).await;
+    assert!(left.is_err());
+    let both = async { tokio::join!(client.chat(&a, None), client.chat(&b, None)) };
+    let flush = async {
+        // Both have joined by the time this is polled.
+        tokio::task::yield_now().await;
+        client.flush();
+    };
+    let ((a, b), ()) = tokio::join!(both, flush);
+    assert_eq!((a.unwrap().content.as_str(), b.unwrap().content.as_str()), ("A", "B"));
+    assert_eq!(*server.seen.requests.lock().unwrap(), [["a", "b"]]);
+}
+
+#[tokio::test]
+async fn a_shutdown_answers_or_tells_all_who_wait() {
+    let server = Completions::start(None).await;
+    let client = server.client(sharing(10, LONG));
+    let (slow, waiting) = (ask("slow"), prompts(3));
+    let asking = async {
+        let slow = client.chat_observed(&slow, None, &|_| ());
+        tokio::join!(slow, join_all(waiting.iter().map(|request| client.chat(request, None))))
+    };
+    let closing = async {
+        until(|| server.sizes() == [1]).await;
+        assert_eq!(client.shutdown(Duration::from_secs(1)).await, 1);
+    };
+    let ((slow, waiting), ()) = tokio::join!(asking, closing);
+    assert!(waiting.iter().all(Result::is_ok), "they went out at once");
+    assert_eq!(server.sizes(), [1, 3]);
+    assert_eq!(slow.unwrap_err().class, LlmErrorClass::Closed);
+    let late = client.chat(&ask("late"), None).await.unwrap_err();
+    assert_eq!((late.class, late.message.as_str()), (LlmErrorClass::Closed, "the client was shut down"));
+    assert!(client.generate_batch(&prompts(2), None).await.iter().all(Result::is_err));
+    assert_eq!((client.shutdown(Duration::ZERO).await, server.sizes().len()), (0, 2));
+}
+
+#[tokio::test]
+async fn what_is_kept_is_not_sent_again() {
+    let server = Completions::start(None).await;
+    let mut config = server.config(sharing(10, LONG));
+    config.temperature = Some(0.0);
+    config.cache = Some(CacheConfig::default());
+    let client = client(&config);
+    client.generate_batch(&prompts(4), None).await;
+    let answers = client.generate_batch(&prompts(6), None).await;
+    assert_eq!(server.sizes(), [4, 2]);
+    let kept: Vec<bool> = answers.iter().map(|answer| answer.as_ref().unwrap().cached).collect();
+    assert_eq!(kept, [true, true, true, true, false, false]);
+}
