@@ -17,6 +17,7 @@ use crate::{
     task::{Input, RunReport, Task},
 };
 
+mod again;
 mod bounds;
 mod boxed;
 mod calls;
@@ -97,28 +98,36 @@ impl Agent {
         ledger.finish(task, end)
     }
 
-    async fn converse(&self, task: &Task, bounds: &Bounds<'_>, ledger: &mut Ledger) -> End {
+    /// One attempt at a task. Where it had no answer and there may be `another`, also what was learnt.
+    async fn attempt(
+        &self,
+        task: &Task,
+        another: bool,
+        bounds: &Bounds<'_>,
+        ledger: &mut Ledger,
+    ) -> (End, Option<String>) {
         let Some(llm) = &self.llm else {
             let error = Error::NoModel { found: Vec::new(), asked: Vec::new() };
-            return End::of(&error);
+            return (End::of(&error), None);
         };
         ledger.model(llm);
         let offer = match Offer::new(self.toolbox.catalog(), task.tools.as_deref(), self.delegates()) {
             Ok(offer) => offer,
-            Err(error) => return End::of(&error),
+            Err(error) => return (End::of(&error), None),
         };
         ledger.servers(offer.servers());
         let (system, messages) = match self.opening(task) {
             Ok(opening) => opening,
-            Err(problem) => return End::errored(ErrorCode::ConfigInvalid, problem),
+            Err(problem) => return (End::errored(ErrorCode::ConfigInvalid, problem), None),
         };
         let history = History::new(messages);
-        let state = State::default();
+        let state = State::new(another, ledger);
         let mut talk = Talk { agent: self, llm, task, bounds, ledger, offer, history, system, state };
         let end = talk.run().await;
+        let lesson = talk.learn(&end).await;
         let history = talk.history;
         ledger.transcript(history.messages());
-        end
+        (end, lesson)
     }
 
     /// System prompt and input. A conversation that brings its own system prompt keeps it, unless the task has

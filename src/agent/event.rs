@@ -87,6 +87,15 @@ pub enum AgentEvent {
         /// The file.
         file: String,
     },
+    /// An attempt had no answer, and another one is made.
+    TriedAgain {
+        /// Which one, from 2.
+        attempt: u32,
+        /// Why the one before it had no answer.
+        why: String,
+        /// What was learnt from it: the next one is told.
+        lesson: String,
+    },
     /// The model was asked for its answer without tools.
     Summarized {
         /// Which time, from 1.

@@ -129,6 +129,12 @@ impl Ledger {
         self.happened(&AgentEvent::TakenOver { turn, from, to });
     }
 
+    /// Keeps the conversation of an attempt that another one follows.
+    pub(super) fn keep_attempt(&mut self, number: u32) {
+        let messages = Value::from(std::mem::take(&mut self.report.transcript));
+        self.report.outputs.push((format!("attempts/{number}/messages.json"), format!("{messages:#}\n")));
+    }
+
     /// Another agent carried out a task of this one: what that took counts here too.
     pub(super) fn handed_over(&mut self, agent: &str, id: &str, done: RunReport) {
         let report = &mut self.report;

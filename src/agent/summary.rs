@@ -3,7 +3,9 @@
 use tokio::time::Instant;
 
 use super::{
-    AgentEvent, End, boxed,
+    AgentEvent, End,
+    again::{self, Closing},
+    boxed,
     protocol::{self, Said},
     talk::Talk,
 };
@@ -32,7 +34,9 @@ impl Talk<'_> {
                 }
                 None => self.boxed_on_the_way().unwrap_or_else(|| self.no_answer()),
             },
-            End::Stopped(error) if wanted == FinalSummary::Never => End::Errored(error),
+            End::Stopped(error) if wanted == FinalSummary::Never || !self.closing(true).ask => {
+                End::Errored(error)
+            }
             End::Stopped(error) => match self.summarize(&error.message, None).await {
                 answered @ (End::Answered { .. } | End::Cancelled) => answered,
                 // What stopped it says more.
@@ -62,7 +66,7 @@ impl Talk<'_> {
     async fn summarize(&mut self, why: &str, last: Option<String>) -> End {
         let attempts = if self.agent.config.keep_tool_results.is_none() { ATTEMPTS } else { 1 };
         for attempt in 1..=attempts {
-            let said = match self.ask_without_tools().await {
+            let said = match self.ask_without_tools(self.summary_prompt()).await {
                 Ok(said) => said,
                 Err(End::Errored(error)) if last.is_none() && attempt == attempts => {
                     return End::Errored(error);
@@ -94,7 +98,14 @@ impl Talk<'_> {
         before.or_else(|| self.boxed_on_the_way()).unwrap_or_else(|| self.no_answer())
     }
 
+    fn closing(&self, at_limit: bool) -> Closing {
+        again::closing(self.state.another, at_limit)
+    }
+
     fn boxed_on_the_way(&self) -> Option<End> {
+        if !self.closing(false).fall_back {
+            return None;
+        }
         let said = |message: &Message| match message {
             Message::Assistant { content, .. } => Some(content.clone()),
             _ => None,
@@ -104,9 +115,8 @@ impl Talk<'_> {
         texts.find_map(|text| self.answer(text)).filter(|_| boxed)
     }
 
-    async fn ask_without_tools(&mut self) -> Result<Said, End> {
+    pub(super) async fn ask_without_tools(&mut self, prompt: String) -> Result<Said, End> {
         let mut sent = self.history.for_model(self.agent.config.keep_tool_results);
-        let prompt = self.summary_prompt();
         // Two user messages in a row are refused by some chat templates; the results before them must stay.
         match sent.messages.last_mut() {
             Some(Message::User(text)) => text.extend(["\n\n", prompt.as_str()]),

@@ -40,12 +40,26 @@ pub(super) struct Talk<'a> {
 /// What a conversation remembers of itself.
 #[derive(Default)]
 pub(super) struct State {
+    /// Whether there may be another attempt.
+    pub another: bool,
+    /// The model cannot be asked.
+    pub asked_in_vain: bool,
+    /// Turns and calls of the attempts before this one: limits hold for each.
+    turns_before: u32,
+    calls_before: u32,
     rollbacks: Rollbacks,
     queries: Queries,
     /// Turns in a row without a call that could be run.
     invalid_turns: u32,
     /// Characters of the last request, and the tokens that the server counted in it.
     measured: Option<(usize, u64)>,
+}
+
+impl State {
+    pub(super) fn new(another: bool, ledger: &Ledger) -> Self {
+        let (turns_before, calls_before) = (ledger.turns(), ledger.tool_calls());
+        Self { another, turns_before, calls_before, ..Self::default() }
+    }
 }
 
 /// The calls of one answer, checked.
@@ -62,6 +76,11 @@ impl Talk<'_> {
         &self.agent.config
     }
 
+    /// Of this attempt.
+    fn turns_taken(&self) -> u32 {
+        self.ledger.turns() - self.state.turns_before
+    }
+
     fn protocol(&self) -> ToolProtocol {
         self.agent.config.tool_protocol
     }
@@ -70,7 +89,7 @@ impl Talk<'_> {
     async fn turns(&mut self) -> Result<End, End> {
         self.tell_tools();
         loop {
-            self.bounds.turn(self.ledger.turns())?;
+            self.bounds.turn(self.turns_taken())?;
             let patterns = self.task.tools.as_deref();
             if self.offer.renew(self.agent.toolbox.catalog(), patterns) {
                 self.tell_tools();
@@ -124,7 +143,7 @@ impl Talk<'_> {
             let Sent { messages, chars, left_out, saved } = sent;
             let mut request = ChatRequest::new(messages);
             if self.protocol() == ToolProtocol::Native {
-                let turn = self.ledger.turns() + 1;
+                let turn = self.turns_taken() + 1;
                 let mode = mode(self.config().tool_choice, turn, self.bounds.turns, &self.offer);
                 request = request.with_tools(self.offer.specs(), mode);
             }
@@ -135,7 +154,10 @@ impl Talk<'_> {
                 Ok(answer) => answer,
                 Err(_) if too_long && self.shorten(None) => continue,
                 Err(End::Errored(error)) if too_long => return Err(End::Stopped(error)),
-                Err(end) => return Err(end),
+                Err(end) => {
+                    self.state.asked_in_vain = true;
+                    return Err(end);
+                }
             };
             self.state.measured = Some((chars, answer.usage.input)).filter(|(_, tokens)| *tokens > 0);
             self.ledger.left_out(left_out, saved as u64 / CHARS_OF_A_TOKEN);
@@ -267,9 +289,9 @@ impl Talk<'_> {
     /// Whether so many calls may be run.
     fn allowed(&self, calls: usize) -> Result<(), End> {
         // What they would bring nobody could read any more.
-        self.bounds.turn(self.ledger.turns())?;
+        self.bounds.turn(self.turns_taken())?;
         self.bounds.tokens(self.ledger.tokens())?;
-        self.bounds.tool_calls(self.ledger.tool_calls(), calls)
+        self.bounds.tool_calls(self.ledger.tool_calls() - self.state.calls_before, calls)
     }
 
     fn log_corrections(&mut self, said: &Said, checked: &Checked) {

@@ -43,6 +43,9 @@ pub struct AgentConfig {
     pub summary_prompt: Option<String>,
     /// What counts as the answer.
     pub answer: AnswerForm,
+    /// How often a task is tried that has no answer, each time with what was learnt before. Limits but that of time
+    /// hold for each attempt.
+    pub attempts: u32,
     /// The agents that it may call, by patterns over their names.
     pub agents: Vec<GlobMatcher>,
     /// Levels of agents below the first one that may call each other.
@@ -85,6 +88,7 @@ impl Default for AgentConfig {
             final_summary: FinalSummary::Never,
             summary_prompt: None,
             answer: AnswerForm::Text,
+            attempts: 1,
             agents: Vec::new(),
             max_depth: 2,
             sub_agents: IndexMap::new(),

@@ -203,3 +203,47 @@ async fn at_the_limit_the_answer_is_asked_for_without_tools() {
     }
     assert!(manager.shutdown().await.survivors.is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_attempt_is_told_what_went_wrong_in_the_last() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[])]).await;
+    let lines = "max_turns = 2\nattempts = 3\nfinal_summary = 'limit'\nanswer = 'boxed'";
+    let model = Model::new([
+        echo("one"),
+        echo("two"),
+        say("<think>hm</think>I ran out of turns."),
+        say("It may be \\boxed{?}."),
+        say("no box"),
+        say("no box"),
+        say("no box"),
+        say("I gave no box."),
+        say("It is \\boxed{42}."),
+    ])
+    .await;
+    let report = run(&manager, &model, agent(lines), &question()).await;
+    assert_eq!(
+        (report.status, report.answer.as_deref()),
+        (Outcome::Unscored, Some("42")),
+        "{:?}",
+        report.error
+    );
+    assert_eq!((report.llm_calls, report.turns, report.tool_calls), (9, 4, 1));
+    // At a limit nothing is guessed as long as there is another attempt.
+    assert!(model.messages(2).last().unwrap().contains("ends without an answer"));
+    assert!(model.messages(4).last().unwrap().contains("\\boxed{}"));
+    let second = model.messages(3).pop().unwrap();
+    assert!(
+        second.starts_with("user: What is it?\n") && second.contains("[Attempt 1]\nI ran out of turns."),
+        "{second}"
+    );
+    let third = model.messages(8);
+    assert_eq!(third.len(), 1, "each begins anew");
+    assert!(third[0].contains("[Attempt 2]\nI gave no box."), "{}", third[0]);
+    let again = events(&report, "tried_again");
+    assert_eq!((again.len(), &again[0]["attempt"]), (2, &json!(2)));
+    assert!(again[0]["why"].as_str().unwrap().contains("turns = 2"));
+    let files: Vec<&str> = report.outputs.iter().map(|(file, _)| file.as_str()).collect();
+    assert_eq!(files, ["attempts/1/messages.json", "attempts/2/messages.json"]);
+    assert!(manager.shutdown().await.survivors.is_empty());
+}

@@ -30,6 +30,7 @@ pub(super) const AGENT: &[&str] = &[
     "final_summary",
     "summary_prompt",
     "answer",
+    "attempts",
     "agents",
     "max_depth",
 ];
@@ -87,6 +88,7 @@ pub(super) fn read(table: &Section<'_>, base: AgentConfig) -> Result<AgentConfig
         final_summary: table.choice("final_summary", SUMMARIES)?.unwrap_or(base.final_summary),
         summary_prompt: table.text("summary_prompt")?.map(|text| text.value).or(base.summary_prompt),
         answer: table.choice("answer", ANSWERS)?.unwrap_or(base.answer),
+        attempts: table.number("attempts", 1)?.unwrap_or(base.attempts),
         agents: if table.has("agents") { table.patterns("agents")? } else { base.agents },
         max_depth: table.number("max_depth", 0)?.unwrap_or(base.max_depth),
         sub_agents: base.sub_agents,
@@ -94,7 +96,7 @@ pub(super) fn read(table: &Section<'_>, base: AgentConfig) -> Result<AgentConfig
 }
 
 /// Reads the agents that are tools of others. What they do not say is as `base` has it, apart from its prompts, the
-/// form of its answer and the agents that it may call.
+/// form of its answer, its attempts and the agents that it may call.
 pub(super) fn read_all(root: &Section<'_>, base: &AgentConfig) -> Result<IndexMap<String, SubAgent>> {
     let read_one = |entry: &Entry| {
         let path = format!("agents.{}", entry.key);
@@ -110,6 +112,7 @@ pub(super) fn read_all(root: &Section<'_>, base: &AgentConfig) -> Result<IndexMa
             system: None,
             summary_prompt: None,
             answer: AnswerForm::Text,
+            attempts: 1,
             agents: Vec::new(),
             ..base.clone()
         };

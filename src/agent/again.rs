@@ -1,0 +1,107 @@
+//! Another attempt at a task whose first ones had no answer, with what was learnt from them.
+
+use super::{
+    Agent, AgentEvent, Bounds, End, Ledger,
+    talk::{State, Talk},
+};
+use crate::{
+    llm::Message,
+    task::{Input, Task},
+};
+
+/// What is done at the end of one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Closing {
+    /// The model is asked for its answer, where that is configured.
+    pub ask: bool,
+    /// An answer in a box from on the way counts, if there is none at the end.
+    pub fall_back: bool,
+    /// Without an answer the model says what went wrong, for the next attempt.
+    pub learn: bool,
+}
+
+/// As MiroThinker has it: as long as there is another attempt nothing is guessed, and where a limit ended one there is
+/// nothing to ask. The last attempt takes what it can get.
+pub(super) fn closing(another: bool, at_limit: bool) -> Closing {
+    Closing { ask: !(another && at_limit), fall_back: !another, learn: another }
+}
+
+const LEARN: &str = "This attempt ends without an answer. Call no tools: none is run any more. For whoever tries next, say \
+                     in a few lines: what kind of failure it was (out of turns, blocked, on the wrong track, or an answer \
+                     in the wrong form), what was tried, and which facts were found that are worth keeping.";
+
+impl Agent {
+    /// Tries until there is an answer, as often as is configured.
+    pub(super) async fn converse(&self, task: &Task, bounds: &Bounds<'_>, ledger: &mut Ledger) -> End {
+        let attempts = self.config.attempts;
+        let mut lessons = Vec::new();
+        loop {
+            let number = u32::try_from(lessons.len()).unwrap_or(u32::MAX).saturating_add(1);
+            let another = number < attempts;
+            let (end, lesson) = self.attempt(&informed(task, &lessons), another, bounds, ledger).await;
+            let (End::Errored(error), Some(lesson)) = (&end, lesson) else { return end };
+            let event = AgentEvent::TriedAgain {
+                attempt: number + 1,
+                why: error.message.clone(),
+                lesson: lesson.clone(),
+            };
+            ledger.happened(&event);
+            ledger.keep_attempt(number);
+            lessons.push(lesson);
+        }
+    }
+}
+
+impl Talk<'_> {
+    /// What the model says of an attempt that failed. Nothing: nobody can be asked.
+    pub(super) async fn learn(&mut self, end: &End) -> Option<String> {
+        let State { another, asked_in_vain, .. } = self.state;
+        if !matches!(end, End::Errored(_)) || !another || asked_in_vain {
+            return None;
+        }
+        self.bounds.tokens(self.ledger.tokens()).ok()?;
+        let said = self.ask_without_tools(LEARN.to_owned()).await.ok()?;
+        let text = said.content[super::xml::said_from(&said.content)..].trim().to_owned();
+        (said.calls.is_empty() && !text.is_empty()).then_some(text)
+    }
+}
+
+/// The task with what was learnt from earlier attempts.
+fn informed(task: &Task, lessons: &[String]) -> Task {
+    let mut task = task.clone();
+    if lessons.is_empty() {
+        return task;
+    }
+    let each = lessons.iter().enumerate().map(|(index, lesson)| format!("[Attempt {}]\n{lesson}", index + 1));
+    let told = format!(
+        "\n\n=== Earlier attempts ===\n\n{}\n\n=== End of earlier attempts ===\n\nTry another way than they did.",
+        each.collect::<Vec<_>>().join("\n\n")
+    );
+    match &mut task.input {
+        Some(Input::Text(text)) => text.push_str(&told),
+        Some(Input::Messages(messages)) => {
+            messages.push(Message::User(told.trim_start().to_owned()).to_json());
+        }
+        None => {}
+    }
+    task
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_an_attempt_is_decided_by_what_is_left() {
+        let table = [
+            // (another, at a limit): ask, fall back, learn
+            ((false, false), (true, true, false)),
+            ((false, true), (true, true, false)),
+            ((true, false), (true, false, true)),
+            ((true, true), (false, false, true)),
+        ];
+        for ((another, at_limit), (ask, fall_back, learn)) in table {
+            assert_eq!(closing(another, at_limit), Closing { ask, fall_back, learn }, "{another} {at_limit}");
+        }
+    }
+}
