@@ -27,6 +27,9 @@ env = { GIVEN = "${PLANTED_TOKEN}" }
 [servers.broken]
 command = "/bin/sh"
 args = ["-c", "echo no luck >&2; exit 3"]
+[agents.helper]
+description = "helps"
+tools = ["calc.*", "fix.*"]
 [llm]
 base_url = "URL"
 model = "loopback"
@@ -92,7 +95,10 @@ async fn answer(State(asked): State<Arc<Mutex<Vec<String>>>>, Json(body): Json<V
         json!({"id": format!("c{n}"), "type": "function",
             "function": {"name": name, "arguments": arguments.to_string()}})
     };
-    let message = if turns == 0 {
+    let message = if turns == 0 && question.contains("asks others") {
+        let ask = |n, what: &str| call(n, "agent__helper", json!({"task": what}));
+        json!({"role": "assistant", "content": null, "tool_calls": [ask(0, "busy one"), ask(1, "plain two")]})
+    } else if turns == 0 {
         let calls = [
             call(0, "fix__sleep", json!({"ms": 30})),
             call(1, "fix__calls", json!({})),
@@ -116,12 +122,20 @@ async fn answer(State(asked): State<Arc<Mutex<Vec<String>>>>, Json(body): Json<V
 }
 
 fn tasks() -> String {
-    let mut lines: Vec<String> = ["plain", "busy", "refused", "dies", "busy again", "plain too"]
-        .iter()
-        .enumerate()
-        .map(|(n, what)| json!({"id": format!("q/{n}"), "input": format!("{what} {n}"), "target": "things"}))
-        .map(|task| task.to_string())
-        .collect();
+    let mut lines: Vec<String> = [
+        "plain",
+        "busy",
+        "refused",
+        "dies",
+        "busy again",
+        "plain too",
+        "asks others",
+    ]
+    .iter()
+    .enumerate()
+    .map(|(n, what)| json!({"id": format!("q/{n}"), "input": format!("{what} {n}"), "target": "things"}))
+    .map(|task| task.to_string())
+    .collect();
     let calls = json!([{"tool": "calc.evaluate", "args": {"expression": "6*7"}, "expect": {"equals": "42"}},
         {"tool": "fix.pid"}, {"tool": "fix.gone"}]);
     lines.push(json!({"id": "calls", "calls": calls}).to_string());
@@ -169,10 +183,14 @@ async fn a_run_repeats_byte_for_byte_without_servers_and_model() {
     let statuses: Vec<&str> = wanted.iter().map(|line| line["status"].as_str().unwrap()).collect();
     assert_eq!(
         statuses,
-        ["errored", "errored", "passed", "passed", "errored", "passed", "passed", "passed"],
+        ["errored", "errored", "passed", "passed", "errored", "passed", "passed", "passed", "passed"],
         "{wanted:#?}"
     );
     assert!(wanted.iter().any(|line| line["llm_retries"] == 1), "{wanted:#?}");
+    let tape = std::fs::read_to_string(bench.0.path().join("tape.jsonl")).unwrap();
+    for agent in ["main/1-1-helper", "main/1-2-helper"] {
+        assert!(tape.contains(agent), "no {agent}");
+    }
 
     for jobs in ["1", "7"] {
         let (status, said, again) = run(&bench, &["-j", jobs, "--replay", "tape.jsonl"]);
@@ -183,7 +201,6 @@ async fn a_run_repeats_byte_for_byte_without_servers_and_model() {
     }
     assert_eq!(model.count(), asked);
     assert_eq!(std::fs::read_to_string(&spawns).unwrap(), started);
-    let tape = std::fs::read_to_string(bench.0.path().join("tape.jsonl")).unwrap();
     assert!(!tape.contains(SECRET) && tape.contains("****"));
 
     // The secret is not needed for a replay, nor is the configuration of the servers.
@@ -244,7 +261,7 @@ async fn a_replay_has_no_child_and_no_socket_and_ends_on_ctrl_c() {
     // All others are done.
     let done =
         lines.by_ref().filter(|line| ["PASS ", "FAIL ", "ERROR "].iter().any(|verb| line.contains(verb)));
-    assert_eq!(done.take(7).count(), 7);
+    assert_eq!(done.take(8).count(), 8);
     let pid = child.id();
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
         let children = std::fs::read_to_string(task.path().join("children")).unwrap();
@@ -346,12 +363,12 @@ async fn a_killed_run_leaves_what_can_be_read_and_replayed_up_to_then() {
         entries.flatten().map(|entry| entry.path()).find(|path| path.join("events.jsonl").is_file())
     };
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    wait_for("eight results and a call that hangs", || {
+    wait_for("nine results and a call that hangs", || {
         dir().is_some_and(|dir| {
             let hangs = |line: &str| {
                 line.contains("call_started") && line.contains("\"hangs\"") && line.contains("sleep")
             };
-            read(&dir.join("results.jsonl")).lines().count() == 8
+            read(&dir.join("results.jsonl")).lines().count() == 9
                 && read(&dir.join("events.jsonl")).lines().any(hangs)
         })
     });
