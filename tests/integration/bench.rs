@@ -110,3 +110,16 @@ fn model_requests_are_counted_at_the_server() {
     let wrong = bench.run(&["bench", "llm", "--only", "frist"]);
     assert!(code(&wrong) == 2 && err(&wrong).contains("first"), "{}", err(&wrong));
 }
+
+#[test]
+fn agents_ask_the_configured_model() {
+    let bench = Bench::new("[llm]\nmodel = \"script:say.toml\"\n");
+    bench.file("say.toml", "[[steps]]\nsay = \"on\"\nlatency = \"20ms\"\n");
+    let arguments = ["--json", "bench", "agents", "--configured", "--agents", "1,3", "--steps", "2"];
+    let asked = document(&bench, &arguments);
+    let agents: Vec<_> = asked["rows"].as_array().unwrap().iter().map(|row| row["agents"].clone()).collect();
+    assert_eq!(agents, [1, 3], "{asked}");
+    assert!(asked["rows"][1]["together_ms"]["min"].as_f64().unwrap() >= 20.0, "{asked}");
+    let none = Bench::new("").run(&["bench", "agents", "--configured"]);
+    assert!(code(&none) == 2 && err(&none).contains("[llm]"), "{}", err(&none));
+}

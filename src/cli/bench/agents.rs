@@ -1,6 +1,7 @@
 //! `toolcrib bench agents`: many agents stepped one after the other and together, against a model server in this
 //! very program that counts what arrives.
 
+mod engine;
 mod model;
 mod told;
 
@@ -32,7 +33,7 @@ const ENGINE_CREWS: [usize; 5] = [1, 2, 4, 8, 16];
 /// should take that long, whatever the number of agents; one after the other takes the sum.
 #[derive(Args)]
 pub(in crate::cli) struct Agents {
-    /// Sizes of crews, a row each [default: 3,5,10,20,50,100,1000; with --cost-model 1,2,4,8,16].
+    /// Sizes of crews, a row each [default: 3,5,10,20,50,100,1000; with --cost-model 1,2,4,8,16; with --configured 1,4,16].
     #[arg(long, value_delimiter = ',', value_name = "N,..")]
     agents: Vec<NonZeroUsize>,
     /// Times that each crew is stepped.
@@ -53,6 +54,9 @@ pub(in crate::cli) struct Agents {
     /// Answer like an engine that works on all requests at once: half a second for one, 1.5 times that for four.
     #[arg(long)]
     cost_model: bool,
+    /// Ask the model of [llm] in place of the loopback server [crews by default: 1,4,16].
+    #[arg(long, conflicts_with_all = ["seed", "width", "max_in_flight", "sequential", "cost_model", "batch", "check"])]
+    configured: bool,
     /// Prompts that one request carries, as batch.size in [llm]. One that is not full goes after 50 ms.
     #[arg(long, default_value = "1", value_name = "N")]
     batch: NonZeroUsize,
@@ -114,12 +118,19 @@ impl CrewAgent for Asker {
 
 impl Agents {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let model = Model::start()?;
         let sizes: Vec<usize> = match (self.agents.as_slice(), self.cost_model) {
+            ([], _) if self.configured => engine::CREWS.to_vec(),
             ([], false) => CREWS.to_vec(),
             ([], true) => ENGINE_CREWS.to_vec(),
             (sizes, _) => sizes.iter().map(|size| size.get()).collect(),
         };
+        if self.configured {
+            let stepping = engine::run(context, &sizes, self.steps);
+            let outcome = context.cancel.run_until_cancelled(stepping).await;
+            outcome.unwrap_or(Err(toolcrib::Error::Cancelled.into()))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let model = Model::start()?;
         let rows = context.cancel.run_until_cancelled(self.measure(context, &model, &sizes)).await;
         let rows = rows.unwrap_or(Err(toolcrib::Error::Cancelled.into()))?;
         for row in &rows {
