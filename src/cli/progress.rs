@@ -14,6 +14,8 @@ use super::ui::{Ui, counted, seconds};
 
 /// How often a run without a terminal says that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(30);
+/// How often the model is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Counts of a run.
 #[derive(Default, Clone)]
@@ -87,18 +89,45 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Waits for `work`, with a sign of life now and then where no line moves.
-    pub(super) async fn beside<T>(&self, work: impl Future<Output = T>) -> T {
+    /// Waits for `work`, with a sign of life now and then where no line moves, and a word when the model gives no
+    /// answers (`trouble`) or gives some again.
+    pub(super) async fn beside<T>(
+        &self,
+        work: impl Future<Output = T>,
+        trouble: impl Fn() -> Option<String>,
+    ) -> T {
         let mut work = std::pin::pin!(work);
+        let mut told: Option<String> = None;
+        let mut looks = tokio::time::interval(LOOK);
+        let mut heartbeat = tokio::time::interval(HEARTBEAT);
+        heartbeat.reset();
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                () = tokio::time::sleep(HEARTBEAT), if self.bar.is_none() => {
+                _ = heartbeat.tick(), if self.bar.is_none() => {
                     let totals = self.totals.borrow();
                     let time = seconds(self.began.elapsed());
                     self.ui.status("Running", format!("[{time}] {}/{} {}", totals.tasks, self.total, totals.words()));
                 }
+                _ = looks.tick() => {
+                    let now = trouble();
+                    if now != told {
+                        match &now {
+                            Some(why) => self.say(|| self.ui.warn(format!("requests wait for the model: {why}"))),
+                            None => self.say(|| self.ui.status("Answering", "the model gives answers again")),
+                        }
+                        told = now;
+                    }
+                }
             }
+        }
+    }
+
+    /// Prints beside the bar.
+    fn say(&self, show: impl FnOnce()) {
+        match &self.bar {
+            Some(bar) => bar.suspend(show),
+            None => show(),
         }
     }
 

@@ -336,9 +336,7 @@ fn llm(table: &Section<'_>, mut request: super::LlmConfig) -> Result<RawLlm> {
             }
         }
     }
-    if let Some(table) = table.table("retry", RETRY)? {
-        request.retry = retry(&table)?;
-    }
+    request.retry = retry(table)?.unwrap_or(request.retry);
     reuse::read(table, &mut request)?;
     let api_keys = match table.get("api_key").map(|entry| &entry.node) {
         Some(Node { value: Value::Text(_), .. }) => table.text("api_key")?.into_iter().collect(),
@@ -361,12 +359,15 @@ fn llm(table: &Section<'_>, mut request: super::LlmConfig) -> Result<RawLlm> {
     })
 }
 
-fn retry(table: &Section<'_>) -> Result<RetryPolicy> {
-    let profiles = [
-        ("fast", RetryPolicy::fast as fn() -> RetryPolicy),
-        ("agent", RetryPolicy::agent),
-        ("patient", RetryPolicy::patient),
-    ];
+/// The `retry` of a table: a profile, or a table of its own.
+fn retry(table: &Section<'_>) -> Result<Option<RetryPolicy>> {
+    type Profile = fn() -> RetryPolicy;
+    let profiles: [(&str, Profile); 3] =
+        [("fast", RetryPolicy::fast), ("agent", RetryPolicy::agent), ("patient", RetryPolicy::patient)];
+    if table.get("retry").is_some_and(|entry| matches!(entry.node.value, Value::Text(_))) {
+        return Ok(table.choice("retry", &profiles)?.map(|profile| profile()));
+    }
+    let Some(table) = &table.table("retry", RETRY)? else { return Ok(None) };
     let profile = table.choice("profile", &profiles)?.unwrap_or(RetryPolicy::agent)();
     // Whoever sets the greatest wait of a flat schedule wants it to grow up to there.
     let flat = profile.flat && table.get("cap").is_none();
@@ -384,5 +385,5 @@ fn retry(table: &Section<'_>) -> Result<RetryPolicy> {
     if policy.cap < policy.base {
         return Err(table.error("`cap` is shorter than `base`", Some("waits grow from `base` up to `cap`")));
     }
-    Ok(policy)
+    Ok(Some(policy))
 }

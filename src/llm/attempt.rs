@@ -155,11 +155,15 @@ impl Inner {
         let fault = match result {
             Err(fault) => fault,
             Ok(decoded) => {
+                self.counters.note(None);
                 let tokens = decoded.usage.total();
                 pass.answered((tokens > 0).then_some(tokens));
                 return self.judge(call, decoded, record);
             }
         };
+        if matches!(fault.class, Class::Down | Class::Overloaded | Class::Timeout | Class::Throttled) {
+            self.counters.note(Some(&fault.message));
+        }
         tracing::debug!(
             attempt = attempt.number,
             class = fault.class.name(),

@@ -215,6 +215,14 @@ impl LlmClient {
         }
     }
 
+    /// The model and why it gives no answer at the moment, while requests wait for it.
+    pub fn trouble(&self) -> Option<String> {
+        if let Backend::Several(several) = &self.inner.backend {
+            return several.members.iter().find_map(Self::trouble);
+        }
+        Some(format!("{}: {}", self.inner.label, self.inner.counters.trouble()?))
+    }
+
     /// What each of the clients counted that a strategy asks, by name. None for a single model.
     pub fn clients(&self) -> Vec<(String, LlmStats)> {
         let mut found = Vec::new();

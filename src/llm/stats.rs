@@ -72,6 +72,8 @@ pub(super) struct Counters {
     retries: AtomicU64,
     batches: AtomicU64,
     sums: Mutex<Sums>,
+    /// Why the endpoint gave no answer last, until it gives one.
+    trouble: Mutex<Option<String>>,
 }
 
 #[derive(Default)]
@@ -97,6 +99,15 @@ impl Counters {
         if number > 1 {
             self.retries.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Notes why the endpoint gave no answer, or that it gave one.
+    pub(super) fn note(&self, trouble: Option<&str>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble.map(ToOwned::to_owned);
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Counts an answer, the last of these attempts.

@@ -187,6 +187,23 @@ fn a_start_that_is_given_up_is_taken_back() {
 }
 
 #[test]
+fn a_model_that_gives_no_answer_is_told_while_it_is_waited_for() {
+    let bench = Bench::new(
+        "[servers.time]\nbuiltin = \"time\"\n[llm]\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"gone\"\n",
+    );
+    let mut child = bench.command(&["run", "hello"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut reader = BufReader::new(child.stderr.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("requests wait for the model: gone: ") {
+        assert!(reader.read_line(&mut text).unwrap() > 0, "ended early: {text}");
+    }
+    signal("INT", child.id());
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
+    assert!(text.contains("refused"), "{text}");
+}
+
+#[test]
 fn imported_servers_are_written_once() {
     let bench = Bench::new("[servers.time]\nbuiltin = \"time\"");
     bench.file("mcp.json", r#"{"mcpServers": {"far": {"url": "http://127.0.0.1:1/mcp"}}}"#);

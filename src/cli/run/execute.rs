@@ -164,7 +164,7 @@ impl Plan {
                 progress.done(report);
             },
         );
-        let reports = progress.beside(working).await;
+        let reports = progress.beside(working, || self.llm.as_ref().and_then(LlmClient::trouble)).await;
         let totals = progress.finish();
         journal.write_manifest(&self.manifest(manager, Some(&totals)))?;
         match broken.into_inner().unwrap_or_else(PoisonError::into_inner) {

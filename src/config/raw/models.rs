@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LLM, RETRY, RawLlm, llm, retry};
+use super::{LLM, RawLlm, llm, retry};
 use crate::{
     config::{LlmConfig, Order, origin::Text, section::Section},
     error::Result,
@@ -81,6 +81,6 @@ fn strategy(table: &Section<'_>, name: &str) -> Result<RawStrategy> {
         order,
         members,
         total: table.duration("total")?,
-        retry: table.table("retry", RETRY)?.map(|table| retry(&table)).transpose()?,
+        retry: retry(table)?,
     })
 }

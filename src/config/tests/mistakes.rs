@@ -176,6 +176,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "remove it, or use \"messages\"",
     ),
     (
+        "[llm]\nretry = 'fats'",
+        "2: `llm.retry`: `fats` is not allowed",
+        "use \"fast\", \"agent\", \"patient\"",
+    ),
+    (
         "[llm]\nretry = { base = '1m', cap = '1s' }",
         "2: `llm.retry`: `cap` is shorter than `base`",
         "waits grow from `base` up to `cap`",
