@@ -251,7 +251,8 @@ fn borrow_from_daemon(config: &mut Config, file: &Path) -> anyhow::Result<()> {
 /// Whether the argument names tasks. A question is everything else; a file that is missing is not a question.
 fn is_file(tasks: &str) -> bool {
     let path = Path::new(tasks);
-    let named_so = path.extension().is_some_and(|ending| ending == "jsonl" || ending == "json");
+    let named_so =
+        tasks.contains('/') || path.extension().is_some_and(|ending| ending == "jsonl" || ending == "json");
     // A pipe of the shell is one too: `<(...)`.
     let is_there = path.metadata().is_ok_and(|about| !about.is_dir());
     tasks == "-" || is_there || (named_so && !tasks.contains(char::is_whitespace))

@@ -227,9 +227,14 @@ fn address<'a>(
         }
         Ok(parsed) if !parsed.has_host() => "is an address without a host".into(),
         Ok(_) => return Ok(url),
+        Err(_) if !url.contains("://") => "begins with neither http:// nor https://".into(),
         Err(error) => format!("is not an address: {error}"),
     };
-    Err(fault(vars, text, problem, Some("write it as in \"https://example.com/mcp\"")))
+    let help = match text.key.starts_with("llm") {
+        true => "write it as in \"http://127.0.0.1:8080/v1\"",
+        false => "write it as in \"https://example.com/mcp\"",
+    };
+    Err(fault(vars, text, problem, Some(help)))
 }
 
 fn expand_all(texts: &[Text], vars: &mut Vars<'_>) -> Result<Vec<String>> {

@@ -111,7 +111,7 @@ impl Plan {
         let manager = up::with_heartbeat(ui, manager).await?;
         let report = manager.report();
         let (ready, all) = (report.ready(), self.config.servers.len());
-        ui.status("Ready", format!("{ready} of {all} servers in {}", seconds(report.wall)));
+        ui.status("Ready", format!("{ready} of {} in {}", counted(all, "server"), seconds(report.wall)));
         Ok(manager)
     }
 
