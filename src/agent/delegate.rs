@@ -57,16 +57,22 @@ impl Agent {
             let mut task = Task::question(&entry.tool.name, text);
             task.tools.clone_from(&agent.tools);
             let other = self.as_delegate(agent, &format!("{id}-{}", entry.tool.name));
-            let done = bounds.guard(Box::pin(other.run(&task, bounds.cancel))).await;
-            let (text, failed, stopped, report) = match done {
-                Ok(report) => {
-                    let text = said(&report);
-                    (text, report.answer.is_none(), None, Some(Box::new(report)))
+            let stop = bounds.cancel.child_token();
+            let mut run = Box::pin(other.run(&task, &stop));
+            let (report, stopped) = match bounds.guard(&mut run).await {
+                Ok(report) => (report, None),
+                Err(end) => {
+                    // It ends at once, with what it has: that was spent, whoever reads it.
+                    stop.cancel();
+                    (run.await, Some(end))
                 }
-                Err(end) => ("error: the task ended before the agent did".to_owned(), true, Some(end), None),
+            };
+            let (text, failed) = match &stopped {
+                Some(_) => ("error: the task ended before the agent did".to_owned(), true),
+                None => (said(&report), report.answer.is_none()),
             };
             let calls = vec![Made { path: entry.path(), took: began.elapsed(), failed }];
-            Ran { text, failed, stopped, calls, taken_over: None, report }
+            Ran { text, failed, stopped, calls, taken_over: None, report: Some(Box::new(report)) }
         })
     }
 
