@@ -71,8 +71,10 @@ impl Agent {
                 Some(_) => ("error: the task ended before the agent did".to_owned(), true),
                 None => (said(&report), report.answer.is_none()),
             };
+            // It failed, but tools of its own ran.
+            let unknown = failed && report.tool_calls > 0;
             let calls = vec![Made { path: entry.path(), took: began.elapsed(), failed }];
-            Ran { text, failed, stopped, calls, taken_over: None, report: Some(Box::new(report)) }
+            Ran { text, failed, unknown, stopped, calls, taken_over: None, report: Some(Box::new(report)) }
         })
     }
 
@@ -88,7 +90,7 @@ impl Agent {
 /// What an agent gives back: its answer without its thoughts, or why there is none.
 fn said(report: &RunReport) -> String {
     match (&report.answer, &report.error) {
-        (Some(answer), _) => answer[xml::said_from(answer)..].trim().to_owned(),
+        (Some(answer), _) => xml::without_thoughts(answer).to_owned(),
         (None, Some(error)) => format!("error: the agent has no answer: {}", error.message),
         (None, None) => "error: the agent has no answer".to_owned(),
     }

@@ -102,6 +102,58 @@ async fn results_that_bring_nothing_are_taken_back_with_their_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_turn_in_which_a_call_ran_is_not_taken_back() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[])]).await;
+    // One brought nothing and one was of use; then one may have run: it killed its server.
+    let mixed = calls(&[("lab__echo", r#"{"text": "nothing"}"#), ("lab__effect", r#"{"n": 1}"#)]);
+    let lost = calls(&[("lab__die", "{}")]);
+    let config = "rollback = { on = ['result', 'tool_error'], results = ['^nothing$'], max = 2 }";
+    let model = Model::new([mixed, lost, say("done")]).await;
+    let report = run(&manager, &model, agent(config), &question()).await;
+    assert_eq!((report.status, report.answer.as_deref()), (Outcome::Unscored, Some("done")));
+    assert_eq!(
+        (report.turns, report.tool_calls, report.rollbacks.len()),
+        (3, 3, 0),
+        "{:?}",
+        report.rollbacks
+    );
+    assert!(model.messages(2).last().unwrap().contains("outcome unknown"), "{:?}", model.messages(2));
+
+    // What failed besides brought nothing either.
+    let failed = calls(&[("lab__echo", r#"{"text": "nothing"}"#), ("lab__nothing", "{}")]);
+    let model = Model::new([failed, say("done")]).await;
+    let report = run(&manager, &model, agent(config), &question()).await;
+    assert_eq!((report.turns, report.rollbacks["result"]), (1, 1));
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_turns_that_were_taken_back_stay() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[])]).await;
+    let config = "[agent]\nmax_result_chars = 20\nrollback = { on = ['result'], results = ['nothing'] }\n\
+                  [agents.finder]\ndescription = 'Finds facts.'";
+    let both = |text: &str| {
+        let text = json!({"text": format!("{text:-<30}")}).to_string();
+        calls(&[("lab__echo", &text), ("agent__finder", r#"{"task": "find it"}"#)])
+    };
+    let model = Model::new([both("nothing"), say("nothing"), both("found"), say("fact"), say("done")]).await;
+    let report = run(&manager, &model, agent(config), &question()).await;
+    assert_eq!((report.turns, report.rollbacks["result"]), (2, 1), "{:?}", report.error);
+    let mut files: Vec<&str> = report.outputs.iter().map(|(file, _)| file.as_str()).collect();
+    files.sort_unstable();
+    let expected = [
+        "agents/1-2-finder/messages.json",
+        "agents/2-2-finder/messages.json",
+        "results/1-1.txt",
+        "results/2-1.txt",
+    ];
+    assert_eq!(files, expected);
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_model_is_sent_the_last_results_and_the_file_has_all() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
@@ -201,6 +253,19 @@ async fn at_the_limit_the_answer_is_asked_for_without_tools() {
         assert_eq!(report.answer.as_deref(), answer);
         assert_eq!(report.status, if answer.is_some() { Outcome::Unscored } else { Outcome::Errored });
     }
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_asked_after_the_time_is_over() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[])]).await;
+    let model = Model::new([calls(&[("lab__sleep", r#"{"ms": 600000}"#)]), say("it took too long")]).await;
+    let mut task = question();
+    task.limits.seconds = Some(3.0);
+    let report = run(&manager, &model, agent("attempts = 2"), &task).await;
+    assert!(report.error.as_ref().unwrap().message.contains("seconds = 3"), "{:?}", report.error);
+    assert_eq!((report.status, model.requests().len()), (Outcome::Errored, 1));
     assert!(manager.shutdown().await.survivors.is_empty());
 }
 
