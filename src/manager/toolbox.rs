@@ -73,6 +73,14 @@ impl Toolbox {
         self.places().iter().map(|place| place.status()).collect()
     }
 
+    /// Hides the secrets of the servers in a text that was cut, the beginning of one at its end included.
+    pub(crate) fn hide_cut(&self, text: &str) -> String {
+        // All sessions know the secrets of the whole configuration, those from before a change perhaps fewer.
+        let places = self.places();
+        let secrets = places.iter().filter_map(|place| Some(place.here()?.secrets()));
+        secrets.reduce(|all, more| all.and(&more)).unwrap_or_default().hide_cut(text)
+    }
+
     /// Waits until a server that is being started is there.
     ///
     /// # Errors
