@@ -82,8 +82,7 @@ impl Agent {
         let Some((cut, _)) = text.char_indices().nth(max) else { return text };
         let all = text.chars().count();
         let file = format!("results/{}-{}.txt", ledger.turns_begun(), index + 1);
-        // Half a secret is not found any more when the conversation is written.
-        let begun = self.toolbox.hide_cut(&text[..cut]);
+        let begun = self.toolbox.cut(&text, cut);
         let shown = format!("{begun}\n[cut: the first {max} of {all} characters; all of it: {file}]");
         ledger.keep_whole(ready.entry.path(), file, text);
         shown
