@@ -6,7 +6,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    error::ErrorCode,
+    error::{ErrorCode, words_of_panic},
     task::{RunReport, Task, TaskError},
 };
 
@@ -48,8 +48,7 @@ pub async fn run_all<F: Future<Output = RunReport>>(
 }
 
 fn panicked(mut report: RunReport, panic: &(dyn std::any::Any + Send)) -> RunReport {
-    let words = panic.downcast_ref::<String>().map(String::as_str);
-    let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
+    let words = words_of_panic(panic);
     report.error = Some(TaskError::new(ErrorCode::Internal, format!("the task panicked: {words}")));
     report.ended = crate::report::now();
     report

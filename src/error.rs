@@ -7,7 +7,7 @@
 mod parts;
 mod told;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{any::Any, io, sync::Arc, time::Duration};
 
 pub use self::{parts::*, told::Told};
 use crate::tool::ServerName;
@@ -297,6 +297,12 @@ fn names(failures: &[Arc<Error>]) -> String {
 fn list(pids: &[u32]) -> String {
     let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
     pids.join(", ")
+}
+
+/// What a panic said.
+pub(crate) fn words_of_panic(panic: &(dyn Any + Send)) -> &str {
+    let words = panic.downcast_ref::<String>().map(String::as_str);
+    words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
 #[cfg(test)]

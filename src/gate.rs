@@ -193,6 +193,9 @@ impl Visit {
         let _place = Place { gate: &self.gate, order };
         let mut now = start;
         loop {
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return Err(Refused::Deadline);
+            }
             let (step, paused) = {
                 let mut state = lock(&self.gate.0);
                 // Arriving and entering are one: those who come together must not wait for each other.
@@ -217,9 +220,6 @@ impl Visit {
                 Step::Paused(until) => Some(until.unwrap_or(now + left).min(now + left)),
                 Step::Wait(until) => until,
             };
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                return Err(Refused::Deadline);
-            }
             match until.into_iter().chain(deadline).min() {
                 // Late is as good as called.
                 Some(until) => _ = timeout_at(until, called.notified()).await,

@@ -1,8 +1,11 @@
 //! Another attempt at a task whose first ones had no answer, with what was learnt from them.
 
+use tokio::time::Instant;
+
 use super::{
     Agent, AgentEvent, Bounds, End, Ledger,
     talk::{State, Talk},
+    xml,
 };
 use crate::{
     llm::Message,
@@ -56,12 +59,13 @@ impl Talk<'_> {
     /// What the model says of an attempt that failed. Nothing: nobody can be asked.
     pub(super) async fn learn(&mut self, end: &End) -> Option<String> {
         let State { another, asked_in_vain, .. } = self.state;
-        if !matches!(end, End::Errored(_)) || !another || asked_in_vain {
+        let late = self.bounds.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if !matches!(end, End::Errored(_)) || !another || asked_in_vain || late {
             return None;
         }
         self.bounds.tokens(self.ledger.tokens()).ok()?;
         let said = self.ask_without_tools(LEARN.to_owned()).await.ok()?;
-        let text = said.content[super::xml::said_from(&said.content)..].trim().to_owned();
+        let text = xml::without_thoughts(&said.content).to_owned();
         (said.calls.is_empty() && !text.is_empty()).then_some(text)
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Outcomes {
     pub failed: Vec<bool>,
     /// Calls that were made.
     pub ran: usize,
+    /// One of them may have changed something, and nobody knows whether it did.
+    pub unknown: bool,
     /// The end, if it came meanwhile.
     pub stopped: Option<End>,
 }
@@ -36,7 +38,7 @@ impl Agent {
         ledger: &mut Ledger,
     ) -> Outcomes {
         let began = Instant::now();
-        let turn = ledger.turns();
+        let turn = ledger.turns_begun();
         let running = calls.iter().enumerate().map(|(index, call)| async move {
             match call {
                 Ok(ready) => Some(self.run_call(ready, &format!("{turn}-{}", index + 1), bounds).await),
@@ -45,7 +47,8 @@ impl Agent {
         });
         let done = join_all(running).await;
         ledger.tool_phase(began.elapsed());
-        let mut outcomes = Outcomes { texts: Vec::new(), failed: Vec::new(), ran: 0, stopped: None };
+        let mut outcomes =
+            Outcomes { texts: Vec::new(), failed: Vec::new(), ran: 0, unknown: false, stopped: None };
         for (index, (call, done)) in calls.into_iter().zip(done).enumerate() {
             let (text, failed) = match (call, done) {
                 (Err(problem), _) => (problem, true),
@@ -61,6 +64,7 @@ impl Agent {
                         let id = format!("{turn}-{}", index + 1);
                         ledger.handed_over(&ready.entry.tool.name, &id, *report);
                     }
+                    outcomes.unknown |= ran.unknown;
                     outcomes.stopped = ran.stopped.or(outcomes.stopped);
                     (self.fit(ran.text, index, &ready, ledger), ran.failed)
                 }
@@ -77,9 +81,9 @@ impl Agent {
         let max = self.config.max_result_chars;
         let Some((cut, _)) = text.char_indices().nth(max) else { return text };
         let all = text.chars().count();
-        let file = format!("results/{}-{}.txt", ledger.turns(), index + 1);
-        let shown =
-            format!("{}\n[cut: the first {max} of {all} characters; all of it: {file}]", &text[..cut]);
+        let file = format!("results/{}-{}.txt", ledger.turns_begun(), index + 1);
+        let begun = self.toolbox.cut(&text, cut);
+        let shown = format!("{begun}\n[cut: the first {max} of {all} characters; all of it: {file}]");
         ledger.keep_whole(ready.entry.path(), file, text);
         shown
     }
@@ -102,6 +106,7 @@ impl Agent {
         let mut second = self.run_once(&next, bounds).await;
         first.calls.append(&mut second.calls);
         second.calls = first.calls;
+        second.unknown |= first.unknown;
         // If it fails too, the first failure says more.
         if second.failed && second.stopped.is_none() {
             return Ran { text: first.text, ..second };
@@ -116,12 +121,14 @@ impl Agent {
         let call = Box::pin(self.toolbox.call_unchecked(&ready.entry, &ready.arguments, None));
         let outcome = bounds.guard(call).await;
         let failed = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
+        let read_only = ready.entry.tool.annotations.read_only_hint == Some(true);
+        let unknown = !read_only && outcome.as_ref().map_or(true, outcome_unknown);
         let (text, stopped) = match outcome {
             Ok(result) => (text_of(&result), None),
             Err(end) => ("error: the task ended before the tool did; outcome unknown".to_owned(), Some(end)),
         };
         let calls = vec![Made { path: ready.entry.path(), took: began.elapsed(), failed }];
-        Ran { text, failed, stopped, calls, taken_over: None, report: None }
+        Ran { text, failed, unknown, stopped, calls, taken_over: None, report: None }
     }
 }
 
@@ -129,6 +136,8 @@ impl Agent {
 pub(super) struct Ran {
     pub text: String,
     pub failed: bool,
+    /// It may have changed something, and nobody knows whether it did.
+    pub unknown: bool,
     pub stopped: Option<End>,
     /// The calls that were made for it.
     pub calls: Vec<Made>,
@@ -143,6 +152,15 @@ pub(super) struct Made {
     pub path: String,
     pub took: Duration,
     pub failed: bool,
+}
+
+/// Whether a call was lost after it may have reached its tool.
+fn outcome_unknown(result: &Result<ToolResult>) -> bool {
+    match result {
+        Err(Error::CallTimeout { .. } | Error::Cancelled) => true,
+        Err(Error::Server(lost)) => lost.phase == Phase::Call,
+        _ => false,
+    }
 }
 
 /// What the model reads. A failure of the machinery is told too: it may know another way.

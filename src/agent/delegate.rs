@@ -57,16 +57,24 @@ impl Agent {
             let mut task = Task::question(&entry.tool.name, text);
             task.tools.clone_from(&agent.tools);
             let other = self.as_delegate(agent, &format!("{id}-{}", entry.tool.name));
-            let done = bounds.guard(Box::pin(other.run(&task, bounds.cancel))).await;
-            let (text, failed, stopped, report) = match done {
-                Ok(report) => {
-                    let text = said(&report);
-                    (text, report.answer.is_none(), None, Some(Box::new(report)))
+            let stop = bounds.cancel.child_token();
+            let mut run = Box::pin(other.run(&task, &stop));
+            let (report, stopped) = match bounds.guard(&mut run).await {
+                Ok(report) => (report, None),
+                Err(end) => {
+                    // It ends at once, with what it has: that was spent, whoever reads it.
+                    stop.cancel();
+                    (run.await, Some(end))
                 }
-                Err(end) => ("error: the task ended before the agent did".to_owned(), true, Some(end), None),
             };
+            let (text, failed) = match &stopped {
+                Some(_) => ("error: the task ended before the agent did".to_owned(), true),
+                None => (said(&report), report.answer.is_none()),
+            };
+            // It failed, but tools of its own ran.
+            let unknown = failed && report.tool_calls > 0;
             let calls = vec![Made { path: entry.path(), took: began.elapsed(), failed }];
-            Ran { text, failed, stopped, calls, taken_over: None, report }
+            Ran { text, failed, unknown, stopped, calls, taken_over: None, report: Some(Box::new(report)) }
         })
     }
 
@@ -82,7 +90,7 @@ impl Agent {
 /// What an agent gives back: its answer without its thoughts, or why there is none.
 fn said(report: &RunReport) -> String {
     match (&report.answer, &report.error) {
-        (Some(answer), _) => answer[xml::said_from(answer)..].trim().to_owned(),
+        (Some(answer), _) => xml::without_thoughts(answer).to_owned(),
         (None, Some(error)) => format!("error: the agent has no answer: {}", error.message),
         (None, None) => "error: the agent has no answer".to_owned(),
     }

@@ -26,6 +26,7 @@ pub(super) struct Ledger {
     tools: Duration,
     retry_wait: Duration,
     calls_asked: usize,
+    turns_begun: u32,
 }
 
 impl Ledger {
@@ -38,6 +39,7 @@ impl Ledger {
             tools: Duration::ZERO,
             retry_wait: Duration::ZERO,
             calls_asked: 0,
+            turns_begun: 0,
         }
     }
 
@@ -107,6 +109,12 @@ impl Ledger {
     /// An answer is kept.
     pub(super) fn turn(&mut self) {
         self.report.turns += 1;
+        self.turns_begun += 1;
+    }
+
+    /// Turns, with those that were taken back: no number comes twice. Files and agents are named by it.
+    pub(super) fn turns_begun(&self) -> u32 {
+        self.turns_begun
     }
 
     /// The last one is not, after all.

@@ -28,7 +28,7 @@ pub enum RollbackReason {
     InvalidCall,
     /// All of its calls failed.
     ToolError,
-    /// A result says that nothing was found.
+    /// Results say that nothing was found, and no call brought anything else.
     Result,
 }
 

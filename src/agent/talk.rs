@@ -203,15 +203,22 @@ impl Talk<'_> {
         )
     }
 
-    /// Why the results of an answer's calls are of no use.
+    /// Why the results of an answer's calls are of no use: all of them. What is taken back is asked again, so a call
+    /// that brought something must stay, and one that may have changed something unseen.
     fn fruitless(&self, outcomes: &Outcomes) -> Option<RollbackReason> {
+        if outcomes.unknown {
+            return None;
+        }
         let config = &self.config().rollback;
         let on = |on| config.on.contains(&on);
         if on(RollbackOn::ToolError) && outcomes.ran > 0 && outcomes.failed.iter().all(|failed| *failed) {
             return Some(RollbackReason::ToolError);
         }
         let nothing = |text: &String| config.results.iter().any(|pattern| pattern.is_match(text));
-        (on(RollbackOn::Result) && outcomes.texts.iter().any(nothing)).then_some(RollbackReason::Result)
+        let useless = |(text, failed): (&String, &bool)| *failed || nothing(text);
+        let in_vain =
+            outcomes.texts.iter().any(nothing) && outcomes.texts.iter().zip(&outcomes.failed).all(useless);
+        (on(RollbackOn::Result) && in_vain).then_some(RollbackReason::Result)
     }
 
     /// Takes an answer back, if that may be done once more. If not, some ends the task and others are let pass.

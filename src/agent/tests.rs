@@ -135,6 +135,22 @@ async fn limits_end_the_task_and_are_named() {
 }
 
 #[tokio::test]
+async fn nobody_is_asked_after_the_time_is_over() {
+    let script = r#"
+        [[steps]]
+        when = { turn = 0 }
+        calls = [{ tool = "t__sleep" }]
+        [[steps]]
+        say = "It took too long."
+    "#;
+    let config = AgentConfig { attempts: 2, ..AgentConfig::default() };
+    let limits = Limits { seconds: Some(0.3), ..Limits::default() };
+    let report = run_with(script, config, &Task { limits, ..Task::question("a", "go") }).await;
+    assert!(message(&report).1.contains("seconds = 0.3"), "{:?}", report.error);
+    assert!(report.log.iter().all(|event| event["event"] != "tried_again"), "{:?}", report.log);
+}
+
+#[tokio::test]
 async fn unusable_answers_are_errors_and_not_wrong_answers() {
     let empty = run("[[steps]]\nsay = \" \"", &Task::question("a", "go")).await;
     assert!(message(&empty).1.contains("empty"));

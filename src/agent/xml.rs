@@ -59,8 +59,13 @@ pub(super) fn leftover(text: &str) -> Option<&'static str> {
 }
 
 /// Where the thoughts end and the answer begins.
-pub(super) fn said_from(text: &str) -> usize {
+fn said_from(text: &str) -> usize {
     text.rfind(END_OF_THOUGHT).map_or(0, |end| end + END_OF_THOUGHT.len())
+}
+
+/// What the model said when it had thought.
+pub(super) fn without_thoughts(text: &str) -> &str {
+    text[said_from(text)..].trim()
 }
 
 fn block(text: &str, start: usize) -> Option<Block> {

@@ -5,7 +5,7 @@ use std::{any::Any, fmt, time::Duration};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 use crate::{
-    error::{Error, ErrorCode},
+    error::{Error, ErrorCode, words_of_panic},
     task::TaskError,
 };
 
@@ -81,9 +81,7 @@ pub enum StepError {
 
 impl StepError {
     pub(super) fn panicked(panic: &(dyn Any + Send)) -> Self {
-        let words = panic.downcast_ref::<String>().map(String::as_str);
-        let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
-        Self::Panicked(words.to_owned())
+        Self::Panicked(words_of_panic(panic).to_owned())
     }
 
     /// Stable code.

@@ -181,6 +181,14 @@ async fn nobody_waits_longer_than_patience_and_deadline_allow() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nobody_enters_after_the_deadline() {
+    let gate = Gate::default();
+    let visit = gate.visit(patience(), 0);
+    assert_eq!(visit.enter(SECOND, Some(Instant::now())).await.unwrap_err(), Refused::Deadline);
+    assert_eq!((gate.stats().in_flight, gate.stats().waiting), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refused_key_is_tried_once_in_half_a_minute() {
     let gate = Gate::default();
     let shut = Shut { kind: "billing", why: "no credit".into() };

@@ -230,7 +230,7 @@ impl Inner {
     fn refused(call: &Call<'_>, refused: Refused, waited: Duration) -> Failure<Box<Failed>> {
         let (fault, retry, queued) = match refused {
             Refused::Deadline => {
-                let told = "the caller's deadline passed in the queue of max_in_flight";
+                let told = "the caller's deadline passed before the request was sent";
                 (Fault::new(Class::Deadline, told), Retry::Never, waited)
             }
             Refused::Outage(paused) => {

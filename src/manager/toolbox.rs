@@ -73,6 +73,21 @@ impl Toolbox {
         self.places().iter().map(|place| place.status()).collect()
     }
 
+    /// The first `at` bytes of a text. If that cuts a secret in two, what is secret is hidden: half a secret is not
+    /// found any more when the text is written. Otherwise nothing is changed, as in a replay, which knows no secrets.
+    pub(crate) fn cut(&self, text: &str, at: usize) -> String {
+        // All sessions know the secrets of the whole configuration, those from before a change perhaps fewer.
+        let places = self.places();
+        let known = places.iter().filter_map(|place| Some(place.here()?.secrets()));
+        let secrets = known.reduce(|all, more| all.and(&more)).unwrap_or_default();
+        let (begun, rest) = text.split_at(at);
+        if secrets.hide(begun) + &secrets.hide(rest) == secrets.hide(text) {
+            begun.to_owned()
+        } else {
+            secrets.hide_cut(begun)
+        }
+    }
+
     /// Waits until a server that is being started is there.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Session, Surroundings, Verdict, restart::Restarts, slot::State};
 use crate::{
-    config::ServerConfig,
+    config::{Secrets, ServerConfig},
     error::{Error, Result},
     limit::Limit,
 };
@@ -32,6 +32,11 @@ impl Session {
     /// The settings of this moment.
     pub(super) fn settings(&self) -> Arc<Settings> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is not to be shown: the secrets of the whole configuration.
+    pub(crate) fn secrets(&self) -> Secrets {
+        self.settings().around.kin.secrets.clone()
     }
 
     /// Whether the session goes by `config` already.

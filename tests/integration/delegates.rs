@@ -108,3 +108,22 @@ async fn agents_that_call_agents_end_at_the_depth_and_at_their_limits() {
     assert_eq!((report.status, report.tool_calls), (Outcome::Errored, 0));
     assert!(manager.shutdown().await.survivors.is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_agent_spent_counts_also_when_the_task_ends_before_it() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[])]).await;
+    let never = calls(&[("lab__sleep", r#"{"ms": 600000}"#)]);
+    let model = Model::new([calls(&[("agent__finder", r#"{"task": "part one"}"#)]), never]).await;
+    let config = agent("[agents.finder]\ndescription = 'Finds facts.'\ntools = ['lab.sleep']");
+    let mut task = question();
+    task.limits.seconds = Some(3.0);
+    let report = run(&manager, &model, config, &task).await;
+    assert_eq!((report.status, report.llm_calls), (Outcome::Errored, 2), "{:?}", report.error);
+    assert!(report.error.as_ref().unwrap().message.contains("seconds = 3"), "{:?}", report.error);
+    assert_eq!((report.tokens.input, report.tokens.output), (200, 20));
+    assert_eq!((report.tools["lab.sleep"].n, report.tools["agent.finder"].errors), (1, 1));
+    let (file, text) = &report.outputs[0];
+    assert!(file == "agents/1-1-finder/messages.json" && text.contains("part one"), "{file}: {text}");
+    assert!(manager.shutdown().await.survivors.is_empty());
+}

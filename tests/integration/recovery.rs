@@ -2,7 +2,7 @@
 //! more. A loopback model server and real tool servers.
 
 use serde_json::{Value, json};
-use toolcrib::{Journal, Outcome, Score, Target};
+use toolcrib::{Config, Journal, Manager, Outcome, Score, Secrets, Target};
 
 use crate::{
     answers::{Model, agent, block, calls, question, run, say, too_long},
@@ -102,6 +102,58 @@ async fn results_that_bring_nothing_are_taken_back_with_their_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_turn_in_which_a_call_ran_is_not_taken_back() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[])]).await;
+    // One brought nothing and one was of use; then one may have run: it killed its server.
+    let mixed = calls(&[("lab__echo", r#"{"text": "nothing"}"#), ("lab__effect", r#"{"n": 1}"#)]);
+    let lost = calls(&[("lab__die", "{}")]);
+    let config = "rollback = { on = ['result', 'tool_error'], results = ['^nothing$'], max = 2 }";
+    let model = Model::new([mixed, lost, say("done")]).await;
+    let report = run(&manager, &model, agent(config), &question()).await;
+    assert_eq!((report.status, report.answer.as_deref()), (Outcome::Unscored, Some("done")));
+    assert_eq!(
+        (report.turns, report.tool_calls, report.rollbacks.len()),
+        (3, 3, 0),
+        "{:?}",
+        report.rollbacks
+    );
+    assert!(model.messages(2).last().unwrap().contains("outcome unknown"), "{:?}", model.messages(2));
+
+    // What failed besides brought nothing either.
+    let failed = calls(&[("lab__echo", r#"{"text": "nothing"}"#), ("lab__nothing", "{}")]);
+    let model = Model::new([failed, say("done")]).await;
+    let report = run(&manager, &model, agent(config), &question()).await;
+    assert_eq!((report.turns, report.rollbacks["result"]), (1, 1));
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_turns_that_were_taken_back_stay() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[])]).await;
+    let config = "[agent]\nmax_result_chars = 20\nrollback = { on = ['result'], results = ['nothing'] }\n\
+                  [agents.finder]\ndescription = 'Finds facts.'";
+    let both = |text: &str| {
+        let text = json!({"text": format!("{text:-<30}")}).to_string();
+        calls(&[("lab__echo", &text), ("agent__finder", r#"{"task": "find it"}"#)])
+    };
+    let model = Model::new([both("nothing"), say("nothing"), both("found"), say("fact"), say("done")]).await;
+    let report = run(&manager, &model, agent(config), &question()).await;
+    assert_eq!((report.turns, report.rollbacks["result"]), (2, 1), "{:?}", report.error);
+    let mut files: Vec<&str> = report.outputs.iter().map(|(file, _)| file.as_str()).collect();
+    files.sort_unstable();
+    let expected = [
+        "agents/1-2-finder/messages.json",
+        "agents/2-2-finder/messages.json",
+        "results/1-1.txt",
+        "results/2-1.txt",
+    ];
+    assert_eq!(files, expected);
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_model_is_sent_the_last_results_and_the_file_has_all() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
@@ -117,9 +169,25 @@ async fn the_model_is_sent_the_last_results_and_the_file_has_all() {
     let kept = report.transcript[2]["content"].as_str().unwrap();
     let note = "[cut: the first 100 of 500 characters; all of it: results/1-1.txt]";
     assert_eq!(kept, format!("{}\n{note}", "é".repeat(100)));
-    let journal = Journal::create(&lab.file("run"), &json!({}), toolcrib::Secrets::default()).unwrap();
+    let journal = Journal::create(&lab.file("run"), &json!({}), Secrets::default()).unwrap();
     journal.append(&report).unwrap();
     assert_eq!(std::fs::read_to_string(lab.file("run/tasks/q/1/results/1-1.txt")).unwrap(), long);
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_leaves_no_half_of_a_secret() {
+    let lab = Lab::new();
+    let mut config = Config::new([lab.server("lab", &[])]);
+    config.secrets = Secrets::new(["hunter2-hunter2".to_owned()]);
+    let manager = Manager::start(&config).await.unwrap();
+    // Its first letter alone may be that of any word.
+    let texts = ["the key is hunter2-hunter2 now", "this is a long wish, is it not"];
+    let model = Model::new([echo(texts[0]), echo(texts[1]), say("done")]).await;
+    let report = run(&manager, &model, agent("max_result_chars = 19"), &question()).await;
+    let kept = [2, 4].map(|index| report.transcript[index]["content"].as_str().unwrap());
+    assert!(kept[0].starts_with("the key is ****\n[cut: the first 19 of 30"), "{}", kept[0]);
+    assert!(kept[1].starts_with("this is a long wish\n[cut"), "{}", kept[1]);
     assert!(manager.shutdown().await.survivors.is_empty());
 }
 
