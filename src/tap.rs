@@ -103,7 +103,7 @@ impl Tap {
                 attempt: *attempt,
                 status: report.status,
                 took_ns: nanos(self.0.began.elapsed()),
-                error: report.error.as_ref().map(|error| Brief::new(&error.code, &error.message)),
+                error: report.error.as_ref().map(|error| events.brief(&error.code, &error.message)),
             });
         }
     }
@@ -208,7 +208,7 @@ impl Tap {
             bytes: 0,
             tool_calls: 0,
             finish: None,
-            error: Some(Brief::new("cancelled", "nobody waited for the answer any more")),
+            error: self.brief("cancelled", "nobody waited for the answer any more"),
         };
         ModelSpan { tap: self.clone(), began: Instant::now(), row }
     }
@@ -237,9 +237,14 @@ impl Tap {
             took_ns: 0,
             bytes: 0,
             is_error: true,
-            error: Some(Brief::new("cancelled", "nobody waited for the result any more")),
+            error: self.brief("cancelled", "nobody waited for the result any more"),
         };
         CallSpan { tap: self.clone(), began: Instant::now(), row }
+    }
+
+    /// An error as the journal tells of it; nothing where there is none.
+    pub(crate) fn brief(&self, code: &(impl ToString + ?Sized), message: &str) -> Option<Brief> {
+        self.0.events.as_ref().map(|events| events.brief(code, message))
     }
 
     fn write(&self, event: impl FnOnce() -> Event) {
