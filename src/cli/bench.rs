@@ -8,6 +8,7 @@ mod init;
 mod kills;
 mod lazy;
 mod llm;
+mod requests;
 mod soak;
 mod spares;
 mod times;

@@ -370,12 +370,12 @@ async fn a_killed_run_leaves_what_can_be_read_and_replayed_up_to_then() {
         entries.flatten().map(|entry| entry.path()).find(|path| path.join("events.jsonl").is_file())
     };
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    wait_for("nine results and a call that hangs", || {
+    wait_for("ten results and a call that hangs", || {
         dir().is_some_and(|dir| {
             let hangs = |line: &str| {
                 line.contains("call_started") && line.contains("\"hangs\"") && line.contains("sleep")
             };
-            read(&dir.join("results.jsonl")).lines().count() == 9
+            read(&dir.join("results.jsonl")).lines().count() == 10
                 && read(&dir.join("events.jsonl")).lines().any(hangs)
         })
     });
