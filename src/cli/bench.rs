@@ -11,7 +11,7 @@ mod llm;
 mod requests;
 mod soak;
 mod spares;
-mod times;
+pub(super) mod times;
 mod victims;
 
 use std::process::ExitCode;

@@ -168,9 +168,10 @@ fn every_event_is_documented_and_no_file_is_open_to_others_or_holds_a_secret() {
 #[test]
 fn errors_that_are_cut_hold_no_part_of_a_secret() {
     let bench = bench();
-    // The tool's own words come first: with so many lengths before it, the secret lies across the cut in some of them.
+    // With so many lengths before it, the secret lies across the cut in some of them. The bracket is what is wrong:
+    // the tool says no more of what follows than all of it.
     let calls = |before: usize| {
-        let text = format!("{}{SECRET}", "a".repeat(before));
+        let text = format!("){}{SECRET}", "a".repeat(before));
         let call =
             json!({"tool": "calc.evaluate", "args": {"expression": text}, "expect": {"is_error": true}});
         json!({"id": before.to_string(), "calls": [call]})
