@@ -108,16 +108,19 @@ impl LlmClient {
     fn question(&self, tap: &Tap, request: &ChatRequest) -> Value {
         let messages: Vec<Value> = request.messages.iter().map(Message::to_json).collect();
         let (same, new) = tap.new_messages(&messages);
-        let tools = request.tools.iter().map(|tool| {
-            json!({"name": tool.name, "description": tool.description, "parameters": *tool.parameters,
-                "strict": tool.strict})
-        });
+        let tools = || {
+            let tools = request.tools.iter().map(|tool| {
+                json!({"name": tool.name, "description": tool.description, "parameters": *tool.parameters,
+                    "strict": tool.strict})
+            });
+            tools.collect()
+        };
         json!({
             "model": self.model_label(),
             "messages_before": same,
             "messages": new,
             "tools": request.tools.len(),
-            "tools_digest": tap.digest(tools.collect()),
+            "tools_digest": tap.digest_of(&request.tools, tools),
             "tool_mode": match request.tool_mode {
                 ToolMode::Auto => "auto",
                 ToolMode::Required => "required",
