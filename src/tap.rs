@@ -4,6 +4,7 @@
 //! A model client and a toolbox carry it for the agent, which knows nothing of it.
 
 use std::{
+    any::Any,
     hash::{DefaultHasher, Hash, Hasher},
     sync::{
         Arc, Mutex, PoisonError,
@@ -47,6 +48,8 @@ struct Inner {
     calls: AtomicU32,
     // Std mutex: held for a comparison. Hashes of the messages that the model was asked with last.
     messages: Mutex<Vec<u64>>,
+    // Std mutex: held for one digest. The list that was digested last, kept so that no other takes its address.
+    digested: Mutex<Option<(Box<dyn Any + Send + Sync>, String)>>,
 }
 
 impl Inner {
@@ -61,6 +64,7 @@ impl Inner {
             turns: AtomicU32::new(0),
             calls: AtomicU32::new(0),
             messages: Mutex::default(),
+            digested: Mutex::default(),
         }
     }
 }
@@ -103,7 +107,7 @@ impl Tap {
                 attempt: *attempt,
                 status: report.status,
                 took_ns: nanos(self.0.began.elapsed()),
-                error: report.error.as_ref().map(|error| Brief::new(&error.code, &error.message)),
+                error: report.error.as_ref().map(|error| events.brief(&error.code, &error.message)),
             });
         }
     }
@@ -166,6 +170,24 @@ impl Tap {
         digest.iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
     }
 
+    /// The digest of what `value` makes of a list. It is made once for the same list time after time: of many tools
+    /// it takes longer than all else that is recorded of a turn.
+    pub(crate) fn digest_of<T: Send + Sync + 'static>(
+        &self,
+        list: &Arc<[T]>,
+        value: impl FnOnce() -> Value,
+    ) -> String {
+        let mut digested = self.0.digested.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((last, digest)) = &*digested
+            && last.downcast_ref::<Arc<[T]>>().is_some_and(|last| Arc::ptr_eq(last, list))
+        {
+            return digest.clone();
+        }
+        let digest = self.digest(value());
+        *digested = Some((Box::new(list.clone()), digest.clone()));
+        digest
+    }
+
     /// The number of this look at the tools.
     pub(crate) fn reading(&self) -> u32 {
         self.0.readings.fetch_add(1, Relaxed) + 1
@@ -208,7 +230,7 @@ impl Tap {
             bytes: 0,
             tool_calls: 0,
             finish: None,
-            error: Some(Brief::new("cancelled", "nobody waited for the answer any more")),
+            error: self.brief("cancelled", "nobody waited for the answer any more"),
         };
         ModelSpan { tap: self.clone(), began: Instant::now(), row }
     }
@@ -237,9 +259,14 @@ impl Tap {
             took_ns: 0,
             bytes: 0,
             is_error: true,
-            error: Some(Brief::new("cancelled", "nobody waited for the result any more")),
+            error: self.brief("cancelled", "nobody waited for the result any more"),
         };
         CallSpan { tap: self.clone(), began: Instant::now(), row }
+    }
+
+    /// An error as the journal tells of it; nothing where there is none.
+    pub(crate) fn brief(&self, code: &(impl ToString + ?Sized), message: &str) -> Option<Brief> {
+        self.0.events.as_ref().map(|events| events.brief(code, message))
     }
 
     fn write(&self, event: impl FnOnce() -> Event) {

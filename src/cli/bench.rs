@@ -8,9 +8,10 @@ mod init;
 mod kills;
 mod lazy;
 mod llm;
+mod requests;
 mod soak;
 mod spares;
-mod times;
+pub(super) mod times;
 mod victims;
 
 use std::process::ExitCode;

@@ -120,6 +120,10 @@ impl Run {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
         self.locked.apply(&mut config);
+        // The command line stands in `run.json`.
+        if let Some(url) = &self.base_url {
+            config.secrets = config.secrets.and_of_url(url);
+        }
         for server in config.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
             server.scope = match self.scope {
                 Some(TaskScope::Task) => Scope::Task,

@@ -34,6 +34,14 @@ impl Secrets {
         Self::new(self.values.iter().chain(more.values.iter()).cloned())
     }
 
+    /// These and the secret parts of an address: a password before the host, and query parameters with telling names.
+    #[must_use]
+    pub fn and_of_url(&self, url: &str) -> Self {
+        let mut found = Vec::new();
+        in_url(url, &mut found);
+        self.and(&Self::new(found))
+    }
+
     /// `text` with every secret replaced by `****`, in plain and in JSON-escaped form.
     pub fn hide(&self, text: &str) -> String {
         stars(text, self.found(text))

@@ -182,6 +182,7 @@ pub struct ModelEnded {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "docs/run-folder.md describes every field")]
 pub struct AttemptRow {
+    pub client: Option<String>,
     pub class: Option<String>,
     pub status: Option<u16>,
     pub waited_ns: u64,
@@ -233,8 +234,9 @@ impl Brief {
     /// Longest message in bytes.
     const LONGEST: usize = 500;
 
-    /// An error of that code.
-    pub fn new(code: &(impl ToString + ?Sized), message: &str) -> Self {
+    /// An error of that code. Only an [`EventLog`] makes one: nothing may be cut before secrets are hidden, since the
+    /// part of one that is left would not be known as secret any more.
+    fn new(code: &(impl ToString + ?Sized), message: &str) -> Self {
         let mut end = message.len().min(Self::LONGEST);
         while !message.is_char_boundary(end) {
             end -= 1;
@@ -291,6 +293,11 @@ impl EventLog {
     pub fn run_ended(&self, status: RunEnd, tasks: usize) {
         let dropped = self.output().dropped;
         self.write(Event::RunEnded { status, tasks, dropped });
+    }
+
+    /// An error in a few words that hold no secret, not even the beginning of one.
+    pub(crate) fn brief(&self, code: &(impl ToString + ?Sized), message: &str) -> Brief {
+        Brief::new(code, &self.0.secrets.hide(message))
     }
 
     /// Writes down what happened just now. A failure is kept for [`EventLog::check`].
@@ -385,6 +392,18 @@ mod tests {
             panic!("no end: {lines:?}")
         };
         assert_eq!(*dropped + lines.len() as u64 - 1, 100);
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_secret_where_a_message_is_cut() {
+        let home = tempfile::tempdir().unwrap();
+        let secrets = Secrets::new(["hunter2-x".to_owned()]);
+        let log = EventLog::create(&home.path().join("events.jsonl"), secrets).unwrap();
+        for before in 490..=500 {
+            let brief = log.brief("x", &format!("{}hunter2-x and more", "a".repeat(before)));
+            assert!(!brief.message.contains('h'), "{before}: {}", brief.message);
+            assert_eq!(brief.message.len(), 500);
+        }
     }
 
     #[test]

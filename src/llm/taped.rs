@@ -16,7 +16,7 @@ use super::{
 use crate::{
     cassette::Kind,
     error::Result,
-    journal::{AttemptRow, Brief, nanos},
+    journal::{AttemptRow, nanos},
     tap::{Answerer, ModelSpan, Tap},
 };
 
@@ -99,7 +99,7 @@ impl LlmClient {
             },
             Err(error) => Err(self.unreadable(error.to_string())),
         };
-        note(&mut span, &outcome);
+        note(tap, &mut span, &outcome);
         outcome
     }
 
@@ -108,16 +108,19 @@ impl LlmClient {
     fn question(&self, tap: &Tap, request: &ChatRequest) -> Value {
         let messages: Vec<Value> = request.messages.iter().map(Message::to_json).collect();
         let (same, new) = tap.new_messages(&messages);
-        let tools = request.tools.iter().map(|tool| {
-            json!({"name": tool.name, "description": tool.description, "parameters": *tool.parameters,
-                "strict": tool.strict})
-        });
+        let tools = || {
+            let tools = request.tools.iter().map(|tool| {
+                json!({"name": tool.name, "description": tool.description, "parameters": *tool.parameters,
+                    "strict": tool.strict})
+            });
+            tools.collect()
+        };
         json!({
             "model": self.model_label(),
             "messages_before": same,
             "messages": new,
             "tools": request.tools.len(),
-            "tools_digest": tap.digest(tools.collect()),
+            "tools_digest": tap.digest_of(&request.tools, tools),
             "tool_mode": match request.tool_mode {
                 ToolMode::Auto => "auto",
                 ToolMode::Required => "required",
@@ -153,9 +156,9 @@ fn timeless(attempts: &mut [Attempt]) {
     }
 }
 
-fn note(span: &mut ModelSpan, outcome: &Result<ChatAnswer, LlmError>) {
+fn note(tap: &Tap, span: &mut ModelSpan, outcome: &Result<ChatAnswer, LlmError>) {
     let row = &mut span.row;
-    let rows = |attempts: &[Attempt]| attempts.iter().map(row_of).collect();
+    let rows = |attempts: &[Attempt]| attempts.iter().map(|attempt| row_of(tap, attempt)).collect();
     match outcome {
         Ok(answer) => {
             row.attempts = rows(&answer.attempts);
@@ -169,19 +172,21 @@ fn note(span: &mut ModelSpan, outcome: &Result<ChatAnswer, LlmError>) {
         }
         Err(error) => {
             row.attempts = rows(&error.attempts);
-            row.error = Some(Brief::new(error.class.name(), &error.message));
+            row.error = tap.brief(error.class.name(), &error.message);
         }
     }
 }
 
-fn row_of(attempt: &Attempt) -> AttemptRow {
+fn row_of(tap: &Tap, attempt: &Attempt) -> AttemptRow {
+    let brief = |message: &String| tap.brief("", message).map(|brief| brief.message);
     AttemptRow {
+        client: attempt.client.clone(),
         class: attempt.class.map(|class| class.name().to_owned()),
         status: attempt.status,
         waited_ns: nanos(attempt.waited),
         queued_ns: nanos(attempt.queued),
         took_ns: nanos(attempt.took),
         hint_ns: attempt.hint.map(nanos),
-        message: attempt.message.as_deref().map(|message| Brief::new("", message).message),
+        message: attempt.message.as_ref().and_then(brief),
     }
 }

@@ -14,7 +14,6 @@ use crate::{
     cassette::Kind,
     catalog::{CatalogEntry, ToolCatalog},
     error::{Error, Result, ServerError, Silence, Told},
-    journal::Brief,
     tap::{Answerer, Tap},
     tool::{ServerName, Tool, ToolResult},
 };
@@ -32,7 +31,8 @@ struct Seen {
     catalog: Option<Arc<ToolCatalog>>,
 }
 
-/// How a call ended, as it is recorded. An agent tells these failures apart, so they come back as they were.
+/// How a call ended, as it is recorded. The failures with a variant come back as they were, since an agent goes on
+/// differently after each; of all others only what they say is used, and that is what comes back.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Recorded {
@@ -41,6 +41,7 @@ enum Recorded {
     Timeout { server: ServerName, tool: String, after: Duration, silence: Silence },
     Refused { server: ServerName, tool: String, rpc_code: i64, message: String },
     Arguments { server: ServerName, tool: String, problems: Vec<String> },
+    Denied { server: ServerName, tool: String, arg: String, pattern: String },
     Unavailable { server: ServerName, cause: Told },
     NoServer { name: String, suggestion: Option<String> },
     NoTool { server: ServerName, tool: String, suggestion: Option<String> },
@@ -104,9 +105,12 @@ impl Taped {
             Ok(result) => {
                 row.bytes = result.text().len();
                 row.is_error = result.is_error;
-                row.error = result.is_error.then(|| Brief::new("tool_error", &result.text()));
+                row.error = match result.is_error {
+                    true => self.tap.brief("tool_error", &result.text()),
+                    false => None,
+                };
             }
-            Err(error) => row.error = Some(Brief::new(&error.code(), &error.to_string())),
+            Err(error) => row.error = self.tap.brief(&error.code(), &error.to_string()),
         }
         outcome
     }
@@ -153,6 +157,12 @@ impl Recorded {
             Err(Error::ArgumentsInvalid { server, tool, problems }) => {
                 Self::Arguments { server: server.clone(), tool: tool.clone(), problems: problems.clone() }
             }
+            Err(Error::CallDenied { server, tool, arg, pattern }) => Self::Denied {
+                server: server.clone(),
+                tool: tool.clone(),
+                arg: arg.clone(),
+                pattern: pattern.clone(),
+            },
             Err(Error::Unavailable { server, cause }) => {
                 Self::Unavailable { server: server.clone(), cause: Told::from(&**cause) }
             }
@@ -179,6 +189,7 @@ impl Recorded {
                 Error::CallRefused { server, tool, rpc_code, message }
             }
             Self::Arguments { server, tool, problems } => Error::ArgumentsInvalid { server, tool, problems },
+            Self::Denied { server, tool, arg, pattern } => Error::CallDenied { server, tool, arg, pattern },
             Self::Unavailable { server, cause } => {
                 Error::Unavailable { server, cause: Arc::new(Error::Told(Box::new(cause))) }
             }

@@ -24,6 +24,7 @@ builtin = "calc"
 command = FIXTURE
 args = ["spawns=SPAWNS"]
 env = { GIVEN = "${PLANTED_TOKEN}" }
+result_filter = { deny_args = [{ tool = "echo", arg = "text", match = "forbidden" }] }
 [servers.broken]
 command = "/bin/sh"
 args = ["-c", "echo no luck >&2; exit 3"]
@@ -139,6 +140,9 @@ fn tasks() -> String {
     let calls = json!([{"tool": "calc.evaluate", "args": {"expression": "6*7"}, "expect": {"equals": "42"}},
         {"tool": "fix.pid"}, {"tool": "fix.gone"}]);
     lines.push(json!({"id": "calls", "calls": calls}).to_string());
+    let denied = json!({"tool": "fix.echo", "args": {"text": "forbidden"},
+        "expect": {"is_error": true, "contains": "may not be called"}});
+    lines.push(json!({"id": "denied", "calls": [denied]}).to_string());
     lines.push(json!({"id": "none", "calls": [{"tool": "broken.any"}]}).to_string());
     lines.join("\n") + "\n"
 }
@@ -183,7 +187,10 @@ async fn a_run_repeats_byte_for_byte_without_servers_and_model() {
     let statuses: Vec<&str> = wanted.iter().map(|line| line["status"].as_str().unwrap()).collect();
     assert_eq!(
         statuses,
-        ["errored", "errored", "passed", "passed", "errored", "passed", "passed", "passed", "passed"],
+        [
+            "errored", "passed", "errored", "passed", "passed", "errored", "passed", "passed", "passed",
+            "passed"
+        ],
         "{wanted:#?}"
     );
     assert!(wanted.iter().any(|line| line["llm_retries"] == 1), "{wanted:#?}");
@@ -363,12 +370,12 @@ async fn a_killed_run_leaves_what_can_be_read_and_replayed_up_to_then() {
         entries.flatten().map(|entry| entry.path()).find(|path| path.join("events.jsonl").is_file())
     };
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    wait_for("nine results and a call that hangs", || {
+    wait_for("ten results and a call that hangs", || {
         dir().is_some_and(|dir| {
             let hangs = |line: &str| {
                 line.contains("call_started") && line.contains("\"hangs\"") && line.contains("sleep")
             };
-            read(&dir.join("results.jsonl")).lines().count() == 9
+            read(&dir.join("results.jsonl")).lines().count() == 10
                 && read(&dir.join("events.jsonl")).lines().any(hangs)
         })
     });

@@ -1,6 +1,13 @@
 //! What a run leaves on disk: events that the documentation describes, logs, private and without secrets.
 
-use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt, path::PathBuf, process::Stdio};
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    path::PathBuf,
+    process::Stdio,
+};
 
 use serde_json::{Value, json};
 
@@ -155,6 +162,61 @@ fn every_event_is_documented_and_no_file_is_open_to_others_or_holds_a_secret() {
         assert_eq!(mode, 0o600, "{}", file.display());
         let bytes = fs::read(&file).unwrap();
         assert!(!String::from_utf8_lossy(&bytes).contains(SECRET), "{} holds a secret", file.display());
+    }
+}
+
+#[test]
+fn errors_that_are_cut_hold_no_part_of_a_secret() {
+    let bench = bench();
+    // With so many lengths before it, the secret lies across the cut in some of them. The bracket is what is wrong:
+    // the tool says no more of what follows than all of it.
+    let calls = |before: usize| {
+        let text = format!("){}{SECRET}", "a".repeat(before));
+        let call =
+            json!({"tool": "calc.evaluate", "args": {"expression": text}, "expect": {"is_error": true}});
+        json!({"id": before.to_string(), "calls": [call]})
+    };
+    let tasks: Vec<String> = (380..500).step_by(SECRET.len() / 2).map(|n| calls(n).to_string()).collect();
+    bench.file("tasks.jsonl", &(tasks.join("\n") + "\n"));
+    let output = bench.run(&["run", "tasks.jsonl"]);
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    let ended = events(&bench).into_iter().filter(|line| line["event"] == "call_ended");
+    let said: Vec<String> = ended.map(|line| line["error"]["message"].to_string()).collect();
+    assert!(said.iter().any(|text| text.contains("**")), "{said:?}");
+    for file in all_files(run_dir(&bench).unwrap()) {
+        let text = String::from_utf8_lossy(&fs::read(&file).unwrap()).into_owned();
+        assert!(!text.contains(&SECRET[..6]), "{} holds a part of a secret", file.display());
+    }
+}
+
+#[test]
+fn the_command_line_is_kept_without_the_password_of_an_address_whatever_its_bytes() {
+    let bench = bench();
+    bench.file("tasks.jsonl", "{\"id\": \"t\", \"calls\": [{\"tool\": \"fix.pid\"}]}\n");
+    let mut command = bench.command(&[
+        "run",
+        "tasks.jsonl",
+        "--base-url",
+        "http://me:hidden-word@127.0.0.1:1/v1?api_key=mykey-1",
+    ]);
+    // A folder may be named so.
+    let runs = OsStr::from_bytes(b"runs\xff");
+    let output = command.arg("--out").arg(runs).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    let mut kept = fs::read_dir(bench.0.path().join(runs)).unwrap().flatten();
+    let dir = kept.next().unwrap().path();
+    let files = all_files(dir);
+    let run = files.iter().find(|file| file.ends_with("run.json")).unwrap();
+    let run: Value = serde_json::from_slice(&fs::read(run).unwrap()).unwrap();
+    let arguments: Vec<&str> =
+        run["arguments"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(
+        arguments[3..],
+        ["--base-url", "http://me:****@127.0.0.1:1/v1?api_key=****", "--out", "runs\u{fffd}"]
+    );
+    for file in files {
+        let text = String::from_utf8_lossy(&fs::read(&file).unwrap()).into_owned();
+        assert!(!text.contains("hidden-word") && !text.contains("mykey-1"), "{}", file.display());
     }
 }
 

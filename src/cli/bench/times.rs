@@ -17,8 +17,8 @@ pub(super) fn median(times: &[Duration]) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// The time that `percent` of sorted times are at most; zero of none.
-pub(super) fn at_percent(times: &[Duration], percent: usize) -> Duration {
+/// The least of some sorted times that so many percent of them do not exceed; zero of none.
+pub(in crate::cli) fn at_percent<T: Copy + Default>(times: &[T], percent: usize) -> T {
     let index = (times.len() * percent).div_ceil(100).saturating_sub(1);
     times.get(index).copied().unwrap_or_default()
 }

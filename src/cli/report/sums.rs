@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::read::{Run, Start, Task, Times, What, millis};
+use crate::cli::bench::times::at_percent;
 
 /// Ways for a task to end, in the order in which they are shown.
 pub(super) const STATUSES: [&str; 6] = ["passed", "unscored", "failed", "errored", "cancelled", "unfinished"];
@@ -147,8 +148,8 @@ impl Row {
             name,
             n: times.len(),
             errors,
-            p50_ms: percentile(&times, 50),
-            p95_ms: percentile(&times, 95),
+            p50_ms: at_percent(&times, 50),
+            p95_ms: at_percent(&times, 95),
             max_ms: times.last().copied().unwrap_or_default(),
             total_ms: times.iter().sum(),
         }
@@ -215,12 +216,6 @@ fn round(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }
 
-/// The smallest of some sorted times that is not below so many percent of them.
-fn percentile(sorted: &[f64], percent: usize) -> f64 {
-    let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
-    sorted.get(place).copied().unwrap_or_default()
-}
-
 /// Wilson's score interval of 95 %: lower end, rate, upper end.
 fn wilson(good: usize, all: usize) -> [f64; 3] {
     let z = 1.96_f64;
@@ -239,7 +234,7 @@ mod tests {
     fn percentiles_are_times_that_were_measured() {
         let times: Vec<f64> = (1..=20).map(f64::from).collect();
         let known =
-            [percentile(&times, 50), percentile(&times, 95), percentile(&[], 50), percentile(&[7.0], 95)];
+            [at_percent(&times, 50), at_percent(&times, 95), at_percent(&[], 50), at_percent(&[7.0], 95)];
         assert_eq!(known.map(f64::to_bits), [10.0, 19.0, 0.0, 7.0].map(f64::to_bits));
     }
 

@@ -157,9 +157,17 @@ impl Plan {
                     Some(Tape::Record(recorder)) => recorder.check(),
                     _ => Ok(()),
                 };
-                if let Err(error) = journal.append(report).and(recorded).and(journal.events().check()) {
-                    cancel.cancel();
-                    broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                match journal.append(report).and(recorded).and(journal.events().check()) {
+                    // On disk now: a large batch need not hold all of its conversations until its end.
+                    Ok(()) => {
+                        report.transcript = Vec::new();
+                        report.log = Vec::new();
+                        report.outputs = Vec::new();
+                    }
+                    Err(error) => {
+                        cancel.cancel();
+                        broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    }
                 }
                 progress.done(report);
             },
@@ -190,11 +198,12 @@ impl Plan {
                 (row.name.to_string(), about)
             })
             .collect();
+        let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
         json!({
             "schema": 1, "run": self.run, "toolcrib": env!("CARGO_PKG_VERSION"),
             "config": self.config.file, "model": self.llm.as_ref().map(LlmClient::model_label),
             "model_scripted": self.llm.as_ref().is_some_and(LlmClient::is_scripted),
-            "arguments": std::iter::once("toolcrib".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>(),
+            "arguments": std::iter::once("toolcrib".to_owned()).chain(arguments).collect::<Vec<_>>(),
             "replay": matches!(self.cassette, Some(Cassette::Replay(_))),
             "tasks": self.tasks.len(), "jobs": self.jobs, "servers": servers,
             "init_ms": manager.map(|manager| millis(manager.report().wall)), "totals": totals.map(Totals::document),

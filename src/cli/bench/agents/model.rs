@@ -12,12 +12,14 @@ use std::{
 
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
     sync::{mpsc, oneshot},
     task::JoinSet,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::cli::bench::requests::request;
 
 /// Tokens of every answer of the engine, and the time from one to the next when it has a single request: half a
 /// second for an answer.
@@ -196,29 +198,6 @@ fn prompts(body: &Value) -> Option<Vec<(usize, usize)>> {
 fn numbers(question: &str) -> Option<(usize, usize)> {
     let (step, agent) = question.strip_prefix("step ")?.split_once(" agent ")?;
     Some((step.parse().ok()?, agent.parse().ok()?))
-}
-
-/// The body of the next request; nothing once the caller hung up.
-async fn request(socket: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<u8>>> {
-    let (mut line, mut length) = (String::new(), 0);
-    loop {
-        line.clear();
-        if socket.read_line(&mut line).await? == 0 {
-            return Ok(None);
-        }
-        let Some((name, value)) = line.split_once(':') else {
-            if line.trim().is_empty() {
-                break;
-            }
-            continue;
-        };
-        if name.eq_ignore_ascii_case("content-length") {
-            length = value.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?;
-        }
-    }
-    let mut body = vec![0; length];
-    socket.read_exact(&mut body).await?;
-    Ok(Some(body))
 }
 
 /// Continuous batching: whoever comes joins at the next token, and leaves when its own are done.
