@@ -211,6 +211,14 @@ fn keep(place: &mut Value, piece: &Value, key: &str) {
     }
 }
 
+/// Takes over why the model stopped. While it goes on some servers write null, and others "" or "null".
+fn keep_reason(place: &mut Value, choice: &Value) {
+    match choice.get("finish_reason") {
+        Some(Value::String(reason)) if reason.is_empty() || reason == "null" => {}
+        _ => keep(place, choice, "finish_reason"),
+    }
+}
+
 /// Puts `value` below `key`, if there is one.
 fn put<T: Into<Value>>(body: &mut Map<String, Value>, key: &str, value: Option<T>) {
     if let Some(value) = value {
