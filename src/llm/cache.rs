@@ -1,8 +1,8 @@
 //! Answers that are given again without asking: by the whole request, for a time, so many and no more.
 //!
 //! A cache belongs to one client, so what the configuration adds to every request (model, temperature, limits) is the
-//! same for all its entries and no part of the key. Kept are whole answers only: no errors, none that was cut or in
-//! doubt, and nothing sampled unless that was asked for, since all agents would say the same.
+//! same for all its entries and no part of the key. Kept are whole answers only: no errors, none that was empty, cut
+//! or in doubt, and nothing sampled unless that was asked for, since all agents would say the same.
 //!
 //! The store is `moka`: it knows time and size, and its waiters of one key share an error, where those of
 //! `quick_cache` would ask again one after the other, which in an outage takes each of them its whole patience.
@@ -125,6 +125,11 @@ impl Cache {
         }
     }
 
+    /// Keeps the answer to `request` no longer.
+    pub(super) async fn forget(&self, request: &ChatRequest) {
+        self.answers.invalidate(&key(request)).await;
+    }
+
     /// The same answer; this time it took no request and no tokens.
     fn hit(&self, known: &ChatAnswer) -> ChatAnswer {
         self.hits.fetch_add(1, Relaxed);
@@ -147,7 +152,8 @@ impl LlmConfig {
 
 fn is_whole(answer: &ChatAnswer) -> bool {
     let doubted = answer.attempts.last().is_some_and(|attempt| attempt.class.is_some());
-    matches!(answer.finish, Finish::Stop | Finish::ToolCalls) && !doubted
+    let empty = answer.content.trim().is_empty() && answer.tool_calls.is_empty();
+    matches!(answer.finish, Finish::Stop | Finish::ToolCalls) && !doubted && !empty
 }
 
 /// The whole request in one form, whatever the order of the keys in its schemas.

@@ -232,6 +232,20 @@ impl LlmClient {
         found
     }
 
+    /// Takes the answer to `request` out of the cache, here and in all the clients that a strategy asks: whoever cannot
+    /// use an answer would otherwise get the same one again.
+    pub async fn forget(&self, request: &ChatRequest) {
+        if let Some(cache) = &self.inner.cache {
+            cache.forget(request).await;
+        }
+        if let Backend::Several(several) = &self.inner.backend {
+            for member in &several.members {
+                // A strategy may be a member of a strategy.
+                Box::pin(member.forget(request)).await;
+            }
+        }
+    }
+
     /// The answer that is kept ([`LlmConfig::cache`]), or a new one.
     pub(super) async fn answered(
         &self,
