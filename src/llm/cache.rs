@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::{ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClass, ToolMode, fault::Fault};
+use super::{ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClass, fault::Fault};
 use crate::{
     config::{CacheConfig, LlmConfig},
     task::Usage,
@@ -160,18 +160,13 @@ fn is_whole(answer: &ChatAnswer) -> bool {
 fn key(request: &ChatRequest) -> Key {
     // Taken apart in full: a field that is added later cannot be forgotten here.
     let ChatRequest { messages, tools, tool_mode, max_tokens } = request;
-    let mode = match tool_mode {
-        ToolMode::Auto => "auto",
-        ToolMode::Required => "required",
-        ToolMode::None => "none",
-    };
     let tools = tools.iter().map(|tool| {
         json!([tool.name, tool.description, Value::Object((*tool.parameters).clone()), tool.strict])
     });
     let whole = json!([
         messages.iter().map(super::Message::to_json).collect::<Vec<_>>(),
         tools.collect::<Vec<_>>(),
-        mode,
+        tool_mode.name(),
         max_tokens,
     ]);
     let mut hash = Sha256::new();

@@ -161,7 +161,7 @@ fn finish(reason: Option<&str>) -> Finish {
     }
 }
 
-/// Ids of tool calls: unlike each other, whatever the server gave.
+/// Ids of tool calls: within one answer unlike each other, whatever the server gave.
 struct Ids {
     next: usize,
     taken: HashSet<String>,
