@@ -28,7 +28,7 @@ mod tests;
 use state::{Entered, State, Step, Waiter};
 
 /// A year: a wait that times can still hold.
-const LONGEST: Duration = Duration::from_secs(365 * 86400);
+pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 86400);
 
 /// Shared by all callers of one endpoint.
 #[derive(Clone, Default)]
@@ -246,6 +246,7 @@ impl Pass<'_> {
     /// The attempt failed, with the wait that the endpoint asked for.
     pub(crate) fn failed(mut self, trouble: Trouble, hint: Option<Duration>) -> Verdict {
         let Some(entered) = self.entered.take() else { return Verdict { own_wait: None, counts: true } };
+        let hint = hint.map(|hint| hint.min(LONGEST));
         let mut state = lock(&self.visit.gate.0);
         let (verdict, again) = state.failed(entered, trouble, hint, &self.visit.patience, Instant::now());
         drop(state);

@@ -176,7 +176,7 @@ pub enum RollbackOn {
     InvalidCall,
     /// An answer all of whose calls failed.
     ToolError,
-    /// A result that one of the patterns of `results` matches.
+    /// All calls of an answer failed or brought what one of the patterns of `results` matches, and at least one did.
     Result,
 }
 

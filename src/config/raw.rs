@@ -315,13 +315,16 @@ fn llm(table: &Section<'_>, mut request: super::LlmConfig) -> Result<RawLlm> {
     }
     request.max_tokens = table.number("max_tokens", 1)?.or(request.max_tokens);
     request.api = table.choice("api", &LlmApi::NAMES)?.unwrap_or_default();
-    request.seed = table.number("seed", i64::MIN)?;
+    request.seed = table.number("seed", i64::MIN)?.or(request.seed);
     let other = |key, needed: &str| {
         let message = format!("is not known to api = \"{}\"", request.api.name());
         Err(table.key_error(key, message, Some(&format!("remove it, or use {needed}"))))
     };
-    if request.seed.is_some() && !matches!(request.api, LlmApi::Chat | LlmApi::Completions) {
-        return other("seed", "\"chat\" or \"completions\"");
+    if !matches!(request.api, LlmApi::Chat | LlmApi::Completions) {
+        if table.has("seed") {
+            return other("seed", "\"chat\" or \"completions\"");
+        }
+        request.seed = None;
     }
     request.prompt_cache = table.flag("prompt_cache")?.unwrap_or_default();
     if request.prompt_cache && request.api != LlmApi::Messages {
@@ -346,6 +349,7 @@ fn llm(table: &Section<'_>, mut request: super::LlmConfig) -> Result<RawLlm> {
         }
         _ => table.texts("api_key")?,
     };
+    models::check_own(table)?;
     let named = request.name.is_some();
     Ok(RawLlm {
         line: table.line,

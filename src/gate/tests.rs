@@ -278,3 +278,14 @@ async fn a_machine_out_of_descriptors_opens_no_more_than_it_can() {
     let (queued, ()) = tokio::join!(waiting, free);
     assert_eq!(queued, 2 * SECOND);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_no_clock_can_hold_is_a_long_one() {
+    let ages = Some(Duration::from_secs(u64::MAX));
+    for trouble in [OUTAGE, Trouble::Throttled] {
+        let gate = Gate::default();
+        let visit = gate.visit(patience(), 0);
+        visit.enter(600 * SECOND, None).await.unwrap().failed(trouble, ages);
+        assert!(visit.enter(600 * SECOND, None).await.is_err(), "that is too long to wait");
+    }
+}

@@ -42,6 +42,13 @@ pub(super) struct Call<'a> {
     paused: Mutex<Duration>,
 }
 
+impl Call<'_> {
+    /// How many of its prompts `decoded` answers.
+    pub(super) fn answers(&self, decoded: &Decoded) -> usize {
+        if self.shared { decoded.shared.iter().flatten().count() } else { 1 }
+    }
+}
+
 /// A request made ready for its backend.
 enum Ready<'a> {
     Http(&'a Endpoint, Box<Prepared<'a>>),

@@ -29,6 +29,9 @@ impl LlmClient {
     /// request ([`BatchConfig::size`](crate::BatchConfig)), the first of them has its attempts and all of its
     /// tokens, so that sums are right; should the server refuse that request, each is asked by itself.
     ///
+    /// Equal requests of one batch are each asked, with [`CacheConfig::single_flight`](crate::CacheConfig) too: an answer
+    /// is kept for what comes later.
+    ///
     /// `deadline` is that of each of them: those that came before it are there.
     pub async fn generate_batch(
         &self,

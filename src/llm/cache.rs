@@ -1,8 +1,8 @@
 //! Answers that are given again without asking: by the whole request, for a time, so many and no more.
 //!
 //! A cache belongs to one client, so what the configuration adds to every request (model, temperature, limits) is the
-//! same for all its entries and no part of the key. Kept are whole answers only: no errors, none that was cut or in
-//! doubt, and nothing sampled unless that was asked for, since all agents would say the same.
+//! same for all its entries and no part of the key. Kept are whole answers only: no errors, none that was empty, cut
+//! or in doubt, and nothing sampled unless that was asked for, since all agents would say the same.
 //!
 //! The store is `moka`: it knows time and size, and its waiters of one key share an error, where those of
 //! `quick_cache` would ask again one after the other, which in an outage takes each of them its whole patience.
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::{ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClass, ToolMode, fault::Fault};
+use super::{ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClass, fault::Fault};
 use crate::{
     config::{CacheConfig, LlmConfig},
     task::Usage,
@@ -125,6 +125,11 @@ impl Cache {
         }
     }
 
+    /// Keeps the answer to `request` no longer.
+    pub(super) async fn forget(&self, request: &ChatRequest) {
+        self.answers.invalidate(&key(request)).await;
+    }
+
     /// The same answer; this time it took no request and no tokens.
     fn hit(&self, known: &ChatAnswer) -> ChatAnswer {
         self.hits.fetch_add(1, Relaxed);
@@ -147,25 +152,21 @@ impl LlmConfig {
 
 fn is_whole(answer: &ChatAnswer) -> bool {
     let doubted = answer.attempts.last().is_some_and(|attempt| attempt.class.is_some());
-    matches!(answer.finish, Finish::Stop | Finish::ToolCalls) && !doubted
+    let empty = answer.content.trim().is_empty() && answer.tool_calls.is_empty();
+    matches!(answer.finish, Finish::Stop | Finish::ToolCalls) && !doubted && !empty
 }
 
 /// The whole request in one form, whatever the order of the keys in its schemas.
 fn key(request: &ChatRequest) -> Key {
     // Taken apart in full: a field that is added later cannot be forgotten here.
     let ChatRequest { messages, tools, tool_mode, max_tokens } = request;
-    let mode = match tool_mode {
-        ToolMode::Auto => "auto",
-        ToolMode::Required => "required",
-        ToolMode::None => "none",
-    };
     let tools = tools.iter().map(|tool| {
         json!([tool.name, tool.description, Value::Object((*tool.parameters).clone()), tool.strict])
     });
     let whole = json!([
         messages.iter().map(super::Message::to_json).collect::<Vec<_>>(),
         tools.collect::<Vec<_>>(),
-        mode,
+        tool_mode.name(),
         max_tokens,
     ]);
     let mut hash = Sha256::new();

@@ -67,10 +67,7 @@ pub(super) struct Inner {
     pub closing: Closing,
 }
 
-/// What makes one attempt.
-///
-/// Why an enum, and below the retries: a recorder or a replay of attempts belongs exactly here, as a further
-/// variant that wraps another one, so that failed attempts are recorded and replayed as they were.
+/// What makes one attempt. Recording and replay are not of these: they stand around whole requests (`taped`).
 pub(super) enum Backend {
     Http(Box<Endpoint>),
     Script(Script),
@@ -240,6 +237,20 @@ impl LlmClient {
         found
     }
 
+    /// Takes the answer to `request` out of the cache, here and in all the clients that a strategy asks: whoever cannot
+    /// use an answer would otherwise get the same one again.
+    pub async fn forget(&self, request: &ChatRequest) {
+        if let Some(cache) = &self.inner.cache {
+            cache.forget(request).await;
+        }
+        if let Backend::Several(several) = &self.inner.backend {
+            for member in &several.members {
+                // A strategy may be a member of a strategy.
+                Box::pin(member.forget(request)).await;
+            }
+        }
+    }
+
     /// The answer that is kept ([`LlmConfig::cache`]), or a new one.
     pub(super) async fn answered(
         &self,
@@ -285,7 +296,7 @@ impl LlmClient {
     ) -> Result<ChatAnswer, LlmError> {
         if let Backend::Several(several) = &self.inner.backend {
             let answer = several.ask(request, asking).await?;
-            self.inner.counters.answered(&answer.usage, &answer.attempts);
+            self.inner.counters.answered(1, &answer.usage, &answer.attempts);
             return Ok(answer);
         }
         let call = self.inner.call(request, asking).map_err(|fault| self.error(*fault))?;
@@ -312,7 +323,7 @@ impl LlmClient {
             Ok((decoded, attempt)) => {
                 attempts.push(attempt);
                 let decoded = call.kept.total(decoded);
-                inner.counters.answered(&decoded.usage, &attempts);
+                inner.counters.answered(call.answers(&decoded), &decoded.usage, &attempts);
                 Ok((decoded, attempts))
             }
             Err(stop) => {
@@ -320,7 +331,7 @@ impl LlmClient {
                 if let Some(decoded) = call.kept.last() {
                     observer.restart();
                     observer.whole(&decoded);
-                    inner.counters.answered(&decoded.usage, &attempts);
+                    inner.counters.answered(call.answers(&decoded), &decoded.usage, &attempts);
                     return Ok((decoded, attempts));
                 }
                 // The loop ends without an answer only after a failure.

@@ -10,6 +10,7 @@ use reqwest::header::{HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::{LlmErrorClass as Class, fault::Fault};
+use crate::gate::LONGEST;
 
 /// A key that is refused or has no credit is tried again after this: somebody may have mended it.
 const REFUSED: Duration = Duration::from_secs(600);
@@ -98,8 +99,8 @@ impl Keys {
             let doubled = OVER_RATE.0.saturating_mul(2_u32.saturating_pow(slot.refusals - 1));
             fault.hint.unwrap_or(doubled.min(OVER_RATE.1))
         };
-        // A wait that cannot be held is as good as never.
-        slot.aside = now.checked_add(pause).map(|until| Aside { until, refused });
+        // What a server asks for may be more than a clock can hold.
+        slot.aside = Some(Aside { until: now + pause.min(LONGEST), refused });
         fault.message = format!("key {} of {count}: {}", place + 1, fault.message);
         tracing::warn!(key = place + 1, of = count, why = fault.message, "a key is set aside");
         let until =
@@ -161,6 +162,13 @@ mod tests {
         assert_eq!(refused.left, Some(Left::Nothing));
         tokio::time::advance(REFUSED).await;
         assert_eq!(used(&keys, 3), [2, 0, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_key_is_aside_for_any_wait() {
+        let pair = keys(2);
+        pair.judge(0, &mut fault(Class::Throttled, 429, Some(u64::MAX)));
+        assert_eq!(used(&pair, 3), [1, 1, 1]);
     }
 
     #[tokio::test]

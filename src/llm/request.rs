@@ -45,6 +45,17 @@ pub enum ToolMode {
     None,
 }
 
+impl ToolMode {
+    /// The word for it in OpenAI's formats, which the cache and cassettes use too.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Required => "required",
+            Self::None => "none",
+        }
+    }
+}
+
 /// One request to a model.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]

@@ -21,7 +21,7 @@ const REMEMBERED: usize = 1024;
 pub struct LlmStats {
     /// Requests made.
     pub request_count: u64,
-    /// Requests answered by the model.
+    /// Requests answered by the model, each of those that shared one on the wire.
     pub answered: u64,
     /// Requests answered without the model: from the cache, or with the answer to the same request of another
     /// caller.
@@ -110,9 +110,9 @@ impl Counters {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Counts an answer, the last of these attempts.
-    pub(super) fn answered(&self, usage: &Usage, attempts: &[Attempt]) {
-        self.answered.fetch_add(1, Relaxed);
+    /// Counts so many answers to one request on the wire, the last of these attempts.
+    pub(super) fn answered(&self, answers: usize, usage: &Usage, attempts: &[Attempt]) {
+        self.answered.fetch_add(answers as u64, Relaxed);
         let mut sums = self.sums();
         sums.usage += *usage;
         sums.retry_wait += attempts.iter().map(|attempt| attempt.waited).sum::<Duration>();

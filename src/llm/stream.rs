@@ -176,11 +176,12 @@ impl Assembly {
     /// The stream is over: the answer, as the server would have given it in one piece.
     pub(super) fn finish(mut self, calls_so_far: usize, observer: &Observer<'_>) -> Result<Decoded, Broken> {
         if let Some(event) = std::mem::take(&mut self.parser).end() {
-            // Half an event is the sign of a break, not of a server that writes badly.
-            self.take(&event, observer).map_err(|no| match no.class {
-                LlmErrorClass::BadAnswer if !self.parts.ended() => Broken::Off,
-                _ => Broken::No(no),
-            })?;
+            match self.take(&event, observer) {
+                // Half an event is the sign of a break, not of a server that writes badly. After the end of the
+                // answer it is no loss.
+                Err(no) if no.class == LlmErrorClass::BadAnswer => {}
+                taken => taken.map_err(Broken::No)?,
+            }
         }
         if !self.ended() {
             return Err(Broken::Off);

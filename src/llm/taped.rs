@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass, Message, ToolMode,
+    Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass, Message,
     client::Asking,
     fault::Fault,
     stream::{Delta, Observer},
@@ -121,11 +121,7 @@ impl LlmClient {
             "messages": new,
             "tools": request.tools.len(),
             "tools_digest": tap.digest_of(&request.tools, tools),
-            "tool_mode": match request.tool_mode {
-                ToolMode::Auto => "auto",
-                ToolMode::Required => "required",
-                ToolMode::None => "none",
-            },
+            "tool_mode": request.tool_mode.name(),
             "max_tokens": request.max_tokens,
         })
     }

@@ -7,7 +7,7 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::*;
 use crate::{
-    config::{HttpConfig, LlmConfig},
+    config::{HttpConfig, LlmApi, LlmConfig},
     error::{Error, ErrorCode},
     http::HttpClients,
     retry::{GiveUp, RetryPolicy},
@@ -342,6 +342,13 @@ fn unusable_settings_are_refused() {
     assert_eq!(
         refused(|c| _ = c.extra_body.insert("stream".into(), true.into())),
         "`extra_body.stream` in [llm] cannot be set"
+    );
+    assert_eq!(
+        refused(|c| {
+            c.api = LlmApi::Messages;
+            _ = c.extra_body.insert("thinking".into(), json!({"type": "enabled", "budget_tokens": 1024}));
+        }),
+        "`extra_body.thinking` in [llm] cannot be used with api = \"messages\""
     );
     let missing = refused(|c| c.model = "script:no.toml".into());
     assert!(missing.starts_with("cannot read the script /nowhere/no.toml: "), "{missing}");

@@ -161,7 +161,7 @@ fn finish(reason: Option<&str>) -> Finish {
     }
 }
 
-/// Ids of tool calls: unlike each other, whatever the server gave.
+/// Ids of tool calls: within one answer unlike each other, whatever the server gave.
 struct Ids {
     next: usize,
     taken: HashSet<String>,
@@ -208,6 +208,14 @@ fn count(json: &Value, pointer: &str) -> u64 {
 fn keep(place: &mut Value, piece: &Value, key: &str) {
     if let Some(value) = piece.get(key).filter(|value| !value.is_null()) {
         value.clone_into(place);
+    }
+}
+
+/// Takes over why the model stopped. While it goes on some servers write null, and others "" or "null".
+fn keep_reason(place: &mut Value, choice: &Value) {
+    match choice.get("finish_reason") {
+        Some(Value::String(reason)) if reason.is_empty() || reason == "null" => {}
+        _ => keep(place, choice, "finish_reason"),
     }
 }
 

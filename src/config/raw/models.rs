@@ -22,6 +22,28 @@ pub(in crate::config) struct RawStrategy {
     pub(in crate::config) retry: Option<RetryPolicy>,
 }
 
+/// Where `[llm]` has no model of its own, what clients do not take over from it would be said to nobody.
+pub(super) fn check_own(llm: &Section<'_>) -> Result<()> {
+    const NOT_SHARED: [&str; 9] = [
+        "api",
+        "api_key",
+        "max_in_flight",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "prompt_cache",
+        "extra_body",
+        "cache",
+        "batch",
+    ];
+    if !llm.has("client") || llm.has("model") || llm.has("base_url") {
+        return Ok(());
+    }
+    match NOT_SHARED.into_iter().find(|key| llm.has(key)) {
+        None => Ok(()),
+        Some(key) => Err(llm.key_error(key, "belongs to a client", Some("move it to [llm.clients.NAME]"))),
+    }
+}
+
 /// The clients; what they leave out of times, retries and sampling is as in `[llm]`.
 pub(super) fn clients(table: &Section<'_>, base: &LlmConfig) -> Result<Vec<RawLlm>> {
     let entries = table.free_table("clients", "{ NAME = { base_url = \"...\", model = \"...\" } }")?;
@@ -44,6 +66,7 @@ pub(super) fn clients(table: &Section<'_>, base: &LlmConfig) -> Result<Vec<RawLl
         shared.retry = base.retry.clone();
         shared.temperature = base.temperature;
         shared.max_tokens = base.max_tokens;
+        shared.seed = base.seed;
         llm(&section, shared)
     };
     entries.iter().map(read).collect()

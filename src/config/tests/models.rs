@@ -66,6 +66,39 @@ fn clients_take_over_times_and_nothing_of_the_address() {
 }
 
 #[test]
+fn a_seed_is_taken_over_where_the_format_knows_it() {
+    let config = parse(
+        "[llm]\nclient = 'a'\nseed = 4\n[llm.clients]\na = { base_url = 'http://a/v1', model = 'm' }\n\
+         b = { base_url = 'http://b/v1', model = 'm', seed = 5 }\n\
+         c = { base_url = 'http://c/v1', model = 'm', api = 'responses' }",
+    )
+    .unwrap();
+    let seeds = ["a", "b", "c"].map(|name| config.models[name].as_ref().unwrap().seed);
+    assert_eq!(seeds, [Some(4), Some(5), None]);
+}
+
+#[test]
+fn what_no_client_takes_over_stands_with_a_client() {
+    let clients = "[llm.clients.main]\nbase_url = 'http://a/v1'\nmodel = 'one'";
+    for (key, value) in [
+        ("api", "'chat'"),
+        ("api_key", "'k'"),
+        ("max_in_flight", "2"),
+        ("requests_per_minute", "2"),
+        ("tokens_per_minute", "2"),
+        ("extra_body", "{ top_k = 20 }"),
+        ("cache", "{ sampled = true }"),
+        ("batch", "{ width = 2 }"),
+    ] {
+        let error = parse(&format!("[llm]\nclient = 'main'\n{key} = {value}\n{clients}")).unwrap_err();
+        assert_eq!(error.to_string(), format!("servers.toml:3: `llm.{key}`: belongs to a client"));
+        assert_eq!(error.help().as_deref(), Some("move it to [llm.clients.NAME]"));
+        let own = format!("[llm]\nclient = 'main'\n{key} = {value}\nbase_url = 'http://b/v1'\nmodel = 'two'");
+        assert!(parse(&format!("{own}\n{clients}")).is_ok(), "{key}");
+    }
+}
+
+#[test]
 fn a_model_alone_has_no_name() {
     let alone = "[llm]\nbase_url = 'http://a/v1'\nmodel = 'one'";
     let llm: LlmConfig = parse(alone).unwrap().llm.unwrap().unwrap();

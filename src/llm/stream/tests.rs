@@ -165,10 +165,18 @@ fn messages() {
 #[test]
 fn what_breaks_off_is_no_answer() {
     let begun = "data: {\"choices\":[{\"delta\":{\"content\":\"ha\"}}]}\n\n";
+    let going_on = |reason: &str| {
+        let choice = json!({"delta": {"content": "ha"}, "text": "ha", "finish_reason": reason});
+        format!("data: {}\n\n", json!({"choices": [choice]}))
+    };
     for (api, text) in [
         (LlmApi::Chat, begun.to_owned()),
         (LlmApi::Chat, format!("{begun}data: {{\"choices\":[{{\"del")),
         (LlmApi::Chat, String::new()),
+        // How some servers write that the model goes on.
+        (LlmApi::Chat, going_on("")),
+        (LlmApi::Chat, going_on("null")),
+        (LlmApi::Completions, going_on("")),
         (LlmApi::Responses, "data: {\"type\":\"response.output_text.delta\",\"delta\":\"ha\"}\n\n".into()),
         (LlmApi::Messages, "data: {\"type\":\"message_start\",\"message\":{}}\n\n".into()),
     ] {
@@ -177,7 +185,10 @@ fn what_breaks_off_is_no_answer() {
     // The reason was there, only the last word is missing.
     let finished =
         format!("{begun}data: {{\"choices\":[{{\"delta\":{{}},\"finish_reason\":\"stop\"}}]}}\n\n");
-    assert_eq!(read(LlmApi::Chat, &finished, 5).0.unwrap().content, "ha");
+    let cut = format!("{finished}data: {{\"choices\":[],\"usage\":{{\"prompt_to");
+    for text in [finished, cut] {
+        assert_eq!(read(LlmApi::Chat, &text, 5).0.unwrap().content, "ha", "{text}");
+    }
 }
 
 #[test]

@@ -127,6 +127,7 @@ async fn twenty_prompts_by_ten_are_two_requests_at_once() {
     let stats = client.stats();
     assert_eq!((attempts, tokens), (2, 60), "sums are those of the wire");
     assert_eq!((stats.request_count, stats.attempts, stats.batch_count), (20, 2, 2));
+    assert_eq!(stats.answered, 20);
 }
 
 #[tokio::test]
@@ -147,6 +148,20 @@ async fn those_who_ask_at_the_same_time_share_requests() {
     let client = server.client(sharing(10, Duration::from_millis(5)));
     assert_eq!(client.chat(&ask("alone"), None).await.unwrap().content, "ALONE");
     assert_eq!((server.sizes(), client.stats().batch_count), (vec![1], 0));
+}
+
+#[tokio::test]
+async fn who_wants_several_answers_goes_alone() {
+    for (key, count, sizes) in [("n", 2, vec![1, 1]), ("best_of", 2, vec![1, 1]), ("n", 1, vec![2])] {
+        let server = Completions::start(None).await;
+        let mut config = server.config(sharing(2, LONG));
+        config.extra_body.insert(key.into(), count.into());
+        let client = client(&config);
+        let answers = client.generate_batch(&[ask("a"), ask("b")], None).await;
+        let texts: Vec<_> = answers.iter().map(|a| a.as_ref().unwrap().content.as_str()).collect();
+        assert_eq!((texts, server.sizes()), (vec!["A", "B"], sizes), "{key} = {count}");
+        assert_eq!(client.stats().answered, 2);
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use super::{
     client, config, hello,
     server::{Reply, Server, until},
 };
-use crate::config::{CacheConfig, LlmConfig};
+use crate::config::{CacheConfig, LlmConfig, Order, Strategy};
 
 fn keeping(server: &Server) -> LlmConfig {
     let mut config = config(&server.url);
@@ -80,13 +80,30 @@ async fn what_is_no_whole_answer_is_not_kept() {
     let server = Server::with(&[
         Reply::error(400, "invalid", "what?"),
         Reply::json(200, &held),
+        Reply::say(""),
         Reply::say("at last"),
     ])
     .await;
     let client = client(&keeping(&server));
     assert!(client.chat(&hello(), None).await.is_err());
-    for (content, requests) in [("no", 2), ("at last", 3), ("at last", 3)] {
+    for (content, requests) in [("no", 2), ("", 3), ("at last", 4), ("at last", 4)] {
         assert_eq!(client.chat(&hello(), None).await.unwrap().content, content);
+        assert_eq!(server.count(), requests);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_taken_back_is_asked_for_again() {
+    let server = Server::with(&[Reply::say("one"), Reply::say("two")]).await;
+    let member = keeping(&server);
+    let mut strategy = LlmConfig::new(None, "all");
+    strategy.strategy = Some(Arc::new(Strategy::new(Order::Fallback, vec![member.clone()])));
+    for (config, requests) in [(member, 2), (strategy, 4)] {
+        let client = client(&config);
+        let known = client.chat(&hello(), None).await.unwrap().content;
+        assert_eq!(client.chat(&hello(), None).await.unwrap().content, known);
+        client.forget(&hello()).await;
+        assert_eq!(client.chat(&hello(), None).await.unwrap().content, "two");
         assert_eq!(server.count(), requests);
     }
 }

@@ -96,6 +96,17 @@ async fn what_breaks_off_is_never_joined() {
 }
 
 #[tokio::test]
+async fn a_break_after_the_end_is_no_break() {
+    // More is announced than comes.
+    let head = HEAD.replace("\r\n\r\n", "\r\ncontent-length: 9999\r\n\r\n");
+    let server = Server::raw(&[&format!("{head}{}", streamed("hi").replace("data: [DONE]\n\n", ""))]).await;
+    let mut config = streaming(&server.url);
+    config.retry.max_attempts = 1;
+    let answer = observed(&config).await.0.unwrap();
+    assert_eq!((answer.content.as_str(), classes(&answer.attempts)), ("hi", vec!["answered"]));
+}
+
+#[tokio::test]
 async fn an_error_in_mid_stream_is_that_error() {
     let error =
         format!("{HEAD}{}data: {}\n\n", piece("ha"), json!({"error": {"code": 503, "message": "gone"}}));

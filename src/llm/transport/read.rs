@@ -87,7 +87,8 @@ impl Clock {
                 },
             };
             let Ok(chunk) = chunk else {
-                if assembly.is_done() {
+                // A break after the end of the answer takes nothing from it.
+                if assembly.ended() {
                     break;
                 }
                 return Err(broken(size));

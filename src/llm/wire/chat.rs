@@ -9,7 +9,7 @@ pub(super) use pieces::Pieces;
 use super::{Decoded, Ids, NoAnswer, bad, count, finish, first_choice, model, nonempty, put, text};
 use crate::{
     config::LlmConfig,
-    llm::{ChatRequest, Finish, Message, ToolCall, ToolMode, message::arguments},
+    llm::{ChatRequest, Finish, Message, ToolCall, message::arguments},
     task::Usage,
 };
 
@@ -29,21 +29,12 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, V
             json!({"type": "function", "function": function})
         });
         body.insert("tools".into(), tools.collect());
-        body.insert("tool_choice".into(), choice(request.tool_mode).into());
+        body.insert("tool_choice".into(), request.tool_mode.name().into());
     }
     put(&mut body, "temperature", config.temperature);
     put(&mut body, "max_tokens", request.max_tokens.or(config.max_tokens));
     put(&mut body, "seed", config.seed);
     body
-}
-
-/// The word for a mode, the same in the Responses API.
-pub(super) fn choice(mode: ToolMode) -> &'static str {
-    match mode {
-        ToolMode::Auto => "auto",
-        ToolMode::Required => "required",
-        ToolMode::None => "none",
-    }
 }
 
 pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
@@ -103,7 +94,7 @@ mod tests {
     use super::*;
     use crate::{
         config::LlmApi,
-        llm::{LlmErrorClass, ToolSpec, wire},
+        llm::{LlmErrorClass, ToolMode, ToolSpec, wire},
     };
 
     fn answer(message: &Value, finish: &Value) -> Decoded {

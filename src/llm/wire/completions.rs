@@ -85,7 +85,7 @@ impl super::Parts for Pieces {
         super::keep(&mut self.model, piece, "model");
         super::keep(&mut self.usage, piece, "usage");
         let Some(choice) = piece.pointer("/choices/0") else { return };
-        super::keep(&mut self.finish, choice, "finish_reason");
+        super::keep_reason(&mut self.finish, choice);
         if let Some(text) = choice.get("text").and_then(Value::as_str) {
             self.text.get_or_insert_default().push_str(text);
             if !text.is_empty() {

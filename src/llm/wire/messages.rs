@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+mod ids;
 mod pieces;
 
 pub(super) use pieces::Pieces;
@@ -71,17 +72,23 @@ fn mark(mut block: Value) -> Value {
 /// The conversation without its instructions: a role and its blocks, turn by turn.
 fn turns(messages: &[Message]) -> Vec<(&'static str, Vec<Value>)> {
     let mut turns: Vec<(&'static str, Vec<Value>)> = Vec::new();
-    let said = |content: &str| (!content.is_empty()).then(|| json!({"type": "text", "text": content}));
+    // Text of blanks alone is refused.
+    let said = |content: &str| (!content.trim().is_empty()).then(|| json!({"type": "text", "text": content}));
+    let mut ids = ids::CallIds::default();
     for message in messages {
         let (role, blocks) = match message {
             Message::System(_) => continue,
             Message::User(content) => ("user", said(content).into_iter().collect()),
             Message::Tool { call_id, content } => {
-                ("user", vec![json!({"type": "tool_result", "tool_use_id": call_id, "content": content})])
+                let id = ids.result(call_id);
+                ("user", vec![json!({"type": "tool_result", "tool_use_id": id, "content": content})])
             }
             Message::Assistant { content, tool_calls } => (
                 "assistant",
-                said(content).into_iter().chain(tool_calls.iter().map(used)).collect::<Vec<_>>(),
+                said(content)
+                    .into_iter()
+                    .chain(tool_calls.iter().map(|call| used(call, &ids.call(&call.id))))
+                    .collect::<Vec<_>>(),
             ),
         };
         match turns.last_mut() {
@@ -94,14 +101,14 @@ fn turns(messages: &[Message]) -> Vec<(&'static str, Vec<Value>)> {
     turns
 }
 
-fn used(call: &ToolCall) -> Value {
+fn used(call: &ToolCall, id: &str) -> Value {
     // Only an object is taken, and the model may have written anything.
     let input = match serde_json::from_str(&call.arguments) {
         Ok(Value::Object(input)) => input,
         _ if call.arguments.trim().is_empty() => Map::new(),
         _ => Map::from_iter([("arguments".to_owned(), call.arguments.as_str().into())]),
     };
-    json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input})
+    json!({"type": "tool_use", "id": id, "name": call.name, "input": input})
 }
 
 pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
@@ -168,13 +175,13 @@ mod tests {
 
     #[test]
     fn turns_alternate_and_instructions_stand_apart() {
-        let calls = vec![ToolCall::new("c1", "t", "{\"x\":1}"), ToolCall::new("c2", "t", "{broken")];
+        let calls = vec![ToolCall::new("c1", "t", "{\"x\":1}"), ToolCall::new("f.t:1", "t", "{broken")];
         let request = ChatRequest::new(vec![
             Message::System("rules".into()),
             Message::User("hi".into()),
-            Message::Assistant { content: String::new(), tool_calls: calls },
+            Message::Assistant { content: " \n".into(), tool_calls: calls },
             Message::Tool { call_id: "c1".into(), content: "noon".into() },
-            Message::Tool { call_id: "c2".into(), content: "no such thing".into() },
+            Message::Tool { call_id: "f.t:1".into(), content: "no such thing".into() },
             Message::User("go on".into()),
         ]);
         let tool = ToolSpec::new("t", "does", Arc::new(Map::new()));
@@ -187,10 +194,10 @@ mod tests {
                     {"role": "user", "content": [{"type": "text", "text": "hi"}]},
                     {"role": "assistant", "content": [
                         {"type": "tool_use", "id": "c1", "name": "t", "input": {"x": 1}},
-                        {"type": "tool_use", "id": "c2", "name": "t", "input": {"arguments": "{broken"}}]},
+                        {"type": "tool_use", "id": "call_1", "name": "t", "input": {"arguments": "{broken"}}]},
                     {"role": "user", "content": [
                         {"type": "tool_result", "tool_use_id": "c1", "content": "noon"},
-                        {"type": "tool_result", "tool_use_id": "c2", "content": "no such thing"},
+                        {"type": "tool_result", "tool_use_id": "call_1", "content": "no such thing"},
                         {"type": "text", "text": "go on"}]}],
                 "tools": [{"name": "t", "description": "does", "input_schema": {"type": "object"}}],
                 "tool_choice": {"type": "any"}})

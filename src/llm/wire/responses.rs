@@ -6,7 +6,7 @@ mod pieces;
 
 pub(super) use pieces::Pieces;
 
-use super::{Decoded, Ids, NoAnswer, bad, chat, count, finish, model, nonempty, put, text};
+use super::{Decoded, Ids, NoAnswer, bad, count, finish, model, nonempty, put, text};
 use crate::{
     config::LlmConfig,
     llm::{ChatRequest, Finish, Message, ToolCall, message::arguments},
@@ -24,7 +24,7 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, V
                 "parameters": *tool.parameters, "strict": tool.strict})
         });
         body.insert("tools".into(), tools.collect());
-        body.insert("tool_choice".into(), chat::choice(request.tool_mode).into());
+        body.insert("tool_choice".into(), request.tool_mode.name().into());
     }
     put(&mut body, "temperature", config.temperature);
     put(&mut body, "max_output_tokens", request.max_tokens.or(config.max_tokens));

@@ -5,10 +5,16 @@ use serde_json::{Map, Value};
 use super::{ChatRequest, Decoded, completions};
 use crate::config::LlmConfig;
 
-/// The prompt of a request, and everything else in its body: requests that are equal there can share one.
+/// The prompt of a request, and everything else in its body: requests that are equal there can share one. Not where a
+/// prompt has several answers: nothing tells them from those to other prompts.
 pub(in crate::llm) fn parts(request: &ChatRequest, config: &LlmConfig) -> Result<(Value, Value), String> {
     let mut body = completions::encode(request, config)?;
     body.extend(config.extra_body.clone());
+    for key in ["n", "best_of"] {
+        if body.get(key).is_some_and(|count| !count.is_null() && *count != 1) {
+            return Err(format!("`{key}` asks for several answers to each prompt"));
+        }
+    }
     let prompt = body.shift_remove("prompt").unwrap_or_default();
     Ok((prompt, Value::Object(body)))
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::llm::{
     stream::Delta,
-    wire::{Parts, keep, nonempty, text},
+    wire::{Parts, keep, keep_reason, nonempty, text},
 };
 
 /// What came so far of the first choice.
@@ -36,7 +36,7 @@ impl Parts for Pieces {
         let choices = piece.get("choices").and_then(Value::as_array);
         let Some(choice) = choices.into_iter().flatten().find(first) else { return };
         self.begun = true;
-        keep(&mut self.finish, choice, "finish_reason");
+        keep_reason(&mut self.finish, choice);
         let Some(delta) = choice.get("delta") else { return };
         let mut more = |place: &mut String, text: &str, delta: Delta<'_>| {
             if !text.is_empty() {
