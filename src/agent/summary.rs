@@ -66,6 +66,7 @@ impl Talk<'_> {
     async fn summarize(&mut self, why: &str, last: Option<String>) -> End {
         let attempts = if self.agent.config.keep_tool_results.is_none() { ATTEMPTS } else { 1 };
         for attempt in 1..=attempts {
+            self.state.ask_anew = attempt > 1;
             let said = match self.ask_without_tools(self.summary_prompt()).await {
                 Ok(said) => said,
                 Err(End::Errored(error)) if last.is_none() && attempt == attempts => {
@@ -128,7 +129,7 @@ impl Talk<'_> {
             request = request.with_tools(self.offer.specs(), ToolMode::None);
         }
         let began = Instant::now();
-        let asked = self.bounds.guard(self.llm.chat(&request, self.bounds.deadline)).await;
+        let asked = self.asked(&request).await;
         let answer = self.ledger.asked(asked, began.elapsed(), self.bounds)?;
         Ok(protocol::read(protocol, answer, true, 0))
     }

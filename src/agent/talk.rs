@@ -13,7 +13,7 @@ use super::{
 use crate::{
     config::{AgentConfig, RollbackOn, ToolChoice, ToolProtocol},
     error::ErrorCode,
-    llm::{ChatRequest, Finish, LlmClient, LlmErrorClass, ToolMode},
+    llm::{ChatAnswer, ChatRequest, Finish, LlmClient, LlmError, LlmErrorClass, ToolMode},
     task::Task,
 };
 
@@ -49,6 +49,8 @@ pub(super) struct State {
     calls_before: u32,
     rollbacks: Rollbacks,
     queries: Queries,
+    /// The last answer was of no use: one that is kept would be that one again.
+    pub ask_anew: bool,
     /// Turns in a row without a call that could be run.
     invalid_turns: u32,
     /// Characters of the last request, and the tokens that the server counted in it.
@@ -129,6 +131,14 @@ impl Talk<'_> {
         self.history.set_system(protocol::system(self.protocol(), &self.offer, self.system.clone()));
     }
 
+    /// The model's answer to `request`, within the bounds of the task.
+    pub(super) async fn asked(&mut self, request: &ChatRequest) -> Result<Result<ChatAnswer, LlmError>, End> {
+        if std::mem::take(&mut self.state.ask_anew) {
+            self.llm.forget(request).await;
+        }
+        self.bounds.guard(self.llm.chat(request, self.bounds.deadline)).await
+    }
+
     /// Asks the model; what does not fit is shortened and asked again.
     async fn ask(&mut self) -> Result<Said, End> {
         loop {
@@ -148,7 +158,7 @@ impl Talk<'_> {
                 request = request.with_tools(self.offer.specs(), mode);
             }
             let began = Instant::now();
-            let asked = self.bounds.guard(self.llm.chat(&request, self.bounds.deadline)).await;
+            let asked = self.asked(&request).await;
             let too_long = matches!(&asked, Ok(Err(error)) if error.class == LlmErrorClass::Context);
             let answer = match self.ledger.asked(asked, began.elapsed(), self.bounds) {
                 Ok(answer) => answer,
@@ -246,6 +256,7 @@ impl Talk<'_> {
             calls: said.calls.iter().filter(|_| native).map(protocol::Asked::raw).collect(),
         };
         self.ledger.happened(&event);
+        self.state.ask_anew = true;
         Ok(true)
     }
 
