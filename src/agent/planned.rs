@@ -34,7 +34,7 @@ impl Agent {
                         ToolCall::new(&id, &call.tool, Value::from(call.args.clone()).to_string());
                     messages.push(Message::Assistant { content: String::new(), tool_calls: vec![tool_call] });
                     messages.push(Message::Tool { call_id: id, content: text.clone() });
-                    let problem = mismatch(&call.expect, &text, result.is_error);
+                    let problem = mismatch(&call.expect, &text, result.is_error, || self.shown(&text));
                     texts.push(text);
                     if let Some(problem) = problem {
                         let mut error = TaskError::new(ErrorCode::ToolError, format!("{place}: {problem}"));
@@ -58,6 +58,14 @@ impl Agent {
         }
         ledger.transcript(&messages);
         end.unwrap_or_else(|| End::Passed(texts.join("\n")))
+    }
+
+    /// The beginning of a result, without half a secret at its end.
+    fn shown(&self, text: &str) -> String {
+        match text.char_indices().nth(SHOWN) {
+            Some((end, _)) => format!("{}...", self.toolbox.cut(text, end)),
+            None => text.to_owned(),
+        }
     }
 
     async fn run_one(
@@ -103,11 +111,7 @@ impl Agent {
 }
 
 /// What is wrong with a result, if anything is.
-fn mismatch(expect: &Expect, text: &str, is_error: bool) -> Option<String> {
-    let got = || match text.char_indices().nth(SHOWN) {
-        Some((cut, _)) => format!("{}...", &text[..cut]),
-        None => text.to_owned(),
-    };
+fn mismatch(expect: &Expect, text: &str, is_error: bool, got: impl Fn() -> String) -> Option<String> {
     if is_error != expect.is_error {
         let (wanted, found) = if is_error { ("a result", "an error") } else { ("an error", "a result") };
         return Some(format!("expected {wanted}, got {found}: {}", got()));
@@ -128,10 +132,10 @@ mod tests {
     #[test]
     fn all_conditions_must_hold() {
         let expect = Expect { contains: Some("b".into()), equals: Some("abc".into()), is_error: false };
-        assert_eq!(mismatch(&expect, "abc\n", false), None);
-        assert!(mismatch(&expect, "abcd", false).unwrap().contains("expected `abc`"));
-        assert!(mismatch(&expect, "ac", false).unwrap().contains("contains `b`"));
-        assert!(mismatch(&expect, "abc", true).unwrap().contains("got an error"));
-        assert!(mismatch(&Expect { is_error: true, ..Expect::default() }, "", false).is_some());
+        assert_eq!(mismatch(&expect, "abc\n", false, String::new), None);
+        assert!(mismatch(&expect, "abcd", false, String::new).unwrap().contains("expected `abc`"));
+        assert!(mismatch(&expect, "ac", false, String::new).unwrap().contains("contains `b`"));
+        assert!(mismatch(&expect, "abc", true, String::new).unwrap().contains("got an error"));
+        assert!(mismatch(&Expect { is_error: true, ..Expect::default() }, "", false, String::new).is_some());
     }
 }
