@@ -110,6 +110,22 @@ impl Lab {
 }
 
 /// Ids of processes whose environment, given as a question for an entry, is as `wanted`.
+impl Drop for Lab {
+    /// A test that failed leaves nobody behind: neither its servers nor the programs that own them.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let own = Path::new(env!("CARGO_BIN_EXE_toolcrib"));
+        let is_own = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == own);
+        let servers = self.servers();
+        let owners = servers.iter().filter_map(|pid| parent(*pid)).filter(is_own);
+        for pid in owners.chain(servers.iter().copied()) {
+            let _ = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        }
+    }
+}
+
 fn processes(wanted: impl Fn(&dyn Fn(&str) -> bool) -> bool) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let wanted = |folder: &Path| {
