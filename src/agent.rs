@@ -42,7 +42,6 @@ pub use event::AgentEvent;
 use history::History;
 use ledger::Ledger;
 use offer::Offer;
-pub use rollback::RollbackReason;
 use talk::{State, Talk};
 
 /// Carries out tasks, any number at once. Cheap to clone.

@@ -318,7 +318,8 @@ impl From<&crate::Error> for TaskError {
 }
 
 /// Where a task's wall-clock time went, in milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct Timings {
     /// Waiting for servers to start.

@@ -8,6 +8,12 @@ use std::{fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+/// The same text for the same value, whatever the order of its keys.
+pub(crate) fn canonical(mut value: Value) -> String {
+    value.sort_all_objects();
+    value.to_string()
+}
+
 /// The name of a server as written in the configuration: 1 to 64 characters of `[A-Za-z0-9_.-]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String")]

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::{correct::Correction, rollback::RollbackReason};
+use super::correct::Correction;
+use crate::config::RollbackReason;
 
 /// One event of a task. In the log of a task each is a line of JSON.
 #[derive(Clone, Debug, Serialize)]

@@ -214,7 +214,7 @@ impl Ledger {
                 }
             }
             AgentEvent::RolledBack { reason, .. } => {
-                *self.report.rollbacks.entry(reason.to_string()).or_default() += 1;
+                *self.report.rollbacks.entry(reason.name().to_owned()).or_default() += 1;
             }
             _ => {}
         }

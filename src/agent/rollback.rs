@@ -1,51 +1,14 @@
 //! Setting a conversation back to before an answer that is of no use, so that the model answers once more.
 
-use std::{collections::HashSet, fmt};
+use std::collections::HashSet;
 
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::offer::Ready;
-use crate::config::RollbackConfig;
+use crate::{config::RollbackConfig, tool::canonical};
 
 /// How often one task is set back in all, whatever else is allowed: a model that never recovers must end.
 const MAX_IN_ALL: u32 = 200;
-
-/// Why an answer was taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum RollbackReason {
-    /// It holds a call that cannot be read.
-    Malformed,
-    /// It is empty.
-    Empty,
-    /// It refuses the task.
-    Refusal,
-    /// It asks what was asked before.
-    Duplicate,
-    /// None of its calls could be made.
-    InvalidCall,
-    /// All of its calls failed.
-    ToolError,
-    /// Results say that nothing was found, and no call brought anything else.
-    Result,
-}
-
-impl fmt::Display for RollbackReason {
-    /// As in JSON.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Malformed => "malformed",
-            Self::Empty => "empty",
-            Self::Refusal => "refusal",
-            Self::Duplicate => "duplicate",
-            Self::InvalidCall => "invalid_call",
-            Self::ToolError => "tool_error",
-            Self::Result => "result",
-        })
-    }
-}
 
 /// How often a task was set back.
 #[derive(Debug, Default)]
@@ -103,29 +66,13 @@ pub(super) fn query(config: &RollbackConfig, call: &Ready) -> String {
     let chosen =
         config.query_arguments.get(&tool).or_else(|| config.query_arguments.get(&call.entry.tool.name));
     let counts = |key: &str| chosen.is_none_or(|keys| keys.iter().any(|chosen| chosen == key));
-    let arguments: Map<String, Value> = call
+    let arguments: Value = call
         .arguments
         .iter()
         .filter(|(key, _)| counts(key))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
-    format!("{tool} {}", canonical(&Value::Object(arguments)))
-}
-
-/// The same text for the same value, whatever the order of its keys.
-fn canonical(value: &Value) -> String {
-    match value {
-        Value::Object(fields) => {
-            let mut fields: Vec<_> = fields.iter().collect();
-            fields.sort_by_key(|(key, _)| *key);
-            let fields = fields
-                .into_iter()
-                .map(|(key, value)| format!("{}:{}", Value::from(key.as_str()), canonical(value)));
-            format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
-        }
-        Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
-        other => other.to_string(),
-    }
+    format!("{tool} {}", canonical(arguments))
 }
 
 #[cfg(test)]
@@ -161,8 +108,8 @@ mod tests {
     fn equal_values_have_equal_text() {
         let one = json!({"b": [1, {"y": 1, "x": null}], "a": "\""});
         let other = json!({"a": "\"", "b": [1, {"x": null, "y": 1}]});
-        assert_eq!(canonical(&one), canonical(&other));
-        assert_ne!(canonical(&json!([1, 2])), canonical(&json!([2, 1])));
-        assert_ne!(canonical(&json!({"a": "1"})), canonical(&json!({"a": 1})));
+        assert_eq!(canonical(one), canonical(other));
+        assert_ne!(canonical(json!([1, 2])), canonical(json!([2, 1])));
+        assert_ne!(canonical(json!({"a": "1"})), canonical(json!({"a": 1})));
     }
 }

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::{
-    Agent, AgentEvent, Bounds, End, Ledger, RollbackReason,
+    Agent, AgentEvent, Bounds, End, Ledger,
     calls::Outcomes,
     history::{History, Sent},
     offer::{Offer, Ready},
@@ -11,7 +11,7 @@ use super::{
     rollback::{self, Queries, Rollbacks},
 };
 use crate::{
-    config::{AgentConfig, RollbackOn, ToolChoice, ToolProtocol},
+    config::{AgentConfig, RollbackReason, ToolChoice, ToolProtocol},
     error::ErrorCode,
     llm::{ChatAnswer, ChatRequest, Finish, LlmClient, LlmError, LlmErrorClass, ToolMode},
     task::Task,
@@ -197,20 +197,17 @@ impl Talk<'_> {
     /// Why an answer is of no use, before anything is run.
     fn useless(&self, said: &Said, checked: &Checked) -> Option<RollbackReason> {
         let config = &self.config().rollback;
-        let is = |on, reason, holds: bool| (holds && config.on.contains(&on)).then_some(reason);
+        let is = |reason, holds: bool| (holds && config.on.contains(&reason)).then_some(reason);
         if said.calls.is_empty() {
             // A limit of tokens and a filter would meet it again.
             let empty = said.content.trim().is_empty() && matches!(said.finish, Finish::Stop | Finish::Other);
-            return is(RollbackOn::Malformed, RollbackReason::Malformed, said.unread.is_some())
-                .or_else(|| is(RollbackOn::Empty, RollbackReason::Empty, empty))
-                .or_else(|| {
-                    is(RollbackOn::Refusal, RollbackReason::Refusal, rollback::refuses(config, &said.content))
-                });
+            return is(RollbackReason::Malformed, said.unread.is_some())
+                .or_else(|| is(RollbackReason::Empty, empty))
+                .or_else(|| is(RollbackReason::Refusal, rollback::refuses(config, &said.content)));
         }
         let known = |call: &Ready| self.state.queries.knows(&rollback::query(config, call));
-        is(RollbackOn::InvalidCall, RollbackReason::InvalidCall, checked.iter().all(Result::is_err)).or_else(
-            || is(RollbackOn::Duplicate, RollbackReason::Duplicate, checked.iter().flatten().any(known)),
-        )
+        is(RollbackReason::InvalidCall, checked.iter().all(Result::is_err))
+            .or_else(|| is(RollbackReason::Duplicate, checked.iter().flatten().any(known)))
     }
 
     /// Why the results of an answer's calls are of no use: all of them. What is taken back is asked again, so a call
@@ -221,14 +218,14 @@ impl Talk<'_> {
         }
         let config = &self.config().rollback;
         let on = |on| config.on.contains(&on);
-        if on(RollbackOn::ToolError) && outcomes.ran > 0 && outcomes.failed.iter().all(|failed| *failed) {
+        if on(RollbackReason::ToolError) && outcomes.ran > 0 && outcomes.failed.iter().all(|failed| *failed) {
             return Some(RollbackReason::ToolError);
         }
         let nothing = |text: &String| config.results.iter().any(|pattern| pattern.is_match(text));
         let useless = |(text, failed): (&String, &bool)| *failed || nothing(text);
         let in_vain =
             outcomes.texts.iter().any(nothing) && outcomes.texts.iter().zip(&outcomes.failed).all(useless);
-        (on(RollbackOn::Result) && in_vain).then_some(RollbackReason::Result)
+        (on(RollbackReason::Result) && in_vain).then_some(RollbackReason::Result)
     }
 
     /// Takes an answer back, if that may be done once more. If not, some ends the task and others are let pass.

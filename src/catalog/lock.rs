@@ -11,14 +11,14 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{ServerSoftware, ToolChanges, fingerprint::hex};
 use crate::{
     config::Config,
     error::{Error, Result},
-    tool::{ServerName, Tool},
+    tool::{ServerName, Tool, canonical},
 };
 
 /// Version of the format.
@@ -234,24 +234,14 @@ fn hash_of(tool: &Tool) -> String {
         "output_schema": tool.output_schema,
         "annotations": tool.annotations,
     });
-    hex(&Sha256::digest(sorted(shown).to_string().as_bytes()))
-}
-
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let entries: BTreeMap<String, Value> =
-                map.into_iter().map(|(key, value)| (key, sorted(value))).collect();
-            Value::Object(entries.into_iter().collect::<Map<_, _>>())
-        }
-        Value::Array(items) => items.into_iter().map(sorted).collect(),
-        other => other,
-    }
+    hex(&Sha256::digest(canonical(shown)))
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use serde_json::Map;
 
     use super::*;
 

@@ -8,7 +8,7 @@ mod init;
 mod kills;
 mod lazy;
 mod llm;
-mod requests;
+mod loopback;
 mod soak;
 mod spares;
 pub(super) mod times;

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use globset::GlobMatcher;
 use indexmap::IndexMap;
+use serde::Serialize;
 
 use super::Fallback;
 
@@ -136,7 +137,7 @@ pub struct RollbackConfig {
     /// Rollbacks in a row. One more is not made: then the task has no answer, or goes on with what it has.
     pub max: u32,
     /// What leads to one.
-    pub on: Vec<RollbackOn>,
+    pub on: Vec<RollbackReason>,
     /// What refuses a task.
     pub refusals: Vec<String>,
     /// What a result looks like that brought nothing.
@@ -150,7 +151,7 @@ impl Default for RollbackConfig {
     fn default() -> Self {
         Self {
             max: 4,
-            on: vec![RollbackOn::Malformed, RollbackOn::Empty],
+            on: vec![RollbackReason::Malformed, RollbackReason::Empty],
             refusals: ["time constraint", "I'm sorry, but I can't", "I'm sorry, I cannot solve"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -160,24 +161,51 @@ impl Default for RollbackConfig {
     }
 }
 
-/// What leads to a rollback.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why an answer of the model is taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum RollbackOn {
-    /// A call that cannot be read.
+pub enum RollbackReason {
+    /// It holds a call that cannot be read.
     Malformed,
-    /// An empty answer.
+    /// It is empty.
     Empty,
-    /// An answer with one of the phrases of `refusals`.
+    /// It refuses the task, with one of the phrases of `refusals`.
     Refusal,
-    /// A call that was made before and brought something.
+    /// It asks what was asked before and brought something.
     Duplicate,
-    /// An answer none of whose calls can be made.
+    /// None of its calls can be made.
     InvalidCall,
-    /// An answer all of whose calls failed.
+    /// All of its calls failed.
     ToolError,
-    /// All calls of an answer failed or brought what one of the patterns of `results` matches, and at least one did.
+    /// All of its calls failed or brought what one of the patterns of `results` matches, and at least one did.
     Result,
+}
+
+impl RollbackReason {
+    /// All there are.
+    pub(super) const ALL: [Self; 7] = [
+        Self::Malformed,
+        Self::Empty,
+        Self::Refusal,
+        Self::Duplicate,
+        Self::InvalidCall,
+        Self::ToolError,
+        Self::Result,
+    ];
+
+    /// As in the configuration and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Empty => "empty",
+            Self::Refusal => "refusal",
+            Self::Duplicate => "duplicate",
+            Self::InvalidCall => "invalid_call",
+            Self::ToolError => "tool_error",
+            Self::Result => "result",
+        }
+    }
 }
 
 /// When the model is asked for its answer once more, without tools.

@@ -183,6 +183,22 @@ impl<'a> Section<'a> {
         self.free_table(key, "{ NAME = \"value\" }")?.iter().map(read).collect()
     }
 
+    /// The tables below `key` whose names are free, each with its name; all may have the same keys.
+    pub(super) fn named(
+        &self,
+        key: &str,
+        keys: &'static [&'static str],
+        example: &str,
+    ) -> Result<Vec<(&'a str, Section<'a>)>> {
+        let open = |entry: &'a Entry| {
+            let path = format!("{}.{}", self.dotted(key), entry.key);
+            let section =
+                Section::open(self.origin, &path, entry.line, &entry.node, keys, self.server.as_ref())?;
+            Ok((entry.key.as_str(), section))
+        };
+        self.free_table(key, example)?.iter().map(open).collect()
+    }
+
     /// A table of free names to lists of strings.
     pub(super) fn lists(&self, key: &str) -> Result<BTreeMap<String, Vec<String>>> {
         let read = |entry: &Entry| {

@@ -21,6 +21,7 @@ use super::{ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClas
 use crate::{
     config::{CacheConfig, LlmConfig},
     task::Usage,
+    tool::canonical,
 };
 
 type Key = [u8; 32];
@@ -169,34 +170,5 @@ fn key(request: &ChatRequest) -> Key {
         tool_mode.name(),
         max_tokens,
     ]);
-    let mut hash = Sha256::new();
-    canonical(&whole, &mut hash);
-    hash.finalize().into()
-}
-
-fn canonical(value: &Value, hash: &mut Sha256) {
-    match value {
-        Value::Object(fields) => {
-            let mut fields: Vec<_> = fields.iter().collect();
-            fields.sort_unstable_by_key(|(name, _)| *name);
-            hash.update(b"{");
-            for (name, value) in fields {
-                canonical(&Value::from(name.as_str()), hash);
-                canonical(value, hash);
-            }
-            hash.update(b"}");
-        }
-        Value::Array(items) => {
-            hash.update(b"[");
-            for item in items {
-                canonical(item, hash);
-            }
-            hash.update(b"]");
-        }
-        // As JSON text, which says where it ends: strings are quoted, and the rest is parted by commas.
-        plain => {
-            hash.update(plain.to_string());
-            hash.update(b",");
-        }
-    }
+    Sha256::digest(canonical(whole)).into()
 }

@@ -149,6 +149,14 @@ fn first_choice(json: &Value) -> Result<&Value, NoAnswer> {
 }
 
 /// Why the model stopped, in the words of any of these servers.
+/// Servers call tools and say that they have stopped: the calls are what counts.
+fn with_calls(finish: Finish, calls: &[ToolCall]) -> Finish {
+    match finish {
+        Finish::Stop | Finish::Other if !calls.is_empty() => Finish::ToolCalls,
+        said => said,
+    }
+}
+
 fn finish(reason: Option<&str>) -> Finish {
     match reason {
         Some("stop" | "eos" | "end_turn" | "stop_sequence" | "completed") => Finish::Stop,

@@ -7,11 +7,13 @@ use std::{
 
 use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::task::JoinSet;
 use toolcrib::{
     Agent, AgentConfig, CancellationToken, Config, HttpClients, HttpConfig, LlmClient, LlmConfig, Manager,
     RunReport, Task,
 };
+
+use crate::support::served;
 
 /// A model that gives its answers one after the other, the last one again and again.
 pub(crate) struct Model {
@@ -38,10 +40,7 @@ impl Model {
     pub(crate) async fn choosing(answer: impl Fn(usize, &Value) -> Value + Send + Sync + 'static) -> Self {
         let seen = Arc::new(Seen { answer: Box::new(answer), requests: Mutex::default() });
         let router = Router::new().route("/v1/chat/completions", post(serve)).with_state(Arc::clone(&seen));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let (url, tasks) = served(router).await;
         Self { url, seen, _tasks: tasks }
     }
 

@@ -32,7 +32,7 @@ use toolcrib::{
     RetryPolicy,
 };
 
-use crate::support::within;
+use crate::support::{served, within};
 
 /// How the server answers the n-th request, from 1.
 type Answer = dyn Fn(usize) -> Reply + Send + Sync;
@@ -105,10 +105,7 @@ impl Server {
             requests: Mutex::default(),
         });
         let router = Router::new().route("/v1/chat/completions", post(serve)).with_state(Arc::clone(&seen));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let (url, tasks) = served(router).await;
         Self { url, seen, _tasks: tasks }
     }
 

@@ -9,11 +9,11 @@ use std::{
 
 use axum::{Json, Router, extract::State, http::StatusCode, response::IntoResponse, routing::post};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::task::JoinSet;
 
 use crate::{
     program::{Bench, SECRET, code, err, out},
-    support::{signal, wait_for},
+    support::{served, signal, wait_for},
 };
 
 /// `spawns.txt` tells how often the fixture was started.
@@ -49,10 +49,7 @@ impl Model {
     async fn start() -> Self {
         let asked = Arc::<Mutex<Vec<String>>>::default();
         let router = Router::new().route("/v1/chat/completions", post(answer)).with_state(asked.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let (url, tasks) = served(router).await;
         Self { url, asked, _tasks: tasks }
     }
 

@@ -4,9 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use axum::{Json, Router, extract::State};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::task::JoinSet;
 
-use crate::program::{Bench, code, err, out};
+use crate::{
+    program::{Bench, code, err, out},
+    support::served,
+};
 
 type Seen = Arc<Mutex<Vec<Value>>>;
 
@@ -28,10 +31,7 @@ async fn answer(State(seen): State<Seen>, Json(body): Json<Value>) -> Json<Value
 async fn model() -> (String, Seen, JoinSet<()>) {
     let seen = Seen::default();
     let router = Router::new().fallback(answer).with_state(Arc::clone(&seen));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/v1", listener.local_addr().unwrap());
-    let mut tasks = JoinSet::new();
-    tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+    let (url, tasks) = served(router).await;
     (url, seen, tasks)
 }
 

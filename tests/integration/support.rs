@@ -11,6 +11,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
+use tokio::{net::TcpListener, task::JoinSet};
 use toolcrib::{
     Config, Endpoint, Manager, Result, ServerConfig, ServerEvent, ServerName, StdioConfig, Toolbox,
 };
@@ -168,6 +169,15 @@ pub(crate) async fn within(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "no sign of: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Serves `router` on a free port until the tasks are dropped; the address, up to and including `/v1`.
+pub(crate) async fn served(router: axum::Router) -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+    (url, tasks)
 }
 
 /// Sends a signal to one process.

@@ -207,7 +207,7 @@ impl Agents {
             true => Service::Engine,
             false => Service::Dealt((0..steps).map(|step| self.dealt(agents, step)).collect()),
         });
-        let mut config = LlmConfig::new(Some(model.url.clone()), "loopback");
+        let mut config = LlmConfig::new(Some(model.url().to_owned()), "loopback");
         config.max_in_flight = self.max_in_flight;
         if self.batch > NonZeroUsize::MIN {
             (config.api, config.batch.size) = (LlmApi::Completions, self.batch);

@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 use serde_json::Value;
-use toolcrib::{CallEnded, Error, Event, EventLine, ModelEnded, PhasesNs, RunEnd, Told};
+use toolcrib::{CallEnded, Error, Event, EventLine, ModelEnded, PhasesNs, RunEnd, Timings, Told};
 
 /// All that a report is made of.
 pub(super) struct Run {
@@ -92,7 +92,7 @@ pub(super) struct Line {
     pub(super) error: Option<Failure>,
     pub(super) started: String,
     pub(super) wall_ms: f64,
-    pub(super) time_ms: Times,
+    pub(super) time_ms: Timings,
     pub(super) turns: u32,
     pub(super) tool_calls: u32,
     pub(super) tool_errors: u32,
@@ -110,17 +110,6 @@ pub(super) struct Failure {
     pub(super) server: Option<String>,
     #[serde(default)]
     pub(super) stderr_tail: Vec<String>,
-}
-
-#[derive(Clone, Copy, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Times {
-    pub(super) init: f64,
-    pub(super) queue: f64,
-    pub(super) model: f64,
-    pub(super) tools: f64,
-    pub(super) retry_wait: f64,
-    pub(super) other: f64,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]

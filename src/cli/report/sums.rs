@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use toolcrib::Timings;
 
-use super::read::{Run, Start, Task, Times, What, millis};
+use super::read::{Run, Start, Task, What, millis};
 use crate::cli::bench::times::at_percent;
 
 /// Ways for a task to end, in the order in which they are shown.
@@ -28,7 +29,7 @@ pub(super) struct Sums {
     pub(super) counts: [usize; 6],
     /// Lower end, rate and upper end of the 95 % interval of what passed among what was judged.
     pub(super) rate: Option<[f64; 3]>,
-    pub(super) time: Times,
+    pub(super) time: Timings,
     pub(super) tokens: [u64; 2],
     pub(super) cost_usd: Option<f64>,
     pub(super) tools: Vec<Row>,
@@ -42,7 +43,7 @@ pub(super) struct Sums {
 impl Sums {
     pub(super) fn of(run: &Run) -> Self {
         let mut counts = [0; 6];
-        let mut time = Times::default();
+        let mut time = Timings::default();
         let mut tokens = [0_u64; 2];
         let mut cost: Option<f64> = None;
         let mut errors = BTreeMap::<String, usize>::new();
@@ -53,7 +54,7 @@ impl Sums {
                 counts[index] += 1;
             }
             let line = &task.result;
-            add(&mut time, line.time_ms);
+            time += line.time_ms;
             tokens[0] = tokens[0].saturating_add(line.tokens.input);
             tokens[1] = tokens[1].saturating_add(line.tokens.output);
             if let Some(more) = line.cost_usd {
@@ -102,7 +103,7 @@ impl Sums {
     }
 
     /// The parts of the time, those that took none left out.
-    pub(super) fn parts(time: &Times) -> Vec<(&'static str, &'static str, f64)> {
+    pub(super) fn parts(time: &Timings) -> Vec<(&'static str, &'static str, f64)> {
         let all = [
             ("model", "model", time.model),
             ("tools", "tools", time.tools),
@@ -200,15 +201,6 @@ fn task(task: &Task) -> Value {
         "tokens": line.tokens.input.saturating_add(line.tokens.output),
         "error": line.error.as_ref().map(|error| &error.code),
     })
-}
-
-fn add(sum: &mut Times, more: Times) {
-    sum.init += more.init;
-    sum.queue += more.queue;
-    sum.model += more.model;
-    sum.tools += more.tools;
-    sum.retry_wait += more.retry_wait;
-    sum.other += more.other;
 }
 
 /// To the microsecond.

@@ -4,10 +4,8 @@ use indexmap::IndexMap;
 
 use crate::{
     config::{
-        AgentConfig, Aliases, AnswerForm, Fallback, FallbackWhen, FinalSummary, RollbackConfig, RollbackOn,
-        SubAgent, ToolChoice, ToolProtocol,
-        node::{Entry, Value},
-        section::Section,
+        AgentConfig, Aliases, AnswerForm, Fallback, FallbackWhen, FinalSummary, RollbackConfig,
+        RollbackReason, SubAgent, ToolChoice, ToolProtocol, node::Value, section::Section,
     },
     error::Result,
     tool::ServerName,
@@ -98,10 +96,8 @@ pub(super) fn read(table: &Section<'_>, base: AgentConfig) -> Result<AgentConfig
 /// Reads the agents that are tools of others. What they do not say is as `base` has it, apart from its prompts, the
 /// form of its answer, its attempts and the agents that it may call.
 pub(super) fn read_all(root: &Section<'_>, base: &AgentConfig) -> Result<IndexMap<String, SubAgent>> {
-    let read_one = |entry: &Entry| {
-        let path = format!("agents.{}", entry.key);
-        let table = Section::open(root.origin, &path, entry.line, &entry.node, &SUB_AGENT_ALL, None)?;
-        if ServerName::new(&entry.key).is_err() {
+    let read_one = |(name, table): (&str, Section<'_>)| {
+        if ServerName::new(name).is_err() {
             return Err(table.error("is not a name: use 1 to 64 letters, digits, `_`, `-` or `.`", None));
         }
         let Some(description) = table.text("description")? else {
@@ -122,9 +118,10 @@ pub(super) fn read_all(root: &Section<'_>, base: &AgentConfig) -> Result<IndexMa
             tools: table.has("tools").then_some(tools),
             config: read(&table, base)?,
         };
-        Ok((entry.key.clone(), agent))
+        Ok((name.to_owned(), agent))
     };
-    root.free_table("agents", "{ NAME = { description = \"...\" } }")?.iter().map(read_one).collect()
+    let example = "{ NAME = { description = \"...\" } }";
+    root.named("agents", &SUB_AGENT_ALL, example)?.into_iter().map(read_one).collect()
 }
 
 fn aliases(table: &Section<'_>) -> Result<Aliases> {
@@ -146,21 +143,13 @@ fn keep(table: &Section<'_>, base: Option<usize>) -> Result<Option<usize>> {
 }
 
 fn rollback(table: &Section<'_>, base: RollbackConfig) -> Result<RollbackConfig> {
-    const ON: &[(&str, RollbackOn)] = &[
-        ("malformed", RollbackOn::Malformed),
-        ("empty", RollbackOn::Empty),
-        ("refusal", RollbackOn::Refusal),
-        ("duplicate", RollbackOn::Duplicate),
-        ("invalid_call", RollbackOn::InvalidCall),
-        ("tool_error", RollbackOn::ToolError),
-        ("result", RollbackOn::Result),
-    ];
+    let known = RollbackReason::ALL.map(|reason| (reason.name(), reason));
     let mut on = Vec::new();
     for text in table.texts("on")? {
-        match ON.iter().find(|(word, _)| *word == text.value) {
+        match known.iter().find(|(word, _)| *word == text.value) {
             Some((_, reason)) => on.push(*reason),
             None => {
-                let words: Vec<String> = ON.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+                let words: Vec<String> = known.iter().map(|(word, _)| format!("\"{word}\"")).collect();
                 let help = format!("use {}", words.join(", "));
                 return Err(table.key_error("on", format!("`{}` is not allowed", text.value), Some(&help)));
             }
@@ -168,7 +157,7 @@ fn rollback(table: &Section<'_>, base: RollbackConfig) -> Result<RollbackConfig>
     }
     let results = table.regexes("results")?;
     let on = if table.has("on") { on } else { base.on };
-    if on.contains(&RollbackOn::Result) && results.is_empty() && base.results.is_empty() {
+    if on.contains(&RollbackReason::Result) && results.is_empty() && base.results.is_empty() {
         let help = "add results = [\"PATTERN\"]";
         return Err(table.key_error("on", "`result` needs patterns of such results", Some(help)));
     }

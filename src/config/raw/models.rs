@@ -46,17 +46,14 @@ pub(super) fn check_own(llm: &Section<'_>) -> Result<()> {
 
 /// The clients; what they leave out of times, retries and sampling is as in `[llm]`.
 pub(super) fn clients(table: &Section<'_>, base: &LlmConfig) -> Result<Vec<RawLlm>> {
-    let entries = table.free_table("clients", "{ NAME = { base_url = \"...\", model = \"...\" } }")?;
-    let read = |entry: &crate::config::node::Entry| {
-        let path = format!("{}.{}", table.dotted("clients"), entry.key);
-        let section = Section::open(table.origin, &path, entry.line, &entry.node, LLM, None)?;
+    let read = |(name, section): (&str, Section<'_>)| {
         for key in ["client", "clients", "strategies"] {
             if section.has(key) {
                 return Err(section.key_error(key, "belongs to [llm] itself", Some("move it there")));
             }
         }
         let mut shared = LlmConfig::new(None, "");
-        shared.name = Some(entry.key.clone());
+        shared.name = Some(name.to_owned());
         shared.stream = base.stream;
         shared.connect_timeout = base.connect_timeout;
         shared.first_token_timeout = base.first_token_timeout;
@@ -69,17 +66,13 @@ pub(super) fn clients(table: &Section<'_>, base: &LlmConfig) -> Result<Vec<RawLl
         shared.seed = base.seed;
         llm(&section, shared)
     };
-    entries.iter().map(read).collect()
+    let example = "{ NAME = { base_url = \"...\", model = \"...\" } }";
+    table.named("clients", LLM, example)?.into_iter().map(read).collect()
 }
 
 pub(super) fn strategies(table: &Section<'_>) -> Result<Vec<RawStrategy>> {
-    let entries = table.free_table("strategies", "{ NAME = { fallback = [\"...\"] } }")?;
-    let read = |entry: &crate::config::node::Entry| {
-        let path = format!("{}.{}", table.dotted("strategies"), entry.key);
-        let section = Section::open(table.origin, &path, entry.line, &entry.node, STRATEGY, None)?;
-        strategy(&section, &entry.key)
-    };
-    entries.iter().map(read).collect()
+    let sections = table.named("strategies", STRATEGY, "{ NAME = { fallback = [\"...\"] } }")?;
+    sections.into_iter().map(|(name, section)| strategy(&section, name)).collect()
 }
 
 fn strategy(table: &Section<'_>, name: &str) -> Result<RawStrategy> {

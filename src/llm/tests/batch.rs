@@ -10,7 +10,6 @@ use axum::{Json, Router, extract::State, http::StatusCode};
 use futures_util::{StreamExt, future::join_all};
 use serde_json::{Value, json};
 use tokio::{
-    net::TcpListener,
     sync::Barrier,
     task::JoinSet,
     time::{Instant, timeout},
@@ -19,7 +18,7 @@ use tokio::{
 use super::{
     super::{ChatRequest, LlmClient, LlmErrorClass, Message},
     client, config,
-    server::until,
+    server::{served, until},
 };
 use crate::config::{BatchConfig, CacheConfig, LlmApi, LlmConfig};
 
@@ -44,10 +43,7 @@ impl Completions {
     async fn start(together: Option<usize>) -> Self {
         let seen = Arc::new(Seen { together: together.map(Barrier::new), ..Seen::default() });
         let router = Router::new().fallback(complete).with_state(Arc::clone(&seen));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let (url, tasks) = served(router).await;
         Self { url, seen, _tasks: tasks }
     }
 

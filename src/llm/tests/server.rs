@@ -68,6 +68,15 @@ pub(super) struct Seen {
     gate: Option<Barrier>,
 }
 
+/// Serves `router` on a free port until the tasks are dropped; the address, up to and including `/v1`.
+pub(super) async fn served(router: Router) -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+    (url, tasks)
+}
+
 impl Server {
     /// The n-th request gets the n-th reply; the last one is repeated.
     pub(super) async fn with(replies: &[Reply]) -> Self {
@@ -83,10 +92,7 @@ impl Server {
     async fn start(seen: Seen) -> Self {
         let seen = Arc::new(seen);
         let router = Router::new().fallback(answer).with_state(Arc::clone(&seen));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let (url, tasks) = served(router).await;
         Self { url, seen, _tasks: tasks }
     }
 

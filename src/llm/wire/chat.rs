@@ -6,7 +6,9 @@ mod pieces;
 
 pub(super) use pieces::Pieces;
 
-use super::{Decoded, Ids, NoAnswer, bad, count, finish, first_choice, model, nonempty, put, text};
+use super::{
+    Decoded, Ids, NoAnswer, bad, count, finish, first_choice, model, nonempty, put, text, with_calls,
+};
 use crate::{
     config::LlmConfig,
     llm::{ChatRequest, Finish, Message, ToolCall, message::arguments},
@@ -44,10 +46,8 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
     };
     let mut content = text(message.get("content"));
     let tool_calls = tool_calls(message, ids);
-    let mut finish = finish(choice.get("finish_reason").and_then(Value::as_str));
-    if !tool_calls.is_empty() && matches!(finish, Finish::Stop | Finish::Other) {
-        finish = Finish::ToolCalls;
-    }
+    let reason = choice.get("finish_reason").and_then(Value::as_str);
+    let mut finish = with_calls(finish(reason), &tool_calls);
     if let Some(refusal) = nonempty(message, "refusal") {
         finish = Finish::ContentFilter;
         if content.is_empty() {

@@ -8,10 +8,10 @@ mod pieces;
 
 pub(super) use pieces::Pieces;
 
-use super::{Decoded, Ids, NoAnswer, bad, count, finish, model, nonempty, put};
+use super::{Decoded, Ids, NoAnswer, bad, count, finish, model, nonempty, put, with_calls};
 use crate::{
     config::LlmConfig,
-    llm::{ChatRequest, Finish, Message, ToolCall, ToolMode, message::arguments},
+    llm::{ChatRequest, Message, ToolCall, ToolMode, message::arguments},
     task::Usage,
 };
 
@@ -134,9 +134,7 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
             Some(_) => {}
         }
     }
-    if !decoded.tool_calls.is_empty() && matches!(decoded.finish, Finish::Stop | Finish::Other) {
-        decoded.finish = Finish::ToolCalls;
-    }
+    decoded.finish = with_calls(decoded.finish, &decoded.tool_calls);
     decoded.reasoning = Some(reasoning).filter(|text| !text.is_empty());
     Ok(decoded)
 }
@@ -160,7 +158,7 @@ mod tests {
     use super::*;
     use crate::{
         config::LlmApi,
-        llm::{LlmErrorClass, ToolSpec, wire},
+        llm::{Finish, LlmErrorClass, ToolSpec, wire},
     };
 
     fn config() -> LlmConfig {

@@ -6,7 +6,7 @@ mod pieces;
 
 pub(super) use pieces::Pieces;
 
-use super::{Decoded, Ids, NoAnswer, bad, count, finish, model, nonempty, put, text};
+use super::{Decoded, Ids, NoAnswer, bad, count, finish, model, nonempty, put, text, with_calls};
 use crate::{
     config::LlmConfig,
     llm::{ChatRequest, Finish, Message, ToolCall, message::arguments},
@@ -90,9 +90,7 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
             Some(_) => {}
         }
     }
-    if !decoded.tool_calls.is_empty() && matches!(decoded.finish, Finish::Stop | Finish::Other) {
-        decoded.finish = Finish::ToolCalls;
-    }
+    decoded.finish = with_calls(decoded.finish, &decoded.tool_calls);
     decoded.reasoning = Some(reasoning).filter(|text| !text.is_empty());
     Ok(decoded)
 }

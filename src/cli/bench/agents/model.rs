@@ -4,9 +4,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::TcpListener as StdListener,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -17,9 +15,8 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
 };
-use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::cli::bench::requests::request;
+use crate::cli::bench::loopback::{Loopback, request};
 
 /// Tokens of every answer of the engine, and the time from one to the next when it has a single request: half a
 /// second for an answer.
@@ -39,10 +36,8 @@ pub(super) enum Service {
 
 /// Ends with its owner.
 pub(super) struct Model {
-    pub(super) url: String,
+    server: Loopback,
     seen: Arc<Mutex<Seen>>,
-    stop: Option<DropGuard>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// What arrived since the last [`Model::begin`].
@@ -69,21 +64,13 @@ impl Seen {
 
 impl Model {
     pub(super) fn start() -> io::Result<Self> {
-        let listener = StdListener::bind("127.0.0.1:0")?;
-        listener.set_nonblocking(true)?;
-        let url = format!("http://{}/v1", listener.local_addr()?);
         let seen = Arc::<Mutex<Seen>>::default();
-        let token = CancellationToken::new();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (shared, stopped) = (Arc::clone(&seen), token.clone());
-        let thread = std::thread::Builder::new().name("model".into()).spawn(move || {
-            runtime.block_on(async {
-                if let Ok(listener) = TcpListener::from_std(listener) {
-                    stopped.run_until_cancelled(serve(listener, shared)).await;
-                }
-            });
-        })?;
-        Ok(Self { url, seen, stop: Some(token.drop_guard()), thread: Some(thread) })
+        let shared = Arc::clone(&seen);
+        Ok(Self { server: Loopback::start(move |listener| serve(listener, shared))?, seen })
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.server.url
     }
 
     /// Forgets what it saw; answers take this long from now on.
@@ -94,16 +81,6 @@ impl Model {
     /// What it saw.
     pub(super) fn seen(&self) -> Seen {
         std::mem::take(&mut *lock(&self.seen))
-    }
-}
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // It only ends late if this machine is slow; a panic in it has shown itself already.
-            let _ = thread.join();
-        }
     }
 }
 

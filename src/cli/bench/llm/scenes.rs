@@ -29,7 +29,7 @@ use crate::cli::{
 type Outcomes = Vec<Result<ChatAnswer, LlmError>>;
 
 fn client(server: &Server, change: impl FnOnce(&mut LlmConfig)) -> anyhow::Result<LlmClient> {
-    let mut config = LlmConfig::new(Some(server.url.clone()), "loopback");
+    let mut config = LlmConfig::new(Some(server.url().to_owned()), "loopback");
     change(&mut config);
     Ok(LlmClient::new(&config, &HttpClients::new(&HttpConfig::default())?, Path::new("."))?)
 }

@@ -3,9 +3,7 @@
 
 use std::{
     io,
-    net::TcpListener as StdListener,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -16,9 +14,8 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
 };
-use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::cli::bench::requests::request;
+use crate::cli::bench::loopback::{Loopback, request};
 
 /// One request, as the scene sees it.
 pub(super) struct Arrival {
@@ -67,11 +64,9 @@ type Scene = dyn Fn(&Arrival) -> Reply + Send + Sync;
 
 /// Ends with its owner.
 pub(super) struct Server {
-    pub(super) url: String,
+    server: Loopback,
     seen: Arc<Mutex<Seen>>,
     clock: mpsc::UnboundedSender<oneshot::Sender<Duration>>,
-    stop: Option<DropGuard>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// What arrived so far.
@@ -94,23 +89,14 @@ struct Desk {
 
 impl Server {
     pub(super) fn start(scene: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
-        let listener = StdListener::bind("127.0.0.1:0")?;
-        listener.set_nonblocking(true)?;
-        let url = format!("http://{}/v1", listener.local_addr()?);
         let seen = Arc::<Mutex<Seen>>::default();
-        let token = CancellationToken::new();
         let (clock, asked) = mpsc::unbounded_channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let desk = Desk { scene: Arc::new(scene), seen: Arc::clone(&seen), began: Instant::now() };
-        let stopped = token.clone();
-        let thread = std::thread::Builder::new().name("model".into()).spawn(move || {
-            runtime.block_on(async {
-                if let Ok(listener) = TcpListener::from_std(listener) {
-                    stopped.run_until_cancelled(serve(listener, desk, asked)).await;
-                }
-            });
-        })?;
-        Ok(Self { url, seen, clock, stop: Some(token.drop_guard()), thread: Some(thread) })
+        Ok(Self { server: Loopback::start(move |listener| serve(listener, desk, asked))?, seen, clock })
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.server.url
     }
 
     /// What arrived so far.
@@ -123,16 +109,6 @@ impl Server {
         let (tell, told) = oneshot::channel();
         let _ = self.clock.send(tell);
         told.await.unwrap_or_default()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic in it has shown itself already.
-            let _ = thread.join();
-        }
     }
 }
 
