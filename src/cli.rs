@@ -197,7 +197,7 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             Command::Warm(warm) => warm.run(&context).await,
             Command::Doctor(doctor) => doctor.run(&context).await,
             Command::Import(import) => import.run(&context),
-            Command::Bench(bench) => bench.run(&context).await,
+            Command::Bench(bench) => Box::pin(bench.run(&context)).await,
             #[cfg(target_os = "linux")]
             Command::Torture(torture) => torture.run(&context).await,
             Command::Builtin(builtin) => builtin.run(&context).await,

@@ -1,14 +1,13 @@
 //! One server, one persistent session: connect, call, keep, reconnect, close.
 //!
 //! Owner of: the connection to its server. Invariants:
-//! - a call copies the peer under a short lock and waits without any lock;
+//! - a call copies the way to the server under a short lock and waits without any lock;
 //! - one death causes one restart, however many callers fail (reconnect mutex and generation);
 //! - a death is noticed when it happens, by whoever stays in [`Session::keep`];
 //! - a call that may have run is never sent again unless the configuration says so;
 //! - whatever a server writes, memory stays bounded, and every call ends in an answer or in a named error;
 //! - closed stays closed: nothing is installed after [`Session::close`] or [`Session::kill`].
 
-mod asked;
 mod call;
 mod connect;
 mod convert;
@@ -36,6 +35,7 @@ mod status;
 mod sync;
 mod text;
 mod transport;
+mod way;
 mod wiretap;
 
 use std::{
@@ -43,7 +43,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rmcp::service::{Peer, RoleClient};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -57,7 +56,6 @@ use self::{
     failure::OTHER_TOOLS,
     handshake::Era,
     health::Health,
-    lane::Lane,
     launching::connect,
     listing::{Listed, ToolList},
     park::Rest,
@@ -65,6 +63,7 @@ use self::{
     settings::Settings,
     slot::{Slot, State},
     status::Counters,
+    way::Way,
 };
 pub(crate) use self::{
     connect::{Booting, OnProcess, Surroundings},
@@ -159,14 +158,6 @@ struct Borrowed {
     way: Way,
     health: Health,
     tools: Arc<ToolList>,
-}
-
-/// Which way a call goes.
-enum Way {
-    /// Over lines.
-    Lane(Lane),
-    /// Through the SDK.
-    Remote(Peer<RoleClient>),
 }
 
 impl Started {
@@ -272,12 +263,11 @@ impl Session {
             let mut verdict = None;
             let dead = match &*self.slot.state() {
                 State::Ready { generation, connection } => {
-                    let Connection { service, health, lane, tools, .. } = &**connection;
-                    let peer = service.peer();
+                    let Connection { link, health, tools, .. } = &**connection;
+                    let way = link.way();
                     if tools.refused().is_cancelled() {
                         verdict = Some(Verdict::of_lock());
-                    } else if !peer.is_transport_closed() {
-                        let way = lane.clone().map_or_else(|| Way::Remote(peer.clone()), Way::Lane);
+                    } else if !way.is_closed() {
                         let (health, tools) = (health.clone(), tools.clone());
                         return Ok(Borrowed { generation: *generation, way, health, tools });
                     }
@@ -305,15 +295,15 @@ impl Session {
     }
 
     async fn part(&self, connection: Connection) -> Option<Stopped> {
-        let Connection { mut service, process, .. } = connection;
+        let Connection { link, process, .. } = connection;
         match process {
             Some(process) => {
                 let stopped = process.stop(self.settings().config.stop).await;
-                drop(service);
+                drop(link);
                 Some(stopped)
             }
             None => {
-                let _ = service.close_with_timeout(GOODBYE_LIMIT).await;
+                link.close(GOODBYE_LIMIT).await;
                 None
             }
         }

@@ -6,11 +6,10 @@ use rmcp::model::ServerResult;
 use serde_json::{Map, Value};
 
 use super::{
-    Borrowed, Session, Way, convert,
+    Borrowed, Session, convert,
     cut::Cutter,
     decode::why_unusable,
     health::{Call, Health},
-    remote,
     reply::{NoReply, Patience, Reply},
     settings::Settings,
 };
@@ -116,14 +115,8 @@ impl Session {
         let patience = Patience { limit, ceiling: config.max_call_time.max(limit) };
         let health = &connection.health;
         let call = health.call();
-        let outcome = match &connection.way {
-            Way::Lane(lane) => lane.call(tool, arguments, patience).await,
-            Way::Remote(peer) => {
-                let cutter = Cutter::new(config, &settings.around.outputs);
-                remote::call(peer, tool, arguments, patience, &cutter).await
-            }
-        };
-        match outcome {
+        let cutter = || Cutter::new(config, &settings.around.outputs);
+        match connection.way.call(tool, arguments, patience, cutter).await {
             Ok(Reply::Result(result)) => Ok(result),
             Ok(Reply::Refused(error)) => Err(match why_unusable(&error) {
                 Some(why) => Lost::Final(self.unusable(tool, why, health).await),

@@ -7,11 +7,11 @@ use std::{
 
 use rmcp::{
     model::ServerPeerInfo,
-    service::{ClientLifecycleMode, RoleClient, RunningService, serve_directly},
+    service::ClientLifecycleMode,
     transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
 };
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout_at;
+use tokio::{sync::Notify, time::timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
@@ -22,9 +22,11 @@ use super::{
     health::Health,
     intake::Intake,
     lane::Lane,
-    listing::{Ear, ToolList, all_tools, follow, listing},
+    listing::{ToolList, all_tools, follow, listing},
     outputs::Outputs,
-    transport::{LineTransport, Telling},
+    remote::{Ear, Service, Telling},
+    transport::LineTransport,
+    way::Way,
     wiretap::{Listeners, Wiretap},
 };
 use crate::{
@@ -101,9 +103,7 @@ impl Phases {
 
 /// A live connection. Dropping it kills its process.
 pub(super) struct Connection {
-    pub(super) service: Service,
-    /// For calls over lines; nothing for a server behind a URL.
-    pub(super) lane: Option<Lane>,
+    pub(super) link: Link,
     pub(super) process: Option<Process>,
     pub(super) health: Health,
     pub(super) tools: Arc<ToolList>,
@@ -124,6 +124,30 @@ pub(super) struct Connection {
     pub(super) launch: Option<LaunchReport>,
     /// What runs beside it: the in-memory server if it is one, and what keeps the tool list up to date.
     _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+/// What a connection lives by. Dropping it ends the connection.
+pub(super) enum Link {
+    /// Lines, and the task that reads them.
+    Lines { lane: Lane, _reading: AbortOnDropHandle<()> },
+    /// The SDK's.
+    Remote(Service),
+}
+
+impl Link {
+    pub(super) fn way(&self) -> Way {
+        match self {
+            Self::Lines { lane, .. } => Way::Lines(lane.clone()),
+            Self::Remote(service) => Way::Remote(service.peer().clone()),
+        }
+    }
+
+    /// Ends the connection; a remote server is told so within `limit`.
+    pub(super) async fn close(self, limit: Duration) {
+        if let Self::Remote(mut service) = self {
+            let _ = service.close_with_timeout(limit).await;
+        }
+    }
 }
 
 /// A server's process that has just been created.
@@ -222,13 +246,13 @@ async fn attempt(
     }
 }
 
-type Service = RunningService<RoleClient, Ear>;
 type Broken = (Phase, Cause);
 
 /// A session that stands.
 struct Agreed {
-    service: Service,
-    lane: Option<Lane>,
+    link: Link,
+    info: Arc<ServerPeerInfo>,
+    changed: Arc<Notify>,
     gone: CancellationToken,
     tools: Arc<ToolList>,
     software: Option<Arc<ServerSoftware>>,
@@ -237,13 +261,17 @@ struct Agreed {
 }
 
 async fn over_lines(
-    mut transport: LineTransport,
+    transport: LineTransport,
     intake: &Intake,
     known: Option<Era>,
     deadline: Instant,
     clock: &mut Clock,
 ) -> Result<Agreed, Broken> {
-    let (info, mute) = timeout_at(deadline.into(), negotiate(&mut transport, known))
+    let (lane, changed, gone) = (transport.lane(), transport.changed(), transport.gone());
+    #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
+    let reading = AbortOnDropHandle::new(tokio::spawn(transport.run()));
+    let link = Link::Lines { lane: lane.clone(), _reading: reading };
+    let (info, mute) = timeout_at(deadline.into(), negotiate(&lane, known))
         .await
         .map_err(|_| (clock.waiting_for(), Cause::Timeout))?
         .map_err(|refusal| match refusal {
@@ -251,14 +279,11 @@ async fn over_lines(
             Refusal::Refused(why) => (Phase::Handshake, Cause::Protocol(why)),
         })?;
     clock.agreed();
-    let lane = transport.lane();
     if handshake::era_of(&info.protocol_version) == Era::Modern {
         lane.set_meta(&handshake::client_context());
     }
-    let (transport, gone) = Telling::new(transport, None);
-    let service = serve_directly(Ear::new(client_config()), transport, Some(info));
-    let agreed = listed(service, gone, intake, deadline, clock).await?;
-    Ok(Agreed { lane: Some(lane), mute, ..agreed })
+    let agreed = listed((link, info, changed), gone, intake, deadline, clock).await?;
+    Ok(Agreed { mute, ..agreed })
 }
 
 async fn over_http(
@@ -286,7 +311,9 @@ async fn over_http(
         .map_err(|_| (Phase::FirstByte, Cause::Timeout))?
         .map_err(|cause| (Phase::Handshake, cause))?;
     clock.agreed();
-    listed(service, gone, intake, deadline, clock).await
+    let info = service.peer_info().ok_or((Phase::Handshake, Cause::Closed))?;
+    let changed = service.service().changed();
+    listed((Link::Remote(service), info, changed), gone, intake, deadline, clock).await
 }
 
 async fn http_service(
@@ -299,7 +326,7 @@ async fn http_service(
     let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str()).custom_headers(headers);
     let client = around.http.tools_for(&endpoint.url).client().clone();
     let (transport, gone) =
-        Telling::new(StreamableHttpClientTransport::with_client(client, config), Some(tap.clone()));
+        Telling::new(StreamableHttpClientTransport::with_client(client, config), tap.clone());
     rmcp::service::serve_client_with_lifecycle(Ear::new(client_config()), transport, lifecycle)
         .await
         .map(|service| (service, gone))
@@ -307,29 +334,27 @@ async fn http_service(
 }
 
 async fn listed(
-    service: Service,
+    (link, info, changed): (Link, Arc<ServerPeerInfo>, Arc<Notify>),
     gone: CancellationToken,
     intake: &Intake,
     deadline: Instant,
     clock: &mut Clock,
 ) -> Result<Agreed, Broken> {
     let fail = |cause| (Phase::List, cause);
-    let has_tools =
-        service.peer_info().is_none_or(|info: Arc<ServerPeerInfo>| info.capabilities.tools.is_some());
-    let listing = if has_tools {
+    let listing = if info.capabilities.tools.is_some() {
         let left = deadline.saturating_duration_since(Instant::now());
-        timeout_at(deadline.into(), all_tools(service.peer(), left))
+        timeout_at(deadline.into(), all_tools(&link.way(), &info, left))
             .await
             .map_err(|_| fail(Cause::Timeout))?
             .map_err(fail)?
     } else {
-        listing(service.peer(), Vec::new(), None)
+        listing(&info, Vec::new(), None)
     };
     let changes = intake.take(&listing).map_err(fail)?.map(Arc::new);
     clock.listed();
     let tools = Arc::new(ToolList::new(listing.tools, SystemTime::now()));
-    let (software, lane) = (listing.software.map(Arc::new), None);
-    Ok(Agreed { service, lane, gone, tools, software, changes, mute: false })
+    let software = listing.software.map(Arc::new);
+    Ok(Agreed { link, info, changed, gone, tools, software, changes, mute: false })
 }
 
 /// Marks the end of each phase.
@@ -374,18 +399,16 @@ impl Clock {
         health: Health,
         builtin: Option<AbortOnDropHandle<()>>,
     ) -> Connection {
-        let Agreed { service, lane, gone, tools, software, changes, mute } = agreed;
+        let Agreed { link, info, changed, gone, tools, software, changes, mute } = agreed;
         let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
-        let info = service.peer_info();
-        let version = info.as_ref().map_or_else(Default::default, |info| info.protocol_version.clone());
-        let era = handshake::era_of(&version);
-        let told = info.and_then(|info| info.capabilities.tools.as_ref()?.list_changed) == Some(true);
+        let era = handshake::era_of(&info.protocol_version);
+        let told = info.capabilities.tools.as_ref().and_then(|tools| tools.list_changed) == Some(true);
         // The old era tells without being asked. Over HTTP the new one would hold a request open for this, and
         // connections are counted there.
         let heard = era == Era::Legacy || (told && process.is_some());
+        let version = info.protocol_version.to_string();
         let following = heard.then(|| {
-            let (peer, changed) = (service.peer().clone(), service.service().changed());
-            let work = follow(peer, tools.clone(), intake.clone(), changed, era);
+            let work = follow(link.way(), info, tools.clone(), intake.clone(), changed, era);
             #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
             AbortOnDropHandle::new(tokio::spawn(work))
         });
@@ -398,7 +421,7 @@ impl Clock {
             changes,
             era,
             mute,
-            version: version.to_string(),
+            version,
             phases: Phases {
                 queue: Duration::ZERO,
                 spawn: self.spawned.duration_since(self.began),
@@ -406,8 +429,7 @@ impl Clock {
                 handshake: self.agreed.saturating_duration_since(first_byte),
                 list: self.listed.duration_since(self.agreed),
             },
-            service,
-            lane,
+            link,
             gone,
             since: self.listed,
             launch: None,

@@ -1,14 +1,17 @@
 //! One line of a server to one message, whatever the line holds: every answer to a call must end that call.
 
-use rmcp::model::{ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
+use std::borrow::Cow;
+
+use rmcp::model::ErrorData;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
     cut::{Cutter, MAX_VALUES, weigh},
+    lane::Answer,
     plain,
 };
-use crate::{process::MAX_LINE, tool::ToolResult};
+use crate::process::MAX_LINE;
 
 /// Lines up to this are decoded as they are: too short to cost much, whatever they hold.
 const SHORT: usize = 256 << 10;
@@ -17,12 +20,29 @@ const MAX_MESSAGE: usize = 4 << 20;
 
 /// What a line is.
 pub(super) enum Decoded {
-    /// A plain answer to a call of the lane.
-    Result(i64, ToolResult),
-    Message(Box<ServerJsonRpcMessage>),
+    /// An answer to a request of ours.
+    Answer(i64, Answer),
+    /// An answer to what we cannot have asked: our ids are numbers.
+    Stray,
+    /// An error that names no request.
+    Unnamed(ErrorData),
+    /// A request of the server's: its id as it was written, and its method.
+    Asked(Box<RawValue>, String),
+    /// A notification.
+    Told(Told),
     /// Not a message; the beginning of it.
     Junk(String),
     Blank,
+}
+
+/// The notifications that concern us.
+#[derive(Debug, PartialEq)]
+pub(super) enum Told {
+    /// A request goes on.
+    Progress(i64),
+    /// The tools have changed, or may have.
+    ToolsChanged,
+    Other,
 }
 
 /// Longest line that [`short`] takes, of a server with these limits.
@@ -36,23 +56,68 @@ pub(super) fn short(line: &[u8]) -> Decoded {
         return Decoded::Blank;
     }
     if let Some((id, result)) = plain::decode(line) {
-        return Decoded::Result(id, result);
+        return Decoded::Answer(id, Answer::Plain(result));
     }
-    match serde_json::from_slice(line) {
-        Ok(message) => Decoded::Message(Box::new(message)),
-        Err(error) => malformed(line, &error),
-    }
+    let decoded = serde_json::from_slice(line).map_err(|error| error.to_string()).and_then(whole);
+    decoded.unwrap_or_else(|why| malformed(line, &why))
 }
 
 /// The parts of a message that tell what it is.
 #[derive(Deserialize)]
 struct Envelope<'a> {
+    #[serde(borrow, default)]
+    jsonrpc: Cow<'a, str>,
     #[serde(borrow)]
     id: Option<&'a RawValue>,
     #[serde(borrow)]
-    method: Option<&'a RawValue>,
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
     #[serde(borrow)]
     result: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// The message that an envelope holds, or why it is none.
+fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
+    let Envelope { jsonrpc, id, method, params, result, error } = envelope;
+    if jsonrpc != "2.0" {
+        return Err("it is no JSON-RPC 2.0".to_owned());
+    }
+    let ours = |id: &RawValue| id.get().parse().ok();
+    match (method, id, result, error) {
+        (Some(method), Some(id), ..) => Ok(Decoded::Asked(id.to_owned(), method.into_owned())),
+        (Some(method), None, ..) => Ok(Decoded::Told(told(&method, params))),
+        (None, Some(id), Some(result), None) => {
+            Ok(ours(id).map_or(Decoded::Stray, |id| Decoded::Answer(id, Answer::Result(result.to_owned()))))
+        }
+        (None, id, None, Some(error)) => {
+            let error = serde_json::from_str(error.get()).map_err(|error| error.to_string())?;
+            Ok(match id.map(ours) {
+                Some(Some(id)) => Decoded::Answer(id, Answer::Refused(error)),
+                Some(None) => Decoded::Stray,
+                None => Decoded::Unnamed(error),
+            })
+        }
+        _ => Err("it is neither a request nor an answer".to_owned()),
+    }
+}
+
+fn told(method: &str, params: Option<&RawValue>) -> Told {
+    #[derive(Deserialize)]
+    struct Progress {
+        #[serde(rename = "progressToken")]
+        token: i64,
+    }
+    match method {
+        "notifications/progress" => params
+            .and_then(|params| serde_json::from_str(params.get()).ok())
+            .map_or(Told::Other, |Progress { token }| Told::Progress(token)),
+        // Whoever has just been promised to hear of changes has not heard of those before.
+        "notifications/tools/list_changed" | "notifications/subscriptions/acknowledged" => Told::ToolsChanged,
+        _ => Told::Other,
+    }
 }
 
 /// A line that is not short: a tool result is cut to its limit, anything else must be of a bearable size.
@@ -60,16 +125,16 @@ struct Envelope<'a> {
 pub(super) fn long(line: &[u8], cutter: &Cutter) -> Decoded {
     let envelope = match serde_json::from_slice::<Envelope<'_>>(line) {
         Ok(envelope) => envelope,
-        Err(error) => return malformed(line, &error),
+        Err(error) => return malformed(line, &error.to_string()),
     };
-    if let Envelope { id: Some(id), method: None, result: Some(result) } = envelope {
+    if let Envelope { id: Some(id), method: None, result: Some(result), .. } = envelope {
         match cutter.cut(result.get()) {
             Ok(Some(result)) => {
                 let line = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, id.get());
                 return short(line.as_bytes());
             }
             Ok(None) => {}
-            Err(error) => return malformed(line, &error),
+            Err(error) => return malformed(line, &error.to_string()),
         }
     }
     if line.len() > MAX_MESSAGE {
@@ -92,12 +157,17 @@ pub(super) fn skipped(head: &[u8], tail: &[u8], total: u64) -> Decoded {
 }
 
 /// An answer that does not fit the protocol must end its call, or the call would wait for ever.
-fn malformed(line: &[u8], error: &serde_json::Error) -> Decoded {
+fn malformed(line: &[u8], why: &str) -> Decoded {
     let why = match std::str::from_utf8(line) {
         Err(error) => format!("it is not UTF-8, from byte {} on", error.valid_up_to()),
-        Ok(_) => format!("it is malformed: {error}"),
+        Ok(_) => format!("it is malformed: {why}"),
     };
     refused(line, &why)
+}
+
+/// In place of the result of a call that is none.
+pub(super) fn malformed_answer(error: &serde_json::Error) -> ErrorData {
+    in_place(format!("it is malformed: {error}"))
 }
 
 fn refused(line: &[u8], why: &str) -> Decoded {
@@ -108,9 +178,12 @@ fn refused(line: &[u8], why: &str) -> Decoded {
 }
 
 /// An answer of our own in place of one that cannot be used.
-fn unusable(id: RequestId, why: &str) -> Decoded {
-    let error = ErrorData::internal_error(why.to_owned(), Some(json!({"toolcrib": "unusable"})));
-    Decoded::Message(Box::new(JsonRpcMessage::error(error, Some(id))))
+fn unusable(id: i64, why: &str) -> Decoded {
+    Decoded::Answer(id, Answer::Refused(in_place(why.to_owned())))
+}
+
+fn in_place(why: String) -> ErrorData {
+    ErrorData::internal_error(why, Some(json!({"toolcrib": "unusable"})))
 }
 
 /// Why an answer could not be used, if `error` is one of ours in its place.
@@ -126,7 +199,7 @@ fn beginning(line: &[u8]) -> String {
 
 /// The id of the call that a line with this head and tail answers. Nothing if it has a `method`: then it is a
 /// request of the server's, whose ids are its own.
-fn answered(head: &[u8], tail: &[u8]) -> Option<RequestId> {
+fn answered(head: &[u8], tail: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(&head[..head.len().min(MAX_HEAD)]);
     let mut found = Found::default();
     let _ = found.look(&text);
@@ -137,7 +210,7 @@ fn answered(head: &[u8], tail: &[u8]) -> Option<RequestId> {
 #[derive(Default)]
 struct Found {
     /// A number, as all ids of calls are.
-    id: Option<RequestId>,
+    id: Option<i64>,
     method: bool,
 }
 
@@ -177,7 +250,7 @@ impl Found {
 const MAX_HEAD: usize = 4096;
 
 /// The id of an answer that ends with `tail`: the last member, as some servers write it.
-fn id_in_tail(tail: &[u8]) -> Option<RequestId> {
+fn id_in_tail(tail: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(&tail[tail.len().saturating_sub(MAX_HEAD)..]);
     let after = &text[text.rfind("\"id\"")? + 4..];
     let last = !after.contains(['{', '[', ']']) && after.trim_end().find('}')? + 1 == after.trim_end().len();
@@ -198,9 +271,9 @@ fn end_of_string(text: &str) -> Option<usize> {
     }
 }
 
-fn number(text: &str) -> Option<RequestId> {
+fn number(text: &str) -> Option<i64> {
     let digits: String = text.trim_start().chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok().map(RequestId::Number)
+    digits.parse().ok()
 }
 
 /// For the fuzz target `message`: a line whole, and as one that was skipped.
@@ -246,7 +319,7 @@ mod tests {
                 Decoded::Blank => prop_assert!(line.trim_ascii().is_empty()),
                 // An answer with a number must end a call, whatever else is wrong with it.
                 Decoded::Junk(text) => prop_assert!(text.len() <= line.len().max(1) * 3, "{text}"),
-                Decoded::Message(_) | Decoded::Result(..) => {}
+                _ => {}
             }
             let total = line.len() as u64 + (1 << 30);
             let half = line.len() / 2;
@@ -256,8 +329,13 @@ mod tests {
 
     fn text(decoded: &Decoded) -> String {
         match decoded {
-            Decoded::Message(message) => serde_json::to_string(message).unwrap(),
-            Decoded::Result(id, result) => format!("result {id} {result:?}"),
+            Decoded::Answer(id, Answer::Plain(result)) => format!("{id} is {result:?}"),
+            Decoded::Answer(id, Answer::Result(result)) => format!("{id} is {result}"),
+            Decoded::Answer(id, Answer::Refused(error)) => format!("{id} is refused: {}", error.message),
+            Decoded::Stray => "stray".to_owned(),
+            Decoded::Unnamed(error) => format!("refused: {}", error.message),
+            Decoded::Asked(id, method) => format!("{method} {id}"),
+            Decoded::Told(told) => format!("{told:?}"),
             Decoded::Junk(text) => format!("junk {text}"),
             Decoded::Blank => "blank".to_owned(),
         }
@@ -268,10 +346,17 @@ mod tests {
         let whole = |line: &str| text(&short(line.as_bytes()));
         assert_eq!(whole("  "), "blank");
         assert_eq!(whole("Welcome!"), "junk Welcome!");
-        assert!(whole(r#"{"jsonrpc":"2.0","id":4,"result":{}}"#).contains(r#""id":4"#));
+        assert_eq!(whole(r#"{"jsonrpc":"2.0","id":4,"result":{}}"#), "4 is {}");
+        assert_eq!(whole(r#"{"jsonrpc":"2.0","id":"4","result":{}}"#), "stray");
+        assert_eq!(whole(r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"no"}}"#), "refused: no");
+        assert_eq!(whole(r#"{"jsonrpc":"2.0","id":"a","method":"ping"}"#), r#"ping "a""#);
+        let progress = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":4}}"#;
+        assert_eq!(whole(progress), "Progress(4)");
+        assert!(whole(r#"{"jsonrpc":"1.0","id":4,"result":{}}"#).contains("it is malformed"));
         assert!(whole(r#"{"id":4,"nothing":true}"#).contains("it is malformed"));
-        assert!(whole(r#"{"result":{"id":3},"id":4"#).contains(r#""id":4"#), "not that of something inside");
-        assert!(whole(r#"{"result":{"x":[},"id":4}"#).contains(r#""id":4"#), "an id at the end counts");
+        assert!(whole(r#"{"jsonrpc":"2.0","id":4,"error":{"code":"x"}}"#).starts_with("4 is refused: it is"));
+        assert!(whole(r#"{"result":{"id":3},"id":4"#).starts_with("4 is"), "not that of something inside");
+        assert!(whole(r#"{"result":{"x":[},"id":4}"#).starts_with("4 is"), "an id at the end counts");
         let wrong = text(&short(b"{\"id\":4,\"result\":{\"x\":\"\xff\"}}"));
         assert!(wrong.contains("it is not UTF-8, from byte 23 on"), "{wrong}");
     }
@@ -280,12 +365,9 @@ mod tests {
     fn a_skipped_line_ends_its_call() {
         let long = |head: &str, tail: &str| text(&skipped(head.as_bytes(), tail.as_bytes(), 99));
         let head = long(r#"{"jsonrpc":"2.0","id": 12,"result""#, "}}");
-        assert!(
-            head.contains("it has 99 bytes, the limit is 16777216") && head.contains(r#""id":12"#),
-            "{head}"
-        );
+        assert!(head.starts_with("12 is refused: it has 99 bytes, the limit is 16777216"), "{head}");
         let tail = long(r#"{"result":{"a":{"id":1},"#, r#"x"},"jsonrpc":"2.0","id":7}"#);
-        assert!(tail.contains(r#""id":7"#), "{tail}");
+        assert!(tail.starts_with("7 is"), "{tail}");
         for request in [r#"{"method":"x","id":1,"params":{"#, r#"{"id":1,"method":"x","params":{"#] {
             assert!(long(request, "}}").starts_with("junk"), "{request}");
             assert!(long(request, r#"}},"id":1}"#).starts_with("junk"), "{request}");

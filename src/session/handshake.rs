@@ -5,19 +5,20 @@
 //! fails for ever when the answer comes late; here the question is followed by `initialize` after a short
 //! wait, without giving up on either, and a late answer is swallowed.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use rmcp::{
-    model::{
-        ClientConfig, ClientJsonRpcMessage, ClientNotification, ClientRequest, ClientResult, DiscoverRequest,
-        DiscoverRequestParams, DiscoverResult, Implementation, InitializeRequest, InitializedNotification,
-        JsonRpcMessage, ProtocolVersion, RequestId, RequestMetaObject, ServerPeerInfo, ServerRequest,
-        ServerResult,
-    },
-    transport::Transport,
+use rmcp::model::{
+    ClientConfig, DiscoverRequest, DiscoverRequestParams, DiscoverResult, Implementation, InitializeResult,
+    ProtocolVersion, RequestMetaObject, ServerPeerInfo,
 };
+use serde::de::DeserializeOwned;
+use serde_json::json;
 
-use super::{convert, transport::LineTransport};
+use super::{
+    convert,
+    lane::{Answer, Lane},
+    reply::NoReply,
+};
 
 /// How long a server may leave `server/discover` unanswered before it is asked the old way too.
 const PROBE: Duration = Duration::from_secs(1);
@@ -65,7 +66,7 @@ pub(super) fn era_named(version: &str) -> Era {
     known.map_or(Era::Modern, era_of)
 }
 
-/// The question what a server speaks.
+/// The question what a server speaks, for the SDK.
 pub(super) fn discover_request() -> DiscoverRequest {
     let mut discover = DiscoverRequest::new(DiscoverRequestParams {});
     discover.extensions.insert(client_context());
@@ -86,180 +87,104 @@ fn spoken(theirs: &[ProtocolVersion]) -> String {
     format!("the revision {} (toolcrib: {})", list(theirs), list(ProtocolVersion::KNOWN_VERSIONS))
 }
 
-fn discover_id() -> RequestId {
-    // Text, so that a late answer can never be taken for one of the SDK's requests, which it numbers.
-    RequestId::String("toolcrib-discover".into())
-}
-
-fn initialize_id() -> RequestId {
-    RequestId::String("toolcrib-initialize".into())
+/// What has come of one of the two requests.
+enum Asked {
+    /// It was not sent.
+    No,
+    /// Its answer is waited for.
+    Open,
+    /// The server speaks that.
+    Agreed(Arc<ServerPeerInfo>),
+    /// It does not, for a reason if there is one to tell.
+    Refused(Option<String>),
 }
 
 /// Talks to the server until both know what they speak. `known` skips the question. Also says whether the
 /// question was left out or without an answer.
 pub(super) async fn negotiate(
-    transport: &mut LineTransport,
+    lane: &Lane,
     known: Option<Era>,
-) -> Result<(ServerPeerInfo, bool), Refusal> {
-    let mut talk = Talk {
-        transport,
-        modern: None,
-        discover_open: false,
-        unknown_versions: None,
-        initialize: Initialize::NotSent,
-    };
-    match known {
-        Some(Era::Legacy) => talk.send_initialize().await?,
-        _ => talk.send_discover().await?,
-    }
+) -> Result<(Arc<ServerPeerInfo>, bool), Refusal> {
+    let context = json!({"_meta": client_context()});
+    let config = client_config();
+    let discovering = lane.shake_hands("server/discover", &context);
+    let initializing = lane.shake_hands("initialize", &config);
     let probe = tokio::time::sleep(PROBE);
-    tokio::pin!(probe);
+    tokio::pin!(discovering, initializing, probe);
+    let (mut discover, mut initialize) = match known {
+        Some(Era::Legacy) => (Asked::No, Asked::Open),
+        _ => (Asked::Open, Asked::No),
+    };
     loop {
-        let message = tokio::select! {
-            message = talk.transport.receive() => message.ok_or(Refusal::Closed)?,
-            () = &mut probe, if talk.initialize == Initialize::NotSent => {
-                talk.send_initialize().await?;
-                continue;
+        tokio::select! {
+            biased;
+            answer = &mut discovering, if matches!(discover, Asked::Open) => {
+                discover = discovered(result(answer)?);
             }
+            answer = &mut initializing, if matches!(initialize, Asked::Open) => {
+                initialize = initialized(result(answer)?);
+            }
+            () = &mut probe, if matches!(initialize, Asked::No) => initialize = Asked::Open,
+        }
+        (discover, initialize) = match (discover, initialize) {
+            (discover, Asked::Agreed(info)) => {
+                lane.tell(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+                return Ok((info, matches!(discover, Asked::No | Asked::Open)));
+            }
+            (Asked::Agreed(info), Asked::No | Asked::Refused(_)) => return Ok((info, false)),
+            (Asked::Refused(why), Asked::No) => (Asked::Refused(why), Asked::Open),
+            (Asked::Refused(Some(versions)), Asked::Refused(Some(why))) => {
+                return Err(Refusal::Refused(format!("{versions}, and {why}")));
+            }
+            (Asked::No | Asked::Refused(_), Asked::Refused(why)) => {
+                return Err(Refusal::Refused(why.unwrap_or_default()));
+            }
+            // A server that answers both may expect to be talked to in the old way.
+            open => open,
         };
-        if let Some(info) = talk.hear(message).await? {
-            return Ok((info, known == Some(Era::Legacy) || talk.discover_open));
-        }
     }
 }
 
-#[derive(PartialEq)]
-enum Initialize {
-    NotSent,
-    Sent,
-    Refused(String),
+/// The result, or why it refused. Who cannot be asked any more has closed.
+fn result<T: DeserializeOwned>(answer: Result<Answer, NoReply>) -> Result<Result<T, String>, Refusal> {
+    Ok(match answer {
+        Ok(Answer::Result(result)) => serde_json::from_str(result.get())
+            .map_err(|_| "its answer to `initialize` is of another kind".to_owned()),
+        Ok(Answer::Plain(_)) => Err("its answer to `initialize` is of another kind".to_owned()),
+        Ok(Answer::Refused(error)) => {
+            Err(format!("it refused `initialize`: {} ({})", convert::brief(&error.message), error.code.0))
+        }
+        // What is wrong with its process, or what it wrote, is known to those who look after that.
+        Err(
+            NoReply::NotSent
+            | NoReply::NotWritten(_)
+            | NoReply::Ended
+            | NoReply::Timeout(_)
+            | NoReply::Broken(_),
+        ) => {
+            return Err(Refusal::Closed);
+        }
+    })
 }
 
-struct Talk<'a> {
-    transport: &'a mut LineTransport,
-    /// A good answer to the question, when `initialize` had been sent already.
-    modern: Option<ServerPeerInfo>,
-    discover_open: bool,
-    /// What it said it speaks, when that was nothing we know.
-    unknown_versions: Option<String>,
-    initialize: Initialize,
+fn discovered(result: Result<DiscoverResult, String>) -> Asked {
+    let version = ProtocolVersion::LATEST;
+    match result {
+        Ok(result) if result.supported_versions.contains(&version) => {
+            Asked::Agreed(Arc::new(ServerPeerInfo::from_discover_result(version, result)))
+        }
+        Ok(result) => Asked::Refused(Some(format!("it speaks {}", spoken(&result.supported_versions)))),
+        Err(_) => Asked::Refused(None),
+    }
 }
 
-impl Talk<'_> {
-    async fn hear(
-        &mut self,
-        message: rmcp::model::ServerJsonRpcMessage,
-    ) -> Result<Option<ServerPeerInfo>, Refusal> {
-        match message {
-            JsonRpcMessage::Response(answer) if answer.id == discover_id() => {
-                self.discover_open = false;
-                match answer.result {
-                    ServerResult::DiscoverResult(result) => self.discovered(result).await,
-                    _ => self.not_modern().await,
-                }
-            }
-            JsonRpcMessage::Response(answer) if answer.id == initialize_id() => match answer.result {
-                // Whoever goes on in a revision that one side does not know talks past the other.
-                ServerResult::InitializeResult(result) if !is_spoken(&result.protocol_version) => {
-                    self.refused(format!("it speaks {}", spoken(&[result.protocol_version])))
-                }
-                ServerResult::InitializeResult(result) => {
-                    let done =
-                        ClientNotification::InitializedNotification(InitializedNotification::default());
-                    self.send(ClientJsonRpcMessage::notification(done)).await?;
-                    Ok(Some(result.into()))
-                }
-                _ => self.refused("its answer to `initialize` is of another kind".to_owned()),
-            },
-            JsonRpcMessage::Error(error) if error.id == Some(discover_id()) => {
-                self.discover_open = false;
-                self.not_modern().await
-            }
-            JsonRpcMessage::Error(error)
-                if error.id == Some(initialize_id())
-                    || (error.id.is_none() && self.initialize == Initialize::Sent) =>
-            {
-                self.refused(format!(
-                    "it refused `initialize`: {} ({})",
-                    convert::brief(&error.error.message),
-                    error.error.code.0
-                ))
-            }
-            // Servers that cannot read the question may answer without its id.
-            JsonRpcMessage::Error(error) if error.id.is_none() => self.not_modern().await,
-            JsonRpcMessage::Request(request) if matches!(request.request, ServerRequest::PingRequest(_)) => {
-                let pong = ClientJsonRpcMessage::response(ClientResult::empty(()), request.id);
-                self.send(pong).await?;
-                Ok(None)
-            }
-            other => {
-                tracing::debug!(?other, "ignored before the handshake");
-                Ok(None)
-            }
+fn initialized(result: Result<InitializeResult, String>) -> Asked {
+    match result {
+        // Whoever goes on in a revision that one side does not know talks past the other.
+        Ok(result) if !is_spoken(&result.protocol_version) => {
+            Asked::Refused(Some(format!("it speaks {}", spoken(&[result.protocol_version]))))
         }
-    }
-
-    async fn discovered(&mut self, result: DiscoverResult) -> Result<Option<ServerPeerInfo>, Refusal> {
-        let version = ProtocolVersion::LATEST;
-        if !result.supported_versions.contains(&version) {
-            self.unknown_versions = Some(spoken(&result.supported_versions));
-            return self.not_modern().await;
-        }
-        let info = ServerPeerInfo::from_discover_result(version, result);
-        match self.initialize {
-            Initialize::NotSent | Initialize::Refused(_) => Ok(Some(info)),
-            // It may answer `initialize` as well and expect to be talked to in that way.
-            Initialize::Sent => {
-                self.modern = Some(info);
-                Ok(None)
-            }
-        }
-    }
-
-    async fn not_modern(&mut self) -> Result<Option<ServerPeerInfo>, Refusal> {
-        match &self.initialize {
-            Initialize::NotSent => self.send_initialize().await.map(|()| None),
-            Initialize::Sent => Ok(None),
-            Initialize::Refused(why) => Err(Refusal::Refused(why.clone())),
-        }
-    }
-
-    fn refused(&mut self, why: String) -> Result<Option<ServerPeerInfo>, Refusal> {
-        if let Some(info) = self.modern.take() {
-            return Ok(Some(info));
-        }
-        let why = match &self.unknown_versions {
-            Some(versions) => format!("it speaks {versions}, and {why}"),
-            None => why,
-        };
-        if self.discover_open {
-            self.initialize = Initialize::Refused(why);
-            return Ok(None);
-        }
-        Err(Refusal::Refused(why))
-    }
-
-    async fn send_discover(&mut self) -> Result<(), Refusal> {
-        self.discover_open = true;
-        let request = ClientRequest::DiscoverRequest(discover_request());
-        self.send(ClientJsonRpcMessage::request(request, discover_id())).await
-    }
-
-    async fn send_initialize(&mut self) -> Result<(), Refusal> {
-        self.initialize = Initialize::Sent;
-        let initialize = InitializeRequest::new(client_config());
-        let request = ClientRequest::InitializeRequest(initialize);
-        self.send(ClientJsonRpcMessage::request(request, initialize_id())).await
-    }
-
-    async fn send(&mut self, message: ClientJsonRpcMessage) -> Result<(), Refusal> {
-        // A server that died has closed its input; what it said before is still to be read.
-        match self.transport.send(message).await {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                tracing::debug!(%error, "handshake could not be written");
-                Err(Refusal::Closed)
-            }
-        }
+        Ok(result) => Asked::Agreed(Arc::new(result.into())),
+        Err(why) => Asked::Refused(Some(why)),
     }
 }

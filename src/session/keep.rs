@@ -1,28 +1,22 @@
 //! Staying with a server: a death is noticed when it happens, not at the next call, and a server that does not
 //! answer counts as dead if the configuration wants it asked.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
-use rmcp::{
-    model::{ClientRequest, PingRequest},
-    service::{Peer, PeerRequestOptions, RoleClient, ServiceError},
-};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Rest, Session, Verdict,
-    handshake::{Era, discover_request},
+    handshake::Era,
     listing::ToolList,
     slot::State,
+    way::{Way, question},
 };
 
 /// What there is to wait for.
 enum Watch {
     /// A live connection: its end, or its silence.
-    Live { generation: u64, gone: CancellationToken, peer: Peer<RoleClient>, era: Era, tools: Arc<ToolList> },
+    Live { generation: u64, gone: CancellationToken, way: Way, era: Era, tools: Arc<ToolList> },
     /// A server that is down: the time of its next try.
     Down { generation: u64, next_try: Instant },
     /// A server that nobody needs.
@@ -64,10 +58,10 @@ impl Session {
     async fn due(&self) -> Due {
         loop {
             match self.watch() {
-                Watch::Live { generation, gone, peer, era, tools } => {
+                Watch::Live { generation, gone, way, era, tools } => {
                     let verdict = tokio::select! {
                         () = gone.cancelled() => None,
-                        verdict = self.silence(&peer, era) => Some(verdict),
+                        verdict = self.silence(&way, era) => Some(verdict),
                         () = tools.refused().cancelled() => Some(Verdict::of_lock()),
                         () = self.idleness() => return Due::Park(generation),
                     };
@@ -89,7 +83,7 @@ impl Session {
             State::Ready { generation, connection } => Watch::Live {
                 generation: *generation,
                 gone: connection.gone.clone(),
-                peer: connection.service.peer().clone(),
+                way: connection.link.way(),
                 era: connection.era,
                 tools: connection.tools.clone(),
             },
@@ -102,7 +96,7 @@ impl Session {
     }
 
     /// Returns once the server has left a question unanswered. Never if it is not to be asked.
-    async fn silence(&self, peer: &Peer<RoleClient>, era: Era) -> Verdict {
+    async fn silence(&self, way: &Way, era: Era) -> Verdict {
         let Some(every) = self.settings().config.keepalive else { return std::future::pending().await };
         let mut before = self.counters.calls();
         loop {
@@ -110,41 +104,12 @@ impl Session {
             let calls = self.counters.calls();
             // A server at work may be too busy to answer, and a call has its own limit.
             let quiet = calls == before && self.counters.in_flight() == 0;
-            if quiet && !Box::pin(answers(peer, era, every)).await && self.counters.calls() == before {
+            if quiet && !Box::pin(way.answers(era, every)).await && self.counters.calls() == before {
                 let (every, question) = (humantime::format_duration(every), question(era));
                 let what = format!("did not answer `{question}` within {every} while it had nothing to do");
                 return Verdict { what, asked: false };
             }
             before = calls;
         }
-    }
-}
-
-fn question(era: Era) -> &'static str {
-    match era {
-        Era::Legacy => "ping",
-        Era::Modern => "server/discover",
-    }
-}
-
-/// Whether there is an answer of any kind within `limit`. The 2026-07-28 revision has no `ping`; every server
-/// of it answers `server/discover`.
-async fn answers(peer: &Peer<RoleClient>, era: Era, limit: Duration) -> bool {
-    let request = match era {
-        Era::Legacy => ClientRequest::PingRequest(PingRequest::default()),
-        Era::Modern => ClientRequest::DiscoverRequest(discover_request()),
-    };
-    let asked = peer.send_request_with_option(request, PeerRequestOptions::with_timeout(limit)).await;
-    // Not asked: the connection has ended, which is noticed as such.
-    let Ok(pending) = asked else { return true };
-    match pending.await_response().await {
-        Err(ServiceError::Timeout { .. }) => false,
-        Err(ServiceError::TransportSend(_) | ServiceError::TransportClosed) => {
-            // The death of a process is noticed meanwhile, and told with its real cause. A remote server that
-            // cannot be reached has no other way to tell.
-            tokio::time::sleep(limit).await;
-            false
-        }
-        _ => true,
     }
 }

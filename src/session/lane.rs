@@ -1,5 +1,6 @@
-//! The short way of a tool call over lines: its request is written, and its answer taken off the stream, without
-//! the SDK's loop, which costs more than everything else about a call. All other messages go through the SDK.
+//! Requests over lines, and their answers: whoever asks waits here for what the reader of the stream brings.
+//!
+//! In place of the SDK's service loop, which costs more than everything else about a call, and 30 KB a session.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -10,28 +11,31 @@ use std::{
     time::Duration,
 };
 
-use rmcp::model::{
-    JsonRpcMessage, JsonRpcNotification, NumberOrString, RequestMetaObject, ServerJsonRpcMessage,
-    ServerNotification,
-};
-use serde_json::{Map, Value};
+use rmcp::model::{ErrorData, RequestMetaObject};
+use serde::Serialize;
+use serde_json::{Map, Value, value::RawValue};
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, timeout_at},
 };
 
 use super::{
-    asked::{REMEMBERED, Standing},
+    NEVER,
     reply::{NoReply, Patience, Reply},
 };
-use crate::process::{LineWriter, WriteError};
+use crate::{
+    process::{LineWriter, WriteError},
+    tool::ToolResult,
+};
 
-/// The first id of a call here; the SDK counts its own from 0. The last one is that of 32 bits: some servers read
-/// no more.
-pub(super) const FIRST: i64 = 1 << 30;
+/// Ids are from 1 on, since some servers take 0 for none, to the last one of 32 bits, since some read no more.
+const FIRST: i64 = 1;
 const LAST: i64 = i32::MAX as i64;
 
-/// The calls of one connection. Clones share them.
+/// Requests that were given up and may still be answered, the last ones.
+pub(super) const REMEMBERED: usize = 1024;
+
+/// The requests of one connection. Clones share them.
 #[derive(Clone)]
 pub(super) struct Lane(Arc<Shared>);
 
@@ -41,38 +45,69 @@ struct Shared {
     meta: OnceLock<String>,
     began: Instant,
     // Held for a look or a change, never across an await.
-    calls: Mutex<Calls>,
+    requests: Mutex<Requests>,
     /// Lines that cannot be written at once, for the transport to write.
     later: mpsc::UnboundedSender<Later>,
 }
 
-struct Calls {
+struct Requests {
     open: HashMap<i64, Waiting>,
     given_up: VecDeque<i64>,
     next: i64,
+    /// The last one of the handshake.
+    handshake: Option<i64>,
     ended: bool,
 }
 
-/// A call that waits for its answer.
+/// A request that waits for its answer.
 struct Waiting {
-    reply: oneshot::Sender<Result<Reply, WriteError>>,
+    answer: oneshot::Sender<Result<Answer, WriteError>>,
     /// When its progress was reported last, in microseconds of the lane; 0 if never.
     progress: Arc<AtomicU64>,
 }
 
-/// A line to be written, and the call whose request it is.
+/// What a server answers.
+pub(super) enum Answer {
+    /// The result of a tool call that is text.
+    Plain(ToolResult),
+    /// Any result, as it was written.
+    Result(Box<RawValue>),
+    /// It refused, in the protocol's own way.
+    Refused(ErrorData),
+}
+
+/// What an answer is to those who ask.
+#[derive(Debug, PartialEq)]
+pub(super) enum Standing {
+    /// It was waited for.
+    Expected,
+    /// Its request was given up meanwhile.
+    Late,
+    /// A second answer, or one to a request that never was.
+    Unasked,
+}
+
+/// A line to be written, and the request that it is.
 pub(super) struct Later {
-    pub(super) call: Option<i64>,
+    pub(super) request: Option<i64>,
     pub(super) line: Vec<u8>,
 }
 
 impl Lane {
-    /// Calls over `writer`, and the lines that the transport is to write for them.
+    /// Requests over `writer`, and the lines that the transport is to write for them.
     pub(super) fn new(writer: LineWriter) -> (Self, mpsc::UnboundedReceiver<Later>) {
         let (later, lines) = mpsc::unbounded_channel();
-        let calls = Calls { open: HashMap::new(), given_up: VecDeque::new(), next: FIRST, ended: false };
-        let calls = Mutex::new(calls);
-        (Self(Arc::new(Shared { writer, meta: OnceLock::new(), began: Instant::now(), calls, later })), lines)
+        let requests = Mutex::new(Requests {
+            open: HashMap::new(),
+            given_up: VecDeque::new(),
+            next: FIRST,
+            handshake: None,
+            ended: false,
+        });
+        (
+            Self(Arc::new(Shared { writer, meta: OnceLock::new(), began: Instant::now(), requests, later })),
+            lines,
+        )
     }
 
     /// Sets what `_meta` of every request is to hold, once it is known.
@@ -90,13 +125,75 @@ impl Lane {
         arguments: &Map<String, Value>,
         patience: Patience,
     ) -> Result<Reply, NoReply> {
-        let (reply, mut replied) = oneshot::channel();
+        let line = |id| {
+            self.line(id, "tools/call", |line| {
+                // Text and a tree of JSON values always can be written, and a vector takes all.
+                line.extend_from_slice(br#","name":"#);
+                let _ = serde_json::to_writer(&mut *line, tool);
+                line.extend_from_slice(br#","arguments":"#);
+                let _ = serde_json::to_writer(line, arguments);
+            })
+        };
+        Ok(match self.send(line, patience, true).await? {
+            Answer::Plain(result) => Reply::Result(result),
+            Answer::Result(result) => Reply::decoded(&result),
+            Answer::Refused(error) => Reply::Refused(error),
+        })
+    }
+
+    /// Asks for anything else. If the time is over, or the future is dropped, the server is told to cancel.
+    pub(super) async fn ask(
+        &self,
+        method: &str,
+        params: &Map<String, Value>,
+        limit: Duration,
+    ) -> Result<Answer, NoReply> {
+        let line = |id| {
+            self.line(id, method, |line| {
+                for (name, value) in params {
+                    line.push(b',');
+                    let _ = serde_json::to_writer(&mut *line, name);
+                    line.push(b':');
+                    let _ = serde_json::to_writer(&mut *line, value);
+                }
+            })
+        };
+        self.send(line, Patience { limit, ceiling: limit }, true).await
+    }
+
+    /// Asks before both sides know what they speak: `params` are all that is said, nothing is cancelled, and an
+    /// error without an id is the answer to the last such request, as of servers that cannot read it.
+    pub(super) async fn shake_hands(&self, method: &str, params: &impl Serialize) -> Result<Answer, NoReply> {
+        let line = |id| {
+            self.requests().handshake = Some(id);
+            let params = serde_json::to_string(params).unwrap_or_default();
+            format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n")
+                .into_bytes()
+        };
+        self.send(line, Patience { limit: NEVER, ceiling: NEVER }, false).await
+    }
+
+    /// Sends what asks for no answer. `line` is a whole message.
+    pub(super) fn tell(&self, line: &str) {
+        let line = format!("{line}\n").into_bytes();
+        if !self.0.writer.write_now(&line) {
+            self.later(None, line);
+        }
+    }
+
+    async fn send(
+        &self,
+        line: impl FnOnce(i64) -> Vec<u8>,
+        patience: Patience,
+        cancel: bool,
+    ) -> Result<Answer, NoReply> {
+        let (answer, mut answered) = oneshot::channel();
         let progress = Arc::<AtomicU64>::default();
-        let Some(id) = self.calls().open(Waiting { reply, progress: progress.clone() }) else {
+        let Some(id) = self.requests().open(Waiting { answer, progress: progress.clone() }) else {
             return Err(NoReply::NotSent);
         };
-        let _call = OpenCall { lane: self, id };
-        let line = self.request(id, tool, arguments);
+        let _open = OpenRequest { lane: self, id, cancel };
+        let line = line(id);
         // Our future may be dropped at any time, and half a line would be the end of the stream. What takes no
         // waiting is written here, the rest by the transport.
         if !self.0.writer.write_now(&line) {
@@ -105,8 +202,8 @@ impl Lane {
         let began = Instant::now();
         let mut deadline = began + patience.limit;
         loop {
-            match timeout_at(deadline, &mut replied).await {
-                Ok(Ok(reply)) => return reply.map_err(NoReply::NotWritten),
+            match timeout_at(deadline, &mut answered).await {
+                Ok(Ok(answer)) => return answer.map_err(NoReply::NotWritten),
                 Ok(Err(_)) => return Err(NoReply::Ended),
                 Err(_) => {}
             }
@@ -120,41 +217,46 @@ impl Lane {
         }
     }
 
-    fn request(&self, id: i64, tool: &str, arguments: &Map<String, Value>) -> Vec<u8> {
+    /// A request whose `params` hold, after `_meta`, what `members` writes: each with a comma before it.
+    fn line(&self, id: i64, method: &str, members: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let meta = self.0.meta.get().map_or("", String::as_str);
+        let id = id.to_string();
         let mut line = Vec::with_capacity(192 + meta.len());
-        line.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-        line.extend_from_slice(id.to_string().as_bytes());
-        line.extend_from_slice(br#","method":"tools/call","params":{"_meta":{"#);
-        line.extend_from_slice(meta.as_bytes());
-        line.extend_from_slice(br#""progressToken":"#);
-        line.extend_from_slice(id.to_string().as_bytes());
-        line.extend_from_slice(br#"},"name":"#);
-        // Text and a tree of JSON values always can be written, and a vector takes all.
-        let _ = serde_json::to_writer(&mut line, tool);
-        line.extend_from_slice(br#","arguments":"#);
-        let _ = serde_json::to_writer(&mut line, arguments);
+        for part in [
+            r#"{"jsonrpc":"2.0","id":"#,
+            &id,
+            r#","method":""#,
+            method,
+            r#"","params":{"_meta":{"#,
+            meta,
+            r#""progressToken":"#,
+            &id,
+            "}",
+        ] {
+            line.extend_from_slice(part.as_bytes());
+        }
+        members(&mut line);
         line.extend_from_slice(b"}}\n");
         line
     }
 
-    fn later(&self, call: Option<i64>, line: Vec<u8>) {
-        // Without a receiver the connection has ended, and so have its calls.
-        let _ = self.0.later.send(Later { call, line });
+    fn later(&self, request: Option<i64>, line: Vec<u8>) {
+        // Without a receiver the connection has ended, and so have its requests.
+        let _ = self.0.later.send(Later { request, line });
     }
 
-    /// Gives a call its reply; says whether it was waited for.
-    pub(super) fn reply(&self, id: i64, reply: Result<Reply, WriteError>) -> Standing {
-        let mut calls = self.calls();
-        match calls.open.remove(&id) {
+    /// Gives a request its answer; says whether it was waited for.
+    pub(super) fn answer(&self, id: i64, answer: Result<Answer, WriteError>) -> Standing {
+        let mut requests = self.requests();
+        match requests.open.remove(&id) {
             Some(waiting) => {
-                drop(calls);
-                let _ = waiting.reply.send(reply);
+                drop(requests);
+                let _ = waiting.answer.send(answer);
                 Standing::Expected
             }
-            None => match calls.given_up.iter().position(|given_up| *given_up == id) {
+            None => match requests.given_up.iter().position(|given_up| *given_up == id) {
                 Some(at) => {
-                    calls.given_up.remove(at);
+                    requests.given_up.remove(at);
                     Standing::Late
                 }
                 None => Standing::Unasked,
@@ -162,9 +264,20 @@ impl Lane {
         }
     }
 
-    /// Takes note of a sign of life of a call.
+    /// Takes in an error that names no request.
+    pub(super) fn refuse_handshake(&self, error: ErrorData) {
+        let handshake = self.requests().handshake.take();
+        match handshake {
+            Some(id) => {
+                self.answer(id, Ok(Answer::Refused(error)));
+            }
+            None => tracing::debug!(?error, "an error that answers nothing"),
+        }
+    }
+
+    /// Takes note of a sign of life of a request.
     pub(super) fn progress(&self, id: i64) {
-        if let Some(waiting) = self.calls().open.get(&id) {
+        if let Some(waiting) = self.requests().open.get(&id) {
             let now = u64::try_from(self.0.began.elapsed().as_micros()).unwrap_or(u64::MAX);
             waiting.progress.store(now, Ordering::Relaxed);
         }
@@ -172,43 +285,22 @@ impl Lane {
 
     /// The connection has ended: nobody waits any more.
     pub(super) fn end(&self) {
-        let mut calls = self.calls();
-        calls.ended = true;
-        calls.open.clear();
+        let mut requests = self.requests();
+        requests.ended = true;
+        requests.open.clear();
     }
 
-    fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether the connection has ended.
+    pub(super) fn is_ended(&self) -> bool {
+        self.requests().ended
     }
-}
 
-/// The call that a message answers or reports on, if it is one here.
-pub(super) fn concerns(message: &ServerJsonRpcMessage) -> Option<i64> {
-    call(match message {
-        JsonRpcMessage::Response(answer) => &answer.id,
-        JsonRpcMessage::Error(answer) => answer.id.as_ref()?,
-        JsonRpcMessage::Notification(JsonRpcNotification {
-            notification: ServerNotification::ProgressNotification(progress),
-            ..
-        }) => &progress.params.progress_token.0,
-        JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => return None,
-    })
-}
-
-/// The call that an id or progress token is of, if it is one here.
-fn call(id: &NumberOrString) -> Option<i64> {
-    match id {
-        NumberOrString::Number(id) => is_call(*id).then_some(*id),
-        NumberOrString::String(_) => None,
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.0.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether an id is one of a call here.
-pub(super) fn is_call(id: i64) -> bool {
-    (FIRST..=LAST).contains(&id)
-}
-
-impl Calls {
+impl Requests {
     fn open(&mut self, waiting: Waiting) -> Option<i64> {
         if self.ended {
             return None;
@@ -224,28 +316,56 @@ impl Calls {
     }
 }
 
-/// A call under way. Dropped before its reply, by its clock or by its caller, it tells the server.
-struct OpenCall<'a> {
+/// A request under way. Dropped before its answer, by its clock or by its caller, it tells the server.
+struct OpenRequest<'a> {
     lane: &'a Lane,
     id: i64,
+    cancel: bool,
 }
 
-impl Drop for OpenCall<'_> {
+impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
-        let mut calls = self.lane.calls();
-        if calls.open.remove(&self.id).is_none() {
+        let mut requests = self.lane.requests();
+        if requests.open.remove(&self.id).is_none() {
             return;
         }
-        calls.given_up.push_back(self.id);
-        if calls.given_up.len() > REMEMBERED {
-            calls.given_up.pop_front();
+        requests.given_up.push_back(self.id);
+        if requests.given_up.len() > REMEMBERED {
+            requests.given_up.pop_front();
         }
-        drop(calls);
-        let cancel = format!(
-            "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{},\
-             \"reason\":\"given up by the caller\"}}}}\n",
-            self.id
-        );
-        self.lane.later(None, cancel.into_bytes());
+        drop(requests);
+        if self.cancel {
+            let cancel = format!(
+                "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{},\
+                 \"reason\":\"given up by the caller\"}}}}\n",
+                self.id
+            );
+            self.lane.later(None, cancel.into_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn each_request_has_one_answer() {
+        let (lane, _lines) = Lane::new(LineWriter::new(tokio::io::sink()));
+        let pong = || Ok(Answer::Refused(ErrorData::internal_error("x", None)));
+        assert_eq!(lane.answer(FIRST, pong()), Standing::Unasked);
+        let (asking, other) = (lane.clone(), lane.clone());
+        let params = Map::new();
+        let asked = tokio::join!(asking.ask("ping", &params, NEVER), async {
+            tokio::task::yield_now().await;
+            (other.answer(FIRST, pong()), other.answer(FIRST, pong()))
+        });
+        assert!(asked.0.is_ok());
+        assert_eq!(asked.1, (Standing::Expected, Standing::Unasked));
+        assert!(lane.ask("ping", &params, Duration::from_millis(1)).await.is_err());
+        assert_eq!(lane.answer(FIRST + 1, pong()), Standing::Late);
+        assert_eq!(lane.answer(FIRST + 1, pong()), Standing::Unasked);
+        lane.end();
+        assert!(matches!(lane.ask("ping", &params, NEVER).await, Err(NoReply::NotSent)));
     }
 }

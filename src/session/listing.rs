@@ -5,23 +5,19 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use rmcp::{
-    ClientHandler,
-    model::{
-        ClientConfig, ClientRequest, ListToolsRequest, PaginatedRequestParams, ServerNotification,
-        ServerResult, SubscriptionFilter,
-    },
-    service::{NotificationContext, Peer, PeerRequestOptions, RoleClient, ServiceError},
-};
+use rmcp::model::ServerPeerInfo;
+use serde_json::{Map, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    convert,
+    NEVER, convert,
     cut::weigh,
     failure::Cause,
     handshake::{Era, era_of},
     intake::Intake,
+    lane::{Answer, Lane},
+    way::Way,
 };
 use crate::{
     catalog::{Listing, ServerSoftware},
@@ -85,36 +81,9 @@ impl ToolList {
     }
 }
 
-/// Our side of a session, as the SDK calls it: who we are, and an ear for changes.
-pub(super) struct Ear {
-    config: ClientConfig,
-    changed: Arc<Notify>,
-}
-
-impl Ear {
-    pub(super) fn new(config: ClientConfig) -> Self {
-        Self { config, changed: Arc::default() }
-    }
-
-    /// Told when the server says that its tools changed.
-    pub(super) fn changed(&self) -> Arc<Notify> {
-        self.changed.clone()
-    }
-}
-
-impl ClientHandler for Ear {
-    fn get_info(&self) -> ClientConfig {
-        self.config.clone()
-    }
-
-    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.changed.notify_one();
-    }
-}
-
 /// All pages. A cursor that comes back, or more than is bearable, is an error and not an endless loop.
 /// `limit` is that of one page.
-pub(super) async fn all_tools(peer: &Peer<RoleClient>, limit: Duration) -> Result<Listing, Cause> {
+pub(super) async fn all_tools(way: &Way, info: &ServerPeerInfo, limit: Duration) -> Result<Listing, Cause> {
     let broken = |what: String| Cause::Protocol(format!("`tools/list` {what}"));
     let mut tools: Vec<Tool> = Vec::new();
     let (mut bytes, mut values) = (0, 0);
@@ -122,7 +91,7 @@ pub(super) async fn all_tools(peer: &Peer<RoleClient>, limit: Duration) -> Resul
     let mut cursor = None;
     let mut ttl = None;
     for _ in 0..MAX_PAGES {
-        let page = page(peer, cursor.take(), limit).await?;
+        let page = way.page(cursor.take(), limit).await?;
         ttl = ttl.into_iter().chain(page.ttl_ms).min();
         for tool in page.tools.into_iter().map(convert::tool) {
             let json = serde_json::to_vec(&tool).unwrap_or_default();
@@ -138,7 +107,7 @@ pub(super) async fn all_tools(peer: &Peer<RoleClient>, limit: Duration) -> Resul
             }
         }
         match page.next_cursor.filter(|next| !next.is_empty()) {
-            None => return Ok(listing(peer, tools, ttl)),
+            None => return Ok(listing(info, tools, ttl)),
             Some(next) if !seen.insert(next.clone()) => {
                 return Err(broken(format!("gave the cursor {next:?} twice")));
             }
@@ -150,97 +119,55 @@ pub(super) async fn all_tools(peer: &Peer<RoleClient>, limit: Duration) -> Resul
 
 /// The list with what is known of the server. A time to live is for the era that has such a thing: what servers of
 /// the old one call so is nobody's word on it.
-pub(super) fn listing(peer: &Peer<RoleClient>, tools: Vec<Tool>, ttl_ms: Option<u64>) -> Listing {
-    let info = peer.peer_info();
-    let version = info.as_ref().map_or_else(Default::default, |info| info.protocol_version.clone());
-    let software = info.and_then(|info| info.server_info.clone());
+pub(super) fn listing(info: &ServerPeerInfo, tools: Vec<Tool>, ttl_ms: Option<u64>) -> Listing {
     Listing {
-        software: software.map(|it| ServerSoftware { name: it.name, version: it.version }),
-        ttl: ttl_ms.map(Duration::from_millis).filter(|_| era_of(&version) == Era::Modern),
-        version: version.to_string(),
+        software: info.server_info.clone().map(|it| ServerSoftware { name: it.name, version: it.version }),
+        ttl: ttl_ms.map(Duration::from_millis).filter(|_| era_of(&info.protocol_version) == Era::Modern),
+        version: info.protocol_version.to_string(),
         tools: tools.into(),
-    }
-}
-
-/// One page, past the SDK's cache: that one answers with an old list when the server fails.
-async fn page(
-    peer: &Peer<RoleClient>,
-    cursor: Option<String>,
-    limit: Duration,
-) -> Result<rmcp::model::ListToolsResult, Cause> {
-    let params = PaginatedRequestParams::default().with_cursor(cursor);
-    let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params));
-    let answer = async {
-        let options = PeerRequestOptions::with_timeout(limit);
-        peer.send_request_with_option(request, options).await?.await_response().await
-    };
-    match answer.await {
-        Ok(ServerResult::ListToolsResult(page)) => Ok(page),
-        Ok(_) => Err(Cause::Protocol("`tools/list` was answered with something else".to_owned())),
-        Err(ServiceError::TransportClosed | ServiceError::TransportSend(_)) => Err(Cause::Closed),
-        Err(ServiceError::Timeout { .. }) => Err(Cause::Timeout),
-        Err(ServiceError::McpError(error)) => {
-            let why = super::decode::why_unusable(&error).map_or_else(
-                || format!("was refused: {} ({})", convert::brief(&error.message), error.code.0),
-                |why| format!("gave an answer that cannot be used: {why}"),
-            );
-            Err(Cause::Protocol(format!("`tools/list` {why}")))
-        }
-        Err(error) => Err(Cause::Protocol(format!("`tools/list` failed: {error}"))),
     }
 }
 
 /// Keeps `list` up to date for as long as the connection lives.
 pub(super) async fn follow(
-    peer: Peer<RoleClient>,
+    way: Way,
+    info: Arc<ServerPeerInfo>,
     list: Arc<ToolList>,
     intake: Intake,
     changed: Arc<Notify>,
     era: Era,
 ) {
-    match era {
-        Era::Legacy => loop {
+    let relisting = async {
+        loop {
             changed.notified().await;
             tokio::time::sleep(SETTLE).await;
             // In a box, as most of the time nothing changes, and this waits for as long as the server lives.
-            Box::pin(relist(&peer, &list, &intake)).await;
-        },
-        Era::Modern => Box::pin(subscribe(&peer, &list, &intake)).await,
+            Box::pin(relist(&way, &info, &list, &intake)).await;
+        }
+    };
+    match (era, &way) {
+        (Era::Modern, Way::Lines(lane)) => tokio::join!(relisting, subscribe(lane)).0,
+        _ => relisting.await,
     }
 }
 
-/// As the era of 2026-07-28 has it: changes are told to those who listen.
-async fn subscribe(peer: &Peer<RoleClient>, list: &ToolList, intake: &Intake) {
-    let wanted = SubscriptionFilter::builder().tools_list_changed().build();
+/// As the era of 2026-07-28 has it: changes are told to those who listen, for as long as the request is open.
+async fn subscribe(lane: &Lane) {
+    let wanted = Map::from_iter([("notifications".to_owned(), json!({"toolsListChanged": true}))]);
     loop {
-        let mut subscription = match peer.listen(wanted.clone()).await {
-            Ok(subscription) => subscription,
-            Err(error) => {
-                tracing::debug!(%error, "changes of the tool list will not be heard of");
+        match Box::pin(lane.ask("subscriptions/listen", &wanted, NEVER)).await {
+            Ok(Answer::Refused(error)) => {
+                tracing::debug!(?error, "changes of the tool list will not be heard of");
                 return;
             }
-        };
-        // What changed before was told to nobody.
-        Box::pin(relist(peer, list, intake)).await;
-        loop {
-            match subscription.next().await {
-                Ok(Some(ServerNotification::ToolListChangedNotification(_))) => {
-                    tokio::time::sleep(SETTLE).await;
-                    Box::pin(relist(peer, list, intake)).await;
-                }
-                Ok(Some(_)) => {}
-                Ok(None) | Err(_) => break,
-            }
+            Ok(_) => tokio::time::sleep(RESUBSCRIBE).await,
+            Err(_) => return,
         }
-        if peer.is_transport_closed() {
-            return;
-        }
-        tokio::time::sleep(RESUBSCRIBE).await;
     }
 }
 
-async fn relist(peer: &Peer<RoleClient>, list: &ToolList, intake: &Intake) {
-    match all_tools(peer, PAGE_LIMIT).await {
+async fn relist(way: &Way, info: &ServerPeerInfo, list: &ToolList, intake: &Intake) {
+    match all_tools(way, info, PAGE_LIMIT).await {
         Ok(listing) => match intake.take(&listing) {
             Ok(_) => list.replace(listing.tools),
             Err(cause) => {

@@ -1,17 +1,15 @@
 //! The plainest answer to a call, decoded in one pass without the SDK's types: a result of text. Whatever is not
 //! exactly that goes the SDK's way, which decodes it to the same.
 
-use serde::{Deserialize, Deserializer, de::Error};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::lane;
 use crate::tool::ToolResult;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Answer<'a> {
     jsonrpc: &'a str,
-    #[serde(deserialize_with = "call")]
     id: i64,
     result: Plain<'a>,
 }
@@ -46,7 +44,7 @@ enum Kind {
     Text,
 }
 
-/// The call that `line` answers, and its result.
+/// The request that `line` answers, and its result.
 pub(super) fn decode(line: &[u8]) -> Option<(i64, ToolResult)> {
     let Answer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };
     if result.result_type.is_some_and(|kind| kind != "complete") {
@@ -60,12 +58,6 @@ fn block(Text { r#type: Kind::Text, text }: Text) -> Value {
     Value::Object(Map::from_iter([("type".to_owned(), "text".into()), ("text".to_owned(), text.into())]))
 }
 
-/// The id of a call. Any other ends the decoding early.
-fn call<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-    let id = i64::deserialize(deserializer)?;
-    if lane::is_call(id) { Ok(id) } else { Err(D::Error::custom("not of a call")) }
-}
-
 /// A member that is there, `null` too.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
@@ -73,18 +65,15 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, 
 
 #[cfg(test)]
 mod tests {
-    use rmcp::model::{JsonRpcMessage, ServerJsonRpcMessage};
+    use rmcp::model::ServerResult;
     use serde_json::json;
 
     use super::{super::reply::Reply, *};
 
-    fn by_the_sdk(line: &str) -> Option<ToolResult> {
-        match serde_json::from_str::<ServerJsonRpcMessage>(line).ok()? {
-            JsonRpcMessage::Response(answer) => match Reply::from(answer.result) {
-                Reply::Result(result) => Some(result),
-                Reply::Refused(_) | Reply::Other(_) => None,
-            },
-            _ => None,
+    fn by_the_sdk(result: Value) -> Option<ToolResult> {
+        match Reply::from(serde_json::from_value::<ServerResult>(result).ok()?) {
+            Reply::Result(result) => Some(result),
+            Reply::Refused(_) | Reply::Other(_) => None,
         }
     }
 
@@ -105,25 +94,23 @@ mod tests {
             (false, json!({})),
         ];
         for (plain, result) in results {
-            let line = json!({"jsonrpc": "2.0", "id": lane::FIRST, "result": result}).to_string();
+            let line = json!({"jsonrpc": "2.0", "id": 7, "result": result}).to_string();
             let ours = decode(line.as_bytes());
             assert_eq!(ours.is_some(), plain, "{line}");
             if let Some((id, ours)) = ours {
-                assert_eq!((id, Some(ours)), (lane::FIRST, by_the_sdk(&line)), "{line}");
+                assert_eq!((id, Some(ours)), (7, by_the_sdk(result)), "{line}");
             }
         }
     }
 
     #[test]
     fn it_takes_nothing_but_answers_to_calls() {
-        let id = lane::FIRST;
         let result = r#""result":{"content":[]}"#;
         for line in [
-            format!(r#"{{"jsonrpc":"2.0","id":7,{result}}}"#),
-            format!(r#"{{"jsonrpc":"2.0","id":"{id}",{result}}}"#),
-            format!(r#"{{"jsonrpc":"1.0","id":{id},{result}}}"#),
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x",{result}}}"#),
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{}},{result}}}"#),
+            format!(r#"{{"jsonrpc":"2.0","id":"7",{result}}}"#),
+            format!(r#"{{"jsonrpc":"1.0","id":7,{result}}}"#),
+            format!(r#"{{"jsonrpc":"2.0","id":7,"method":"x",{result}}}"#),
+            format!(r#"{{"jsonrpc":"2.0","id":7,"error":{{}},{result}}}"#),
         ] {
             assert!(decode(line.as_bytes()).is_none(), "{line}");
         }

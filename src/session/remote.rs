@@ -1,17 +1,25 @@
-//! A tool call through the SDK: for servers behind a URL, whose transport is the SDK's own.
+//! A session through the SDK: for servers behind a URL, whose transport is the SDK's own.
+
+use std::sync::Arc;
 
 use rmcp::{
+    ClientHandler,
     model::{
         CallToolRequest, CallToolRequestParams, CancelledNotification, CancelledNotificationParam,
-        ClientRequest, RequestId, ServerResult,
+        ClientConfig, ClientJsonRpcMessage, ClientRequest, RequestId, ServerJsonRpcMessage, ServerResult,
     },
-    service::{Peer, PeerRequestOptions, RoleClient, ServiceError},
+    service::{NotificationContext, Peer, PeerRequestOptions, RoleClient, RunningService, ServiceError},
+    transport::Transport,
 };
+use serde::Serialize;
 use serde_json::{Map, Value};
+use tokio::sync::Notify;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     cut::Cutter,
     reply::{NoReply, Patience, Reply},
+    wiretap::Wiretap,
 };
 use crate::process::WriteError;
 
@@ -65,5 +73,79 @@ impl Drop for CancelOnDrop<'_> {
         let mut sending = Box::pin(self.peer.send_notification(notification.into()));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         let _ = sending.as_mut().poll(&mut context);
+    }
+}
+
+/// A session of the SDK's.
+pub(super) type Service = RunningService<RoleClient, Ear>;
+
+/// Our side of it: who we are, and an ear for changes.
+pub(super) struct Ear {
+    config: ClientConfig,
+    changed: Arc<Notify>,
+}
+
+impl Ear {
+    pub(super) fn new(config: ClientConfig) -> Self {
+        Self { config, changed: Arc::default() }
+    }
+
+    /// Told when the server says that its tools changed.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        self.changed.clone()
+    }
+}
+
+impl ClientHandler for Ear {
+    fn get_info(&self) -> ClientConfig {
+        self.config.clone()
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.changed.notify_one();
+    }
+}
+
+/// A transport that tells when the SDK has let go of it: then the connection has ended, whoever ended it.
+pub(super) struct Telling<T> {
+    inner: T,
+    tap: Wiretap,
+    _gone: DropGuard,
+}
+
+impl<T> Telling<T> {
+    /// The transport, and the token that is cancelled at its end.
+    pub(super) fn new(inner: T, tap: Wiretap) -> (Self, CancellationToken) {
+        let gone = CancellationToken::new();
+        (Self { inner, tap, _gone: gone.clone().drop_guard() }, gone)
+    }
+
+    /// Gives `tell` the message where somebody wants to see it.
+    fn show(&self, message: &impl Serialize, tell: fn(&Wiretap, &[u8])) {
+        if self.tap.is_on() {
+            tell(&self.tap, &serde_json::to_vec(message).unwrap_or_default());
+        }
+    }
+}
+
+impl<T: Transport<RoleClient>> Transport<RoleClient> for Telling<T> {
+    type Error = T::Error;
+
+    fn send(
+        &mut self,
+        message: ClientJsonRpcMessage,
+    ) -> impl Future<Output = Result<(), T::Error>> + Send + 'static {
+        self.show(&message, Wiretap::sent);
+        self.inner.send(message)
+    }
+
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        let message = self.inner.receive().await?;
+        self.show(&message, Wiretap::received);
+        Some(message)
+    }
+
+    async fn close(&mut self) -> Result<(), T::Error> {
+        self.inner.close().await
     }
 }

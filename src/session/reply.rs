@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use rmcp::model::{ErrorData, ServerResult};
+use serde_json::value::RawValue;
 
-use super::convert;
+use super::{convert, decode};
 use crate::{process::WriteError, tool::ToolResult};
 
 /// An answer of the server's.
@@ -16,7 +17,7 @@ pub(super) enum Reply {
     Other(Box<ServerResult>),
 }
 
-/// Why a call has no reply.
+/// Why a request has no reply.
 pub(super) enum NoReply {
     /// The connection had ended before.
     NotSent,
@@ -35,6 +36,16 @@ pub(super) enum NoReply {
 pub(super) struct Patience {
     pub(super) limit: Duration,
     pub(super) ceiling: Duration,
+}
+
+impl Reply {
+    /// Of a result as it was written.
+    pub(super) fn decoded(result: &RawValue) -> Self {
+        match serde_json::from_str::<ServerResult>(result.get()) {
+            Ok(result) => result.into(),
+            Err(error) => Self::Refused(decode::malformed_answer(&error)),
+        }
+    }
 }
 
 impl From<ServerResult> for Reply {

@@ -126,7 +126,7 @@ impl Session {
 
     /// Ends what is left of a dead connection and says how it died.
     async fn bury(&self, connection: Connection, verdict: Option<Verdict>) -> ServerError {
-        let Connection { service, process, health, .. } = connection;
+        let Connection { link, process, health, .. } = connection;
         let asked = verdict.as_ref().is_some_and(|verdict| verdict.asked);
         let cause = match verdict {
             // It stands, and the server's own words are all that is to be added.
@@ -146,7 +146,7 @@ impl Session {
         if let Some(process) = process {
             process.stop(self.settings().config.stop).await;
         }
-        drop(service);
+        drop(link);
         cause
     }
 
