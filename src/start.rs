@@ -218,7 +218,8 @@ impl Starter {
     ) -> (ServerStart, Option<Session>) {
         let mut waits = Vec::new();
         let mut installing = false;
-        let outcome = async {
+        // Boxed, as is the connecting below: all servers of a large configuration may be starting at once.
+        let outcome = Box::pin(async {
             let config = entry.server.clone()?;
             let plan = Plan::new(&config, &self.history);
             let install = self.install(name, &plan, &mut waits).await;
@@ -233,7 +234,7 @@ impl Starter {
             plan.learn(&self.history, outcome.as_ref().ok().map(|(_, started)| started));
             let (session, started) = outcome.map_err(Arc::new)?;
             Ok((session, ReadyServer::of(started, queue)))
-        };
+        });
         let outcome = give_up.run_until_cancelled(outcome).await;
         let (outcome, session) = match outcome.unwrap_or_else(|| Err(Arc::new(Error::Cancelled))) {
             Ok((session, ready)) => (Ok(ready), Some(session)),
@@ -294,7 +295,6 @@ impl Starter {
         let seen = Seen::default();
         let on_process = |booting: Booting| seen.0.send_replace(Some(booting)).map_or((), drop);
         let first = FirstStart { limit, mute: plan.mute, on_process: &on_process };
-        // Boxed: connecting makes a large future, and there are as many as servers.
         let starting = Box::pin(Session::start(config, self.around.clone(), first));
         share(turn, install, &seen, starting).await
     }

@@ -238,7 +238,9 @@ async fn attempt(
         Endpoint::Http(endpoint) => {
             clock.spawned(Arc::default());
             let health = Health::remote(&around.kin.secrets);
-            match over_http(endpoint, (around, tap), intake, known, deadline, &mut clock).await {
+            let connecting = over_http(endpoint, (around, tap), intake, known, deadline, &mut clock);
+            // The SDK's futures are large, and most servers are none of these.
+            match Box::pin(connecting).await {
                 Ok(agreed) => Ok(clock.connection(agreed, intake, None, health, None)),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }

@@ -1,5 +1,5 @@
 //! The way to a server: over lines, or through the SDK to one behind a URL. What is asked of servers besides calls
-//! is asked here.
+//! is asked here. The SDK's futures are in boxes: they are large, and what waits for lines is not to hold their room.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Way {
     ) -> Result<Reply, NoReply> {
         match self {
             Self::Lines(lane) => lane.call(tool, arguments, patience).await,
-            Self::Remote(peer) => remote::call(peer, tool, arguments, patience, &cutter()).await,
+            Self::Remote(peer) => Box::pin(remote::call(peer, tool, arguments, patience, &cutter())).await,
         }
     }
 
@@ -136,7 +136,8 @@ async fn ask_remote(
     limit: Duration,
 ) -> Result<ServerResult, ServiceError> {
     let options = PeerRequestOptions::with_timeout(limit);
-    peer.send_request_with_option(request, options).await?.await_response().await
+    let asking = async { peer.send_request_with_option(request, options).await?.await_response().await };
+    Box::pin(asking).await
 }
 
 /// Continues the sentence "`tools/list` ...".

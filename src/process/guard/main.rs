@@ -18,16 +18,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::{
-    signal::{self, SigSet},
-    signalfd::{SfdFlags, SignalFd},
+use nix::{
+    sched::{CloneFlags, clone},
+    sys::{
+        signal::{self, SigSet},
+        signalfd::{SfdFlags, SignalFd},
+    },
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     process::{
         Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process, kill_process_group, pidfd_open,
-        set_child_subreaper, set_parent_process_death_signal, setsid, wait,
+        set_child_subreaper, set_parent_process_death_signal, setsid, wait, waitpid,
     },
 };
 
@@ -40,6 +43,11 @@ use crate::process::{
     confine::{Cgroup, Ready},
     stat::Stat,
 };
+
+/// Bytes of the stack on which the server's process becomes the server. Only those that are used take memory.
+const STACK: usize = 256 << 10;
+/// With what it ends if it does not, as shells have it. Nobody sees it.
+const NOT_STARTED: isize = 127;
 
 /// Pause between two rounds of killing: orphans become children in between.
 const KILL_ROUND: Duration = Duration::from_millis(2);
@@ -277,10 +285,13 @@ impl<'a> Guard<'a> {
 }
 
 /// Starts the server. Its files are closed here when it has them.
+///
+/// As by vfork(2): until the server is there, its process has our memory and we stand still. A fork, which is what a
+/// hook between fork and exec costs in the standard library, copies the tables of that memory for nothing.
 fn spawn(mut command: Command, mut ready: Ready, cgroup: Option<&Cgroup>) -> io::Result<Pid> {
     let guard = getpid();
     let mut door = cgroup.map(Cgroup::door).transpose()?;
-    let prepare = move || {
+    let mut prepare = || {
         // Nobody resets the mask on the way: the server would never see a SIGTERM.
         SigSet::empty().thread_set_mask()?;
         // Safe to use here, where the parent has one thread: it fires when that thread ends.
@@ -290,15 +301,25 @@ fn spawn(mut command: Command, mut ready: Ready, cgroup: Option<&Cgroup>) -> io:
         }
         ready.put_on(door.as_mut())
     };
-    #[expect(unsafe_code, reason = "the one hook between fork and exec; this process has a single thread")]
-    // SAFETY: the closure may do whatever is sound after a fork; in a process with a single thread there is
-    // no lock that somebody else could hold, so ordinary code is.
-    unsafe {
-        command.pre_exec(prepare);
+    let mut failure = None;
+    let become_server = || {
+        failure = Some(prepare().err().unwrap_or_else(|| command.exec()));
+        NOT_STARTED
+    };
+    let mut stack = vec![0; STACK];
+    let flags = CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK;
+    #[expect(unsafe_code, reason = "no safe way to do something between fork and exec; a single thread")]
+    // SAFETY: this process has one thread, which the kernel holds until the child has another memory or has ended.
+    // What the child does to the common memory until then is as if this thread did it in a call.
+    let child = unsafe { clone(Box::new(become_server), &mut stack, flags, Some(signal::SIGCHLD as i32)) }?;
+    let child = Pid::from_raw(child.as_raw()).expect("process ids are positive");
+    match failure {
+        None => Ok(child),
+        Some(error) => {
+            while matches!(waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
+            Err(error)
+        }
     }
-    let child = command.spawn()?;
-    // The handle is let go: everybody is reaped in one place.
-    Ok(Pid::from_raw(child.id().cast_signed()).expect("process ids are positive"))
 }
 
 /// Ids of the direct children of this process, which has a single thread.
