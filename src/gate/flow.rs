@@ -11,7 +11,13 @@ use crate::limit::Rate;
 const FORGET: Duration = Duration::from_secs(60);
 
 /// With so many at once it is open again for all that matters: one failure among them is no outage.
-const STEADY: f64 = 16.0;
+const STEADY: usize = 16;
+
+/// So many answers at least, and so many rounds of them, lie between a refusal and the next look for one more place.
+const ANSWERS: usize = 64;
+const ROUNDS: usize = 4;
+/// The fastest growth beyond the place of a refusal: by one in so many, with each round of answers.
+const FASTEST: usize = 8;
 
 #[derive(Default)]
 pub(super) struct Flow {
@@ -23,13 +29,20 @@ pub(super) struct Flow {
     requests: Option<Rate>,
     tokens: Option<Rate>,
     learned: Option<Learned>,
+    /// Calls that found no place so far.
+    pub refusals: u64,
 }
 
-/// A limit as TCP learns it: doubling with each round of answers up to the place of the last refusal, by one in four
-/// rounds from there on. A call that finds out that there is no more room pays for it with the wait it is told.
+/// A limit as TCP learns it: doubling with each round of answers up to the place of the last refusal. From there on it
+/// looks for one more place at a time: seldom at first, as each look may cost a refusal, and twice as soon after each
+/// place that was free. A call that finds out that there is no more room pays for it with the wait it is told.
 struct Learned {
-    limit: f64,
-    refused_at: Option<(f64, Instant)>,
+    limit: usize,
+    refused_at: Option<(usize, Instant)>,
+    /// Places found free since the last refusal, beyond the place of it.
+    found: u32,
+    /// Answers since it grew last.
+    answers: usize,
     /// It began with a pause, and not with a refusal while others were served.
     ramp: bool,
 }
@@ -50,12 +63,7 @@ impl Flow {
 
     /// The limit in force, and nothing if there is none.
     pub(super) fn limit(&self) -> Option<usize> {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "it is at least 1 and small"
-        )]
-        let learned = self.learned.as_ref().map(|learned| learned.limit as usize);
+        let learned = self.learned.as_ref().map(|learned| learned.limit);
         self.max.into_iter().chain(learned).min()
     }
 
@@ -69,7 +77,7 @@ impl Flow {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        let learned = self.learned.as_ref().is_none_or(|learned| ((self.fresh + 1) as f64) <= learned.limit);
+        let learned = self.learned.as_ref().is_none_or(|learned| self.fresh < learned.limit);
         learned && self.max.is_none_or(|max| self.in_flight < max)
     }
 
@@ -110,26 +118,45 @@ impl Flow {
     /// From now on one at a time; those still under way do not count.
     pub(super) fn paused(&mut self) {
         let refused_at = self.learned.as_ref().and_then(|learned| learned.refused_at);
-        self.learned = Some(Learned { limit: 1.0, refused_at, ramp: true });
+        self.learned = Some(Learned { limit: 1, refused_at, found: 0, answers: 0, ramp: true });
         self.fresh = 0;
     }
 
-    /// No more were taken than the `beside` that are under way beside the refused one.
-    pub(super) fn refused(&mut self, beside: usize, now: Instant) {
-        let known = self.learned.as_ref().map_or(f64::INFINITY, |learned| learned.limit);
-        let limit = known.min(beside.max(1) as f64);
-        self.learned = Some(Learned { limit, refused_at: Some((limit, now)), ramp: false });
+    /// No more were taken than these beside the refused one.
+    pub(super) fn refused(&mut self, taken: usize, now: Instant) {
+        let known = self.learned.as_ref().map_or(usize::MAX, |learned| learned.limit);
+        let limit = known.min(taken.max(1));
+        let refused_at = Some((limit, now));
+        self.learned = Some(Learned { limit, refused_at, found: 0, answers: 0, ramp: false });
+        self.refusals += 1;
     }
 
     /// An answer came: more may follow. `idle`: nobody waits.
     pub(super) fn grow(&mut self, idle: bool, now: Instant) {
         let Some(learned) = &mut self.learned else { return };
         learned.refused_at = learned.refused_at.filter(|(_, at)| now.saturating_duration_since(*at) < FORGET);
-        let slow = learned.refused_at.is_some_and(|(limit, _)| learned.limit >= limit);
-        learned.limit += if slow { 0.25 / learned.limit } else { 1.0 };
+        if learned.refused_at.is_some_and(|(limit, _)| learned.limit >= limit) {
+            // Where nobody is held back there is nothing to be found out.
+            learned.answers += usize::from(!idle);
+            if learned.answers >= learned.until_next() {
+                learned.found += 1;
+                learned.answers = 0;
+                learned.limit += 1;
+            }
+        } else {
+            learned.limit += 1;
+        }
         learned.ramp &= learned.limit < STEADY;
-        if idle && learned.refused_at.is_none() && (self.fresh as f64) < learned.limit / 2.0 {
+        if idle && learned.refused_at.is_none() && 2 * self.fresh < learned.limit {
             self.learned = None;
         }
+    }
+}
+
+impl Learned {
+    /// Answers from one look for a free place to the next.
+    fn until_next(&self) -> usize {
+        let first = (ROUNDS * self.limit).max(ANSWERS);
+        first.checked_shr(self.found).unwrap_or(0).max(self.limit / FASTEST).max(1)
     }
 }

@@ -67,6 +67,8 @@ pub(super) struct Entered {
     open: bool,
     /// Others under way.
     beside: usize,
+    /// Calls refused so far.
+    refusals: u64,
 }
 
 pub(super) enum Step {
@@ -130,6 +132,7 @@ impl State {
             epoch: self.epoch,
             open: !probing && !self.flow.is_ramp(),
             beside: self.flow.fresh - 1,
+            refusals: self.flow.refusals,
         };
         if probing {
             self.mode = Mode::Probing;
@@ -250,9 +253,9 @@ impl State {
             return (by_gate, Again { paid: true, not_before: None });
         }
         if current {
-            // Those that are left were taken. What was under way when this one went says less: requests that start
-            // together overtake each other.
-            self.flow.refused(self.flow.fresh, now);
+            // Those that are left were taken, and those that were answered since it went.
+            let since = usize::try_from(self.flow.refusals - entered.refusals).unwrap_or(usize::MAX);
+            self.flow.refused(self.flow.fresh.max(entered.beside.saturating_sub(since)), now);
             self.troubles = 0;
         } else if matches!(self.mode, Mode::Open) && !self.flow.is_learned() {
             // Nothing here would make it wait.

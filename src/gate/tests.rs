@@ -9,6 +9,8 @@ use tokio::{task::JoinSet, time::sleep};
 
 use super::*;
 
+mod narrow;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 fn patience() -> Patience {

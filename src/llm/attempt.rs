@@ -58,11 +58,15 @@ enum Ready<'a> {
 /// A failed attempt; nothing of it when it never got on the wire.
 pub(super) struct Failed(pub Option<Attempt>, pub Fault);
 
-/// When an attempt must end, and what it means if it does.
-struct End {
-    at: Instant,
-    class: Class,
-    message: String,
+/// The limit in time that an attempt runs into first.
+#[derive(Clone, Copy)]
+enum End {
+    /// `request_timeout`.
+    Own,
+    /// What is left of the policy's total.
+    Total,
+    /// The caller's deadline.
+    Caller,
 }
 
 impl Inner {
@@ -144,10 +148,10 @@ impl Inner {
         self.counters.attempt(attempt.number);
         let start = Instant::now();
         let left = attempt.left.saturating_sub(pass.paused);
-        let end = self.end(start, left, call.asking.deadline);
-        let result = match timeout_at(end.at, self.exchange(call)).await {
+        let (at, end) = self.end(start, left, call.asking.deadline);
+        let result = match timeout_at(at, self.exchange(call)).await {
             Ok(result) => result,
-            Err(_) => Err(Fault::new(end.class, end.message)),
+            Err(_) => Err(self.late(end)),
         };
         let mut record = Attempt {
             client: self.name.clone(),
@@ -286,32 +290,30 @@ impl Inner {
     }
 
     /// When the attempt must end, `left` before the policy's total is spent.
-    fn end(&self, start: Instant, left: Duration, deadline: Option<Instant>) -> End {
-        let after =
-            |limit: Duration| format!("no answer within {}", humantime::format_duration(retry::whole(limit)));
-        let own = End {
-            at: later(start, self.request_timeout),
-            class: Class::Timeout,
-            message: format!("{} (request_timeout in {})", after(self.request_timeout), self.table),
-        };
-        let total = End {
-            at: later(start, left),
-            class: Class::Timeout,
-            message: format!(
-                "{} of attempts and waits (retry.total in {})",
-                after(self.policy.total),
-                self.table
-            ),
-        };
-        let callers = deadline.map(|at| End {
-            at,
-            class: Class::Deadline,
-            message: "no answer before the caller's deadline".into(),
-        });
-        let earlier = if total.at < own.at { total } else { own };
-        match callers {
-            Some(callers) if callers.at <= earlier.at => callers,
+    fn end(&self, start: Instant, left: Duration, deadline: Option<Instant>) -> (Instant, End) {
+        let (own, total) = (later(start, self.request_timeout), later(start, left));
+        let earlier = if total < own { (total, End::Total) } else { (own, End::Own) };
+        match deadline {
+            Some(deadline) if deadline <= earlier.0 => (deadline, End::Caller),
             _ => earlier,
+        }
+    }
+
+    /// There was no answer in time.
+    fn late(&self, end: End) -> Fault {
+        let within = |limit: Duration| humantime::format_duration(retry::whole(limit));
+        let table = &self.table;
+        match end {
+            End::Own => {
+                let limit = within(self.request_timeout);
+                Fault::new(Class::Timeout, format!("no answer within {limit} (request_timeout in {table})"))
+            }
+            End::Total => {
+                let limit = within(self.policy.total);
+                let told = format!("no answer within {limit} of attempts and waits (retry.total in {table})");
+                Fault::new(Class::Timeout, told)
+            }
+            End::Caller => Fault::new(Class::Deadline, "no answer before the caller's deadline"),
         }
     }
 }

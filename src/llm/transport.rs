@@ -171,8 +171,10 @@ impl Endpoint {
         prepared: &Prepared<'_>,
         observer: &Observer<'_>,
     ) -> Result<Decoded, Fault> {
+        // Boxed, so that it stays where it is while the futures around it are put together.
+        let exchange = Box::pin(self.exchange(prepared, observer));
         tokio::select! {
-            answer = self.exchange(prepared, observer) => answer,
+            answer = exchange => answer,
             gone = self.watch.gone() => Err(gone),
         }
     }

@@ -148,7 +148,6 @@ fn first_choice(json: &Value) -> Result<&Value, NoAnswer> {
     choices.first().ok_or_else(|| bad("answered with empty `choices`"))
 }
 
-/// Why the model stopped, in the words of any of these servers.
 /// Servers call tools and say that they have stopped: the calls are what counts.
 fn with_calls(finish: Finish, calls: &[ToolCall]) -> Finish {
     match finish {
@@ -157,6 +156,7 @@ fn with_calls(finish: Finish, calls: &[ToolCall]) -> Finish {
     }
 }
 
+/// Why the model stopped, in the words of any of these servers.
 fn finish(reason: Option<&str>) -> Finish {
     match reason {
         Some("stop" | "eos" | "end_turn" | "stop_sequence" | "completed") => Finish::Stop,
@@ -208,8 +208,9 @@ fn model(json: &Value) -> Option<String> {
     json.get("model").and_then(Value::as_str).map(str::to_owned)
 }
 
-fn count(json: &Value, pointer: &str) -> u64 {
-    json.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
+/// The number at the end of `path`, whose names stand between slashes; 0 if there is none.
+fn count(json: &Value, path: &str) -> u64 {
+    path.split('/').try_fold(json, |json, name| json.get(name)).and_then(Value::as_u64).unwrap_or(0)
 }
 
 /// Takes over what `piece` has below `key`, unless it is null there.

@@ -1,6 +1,7 @@
 //! `toolcrib bench llm`: what is promised of model requests, counted at the server's side of the wire: a model server
 //! in this very program that follows a script.
 
+mod narrow;
 mod scenes;
 mod server;
 
@@ -42,7 +43,7 @@ enum Scene {
     Burst,
     /// Requests whose first attempt fails.
     First,
-    /// 200 requests for a server that takes 32 at a time.
+    /// 200 callers at once of a server that takes 32 at a time: with 1,000 requests, and with one each.
     Narrow,
     /// 100 agents and an endpoint that is down.
     Outage,
@@ -99,9 +100,9 @@ impl Llm {
             rows.push(scenes::first_fails(503).await?);
         }
         if wanted(Scene::Narrow) {
-            context.ui.status("Asking", "200 times of a server that takes 32 at once");
-            rows.push(scenes::narrow(64).await?);
-            rows.push(scenes::narrow(200).await?);
+            context.ui.status("Asking", "200 at once of a server that takes 32");
+            rows.push(narrow::stream().await?);
+            rows.push(narrow::wave().await?);
         }
         for lasts in self.outage.iter().filter(|_| wanted(Scene::Outage)) {
             context

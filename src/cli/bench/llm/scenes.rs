@@ -4,10 +4,6 @@ use std::{
     collections::HashMap,
     num::NonZeroUsize,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
     time::{Duration, Instant},
 };
 
@@ -26,9 +22,9 @@ use crate::cli::{
     ui::{millis, seconds},
 };
 
-type Outcomes = Vec<Result<ChatAnswer, LlmError>>;
+pub(super) type Outcomes = Vec<Result<ChatAnswer, LlmError>>;
 
-fn client(server: &Server, change: impl FnOnce(&mut LlmConfig)) -> anyhow::Result<LlmClient> {
+pub(super) fn client(server: &Server, change: impl FnOnce(&mut LlmConfig)) -> anyhow::Result<LlmClient> {
     let mut config = LlmConfig::new(Some(server.url().to_owned()), "loopback");
     change(&mut config);
     Ok(LlmClient::new(&config, &HttpClients::new(&HttpConfig::default())?, Path::new("."))?)
@@ -47,12 +43,12 @@ async fn all(llm: &LlmClient, count: usize) -> (Outcomes, Duration) {
     (outcomes, began.elapsed())
 }
 
-fn failed(outcomes: &Outcomes) -> usize {
+pub(super) fn failed(outcomes: &Outcomes) -> usize {
     outcomes.iter().filter(|outcome| outcome.is_err()).count()
 }
 
 /// Attempts that the client tells of.
-fn told(outcomes: &Outcomes) -> usize {
+pub(super) fn told(outcomes: &Outcomes) -> usize {
     let attempts = outcomes.iter().map(|outcome| match outcome {
         Ok(answer) => answer.attempts.len(),
         Err(error) => error.attempts.len(),
@@ -207,53 +203,6 @@ pub(super) async fn first_fails(status: u16) -> anyhow::Result<Row> {
         ok: most <= Duration::from_millis(160),
         measured: json!({"median_ms": millis(middle), "max_ms": millis(most), "runs": times.len()}),
         text: format!("{} ms, at most {} ms", middle.as_millis(), most.as_millis()),
-    })
-}
-
-/// Two hundred requests of so many agents, for a server that takes 32 at a time and refuses the rest.
-///
-/// When all are there at once, nobody can know of the limit, and 168 are refused: 1.84 tries each are the least.
-pub(super) async fn narrow(agents: usize) -> anyhow::Result<Row> {
-    const WIDTH: usize = 32;
-    const REQUESTS: usize = 200;
-    let service = Duration::from_secs(1);
-    let server = Server::start(move |arrival| match arrival.in_flight {
-        0..=WIDTH => Reply::good(service),
-        _ => Reply::error(429, "too many"),
-    })?;
-    let llm = client(&server, |_| ())?;
-    let began = Instant::now();
-    let next = Arc::new(AtomicUsize::new(0));
-    let mut working = JoinSet::new();
-    for _ in 0..agents {
-        let (llm, next) = (llm.clone(), Arc::clone(&next));
-        working.spawn(async move {
-            let mut outcomes = Outcomes::new();
-            loop {
-                let number = next.fetch_add(1, Relaxed);
-                if number >= REQUESTS {
-                    return outcomes;
-                }
-                let request = ChatRequest::new(vec![Message::User(format!("request {number}"))]);
-                outcomes.push(llm.chat(&request, None).await);
-            }
-        });
-    }
-    let outcomes: Outcomes = working.join_all().await.into_iter().flatten().collect();
-    let wall = began.elapsed();
-    let (seen, failed) = (server.seen(), failed(&outcomes));
-    let ideal = service * u32::try_from(REQUESTS.div_ceil(WIDTH))?;
-    let ratio = wall.as_secs_f64() / ideal.as_secs_f64();
-    let tries = seen.requests.len() as f64 / REQUESTS as f64;
-    let at_once = agents >= REQUESTS;
-    let most = if at_once { 2.0 } else { 1.2 };
-    Ok(Row {
-        name: if at_once { "200 for 32 places" } else { "64 agents, 32 places" },
-        target: if at_once { "none lost, 1.12 x ideal" } else { "none lost, 1.12 x ideal, 1.2 tries each" },
-        ok: failed == 0 && ratio <= 1.12 && tries <= most && told(&outcomes) == seen.requests.len(),
-        measured: json!({"agents": agents, "wall_ms": millis(wall), "ideal_ms": millis(ideal), "ratio": ratio,
-            "tries_each": tries, "failed": failed}),
-        text: format!("{failed} lost, {ratio:.3} x, {tries:.2} tries each"),
     })
 }
 
