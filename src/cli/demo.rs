@@ -52,6 +52,7 @@ impl Demo {
             run,
             dir,
             cassette: None,
+            doubts: Vec::new(),
             cancel,
         };
         let finished = plan.execute(context).await?;

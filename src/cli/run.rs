@@ -87,6 +87,8 @@ pub(super) struct Plan {
     pub(super) run: String,
     pub(super) dir: PathBuf,
     pub(super) cassette: Option<Cassette>,
+    /// What is wrong with the configuration and does not end the run. Rules that concern no tool are found at its start.
+    pub(super) doubts: Vec<Arc<Error>>,
     /// Ends the tasks: Ctrl-C, a journal that cannot be written, a replay that differs.
     pub(super) cancel: CancellationToken,
 }
@@ -162,7 +164,12 @@ impl Run {
                 false => Cassette::Record(path.to_owned()),
             }),
         };
-        let plan = Plan { config, llm, tasks, jobs: self.jobs, run, dir, cassette, cancel };
+        // A broken table is no matter when the command line says it all.
+        let doubts = match self.model.is_none() && needs_model && self.replay.is_none() {
+            true => config.broken_models(),
+            false => Vec::new(),
+        };
+        let plan = Plan { config, llm, tasks, jobs: self.jobs, run, dir, cassette, doubts, cancel };
         let finished = plan.execute(context).await?;
         let answer = finished.reports.first().and_then(|report| report.answer.as_ref());
         if let Some(answer) = answer.filter(|_| question && !context.ui.json) {

@@ -93,6 +93,14 @@ impl Ui {
         }
     }
 
+    /// Something that is wrong with the configuration and does not end the command.
+    pub(super) fn doubt(&self, error: &Error) {
+        if !self.json {
+            self.warn(error.to_string());
+            Self::details(error);
+        }
+    }
+
     /// One line of data.
     pub(super) fn data(text: impl AsRef<str>) {
         println!("{}", text.as_ref());

@@ -67,7 +67,7 @@ impl<'a> Section<'a> {
 
     /// The dotted path of a key of this table.
     pub(super) fn dotted(&self, key: &str) -> String {
-        let key = if is_bare(key) { key.to_owned() } else { format!("{key:?}") };
+        let key = quoted(key);
         if self.path.is_empty() { key } else { format!("{}.{key}", self.path) }
     }
 
@@ -87,6 +87,11 @@ impl<'a> Section<'a> {
     pub(super) fn key_error(&self, key: &str, message: impl Into<String>, help: Option<&str>) -> Error {
         let line = self.get(key).map_or(self.line, |entry| entry.line);
         self.at(line, self.dotted(key), message.into(), help.map(str::to_owned))
+    }
+
+    /// An error about one text of this table.
+    pub(super) fn text_error(&self, text: &Text, message: String, help: String) -> Error {
+        self.at(text.line, text.key.clone(), message, Some(help))
     }
 
     fn wrong(&self, entry: &Entry, expected: &str, example: &str) -> Error {
@@ -140,6 +145,17 @@ impl<'a> Section<'a> {
                 _ => Err(self.wrong(entry, "a table", example)),
             },
         }
+    }
+
+    /// The names of a table whose keys are free names, with their places.
+    pub(super) fn free_names(&self, key: &str) -> Result<Vec<Text>> {
+        let path = self.dotted(key);
+        let name = |entry: &Entry| Text {
+            value: entry.key.clone(),
+            line: entry.line,
+            key: format!("{path}.{}", quoted(&entry.key)),
+        };
+        Ok(self.free_table(key, "{ NAME = ... }")?.iter().map(name).collect())
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<Text>> {
@@ -391,6 +407,11 @@ impl<'a> Section<'a> {
             self.at(text.line, text.key, format!("not a regular expression: {why}"), None)
         })
     }
+}
+
+/// A key as it is written in a dotted path.
+fn quoted(key: &str) -> String {
+    if is_bare(key) { key.to_owned() } else { format!("{key:?}") }
 }
 
 fn wrong(expected: &str, node: &Node) -> String {

@@ -59,6 +59,9 @@ pub enum Event {
         tasks: usize,
         dropped: u64,
     },
+    Warning {
+        error: Told,
+    },
     ServerQueued {
         server: String,
         reason: String,

@@ -23,6 +23,7 @@ mod launched;
 mod lazy;
 mod lent;
 mod locked;
+mod mistakes;
 mod model;
 mod order;
 mod parity;
