@@ -128,7 +128,7 @@ impl NamedTools {
                 let (paths, names): (Vec<_>, Vec<_>) = self.paths(rule, listed, |_| true).into_iter().unzip();
                 let found = paths.iter().chain(&names).any(alike);
                 let meant = || near(text, if text.contains('.') { &paths } else { &names });
-                (!found).then(|| rule.error(format!("there is no tool `{text}`"), meant()))
+                (!found).then(|| rule.error(&format!("there is no tool `{text}`"), meant()))
             }
         }
     }
@@ -160,13 +160,13 @@ impl NamedTools {
         if may_mean.is_empty() && paths.is_empty() {
             let named = literal.split('.').next().unwrap_or_default();
             let servers: Vec<String> = self.servers.iter().map(ToString::to_string).collect();
-            return Some(rule.error(format!("no server is named `{named}`"), near(named, &servers)));
+            return Some(rule.error(&format!("no server is named `{named}`"), near(named, &servers)));
         }
         if may_mean.iter().any(|server| !listed.contains_key(*server)) {
             return None;
         }
         let paths: Vec<String> = paths.into_iter().map(|(path, _)| path).collect();
-        Some(rule.error(format!("no tool is named `{text}`"), near(text, &paths)))
+        Some(rule.error(&format!("no tool is named `{text}`"), near(text, &paths)))
     }
 
     /// The tools of servers that are `meant`, as `server.tool` and by their own names. Agents are tools too, but never
@@ -187,7 +187,7 @@ impl NamedTools {
 }
 
 impl Named {
-    fn error(&self, message: String, help: Option<String>) -> ConfigError {
+    fn error(&self, message: &str, help: Option<String>) -> ConfigError {
         ConfigError {
             file: self.origin.shown.clone(),
             line: Some(self.text.line),
@@ -201,7 +201,7 @@ impl Named {
     fn no_tool_of(&self, server: &ServerName, tools: &[Tool]) -> ConfigError {
         let text = &self.text.value;
         let names: Vec<String> = tools.iter().map(|tool| tool.name.clone()).collect();
-        let error = self.error(format!("server `{server}` has no tool `{text}`"), near(text, &names));
+        let error = self.error(&format!("server `{server}` has no tool `{text}`"), near(text, &names));
         ConfigError { server: Some(server.clone()), ..error }
     }
 
@@ -220,7 +220,7 @@ impl Named {
         let at = Self { text: argument.clone(), ..self.clone() };
         let message =
             format!("no tool that `{}` means has an argument `{}`", self.text.value, argument.value);
-        Some(at.error(message, near(&argument.value, &names)))
+        Some(at.error(&message, near(&argument.value, &names)))
     }
 }
 
