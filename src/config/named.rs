@@ -22,7 +22,10 @@ const NAMES_SHOWN: usize = 8;
 
 /// All rules of a configuration that name tools.
 #[derive(Debug, Clone, Default)]
-pub struct NamedTools {
+pub struct NamedTools(Arc<Rules>);
+
+#[derive(Debug, Default)]
+struct Rules {
     rules: Vec<Named>,
     /// All servers of the file: who is not asked for today is there nevertheless.
     servers: Vec<ServerName>,
@@ -93,14 +96,17 @@ impl NamedTools {
         servers: impl Iterator<Item = ServerName>,
         agents: impl Iterator<Item = String>,
     ) -> Self {
-        Self { rules, servers: servers.collect(), agents: agents.collect() }
+        Self(Arc::new(Rules { rules, servers: servers.collect(), agents: agents.collect() }))
     }
 
     /// The rules that concern nothing. What may concern a server that is not in `listed` is not judged.
     pub(crate) fn unused(&self, listed: &HashMap<ServerName, Arc<[Tool]>>) -> Vec<ConfigError> {
-        self.rules.iter().filter_map(|rule| self.judge(rule, listed)).collect()
+        self.0.rules.iter().filter_map(|rule| self.0.judge(rule, listed)).collect()
     }
+}
 
+impl Rules {
+    /// What is wrong with a rule, if it concerns nothing.
     fn judge(&self, rule: &Named, listed: &Listed) -> Option<ConfigError> {
         let text = &rule.text.value;
         match &rule.wanted {
@@ -133,7 +139,7 @@ impl NamedTools {
         }
     }
 
-    /// As [`NamedTools::judge`], for tools named as `server.tool`.
+    /// As [`Rules::judge`], for tools named as `server.tool`.
     fn judge_path(
         &self,
         rule: &Named,

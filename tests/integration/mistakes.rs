@@ -123,3 +123,38 @@ fn rules_that_concern_nothing_are_told_by_check_and_run() {
     let well = Bench::new("[servers.time]\nbuiltin = \"time\"\ntools = { deny = [\"now\"] }\n");
     assert_eq!(code(&well.run(&["check", "--strict"])), 0);
 }
+
+#[test]
+fn a_cassette_that_was_cut_off_says_so() {
+    let bench = Bench::new("[servers.calc]\nbuiltin = \"calc\"\n[llm]\nmodel = \"script:model.toml\"\n");
+    bench.file("model.toml", "[[steps]]\nsay = \"caf\u{e9}\"\n");
+    assert_eq!(code(&bench.run(&["run", "Hello?", "--record=whole.jsonl"])), 0);
+    let whole = std::fs::read(bench.0.path().join("whole.jsonl")).unwrap();
+    let starts: Vec<usize> =
+        whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect();
+    let last = starts[starts.len() - 2] + 1;
+    let within_a_letter = whole.iter().rposition(|byte| *byte == 0xc3).unwrap() + 1;
+    let replay = |bytes: &[u8]| {
+        std::fs::write(bench.0.path().join("cut.jsonl"), bytes).unwrap();
+        bench.run(&["run", "Hello?", "--replay", "cut.jsonl"])
+    };
+    assert_eq!(code(&replay(&whole)), 0);
+    assert_eq!(code(&replay(&whole[..whole.len() - 1])), 0, "the last line break is all that is missing");
+    let line = starts.len();
+    let cut = format!("cut.jsonl:{line}: cut off in the middle of an entry: the recording was interrupted");
+    let with_end = [&whole[..last + 40], b"\n"].concat();
+    for bytes in [&whole[..whole.len() - 2], &whole[..=last], &whole[..within_a_letter], &with_end] {
+        let output = replay(bytes);
+        assert_eq!(code(&output), 2, "{}", err(&output));
+        assert!(err(&output).contains(&cut) && err(&output).contains(&format!("remove line {line}")));
+    }
+    let head = replay(&whole[..60]);
+    assert!(err(&head).contains("cut.jsonl:1: cut off in the middle of an entry"), "{}", err(&head));
+    let changed = [&whole[..last], br#"{"line": "asked", "n": "x"}"#, b"\n"].concat();
+    let changed = err(&replay(&changed));
+    assert!(
+        changed.contains(&format!("cut.jsonl:{line}: not an entry of a cassette of version 1")),
+        "{changed}"
+    );
+    assert!(err(&replay(b"{}\n")).contains("cut.jsonl is not a cassette"));
+}
