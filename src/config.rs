@@ -52,12 +52,14 @@ pub use import::import_toml;
 pub use jobs::StartJobs;
 pub use models::{Order, Strategy};
 pub use named::NamedTools;
+pub(crate) use node::{Node, Value as NodeValue, toml as read_toml};
+pub(crate) use origin::{Origin, Text};
 pub use raw::BUILTINS;
 pub use reuse::*;
 pub use rules::{DenyRule, Fallback, FallbackWhen};
 pub use secrets::Secrets;
 pub(crate) use secrets::secret_name;
-pub(crate) use section::parse_size;
+pub(crate) use section::{Section, parse_size};
 pub use server::*;
 
 /// Everything that toolcrib reads from `servers.toml` and the files it imports.

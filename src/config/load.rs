@@ -60,7 +60,9 @@ impl Config {
     pub fn parse(text: &str, file: Option<&Path>, base_dir: &Path, env: &Env) -> Result<Self> {
         let folder = env.folder().join(base_dir);
         let origin = match file {
-            Some(file) => Origin { file: Some(folder.join(file)), shown: Some(file.to_owned()), folder },
+            Some(file) => {
+                Origin { file: Some(folder.join(file)), shown: Some(file.to_owned()), folder, json: false }
+            }
             None => Origin { folder, ..Origin::default() },
         };
         parse(text, &origin, env)

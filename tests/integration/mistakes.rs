@@ -1,6 +1,6 @@
 //! What people get wrong in the files that they write, and what they are told.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::program::{Bench, code, err, out};
 
@@ -157,4 +157,112 @@ fn a_cassette_that_was_cut_off_says_so() {
         "{changed}"
     );
     assert!(err(&replay(b"{}\n")).contains("cut.jsonl is not a cassette"));
+}
+
+/// Lines of a task file, and what is said of each.
+const LINES: &[(&str, &str)] = &[
+    (r#"{"input": "x", "taget": "y"}"#, "`taget`: unknown key; did you mean `target`?"),
+    (
+        r#"{"input": 5}"#,
+        "`input`: expected a string or a list of messages, found an integer; write \"input\": ",
+    ),
+    (r#"{"id": 7, "input": "x"}"#, "`id`: expected a string, found an integer; write \"id\": \"...\""),
+    (r#"{"id": null, "input": "x"}"#, "`id`: must not be null; leave it out"),
+    (r#"{"input": "x", "target": 5}"#, "`target`: expected a string or a list of strings, found an integer"),
+    (r#"{"input": "x", "target": ["a", 5]}"#, "`target[1]`: expected a string, found an integer"),
+    (r#"{"input": "x", "tools": "calc.*"}"#, "`tools`: expected a list of strings, found a string"),
+    (
+        r#"{"input": "x", "limits": {"turns": "5"}}"#,
+        "`limits.turns`: expected a whole number, found a string",
+    ),
+    (r#"{"input": "x", "limits": {"turns": 0}}"#, "`limits.turns`: must be at least 1"),
+    (r#"{"input": "x", "limits": {"turn": 5}}"#, "`limits.turn`: unknown key; did you mean `turns`?"),
+    (r#"{"input": "x", "limits": 5}"#, "`limits`: expected an object, found an integer"),
+    (
+        r#"{"input": "x", "target": "y", "score": {"type": "fuzy"}}"#,
+        "`score.type`: `fuzy` is not allowed; use \"exact\"",
+    ),
+    (r#"{"input": "x", "target": "y", "score": {"tol": 1}}"#, "`score`: `type` is missing; write \"type\""),
+    (r#"{"input": "x", "target": "y", "score": {"type": "exact", "tol": 1}}"#, "`score.tol`: belongs to"),
+    (r#"{"calls": [{"tol": "calc.evaluate"}]}"#, "`calls[0].tol`: unknown key; did you mean `tool`?"),
+    (
+        r#"{"calls": [{"tool": "calc.evaluate"}, {"args": {}}]}"#,
+        "`calls[1]`: `tool` is missing; write \"tool\"",
+    ),
+    (
+        r#"{"calls": [{"tool": "a.b", "expect": {"contain": "x"}}]}"#,
+        "`calls[0].expect.contain`: unknown key; did you",
+    ),
+    (r#"{"calls": {"tool": "a.b"}}"#, "`calls`: expected a list of objects, found an object"),
+    (r#"["x"]"#, "expected an object, found a list"),
+    (r#"{"input": "x","#, "the line ends in the middle of its JSON"),
+    (r#"{"input": "x",}"#, "not JSON: trailing comma at column 15"),
+];
+
+#[test]
+fn mistakes_in_task_files_name_line_key_and_what_is_wanted() {
+    let bench = Bench::new("[servers.calc]\nbuiltin = \"calc\"\n[llm]\nmodel = \"script:model.toml\"\n");
+    for lines in LINES.chunks(20) {
+        let text: Vec<&str> = lines.iter().map(|(line, _)| *line).collect();
+        bench.file("tasks.jsonl", &text.join("\n"));
+        let output = bench.run(&["run", "tasks.jsonl"]);
+        assert_eq!(code(&output), 2);
+        let told = err(&output);
+        for (number, (line, expected)) in lines.iter().enumerate() {
+            let expected = format!("tasks.jsonl:{}: {expected}", number + 1);
+            assert!(told.contains(&expected), "{line}: no `{expected}` in\n{told}");
+        }
+        for word in ["invalid type", "missing field", "unknown field", "untagged", "variant", "line 1 column"]
+        {
+            assert!(!told.contains(word), "{told}");
+        }
+    }
+    // Each of these is a mistake: none of the words is for a task that can be read.
+    let good = json!({"input": "x", "target": ["a"], "score": {"type": "numeric"}, "limits": {"turns": 1}});
+    bench.file("tasks.jsonl", &good.to_string().replace("\"a\"", "\"1\""));
+    bench.file("model.toml", "[[steps]]\nsay = \"1\"\n");
+    assert_eq!(code(&bench.run(&["run", "tasks.jsonl"])), 0);
+
+    for (script, wanted, help) in [
+        (
+            "[[steps]]\nwhen = \"x\"\nsay = \"a\"",
+            "model.toml:2: `steps[0].when`: expected a table, found a string",
+            "",
+        ),
+        (
+            "[[steps]]\nwhen = { rol = \"user\" }\nsay = \"a\"",
+            "model.toml:2: `steps[0].when.rol`: unknown key",
+            "`role`?",
+        ),
+    ] {
+        bench.file("model.toml", script);
+        let output = bench.run(&["run", "Hello?"]);
+        let told = err(&output);
+        assert!(code(&output) == 2 && told.contains(wanted) && told.contains(help), "{told}");
+    }
+}
+
+#[test]
+fn misspelt_names_on_the_command_line_are_told_with_what_was_meant() {
+    let bench =
+        Bench::new("[servers.calc]\nbuiltin = \"calc\"\n[llm.clients.fast]\nmodel = \"script:model.toml\"\n");
+    bench.file("tasks.jsonl", r#"{"calls": [{"tool": "calc.evaluate", "args": {"expresion": "1"}}]}"#);
+    bench.file("model.toml", "[[steps]]\nsay = \"hi\"\n");
+    for (arguments, expected, words) in [
+        (&["tools", "clac"][..], 6, "did you mean `calc`?"),
+        (&["tools", "nope"], 6, "toolcrib tools tells which there are"),
+        (&["call", "calc.nope"], 6, "toolcrib tools calc tells which it has"),
+        (&["call", "calc.evaluate", "expresion=1"], 2, "did you mean `expression` instead of `expresion`?"),
+        (&["run", "tasks.jsonl"], 101, "did you mean `expression` instead of `expresion`?"),
+        (&["run", "Hello?", "--client", "fats"], 2, "did you mean `fast`?"),
+        (&["run", "Hello?", "--client", "zzz"], 2, "there are: llm, fast"),
+        (&["run", "tasks.jsonl", "-j", "0"], 2, "'0' for '--jobs <N>': must be at least 1"),
+        (&["run", "tasks.jsonl", "--limit", "0"], 2, "'0' for '--limit <N>': must be at least 1"),
+        (&["run", "tasks.jsonl", "--limit", "x"], 2, "is not a whole number from 1"),
+        (&["demo", "-j", "0"], 2, "must be at least 1"),
+    ] {
+        let output = bench.run(arguments);
+        let told = err(&output);
+        assert!(code(&output) == expected && told.contains(words), "{arguments:?}: {told}");
+    }
 }

@@ -138,7 +138,7 @@ pub(super) fn check_agents(root: &Section<'_>, first: &AgentConfig) -> Result<()
                 None if names.is_empty() => "add one: [agents.NAME]".to_owned(),
                 None => format!("there are: {}", names.join(", ")),
             };
-            return Err(table.text_error(text, format!("there is no agent `{}`", text.value), help));
+            return Err(table.text_error(text, format!("there is no agent `{}`", text.value), Some(help)));
         }
     }
     Ok(())
