@@ -132,3 +132,11 @@ fn mistakes_have_file_and_line() {
         assert!(error.starts_with(expected), "{error:?} does not start with {expected:?}");
     }
 }
+
+#[test]
+fn every_key_is_documented() {
+    let page = include_str!("../../../docs/scripted-models.md");
+    for key in parse::TABLES.into_iter().flatten() {
+        assert!(page.contains(&format!("`{key}`")) || page.contains(&format!("`[[{key}]]`")), "{key}");
+    }
+}
