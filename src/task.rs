@@ -232,6 +232,12 @@ pub struct RunReport {
     pub llm_calls: u32,
     /// Model requests repeated.
     pub llm_retries: u32,
+    /// Why they were repeated, and how often for each: the HTTP status, else the class of the failure.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub llm_retry_reasons: BTreeMap<String, u32>,
+    /// How many of them went to another client than the one before.
+    #[serde(skip_serializing_if = "is_none")]
+    pub llm_fallbacks: u32,
     /// Answers of each client with a name, where several are asked.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub llm_clients: BTreeMap<String, u32>,

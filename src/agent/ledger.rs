@@ -146,9 +146,6 @@ impl Ledger {
         report.llm_calls += done.llm_calls;
         report.llm_retries += done.llm_retries;
         report.tokens += done.tokens;
-        for (client, answers) in done.llm_clients {
-            *report.llm_clients.entry(client).or_default() += answers;
-        }
         report.tokens_saved = report.tokens_saved.saturating_add(done.tokens_saved);
         for (tool, theirs) in done.tools {
             let stats = report.tools.entry(tool).or_default();
@@ -156,7 +153,13 @@ impl Ledger {
             stats.errors += theirs.errors;
             stats.ms = round(stats.ms + theirs.ms);
         }
-        let kinds = [(&mut report.corrections, done.corrections), (&mut report.rollbacks, done.rollbacks)];
+        report.llm_fallbacks += done.llm_fallbacks;
+        let kinds = [
+            (&mut report.corrections, done.corrections),
+            (&mut report.rollbacks, done.rollbacks),
+            (&mut report.llm_retry_reasons, done.llm_retry_reasons),
+            (&mut report.llm_clients, done.llm_clients),
+        ];
         for (counts, theirs) in kinds {
             for (kind, count) in theirs {
                 *counts.entry(kind).or_default() += count;
@@ -223,6 +226,10 @@ impl Ledger {
         let count = u32::try_from(attempts.len()).unwrap_or(u32::MAX);
         self.report.llm_calls += count;
         self.report.llm_retries += count.saturating_sub(1);
+        for pair in attempts.windows(2) {
+            *self.report.llm_retry_reasons.entry(pair[0].reason()).or_default() += 1;
+            self.report.llm_fallbacks += u32::from(pair[0].client != pair[1].client);
+        }
         let mut parts = Timings::default();
         for attempt in attempts {
             parts.queue += millis(attempt.queued);

@@ -195,6 +195,23 @@ pub struct AttemptRow {
     pub message: Option<String>,
 }
 
+impl AttemptRow {
+    /// Why another one followed: the HTTP status, the class of the failure, or `doubtful` for an answer that came and
+    /// was no good.
+    pub fn reason(&self) -> String {
+        reason(self.status, self.class.as_deref())
+    }
+}
+
+/// As [`AttemptRow::reason`].
+pub(crate) fn reason(status: Option<u16>, class: Option<&str>) -> String {
+    match (status, class) {
+        (Some(status), _) if !(200..300).contains(&status) => status.to_string(),
+        (_, Some(class)) => class.to_owned(),
+        _ => "doubtful".to_owned(),
+    }
+}
+
 /// The end of a tool call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -13,6 +13,7 @@ mod cli;
 mod confined;
 mod daemon;
 mod delegates;
+mod ends;
 mod engine;
 mod faults;
 mod fetch;

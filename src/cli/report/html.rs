@@ -299,10 +299,16 @@ fn tools(sums: &Sums) -> String {
     let note = match retries {
         0 => String::new(),
         n => format!(
-            "<p class=\"soft\">{} requests to the model took {} attempts: {n} were tried again, after {} of waiting.</p>\n",
+            "<p class=\"soft\" id=\"retries\">{} requests to the model took {} attempts: {n} were tried again, after {} of \
+             waiting: {}.</p>\n",
             sums.model.n,
             sums.attempts,
-            time(sums.retry_wait_ms)
+            time(sums.retry_wait_ms),
+            sums.retries
+                .iter()
+                .map(|(why, n)| format!("{n} after <code>{}</code>", escape(why)))
+                .collect::<Vec<_>>()
+                .join(", ")
         ),
     };
     format!(
