@@ -60,6 +60,10 @@ async fn what_was_asked_again_is_told_with_its_reasons() {
     assert_eq!((code(&output), out(&output).trim()), (0, "yes"), "{text}");
     assert!(text.contains("Retried model requests 3 times: 2 after 429, 1 after 503 | waited "), "{text}");
     assert!(!text.contains("another client"), "{text}");
+    let (_, page) = text.split_once("Report ").unwrap();
+    let page = std::fs::read_to_string(bench.0.path().join(page.lines().next().unwrap())).unwrap();
+    assert!(page.contains("2 after <code>429</code>, 1 after <code>503</code>"), "{page}");
+    assert!(page.contains(r#""retries":[{"after":"429","n":2},{"after":"503","n":1}]"#), "{page}");
 
     // Now it answers at once, and there is nothing to tell.
     let output = tokio::task::block_in_place(|| bench.run(&["--json", "run", "Is it?"]));
