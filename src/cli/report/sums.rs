@@ -148,7 +148,7 @@ impl Sums {
                 "tools": round(time.tools), "retry_wait": round(time.retry_wait), "other": round(time.other)},
             "tokens": {"in": self.tokens[0], "out": self.tokens[1]}, "cost_usd": self.cost_usd,
             "model_requests": self.model_document(),
-            "tools": self.tools.iter().map(|row| row.document()).collect::<Vec<_>>(),
+            "tools": self.tools.iter().map(Row::document).collect::<Vec<_>>(),
             "errors": self.errors.iter().map(|(what, n)| json!({"what": what, "n": n})).collect::<Vec<_>>(),
             "servers": run.servers.iter().map(server).collect::<Vec<_>>(),
             "tasks": tasks.iter().map(|entry| task(entry)).collect::<Vec<_>>(),
