@@ -234,10 +234,11 @@ impl Run {
 fn named(config: &Config, name: &str) -> Result<Result<LlmConfig, Arc<Error>>, Error> {
     config.models.get(name).cloned().ok_or_else(|| {
         let known: Vec<&str> = config.models.keys().map(String::as_str).collect();
+        let all = known.join(", ");
         let help = match nearest(name, known.iter().copied()) {
-            Some(near) => format!("did you mean `{near}`?"),
+            Some(near) => format!("did you mean `{near}`? there are: {all}"),
             None if known.is_empty() => "add it to the configuration: [llm.clients.NAME]".to_owned(),
-            None => format!("there are: {}", known.join(", ")),
+            None => format!("there are: {all}"),
         };
         Error::input(format!("there is no client or strategy `{name}` in [llm]"), Some(help))
     })

@@ -108,6 +108,9 @@ fn rules_that_concern_nothing_are_told_by_check_and_run() {
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
     let manifest: Value = serde_json::from_str(&read("run.json")).unwrap();
     assert_eq!(manifest["warnings"], document["warnings"]);
+    assert!(
+        read("report.html").contains("Warning: servers.toml:22: `agent.fallback[0].to`: no server is named")
+    );
     assert_eq!(read("events.jsonl").matches("\"event\":\"warning\"").count(), UNUSED.len() - 2);
 
     // With all lists there, all is judged; what is in order stays unmentioned.

@@ -132,6 +132,8 @@ fn about(run: &Run) -> String {
         Some(RunEnd::Stopped) => notes.push("The run was stopped before its end.".to_owned()),
         None => notes.push("The run has no end: it was killed, or it goes on.".to_owned()),
     }
+    let warnings = manifest["warnings"].as_array().into_iter().flatten();
+    notes.extend(warnings.filter_map(|warning| Some(format!("Warning: {}.", warning["message"].as_str()?))));
     if run.dropped > 0 {
         notes.push(format!("{} events were not written: there were too many.", run.dropped));
     }
