@@ -11,6 +11,7 @@ use crate::{
 };
 
 mod load;
+mod mistake;
 
 pub use load::{load_tasks, parse_tasks};
 

@@ -6,7 +6,8 @@
 //! hidden before it is written; what is asked in a replay is hidden in the same way before it is compared.
 //!
 //! A line is written whole when its answer is there: a run that is killed leaves a cassette that can be replayed up
-//! to then.
+//! to then. One that ends within a line, after a full disk say, is refused: what is missing would look like a
+//! difference.
 
 mod diff;
 mod player;

@@ -66,14 +66,27 @@ impl CatalogEntry {
         if validator.is_valid(&arguments) {
             return Ok(());
         }
-        let problems: Vec<String> = validator
+        let mut problems: Vec<String> = validator
             .iter_errors(&arguments)
             .map(|error| match error.instance_path().to_string() {
                 place if place.is_empty() => error.to_string(),
                 place => format!("{}: {error}", place.trim_start_matches('/')),
             })
             .collect();
+        problems.extend(self.meant(&arguments));
         Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
+    }
+
+    /// What arguments without a place in the schema were probably to be called.
+    fn meant(&self, arguments: &Value) -> Vec<String> {
+        let properties = self.tool.input_schema.get("properties").and_then(Value::as_object);
+        let (Some(properties), Some(arguments)) = (properties, arguments.as_object()) else { return vec![] };
+        let free = || properties.keys().filter(|name| !arguments.contains_key(*name)).map(String::as_str);
+        let unknown = arguments.keys().filter(|name| !properties.contains_key(*name));
+        unknown
+            .filter_map(|name| Some((name, nearest(name, free())?)))
+            .map(|(name, meant)| format!("did you mean `{meant}` instead of `{name}`?"))
+            .collect()
     }
 
     /// A text as the schema of the argument `key` wants it: `"007"` stays text where that says string, becomes a

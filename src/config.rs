@@ -27,6 +27,7 @@ mod import;
 mod jobs;
 mod load;
 mod models;
+mod named;
 mod node;
 mod origin;
 mod raw;
@@ -50,12 +51,15 @@ pub use files::OwnFiles;
 pub use import::import_toml;
 pub use jobs::StartJobs;
 pub use models::{Order, Strategy};
+pub use named::NamedTools;
+pub(crate) use node::{Node, Value as NodeValue, toml as read_toml};
+pub(crate) use origin::{Origin, Text};
 pub use raw::BUILTINS;
 pub use reuse::*;
 pub use rules::{DenyRule, Fallback, FallbackWhen};
 pub use secrets::Secrets;
 pub(crate) use secrets::secret_name;
-pub(crate) use section::parse_size;
+pub(crate) use section::{Section, parse_size};
 pub use server::*;
 
 /// Everything that toolcrib reads from `servers.toml` and the files it imports.
@@ -96,6 +100,8 @@ pub struct Config {
     pub models: IndexMap<String, Result<LlmConfig, Arc<Error>>>,
     /// Defaults of agents.
     pub agent: AgentConfig,
+    /// Rules that name tools, to be held against those that there are: [`Toolbox::unused_rules`](crate::Toolbox::unused_rules).
+    pub named: NamedTools,
     /// Secret values to hide in everything that is printed or written.
     pub secrets: Secrets,
     /// What an import did not understand, one line each.
@@ -120,6 +126,7 @@ impl Default for Config {
             llm: None,
             models: IndexMap::new(),
             agent: AgentConfig::default(),
+            named: NamedTools::default(),
             secrets: Secrets::default(),
             notes: Vec::new(),
         }
@@ -163,6 +170,20 @@ impl Config {
         for server in self.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
             server.lifecycle = Lifecycle::Eager;
         }
+    }
+
+    /// Why models of `[llm]` cannot be used, each reason once.
+    pub fn broken_models(&self) -> Vec<Arc<Error>> {
+        let mut broken: Vec<Arc<Error>> = Vec::new();
+        for model in self.llm.iter().chain(self.models.values()) {
+            // A strategy has the reason of its member.
+            if let Err(error) = model
+                && !broken.iter().any(|known| Arc::ptr_eq(known, error))
+            {
+                broken.push(error.clone());
+            }
+        }
+        broken
     }
 
     /// The servers that `patterns` match, in configuration order; all of them when there are none.

@@ -263,9 +263,10 @@ impl Error {
             Self::Told(told) => told.help.clone(),
             Self::CallTimeout { silence, .. } => Some(silence.help.clone()),
             Self::Unavailable { cause, .. } => cause.help(),
-            Self::ServerNotFound { suggestion, .. } | Self::ToolNotFound { suggestion, .. } => {
-                suggestion.as_ref().map(|name| format!("did you mean `{name}`?"))
-            }
+            Self::ServerNotFound { suggestion: Some(name), .. }
+            | Self::ToolNotFound { suggestion: Some(name), .. } => Some(format!("did you mean `{name}`?")),
+            Self::ServerNotFound { .. } => Some("toolcrib tools tells which there are".to_owned()),
+            Self::ToolNotFound { server, .. } => Some(format!("toolcrib tools {server} tells which it has")),
             Self::RequiredServers { failures } => failures.first().and_then(|first| first.help()),
             Self::Input { help, .. } => help.clone(),
             Self::CallDenied { server, .. } => {

@@ -19,10 +19,10 @@ use std::{
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-pub(crate) use self::events::nanos;
 pub use self::events::{
     AttemptRow, Brief, CallEnded, Event, EventLine, EventLog, ModelEnded, PhasesNs, RunEnd,
 };
+pub(crate) use self::events::{nanos, reason};
 use self::stderr::StderrLogs;
 use crate::{
     config::Secrets,

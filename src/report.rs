@@ -39,6 +39,8 @@ impl RunReport {
             tools: BTreeMap::new(),
             llm_calls: 0,
             llm_retries: 0,
+            llm_retry_reasons: BTreeMap::new(),
+            llm_fallbacks: 0,
             llm_clients: BTreeMap::new(),
             tokens: Usage::default(),
             cost_usd: None,

@@ -230,6 +230,11 @@ impl Session {
         Some(((generation, times), permitted.cloned().collect()))
     }
 
+    /// All tools as last listed, those that the configuration denies among them. Nothing once it is closed.
+    pub(crate) fn all_tools(&self) -> Option<Arc<[Tool]>> {
+        self.list().map(|(_, list)| list.now().tools)
+    }
+
     /// Which list [`Session::tools`] would give.
     pub(crate) fn edition(&self) -> Option<Edition> {
         self.list().map(|(generation, list)| (generation, list.now().times))

@@ -232,6 +232,12 @@ pub struct RunReport {
     pub llm_calls: u32,
     /// Model requests repeated.
     pub llm_retries: u32,
+    /// Why they were repeated, and how often for each: the HTTP status, else the class of the failure.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub llm_retry_reasons: BTreeMap<String, u32>,
+    /// How many of them went to another client than the one before.
+    #[serde(skip_serializing_if = "is_none")]
+    pub llm_fallbacks: u32,
     /// Answers of each client with a name, where several are asked.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub llm_clients: BTreeMap<String, u32>,
@@ -317,7 +323,8 @@ impl From<&crate::Error> for TaskError {
     }
 }
 
-/// Where a task's wall-clock time went, in milliseconds.
+/// Where a task's wall-clock time went, in milliseconds. The time of agents that were called as tools is that of their
+/// models and tools; the time of calls that ran side by side is divided among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -334,6 +341,25 @@ pub struct Timings {
     pub retry_wait: f64,
     /// The rest.
     pub other: f64,
+}
+
+impl Timings {
+    /// All of it together.
+    pub fn sum(&self) -> f64 {
+        self.init + self.queue + self.model + self.tools + self.retry_wait + self.other
+    }
+
+    /// Each part times `factor`.
+    pub(crate) fn scaled(self, factor: f64) -> Self {
+        Self {
+            init: self.init * factor,
+            queue: self.queue * factor,
+            model: self.model * factor,
+            tools: self.tools * factor,
+            retry_wait: self.retry_wait * factor,
+            other: self.other * factor,
+        }
+    }
 }
 
 impl std::ops::AddAssign for Timings {

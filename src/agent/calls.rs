@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, Phase, Result},
-    task::RunReport,
+    task::{RunReport, Timings, millis},
     tool::ToolResult,
 };
 
@@ -46,7 +46,9 @@ impl Agent {
             }
         });
         let done = join_all(running).await;
-        ledger.tool_phase(began.elapsed());
+        let mut parts = Timings::default();
+        done.iter().flatten().for_each(|ran| parts += ran.time());
+        ledger.tool_phase(began.elapsed(), parts);
         let mut outcomes =
             Outcomes { texts: Vec::new(), failed: Vec::new(), ran: 0, unknown: false, stopped: None };
         for (index, (call, done)) in calls.into_iter().zip(done).enumerate() {
@@ -145,6 +147,19 @@ pub(super) struct Ran {
     pub taken_over: Option<Correction>,
     /// What became of it, if it was another agent's task.
     pub report: Option<Box<RunReport>>,
+}
+
+impl Ran {
+    /// Where its time went.
+    fn time(&self) -> Timings {
+        match &self.report {
+            Some(report) => report.time_ms,
+            None => {
+                let took = self.calls.iter().map(|call| millis(call.took)).sum();
+                Timings { tools: took, ..Timings::default() }
+            }
+        }
+    }
 }
 
 /// A call that was made.

@@ -21,10 +21,8 @@ use crate::{
 pub(super) struct Ledger {
     report: RunReport,
     began: Instant,
-    queue: Duration,
-    model: Duration,
-    tools: Duration,
-    retry_wait: Duration,
+    /// Where the time went so far, in milliseconds; what is not known to be anything else is not in it.
+    spent: Timings,
     calls_asked: usize,
     turns_begun: u32,
 }
@@ -34,10 +32,7 @@ impl Ledger {
         Self {
             report: RunReport::begin(task),
             began: Instant::now(),
-            queue: Duration::ZERO,
-            model: Duration::ZERO,
-            tools: Duration::ZERO,
-            retry_wait: Duration::ZERO,
+            spent: Timings::default(),
             calls_asked: 0,
             turns_begun: 0,
         }
@@ -84,7 +79,7 @@ impl Ledger {
     ) -> Result<ChatAnswer, End> {
         match asked {
             Ok(Ok(answer)) => {
-                self.attempts(&answer.attempts);
+                self.attempts(&answer.attempts, wall);
                 self.report.tokens += answer.usage;
                 if let Some(client) = &answer.client {
                     *self.report.llm_clients.entry(client.clone()).or_default() += 1;
@@ -92,7 +87,7 @@ impl Ledger {
                 Ok(answer)
             }
             Ok(Err(error)) => {
-                self.attempts(&error.attempts);
+                self.attempts(&error.attempts, wall);
                 if error.class == LlmErrorClass::Deadline {
                     return Err(bounds.out_of_time());
                 }
@@ -100,7 +95,7 @@ impl Ledger {
             }
             Err(end) => {
                 // Given up under way: what it had done until then is not known in parts.
-                self.model += wall;
+                self.spent.model += millis(wall);
                 Err(end)
             }
         }
@@ -158,7 +153,13 @@ impl Ledger {
             stats.errors += theirs.errors;
             stats.ms = round(stats.ms + theirs.ms);
         }
-        let kinds = [(&mut report.corrections, done.corrections), (&mut report.rollbacks, done.rollbacks)];
+        report.llm_fallbacks += done.llm_fallbacks;
+        let kinds = [
+            (&mut report.corrections, done.corrections),
+            (&mut report.rollbacks, done.rollbacks),
+            (&mut report.llm_retry_reasons, done.llm_retry_reasons),
+            (&mut report.llm_clients, done.llm_clients),
+        ];
         for (counts, theirs) in kinds {
             for (kind, count) in theirs {
                 *counts.entry(kind).or_default() += count;
@@ -221,15 +222,23 @@ impl Ledger {
         self.report.log.extend(serde_json::to_value(event));
     }
 
-    fn attempts(&mut self, attempts: &[Attempt]) {
+    fn attempts(&mut self, attempts: &[Attempt], wall: Duration) {
         let count = u32::try_from(attempts.len()).unwrap_or(u32::MAX);
         self.report.llm_calls += count;
         self.report.llm_retries += count.saturating_sub(1);
-        for attempt in attempts {
-            self.queue += attempt.queued;
-            self.model += attempt.took;
-            self.retry_wait += attempt.waited;
+        for pair in attempts.windows(2) {
+            *self.report.llm_retry_reasons.entry(pair[0].reason()).or_default() += 1;
+            self.report.llm_fallbacks += u32::from(pair[0].client != pair[1].client);
         }
+        let mut parts = Timings::default();
+        for attempt in attempts {
+            parts.queue += millis(attempt.queued);
+            parts.model += millis(attempt.took);
+            parts.retry_wait += millis(attempt.waited);
+        }
+        // Attempts may run side by side, and an answer may have been under way for somebody else before.
+        let share = (millis(wall) / parts.sum()).min(1.0);
+        self.spent += parts.scaled(share);
     }
 
     /// Books one tool call.
@@ -242,9 +251,14 @@ impl Ledger {
         stats.ms = round(stats.ms + millis(time));
     }
 
-    /// Books the time in which calls ran, however many there were.
-    pub(super) fn tool_phase(&mut self, wall: Duration) {
-        self.tools += wall;
+    /// Books the time in which the calls of a turn ran side by side. It is divided by what `parts` says of each call:
+    /// the time of another agent is that of its model and its tools.
+    pub(super) fn tool_phase(&mut self, wall: Duration, parts: Timings) {
+        let wall = millis(wall);
+        match parts.sum() {
+            all if all > 0.0 => self.spent += parts.scaled(wall / all),
+            _ => self.spent.tools += wall,
+        }
     }
 
     pub(super) fn finish(self, task: &Task, end: End) -> RunReport {
@@ -252,16 +266,16 @@ impl Ledger {
         let wall = self.began.elapsed();
         report.ended = now();
         report.wall_ms = millis(wall);
-        let times = Timings {
+        let Timings { queue, model, tools, retry_wait, .. } = self.spent;
+        let known = queue + model + tools + retry_wait;
+        report.time_ms = Timings {
             init: 0.0,
-            queue: millis(self.queue),
-            model: millis(self.model),
-            tools: millis(self.tools),
-            retry_wait: millis(self.retry_wait),
-            other: 0.0,
+            queue: round(queue),
+            model: round(model),
+            tools: round(tools),
+            retry_wait: round(retry_wait),
+            other: round((report.wall_ms - known).max(0.0)),
         };
-        let known = times.queue + times.model + times.tools + times.retry_wait;
-        report.time_ms = Timings { other: round((report.wall_ms - known).max(0.0)), ..times };
         match end {
             End::Answered { answer, said } => {
                 // That score looks for the box itself.

@@ -225,23 +225,14 @@ fn fit(
             corrections.extend(done);
             Ok(Ready { entry: entry.clone(), arguments, corrections })
         }
-        None => Err(misfit(entry, &arguments, &error)),
+        None => Err(misfit(&error)),
     }
 }
 
-fn misfit(entry: &CatalogEntry, arguments: &Map<String, Value>, error: &Error) -> String {
+fn misfit(error: &Error) -> String {
     let mut text = format!("error: {error}; nothing was run");
     for problem in error.causes() {
         text.extend(["\n- ", problem.as_str()]);
-    }
-    let Some(properties) = entry.tool.input_schema.get("properties").and_then(Value::as_object) else {
-        return text;
-    };
-    for unknown in arguments.keys().filter(|name| !properties.contains_key(*name)) {
-        let free = properties.keys().filter(|name| !arguments.contains_key(*name)).map(String::as_str);
-        if let Some(meant) = nearest(unknown, free) {
-            text.extend(["\n- did you mean `", meant.as_str(), "` instead of `", unknown.as_str(), "`?"]);
-        }
     }
     text
 }

@@ -7,7 +7,7 @@ use super::{Agent, Bounds, End, Ledger};
 use crate::{
     error::{Error, ErrorCode, Result},
     llm::{Message, ToolCall},
-    task::{Expect, PlannedCall, TaskError},
+    task::{Expect, PlannedCall, TaskError, Timings},
     tool::ToolResult,
 };
 
@@ -90,7 +90,7 @@ impl Agent {
         // Boxed: sessions make large futures.
         let outcome = bounds.guard(Box::pin(self.toolbox.call_entry(&entry, &call.args, None))).await;
         let took = began.elapsed();
-        ledger.tool_phase(took);
+        ledger.tool_phase(took, Timings::default());
         let error = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
         ledger.called(&entry.path(), took, error);
         match outcome? {

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, io::Read, path::Path};
 
+use super::mistake;
 use crate::{
     error::{Error, Result},
     score,
@@ -69,10 +70,8 @@ pub fn parse_tasks(name: &str, text: &str) -> Result<Vec<Task>> {
 const EXAMPLE: &str = r#"write one task in each line: {"id": "a", "input": "What time is it in Tokyo?"}"#;
 
 fn parse(line: &str, position: usize) -> Result<Task, String> {
-    let mut task: Task = serde_json::from_str(line).map_err(|error| {
-        // The line of the text it was given is always 1.
-        error.to_string().replace(" at line 1 column ", " at column ")
-    })?;
+    mistake::check(line)?;
+    let mut task: Task = serde_json::from_str(line).map_err(|error| mistake::plain(&error))?;
     if task.id.is_empty() {
         task.id = position.to_string();
     }
@@ -114,10 +113,10 @@ mod tests {
         let starts = [
             "tasks.jsonl:2: id `a` is taken by line 1",
             "tasks.jsonl:3: a task needs `input`",
-            "tasks.jsonl:5: unknown field `inptu`",
+            "tasks.jsonl:5: `inptu`: unknown key; did you mean `input`?",
             "tasks.jsonl:6: `target` is not a regular expression",
             "tasks.jsonl:7: a task has `input` or `calls`",
-            "tasks.jsonl:8: EOF",
+            "tasks.jsonl:8: the line ends in the middle of its JSON",
         ];
         assert_eq!(lines.len(), starts.len(), "{error}");
         for (line, start) in lines.iter().zip(starts) {

@@ -72,31 +72,29 @@ pub(crate) enum Replayed {
 }
 
 impl Player {
-    /// Reads the cassette at `path`. A last line that was cut off counts as not written.
+    /// Reads the cassette at `path`.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Input`] for a file that is no cassette, or one of another version.
+    /// [`Error::Io`]; [`Error::Input`] for a file that is no cassette, one of another version, or one that was cut off
+    /// in the middle of a line.
     pub fn open(path: &Path, secrets: Secrets, differs: CancellationToken) -> Result<Self> {
         let name = path.display().to_string();
         let failed = |error| Error::io(format!("cannot read the cassette {name}"), error);
         let mut file = BufReader::new(File::open(path).map_err(failed)?);
-        let mut text = String::new();
+        let mut text = Vec::new();
         let mut head = None;
         let mut tools = HashMap::new();
         let mut state = State::default();
         for number in 1.. {
             text.clear();
-            if file.read_line(&mut text).map_err(failed)? == 0 || !text.ends_with('\n') {
+            if file.read_until(b'\n', &mut text).map_err(failed)? == 0 {
                 break;
             }
             if number == 1 {
                 head = Some(read_head(&name, &text)?);
                 continue;
             }
-            let line = serde_json::from_str(&text).map_err(|error| {
-                Error::input(format!("{name}:{number}: not a line of a cassette: {error}"), None)
-            })?;
-            match line {
+            match serde_json::from_slice(&text).map_err(|_| broken(&name, number, &text))? {
                 Line::Cassette(_) => {}
                 Line::Tools { id, servers } => drop(tools.insert(id, servers)),
                 Line::Saw { whose, n, tools } => state.enter(whose).saw.push((n, tools)),
@@ -105,7 +103,7 @@ impl Player {
                 }
             }
         }
-        let head = head.map_or_else(|| read_head(&name, ""), Ok)?;
+        let head = head.map_or_else(|| read_head(&name, b""), Ok)?;
         for agent in state.tasks.values_mut().flat_map(BTreeMap::values_mut) {
             // Written in the order of the answers, read in that of the questions.
             agent.asked.sort_by_key(|asked| asked.n);
@@ -286,16 +284,42 @@ fn among(whose: &Whose) -> String {
     }
 }
 
-fn read_head(name: &str, text: &str) -> Result<Head> {
-    let head: Option<Value> = serde_json::from_str(text).ok();
+/// Why a line cannot be read.
+fn broken(name: &str, number: usize, text: &[u8]) -> Error {
+    // With a line break behind it, a string that was cut is another mistake to the parser.
+    let ends_early = serde_json::from_slice::<serde::de::IgnoredAny>(text.trim_ascii_end())
+        .is_err_and(|error| error.is_eof());
+    // A character may have been cut too.
+    if ends_early || !text.ends_with(b"\n") {
+        let what =
+            format!("{name}:{number}: cut off in the middle of an entry: the recording was interrupted");
+        let help = match number {
+            1 => RECORD.to_owned(),
+            _ => format!("record it anew, or remove line {number} to replay what was recorded before it"),
+        };
+        return Error::input(what, Some(help));
+    }
+    let what = format!("{name}:{number}: not an entry of a cassette of version {VERSION}");
+    Error::input(what, Some("it was changed since it was recorded: record it anew".to_owned()))
+}
+
+const RECORD: &str = "record it anew: toolcrib run TASKS --record=FILE";
+
+fn read_head(name: &str, text: &[u8]) -> Result<Head> {
+    let read = serde_json::from_slice::<Value>(text);
+    if read.is_err() && text.starts_with(br#"{"line":"cassette""#) {
+        return Err(broken(name, 1, text));
+    }
+    let head = read.ok();
     let version = head.as_ref().and_then(|head| head.get("cassette")?.as_u64());
     match (version, head) {
-        (Some(version), Some(head)) if version == u64::from(VERSION) => serde_json::from_value(head)
-            .map_err(|error| Error::input(format!("{name}:1: not the head of a cassette: {error}"), None)),
+        (Some(version), Some(head)) if version == u64::from(VERSION) => {
+            serde_json::from_value(head).map_err(|_| broken(name, 1, text))
+        }
         (Some(version), _) => {
             let what =
                 format!("{name} is a cassette of version {version}; this toolcrib reads version {VERSION}");
-            Err(Error::input(what, Some("record it anew: toolcrib run TASKS --record=FILE".to_owned())))
+            Err(Error::input(what, Some(RECORD.to_owned())))
         }
         (None, _) => Err(Error::input(
             format!("{name} is not a cassette: its first line does not say so"),

@@ -1,16 +1,24 @@
-//! `toolcrib check`: does every server come up, and does everything go away again?
+//! `toolcrib check`: does every server come up, does what the configuration says of tools and models mean something,
+//! and does everything go away again?
 
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::json;
 
-use super::{context::Context, events, up};
+use super::{
+    context::Context,
+    events::{self, error_json},
+    ui::Ui,
+    up,
+};
 
 #[derive(Args)]
 pub(super) struct Check {
     /// Only these servers (names or patterns).
     servers: Vec<String>,
-    /// Exit with 4 if any server fails, required or not.
+    /// Exit with 4 if any server fails, required or not, and with 3 if a rule concerns no tool or a model cannot be
+    /// used.
     #[arg(long)]
     strict: bool,
 }
@@ -22,14 +30,23 @@ impl Check {
         config.start_all();
         let ui = context.ui;
         up::announce(ui, &config);
-        if let Some(Err(error)) = &config.llm {
-            ui.warn(format!("no model can be used: {error}"));
-        }
         let manager = up::with_heartbeat(ui, context.start(&config, events::observer(ui))).await?;
         up::summary(ui, manager.report());
+        let mut doubts = config.broken_models();
+        doubts.extend(Context::unused_rules(&config, &manager));
+        for doubt in &doubts {
+            ui.doubt(doubt);
+            if ui.json {
+                Ui::data(json!({"event": "warning", "error": error_json(doubt)}).to_string());
+            }
+        }
         let incomplete = manager.report().ready() < manager.report().servers.len();
         let report = context.stop(manager).await?;
         ui.torn_down(&report);
-        Ok(if self.strict && incomplete { ExitCode::from(4) } else { ExitCode::SUCCESS })
+        Ok(match (self.strict, incomplete, doubts.is_empty()) {
+            (true, true, _) => ExitCode::from(4),
+            (true, false, false) => ExitCode::from(3),
+            _ => ExitCode::SUCCESS,
+        })
     }
 }

@@ -118,6 +118,11 @@ impl Context<'_> {
         }
     }
 
+    /// The rules of the configuration that concern no tool.
+    pub(super) fn unused_rules(config: &Config, manager: &Manager) -> impl Iterator<Item = Arc<Error>> {
+        manager.toolbox().unused_rules(config).into_iter().map(|rule| Arc::new(rule.into()))
+    }
+
     /// Stops everything and turns survivors into an error.
     pub(super) async fn stop(&self, manager: Manager) -> Result<StopReport, Error> {
         complete(manager.shutdown().await)

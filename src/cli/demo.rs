@@ -12,7 +12,7 @@ use toolcrib::{
 use super::{
     context::Context,
     run::Plan,
-    ui::{Ui, seconds},
+    ui::{Ui, at_least_one, seconds},
 };
 
 const TASKS: &str = include_str!("demo/tasks.jsonl");
@@ -26,7 +26,7 @@ const ANSWER: usize = 34;
 #[derive(Args)]
 pub(super) struct Demo {
     /// Tasks at once.
-    #[arg(long, short, default_value = "4", value_name = "N")]
+    #[arg(long, short, default_value = "4", value_name = "N", value_parser = at_least_one)]
     jobs: NonZeroUsize,
     /// Where runs are kept.
     #[arg(long, default_value = "runs", value_name = "FOLDER")]
@@ -52,6 +52,7 @@ impl Demo {
             run,
             dir,
             cassette: None,
+            doubts: Vec::new(),
             cancel,
         };
         let finished = plan.execute(context).await?;

@@ -2,6 +2,7 @@
 
 use std::{
     cell::RefCell,
+    collections::BTreeMap,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -17,6 +18,9 @@ const HEARTBEAT: Duration = Duration::from_secs(30);
 /// How often the model is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// So many of the tasks that were cancelled are named.
+const NAMED: usize = 5;
+
 /// Counts of a run.
 #[derive(Default, Clone)]
 pub(super) struct Totals {
@@ -29,6 +33,10 @@ pub(super) struct Totals {
     time: Timings,
     tokens: u64,
     scripted: bool,
+    /// Model requests that were repeated, and why.
+    retries: BTreeMap<String, u32>,
+    /// How many of them went to another client.
+    fallbacks: u32,
 }
 
 /// Shows how a run goes.
@@ -38,6 +46,8 @@ pub(super) struct Progress<'a> {
     total: usize,
     began: Instant,
     totals: RefCell<Totals>,
+    /// Tasks that were ended from outside: all of them are one line.
+    cancelled: RefCell<Vec<String>>,
 }
 
 impl<'a> Progress<'a> {
@@ -50,7 +60,7 @@ impl<'a> Progress<'a> {
             bar.enable_steady_tick(Duration::from_millis(120));
             bar
         });
-        Self { ui, bar, total, began, totals: RefCell::default() }
+        Self { ui, bar, total, began, totals: RefCell::default(), cancelled: RefCell::default() }
     }
 
     /// One task is finished.
@@ -73,11 +83,11 @@ impl<'a> Progress<'a> {
                 let text = format!("{time} {}  {work}  answer {}{target}", report.task, quoted(answer));
                 self.ui.bad("FAIL", text);
             }
-            Outcome::Errored | Outcome::Cancelled => {
+            Outcome::Errored => {
                 let why = report.error.as_ref().map_or("", |error| error.message.as_str());
-                let verb = if report.status == Outcome::Errored { "ERROR" } else { "CANCELLED" };
-                self.ui.bad(verb, format!("{time} {}  {work}  {why}", report.task));
+                self.ui.bad("ERROR", format!("{time} {}  {work}  {why}", report.task));
             }
+            Outcome::Cancelled => self.cancelled.borrow_mut().push(report.task.clone()),
         };
         match &self.bar {
             Some(bar) => {
@@ -135,6 +145,12 @@ impl<'a> Progress<'a> {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+        let cancelled = self.cancelled.take();
+        if !cancelled.is_empty() {
+            let named = cancelled.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let more = if cancelled.len() > NAMED { ", ..." } else { "" };
+            self.ui.bad("CANCELLED", format!("{}: {named}{more}", counted(cancelled.len(), "task")));
+        }
         self.totals.borrow().clone()
     }
 }
@@ -152,6 +168,29 @@ impl Totals {
         self.time += report.time_ms;
         self.tokens = self.tokens.saturating_add(report.tokens.total());
         self.scripted |= report.model_scripted;
+        for (reason, count) in &report.llm_retry_reasons {
+            *self.retries.entry(reason.clone()).or_default() += count;
+        }
+        self.fallbacks += report.llm_fallbacks;
+    }
+
+    /// Model requests that were repeated, why, and how long that was waited for; nothing where there were none.
+    fn retried(&self) -> Option<String> {
+        let all: u32 = self.retries.values().sum();
+        if all == 0 {
+            return None;
+        }
+        let mut reasons: Vec<_> = self.retries.iter().collect();
+        reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        let reasons: Vec<String> =
+            reasons.iter().map(|(reason, count)| format!("{count} after {reason}")).collect();
+        let waited = seconds(Duration::from_secs_f64(self.time.retry_wait / 1e3));
+        let times = counted(all as usize, "time");
+        let mut words = format!("model requests {times}: {} | waited {waited} in all", reasons.join(", "));
+        if self.fallbacks > 0 {
+            words.push_str(&format!(" | {} with another client", counted(self.fallbacks as usize, "time")));
+        }
+        Some(words)
     }
 
     fn words(&self) -> String {
@@ -178,19 +217,26 @@ impl Totals {
         } else {
             ui.bad("Summary", text);
         }
-        let Timings { init, queue, model, tools, retry_wait, other, .. } = self.time;
-        let all = init + queue + model + tools + retry_wait + other;
-        if all > 0.0 {
-            let part = |time: f64| format!("{:.0}%", 100.0 * time / all);
-            let parts = [
-                ("model", model),
-                ("tools", tools),
-                ("retry-wait", retry_wait),
-                ("queue", queue),
-                ("other", other),
-            ];
-            let parts: Vec<String> =
-                parts.iter().map(|(name, time)| format!("{name} {}", part(*time))).collect();
+        if let Some(retried) = self.retried() {
+            ui.status("Retried", retried);
+        }
+        let Timings { queue, model, tools, retry_wait, other, .. } = self.time;
+        let all = self.time.sum();
+        let parts = [
+            ("model", model),
+            ("tools", tools),
+            ("retry-wait", retry_wait),
+            ("queue", queue),
+            ("other", other),
+        ];
+        let parts: Vec<String> = parts
+            .iter()
+            .map(|(name, time)| (name, 100.0 * time / all))
+            .filter(|(_, percent)| *percent > 1.0)
+            .map(|(name, percent)| format!("{name} {percent:.0}%"))
+            .collect();
+        // Where all went to one thing, that is no news.
+        if parts.len() > 1 {
             ui.status("time goes to", parts.join("  "));
         }
     }
@@ -199,7 +245,7 @@ impl Totals {
     pub(super) fn document(&self) -> Value {
         json!({"schema": 1, "tasks": self.tasks, "passed": self.passed, "failed": self.failed,
             "errored": self.errored, "unscored": self.unscored, "cancelled": self.cancelled,
-            "time_ms": self.time, "tokens": self.tokens})
+            "time_ms": self.time, "tokens": self.tokens, "llm_retry_reasons": self.retries, "llm_fallbacks": self.fallbacks})
     }
 
     /// 101 when something broke, 100 when an answer was wrong.

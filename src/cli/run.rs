@@ -14,14 +14,14 @@ use std::{
 use clap::Args;
 use toolcrib::{
     CancellationToken, Config, DETECT_PORTS, Endpoint, Env, Error, HttpClients, LlmClient, LlmConfig, Player,
-    RunReport, Scope, StdioConfig, Task, detect, load_tasks, new_run,
+    RunReport, Scope, StdioConfig, Task, detect, load_tasks, nearest, new_run,
 };
 
 use super::{
     context::{Context, Locked},
     progress::Totals,
     reach::{Through, place},
-    ui::Ui,
+    ui::{Ui, at_least_one},
 };
 
 /// Name of a cassette in the folder of a run.
@@ -35,7 +35,7 @@ pub(super) struct Run {
     /// A question, a file of tasks (JSON lines), or `-` for tasks from stdin.
     tasks: String,
     /// Tasks at once.
-    #[arg(long, short, default_value = "4", value_name = "N")]
+    #[arg(long, short, default_value = "4", value_name = "N", value_parser = at_least_one)]
     jobs: NonZeroUsize,
     /// The model's name at the endpoint, or `script:FILE` [default: as configured].
     #[arg(long, value_name = "MODEL")]
@@ -47,8 +47,8 @@ pub(super) struct Run {
     #[arg(long, value_name = "NAME", conflicts_with = "model")]
     client: Option<String>,
     /// Only the first N tasks.
-    #[arg(long, value_name = "N")]
-    limit: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    limit: Option<NonZeroUsize>,
     /// Give every task servers of its own, or all tasks the same ones [default: as configured].
     #[arg(long, value_enum, value_name = "SCOPE")]
     scope: Option<TaskScope>,
@@ -87,6 +87,8 @@ pub(super) struct Plan {
     pub(super) run: String,
     pub(super) dir: PathBuf,
     pub(super) cassette: Option<Cassette>,
+    /// What is wrong with the configuration and does not end the run. Rules that concern no tool are found at its start.
+    pub(super) doubts: Vec<Arc<Error>>,
     /// Ends the tasks: Ctrl-C, a journal that cannot be written, a replay that differs.
     pub(super) cancel: CancellationToken,
 }
@@ -139,7 +141,7 @@ impl Run {
             true => vec![Task::question("question", self.tasks.as_str())],
             false => load_tasks(Path::new(&self.tasks))?,
         };
-        tasks.truncate(self.limit.unwrap_or(usize::MAX));
+        tasks.truncate(self.limit.map_or(usize::MAX, NonZeroUsize::get));
         let cancel = context.cancel.child_token();
         let player = self.replay.as_ref().map(|path| {
             let path = if path.is_dir() { path.join(CASSETTE) } else { path.clone() };
@@ -162,7 +164,12 @@ impl Run {
                 false => Cassette::Record(path.to_owned()),
             }),
         };
-        let plan = Plan { config, llm, tasks, jobs: self.jobs, run, dir, cassette, cancel };
+        // A broken table is no matter when the command line says it all.
+        let doubts = match self.model.is_none() && needs_model && self.replay.is_none() {
+            true => config.broken_models(),
+            false => Vec::new(),
+        };
+        let plan = Plan { config, llm, tasks, jobs: self.jobs, run, dir, cassette, doubts, cancel };
         let finished = plan.execute(context).await?;
         let answer = finished.reports.first().and_then(|report| report.answer.as_ref());
         if let Some(answer) = answer.filter(|_| question && !context.ui.json) {
@@ -227,9 +234,11 @@ impl Run {
 fn named(config: &Config, name: &str) -> Result<Result<LlmConfig, Arc<Error>>, Error> {
     config.models.get(name).cloned().ok_or_else(|| {
         let known: Vec<&str> = config.models.keys().map(String::as_str).collect();
-        let help = match known.is_empty() {
-            true => "add it to the configuration: [llm.clients.NAME]".to_owned(),
-            false => format!("there are: {}", known.join(", ")),
+        let all = known.join(", ");
+        let help = match nearest(name, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`? there are: {all}"),
+            None if known.is_empty() => "add it to the configuration: [llm.clients.NAME]".to_owned(),
+            None => format!("there are: {all}"),
         };
         Error::input(format!("there is no client or strategy `{name}` in [llm]"), Some(help))
     })

@@ -2,6 +2,7 @@
 
 use std::{
     io::{IsTerminal, Write},
+    num::NonZeroUsize,
     process::ExitCode,
     time::{Duration, SystemTime},
 };
@@ -90,6 +91,14 @@ impl Ui {
     pub(super) fn warn(&self, text: impl AsRef<str>) {
         if !self.json {
             Self::line(WARN, "warning", text.as_ref());
+        }
+    }
+
+    /// Something that is wrong with the configuration and does not end the command.
+    pub(super) fn doubt(&self, error: &Error) {
+        if !self.json {
+            self.warn(error.to_string());
+            Self::details(error);
         }
     }
 
@@ -332,6 +341,15 @@ pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(Duration::ZERO) => Err("must be longer than nothing".to_owned()),
         time => time.map_err(|error| format!("{error}: write 500ms, 30s, 10m, 2h")),
+    }
+}
+
+/// A number that somebody typed, other than none.
+pub(super) fn at_least_one(text: &str) -> Result<NonZeroUsize, String> {
+    match text.parse::<usize>().map(NonZeroUsize::new) {
+        Ok(Some(number)) => Ok(number),
+        Ok(None) => Err("must be at least 1".to_owned()),
+        Err(_) => Err("is not a whole number from 1".to_owned()),
     }
 }
 

@@ -10,9 +10,11 @@ use std::{
 use indexmap::IndexMap;
 
 use super::{
-    Config, Secrets, ServerEntry,
+    Config, NamedTools, Secrets, ServerEntry,
     env::Env,
-    import, models, node,
+    import, models,
+    named::Named,
+    node,
     origin::{Origin, Text},
     raw,
     raw::{Defaults, RawServer},
@@ -58,7 +60,9 @@ impl Config {
     pub fn parse(text: &str, file: Option<&Path>, base_dir: &Path, env: &Env) -> Result<Self> {
         let folder = env.folder().join(base_dir);
         let origin = match file {
-            Some(file) => Origin { file: Some(folder.join(file)), shown: Some(file.to_owned()), folder },
+            Some(file) => {
+                Origin { file: Some(folder.join(file)), shown: Some(file.to_owned()), folder, json: false }
+            }
             None => Origin { folder, ..Origin::default() },
         };
         parse(text, &origin, env)
@@ -73,6 +77,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         env,
         found: Found::default(),
         servers: IndexMap::new(),
+        named: raw.named,
         notes: vec![],
     };
     merge.found.files.extend(origin.file.clone());
@@ -84,7 +89,9 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     for source in &raw.import {
         merge.import(source, origin, &mut taken, local)?;
     }
-    let Merge { found: Found { mut secrets, files }, servers, notes, .. } = merge;
+    let Merge { found: Found { mut secrets, files }, servers, named, notes, .. } = merge;
+    let agents = raw.agent.sub_agents.keys().cloned();
+    let named = NamedTools::new(named, servers.keys().cloned(), agents);
     let open = &raw.defaults.inherit_env;
     let models = raw.llm.map(|llm| models::resolve(llm, origin, open, env, &mut secrets)).transpose()?;
     let (llm, models) = models.map_or_else(Default::default, |(llm, models)| (Some(llm), models));
@@ -105,6 +112,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         llm,
         models,
         agent: raw.agent,
+        named,
         secrets: Secrets::new(secrets),
         notes,
     })
@@ -126,11 +134,13 @@ struct Merge<'a> {
     env: &'a Env,
     found: Found,
     servers: IndexMap<ServerName, ServerEntry>,
+    named: Vec<Named>,
     notes: Vec<String>,
 }
 
 impl Merge<'_> {
-    fn add(&mut self, server: RawServer) {
+    fn add(&mut self, mut server: RawServer) {
+        self.named.append(&mut server.named);
         let name = server.name.clone();
         self.servers.insert(
             name,

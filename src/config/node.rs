@@ -12,14 +12,14 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// A value and the line it starts on, from 1.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Node {
-    pub(super) line: usize,
-    pub(super) value: Value,
+pub(crate) struct Node {
+    pub(crate) line: usize,
+    pub(crate) value: Value,
 }
 
 /// What both file formats can hold. `Date` is TOML's, `Null` is JSON's.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Text(String),
     Int(i64),
     Float(f64),
@@ -32,19 +32,19 @@ pub(super) enum Value {
 
 /// A key with its value, in the order of the file.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry {
-    pub(super) key: String,
-    pub(super) line: usize,
-    pub(super) node: Node,
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) line: usize,
+    pub(crate) node: Node,
 }
 
 impl Node {
-    pub(super) fn text(line: usize, text: impl Into<String>) -> Self {
+    pub(crate) fn text(line: usize, text: impl Into<String>) -> Self {
         Self { line, value: Value::Text(text.into()) }
     }
 
     /// The kind of value in words, for messages. Values themselves are never quoted: they may be secret.
-    pub(super) fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self.value {
             Value::Text(_) => "a string",
             Value::Int(_) => "an integer",
@@ -58,7 +58,7 @@ impl Node {
     }
 
     /// The entries of a table, none of anything else.
-    pub(super) fn entries(&self) -> &[Entry] {
+    pub(crate) fn entries(&self) -> &[Entry] {
         match &self.value {
             Value::Table(entries) => entries,
             _ => &[],
@@ -66,11 +66,11 @@ impl Node {
     }
 
     /// The value of a key. The last one counts where JSON repeats a key.
-    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         self.entries().iter().rev().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
-    pub(super) fn as_text(&self) -> Option<&str> {
+    pub(crate) fn as_text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
             _ => None,
@@ -78,7 +78,7 @@ impl Node {
     }
 
     /// The value as JSON, for parts that are passed on as they are. Nothing for numbers JSON cannot hold.
-    pub(super) fn to_json(&self) -> Option<serde_json::Value> {
+    pub(crate) fn to_json(&self) -> Option<serde_json::Value> {
         Some(match &self.value {
             Value::Text(text) | Value::Date(text) => text.as_str().into(),
             Value::Int(number) => (*number).into(),
@@ -94,13 +94,36 @@ impl Node {
     }
 }
 
+impl Node {
+    /// A JSON value that stands on one line.
+    pub(crate) fn of_json(value: &serde_json::Value, line: usize) -> Self {
+        use serde_json::Value as Json;
+        let value = match value {
+            Json::Null => Value::Null,
+            Json::Bool(flag) => Value::Bool(*flag),
+            Json::Number(number) => {
+                number.as_i64().map_or_else(|| Value::Float(number.as_f64().unwrap_or(f64::NAN)), Value::Int)
+            }
+            Json::String(text) => Value::Text(text.clone()),
+            Json::Array(items) => Value::List(items.iter().map(|item| Self::of_json(item, line)).collect()),
+            Json::Object(fields) => Value::Table(
+                fields
+                    .iter()
+                    .map(|(key, value)| Entry { key: key.clone(), line, node: Self::of_json(value, line) })
+                    .collect(),
+            ),
+        };
+        Self { line, value }
+    }
+}
+
 /// Whether TOML takes a key without quotes.
-pub(super) fn is_bare(key: &str) -> bool {
+pub(crate) fn is_bare(key: &str) -> bool {
     !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
 }
 
 /// Reads TOML.
-pub(super) fn toml(text: &str, origin: &Origin) -> Result<Node> {
+pub(crate) fn toml(text: &str, origin: &Origin) -> Result<Node> {
     let text = text.trim_start_matches(BYTE_ORDER_MARK);
     let lines = Lines::new(text);
     match DeTable::parse(text) {
@@ -143,7 +166,7 @@ fn from_toml(value: &DeValue<'_>, line: usize, lines: &Lines) -> Node {
 }
 
 /// Reads JSON with comments and trailing commas, as editors write it.
-pub(super) fn json(text: &str, origin: &Origin) -> Result<Node> {
+pub(crate) fn json(text: &str, origin: &Origin) -> Result<Node> {
     let text = text.trim_start_matches(BYTE_ORDER_MARK);
     let lines = Lines::new(text);
     let parsed = parse_to_ast(text, &CollectOptions::default(), &jsonc_parser::ParseOptions::default());

@@ -6,30 +6,32 @@ use crate::error::{ConfigError, Error};
 
 /// Where a table was written: for messages, and for relative paths in it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Origin {
+pub(crate) struct Origin {
     /// The file with its whole path; nothing for text in memory.
-    pub(super) file: Option<PathBuf>,
+    pub(crate) file: Option<PathBuf>,
     /// The file as messages name it.
-    pub(super) shown: Option<PathBuf>,
+    pub(crate) shown: Option<PathBuf>,
     /// The folder that relative paths start from.
-    pub(super) folder: PathBuf,
+    pub(crate) folder: PathBuf,
+    /// Whether remedies are told in JSON.
+    pub(crate) json: bool,
 }
 
 impl Origin {
-    #[cfg(test)]
-    pub(super) fn named(file: &str) -> Self {
+    /// Text that is called `file` in messages.
+    pub(crate) fn named(file: &str) -> Self {
         Self { shown: Some(file.into()), ..Self::default() }
     }
 
     /// A file; messages name it relative to the current folder when it lies below.
-    pub(super) fn of(file: &Path, folder: PathBuf, current: &Path) -> Self {
+    pub(crate) fn of(file: &Path, folder: PathBuf, current: &Path) -> Self {
         // Below the root is everything, and a daemon's folder is the root: its words are read elsewhere.
         let below = file.strip_prefix(current).ok().filter(|_| current.parent().is_some());
         let shown = below.unwrap_or(file);
-        Self { shown: Some(shown.to_owned()), file: Some(file.to_owned()), folder }
+        Self { shown: Some(shown.to_owned()), file: Some(file.to_owned()), folder, json: false }
     }
 
-    pub(super) fn error(
+    pub(crate) fn error(
         &self,
         line: usize,
         key: Option<String>,
@@ -48,15 +50,15 @@ impl Origin {
     }
 
     /// The file's name in notes.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.shown.as_ref().map_or_else(|| "configuration".to_owned(), |file| file.display().to_string())
     }
 }
 
 /// A string as it is written, variables and all, with its place.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Text {
-    pub(super) value: String,
-    pub(super) line: usize,
-    pub(super) key: String,
+pub(crate) struct Text {
+    pub(crate) value: String,
+    pub(crate) line: usize,
+    pub(crate) key: String,
 }

@@ -7,6 +7,7 @@ use globset::Glob;
 use super::{
     AGENT_SERVER, AgentConfig, Guard, HttpConfig, LlmApi, StartJobs, StopGrace,
     env::Names,
+    named::Named,
     node::{Node, Value},
     origin::{Origin, Text},
     section::Section,
@@ -105,6 +106,8 @@ pub(super) struct RawConfig {
     pub(super) http: HttpConfig,
     pub(super) llm: Option<RawLlm>,
     pub(super) agent: AgentConfig,
+    /// What agents say of tools; what servers say of theirs stays with them.
+    pub(super) named: Vec<Named>,
 }
 
 /// The `[defaults]` table, filled up.
@@ -161,6 +164,7 @@ pub(super) fn read(root: &Node, origin: &Origin) -> Result<RawConfig> {
         http: root.table("http", HTTP)?.map_or_else(|| Ok(HttpConfig::default()), |t| http(&t))?,
         llm: root.table("llm", LLM)?.map(|table| llm(&table, super::LlmConfig::new(None, ""))).transpose()?,
         agent: agents(&root)?,
+        named: agent::named(&root)?,
     })
 }
 
@@ -183,6 +187,7 @@ fn agents(root: &Section<'_>) -> Result<AgentConfig> {
         None => AgentConfig::default(),
     };
     first.sub_agents = agent::read_all(root, &first)?;
+    agent::check_agents(root, &first)?;
     if first.sub_agents.is_empty() {
         return Ok(first);
     }

@@ -20,18 +20,18 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// A table under reading. Every key that is asked for must be in the list it was opened with.
 #[derive(Debug)]
-pub(super) struct Section<'a> {
-    pub(super) origin: &'a Origin,
-    pub(super) path: String,
-    pub(super) line: usize,
-    pub(super) server: Option<ServerName>,
+pub(crate) struct Section<'a> {
+    pub(crate) origin: &'a Origin,
+    pub(crate) path: String,
+    pub(crate) line: usize,
+    pub(crate) server: Option<ServerName>,
     entries: &'a [Entry],
     keys: &'static [&'static str],
 }
 
 impl<'a> Section<'a> {
     /// Opens `node` as the table at `path`; keys outside `keys` are an error.
-    pub(super) fn open(
+    pub(crate) fn open(
         origin: &'a Origin,
         path: &str,
         line: usize,
@@ -48,7 +48,7 @@ impl<'a> Section<'a> {
             keys,
         };
         if !matches!(node.value, Value::Table(_)) {
-            return Err(section.at(line, path.to_owned(), wrong("a table", node), None));
+            return Err(section.at(line, path.to_owned(), section.found("a table", node), None));
         }
         let strange = section.entries.iter().find(|entry| !keys.contains(&entry.key.as_str()));
         match strange {
@@ -66,8 +66,8 @@ impl<'a> Section<'a> {
     }
 
     /// The dotted path of a key of this table.
-    pub(super) fn dotted(&self, key: &str) -> String {
-        let key = if is_bare(key) { key.to_owned() } else { format!("{key:?}") };
+    pub(crate) fn dotted(&self, key: &str) -> String {
+        let key = quoted(key);
         if self.path.is_empty() { key } else { format!("{}.{key}", self.path) }
     }
 
@@ -79,39 +79,69 @@ impl<'a> Section<'a> {
     }
 
     /// An error about the whole table.
-    pub(super) fn error(&self, message: &str, help: Option<&str>) -> Error {
+    pub(crate) fn error(&self, message: &str, help: Option<&str>) -> Error {
         self.at(self.line, self.path.clone(), message.to_owned(), help.map(str::to_owned))
     }
 
     /// An error about one key of this table, at its line when it is there.
-    pub(super) fn key_error(&self, key: &str, message: impl Into<String>, help: Option<&str>) -> Error {
+    pub(crate) fn key_error(&self, key: &str, message: impl Into<String>, help: Option<&str>) -> Error {
         let line = self.get(key).map_or(self.line, |entry| entry.line);
         self.at(line, self.dotted(key), message.into(), help.map(str::to_owned))
     }
 
-    fn wrong(&self, entry: &Entry, expected: &str, example: &str) -> Error {
-        let message = wrong(expected, &entry.node);
-        self.at(
-            entry.line,
-            self.dotted(&entry.key),
-            message,
-            Some(format!("write {} = {example}", entry.key)),
-        )
+    /// An error about one text of this table.
+    pub(crate) fn text_error(&self, text: &Text, message: String, help: Option<String>) -> Error {
+        self.at(text.line, text.key.clone(), message, help)
+    }
+
+    pub(crate) fn wrong(&self, entry: &Entry, expected: &str, example: &str) -> Error {
+        let message = self.found(expected, &entry.node);
+        self.at(entry.line, self.dotted(&entry.key), message, Some(self.write(&entry.key, example)))
+    }
+
+    fn found(&self, expected: &str, node: &Node) -> String {
+        let message = format!("expected {expected}, found {}", node.kind());
+        if self.origin.json {
+            message.replace("a table", "an object").replace("of tables", "of objects")
+        } else {
+            message
+        }
+    }
+
+    /// How a key is written.
+    fn write(&self, key: &str, example: &str) -> String {
+        if self.origin.json {
+            format!("write \"{key}\": {example}")
+        } else {
+            format!("write {key} = {example}")
+        }
     }
 
     /// The entry of a key, unless it is missing or null.
-    pub(super) fn get(&self, key: &str) -> Option<&'a Entry> {
+    pub(crate) fn get(&self, key: &str) -> Option<&'a Entry> {
         debug_assert!(self.keys.contains(&key), "{key} is not in the list of keys");
         // The last one counts where JSON repeats a key.
         self.entries.iter().rev().find(|entry| entry.key == key && entry.node.value != Value::Null)
     }
 
-    pub(super) fn has(&self, key: &str) -> bool {
+    /// Null stands for a key that is missing, but not for one of `keys`.
+    pub(crate) fn no_null(&self, keys: &[&str]) -> Result<()> {
+        let null = |entry: &&Entry| entry.node.value == Value::Null && keys.contains(&entry.key.as_str());
+        match self.entries.iter().find(null) {
+            Some(entry) => {
+                let help = Some("leave it out".to_owned());
+                Err(self.at(entry.line, self.dotted(&entry.key), "must not be null".to_owned(), help))
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
     /// A table below this one.
-    pub(super) fn table(&self, key: &str, keys: &'static [&'static str]) -> Result<Option<Section<'a>>> {
+    pub(crate) fn table(&self, key: &str, keys: &'static [&'static str]) -> Result<Option<Section<'a>>> {
         let open = |entry: &'a Entry| {
             Section::open(self.origin, &self.dotted(key), entry.line, &entry.node, keys, self.server.as_ref())
         };
@@ -119,7 +149,7 @@ impl<'a> Section<'a> {
     }
 
     /// The tables of a list; none when the key is missing.
-    pub(super) fn tables(&self, key: &str, keys: &'static [&'static str]) -> Result<Vec<Section<'a>>> {
+    pub(crate) fn tables(&self, key: &str, keys: &'static [&'static str]) -> Result<Vec<Section<'a>>> {
         let Some(entry) = self.get(key) else { return Ok(Vec::new()) };
         let Value::List(items) = &entry.node.value else {
             return Err(self.wrong(entry, "a list of tables", "[{ ... }]"));
@@ -132,7 +162,7 @@ impl<'a> Section<'a> {
     }
 
     /// The entries of a table whose keys are free names.
-    pub(super) fn free_table(&self, key: &str, example: &str) -> Result<&'a [Entry]> {
+    pub(crate) fn free_table(&self, key: &str, example: &str) -> Result<&'a [Entry]> {
         match self.get(key) {
             None => Ok(&[]),
             Some(entry) => match &entry.node.value {
@@ -142,7 +172,18 @@ impl<'a> Section<'a> {
         }
     }
 
-    pub(super) fn text(&self, key: &str) -> Result<Option<Text>> {
+    /// The names of a table whose keys are free names, with their places.
+    pub(crate) fn free_names(&self, key: &str) -> Result<Vec<Text>> {
+        let path = self.dotted(key);
+        let name = |entry: &Entry| Text {
+            value: entry.key.clone(),
+            line: entry.line,
+            key: format!("{path}.{}", quoted(&entry.key)),
+        };
+        Ok(self.free_table(key, "{ NAME = ... }")?.iter().map(name).collect())
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Result<Option<Text>> {
         let read = |entry: &Entry| match &entry.node.value {
             Value::Text(value) => {
                 Ok(Text { value: value.clone(), line: entry.line, key: self.dotted(&entry.key) })
@@ -153,7 +194,7 @@ impl<'a> Section<'a> {
     }
 
     /// A list of strings; empty when the key is missing.
-    pub(super) fn texts(&self, key: &str) -> Result<Vec<Text>> {
+    pub(crate) fn texts(&self, key: &str) -> Result<Vec<Text>> {
         let Some(entry) = self.get(key) else { return Ok(Vec::new()) };
         let Value::List(items) = &entry.node.value else {
             return Err(self.wrong(entry, "a list of strings", "[\"...\"]"));
@@ -162,21 +203,24 @@ impl<'a> Section<'a> {
             let key = format!("{}[{number}]", self.dotted(key));
             match item.as_text() {
                 Some(value) => Ok(Text { value: value.to_owned(), line: item.line, key }),
-                None => {
-                    Err(self.at(item.line, key, wrong("a string", item), Some("put it in quotes".into())))
-                }
+                None => Err(self.at(
+                    item.line,
+                    key,
+                    self.found("a string", item),
+                    Some("put it in quotes".into()),
+                )),
             }
         };
         items.iter().enumerate().map(read).collect()
     }
 
     /// A table of free names to strings.
-    pub(super) fn text_map(&self, key: &str) -> Result<Vec<(String, Text)>> {
+    pub(crate) fn text_map(&self, key: &str) -> Result<Vec<(String, Text)>> {
         let read = |entry: &Entry| {
             let dotted = format!("{}.{}", self.dotted(key), entry.key);
             let Some(value) = entry.node.as_text() else {
                 let help = Some("put it in quotes".to_owned());
-                return Err(self.at(entry.line, dotted, wrong("a string", &entry.node), help));
+                return Err(self.at(entry.line, dotted, self.found("a string", &entry.node), help));
             };
             Ok((entry.key.clone(), Text { value: value.to_owned(), line: entry.line, key: dotted }))
         };
@@ -184,7 +228,7 @@ impl<'a> Section<'a> {
     }
 
     /// The tables below `key` whose names are free, each with its name; all may have the same keys.
-    pub(super) fn named(
+    pub(crate) fn named(
         &self,
         key: &str,
         keys: &'static [&'static str],
@@ -200,7 +244,7 @@ impl<'a> Section<'a> {
     }
 
     /// A table of free names to lists of strings.
-    pub(super) fn lists(&self, key: &str) -> Result<BTreeMap<String, Vec<String>>> {
+    pub(crate) fn lists(&self, key: &str) -> Result<BTreeMap<String, Vec<String>>> {
         let read = |entry: &Entry| {
             let text = |item: &Node| item.as_text().map(str::to_owned);
             let texts = match &entry.node.value {
@@ -216,7 +260,7 @@ impl<'a> Section<'a> {
         self.free_table(key, "{ NAME = [\"...\"] }")?.iter().map(read).collect()
     }
 
-    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
+    pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>> {
         let read = |entry: &Entry| match entry.node.value {
             Value::Bool(flag) => Ok(flag),
             _ => Err(self.wrong(entry, "a boolean", "true")),
@@ -225,12 +269,12 @@ impl<'a> Section<'a> {
     }
 
     /// A duration that may be zero.
-    pub(super) fn grace(&self, key: &str) -> Result<Option<Duration>> {
+    pub(crate) fn grace(&self, key: &str) -> Result<Option<Duration>> {
         self.get(key).map(|entry| self.read_duration(entry)).transpose()
     }
 
     /// A duration longer than zero.
-    pub(super) fn duration(&self, key: &str) -> Result<Option<Duration>> {
+    pub(crate) fn duration(&self, key: &str) -> Result<Option<Duration>> {
         match self.grace(key)? {
             Some(Duration::ZERO) => Err(self.key_error(key, "must be longer than zero", None)),
             duration => Ok(duration),
@@ -238,7 +282,7 @@ impl<'a> Section<'a> {
     }
 
     /// The durations of a table of free names, each longer than zero.
-    pub(super) fn durations(&self, key: &str) -> Result<Vec<(String, Duration)>> {
+    pub(crate) fn durations(&self, key: &str) -> Result<Vec<(String, Duration)>> {
         let Some(entry) = self.get(key) else { return Ok(Vec::new()) };
         self.free_table(key, "{ NAME = \"30s\" }")?;
         let path = self.dotted(key);
@@ -268,14 +312,14 @@ impl<'a> Section<'a> {
                 }
             },
             Value::Int(number) => {
-                fail("a duration needs a unit".to_owned(), &format!("write {} = \"{number}s\"", entry.key))
+                fail("a duration needs a unit".to_owned(), &self.write(&entry.key, &format!("\"{number}s\"")))
             }
             _ => Err(self.wrong(entry, "a duration", "\"30s\"")),
         }
     }
 
     /// A number of bytes, more than none.
-    pub(super) fn size(&self, key: &str) -> Result<Option<usize>> {
+    pub(crate) fn size(&self, key: &str) -> Result<Option<usize>> {
         const HELP: &str = "write a number with its unit, such as \"1MiB\" or \"200KB\"";
         let read = |entry: &Entry| match &entry.node.value {
             Value::Text(text) => parse_size(text).map_err(|problem| self.key_error(key, problem, Some(HELP))),
@@ -286,7 +330,7 @@ impl<'a> Section<'a> {
     }
 
     /// A whole number within `range`.
-    pub(super) fn number<T: TryFrom<i64>>(&self, key: &str, least: i64) -> Result<Option<T>> {
+    pub(crate) fn number<T: TryFrom<i64>>(&self, key: &str, least: i64) -> Result<Option<T>> {
         let read = |entry: &Entry| match entry.node.value {
             Value::Int(number) if number < least => {
                 Err(self.key_error(key, format!("must be at least {least}"), None))
@@ -300,7 +344,7 @@ impl<'a> Section<'a> {
     }
 
     /// A limit: a whole number from 1, one of `words`, or nothing.
-    pub(super) fn limit<T: Copy + From<NonZeroUsize>>(
+    pub(crate) fn limit<T: Copy + From<NonZeroUsize>>(
         &self,
         key: &str,
         words: &[(&str, T)],
@@ -318,7 +362,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    pub(super) fn float(&self, key: &str) -> Result<Option<f64>> {
+    pub(crate) fn float(&self, key: &str) -> Result<Option<f64>> {
         let read = |entry: &Entry| match entry.node.value {
             Value::Float(number) if number.is_finite() => Ok(number),
             Value::Int(number) => Ok(number as f64),
@@ -328,12 +372,12 @@ impl<'a> Section<'a> {
     }
 
     /// One of a few words.
-    pub(super) fn choice<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Result<Option<T>> {
+    pub(crate) fn choice<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Result<Option<T>> {
         self.choice_or(key, words, "")
     }
 
     /// As [`Section::choice`], where there is `more` that can be written.
-    pub(super) fn choice_or<T: Copy>(&self, key: &str, words: &[(&str, T)], more: &str) -> Result<Option<T>> {
+    pub(crate) fn choice_or<T: Copy>(&self, key: &str, words: &[(&str, T)], more: &str) -> Result<Option<T>> {
         let Some(text) = self.text(key)? else { return Ok(None) };
         match words.iter().find(|(word, _)| *word == text.value) {
             Some((_, choice)) => Ok(Some(*choice)),
@@ -357,12 +401,12 @@ impl<'a> Section<'a> {
     }
 
     /// A list of glob patterns.
-    pub(super) fn patterns(&self, key: &str) -> Result<Vec<GlobMatcher>> {
+    pub(crate) fn patterns(&self, key: &str) -> Result<Vec<GlobMatcher>> {
         self.texts(key)?.into_iter().map(|text| self.glob(text)).collect()
     }
 
     /// A glob pattern.
-    pub(super) fn pattern(&self, key: &str) -> Result<Option<GlobMatcher>> {
+    pub(crate) fn pattern(&self, key: &str) -> Result<Option<GlobMatcher>> {
         self.text(key)?.map(|text| self.glob(text)).transpose()
     }
 
@@ -374,12 +418,12 @@ impl<'a> Section<'a> {
     }
 
     /// A list of regular expressions.
-    pub(super) fn regexes(&self, key: &str) -> Result<Vec<Regex>> {
+    pub(crate) fn regexes(&self, key: &str) -> Result<Vec<Regex>> {
         self.texts(key)?.into_iter().map(|text| self.compile(text)).collect()
     }
 
     /// A regular expression.
-    pub(super) fn regex(&self, key: &str) -> Result<Option<Regex>> {
+    pub(crate) fn regex(&self, key: &str) -> Result<Option<Regex>> {
         self.text(key)?.map(|text| self.compile(text)).transpose()
     }
 
@@ -393,12 +437,13 @@ impl<'a> Section<'a> {
     }
 }
 
-fn wrong(expected: &str, node: &Node) -> String {
-    format!("expected {expected}, found {}", node.kind())
+/// A key as it is written in a dotted path.
+fn quoted(key: &str) -> String {
+    if is_bare(key) { key.to_owned() } else { format!("{key:?}") }
 }
 
 /// Reads "30s"; the error is a message.
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(duration) if duration > LONGEST => Err("a duration may be one year at most".to_owned()),
         Ok(duration) => Ok(duration),

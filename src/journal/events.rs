@@ -59,6 +59,9 @@ pub enum Event {
         tasks: usize,
         dropped: u64,
     },
+    Warning {
+        error: Told,
+    },
     ServerQueued {
         server: String,
         reason: String,
@@ -190,6 +193,23 @@ pub struct AttemptRow {
     pub took_ns: u64,
     pub hint_ns: Option<u64>,
     pub message: Option<String>,
+}
+
+impl AttemptRow {
+    /// Why another one followed: the HTTP status, the class of the failure, or `doubtful` for an answer that came and
+    /// was no good.
+    pub fn reason(&self) -> String {
+        reason(self.status, self.class.as_deref())
+    }
+}
+
+/// As [`AttemptRow::reason`].
+pub(crate) fn reason(status: Option<u16>, class: Option<&str>) -> String {
+    match (status, class) {
+        (Some(status), _) if !(200..300).contains(&status) => status.to_string(),
+        (_, Some(class)) => class.to_owned(),
+        _ => "doubtful".to_owned(),
+    }
 }
 
 /// The end of a tool call.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{LlmErrorClass, Message, ToolCall};
-use crate::task::Usage;
+use crate::{journal::reason, task::Usage};
 
 /// A tool as it is offered to a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,6 +167,14 @@ pub struct Attempt {
     pub hint: Option<Duration>,
     /// What the server or the system said.
     pub message: Option<String>,
+}
+
+impl Attempt {
+    /// Why another one followed: the HTTP status, the class of the failure, or `doubtful` for an answer that came and
+    /// was no good.
+    pub fn reason(&self) -> String {
+        reason(self.status, self.class.map(LlmErrorClass::name))
+    }
 }
 
 /// Where the time of a request went.

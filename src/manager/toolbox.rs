@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 use super::{place::Place, taped::Taped};
 use crate::{
     catalog::{CatalogEntry, ToolCatalog},
-    error::{Error, Result, nearest},
+    config::Config,
+    error::{ConfigError, Error, Result, nearest},
     session::{Edition, ServerStatus, Session},
     tool::ToolResult,
 };
@@ -153,6 +154,13 @@ impl Toolbox {
             *shelf = Shelf { made_of, catalog };
         }
         shelf.catalog.clone()
+    }
+
+    /// The rules of `config` that concern none of the tools that there are, each with its place and what was probably
+    /// meant. Rules that may concern a server without a list of its tools are not judged.
+    pub fn unused_rules(&self, config: &Config) -> Vec<ConfigError> {
+        let listed = |place: &Arc<Place>| Some((place.name.clone(), place.here()?.all_tools()?));
+        config.named.unused(&self.places().iter().filter_map(listed).collect())
     }
 
     /// Calls `tool` of `server` after checking `arguments` against its schema. A tool-level error is `Ok`.

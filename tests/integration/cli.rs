@@ -285,3 +285,20 @@ fn the_doctor_names_what_stands_in_the_way() {
     assert!(out(&shallow).contains(schedule), "{}", out(&shallow));
     assert!(out(&shallow).contains("ok    model requests   at most 6 at once"), "{}", out(&shallow));
 }
+
+#[test]
+fn the_example_of_a_scripted_model_runs() {
+    let page = include_str!("../../docs/scripted-models.md");
+    let file = |name: &str| {
+        let (_, rest) = page.split_once(&format!("`{name}`:\n\n```")).unwrap();
+        let (_, text) = rest.split_once('\n').unwrap();
+        text.split_once("```").unwrap().0.to_owned()
+    };
+    let bench = Bench::new(&file("servers.toml"));
+    bench.file("model.toml", &file("model.toml"));
+    bench.file("tasks.jsonl", &file("tasks.jsonl"));
+    let output = bench.run(&["--json", "run", "tasks.jsonl"]);
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    let document: Value = serde_json::from_str(out(&output).lines().last().unwrap()).unwrap();
+    assert_eq!((&document["passed"], &document["tasks"]), (&json!(3), &json!(3)), "{document}");
+}

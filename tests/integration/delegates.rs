@@ -4,7 +4,7 @@
 use std::sync::{Condvar, Mutex};
 
 use serde_json::{Value, json};
-use toolcrib::Outcome;
+use toolcrib::{Agent, CancellationToken, LlmClient, Outcome, Task};
 
 use crate::{
     answers::{Model, agent, calls, messages, question, run, say},
@@ -125,5 +125,49 @@ async fn what_an_agent_spent_counts_also_when_the_task_ends_before_it() {
     assert_eq!((report.tools["lab.sleep"].n, report.tools["agent.finder"].errors), (1, 1));
     let (file, text) = &report.outputs[0];
     assert!(file == "agents/1-1-finder/messages.json" && text.contains("part one"), "{file}: {text}");
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_an_agent_is_that_of_its_model_and_its_tools() {
+    const SCRIPT: &str = r#"
+        [[steps]]
+        when = { role = "user", contains = "think" }
+        latency = "300ms"
+        say = "thought"
+        [[steps]]
+        when = { role = "user", contains = "wait" }
+        calls = [{ tool = "lab__sleep", args = { ms = 300 } }]
+        [[steps]]
+        when = { role = "user", contains = "one" }
+        calls = [{ tool = "agent__thinker", args = { task = "think" } }]
+        [[steps]]
+        when = { role = "user", contains = "two" }
+        calls = [{ tool = "agent__thinker", args = { task = "think" } }, { tool = "agent__thinker", args = { task = "wait" } }]
+        [[steps]]
+        when = { role = "tool" }
+        say = "done"
+    "#;
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[])]).await;
+    let llm = LlmClient::script_text("model", SCRIPT).unwrap();
+    let config = agent("[agents.thinker]\ndescription = 'Thinks or waits.'");
+    let agent = Agent::new(llm, manager.toolbox(), config);
+    let timed = async |words: &str| {
+        let report = agent.run(&Task::question("q", words), &CancellationToken::new()).await;
+        assert_eq!(report.answer.as_deref(), Some("done"), "{:?}", report.error);
+        let times = report.time_ms;
+        assert!(
+            (times.sum() - report.wall_ms).abs() <= report.wall_ms / 100.0,
+            "{times:?} {}",
+            report.wall_ms
+        );
+        times
+    };
+    let one = timed("one").await;
+    assert!(one.model >= 300.0 && one.tools <= 0.0, "{one:?}");
+    // Side by side: both shared the time.
+    let two = timed("two").await;
+    assert!(two.model > 0.0 && two.tools > 0.0, "{two:?}");
     assert!(manager.shutdown().await.survivors.is_empty());
 }

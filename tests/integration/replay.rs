@@ -343,7 +343,10 @@ async fn the_first_difference_ends_a_replay_and_is_shown() {
         ),
         ("{}\n".to_owned(), "is not a cassette"),
         (String::new(), "is not a cassette"),
-        (tape.replacen("{\"line\":\"saw\"", "{\"line\":\"sow\"", 1), "not a line of a cassette"),
+        (
+            tape.replacen("{\"line\":\"saw\"", "{\"line\":\"sow\"", 1),
+            "not an entry of a cassette of version 1",
+        ),
     ] {
         bench.file("other.jsonl", &text);
         let (status, said, _) = run(&bench, &["--replay", "other.jsonl"]);

@@ -219,12 +219,16 @@ fn a_browser_shows_it_without_complaint() {
 
     // Nothing is wider than the window, but for what can be scrolled by itself.
     let probe = "<script>addEventListener('load', () => { const root = document.documentElement;\
-        root.dataset.wide = root.scrollWidth - root.clientWidth; })</script></body>";
+        root.dataset.wide = root.scrollWidth - root.clientWidth;\
+        const over = [...document.querySelectorAll('.scroll')].map(it => it.scrollWidth - it.clientWidth);\
+        root.dataset.tables = over.length + ':' + Math.max(...over); })</script></body>";
     let probed =
         page.replace("</body>", probe).replace("; script-src 'sha256-", "; script-src 'unsafe-inline' 'x-");
     bench.file("probed.html", &probed.replace("<details ", "<details open "));
     for size in ["--window-size=500,900", "--window-size=1600,900"] {
         let (dom, _) = shown(&bench.0.path().join("probed.html"), &[size], "").unwrap();
         assert!(dom.contains("data-wide=\"0\""), "{size}: {}", &dom[..dom.len().min(300)]);
+        // Tables are read without scrolling.
+        assert!(dom.contains("data-tables=\"2:0\""), "{size}: {}", &dom[..dom.len().min(300)]);
     }
 }

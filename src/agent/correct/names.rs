@@ -23,7 +23,8 @@ pub(in crate::agent) enum Found<'a> {
 }
 
 /// Looks for `wanted` among `entries`, from the strictest rule on. The first rule that more than one tool meets ends
-/// it: what is not plain is not guessed. Without `aliases` nothing is corrected.
+/// it: what is not plain is not guessed. Without `aliases` nothing is corrected. Whatever is no name of a tool counts as
+/// corrected.
 pub(in crate::agent) fn find<'a>(
     entries: &'a [Arc<CatalogEntry>],
     wanted: Wanted<'_>,
@@ -68,8 +69,8 @@ const BY_SERVER: &[Rule] = &[
 ];
 
 const BY_NAME: &[Rule] = &[
-    |entry, wanted| entry.visible_name == wanted.tool,
-    |entry, wanted| entry.path() == wanted.tool,
+    // Both are its names: configuration and messages say `server.tool`. No visible name has a dot.
+    |entry, wanted| entry.visible_name == wanted.tool || entry.path() == wanted.tool,
     |entry, wanted| alike(&entry.visible_name, wanted.tool) || alike(&entry.path(), wanted.tool),
     |entry, wanted| entry.tool.name == wanted.tool,
     |entry, wanted| alike(&entry.tool.name, wanted.tool),
@@ -103,7 +104,7 @@ fn corrections(entry: &CatalogEntry, wanted: Wanted<'_>) -> Vec<Correction> {
                 done.push(Correction::new(Tool, wanted.tool, name));
             }
         }
-        None if wanted.tool == entry.visible_name => {}
+        None if wanted.tool == entry.visible_name || wanted.tool == entry.path() => {}
         None => {
             let kind = if wanted.tool.ends_with(name.as_str()) { Server } else { Tool };
             done.push(Correction::new(kind, wanted.tool, &entry.visible_name));

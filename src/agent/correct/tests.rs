@@ -75,7 +75,8 @@ fn names_are_put_right_where_one_tool_is_meant() {
         (Some("x"), "open", "many"),
         (Some("x"), "open_page", "many"),
         (None, "search_web__google_search", "search.web.google_search"),
-        (None, "search.web.google_search", "search.web.google_search Server"),
+        (None, "search.web.google_search", "search.web.google_search"),
+        (None, "search-web.google_search", "search.web.google_search Server"),
         (None, "searchWeb_googleSearch", "search.web.google_search Tool"),
         (None, "google_search", "search.web.google_search Server"),
         (None, "jina__google_search", "search.web.google_search Server"),
@@ -92,7 +93,10 @@ fn names_are_put_right_where_one_tool_is_meant() {
     let catalog = catalog();
     let strict = |tool| find(catalog.entries(), Wanted { server: None, tool }, None);
     assert!(matches!(strict("google_search"), Found::None));
-    assert!(matches!(strict("search_web__google_search"), Found::One(_, done) if done.is_empty()));
+    for name in ["search_web__google_search", "search.web.google_search"] {
+        assert!(matches!(strict(name), Found::One(_, done) if done.is_empty()));
+    }
+    assert!(matches!(strict("search_web.google_search"), Found::None));
 }
 
 fn entry(path: &str) -> Arc<CatalogEntry> {

@@ -132,6 +132,8 @@ fn about(run: &Run) -> String {
         Some(RunEnd::Stopped) => notes.push("The run was stopped before its end.".to_owned()),
         None => notes.push("The run has no end: it was killed, or it goes on.".to_owned()),
     }
+    let warnings = manifest["warnings"].as_array().into_iter().flatten();
+    notes.extend(warnings.filter_map(|warning| Some(format!("Warning: {}.", warning["message"].as_str()?))));
     if run.dropped > 0 {
         notes.push(format!("{} events were not written: there were too many.", run.dropped));
     }
@@ -299,10 +301,16 @@ fn tools(sums: &Sums) -> String {
     let note = match retries {
         0 => String::new(),
         n => format!(
-            "<p class=\"soft\">{} requests to the model took {} attempts: {n} were tried again, after {} of waiting.</p>\n",
+            "<p class=\"soft\" id=\"retries\">{} requests to the model took {} attempts: {n} were tried again, after {} of \
+             waiting: {}.</p>\n",
             sums.model.n,
             sums.attempts,
-            time(sums.retry_wait_ms)
+            time(sums.retry_wait_ms),
+            sums.retries
+                .iter()
+                .map(|(why, n)| format!("{n} after <code>{}</code>", escape(why)))
+                .collect::<Vec<_>>()
+                .join(", ")
         ),
     };
     format!(

@@ -35,6 +35,8 @@ pub(super) struct Sums {
     pub(super) tools: Vec<Row>,
     pub(super) model: Row,
     pub(super) attempts: usize,
+    /// Why requests were tried again, and how often for each.
+    pub(super) retries: Vec<(String, usize)>,
     pub(super) retry_wait_ms: f64,
     /// Codes with the server, and how many tasks ended so.
     pub(super) errors: Vec<(String, usize)>,
@@ -49,6 +51,7 @@ impl Sums {
         let mut errors = BTreeMap::<String, usize>::new();
         let mut tools = BTreeMap::<String, (Vec<f64>, usize)>::new();
         let (mut asked, mut model_errors, mut attempts, mut retry_wait_ms) = (Vec::new(), 0, 0, 0.0);
+        let mut retries = BTreeMap::<String, usize>::new();
         for task in &run.tasks {
             if let Some(index) = STATUSES.iter().position(|status| *status == task.status) {
                 counts[index] += 1;
@@ -70,6 +73,10 @@ impl Sums {
                         asked.push(millis(end.took_ns));
                         model_errors += usize::from(end.error.is_some());
                         attempts += end.attempts.len();
+                        let failed = end.attempts.len().saturating_sub(1);
+                        for attempt in &end.attempts[..failed] {
+                            *retries.entry(attempt.reason()).or_default() += 1;
+                        }
                         retry_wait_ms +=
                             end.attempts.iter().map(|attempt| millis(attempt.waited_ns)).sum::<f64>();
                     }
@@ -85,8 +92,6 @@ impl Sums {
         let mut tools: Vec<Row> =
             tools.into_iter().map(|(name, (times, errors))| Row::of(name, times, errors)).collect();
         tools.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms));
-        let mut errors: Vec<_> = errors.into_iter().collect();
-        errors.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         let judged = counts[0] + counts[2];
         Self {
             rate: (judged > 0).then(|| wilson(counts[0], judged)),
@@ -97,8 +102,9 @@ impl Sums {
             tools,
             model: Row::of("model".to_owned(), asked, model_errors),
             attempts,
+            retries: most_first(retries),
             retry_wait_ms,
-            errors,
+            errors: most_first(errors),
         }
     }
 
@@ -113,6 +119,14 @@ impl Sums {
             ("other", "other", time.other),
         ];
         all.into_iter().filter(|(_, _, ms)| *ms > 0.0).collect()
+    }
+
+    fn model_document(&self) -> Value {
+        let mut document = self.model.document();
+        document["attempts"] = self.attempts.into();
+        document["retries"] = self.retries.iter().map(|(why, n)| json!({"after": why, "n": n})).collect();
+        document["retry_wait_ms"] = round(self.retry_wait_ms).into();
+        document
     }
 
     /// The document for scripts; `tasks` are those that have a row.
@@ -133,8 +147,8 @@ impl Sums {
             "time_ms": {"init": round(time.init), "queue": round(time.queue), "model": round(time.model),
                 "tools": round(time.tools), "retry_wait": round(time.retry_wait), "other": round(time.other)},
             "tokens": {"in": self.tokens[0], "out": self.tokens[1]}, "cost_usd": self.cost_usd,
-            "model_requests": self.model.document(Some((self.attempts, self.retry_wait_ms))),
-            "tools": self.tools.iter().map(|row| row.document(None)).collect::<Vec<_>>(),
+            "model_requests": self.model_document(),
+            "tools": self.tools.iter().map(Row::document).collect::<Vec<_>>(),
             "errors": self.errors.iter().map(|(what, n)| json!({"what": what, "n": n})).collect::<Vec<_>>(),
             "servers": run.servers.iter().map(server).collect::<Vec<_>>(),
             "tasks": tasks.iter().map(|entry| task(entry)).collect::<Vec<_>>(),
@@ -156,16 +170,18 @@ impl Row {
         }
     }
 
-    fn document(&self, requests: Option<(usize, f64)>) -> Value {
-        let mut document = json!({"name": self.name, "n": self.n, "errors": self.errors,
+    fn document(&self) -> Value {
+        json!({"name": self.name, "n": self.n, "errors": self.errors,
             "p50_ms": round(self.p50_ms), "p95_ms": round(self.p95_ms), "max_ms": round(self.max_ms),
-            "total_ms": round(self.total_ms)});
-        if let Some((attempts, waited)) = requests {
-            document["attempts"] = attempts.into();
-            document["retry_wait_ms"] = round(waited).into();
-        }
-        document
+            "total_ms": round(self.total_ms)})
     }
+}
+
+/// What happened most often comes first.
+fn most_first(counts: BTreeMap<String, usize>) -> Vec<(String, usize)> {
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    counts
 }
 
 fn server(server: &super::read::Server) -> Value {

@@ -147,12 +147,7 @@ fn model_words(end: &toolcrib::ModelEnded, took: f64) -> String {
     }
     let all = end.attempts.len();
     for (index, attempt) in end.attempts.iter().enumerate().skip(1) {
-        let before = &end.attempts[index - 1];
-        let why = match (before.status, &before.class) {
-            (Some(status), _) if status != 200 => status.to_string(),
-            (_, Some(class)) => class.clone(),
-            _ => "doubtful".to_owned(),
-        };
+        let why = end.attempts[index - 1].reason();
         let waited = millis(attempt.waited_ns) + millis(attempt.queued_ns);
         words.push(format!("try {} of {all} after {why} and {} of waiting", index + 1, time(waited)));
     }

@@ -7,8 +7,8 @@ use std::{
 
 use serde_json::json;
 use toolcrib::{
-    Agent, Borrower, Error, Journal, LlmClient, Manager, Recorder, RunEnd, RunReport, ServerEvent, Tap, Tape,
-    Toolbox, run_all,
+    Agent, Borrower, Error, Event, Journal, LlmClient, Manager, Recorder, RunEnd, RunReport, ServerEvent,
+    Tap, Tape, Told, Toolbox, run_all,
 };
 
 use super::{Cassette, Finished, Plan};
@@ -46,6 +46,13 @@ impl Plan {
                 journal.events().run_ended(RunEnd::Stopped, 0);
             })?),
         };
+        if let Some(manager) = &manager {
+            self.doubts.extend(Context::unused_rules(&self.config, manager));
+        }
+        for doubt in &self.doubts {
+            ui.doubt(doubt);
+            journal.events().write(Event::Warning { error: Told::from(&**doubt) });
+        }
         let init = manager.as_ref().map_or(Duration::ZERO, |manager| manager.report().wall);
         let outcome = self.run_tasks(context, &journal, manager.as_ref(), tape.as_ref(), began).await;
         if let Some(manager) = manager {
@@ -65,6 +72,7 @@ impl Plan {
         }
         if ui.json {
             let mut document = totals.document();
+            document["warnings"] = json!(self.doubts);
             document["run"] = self.run.clone().into();
             document["dir"] = self.dir.display().to_string().into();
             document["init_ms"] = millis(init).into();
@@ -206,6 +214,7 @@ impl Plan {
             "arguments": std::iter::once("toolcrib".to_owned()).chain(arguments).collect::<Vec<_>>(),
             "replay": matches!(self.cassette, Some(Cassette::Replay(_))),
             "tasks": self.tasks.len(), "jobs": self.jobs, "servers": servers,
+            "warnings": self.doubts,
             "init_ms": manager.map(|manager| millis(manager.report().wall)), "totals": totals.map(Totals::document),
         })
     }

@@ -5,9 +5,9 @@ use indexmap::IndexMap;
 use crate::{
     config::{
         AgentConfig, Aliases, AnswerForm, Fallback, FallbackWhen, FinalSummary, RollbackConfig,
-        RollbackReason, SubAgent, ToolChoice, ToolProtocol, node::Value, section::Section,
+        RollbackReason, SubAgent, ToolChoice, ToolProtocol, named::Named, node::Value, section::Section,
     },
-    error::Result,
+    error::{Result, nearest},
     tool::ServerName,
 };
 
@@ -122,6 +122,57 @@ pub(super) fn read_all(root: &Section<'_>, base: &AgentConfig) -> Result<IndexMa
     };
     let example = "{ NAME = { description = \"...\" } }";
     root.named("agents", &SUB_AGENT_ALL, example)?.into_iter().map(read_one).collect()
+}
+
+/// Whom an agent may call is there.
+pub(super) fn check_agents(root: &Section<'_>, first: &AgentConfig) -> Result<()> {
+    let names: Vec<&str> = first.sub_agents.keys().map(String::as_str).collect();
+    for table in tables(root)? {
+        let texts = table.texts("agents")?;
+        for (text, pattern) in texts.iter().zip(table.patterns("agents")?) {
+            if names.iter().any(|name| pattern.is_match(name)) {
+                continue;
+            }
+            let help = match nearest(&text.value, names.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None if names.is_empty() => "add one: [agents.NAME]".to_owned(),
+                None => format!("there are: {}", names.join(", ")),
+            };
+            return Err(table.text_error(text, format!("there is no agent `{}`", text.value), Some(help)));
+        }
+    }
+    Ok(())
+}
+
+/// The rules of all agents that name tools.
+pub(super) fn named(root: &Section<'_>) -> Result<Vec<Named>> {
+    let mut named = Vec::new();
+    let origin = root.origin;
+    for table in tables(root)? {
+        for rule in table.tables("fallback", FALLBACK)? {
+            named.extend(rule.text("tool")?.and_then(|text| Named::paths(origin, text)));
+            named.extend(rule.text("to")?.map(|text| Named::path(origin, text)));
+        }
+        if let Some(aliases) = table.table("aliases", ALIASES)? {
+            let tools = aliases.text_map("tools")?.into_iter();
+            named.extend(tools.map(|(_, text)| Named::any_name(origin, text, false)));
+        }
+        if let Some(rollback) = table.table("rollback", ROLLBACK)? {
+            let tools = rollback.free_names("query_arguments")?.into_iter();
+            named.extend(tools.map(|text| Named::any_name(origin, text, true)));
+        }
+    }
+    for (_, table) in root.named("agents", &SUB_AGENT_ALL, "")? {
+        let tools = table.texts("tools")?.into_iter();
+        named.extend(tools.filter_map(|text| Named::paths(origin, text)));
+    }
+    Ok(named)
+}
+
+/// The tables of all agents.
+fn tables<'a>(root: &Section<'a>) -> Result<Vec<Section<'a>>> {
+    let others = root.named("agents", &SUB_AGENT_ALL, "")?.into_iter().map(|(_, table)| table);
+    Ok(root.table("agent", AGENT)?.into_iter().chain(others).collect())
 }
 
 fn aliases(table: &Section<'_>) -> Result<Aliases> {

@@ -8,6 +8,7 @@ use super::BUILTINS;
 use crate::{
     config::{
         DenyRule, Lifecycle, ResourceLimits, RestartPolicy, RetryCalls, Scope, ToolFilter,
+        named::Named,
         node::Node,
         origin::{Origin, Text},
         section::{Section, parse_duration},
@@ -108,6 +109,8 @@ pub(in crate::config) struct RawServer {
     pub(in crate::config) lifecycle: Option<Lifecycle>,
     pub(in crate::config) scope: Scope,
     pub(in crate::config) spares: usize,
+    /// Its rules that name tools.
+    pub(in crate::config) named: Vec<Named>,
 }
 
 /// The sandbox, with paths as they are written.
@@ -167,7 +170,6 @@ pub(super) fn read(origin: &Origin, path: &str, line: usize, name: &str, node: &
         return Err(table.key_error("max_call_time", "is shorter than a timeout of this server", help));
     }
     Ok(RawServer {
-        name,
         origin: origin.clone(),
         enabled: table.flag("enabled")?.unwrap_or(true),
         required: table.flag("required")?.unwrap_or(false),
@@ -181,6 +183,7 @@ pub(super) fn read(origin: &Origin, path: &str, line: usize, name: &str, node: &
         tool_timeouts,
         tools,
         deny_args: deny_args(&table)?,
+        named: named(&table, &name)?,
         max_concurrent_calls: table.limit("max_concurrent_calls", &[("unlimited", None)])?.flatten(),
         retry_calls: table.choice("retry_calls", RETRIES)?.unwrap_or_default(),
         restart: table
@@ -195,6 +198,7 @@ pub(super) fn read(origin: &Origin, path: &str, line: usize, name: &str, node: &
         lifecycle: own_lifecycle(&table)?,
         scope: scope(&table)?,
         spares: spares(&table)?,
+        name,
     })
 }
 
@@ -258,6 +262,27 @@ fn deny_args(table: &Section<'_>) -> Result<Vec<DenyRule>> {
         })
     };
     filter.tables("deny_args", DENY_ARGS)?.into_iter().map(rule).collect()
+}
+
+/// The rules of a server that name its tools.
+fn named(table: &Section<'_>, server: &ServerName) -> Result<Vec<Named>> {
+    let mut named = Vec::new();
+    if let Some(tools) = table.table("tools", TOOLS)? {
+        for key in ["allow", "deny"] {
+            let texts = tools.texts(key)?.into_iter();
+            named.extend(texts.filter_map(|text| Named::own(table.origin, server, text, None)));
+        }
+        let names = tools.free_names("timeout")?.into_iter();
+        named.extend(names.map(|name| Named::own_name(table.origin, server, name)));
+    }
+    if let Some(filter) = table.table("result_filter", RESULT_FILTER)? {
+        for rule in filter.tables("deny_args", DENY_ARGS)? {
+            let argument = rule.text("arg")?;
+            named
+                .extend(rule.text("tool")?.and_then(|tool| Named::own(table.origin, server, tool, argument)));
+        }
+    }
+    Ok(named)
 }
 
 fn limits(table: &Section<'_>) -> Result<ResourceLimits> {

@@ -212,6 +212,17 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     ("[agents.a]\ndescripton = 'x'", "2: `agents.a.descripton`: unknown key", "did you mean `description`?"),
     (
+        "[agent]\nagents = ['resarch']\n[agents.research]\ndescription = 'x'",
+        "2: `agent.agents[0]`: there is no agent `resarch`",
+        "did you mean `research`?",
+    ),
+    ("[agent]\nagents = ['*']", "2: `agent.agents[0]`: there is no agent `*`", "add one: [agents.NAME]"),
+    (
+        "[agents.a]\ndescription = 'x'\n[agents.b]\ndescription = 'x'\nagents = ['a', 'nope']",
+        "5: `agents.b.agents[1]`: there is no agent `nope`",
+        "there are: a, b",
+    ),
+    (
         "[servers.agent]\nbuiltin = 'time'\n[agents.a]\ndescription = 'x'",
         "3: `agents`: the server `agent` (line 1) has the name that agents are tools of",
         "give the server another name",

@@ -1,138 +1,85 @@
-//! Reads a script file. Every mistake is an error with file and line; a script that loads can only fail on a
+//! Reads a script file. Every mistake is an error with file, line and key; a script that loads can only fail on a
 //! conversation that it was not written for.
 
-use std::time::Duration;
-
-use regex::Regex;
-use serde::Deserialize;
-use toml::Spanned;
-
 use super::{Call, Script, Step, Template, When, template::Args};
-use crate::error::{Error, Result, nearest};
+use crate::{
+    config::{Origin, Section, Text, read_toml},
+    error::{Error, Result},
+};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawScript {
-    #[serde(default)]
-    steps: Vec<Spanned<RawStep>>,
-}
+const SCRIPT: &[&str] = &["steps"];
+const STEP: &[&str] = &["when", "say", "calls", "latency"];
+const WHEN: &[&str] = &["role", "contains", "matches", "turn"];
+const CALL: &[&str] = &["tool", "args"];
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawStep {
-    #[serde(default)]
-    when: RawWhen,
-    say: Option<Spanned<String>>,
-    #[serde(default)]
-    calls: Vec<RawCall>,
-    latency: Option<Spanned<String>>,
-}
+/// Every table of a script with its keys.
+#[cfg(test)]
+pub(super) const TABLES: [&[&str]; 4] = [SCRIPT, STEP, WHEN, CALL];
 
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct RawWhen {
-    role: Option<Spanned<String>>,
-    contains: Option<String>,
-    matches: Option<Spanned<String>>,
-    turn: Option<usize>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawCall {
-    tool: Spanned<String>,
-    #[serde(default)]
-    args: toml::Table,
-}
-
-/// The file that errors name.
-struct Source<'a> {
-    name: &'a str,
-    text: &'a str,
-}
-
-impl Source<'_> {
-    fn line(&self, offset: usize) -> usize {
-        self.text.get(..offset).map_or(1, |before| before.matches('\n').count() + 1)
-    }
-
-    fn error(&self, offset: usize, what: &str, help: Option<&str>) -> Error {
-        Error::input(format!("{}:{}: {what}", self.name, self.line(offset)), help.map(str::to_owned))
-    }
-}
+const ROLES: &[(&str, &str)] =
+    &[("system", "system"), ("user", "user"), ("assistant", "assistant"), ("tool", "tool")];
 
 pub(super) fn script(name: &str, text: &str) -> Result<Script> {
-    let source = Source { name, text };
-    let raw: RawScript = toml::from_str(text).map_err(|error| {
-        let offset = error.span().map_or(0, |span| span.start);
-        // The library's first line is the message; the rest draws the place, which file and line tell.
-        source.error(offset, error.message().lines().next().unwrap_or("cannot be read"), None)
-    })?;
-    if raw.steps.is_empty() {
+    read(&Origin::named(name), text).map_err(|error| match error {
+        // A script is input of a run, and no part of the configuration.
+        Error::Config(error) => Error::input(error.to_string(), error.help.clone()),
+        error => error,
+    })
+}
+
+fn read(origin: &Origin, text: &str) -> Result<Script> {
+    let root = read_toml(text, origin)?;
+    let root = Section::open(origin, "", 1, &root, SCRIPT, None)?;
+    let steps = root.tables("steps", STEP)?.iter().map(step).collect::<Result<Vec<_>>>()?;
+    if steps.is_empty() {
         let help = "write [[steps]] with say = \"..\" or [[steps.calls]]";
-        return Err(source.error(0, "a script needs at least one step", Some(help)));
+        return Err(root.error("a script needs at least one step", Some(help)));
     }
-    let steps = raw.steps.into_iter().map(|raw| step(&source, raw)).collect::<Result<_>>()?;
     Ok(Script { steps })
 }
 
-fn step(source: &Source<'_>, raw: Spanned<RawStep>) -> Result<Step> {
-    let start = raw.span().start;
-    let raw = raw.into_inner();
-    if raw.say.is_none() && raw.calls.is_empty() {
-        let help = "add say = \"..\" or [[steps.calls]]";
-        return Err(source.error(start, "this step has no answer", Some(help)));
+fn step(table: &Section<'_>) -> Result<Step> {
+    let (say, calls) = (table.text("say")?, table.tables("calls", CALL)?);
+    if say.is_none() && calls.is_empty() {
+        return Err(table.error("this step has no answer", Some("add say = \"..\" or [[steps.calls]]")));
     }
-    let when = when(source, raw.when)?;
-    let matches = when.matches.as_ref();
-    let say = raw.say.map(|say| {
-        let offset = say.span().start;
-        Template::parse(say.get_ref(), matches).map_err(|problem| source.error(offset, &problem, None))
-    });
-    let calls = raw.calls.into_iter().map(|call| {
-        let offset = call.tool.span().start;
-        let args =
-            Args::table(&call.args, matches).map_err(|problem| source.error(offset, &problem, None))?;
-        Ok(Call { tool: call.tool.into_inner(), args })
+    let when = table.table("when", WHEN)?.map_or_else(|| Ok(When::default()), |table| when(&table))?;
+    let say = say.map(|say| {
+        Template::parse(&say.value, when.matches.as_ref())
+            .map_err(|problem| table.text_error(&say, problem, None))
     });
     Ok(Step {
-        line: source.line(start),
+        line: table.line,
         say: say.transpose()?,
-        calls: calls.collect::<Result<_>>()?,
-        latency: raw.latency.map_or(Ok(Duration::ZERO), |latency| {
-            humantime::parse_duration(latency.get_ref()).map_err(|error| {
-                let what = format!("latency `{}`: {error}", latency.get_ref());
-                source.error(latency.span().start, &what, Some("write it as in latency = \"50ms\""))
-            })
-        })?,
+        calls: calls.iter().map(|table| call(table, &when)).collect::<Result<_>>()?,
+        latency: table.grace("latency")?.unwrap_or_default(),
         when,
     })
 }
 
-fn when(source: &Source<'_>, raw: RawWhen) -> Result<When> {
-    const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
-    if let Some(role) = raw.role.as_ref().filter(|role| !ROLES.contains(&role.get_ref().as_str())) {
-        let help = nearest(role.get_ref(), ROLES).map(|near| format!("did you mean `{near}`?"));
-        let help = help.unwrap_or_else(|| format!("use one of {}", ROLES.join(", ")));
-        return Err(source.error(
-            role.span().start,
-            &format!("unknown role `{}`", role.get_ref()),
-            Some(&help),
-        ));
-    }
-    let matches = raw.matches.map(|pattern| {
-        Regex::new(pattern.get_ref()).map_err(|error| {
-            // The last line of the library's drawing says what is wrong.
-            let text = error.to_string();
-            let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
-            let what = format!("`{}` is not a regular expression: {reason}", pattern.get_ref());
-            source.error(pattern.span().start, &what, None)
-        })
-    });
+fn when(table: &Section<'_>) -> Result<When> {
     Ok(When {
-        role: raw.role.map(Spanned::into_inner),
-        contains: raw.contains,
-        matches: matches.transpose()?,
-        turn: raw.turn,
+        role: table.choice("role", ROLES)?.map(str::to_owned),
+        contains: table.text("contains")?.map(|text| text.value),
+        matches: table.regex("matches")?,
+        turn: table.number("turn", 0)?,
     })
+}
+
+fn call(table: &Section<'_>, when: &When) -> Result<Call> {
+    const HELP: &str = "write tool = \"server__tool\", as the model would";
+    let Some(Text { value: tool, .. }) = table.text("tool")? else {
+        return Err(table.error("`tool` is missing", Some(HELP)));
+    };
+    table.free_table("args", "{ NAME = \"value\" }")?;
+    let args = match table.get("args") {
+        None => serde_json::Map::new().into(),
+        Some(entry) => entry
+            .node
+            .to_json()
+            .ok_or_else(|| table.key_error("args", "holds a number that JSON has no form for", None))?,
+    };
+    let args = Args::parse(&args, when.matches.as_ref())
+        .map_err(|problem| table.key_error("args", problem, None))?;
+    Ok(Call { tool, args })
 }

@@ -186,24 +186,18 @@ pub(super) enum Args {
 
 impl Args {
     /// Reads arguments as written in the script.
-    pub(super) fn parse(value: &toml::Value, matches: Option<&Regex>) -> Result<Self, String> {
+    pub(super) fn parse(value: &Value, matches: Option<&Regex>) -> Result<Self, String> {
         Ok(match value {
-            toml::Value::String(text) => Self::Text(Template::parse(text, matches)?),
-            toml::Value::Integer(number) => Self::Plain((*number).into()),
-            toml::Value::Float(number) => Self::Plain((*number).into()),
-            toml::Value::Boolean(flag) => Self::Plain((*flag).into()),
-            toml::Value::Datetime(time) => Self::Plain(time.to_string().into()),
-            toml::Value::Array(list) => {
+            Value::String(text) => Self::Text(Template::parse(text, matches)?),
+            Value::Array(list) => {
                 Self::List(list.iter().map(|item| Self::parse(item, matches)).collect::<Result<_, _>>()?)
             }
-            toml::Value::Table(table) => Self::table(table, matches)?,
+            Value::Object(table) => {
+                let entry = |(key, value): (&String, &Value)| Ok((key.clone(), Self::parse(value, matches)?));
+                Self::Table(table.iter().map(entry).collect::<Result<_, String>>()?)
+            }
+            plain => Self::Plain(plain.clone()),
         })
-    }
-
-    /// Reads a table of arguments.
-    pub(super) fn table(table: &toml::Table, matches: Option<&Regex>) -> Result<Self, String> {
-        let entry = |(key, value): (&String, &toml::Value)| Ok((key.clone(), Self::parse(value, matches)?));
-        Ok(Self::Table(table.iter().map(entry).collect::<Result<_, String>>()?))
     }
 
     /// The arguments with every placeholder filled in.

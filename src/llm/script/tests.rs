@@ -93,31 +93,50 @@ async fn what_a_script_cannot_answer_is_told() {
 fn mistakes_have_file_and_line() {
     for (text, expected) in [
         ("", "s.toml:1: a script needs at least one step"),
-        ("[[steps]]\nsay = \"a\"\nsey = \"b\"", "s.toml:3: unknown field `sey`"),
+        ("[[steps]]\nsay = \"a\"\nsey = \"b\"", "s.toml:3: `steps[0].sey`: unknown key"),
         ("[[steps]]\nsay = ", "s.toml:2: "),
-        ("[[steps]]\nwhen = {}", "s.toml:1: this step has no answer"),
+        ("[[steps]]\nwhen = {}", "s.toml:1: `steps[0]`: this step has no answer"),
+        (
+            "[[steps]]\nsay = \"a\"\nwhen = \"x\"",
+            "s.toml:3: `steps[0].when`: expected a table, found a string",
+        ),
+        ("[[steps]]\ncalls = [{ args = {} }]", "s.toml:2: `steps[0].calls[0]`: `tool` is missing"),
         (
             "[[steps]]\nsay = \"a\"\nwhen = { matches = \"(\" }",
-            "s.toml:3: `(` is not a regular expression: unclosed group",
+            "s.toml:3: `steps[0].when.matches`: not a regular expression: unclosed group",
         ),
-        ("[[steps]]\nsay = \"a\"\nwhen = { role = \"usr\" }", "s.toml:3: unknown role `usr`"),
+        (
+            "[[steps]]\nsay = \"a\"\nwhen = { role = \"usr\" }",
+            "s.toml:3: `steps[0].when.role`: `usr` is not allowed",
+        ),
         (
             "[[steps]]\nsay = \"{{nothing}}\"",
-            "s.toml:2: `{{nothing}}`: unknown placeholder; there are {{last}}",
+            "s.toml:2: `steps[0].say`: `{{nothing}}`: unknown placeholder; there are {{last}}",
         ),
-        ("[[steps]]\nsay = \"{{last\"", "s.toml:2: `{{` without `}}` in `{{last`"),
-        ("[[steps]]\nsay = \"{{match.1}}\"", "s.toml:2: `{{match.1}}`: this step has no `matches`"),
+        ("[[steps]]\nsay = \"{{last\"", "s.toml:2: `steps[0].say`: `{{` without `}}` in `{{last`"),
+        (
+            "[[steps]]\nsay = \"{{match.1}}\"",
+            "s.toml:2: `steps[0].say`: `{{match.1}}`: this step has no `matches`",
+        ),
         (
             "[[steps]]\nwhen = { matches = \"(a)\" }\nsay = \"{{match.2}}\"",
-            "s.toml:3: `{{match.2}}`: `(a)` has no such group",
+            "s.toml:3: `steps[0].say`: `{{match.2}}`: `(a)` has no such group",
         ),
-        ("[[steps]]\nsay = \"a\"\nlatency = \"soon\"", "s.toml:3: latency `soon`: "),
+        ("[[steps]]\nsay = \"a\"\nlatency = \"soon\"", "s.toml:3: `steps[0].latency`: not a duration: "),
         (
             "[[steps]]\n[[steps.calls]]\ntool = \"t\"\nargs = { x = [\"{{result.x}}\"] }",
-            "s.toml:3: `{{result.x}}`: expected a number or `last`",
+            "s.toml:4: `steps[0].calls[0].args`: `{{result.x}}`: expected a number or `last`",
         ),
     ] {
         let error = Script::parse("s.toml", text).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error:?} does not start with {expected:?}");
+    }
+}
+
+#[test]
+fn every_key_is_documented() {
+    let page = include_str!("../../../docs/scripted-models.md");
+    for key in parse::TABLES.into_iter().flatten() {
+        assert!(page.contains(&format!("`{key}`")) || page.contains(&format!("`[[{key}]]`")), "{key}");
     }
 }
