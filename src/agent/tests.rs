@@ -38,7 +38,7 @@ done
 
 async fn manager() -> Manager {
     let mut child = StdioConfig::new("sh", vec!["-c".into(), SERVER.into()], std::env::temp_dir());
-    child.env = [("PATH".to_owned(), std::env::var("PATH").unwrap())].into();
+    child.env = Arc::new([("PATH".to_owned(), std::env::var("PATH").unwrap())].into());
     let server = ServerConfig::new(ServerName::new("t").unwrap(), Endpoint::Stdio(child));
     let manager = Manager::start(&Config::new([server])).await.unwrap();
     assert_eq!(manager.catalog().entries().len(), 4, "{:?}", manager.report());

@@ -116,7 +116,6 @@ impl CatalogCache {
         secrets: &Secrets,
     ) -> Option<ToolChanges> {
         let file = self.file(server, print);
-        let before = read(&file);
         let now = millis(SystemTime::now());
         let entry = Entry {
             schema: SCHEMA,
@@ -127,24 +126,24 @@ impl CatalogCache {
             version: listing.version.clone(),
             tools: listing.tools.clone(),
         };
-        let since = before.as_ref().map(|before| before.listed);
-        let before = before.map(|before| Entry { listed: now, ..before });
-        let kept = match listing.ttl {
-            Some(Duration::ZERO) => gone(&file),
-            _ => match serde_json::to_string(&entry) {
-                Ok(text) if secrets.hide(&text) == text => {
-                    let same = serde_json::to_string(&before).is_ok_and(|before| before == text);
-                    if same { touch(&file) } else { self.write(&file, &text) }
-                }
-                _ => gone(&file),
-            },
+        let keep = listing.ttl != Some(Duration::ZERO);
+        let text = serde_json::to_string(&entry).ok().filter(|text| keep && secrets.hide(text) == *text);
+        // What nearly every start comes to: the same list once more.
+        if text.as_ref().is_some_and(|text| touch_if_same(&file, text)) {
+            return None;
+        }
+        let before = read(&file);
+        let kept = match text {
+            Some(text) => self.write(&file, &text),
+            None => gone(&file),
         };
         if let Err(error) = kept {
             // Worth a word, not a failure: the next start takes a little longer.
             tracing::warn!(file = %file.display(), %error, "the tool list could not be remembered");
         }
-        let mut changes = ToolChanges::between(&before?.tools, &listing.tools);
-        changes.since = since.map(|since| UNIX_EPOCH + Duration::from_millis(since));
+        let before = before?;
+        let mut changes = ToolChanges::between(&before.tools, &listing.tools);
+        changes.since = Some(UNIX_EPOCH + Duration::from_millis(before.listed));
         (!changes.is_empty()).then_some(changes)
     }
 
@@ -185,25 +184,41 @@ impl CatalogCache {
     }
 }
 
-/// A file that is whole and ours. The words in it go to models: nobody else may have written them.
+/// A file that is whole and ours.
 fn read(path: &Path) -> Option<Entry> {
-    let file = File::open(path).ok()?;
+    let (text, modified) = text_of(&File::open(path).ok()?)?;
+    let mut entry: Entry = serde_json::from_slice(&text).ok()?;
+    entry.listed = entry.listed.max(millis(modified));
+    (entry.schema == SCHEMA).then_some(entry)
+}
+
+/// What is in a file, and since when. The words in it go to models: nobody else may have written them.
+fn text_of(file: &File) -> Option<(Vec<u8>, SystemTime)> {
     let about = file.metadata().ok()?;
     let ours = about.uid() == rustix::process::geteuid().as_raw() && about.mode() & 0o022 == 0;
     if !ours || about.len() > MAX_FILE {
         return None;
     }
-    let mut text = Vec::with_capacity(usize::try_from(about.len()).unwrap_or_default());
+    let mut text = Vec::with_capacity(usize::try_from(about.len()).unwrap_or_default() + 1);
     file.take(MAX_FILE).read_to_end(&mut text).ok()?;
-    let mut entry: Entry = serde_json::from_slice(&text).ok()?;
-    entry.listed = entry.listed.max(millis(about.modified().ok()?));
-    (entry.schema == SCHEMA).then_some(entry)
+    Some((text, about.modified().ok()?))
 }
 
-/// The file is as it should be, and as of now. To replace it would hold up the start for milliseconds: ext4, for
-/// one, writes data to the disk before a file takes another's name (`auto_da_alloc` in ext4(5)).
-fn touch(file: &Path) -> io::Result<()> {
-    OpenOptions::new().write(true).open(file)?.set_modified(SystemTime::now())
+/// Whether the file is `text` but for the time, and then it is as of now. To replace it would hold up the start for
+/// milliseconds: ext4, for one, writes data to the disk before a file takes another's name (`auto_da_alloc` in
+/// ext4(5)).
+fn touch_if_same(path: &Path, text: &str) -> bool {
+    /// Before the time and behind it. All that comes before it are numbers and hashes.
+    fn parts(text: &[u8]) -> Option<(&[u8], &[u8])> {
+        const TIME: &[u8] = b"\"listed\":";
+        let at = text.windows(TIME.len()).position(|window| window == TIME)? + TIME.len();
+        let end = at + text[at..].iter().position(|byte| !byte.is_ascii_digit())?;
+        Some((&text[..at], &text[end..]))
+    }
+    let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else { return false };
+    let Some((before, _)) = text_of(&file) else { return false };
+    let same = parts(&before).is_some_and(|before| Some(before) == parts(text.as_bytes()));
+    same && file.set_modified(SystemTime::now()).is_ok()
 }
 
 fn gone(file: &Path) -> io::Result<()> {

@@ -152,16 +152,16 @@ mod tests {
         }
         let child = || {
             let mut child = StdioConfig::new(at("program"), vec!["server.py".to_owned()], folder.path());
-            child.env.insert("KEY".to_owned(), "one".to_owned());
+            child.set_env("KEY", "one");
             child
         };
         let print = |child: StdioConfig| of(Endpoint::Stdio(child));
         let first = print(child()).unwrap();
         let mut elsewhere = child();
-        elsewhere.env.insert("XDG_SESSION_ID".to_owned(), "7".to_owned());
+        elsewhere.set_env("XDG_SESSION_ID", "7".to_owned());
         assert_eq!(print(elsewhere).unwrap(), first);
         let mut other = child();
-        other.env.insert("KEY".to_owned(), "two".to_owned());
+        other.set_env("KEY", "two");
         let other = print(other).unwrap();
         assert!(other.entry == first.entry && other.whole != first.whole, "the same entry in another state");
         let mut other = child();

@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 use clap::Args;
 use toolcrib::{Config, DaemonOptions, Env, Error, ServerName, StartJobs, serve_daemon};
 
-use super::context::Context;
+use super::{context::Context, memory};
+
+/// From the beginning until what only the start needed is given back, be it over or not.
+const SETTLED: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 pub(super) struct Daemon {
@@ -34,7 +37,17 @@ impl Daemon {
             Some(self.servers.into_iter().collect::<BTreeSet<_>>()).filter(|only| !only.is_empty());
         (options.jobs, options.locked) = (self.jobs, self.locked);
         (options.idle, options.lenient) = (self.idle, self.lenient);
-        match serve_daemon(options, env, context.cancel.clone()).await? {
+        let serving = serve_daemon(options, env, context.cancel.clone());
+        let settling = async {
+            tokio::time::sleep(SETTLED).await;
+            memory::settle();
+            std::future::pending::<()>().await;
+        };
+        let report = tokio::select! {
+            report = serving => report?,
+            () = settling => None,
+        };
+        match report {
             Some(report) if !report.survivors.is_empty() => {
                 Err(Error::TeardownIncomplete { pids: report.survivors }.into())
             }

@@ -96,7 +96,7 @@ fn config(notes: &std::path::Path) -> anyhow::Result<Config> {
     let server = |name: &str, args: &[&str]| {
         let args = ["builtin", name].iter().chain(args).map(ToString::to_string).collect();
         let mut spec = StdioConfig::new(&program, args, notes);
-        spec.env = here.inherited();
+        spec.env = here.inherited().into();
         let name = ServerName::new(name).map_err(|why| Error::input(why, None))?;
         Ok::<_, Error>(ServerConfig::new(name, Endpoint::Stdio(spec)))
     };

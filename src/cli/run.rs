@@ -254,7 +254,7 @@ fn borrow_from_daemon(config: &mut Config, file: &Path) -> anyhow::Result<()> {
             let words = ["connect", name.as_str(), "--quiet", "--config", &file].map(str::to_owned);
             let mut relay = StdioConfig::new(&own, words.to_vec(), std::env::temp_dir());
             // It is this program: what it may know it knows.
-            relay.env = std::env::vars().collect();
+            relay.env = Arc::new(std::env::vars().collect());
             server.endpoint = Endpoint::Stdio(relay);
         }
     }

@@ -14,6 +14,7 @@ use toolcrib::{Config, Error, Keeping, StartJobs, StartReport};
 use super::{
     context::{Context, Locked},
     events::observer,
+    memory,
     ui::{Ui, counted, millis, seconds},
 };
 
@@ -63,6 +64,7 @@ impl Up {
             ui.warn(format!("servers have no guard and would outlive a SIGKILL of toolcrib: {because}"));
         }
         ui.status("Serving", "Ctrl-C stops everything");
+        memory::settle();
         if self.watch {
             let watching = watch::watch(ui, &manager, config, || self.load(context));
             context.cancel.run_until_cancelled(watching).await.transpose()?;

@@ -73,7 +73,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     let raw = raw::read(&node::toml(text, origin)?, origin)?;
     let mut merge = Merge {
         defaults: &raw.defaults,
-        inherited: env.matching(&raw.defaults.inherit_env),
+        inherited: env.matching(&raw.defaults.inherit_env).into(),
         env,
         found: Found::default(),
         servers: IndexMap::new(),
@@ -130,7 +130,7 @@ fn cache_folder(given: Option<&Text>, origin: &Origin, env: &Env) -> Option<Path
 /// Servers of several files coming together. The first one of a name stays.
 struct Merge<'a> {
     defaults: &'a Defaults,
-    inherited: BTreeMap<String, String>,
+    inherited: Arc<BTreeMap<String, String>>,
     env: &'a Env,
     found: Found,
     servers: IndexMap<ServerName, ServerEntry>,

@@ -113,8 +113,9 @@ pub struct StdioConfig {
     pub command: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// The whole environment of the child: allowed inherited names and the entry's own.
-    pub env: BTreeMap<String, String>,
+    /// The whole environment of the child: allowed inherited names and the entry's own. Shared by the servers that
+    /// have none of their own; [`StdioConfig::set_env`] changes it.
+    pub env: Arc<BTreeMap<String, String>>,
     /// Its working directory.
     pub cwd: PathBuf,
     /// What it may use.
@@ -133,13 +134,18 @@ impl StdioConfig {
         Self {
             command: command.into(),
             args,
-            env: BTreeMap::new(),
+            env: Arc::default(),
             cwd: cwd.into(),
             limits: ResourceLimits::default(),
             sandbox: None,
             direct: true,
             start_caches: true,
         }
+    }
+
+    /// Sets a variable of the child's environment.
+    pub fn set_env(&mut self, name: impl Into<String>, value: impl Into<String>) {
+        Arc::make_mut(&mut self.env).insert(name.into(), value.into());
     }
 }
 

@@ -68,7 +68,7 @@ fn a_full_server_is_read() {
     let z = stdio(&config, "z");
     assert_eq!((z.command.as_path(), z.cwd.as_path()), (Path::new("/w/bin/z"), Path::new("/w/sub")));
     assert_eq!(z.args, ["--k=set-value", "$5"]);
-    assert_eq!(z.env, strings(&[("A", "a"), ("HOME", "/home/me"), ("PATH", "/bin")]));
+    assert_eq!(*z.env, strings(&[("A", "a"), ("HOME", "/home/me"), ("PATH", "/bin")]));
     let z = server(&config, "z");
     let seconds =
         [z.startup_timeout, z.call_timeout, z.max_call_time, z.restart.backoff_cap, z.stop.eof, z.stop.term];
@@ -203,7 +203,7 @@ fn planted_secrets_are_hidden_and_never_printed() {
     }
     let child = stdio(&config, "a");
     assert_eq!(
-        child.env,
+        *child.env,
         strings(&[
             ("FROM_FILE", "planted-1"),
             ("MY_PASSWORD", "planted-6"),
@@ -216,7 +216,7 @@ fn planted_secrets_are_hidden_and_never_printed() {
 #[test]
 fn a_child_sees_nothing_of_the_parent_but_the_list() {
     let config = parse("[servers.a]\ncommand = 'x'").unwrap();
-    assert_eq!(stdio(&config, "a").env, strings(&[("HOME", "/home/me"), ("PATH", "/bin")]));
+    assert_eq!(*stdio(&config, "a").env, strings(&[("HOME", "/home/me"), ("PATH", "/bin")]));
 }
 
 #[test]

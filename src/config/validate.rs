@@ -28,7 +28,7 @@ pub(super) struct Found {
 pub(super) fn server(
     raw: RawServer,
     defaults: &Defaults,
-    inherited: &BTreeMap<String, String>,
+    inherited: &Arc<BTreeMap<String, String>>,
     env: &Env,
     found: &mut Found,
 ) -> ServerEntry {
@@ -57,7 +57,7 @@ pub(super) fn server(
 fn build(
     raw: RawServer,
     defaults: &Defaults,
-    inherited: &BTreeMap<String, String>,
+    inherited: &Arc<BTreeMap<String, String>>,
     vars: &mut Vars<'_>,
 ) -> Result<ServerConfig> {
     if let Some(file) = &raw.env_file {
@@ -78,7 +78,7 @@ fn build(
         } => {
             let mut open = inherited.clone();
             if !inherit_env.is_empty() {
-                open.extend(vars.env.matching(&Names::new(inherit_env)));
+                Arc::make_mut(&mut open).extend(vars.env.matching(&Names::new(inherit_env)));
             }
             let mut child = stdio(&command, &args, &env, cwd.as_ref(), open, vars)?;
             child.direct = direct.unwrap_or(defaults.direct);
@@ -149,7 +149,7 @@ fn stdio(
     args: &[Text],
     env: &[(String, Text)],
     cwd: Option<&Text>,
-    inherited: BTreeMap<String, String>,
+    inherited: Arc<BTreeMap<String, String>>,
     vars: &mut Vars<'_>,
 ) -> Result<StdioConfig> {
     let folder = vars.origin.folder.clone();
@@ -169,9 +169,12 @@ fn stdio(
     };
     let mut child = StdioConfig::new(program, expand_all(args, vars)?, cwd);
     child.env = inherited;
-    child.env.extend(vars.local.clone());
-    for (name, text) in env {
-        child.env.insert(name.clone(), vars.expand(text)?);
+    if !vars.local.is_empty() || !env.is_empty() {
+        let own = Arc::make_mut(&mut child.env);
+        own.extend(vars.local.clone());
+        for (name, text) in env {
+            own.insert(name.clone(), vars.expand(text)?);
+        }
     }
     let telling = child.env.iter().filter(|(name, _)| secrets::secret_name(name));
     vars.secrets.extend(telling.map(|(_, value)| value.clone()));

@@ -7,7 +7,10 @@ use std::{
     io,
     os::{
         fd::IntoRawFd,
-        unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+        unix::{
+            fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+            net::UnixStream,
+        },
     },
     path::{Path, PathBuf},
     thread::sleep,
@@ -142,12 +145,19 @@ impl DaemonPlace {
     /// # Errors
     /// [`Error::TeardownIncomplete`] when some of them stay.
     pub fn clear(&self) -> Result<bool> {
-        let Ok(Some(lock)) = self.lock() else { return Ok(false) };
+        let deadline = Instant::now() + END_LIMIT;
+        let lock = loop {
+            match self.lock() {
+                Ok(Some(lock)) => break lock,
+                // A process that was killed lets go of one thing after the other, the lock perhaps last.
+                Ok(None) if self.is_deserted() && Instant::now() < deadline => sleep(LOOK),
+                Ok(None) | Err(_) => return Ok(false),
+            }
+        };
         let stale = self.socket.exists();
         let mark = fs::read_to_string(self.lock_file()).unwrap_or_default();
         // Without its end it was not written whole, and would fit the processes of others.
         if let Some(mark) = mark.strip_suffix('\n') {
-            let deadline = Instant::now() + END_LIMIT;
             loop {
                 let pids = marked_processes(mark);
                 if pids.is_empty() {
@@ -161,6 +171,11 @@ impl DaemonPlace {
         }
         self.leave(lock);
         Ok(stale)
+    }
+
+    /// Whether there is a socket, and nobody behind it.
+    fn is_deserted(&self) -> bool {
+        UnixStream::connect(&self.socket).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
     /// Leaves word of the mark that all processes of this daemon carry, should it be killed.

@@ -22,7 +22,7 @@ pub(super) fn with(spec: &StdioConfig, cache: &Path) -> Option<StdioConfig> {
         return None;
     }
     let mut spec = spec.clone();
-    spec.env.insert(VARIABLE.to_owned(), cache.join("node").display().to_string());
+    spec.set_env(VARIABLE, cache.join("node").display().to_string());
     Some(spec)
 }
 
@@ -42,10 +42,10 @@ mod tests {
         assert_eq!(given(&StdioConfig::new("npx", vec![], "/")).as_deref(), Some("/cache/node"));
         assert_eq!(given(&StdioConfig::new("python", vec![], "/")), None);
         let mut decided = node.clone();
-        decided.env.insert(VARIABLE.to_owned(), "/elsewhere".to_owned());
+        decided.set_env(VARIABLE, "/elsewhere".to_owned());
         assert_eq!(given(&decided).as_deref(), Some("/elsewhere"));
         let mut disabled = node.clone();
-        disabled.env.insert(DISABLED.to_owned(), "1".to_owned());
+        disabled.set_env(DISABLED, "1".to_owned());
         assert_eq!(given(&disabled), None);
         assert_eq!(given(&StdioConfig { start_caches: false, ..node.clone() }), None);
         let walls = Sandbox { read: vec![], write: vec![], network: false, best_effort: false };

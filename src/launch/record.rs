@@ -7,6 +7,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsStr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -131,8 +132,9 @@ impl Record {
         direct.command.clone_from(&self.program);
         direct.args = self.words.iter().chain(spec.args.get(self.rest..)?).cloned().collect();
         direct.cwd = self.cwd.clone().unwrap_or_else(|| spec.cwd.clone());
-        direct.env.retain(|name, _| !self.unset.contains(name));
-        direct.env.extend(self.set.clone());
+        let env = Arc::make_mut(&mut direct.env);
+        env.retain(|name, _| !self.unset.contains(name));
+        env.extend(self.set.clone());
         Some(direct)
     }
 

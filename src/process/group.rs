@@ -41,7 +41,7 @@ impl Grouped {
         let mut child = tokio::process::Command::new(program)
             .args(&spec.args)
             .env_clear()
-            .envs(&spec.env)
+            .envs(&*spec.env)
             .env(super::MARKER, mark)
             .current_dir(&spec.cwd)
             .stdin(Stdio::from(input))

@@ -14,6 +14,7 @@ mod wire;
 mod zygote;
 
 use std::{
+    borrow::Cow,
     io,
     os::{
         fd::{AsFd, OwnedFd},
@@ -172,12 +173,11 @@ impl Guarded {
             what: format!("could not start the guard of {}: {error}", server.display()),
             help: Some("without a guard it may work: `guard = \"off\"` in [defaults]".to_owned()),
         };
-        let mut env = spec.env.clone();
-        env.insert(super::MARKER.to_owned(), mark.to_owned());
         let order = wire::Start {
             program: server.into(),
             args: spec.args.clone(),
-            env,
+            env: Cow::Borrowed(&*spec.env),
+            mark: mark.into(),
             cwd: spec.cwd.clone().into(),
             graces: grace.into(),
             wanted: Wanted {

@@ -7,7 +7,7 @@ use crate::config::Guard;
 
 fn shell(script: &str) -> StdioConfig {
     let mut spec = StdioConfig::new("sh", vec!["-c".into(), script.into()], "/");
-    spec.env.insert("PATH".into(), std::env::var("PATH").unwrap());
+    spec.set_env("PATH", std::env::var("PATH").unwrap());
     spec
 }
 
@@ -211,7 +211,7 @@ async fn arguments_may_be_longer_than_any_packet() {
     let [kin, _] = ways();
     let mut spec = shell("echo ${#1} ${#LONG}");
     spec.args.extend(["sh".to_owned(), "x".repeat(120_000)]);
-    spec.env.insert("LONG".to_owned(), "y".repeat(120_000));
+    spec.set_env("LONG", "y".repeat(120_000));
     let (_process, mut pipes) = Process::spawn(&spec, &kin, LONG).await.unwrap();
     assert_eq!(line(&mut pipes.reader).await, "120000 120000");
 }

@@ -3,10 +3,12 @@
 use std::{
     collections::{BTreeMap, HashMap},
     error::Error as StdError,
+    sync::Arc,
 };
 
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::{model, service::ClientInitializeError, transport::streamable_http_client::StreamableHttpError};
+use serde_json::{Map, Value};
 
 use super::failure::Cause;
 use crate::tool::{Tool, ToolAnnotations, ToolResult};
@@ -14,9 +16,9 @@ use crate::tool::{Tool, ToolAnnotations, ToolResult};
 /// A tool as the server describes it.
 pub(super) fn tool(tool: model::Tool) -> Tool {
     let description = tool.description.as_deref().unwrap_or_default();
-    let mut ours = Tool::new(tool.name.as_ref(), description, serde_json::Map::new());
-    ours.input_schema = tool.input_schema;
-    ours.output_schema = tool.output_schema;
+    let mut ours = Tool::new(tool.name.as_ref(), description, Map::new());
+    ours.input_schema = to_size(tool.input_schema);
+    ours.output_schema = tool.output_schema.map(to_size);
     if let Some(hints) = tool.annotations {
         ours.annotations = ToolAnnotations {
             read_only_hint: hints.read_only_hint,
@@ -26,6 +28,31 @@ pub(super) fn tool(tool: model::Tool) -> Tool {
         };
     }
     ours
+}
+
+/// A schema in no more memory than it needs, since it stays for as long as its server: the decoder makes room for
+/// three members or more in every object.
+fn to_size(mut schema: Arc<Map<String, Value>>) -> Arc<Map<String, Value>> {
+    fn object(map: &mut Map<String, Value>) {
+        let mut exact = Map::with_capacity(map.len());
+        for (name, mut member) in std::mem::take(map) {
+            value(&mut member);
+            exact.insert(name, member);
+        }
+        *map = exact;
+    }
+    fn value(one: &mut Value) {
+        match one {
+            Value::Object(map) => object(map),
+            Value::Array(items) => {
+                items.iter_mut().for_each(value);
+                items.shrink_to_fit();
+            }
+            _ => {}
+        }
+    }
+    object(Arc::make_mut(&mut schema));
+    schema
 }
 
 /// A complete result.

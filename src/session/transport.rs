@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 
 use super::{
@@ -46,8 +46,6 @@ pub(super) struct LineTransport {
     cutter: Cutter,
     tap: Wiretap,
     lane: Lane,
-    /// Lines of the lane that could not be written at once.
-    later: mpsc::UnboundedReceiver<Later>,
     /// What is being written.
     outbox: FuturesUnordered<Waiting<()>>,
     changed: Arc<Notify>,
@@ -79,7 +77,7 @@ impl LineTransport {
             }),
             None => Box::pin(pending()),
         };
-        let (lane, later) = Lane::new(pipes.writer.clone());
+        let lane = Lane::new(pipes.writer.clone());
         let gone = CancellationToken::new();
         Self {
             reader: pipes.reader,
@@ -92,7 +90,6 @@ impl LineTransport {
             cutter,
             tap,
             lane,
-            later,
             outbox: FuturesUnordered::new(),
             changed: Arc::default(),
             _gone: gone.clone().drop_guard(),
@@ -131,7 +128,7 @@ impl LineTransport {
             let line = tokio::select! {
                 biased;
                 Some(()) = self.outbox.next() => continue,
-                Some(later) = self.later.recv() => {
+                later = self.lane.next_line() => {
                     self.write_later(later);
                     continue;
                 }

@@ -298,7 +298,8 @@ mod tests {
         let spec = |args: &[&str]| StdioConfig::new("x", args.iter().map(ToString::to_string).collect(), "/");
         assert_ne!(fingerprint(&spec(&["a", "bc"])), fingerprint(&spec(&["ab", "c"])));
         let mut moved = spec(&[]);
-        moved.env.insert("npm_config_cache".to_owned(), "/elsewhere".to_owned());
+        std::sync::Arc::make_mut(&mut moved.env)
+            .insert("npm_config_cache".to_owned(), "/elsewhere".to_owned());
         assert_ne!(package_key("p", &spec(&[])), package_key("p", &moved));
     }
 }

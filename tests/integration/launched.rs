@@ -63,8 +63,8 @@ impl House {
         let mut server = self.lab.command("one", "npx", &[&["-y", package], flags].concat());
         let Endpoint::Stdio(child) = &mut server.endpoint else { unreachable!() };
         let path = format!("{}:{}", self.lab.file("").display(), child.env["PATH"]);
-        child.env.insert("PATH".to_owned(), path);
-        child.env.insert("TAKEN_AWAY".to_owned(), "x".to_owned());
+        child.set_env("PATH", path);
+        child.set_env("TAKEN_AWAY", "x");
         server
     }
 

@@ -46,7 +46,7 @@ fn from_package(lab: &Lab, name: &str, package: &str) -> ServerConfig {
     let mut server = lab.command(name, "npx", &["-y", package]);
     let Endpoint::Stdio(spec) = &mut server.endpoint else { unreachable!() };
     let path = format!("{}:{}", lab.file("bin").display(), spec.env["PATH"]);
-    spec.env.insert("PATH".to_owned(), path);
+    spec.set_env("PATH", path);
     server
 }
 

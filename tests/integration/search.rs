@@ -311,7 +311,7 @@ async fn it_is_a_process_too_with_the_key_of_its_environment() {
     let mut config =
         lab.command("search", env!("CARGO_BIN_EXE_toolcrib"), &["builtin", "search", "serper", &url]);
     if let toolcrib::Endpoint::Stdio(child) = &mut config.endpoint {
-        child.env.insert("SERPER_API_KEY".to_owned(), "of-the-environment".to_owned());
+        child.set_env("SERPER_API_KEY", "of-the-environment".to_owned());
     }
     let manager = manager([config]).await;
     assert_eq!(found(&manager, json!({"q": "x"})).await["organic"][0]["title"], "T");

@@ -148,7 +148,7 @@ async fn a_server_sees_its_own_environment_only() {
     let lab = Lab::new();
     let mut config = lab.server("one", &[]);
     let Endpoint::Stdio(child) = &mut config.endpoint else { unreachable!() };
-    child.env.insert("GIVEN".to_owned(), "value with spaces, \"quotes\" and ü".to_owned());
+    child.set_env("GIVEN", "value with spaces, \"quotes\" and ü".to_owned());
     let given = child.env.clone();
     // What cargo put into this process stands for its secrets.
     let ours: BTreeSet<String> = std::env::vars().map(|(name, _)| name).collect();
@@ -157,7 +157,8 @@ async fn a_server_sees_its_own_environment_only() {
     let said = say(&manager.toolbox(), "one", "env").await.unwrap();
     let mut seen: Map<String, Value> = serde_json::from_str(&said).unwrap();
     assert!(seen.remove("TOOLCRIB_OWNER").is_some(), "the mark of the manager");
-    let given: Map<String, Value> = given.into_iter().map(|(name, value)| (name, value.into())).collect();
+    let given: Map<String, Value> =
+        given.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
     assert_eq!(seen, given);
     manager.shutdown().await;
 }

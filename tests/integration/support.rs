@@ -58,8 +58,8 @@ impl Lab {
     pub(crate) fn command(&self, name: &str, command: &str, arguments: &[&str]) -> ServerConfig {
         let arguments = arguments.iter().map(ToString::to_string).collect();
         let mut child = StdioConfig::new(command, arguments, self.folder.path());
-        child.env.insert("PATH".to_owned(), std::env::var("PATH").unwrap());
-        child.env.insert(Self::VARIABLE.to_owned(), self.mark.clone());
+        child.set_env("PATH", std::env::var("PATH").unwrap());
+        child.set_env(Self::VARIABLE.to_owned(), self.mark.clone());
         ServerConfig::new(ServerName::new(name).unwrap(), Endpoint::Stdio(child))
     }
 

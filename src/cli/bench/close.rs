@@ -73,7 +73,7 @@ fn stubborn(number: usize) -> anyhow::Result<ServerConfig> {
     let own = std::env::current_exe()?.display().to_string();
     let arguments = ["-c", script, "sh", &own, "builtin", "calc"].map(str::to_owned).to_vec();
     let mut command = StdioConfig::new("/bin/sh", arguments, std::env::temp_dir());
-    command.env.insert("PATH".to_owned(), std::env::var("PATH").unwrap_or_default());
+    command.set_env("PATH", std::env::var("PATH").unwrap_or_default());
     let name = ServerName::new(&format!("stubborn-{number}")).map_err(anyhow::Error::msg)?;
     Ok(ServerConfig::new(name, Endpoint::Stdio(command)))
 }

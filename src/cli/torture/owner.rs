@@ -84,7 +84,9 @@ impl TortureOwner {
     /// A manager whose server has answered a call.
     async fn start(&self) -> Result<Manager, Error> {
         let mut child = StdioConfig::new(&self.server[0], self.server[1..].to_vec(), "/");
-        child.env.extend(std::env::var("PATH").map(|path| ("PATH".to_owned(), path)));
+        if let Ok(path) = std::env::var("PATH") {
+            child.set_env("PATH", path);
+        }
         let name = ServerName::new(SERVER).map_err(|why| Error::input(why, None))?;
         let mut config = ServerConfig::new(name, Endpoint::Stdio(child));
         config.startup_timeout = STARTUP;

@@ -108,7 +108,7 @@ fn server<'a>(config: &'a Config, name: &str) -> &'a ServerConfig {
 fn show(config: &Config, name: &str, folder: &Path) -> String {
     let text = match &server(config, name).endpoint {
         Endpoint::Stdio(child) => {
-            let mut env = child.env.clone();
+            let mut env = (*child.env).clone();
             env.retain(|name, _| name != "HOME" && name != "PATH");
             format!("{} {:?} {env:?} in {}", child.command.display(), child.args, child.cwd.display())
         }

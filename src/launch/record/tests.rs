@@ -22,9 +22,8 @@ impl House {
         std::os::unix::fs::symlink(root.join("python3.12"), root.join("venv/bin/python")).unwrap();
         let args = ["server@1.0", "--token", "hunter2-hunter2"].map(str::to_owned).to_vec();
         let mut spec = StdioConfig::new("uvx", args, root.join("work"));
-        spec.env = [("PATH", "/bin"), ("TERM", "xterm"), ("GONE", "x")]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into();
+        let env = [("PATH", "/bin"), ("TERM", "xterm"), ("GONE", "x")];
+        spec.env = Arc::new(env.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
         Self { folder, spec }
     }
 
@@ -34,7 +33,7 @@ impl House {
 
     fn seen(&self) -> Seen {
         let text = |name: &str| self.path(name).to_str().unwrap().to_owned();
-        let mut env = self.spec.env.clone();
+        let mut env = (*self.spec.env).clone();
         env.remove("GONE");
         env.insert("PATH".to_owned(), "/venv/bin:/bin".to_owned());
         env.insert("SHLVL".to_owned(), "1".to_owned());
@@ -158,9 +157,9 @@ fn the_key_follows_what_a_runner_goes_by() {
         change(&mut spec);
         key(&spec, &runner)
     };
-    assert_eq!(before, with(|spec| drop(spec.env.insert("TERM".to_owned(), "dumb".to_owned()))));
-    assert_ne!(before, with(|spec| drop(spec.env.insert("PATH".to_owned(), "/usr/bin".to_owned()))));
-    assert_ne!(before, with(|spec| drop(spec.env.insert("UV_INDEX".to_owned(), "x".to_owned()))));
+    assert_eq!(before, with(|spec| spec.set_env("TERM", "dumb")));
+    assert_ne!(before, with(|spec| spec.set_env("PATH", "/usr/bin".to_owned())));
+    assert_ne!(before, with(|spec| spec.set_env("UV_INDEX", "x")));
     assert_ne!(before, with(|spec| drop(spec.args.pop())));
     assert_ne!(before, with(|spec| spec.cwd = "/".into()));
     assert_ne!(before, key(&house.spec, Path::new("/other/uvx")));

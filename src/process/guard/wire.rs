@@ -1,10 +1,11 @@
 //! What a manager and its guard tell each other: one JSON value in each packet of a local socket.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     ffi::OsString,
     fs::File,
-    io::{self, BufReader, BufWriter, IoSlice, IoSliceMut, Seek, Write},
+    io::{self, BufWriter, IoSlice, IoSliceMut, Read, Seek, Write},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
@@ -57,11 +58,13 @@ impl Packet for Order {
 
 /// How the server is to be started. In a file, since arguments and environment may be longer than any packet.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Start {
+pub(super) struct Start<'a> {
     pub(super) program: OsString,
     pub(super) args: Vec<String>,
-    /// All of it.
-    pub(super) env: BTreeMap<String, String>,
+    /// All of it but for the mark.
+    pub(super) env: Cow<'a, BTreeMap<String, String>>,
+    /// Marks the server and all that it starts.
+    pub(super) mark: Cow<'a, str>,
     pub(super) cwd: OsString,
     /// The stop ladder when the manager ends without an order.
     pub(super) graces: Graces,
@@ -69,7 +72,7 @@ pub(super) struct Start {
     pub(super) wanted: Wanted,
 }
 
-impl Start {
+impl Start<'_> {
     /// A file in memory that holds it.
     pub(super) fn write(&self) -> io::Result<OwnedFd> {
         let mut file = BufWriter::new(File::from(memfd_create("toolcrib-start", MemfdFlags::CLOEXEC)?));
@@ -80,7 +83,9 @@ impl Start {
     }
 
     pub(super) fn read(file: OwnedFd) -> io::Result<Self> {
-        Ok(serde_json::from_reader(BufReader::new(File::from(file)))?)
+        let mut text = Vec::new();
+        File::from(file).read_to_end(&mut text)?;
+        Ok(serde_json::from_slice(&text)?)
     }
 }
 

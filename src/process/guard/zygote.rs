@@ -33,13 +33,13 @@ use rustix::{
 };
 
 use super::wire::{self, Notice, Request, Start};
-use crate::process::confine::offered_cgroup;
+use crate::process::{MARKER, confine::offered_cgroup};
 
 /// What one guard is there for.
 pub(super) struct Task {
     /// Leads to the manager.
     pub(super) socket: OwnedFd,
-    pub(super) start: Start,
+    pub(super) start: Start<'static>,
     /// Starts the server, as far as that is known before there is a guard.
     pub(super) command: Command,
     pub(super) owner: Owner,
@@ -121,7 +121,13 @@ pub(super) fn serve(owner: i32) -> io::Result<Option<Task>> {
             }
         };
         let mut command = Command::new(&start.program);
-        command.args(&start.args).env_clear().envs(&start.env).current_dir(&start.cwd).process_group(0);
+        command
+            .args(&start.args)
+            .env_clear()
+            .envs(&*start.env)
+            .env(MARKER, &*start.mark)
+            .current_dir(&start.cwd)
+            .process_group(0);
         command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(error));
         #[expect(unsafe_code, reason = "no safe way to fork; this process has a single thread")]
         // SAFETY: there is no other thread whose locks or half-done work the child could inherit.

@@ -141,7 +141,7 @@ async fn the_clients_of_both_eras_of_the_sdk_are_served() {
     let mut server = crib.lab.command("outer", program, &["connect"]);
     if let toolcrib::Endpoint::Stdio(stdio) = &mut server.endpoint {
         stdio.cwd = crib.bench.0.path().to_owned();
-        stdio.env.insert("XDG_RUNTIME_DIR".to_owned(), crib.run_folder().display().to_string());
+        stdio.set_env("XDG_RUNTIME_DIR", crib.run_folder().display().to_string());
     }
     let manager = crate::support::manager([server]).await;
     let era = manager.status()[0].era.clone();

@@ -137,7 +137,7 @@ impl Server {
         let mut child = Command::new(&program)
             .args(&spec.args)
             .env_clear()
-            .envs(&spec.env)
+            .envs(&*spec.env)
             .current_dir(&spec.cwd)
             .process_group(0)
             .stdin(Stdio::piped())
