@@ -44,10 +44,12 @@ impl CrewAgent for Asker {
 /// Steps crews of so many agents so often, after one step that is not measured, and prints what it took.
 pub(super) async fn run(context: &Context<'_>, sizes: &[usize], steps: NonZeroUsize) -> anyhow::Result<()> {
     let config = context.load()?;
-    let llm = config.llm.clone().transpose()?.ok_or_else(|| {
+    let mut llm = config.llm.clone().transpose()?.ok_or_else(|| {
         let help = "write base_url and model under [llm]; max_tokens makes all answers as long".to_owned();
         Error::input("--configured needs a model in the configuration", Some(help))
     })?;
+    // One request an agent and step: an answer as long as `max_tokens` would be asked for again, with twice as many.
+    llm.retry.reissue = 0;
     let folder = config.file.as_ref().and_then(|file| file.parent()).unwrap_or(".".as_ref());
     let llm = LlmClient::new(&llm, &HttpClients::new(&config.http)?, folder)?;
     step(&llm, 1, 0).await?;
