@@ -120,7 +120,7 @@ impl Agent {
             Err(problem) => return (End::errored(ErrorCode::ConfigInvalid, problem), None),
         };
         let history = History::new(messages);
-        let state = State::new(another, ledger);
+        let state = State::new(another, ledger, task);
         let mut talk = Talk { agent: self, llm, task, bounds, ledger, offer, history, system, state };
         let end = talk.run().await;
         let lesson = talk.learn(&end).await;

@@ -4,6 +4,7 @@
 //! a broken entry (an unset variable, say) is an error of that server alone and keeps its place in the list.
 
 use std::{
+    collections::BTreeMap,
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
     sync::Arc,
@@ -271,6 +272,11 @@ pub struct LlmConfig {
     pub model: String,
     /// Keys, used in turn. Never printed.
     pub api_keys: Vec<String>,
+    /// Further headers of every request, by their names.
+    pub headers: BTreeMap<String, String>,
+    /// Name of the header that carries what a request belongs to: all requests of one attempt at a task have the same
+    /// value in it, so that a gateway can send them to one replica. Nothing: it is not sent.
+    pub session_header: Option<String>,
     /// Requests at once to the endpoint. Nothing: no limit. All clients of one endpoint share its limits; the
     /// strictest counts.
     pub max_in_flight: Option<NonZeroUsize>,
@@ -319,6 +325,8 @@ impl LlmConfig {
             api: LlmApi::default(),
             model: model.into(),
             api_keys: Vec::new(),
+            headers: BTreeMap::new(),
+            session_header: None,
             max_in_flight: None,
             requests_per_minute: None,
             tokens_per_minute: None,

@@ -2,7 +2,7 @@
 //! traffic need, and each counts the connections that it opens. Limits in time belong to requests, not to clients.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -10,7 +10,11 @@ use std::{
     time::Duration,
 };
 
-use reqwest::{Client, Request, Response, Url, redirect};
+use reqwest::{
+    Client, Request, Response, Url,
+    header::{HeaderName, HeaderValue},
+    redirect,
+};
 
 use crate::{
     config::HttpConfig,
@@ -299,4 +303,23 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost"
         || host.ends_with(".localhost")
         || guard::literal(url).is_some_and(|address| address.is_loopback() || address.is_unspecified())
+}
+
+/// Configured headers, checked. Their values are not shown by whoever prints requests.
+///
+/// # Errors
+/// What is wrong with one of them, in words without its value.
+pub(crate) fn headers<C: FromIterator<(HeaderName, HeaderValue)>>(
+    headers: &BTreeMap<String, String>,
+) -> Result<C, String> {
+    headers
+        .iter()
+        .map(|(name, value)| {
+            let header = HeaderName::try_from(name).map_err(|_| format!("`{name}` is not a header name"))?;
+            let mut value = HeaderValue::try_from(value)
+                .map_err(|_| format!("the value of header `{name}` is not legal"))?;
+            value.set_sensitive(true);
+            Ok((header, value))
+        })
+        .collect()
 }

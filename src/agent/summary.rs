@@ -129,7 +129,7 @@ impl Talk<'_> {
             request = request.with_tools(self.offer.specs(), ToolMode::None);
         }
         let began = Instant::now();
-        let asked = self.asked(&request).await;
+        let asked = self.asked(request).await;
         let answer = self.ledger.asked(asked, began.elapsed(), self.bounds)?;
         Ok(protocol::read(protocol, answer, true, 0))
     }

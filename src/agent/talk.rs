@@ -1,5 +1,7 @@
 //! One task's conversation with its model, turn after turn.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::{
@@ -38,10 +40,11 @@ pub(super) struct Talk<'a> {
 }
 
 /// What a conversation remembers of itself.
-#[derive(Default)]
 pub(super) struct State {
     /// Whether there may be another attempt.
     pub another: bool,
+    /// By what a gateway before the model may know that requests belong together.
+    session: Arc<str>,
     /// The model cannot be asked.
     pub asked_in_vain: bool,
     /// Turns and calls of the attempts before this one: limits hold for each.
@@ -58,9 +61,21 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(another: bool, ledger: &Ledger) -> Self {
-        let (turns_before, calls_before) = (ledger.turns(), ledger.tool_calls());
-        Self { another, turns_before, calls_before, ..Self::default() }
+    pub(super) fn new(another: bool, ledger: &Ledger, task: &Task) -> Self {
+        // For a header, which holds nothing else.
+        let id: String = task.id.chars().filter(char::is_ascii_graphic).collect();
+        Self {
+            another,
+            session: format!("{id}-{:016x}", fastrand::u64(..)).into(),
+            asked_in_vain: false,
+            turns_before: ledger.turns(),
+            calls_before: ledger.tool_calls(),
+            rollbacks: Rollbacks::default(),
+            queries: Queries::default(),
+            ask_anew: false,
+            invalid_turns: 0,
+            measured: None,
+        }
     }
 }
 
@@ -132,11 +147,15 @@ impl Talk<'_> {
     }
 
     /// The model's answer to `request`, within the bounds of the task.
-    pub(super) async fn asked(&mut self, request: &ChatRequest) -> Result<Result<ChatAnswer, LlmError>, End> {
+    pub(super) async fn asked(
+        &mut self,
+        mut request: ChatRequest,
+    ) -> Result<Result<ChatAnswer, LlmError>, End> {
+        request.session = Some(self.state.session.clone());
         if std::mem::take(&mut self.state.ask_anew) {
-            self.llm.forget(request).await;
+            self.llm.forget(&request).await;
         }
-        self.bounds.guard(self.llm.chat(request, self.bounds.deadline)).await
+        self.bounds.guard(self.llm.chat(&request, self.bounds.deadline)).await
     }
 
     /// Asks the model; what does not fit is shortened and asked again.
@@ -158,7 +177,7 @@ impl Talk<'_> {
                 request = request.with_tools(self.offer.specs(), mode);
             }
             let began = Instant::now();
-            let asked = self.asked(&request).await;
+            let asked = self.asked(request).await;
             let too_long = matches!(&asked, Ok(Err(error)) if error.class == LlmErrorClass::Context);
             let answer = match self.ledger.asked(asked, began.elapsed(), self.bounds) {
                 Ok(answer) => answer,

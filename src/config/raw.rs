@@ -53,6 +53,8 @@ const LLM: &[&str] = &[
     "api",
     "model",
     "api_key",
+    "headers",
+    "session_header",
     "max_in_flight",
     "requests_per_minute",
     "tokens_per_minute",
@@ -137,6 +139,8 @@ pub(super) struct RawLlm {
     pub(super) base_url: Option<Text>,
     pub(super) model: Option<Text>,
     pub(super) api_keys: Vec<Text>,
+    pub(super) headers: Vec<(String, Text)>,
+    pub(super) session_header: Option<Text>,
     pub(super) request: super::LlmConfig,
     /// Who is asked in place of this one.
     pub(super) client: Option<Text>,
@@ -364,6 +368,8 @@ fn llm(table: &Section<'_>, mut request: super::LlmConfig) -> Result<RawLlm> {
         base_url: table.text("base_url")?,
         model: table.text("model")?,
         api_keys,
+        headers: table.text_map("headers")?,
+        session_header: table.text("session_header")?,
         request,
     })
 }

@@ -196,11 +196,22 @@ fn sandbox(raw: &RawSandbox, vars: &mut Vars<'_>) -> Result<Sandbox> {
 
 fn http(url: &Text, headers: &[(String, Text)], vars: &mut Vars<'_>) -> Result<HttpEndpoint> {
     let mut endpoint = HttpEndpoint::new(address(url, vars, Vars::expand)?);
+    endpoint.headers = checked_headers(headers, vars)?;
+    Ok(endpoint)
+}
+
+fn is_header_name(name: &str) -> bool {
+    let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    !name.is_empty() && name.chars().all(token)
+}
+
+/// Headers that can be sent, with their values in place of the variables.
+fn checked_headers(headers: &[(String, Text)], vars: &mut Vars<'_>) -> Result<BTreeMap<String, String>> {
+    let mut checked = BTreeMap::new();
     for (name, text) in headers {
         let value = vars.expand(text)?;
         secrets::in_header(name, &value, &mut vars.secrets);
-        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-        if name.is_empty() || !name.chars().all(token) {
+        if !is_header_name(name) {
             return Err(fault(vars, text, "is not the name of a header".to_owned(), None));
         }
         if value.chars().any(|c| c.is_control() && c != '\t') {
@@ -212,9 +223,9 @@ fn http(url: &Text, headers: &[(String, Text)], vars: &mut Vars<'_>) -> Result<H
                 Some(help),
             ));
         }
-        endpoint.headers.insert(name.clone(), value);
+        checked.insert(name.clone(), value);
     }
-    Ok(endpoint)
+    Ok(checked)
 }
 
 fn address<'a>(
@@ -287,6 +298,14 @@ fn build_llm(raw: RawLlm, vars: &mut Vars<'_>) -> Result<LlmConfig> {
     // Every key is collected before anything can fail, so that a broken table leaks none.
     let keys: Vec<_> = raw.api_keys.iter().map(|text| vars.expand(text)).collect();
     vars.secrets.extend(keys.iter().flatten().cloned());
+    llm.headers = checked_headers(&raw.headers, vars)?;
+    if let Some(text) = &raw.session_header {
+        let name = vars.expand(text)?;
+        if !is_header_name(&name) {
+            return Err(fault(vars, text, "is not the name of a header".to_owned(), None));
+        }
+        llm.session_header = Some(name);
+    }
     llm.model = vars.expand_open(model)?;
     if let Some(script) = llm.model.strip_prefix("script:") {
         let path = vars.env.resolve(&vars.origin.folder, script);

@@ -160,7 +160,7 @@ fn is_whole(answer: &ChatAnswer) -> bool {
 /// The whole request in one form, whatever the order of the keys in its schemas.
 fn key(request: &ChatRequest) -> Key {
     // Taken apart in full: a field that is added later cannot be forgotten here.
-    let ChatRequest { messages, tools, tool_mode, max_tokens } = request;
+    let ChatRequest { messages, tools, tool_mode, max_tokens, session: _ } = request;
     let tools = tools.iter().map(|tool| {
         json!([tool.name, tool.description, Value::Object((*tool.parameters).clone()), tool.strict])
     });

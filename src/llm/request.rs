@@ -68,6 +68,9 @@ pub struct ChatRequest {
     pub tool_mode: ToolMode,
     /// Greatest number of generated tokens, in place of the configured one.
     pub max_tokens: Option<u32>,
+    /// What the request belongs to with others, for [`LlmConfig::session_header`](crate::LlmConfig::session_header). It
+    /// makes no difference to the answer.
+    pub session: Option<Arc<str>>,
 }
 
 impl ChatRequest {

@@ -23,7 +23,7 @@ use super::{
     wire::{self, Decoded},
 };
 use crate::{
-    config::{LlmApi, LlmConfig, Secrets},
+    config::{LlmApi, LlmConfig, Secrets, secret_name},
     error::{Error, Result},
     http::{HttpClient, HttpClients},
 };
@@ -46,6 +46,7 @@ pub(super) struct Endpoint {
     url: Url,
     shown_url: String,
     config: LlmConfig,
+    headers: HeaderMap,
     keys: Keys,
     secrets: Secrets,
     answered: AtomicBool,
@@ -97,6 +98,10 @@ impl Endpoint {
         };
         let keys: Vec<HeaderValue> =
             config.api_keys.iter().filter(|key| !key.is_empty()).map(header).collect::<Result<_>>()?;
+        let telling = |name: &String| secret_name(name) || AUTHORIZATION.as_str().eq_ignore_ascii_case(name);
+        let telling = config.headers.iter().filter(|(name, _)| telling(name)).map(|(_, value)| value.clone());
+        let headers = crate::http::headers(&config.headers)
+            .map_err(|why| Error::input(format!("`headers` in {table}: {why}"), None))?;
         // Every model server lists its models; any answer will do.
         let mut models = url.clone();
         if let Ok(mut path) = models.path_segments_mut() {
@@ -111,8 +116,9 @@ impl Endpoint {
             watch: Watch::new(clients.looks_for(base_url), models, config.silence_check),
             url,
             shown_url,
+            headers,
             keys: Keys::new(if config.api == LlmApi::Messages { ANTHROPIC_KEY } else { AUTHORIZATION }, keys),
-            secrets: Secrets::new(config.api_keys.iter().cloned().chain(password)),
+            secrets: Secrets::new(config.api_keys.iter().cloned().chain(password).chain(telling)),
             config: config.clone(),
             answered: AtomicBool::new(false),
         })
@@ -127,6 +133,7 @@ impl Endpoint {
     pub(super) fn endpoint(&self) -> String {
         let mut keys = DefaultHasher::new();
         self.config.api_keys.hash(&mut keys);
+        self.config.headers.hash(&mut keys);
         format!("{} {} {:x}", self.shown_url, self.config.model, keys.finish())
     }
 
@@ -158,7 +165,11 @@ impl Endpoint {
         if self.config.api == LlmApi::Messages {
             builder = builder.header("anthropic-version", ANTHROPIC_VERSION);
         }
-        let request = builder.header(CONTENT_TYPE, "application/json").body(body).build();
+        builder = builder.header(CONTENT_TYPE, "application/json").headers(self.headers.clone());
+        if let (Some(name), Some(session)) = (&self.config.session_header, &chat.session) {
+            builder = builder.header(name, &**session);
+        }
+        let request = builder.body(body).build();
         let request = request.map_err(|_| {
             Fault::new(Class::Config, format!("cannot build a request to {}", self.shown_url))
         })?;

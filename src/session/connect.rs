@@ -324,7 +324,7 @@ async fn http_service(
     tap: &Wiretap,
     lifecycle: ClientLifecycleMode,
 ) -> Result<(Service, CancellationToken), Cause> {
-    let headers = convert::headers(&endpoint.headers).map_err(Cause::Protocol)?;
+    let headers = crate::http::headers(&endpoint.headers).map_err(Cause::Protocol)?;
     let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str()).custom_headers(headers);
     let client = around.http.tools_for(&endpoint.url).client().clone();
     let (transport, gone) =

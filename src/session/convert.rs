@@ -1,12 +1,7 @@
 //! The SDK's types to ours, in one place.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    error::Error as StdError,
-    sync::Arc,
-};
+use std::{error::Error as StdError, sync::Arc};
 
-use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::{model, service::ClientInitializeError, transport::streamable_http_client::StreamableHttpError};
 use serde_json::{Map, Value};
 
@@ -68,22 +63,6 @@ pub(super) fn brief(message: &str) -> String {
         Some((end, _)) => format!("{}... ({} bytes)", &message[..end], message.len()),
         None => message.to_owned(),
     }
-}
-
-/// Configured headers, checked.
-pub(super) fn headers(
-    headers: &BTreeMap<String, String>,
-) -> Result<HashMap<HeaderName, HeaderValue>, String> {
-    headers
-        .iter()
-        .map(|(name, value)| {
-            let header = HeaderName::try_from(name).map_err(|_| format!("`{name}` is not a header name"))?;
-            let mut value = HeaderValue::try_from(value)
-                .map_err(|_| format!("the value of header `{name}` is not legal"))?;
-            value.set_sensitive(true);
-            Ok((header, value))
-        })
-        .collect()
 }
 
 /// Why a server behind a URL could not be talked to: the whole chain of causes, without type names.

@@ -18,6 +18,7 @@ mod engine;
 mod faults;
 mod fetch;
 mod formats;
+mod headers;
 mod health;
 mod killed;
 mod launched;
