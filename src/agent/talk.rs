@@ -40,6 +40,7 @@ pub(super) struct Talk<'a> {
 }
 
 /// What a conversation remembers of itself.
+#[derive(Default)]
 pub(super) struct State {
     /// Whether there may be another attempt.
     pub another: bool,
@@ -64,18 +65,9 @@ impl State {
     pub(super) fn new(another: bool, ledger: &Ledger, task: &Task) -> Self {
         // For a header, which holds nothing else.
         let id: String = task.id.chars().filter(char::is_ascii_graphic).collect();
-        Self {
-            another,
-            session: format!("{id}-{:016x}", fastrand::u64(..)).into(),
-            asked_in_vain: false,
-            turns_before: ledger.turns(),
-            calls_before: ledger.tool_calls(),
-            rollbacks: Rollbacks::default(),
-            queries: Queries::default(),
-            ask_anew: false,
-            invalid_turns: 0,
-            measured: None,
-        }
+        let session = format!("{id}-{:016x}", fastrand::u64(..)).into();
+        let (turns_before, calls_before) = (ledger.turns(), ledger.tool_calls());
+        Self { another, session, turns_before, calls_before, ..Self::default() }
     }
 }
 

@@ -147,23 +147,15 @@ pub(super) async fn negotiate(
 
 /// The result, or why it refused. Who cannot be asked any more has closed.
 fn result<T: DeserializeOwned>(answer: Result<Answer, NoReply>) -> Result<Result<T, String>, Refusal> {
+    let otherwise = || "its answer to `initialize` is of another kind".to_owned();
     Ok(match answer {
-        Ok(Answer::Result(result)) => serde_json::from_str(result.get())
-            .map_err(|_| "its answer to `initialize` is of another kind".to_owned()),
-        Ok(Answer::Plain(_)) => Err("its answer to `initialize` is of another kind".to_owned()),
+        Ok(Answer::Result(result)) => serde_json::from_str(result.get()).map_err(|_| otherwise()),
+        Ok(Answer::Plain(_)) => Err(otherwise()),
         Ok(Answer::Refused(error)) => {
             Err(format!("it refused `initialize`: {} ({})", convert::brief(&error.message), error.code.0))
         }
         // What is wrong with its process, or what it wrote, is known to those who look after that.
-        Err(
-            NoReply::NotSent
-            | NoReply::NotWritten(_)
-            | NoReply::Ended
-            | NoReply::Timeout(_)
-            | NoReply::Broken(_),
-        ) => {
-            return Err(Refusal::Closed);
-        }
+        Err(_) => return Err(Refusal::Closed),
     })
 }
 

@@ -69,6 +69,13 @@ struct Waiting {
     progress: Arc<AtomicU64>,
 }
 
+/// The parameters of `tools/call`.
+#[derive(Serialize)]
+struct Call<'a> {
+    name: &'a str,
+    arguments: &'a Map<String, Value>,
+}
+
 /// What a server answers.
 pub(super) enum Answer {
     /// The result of a tool call that is text.
@@ -131,15 +138,7 @@ impl Lane {
         arguments: &Map<String, Value>,
         patience: Patience,
     ) -> Result<Reply, NoReply> {
-        let line = |id| {
-            self.line(id, "tools/call", |line| {
-                // Text and a tree of JSON values always can be written, and a vector takes all.
-                line.extend_from_slice(br#","name":"#);
-                let _ = serde_json::to_writer(&mut *line, tool);
-                line.extend_from_slice(br#","arguments":"#);
-                let _ = serde_json::to_writer(line, arguments);
-            })
-        };
+        let line = |id| self.line(id, "tools/call", &Call { name: tool, arguments });
         Ok(match self.send(line, patience, true).await? {
             Answer::Plain(result) => Reply::Result(result),
             Answer::Result(result) => Reply::decoded(&result),
@@ -154,16 +153,7 @@ impl Lane {
         params: &Map<String, Value>,
         limit: Duration,
     ) -> Result<Answer, NoReply> {
-        let line = |id| {
-            self.line(id, method, |line| {
-                for (name, value) in params {
-                    line.push(b',');
-                    let _ = serde_json::to_writer(&mut *line, name);
-                    line.push(b':');
-                    let _ = serde_json::to_writer(&mut *line, value);
-                }
-            })
-        };
+        let line = |id| self.line(id, method, params);
         self.send(line, Patience { limit, ceiling: limit }, true).await
     }
 
@@ -223,8 +213,8 @@ impl Lane {
         }
     }
 
-    /// A request whose `params` hold, after `_meta`, what `members` writes: each with a comma before it.
-    fn line(&self, id: i64, method: &str, members: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    /// A request whose `params` are `_meta` and the members of `params`, an object.
+    fn line(&self, id: i64, method: &str, params: &impl Serialize) -> Vec<u8> {
         let meta = self.0.meta.get().map_or("", String::as_str);
         let id = id.to_string();
         let mut line = Vec::with_capacity(192 + meta.len());
@@ -241,8 +231,15 @@ impl Lane {
         ] {
             line.extend_from_slice(part.as_bytes());
         }
-        members(&mut line);
-        line.extend_from_slice(b"}}\n");
+        let begin = line.len();
+        // Text and a tree of JSON values always can be written, and a vector takes all.
+        let _ = serde_json::to_writer(&mut line, params);
+        // Its members go on where `_meta` ends, and its end is that of all.
+        match &line[begin..] {
+            b"{}" => drop(line.remove(begin)),
+            _ => line[begin] = b',',
+        }
+        line.extend_from_slice(b"}\n");
         line
     }
 

@@ -1,12 +1,13 @@
 //! A session through the SDK: for servers behind a URL, whose transport is the SDK's own.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use rmcp::{
     ClientHandler,
     model::{
         CallToolRequest, CallToolRequestParams, CancelledNotification, CancelledNotificationParam,
-        ClientConfig, ClientJsonRpcMessage, ClientRequest, RequestId, ServerJsonRpcMessage, ServerResult,
+        ClientConfig, ClientJsonRpcMessage, ClientRequest, ErrorData, RequestId, ServerJsonRpcMessage,
+        ServerResult,
     },
     service::{NotificationContext, Peer, PeerRequestOptions, RoleClient, RunningService, ServiceError},
     transport::Transport,
@@ -41,18 +42,36 @@ pub(super) async fn call(
     let mut abandoned = CancelOnDrop { peer, id: Some(pending.id.clone()) };
     let outcome = pending.await_response().await;
     abandoned.id = None;
-    match outcome {
+    Ok(match answered(outcome)? {
         Ok(ServerResult::CallToolResult(result)) => {
-            Ok(ServerResult::CallToolResult(cutter.cut_decoded(result).await).into())
+            ServerResult::CallToolResult(cutter.cut_decoded(result).await).into()
         }
-        Ok(other) => Ok(other.into()),
-        Err(ServiceError::McpError(error)) => Ok(Reply::Refused(error)),
+        Ok(other) => other.into(),
+        Err(error) => Reply::Refused(error),
+    })
+}
+
+/// Asks for anything else: the result, or the error that refuses it.
+pub(super) async fn ask(
+    peer: &Peer<RoleClient>,
+    request: ClientRequest,
+    limit: Duration,
+) -> Result<Result<ServerResult, ErrorData>, NoReply> {
+    let options = PeerRequestOptions::with_timeout(limit);
+    let pending = peer.send_request_with_option(request, options).await.map_err(|_| NoReply::NotSent)?;
+    answered(pending.await_response().await)
+}
+
+fn answered(outcome: Result<ServerResult, ServiceError>) -> Result<Result<ServerResult, ErrorData>, NoReply> {
+    match outcome {
+        Ok(result) => Ok(Ok(result)),
+        Err(ServiceError::McpError(error)) => Ok(Err(error)),
         Err(ServiceError::Timeout { timeout }) => Err(NoReply::Timeout(timeout)),
         Err(ServiceError::TransportClosed) => Err(NoReply::Ended),
-        Err(ServiceError::TransportSend(error)) => Err(match error.error.downcast::<WriteError>() {
-            Ok(error) => NoReply::NotWritten(*error),
-            Err(error) => NoReply::Broken(error.to_string()),
-        }),
+        // How much of it has left is not known.
+        Err(ServiceError::TransportSend(error)) => {
+            Err(NoReply::NotWritten(WriteError { may_have_left: true, reason: error.error.to_string() }))
+        }
         Err(error) => Err(NoReply::Broken(error.to_string())),
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::Notify;
-use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{
     cut::Cutter,
@@ -50,12 +50,12 @@ pub(super) struct LineTransport {
     outbox: FuturesUnordered<Waiting<()>>,
     changed: Arc<Notify>,
     gone: CancellationToken,
-    _gone: DropGuard,
 }
 
 impl Drop for LineTransport {
     fn drop(&mut self) {
         self.lane.end();
+        self.gone.cancel();
     }
 }
 
@@ -78,7 +78,6 @@ impl LineTransport {
             None => Box::pin(pending()),
         };
         let lane = Lane::new(pipes.writer.clone());
-        let gone = CancellationToken::new();
         Self {
             reader: pipes.reader,
             unwritable: Box::pin(pipes.writer.closed()),
@@ -92,8 +91,7 @@ impl LineTransport {
             lane,
             outbox: FuturesUnordered::new(),
             changed: Arc::default(),
-            _gone: gone.clone().drop_guard(),
-            gone,
+            gone: CancellationToken::new(),
         }
     }
 

@@ -7,7 +7,7 @@ use rmcp::{
     model::{
         ClientRequest, ListToolsRequest, ListToolsResult, PaginatedRequestParams, PingRequest, ServerResult,
     },
-    service::{Peer, PeerRequestOptions, RoleClient, ServiceError},
+    service::{Peer, RoleClient},
 };
 use serde_json::{Map, Value};
 
@@ -59,57 +59,61 @@ impl Way {
         cursor: Option<String>,
         limit: Duration,
     ) -> Result<ListToolsResult, Cause> {
-        let broken = |why: String| Cause::Protocol(format!("`tools/list` {why}"));
-        match self {
+        let otherwise = || Err("was answered with something else".to_owned());
+        let answer = match self {
             Self::Lines(lane) => {
                 let params = cursor.map(|cursor| ("cursor".to_owned(), Value::String(cursor)));
-                match lane.ask("tools/list", &params.into_iter().collect(), limit).await {
-                    Ok(Answer::Result(result)) => serde_json::from_str(result.get())
-                        .map_err(|error| broken(format!("gave an answer that cannot be used: {error}"))),
-                    Ok(Answer::Plain(_)) => Err(broken("was answered with something else".to_owned())),
-                    Ok(Answer::Refused(error)) => Err(broken(refusal(&error))),
-                    Err(NoReply::NotSent | NoReply::NotWritten(_) | NoReply::Ended) => Err(Cause::Closed),
-                    Err(NoReply::Timeout(_)) => Err(Cause::Timeout),
-                    Err(NoReply::Broken(why)) => Err(broken(format!("failed: {why}"))),
-                }
+                let answer = lane.ask("tools/list", &params.into_iter().collect(), limit).await;
+                answer.map(|answer| match answer {
+                    Answer::Result(result) => serde_json::from_str(result.get())
+                        .map_err(|error| format!("gave an answer that cannot be used: {error}")),
+                    Answer::Plain(_) => otherwise(),
+                    Answer::Refused(error) => Err(refusal(&error)),
+                })
             }
             Self::Remote(peer) => {
                 let params = PaginatedRequestParams::default().with_cursor(cursor);
                 let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params));
-                match ask_remote(peer, request, limit).await {
+                let answer = Box::pin(remote::ask(peer, request, limit)).await;
+                answer.map(|answer| match answer {
                     Ok(ServerResult::ListToolsResult(page)) => Ok(page),
-                    Ok(_) => Err(broken("was answered with something else".to_owned())),
-                    Err(ServiceError::TransportClosed | ServiceError::TransportSend(_)) => Err(Cause::Closed),
-                    Err(ServiceError::Timeout { .. }) => Err(Cause::Timeout),
-                    Err(ServiceError::McpError(error)) => Err(broken(refusal(&error))),
-                    Err(error) => Err(broken(format!("failed: {error}"))),
-                }
+                    Ok(_) => otherwise(),
+                    Err(error) => Err(refusal(&error)),
+                })
             }
-        }
+        };
+        let why = match answer {
+            Ok(Ok(page)) => return Ok(page),
+            Ok(Err(why)) => why,
+            Err(NoReply::NotSent | NoReply::NotWritten(_) | NoReply::Ended) => return Err(Cause::Closed),
+            Err(NoReply::Timeout(_)) => return Err(Cause::Timeout),
+            Err(NoReply::Broken(why)) => format!("failed: {why}"),
+        };
+        Err(Cause::Protocol(format!("`tools/list` {why}")))
     }
 
     /// Whether there is an answer of any kind within `limit` to the [question](question) of `era`. A server that
     /// cannot be asked is none of those who do not answer: its end is noticed as such.
     pub(super) async fn answers(&self, era: Era, limit: Duration) -> bool {
-        match self {
-            Self::Lines(lane) => match lane.ask(question(era), &Map::new(), limit).await {
-                Err(NoReply::Timeout(_)) => false,
-                Err(NoReply::Ended | NoReply::NotWritten(_)) => unreachable_for(limit).await,
-                _ => true,
-            },
+        let asked = match self {
+            Self::Lines(lane) => lane.ask(question(era), &Map::new(), limit).await.map(drop),
             Self::Remote(peer) => {
                 let request = match era {
                     Era::Legacy => ClientRequest::PingRequest(PingRequest::default()),
                     Era::Modern => ClientRequest::DiscoverRequest(discover_request()),
                 };
-                match ask_remote(peer, request, limit).await {
-                    Err(ServiceError::Timeout { .. }) => false,
-                    Err(ServiceError::TransportSend(_) | ServiceError::TransportClosed) => {
-                        unreachable_for(limit).await
-                    }
-                    _ => true,
-                }
+                Box::pin(remote::ask(peer, request, limit)).await.map(drop)
             }
+        };
+        match asked {
+            Err(NoReply::Timeout(_)) => false,
+            Err(NoReply::Ended | NoReply::NotWritten(_)) => {
+                // The death of a process is noticed meanwhile, and told with its real cause. A remote server that
+                // cannot be reached has no other way to tell.
+                tokio::time::sleep(limit).await;
+                false
+            }
+            _ => true,
         }
     }
 }
@@ -121,23 +125,6 @@ pub(super) fn question(era: Era) -> &'static str {
         Era::Legacy => "ping",
         Era::Modern => "server/discover",
     }
-}
-
-/// The death of a process is noticed within `limit`, and told with its real cause. A remote server that cannot be
-/// reached has no other way to tell.
-async fn unreachable_for(limit: Duration) -> bool {
-    tokio::time::sleep(limit).await;
-    false
-}
-
-async fn ask_remote(
-    peer: &Peer<RoleClient>,
-    request: ClientRequest,
-    limit: Duration,
-) -> Result<ServerResult, ServiceError> {
-    let options = PeerRequestOptions::with_timeout(limit);
-    let asking = async { peer.send_request_with_option(request, options).await?.await_response().await };
-    Box::pin(asking).await
 }
 
 /// Continues the sentence "`tools/list` ...".

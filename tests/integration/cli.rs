@@ -169,20 +169,26 @@ fn signals_tear_everything_down_and_say_so() {
     }
 }
 
-#[test]
-fn a_start_that_is_given_up_is_taken_back() {
-    let bench = Bench::new(
-        "[servers.polite]\ncommand = FIXTURE\n[servers.mute]\ncommand = FIXTURE\nargs = [\"never-init\"]\n",
-    );
-    let mut child = bench.command(&["up"]).stderr(Stdio::piped()).spawn().unwrap();
+/// Has a command interrupted once it has said `words`; all that it says.
+fn interrupted(bench: &Bench, arguments: &[&str], words: &str) -> String {
+    let mut child = bench.command(arguments).stderr(Stdio::piped()).spawn().unwrap();
     let mut reader = BufReader::new(child.stderr.take().unwrap());
     let mut text = String::new();
-    while !text.contains("Ready polite") {
+    while !text.contains(words) {
         assert!(reader.read_line(&mut text).unwrap() > 0, "ended early: {text}");
     }
     signal("INT", child.id());
     reader.read_to_string(&mut text).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
+    text
+}
+
+#[test]
+fn a_start_that_is_given_up_is_taken_back() {
+    let bench = Bench::new(
+        "[servers.polite]\ncommand = FIXTURE\n[servers.mute]\ncommand = FIXTURE\nargs = [\"never-init\"]\n",
+    );
+    let text = interrupted(&bench, &["up"], "Ready polite");
     assert!(text.contains("Stopped polite") && text.contains("0 processes left"), "{text}");
 }
 
@@ -191,15 +197,7 @@ fn a_model_that_gives_no_answer_is_told_while_it_is_waited_for() {
     let bench = Bench::new(
         "[servers.time]\nbuiltin = \"time\"\n[llm]\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"gone\"\n",
     );
-    let mut child = bench.command(&["run", "hello"]).stderr(Stdio::piped()).spawn().unwrap();
-    let mut reader = BufReader::new(child.stderr.take().unwrap());
-    let mut text = String::new();
-    while !text.contains("requests wait for the model: gone: ") {
-        assert!(reader.read_line(&mut text).unwrap() > 0, "ended early: {text}");
-    }
-    signal("INT", child.id());
-    reader.read_to_string(&mut text).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
+    let text = interrupted(&bench, &["run", "hello"], "requests wait for the model: gone: ");
     assert!(text.contains("refused"), "{text}");
 }
 
