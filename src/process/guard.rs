@@ -14,7 +14,6 @@ mod wire;
 mod zygote;
 
 use std::{
-    borrow::Cow,
     io,
     os::{
         fd::{AsFd, OwnedFd},
@@ -33,7 +32,7 @@ use tokio::{
 };
 
 pub(super) use self::supply::Guards;
-use self::wire::{Notice, Order};
+use self::wire::{Notice, Order, Terms};
 use super::{
     SpawnError, StopOutcome, Stopped,
     confine::{Wanted, name_for},
@@ -43,7 +42,7 @@ use crate::config::{StdioConfig, StopGrace};
 
 /// Name of the variable that makes a process a guard; its value is the version of what is said over the socket.
 const GUARD: &str = "TOOLCRIB_GUARD";
-const VERSION: &str = "3";
+const VERSION: &str = "4";
 /// What the zygote is called in lists of processes, and so are its guards.
 const NAME: &str = "toolcrib-guard";
 /// The executable of this process, replaced or removed as it may be.
@@ -173,19 +172,9 @@ impl Guarded {
             what: format!("could not start the guard of {}: {error}", server.display()),
             help: Some("without a guard it may work: `guard = \"off\"` in [defaults]".to_owned()),
         };
-        let order = wire::Start {
-            program: server.into(),
-            args: spec.args.clone(),
-            env: Cow::Borrowed(&*spec.env),
-            mark: mark.into(),
-            cwd: spec.cwd.clone().into(),
-            graces: grace.into(),
-            wanted: Wanted {
-                limits: spec.limits,
-                sandbox: spec.sandbox.clone(),
-                name: name_for(std::process::id()),
-            },
-        };
+        let wanted =
+            Wanted { limits: spec.limits, sandbox: spec.sandbox.clone(), name: name_for(std::process::id()) };
+        let terms = Terms { graces: grace.into(), wanted };
         let (stdout, output) = io::pipe().map_err(failed)?;
         let (stderr, error) = io::pipe().map_err(failed)?;
         let stdio = [input, output.into(), error.into()];
@@ -193,7 +182,7 @@ impl Guarded {
         // Twice: somebody may have killed the zygote before it got to it.
         for _ in 0..2 {
             let (ours, theirs) = wire::pair().map_err(failed)?;
-            let order = order.write().map_err(failed)?;
+            let order = wire::Start::write(server, spec, mark, &terms).map_err(failed)?;
             let control = Arc::new(Control::new(ours).map_err(failed)?);
             // From here on `Drop` holds: giving up this future ends what was begun.
             let guarded =

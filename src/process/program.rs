@@ -25,7 +25,12 @@ pub(super) fn resolve(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
     }
     let path = spec.env.get("PATH").map_or("", String::as_str);
     std::env::split_paths(path)
-        .map(|folder| folder.join(command))
+        // An empty one is the working directory (POSIX, 8.3).
+        .map(
+            |folder| {
+                if folder.as_os_str().is_empty() { spec.cwd.join(command) } else { folder.join(command) }
+            },
+        )
         .find(|candidate| runnable(candidate))
         .ok_or_else(|| match path {
             "" => missing(command, "its environment has no PATH"),

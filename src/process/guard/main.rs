@@ -8,13 +8,13 @@
 use std::{
     collections::HashSet,
     ffi::OsStr,
+    hash::{BuildHasherDefault, DefaultHasher},
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::process::CommandExt,
+        unix::ffi::OsStrExt,
     },
     path::Path,
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -24,14 +24,16 @@ use nix::{
         signal::{self, SigSet},
         signalfd::{SfdFlags, SignalFd},
     },
+    unistd::execvpe,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     process::{
-        Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process, kill_process_group, pidfd_open,
-        set_child_subreaper, set_parent_process_death_signal, setsid, wait, waitpid,
+        Pid, PidfdFlags, Signal, WaitOptions, chdir, getpid, getppid, kill_process, kill_process_group,
+        pidfd_open, set_child_subreaper, set_parent_process_death_signal, setpgid, setsid, wait, waitpid,
     },
+    stdio::{dup2_stderr, dup2_stdin, dup2_stdout},
 };
 
 use super::{
@@ -44,8 +46,6 @@ use crate::process::{
     stat::Stat,
 };
 
-/// Bytes of the stack on which the server's process becomes the server. Only those that are used take memory.
-const STACK: usize = 256 << 10;
 /// With what it ends if it does not, as shells have it. Nobody sees it.
 const NOT_STARTED: isize = 127;
 
@@ -54,8 +54,8 @@ const KILL_ROUND: Duration = Duration::from_millis(2);
 
 /// Runs the guard.
 pub(super) fn run(task: Task) {
-    let Task { socket, start, command, owner, offered } = task;
-    match Guard::start(&socket, &owner, &start, command, offered.as_deref()) {
+    let Task { socket, start, stdio, stack, owner, offered } = task;
+    match Guard::start(&socket, &owner, &start, stdio, stack, offered.as_deref()) {
         Ok(mut guard) => guard.watch(),
         Err(error) => {
             // A manager that is gone reads nothing more, and there is nobody else to tell.
@@ -86,8 +86,8 @@ struct Guard<'a> {
     stage: Stage,
     deadline: Option<Instant>,
     graces: Graces,
-    /// Whom the server left behind and who had to be killed.
-    killed: HashSet<Pid>,
+    /// Whom the server left behind and who had to be killed. Nobody chooses these keys against us.
+    killed: HashSet<Pid, BuildHasherDefault<DefaultHasher>>,
     helpers: bool,
     cgroup: Option<Cgroup>,
 }
@@ -97,7 +97,8 @@ impl<'a> Guard<'a> {
         socket: &'a OwnedFd,
         owner: &'a Owner,
         start: &Start,
-        command: Command,
+        stdio: [OwnedFd; 3],
+        stack: Vec<u8>,
         offered: Option<&Path>,
     ) -> io::Result<Self> {
         let mut heard = SigSet::empty();
@@ -111,10 +112,10 @@ impl<'a> Guard<'a> {
             return Err(io::Error::other("the manager ended before its server was started"));
         }
         let signals = SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        let search = start.env.get("PATH").map(OsStr::new);
-        let mut ready = start.wanted.prepare(Path::new(&start.program), search, owner.pid, offered)?;
+        let program = Path::new(OsStr::from_bytes(start.program.as_bytes()));
+        let mut ready = start.terms.wanted.prepare(program, start.variable("PATH"), owner.pid, offered)?;
         let cgroup = ready.take_cgroup();
-        let server = match spawn(command, ready, cgroup.as_ref()) {
+        let server = match spawn(start, stdio, stack, ready, cgroup.as_ref()) {
             Ok(server) => server,
             Err(error) => {
                 cgroup.iter().for_each(Cgroup::remove);
@@ -129,8 +130,8 @@ impl<'a> Guard<'a> {
             exited: false,
             stage: Stage::Running,
             deadline: None,
-            graces: start.graces,
-            killed: HashSet::new(),
+            graces: start.terms.graces,
+            killed: HashSet::default(),
             helpers: false,
             cgroup,
         };
@@ -288,7 +289,13 @@ impl<'a> Guard<'a> {
 ///
 /// As by vfork(2): until the server is there, its process has our memory and we stand still. A fork, which is what a
 /// hook between fork and exec costs in the standard library, copies the tables of that memory for nothing.
-fn spawn(mut command: Command, mut ready: Ready, cgroup: Option<&Cgroup>) -> io::Result<Pid> {
+fn spawn(
+    start: &Start,
+    stdio: [OwnedFd; 3],
+    mut stack: Vec<u8>,
+    mut ready: Ready,
+    cgroup: Option<&Cgroup>,
+) -> io::Result<Pid> {
     let guard = getpid();
     let mut door = cgroup.map(Cgroup::door).transpose()?;
     let mut prepare = || {
@@ -299,14 +306,22 @@ fn spawn(mut command: Command, mut ready: Ready, cgroup: Option<&Cgroup>) -> io:
         if getppid() != Some(guard) {
             return Err(io::Error::other("the guard has ended"));
         }
-        ready.put_on(door.as_mut())
+        ready.put_on(door.as_mut())?;
+        let [input, output, error] = &stdio;
+        dup2_stdin(input)?;
+        dup2_stdout(output)?;
+        dup2_stderr(error)?;
+        chdir(&*start.folder)?;
+        setpgid(None, None)?;
+        // As shells have it: a script without a first line that says otherwise is run by one.
+        execvpe(&start.program, &start.args, &start.env)?;
+        Ok(())
     };
     let mut failure = None;
     let become_server = || {
-        failure = Some(prepare().err().unwrap_or_else(|| command.exec()));
+        failure = prepare().err();
         NOT_STARTED
     };
-    let mut stack = vec![0; STACK];
     let flags = CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK;
     #[expect(unsafe_code, reason = "no safe way to do something between fork and exec; a single thread")]
     // SAFETY: this process has one thread, which the kernel holds until the child has another memory or has ended.

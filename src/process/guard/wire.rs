@@ -1,13 +1,15 @@
 //! What a manager and its guard tell each other: one JSON value in each packet of a local socket.
 
 use std::{
-    borrow::Cow,
-    collections::BTreeMap,
-    ffi::OsString,
+    ffi::{CString, OsStr},
     fs::File,
-    io::{self, BufWriter, IoSlice, IoSliceMut, Read, Seek, Write},
+    io::{self, IoSlice, IoSliceMut, Write},
     mem::MaybeUninit,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::{ffi::OsStrExt, fs::FileExt},
+    },
+    path::Path,
     time::Duration,
 };
 
@@ -19,8 +21,8 @@ use rustix::net::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    config::StopGrace,
-    process::{StopOutcome, confine::Wanted},
+    config::{StdioConfig, StopGrace},
+    process::{MARKER, StopOutcome, confine::Wanted},
 };
 
 /// Most files that come with one packet.
@@ -56,36 +58,91 @@ impl Packet for Order {
     const MAX: usize = 256;
 }
 
-/// How the server is to be started. In a file, since arguments and environment may be longer than any packet.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Start<'a> {
-    pub(super) program: OsString,
-    pub(super) args: Vec<String>,
-    /// All of it but for the mark.
-    pub(super) env: Cow<'a, BTreeMap<String, String>>,
-    /// Marks the server and all that it starts.
-    pub(super) mark: Cow<'a, str>,
-    pub(super) cwd: OsString,
+/// How the server is to be started, in the words of exec(3).
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) program: CString,
+    pub(super) folder: CString,
+    /// The program's own name first.
+    pub(super) args: Vec<CString>,
+    /// `NAME=value`; the mark of the server and all that it starts is one of them.
+    pub(super) env: Vec<CString>,
+    pub(super) terms: Terms,
+}
+
+/// What the guard goes by.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Terms {
     /// The stop ladder when the manager ends without an order.
     pub(super) graces: Graces,
-    /// What it may use and reach.
+    /// What the server may use and reach.
     pub(super) wanted: Wanted,
 }
 
-impl Start<'_> {
-    /// A file in memory that holds it.
-    pub(super) fn write(&self) -> io::Result<OwnedFd> {
-        let mut file = BufWriter::new(File::from(memfd_create("toolcrib-start", MemfdFlags::CLOEXEC)?));
-        serde_json::to_writer(&mut file, self)?;
-        file.flush()?;
-        file.rewind()?;
-        Ok(file.into_inner().map_err(io::IntoInnerError::into_error)?.into())
+impl Start {
+    /// A file in memory that tells how to start `program` by `spec`, since arguments and environment may be longer
+    /// than any packet. It is a row of strings that each end with a zero byte, which none of them can contain.
+    pub(super) fn write(
+        program: &Path,
+        spec: &StdioConfig,
+        mark: &str,
+        terms: &Terms,
+    ) -> io::Result<OwnedFd> {
+        let mut row = Row(Vec::new());
+        row.add(&[&serde_json::to_vec(terms)?])?;
+        row.add(&[program.as_os_str().as_bytes()])?;
+        row.add(&[spec.cwd.as_os_str().as_bytes()])?;
+        row.add(&[(spec.args.len() + 1).to_string().as_bytes()])?;
+        row.add(&[program.as_os_str().as_bytes()])?;
+        for arg in &spec.args {
+            row.add(&[arg.as_bytes()])?;
+        }
+        for (name, value) in &*spec.env {
+            row.add(&[name.as_bytes(), b"=", value.as_bytes()])?;
+        }
+        row.add(&[MARKER.as_bytes(), b"=", mark.as_bytes()])?;
+        let mut file = File::from(memfd_create("toolcrib-start", MemfdFlags::CLOEXEC)?);
+        file.write_all(&row.0)?;
+        Ok(file.into())
     }
 
     pub(super) fn read(file: OwnedFd) -> io::Result<Self> {
-        let mut text = Vec::new();
-        File::from(file).read_to_end(&mut text)?;
-        Ok(serde_json::from_slice(&text)?)
+        let file = File::from(file);
+        let mut text = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
+        // Where its writer is in it does not matter so.
+        file.read_exact_at(&mut text, 0)?;
+        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "not a start");
+        let mut row = text.split_inclusive(|byte| *byte == 0);
+        let mut next = || CString::from_vec_with_nul(row.next()?.to_vec()).ok();
+        let terms = serde_json::from_slice(next().ok_or_else(wrong)?.as_bytes())?;
+        let (program, folder) = next().zip(next()).ok_or_else(wrong)?;
+        let count = next().and_then(|count| count.to_str().ok()?.parse().ok()).ok_or_else(wrong)?;
+        let mut rest = std::iter::from_fn(next);
+        let args = rest.by_ref().take(count).collect();
+        Ok(Self { program, folder, args, env: rest.collect(), terms })
+    }
+
+    /// The value of a variable.
+    pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {
+        let values = self.env.iter().map(|variable| variable.to_bytes().strip_prefix(name.as_bytes()));
+        values.flatten().find_map(|rest| rest.strip_prefix(b"=")).map(OsStr::from_bytes)
+    }
+}
+
+/// Strings that each end with a zero byte.
+struct Row(Vec<u8>);
+
+impl Row {
+    fn add(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+        if parts.iter().any(|part| part.contains(&0)) {
+            let why = "a zero byte in the command, an argument, a variable or the working directory";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        for part in parts {
+            self.0.extend_from_slice(part);
+        }
+        self.0.push(0);
+        Ok(())
     }
 }
 

@@ -11,12 +11,8 @@
 
 use std::{
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::process::CommandExt,
-    },
+    os::fd::{AsFd, OwnedFd},
     path::PathBuf,
-    process::{Command, Stdio},
 };
 
 use nix::{
@@ -33,15 +29,20 @@ use rustix::{
 };
 
 use super::wire::{self, Notice, Request, Start};
-use crate::process::{MARKER, confine::offered_cgroup};
+use crate::process::confine::offered_cgroup;
+
+/// Bytes of the stack on which a server's process becomes the server. Only those that are used take memory.
+const STACK: usize = 256 << 10;
 
 /// What one guard is there for.
 pub(super) struct Task {
     /// Leads to the manager.
     pub(super) socket: OwnedFd,
-    pub(super) start: Start<'static>,
-    /// Starts the server, as far as that is known before there is a guard.
-    pub(super) command: Command,
+    pub(super) start: Start,
+    /// The server's standard input, output and error.
+    pub(super) stdio: [OwnedFd; 3],
+    /// On which the server's process becomes the server.
+    pub(super) stack: Vec<u8>,
     pub(super) owner: Owner,
     /// See [`offered_cgroup`].
     pub(super) offered: Option<PathBuf>,
@@ -88,8 +89,8 @@ pub(super) fn serve(owner: i32) -> io::Result<Option<Task>> {
     // A guard that kept it would hide the end of the zygote from the manager.
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     let offered = offered_cgroup();
+    let stack = vec![0; STACK];
     loop {
-        while matches!(wait(WaitOptions::NOHANG), Ok(Some(_))) {}
         let mut files = vec![PollFd::new(&requests, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
         files.extend(owner.handle.as_ref().map(|owner| PollFd::new(owner, PollFlags::IN)));
         match poll(&mut files, None) {
@@ -97,9 +98,12 @@ pub(super) fn serve(owner: i32) -> io::Result<Option<Task>> {
             Err(error) => return Err(error.into()),
         }
         let ready = |at: usize| files.get(at).is_some_and(|file| !file.revents().is_empty());
-        let (asked, owner_gone) = (ready(0), ready(2));
+        let (asked, child_gone, owner_gone) = (ready(0), ready(1), ready(2));
         drop(files);
-        while let Ok(Some(_)) = signals.read_signal() {}
+        if child_gone {
+            while let Ok(Some(_)) = signals.read_signal() {}
+            while matches!(wait(WaitOptions::NOHANG), Ok(Some(_))) {}
+        }
         if owner_gone {
             break;
         }
@@ -120,19 +124,13 @@ pub(super) fn serve(owner: i32) -> io::Result<Option<Task>> {
                 continue;
             }
         };
-        let mut command = Command::new(&start.program);
-        command
-            .args(&start.args)
-            .env_clear()
-            .envs(&*start.env)
-            .env(MARKER, &*start.mark)
-            .current_dir(&start.cwd)
-            .process_group(0);
-        command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(error));
         #[expect(unsafe_code, reason = "no safe way to fork; this process has a single thread")]
         // SAFETY: there is no other thread whose locks or half-done work the child could inherit.
         match unsafe { fork() } {
-            Ok(ForkResult::Child) => return Ok(Some(Task { socket, start, command, owner, offered })),
+            Ok(ForkResult::Child) => {
+                let stdio = [input, output, error];
+                return Ok(Some(Task { socket, start, stdio, stack, owner, offered }));
+            }
             Ok(ForkResult::Parent { .. }) => {}
             Err(error) => {
                 // A manager that is gone reads nothing more.
