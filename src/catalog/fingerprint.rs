@@ -92,9 +92,12 @@ impl Hash {
     }
 
     fn process(&mut self, child: &StdioConfig, config: &ServerConfig) -> Option<()> {
-        self.file(&find_program(child).ok()?);
-        for file in config.own_files().named() {
-            self.file(file);
+        // One that is given with its folder is looked at once, and by its start once more.
+        let given = child.command.components().count() > 1;
+        let program = if given { child.command.clone() } else { find_program(child).ok()? };
+        self.file(&program)?;
+        for file in config.own_files().named().iter().filter(|file| **file != program) {
+            let _ = self.file(file);
         }
         let place = |name: &str| PLACES.iter().any(|place| name.starts_with(place));
         for (name, value) in child.env.iter().filter(|(name, _)| !place(name)) {
@@ -107,16 +110,16 @@ impl Hash {
     }
 
     /// Which file it is and when it was written last: to read all of it would take longer than some servers take
-    /// to start.
-    fn file(&mut self, path: &Path) {
+    /// to start. Nothing if it is not there.
+    fn file(&mut self, path: &Path) -> Option<()> {
         self.add("file", path.as_os_str().as_bytes());
-        if let Ok(about) = fs::metadata(path) {
-            let stamp = [about.dev(), about.ino(), about.size(), about.mtime().cast_unsigned()];
-            for number in stamp {
-                self.add("stamp", number.to_le_bytes());
-            }
-            self.add("stamp", about.mtime_nsec().to_le_bytes());
+        let about = fs::metadata(path).ok()?;
+        let stamp = [about.dev(), about.ino(), about.size(), about.mtime().cast_unsigned()];
+        for number in stamp {
+            self.add("stamp", number.to_le_bytes());
         }
+        self.add("stamp", about.mtime_nsec().to_le_bytes());
+        Some(())
     }
 
     fn hex(self) -> String {

@@ -267,6 +267,35 @@ async fn missing_programs_and_folders_are_named() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn both_ways_start_a_program_as_a_shell_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    // Found by PATH, in which an empty entry is its own folder. The guard, as shells do, needs no first line to know
+    // what runs it; posix_spawn(3) does.
+    for (kin, first_line) in ways().into_iter().zip(["", "#!/bin/sh\n"]) {
+        let text = format!("{first_line}echo $1,$KEY\npwd\ngrep -E 'SigBlk|SigIgn' /proc/self/status\n");
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let mut spec = StdioConfig::new("script", vec!["a b".to_owned()], folder.path());
+        spec.set_env("PATH", format!(":{}", std::env::var("PATH").unwrap()));
+        spec.set_env("KEY", "c=d e");
+        let (_process, mut pipes) = Process::spawn(&spec, &kin, LONG).await.unwrap();
+        assert_eq!(line(&mut pipes.reader).await, "a b,c=d e");
+        assert_eq!(line(&mut pipes.reader).await, folder.path().canonicalize().unwrap().to_str().unwrap());
+        assert_eq!(line(&mut pipes.reader).await, "SigBlk:\t0000000000000000");
+        // Whatever else is inherited: Rust programs ignore SIGPIPE, and no other program expects that.
+        let ignored = line(&mut pipes.reader).await;
+        let ignored = u64::from_str_radix(ignored.rsplit('\t').next().unwrap(), 16).unwrap();
+        assert_eq!(ignored & 1 << (13 - 1), 0, "{ignored:x}");
+        let mut spec = shell("true");
+        spec.args.push("a\0b".to_owned());
+        let error = Process::spawn(&spec, &kin, LONG).await.err().unwrap();
+        assert!(error.what.contains("zero byte") || error.what.contains("nul byte"), "{}", error.what);
+    }
+}
+
 #[tokio::test]
 async fn a_child_that_does_not_read_cannot_hold_a_writer_for_ever() {
     let [kin, _] = ways();

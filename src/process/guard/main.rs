@@ -146,11 +146,11 @@ impl<'a> Guard<'a> {
     /// Until nobody is left.
     fn watch(&mut self) {
         while self.reap() {
-            let now = Instant::now();
-            if self.deadline.is_some_and(|deadline| deadline <= now) {
-                self.escalate(now);
+            let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                self.escalate(Instant::now());
             } else {
-                self.listen(now);
+                self.listen(left);
             }
         }
         self.cgroup.iter().for_each(Cgroup::remove);
@@ -211,8 +211,7 @@ impl<'a> Guard<'a> {
         others
     }
 
-    fn listen(&mut self, now: Instant) {
-        let wait = self.deadline.map(|deadline| deadline.saturating_duration_since(now));
+    fn listen(&mut self, wait: Option<Duration>) {
         let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
         let running = self.stage == Stage::Running;
         let signals = self.signals.as_fd();
@@ -269,13 +268,18 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// The first step of the ladder: the server's input is closed, by order or by the manager's end.
+    /// The first step of the ladder: the server's input is closed, by order or by the manager's end. A server that
+    /// left before the order was heard is on the ladder already: none of its steps takes longer than ordered.
     fn leave(&mut self, graces: Graces) {
         self.graces = graces;
-        if self.stage == Stage::Running {
-            self.stage = Stage::Leaving;
-            self.deadline = Instant::now().checked_add(graces.eof());
-        }
+        let grace = match self.stage {
+            Stage::Running | Stage::Leaving => graces.eof(),
+            Stage::Terminating => graces.term(),
+            Stage::Killing => return,
+        };
+        let latest = Instant::now().checked_add(grace);
+        self.stage = self.stage.max(Stage::Leaving);
+        self.deadline = [self.deadline, latest].into_iter().flatten().min();
     }
 
     fn tell(&mut self, notice: &Notice, files: &[BorrowedFd<'_>]) {
@@ -327,6 +331,8 @@ fn spawn(
     // SAFETY: this process has one thread, which the kernel holds until the child has another memory or has ended.
     // What the child does to the common memory until then is as if this thread did it in a call.
     let child = unsafe { clone(Box::new(become_server), &mut stack, flags, Some(signal::SIGCHLD as i32)) }?;
+    // The server has them: whoever waits for the end of one of them is not to wait for us.
+    drop(stdio);
     let child = Pid::from_raw(child.as_raw()).expect("process ids are positive");
     match failure {
         None => Ok(child),
