@@ -24,6 +24,7 @@ mod killed;
 mod launched;
 mod lazy;
 mod lent;
+mod live;
 mod locked;
 mod mistakes;
 mod model;
