@@ -1,7 +1,13 @@
 //! Agents that are watched while they work: a loopback model server that streams and waits for the test, and a real
 //! tool server.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Json, Router,
@@ -20,6 +26,7 @@ use toolcrib::{
 
 use crate::{
     answers::agent,
+    program::{Bench, SECRET},
     support::{Lab, manager, served},
 };
 
@@ -74,9 +81,7 @@ async fn answer(State(served): State<Arc<Served>>, Json(_): Json<Value>) -> Resp
 
 /// A model behind a real socket, and the permits of its parts.
 async fn model(script: Script, permits: usize) -> (LlmClient, Arc<Served>, JoinSet<()>) {
-    let served_to = Arc::new(Served { script, asked: 0.into(), go_on: Semaphore::new(permits) });
-    let router = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::clone(&served_to));
-    let (url, tasks) = served(router).await;
+    let (url, served, tasks) = address(script, permits).await;
     let mut config = LlmConfig::new(Some(url), "m");
     config.stream = true;
     config.retry = RetryPolicy::fast();
@@ -84,7 +89,14 @@ async fn model(script: Script, permits: usize) -> (LlmClient, Arc<Served>, JoinS
     // What is made up here looks like a model that goes round in circles.
     config.retry.reissue = 0;
     let http = HttpClients::new(&HttpConfig::default()).unwrap();
-    (LlmClient::new(&config, &http, Path::new("/")).unwrap(), served_to, tasks)
+    (LlmClient::new(&config, &http, Path::new("/")).unwrap(), served, tasks)
+}
+
+async fn address(script: Script, permits: usize) -> (String, Arc<Served>, JoinSet<()>) {
+    let served_to = Arc::new(Served { script, asked: 0.into(), go_on: Semaphore::new(permits) });
+    let router = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::clone(&served_to));
+    let (url, tasks) = served(router).await;
+    (url, served_to, tasks)
 }
 
 async fn next(events: &mut LiveEvents) -> Live {
@@ -278,4 +290,54 @@ async fn nobody_waits_for_a_reader_and_one_who_leaves_ends_nothing() {
     }
     assert!(events.next().await.is_none());
     assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_line_writes_it_at_once_and_without_secrets() {
+    // The secret comes in two pieces.
+    let (half, rest) = SECRET.split_at(7);
+    let script = vec![
+        Ok(vec![say("Looking"), call("calc__Evaluate", &json!({"expression": "6*7"}))]),
+        Err(503),
+        Ok(vec![say(&format!("It is {half}")), say(&format!("{rest} 42 {half}")), end()]),
+    ];
+    let (url, served, _tasks) = address(script, 0).await;
+    let bench = Bench::new(&format!(
+        "[servers.calc]\nbuiltin = 'calc'\n[llm]\nbase_url = '{url}'\nmodel = 'm'\napi_key = '${{PLANTED_TOKEN}}'\n\
+         stream = true\nretry = {{ profile = 'fast', base = '1ms' }}"
+    ));
+    let mut child =
+        bench.command(&["run", "What is it?", "--events", "-"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut told: Vec<Value> = Vec::new();
+    let mut until = |wanted: &str| {
+        let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        told.push(line);
+        let all: Vec<&str> = told.iter().map(|line| line["event"].as_str().unwrap()).collect();
+        assert_eq!(all.last().unwrap(), &wanted, "{all:?}");
+    };
+    ["task_started", "agent_started", "model_started"].into_iter().for_each(&mut until);
+    served.go_on.add_permits(1);
+    until("text");
+    served.go_on.add_permits(1);
+    ["model_ended", "corrected", "call_started", "call_ended", "model_started", "model_attempt_failed"]
+        .into_iter()
+        .for_each(&mut until);
+    // So is the file of the run, where nothing of the task has ended.
+    let folder = std::fs::read_dir(bench.0.path().join("runs")).unwrap().next().unwrap().unwrap().path();
+    let file = std::fs::read_to_string(folder.join("events.jsonl")).unwrap();
+    for wanted in ["\"agent\"", "\"model_attempt_failed\""] {
+        assert!(file.contains(&format!("\"event\":{wanted}")), "{file}");
+    }
+    assert!(!folder.join("tasks").exists());
+    served.go_on.add_permits(3);
+    ["text", "text", "text", "model_ended", "agent_ended", "task_ended"].into_iter().for_each(&mut until);
+    assert!(lines.next().is_none());
+    assert!(child.wait().unwrap().success());
+
+    assert_eq!((&told[3]["text"], &told[3]["agent"]), (&json!("Looking"), &json!("main")));
+    assert_eq!((&told[6]["arguments"]["expression"], &told[7]["text"]), (&json!("6*7"), &json!("42")));
+    let pieces: Vec<&str> = told[10..13].iter().map(|line| line["text"].as_str().unwrap()).collect();
+    assert_eq!(pieces, ["It is ", "**** 42 ", half]);
+    assert_eq!(told[15]["answer"], json!(format!("It is **** 42 {half}")));
 }

@@ -11,7 +11,11 @@ use toolcrib::{
     Tap, Tape, Told, Toolbox, run_all,
 };
 
-use super::{Cassette, Finished, Plan};
+use super::{
+    Cassette, Finished, Plan,
+    events::{Reading, Sink},
+    shown::Shown,
+};
 use crate::cli::{
     context::Context,
     progress::{Progress, Totals},
@@ -140,6 +144,18 @@ impl Plan {
         let cancel = &self.cancel;
         let broken: Mutex<Option<Error>> = Mutex::new(None);
         let progress = Progress::new(context.ui, self.tasks.len(), began);
+        let sink = match (&self.events, progress.bar()) {
+            (Some(path), _) => Some(Sink::lines(path)?),
+            (None, Some(bar)) if self.tasks.len() == 1 => {
+                Some(Sink::Shown(Shown { ui: context.ui.clone(), bar: bar.clone() }))
+            }
+            _ => None,
+        };
+        let reading = sink.map(|sink| Reading::start(sink, self.config.secrets.clone())).transpose()?;
+        let (agent, reading) = match reading {
+            Some((feed, reading)) => (agent.watched(feed), Some(reading)),
+            None => (agent, None),
+        };
         let working = run_all(
             self.tasks.clone(),
             self.jobs,
@@ -181,6 +197,11 @@ impl Plan {
             },
         );
         let reports = progress.beside(working, || self.llm.as_ref().and_then(LlmClient::trouble)).await;
+        // With it the feed is gone.
+        drop(agent);
+        if let Some(reading) = reading {
+            reading.finish(context.ui, cancel).await;
+        }
         let totals = progress.finish();
         journal.write_manifest(&self.manifest(manager, Some(&totals)))?;
         match broken.into_inner().unwrap_or_else(PoisonError::into_inner) {
