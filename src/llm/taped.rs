@@ -122,7 +122,7 @@ impl LlmClient {
             });
             tools.collect()
         };
-        json!({
+        let mut question = json!({
             "model": self.model_label(),
             "messages_before": same,
             "messages": new,
@@ -130,7 +130,11 @@ impl LlmClient {
             "tools_digest": tap.digest_of(&request.tools, tools),
             "tool_mode": request.tool_mode.name(),
             "max_tokens": request.max_tokens,
-        })
+        });
+        if let Some(prefill) = &request.prefill {
+            question["prefill"] = (**prefill).into();
+        }
+        question
     }
 
     fn unreadable(&self, message: String) -> LlmError {

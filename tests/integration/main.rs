@@ -30,6 +30,7 @@ mod mistakes;
 mod model;
 mod order;
 mod parity;
+mod prefill;
 mod program;
 mod props;
 mod real;
