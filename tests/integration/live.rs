@@ -27,7 +27,7 @@ use toolcrib::{
 use crate::{
     answers::agent,
     program::{Bench, SECRET},
-    support::{Lab, manager, served},
+    support::{Lab, manager, served, within},
 };
 
 /// How long an event may take to come.
@@ -340,4 +340,34 @@ async fn the_command_line_writes_it_at_once_and_without_secrets() {
     let pieces: Vec<&str> = told[10..13].iter().map(|line| line["text"].as_str().unwrap()).collect();
     assert_eq!(pieces, ["It is ", "**** 42 ", half]);
     assert_eq!(told[15]["answer"], json!(format!("It is **** 42 {half}")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_read_the_events_of_a_run_holds_up_nobody() {
+    // Far more than a pipe holds.
+    let pieces = (0..3000).map(|n| say(&format!("piece {n} of a long answer; "))).chain([end()]).collect();
+    let (url, _served, _tasks) = address(vec![Ok(pieces)], Semaphore::MAX_PERMITS).await;
+    let bench = Bench::new(&format!(
+        "[llm]\nbase_url = '{url}'\nmodel = 'm'\nstream = true\nretry = {{ reissue = 0 }}"
+    ));
+    let mut child =
+        bench.command(&["run", "What is it?", "--events", "-"]).stdout(Stdio::piped()).spawn().unwrap();
+    let results = || {
+        let runs = std::fs::read_dir(bench.0.path().join("runs")).into_iter().flatten().flatten();
+        runs.filter_map(|run| std::fs::read_to_string(run.path().join("results.jsonl")).ok())
+            .collect::<String>()
+    };
+    within("the end of the task", || results().ends_with('\n')).await;
+    let lines: Vec<String> =
+        BufReader::new(child.stdout.take().unwrap()).lines().collect::<Result<_, _>>().unwrap();
+    assert!(child.wait().unwrap().success());
+    let last: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
+    assert_eq!((&last["event"], lines.len()), (&json!("task_ended"), 3006));
+
+    // Who leaves ends nothing either.
+    let mut child =
+        bench.command(&["run", "What is it?", "--events", "-"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+    assert_eq!(results().lines().count(), 2);
 }
