@@ -17,6 +17,9 @@ const WIDTH: usize = 87;
 /// Letters of the text that the model is at.
 const TAIL: usize = 48;
 
+/// Bytes of it that are looked at: a secret in its end is known as one.
+const KEPT: usize = 16 << 10;
+
 /// Shows what happens in a task.
 pub(super) struct Shown {
     pub(super) ui: Ui,
@@ -30,6 +33,10 @@ impl Shown {
             match &live.event {
                 LiveEvent::Text { text, .. } | LiveEvent::Thinking { text, .. } => {
                     said.push_str(text);
+                    if said.len() > 2 * KEPT {
+                        let from = (said.len() - KEPT..said.len()).find(|at| said.is_char_boundary(*at));
+                        said.drain(..from.unwrap_or_default());
+                    }
                     self.bar.set_message(tail(&secrets.hide_cut(&said)));
                 }
                 LiveEvent::ModelStarted { .. }
