@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{AgentConfig, SubAgent},
     error::{Error, ErrorCode},
+    live::{AgentEvent, Correction, CorrectionKind, Feed},
     llm::{LlmClient, Message},
     manager::Toolbox,
     tap::Tap,
@@ -23,7 +24,6 @@ mod boxed;
 mod calls;
 mod correct;
 mod delegate;
-mod event;
 mod history;
 mod ledger;
 mod offer;
@@ -37,8 +37,6 @@ mod tests;
 mod xml;
 
 use bounds::{Bounds, End};
-pub use correct::{Correction, CorrectionKind};
-pub use event::AgentEvent;
 use history::History;
 use ledger::Ledger;
 use offer::Offer;
@@ -55,6 +53,8 @@ pub struct Agent {
     /// Agents above this one.
     depth: u32,
     tap: Option<Tap>,
+    /// Who watches the tasks of this one and has no tap on one yet.
+    feed: Option<Feed>,
 }
 
 impl Agent {
@@ -66,7 +66,7 @@ impl Agent {
     /// An agent for tasks of planned calls only; a question ends as `errored`.
     pub fn without_model(toolbox: Toolbox, config: AgentConfig) -> Self {
         let roster = Arc::new(config.sub_agents.clone());
-        Self { llm: None, toolbox, config: Arc::new(config), roster, depth: 0, tap: None }
+        Self { llm: None, toolbox, config: Arc::new(config), roster, depth: 0, tap: None, feed: None }
     }
 
     /// The same agent on other tools: those of a [`Loan`](crate::Loan), say.
@@ -82,19 +82,40 @@ impl Agent {
         Self { llm, toolbox: self.toolbox.tapped(tap), tap: Some(tap.clone()), ..self.clone() }
     }
 
+    /// The same agent, watched: all that it does is told to `feed` while it does it, and by the agents that it calls.
+    /// Nobody waits for the reader, and a reader who goes away ends no task: cancel the token of [`Agent::run`] for that.
+    #[must_use]
+    pub fn watched(&self, feed: Feed) -> Self {
+        Self { feed: Some(feed), ..self.clone() }
+    }
+
     /// Carries out `task`. After `cancel` it ends at once, with what is known by then.
     ///
     /// The run's id, the number of the attempt and the time that servers took to start are the caller's to fill
     /// in.
     pub async fn run(&self, task: &Task, cancel: &CancellationToken) -> RunReport {
+        let Some(feed) = &self.feed else { return self.carry_out(task, cancel).await };
+        let tap = self.tap.clone().unwrap_or_else(|| Tap::new(&task.id, 1, None, None));
+        tap.watch(feed);
+        // From here on the tap holds the feed.
+        Self { feed: None, ..self.tapped(&tap) }.carry_out(task, cancel).await
+    }
+
+    async fn carry_out(&self, task: &Task, cancel: &CancellationToken) -> RunReport {
+        let model = self.llm.as_ref().filter(|_| task.calls.is_empty()).map(LlmClient::model_label);
+        let span = self.tap.as_ref().map(|tap| tap.agent_started(self.depth == 0, model));
         let bounds = Bounds::new(&task.limits, &self.config, cancel);
-        let mut ledger = Ledger::begin(task);
+        let mut ledger = Ledger::begin(task, self.tap.clone());
         let end = if task.calls.is_empty() {
             self.converse(task, &bounds, &mut ledger).await
         } else {
             self.run_planned(&task.calls, &bounds, &mut ledger).await
         };
-        ledger.finish(task, end)
+        let report = ledger.finish(task, end);
+        if let Some(span) = span {
+            span.ended(&report);
+        }
+        report
     }
 
     /// One attempt at a task. Where it had no answer and there may be `another`, also what was learnt.

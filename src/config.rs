@@ -307,6 +307,10 @@ pub struct LlmConfig {
     pub seed: Option<i64>,
     /// Whether Anthropic's marks for its prompt cache are set. Only [`LlmApi::Messages`] has them.
     pub prompt_cache: bool,
+    /// Whether the server goes on from the beginning of an answer that a request gives it
+    /// ([`ChatRequest::prefill`](crate::ChatRequest::prefill)). [`LlmApi::Responses`] has no form for it, and
+    /// [`LlmApi::Chat`] has one with vLLM and what follows it alone.
+    pub prefill: bool,
     /// Further fields of the request body, exactly as configured. Nothing vendor-specific by default.
     pub extra_body: serde_json::Map<String, serde_json::Value>,
     /// Answers that are kept. Nothing: none is.
@@ -341,6 +345,7 @@ impl LlmConfig {
             max_tokens: None,
             seed: None,
             prompt_cache: false,
+            prefill: false,
             extra_body: serde_json::Map::new(),
             cache: None,
             batch: BatchConfig::default(),

@@ -9,7 +9,7 @@
 //!  L4   Agent   Crew   run_all (batch)   daemon   gateway   a model and tools; many agents or tasks; servers that stay
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog, LockFile                   one server; all tools; those that were reviewed
-//!  L1   process, launch, builtin, HttpClients, LlmClient, Journal   one outside thing each
+//!  L1   process, launch, builtin, HttpClients, LlmClient, Journal, Feed   one outside thing each
 //!  L0   Error, Config, Task, RetryPolicy, Limit          values and pure functions
 //! ```
 //! Arrows point down; a test reads the sources and checks it.
@@ -69,6 +69,7 @@ mod http;
 mod journal;
 mod launch;
 mod limit;
+mod live;
 mod llm;
 mod manager;
 mod process;
@@ -94,6 +95,7 @@ pub use http::*;
 pub use journal::*;
 pub use launch::{Freshness, LaunchReport, Runner};
 pub use limit::*;
+pub use live::*;
 pub use llm::*;
 pub use manager::*;
 pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome, Support, find_program};

@@ -1,13 +1,15 @@
-//! A tap on one agent of one task: its model and tool traffic goes by here to the journal and to a cassette, or comes
-//! from one.
+//! A tap on one agent of one task: its model and tool traffic goes by here to the journal, to a cassette and to whoever
+//! watches, or comes from a cassette.
 //!
-//! A model client and a toolbox carry it for the agent, which knows nothing of it.
+//! A model client and a toolbox carry it for the agent, which tells it of nothing but its own decisions.
+
+mod span;
 
 use std::{
     any::Any,
     hash::{DefaultHasher, Hash, Hasher},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
     time::Instant,
@@ -19,8 +21,9 @@ use sha2::{Digest, Sha256};
 use crate::{
     cassette::{Kind, Pending, Player, Recorder, Replayed, Whose},
     error::Result,
-    journal::{Brief, CallEnded, Event, EventLog, ModelEnded, nanos},
-    task::{RunReport, Usage},
+    journal::{Brief, Event, EventLog, nanos},
+    live::{Feed, LiveEvent},
+    task::RunReport,
 };
 
 /// Where traffic is kept, or comes from.
@@ -42,6 +45,8 @@ struct Inner {
     began: Instant,
     events: Option<EventLog>,
     tape: Option<Tape>,
+    /// Set before the agent begins, if at all.
+    watched: OnceLock<Watched>,
     questions: AtomicU32,
     readings: AtomicU32,
     turns: AtomicU32,
@@ -52,6 +57,14 @@ struct Inner {
     digested: Mutex<Option<(Box<dyn Any + Send + Sync>, String)>>,
 }
 
+/// A feed, and whose events these are.
+#[derive(Debug)]
+struct Watched {
+    feed: Feed,
+    task: Arc<str>,
+    agent: Arc<str>,
+}
+
 impl Inner {
     fn new(whose: Whose, events: Option<EventLog>, tape: Option<Tape>) -> Self {
         Self {
@@ -59,6 +72,7 @@ impl Inner {
             began: Instant::now(),
             events,
             tape,
+            watched: OnceLock::new(),
             questions: AtomicU32::new(0),
             readings: AtomicU32::new(0),
             turns: AtomicU32::new(0),
@@ -91,7 +105,35 @@ impl Tap {
     pub(crate) fn delegate(&self, name: &str) -> Self {
         let Inner { whose, events, tape, .. } = &*self.0;
         let agent = format!("{}/{name}", whose.agent);
-        Self(Arc::new(Inner::new(Whose { agent, ..whose.clone() }, events.clone(), tape.clone())))
+        let tap = Self(Arc::new(Inner::new(Whose { agent, ..whose.clone() }, events.clone(), tape.clone())));
+        if let Some(watched) = self.0.watched.get() {
+            tap.watch(&watched.feed);
+        }
+        tap
+    }
+
+    /// What goes by is told to `feed` too, and by the agents that this one calls. The first feed stays.
+    pub(crate) fn watch(&self, feed: &Feed) {
+        let Whose { task, agent, .. } = &self.0.whose;
+        self.0.watched.get_or_init(|| Watched {
+            feed: feed.clone(),
+            task: task.as_str().into(),
+            agent: agent.as_str().into(),
+        });
+    }
+
+    /// Whether somebody watches.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.0.watched.get().is_some_and(|watched| watched.feed.is_heard())
+    }
+
+    /// Tells whoever watches.
+    fn tell(&self, event: impl FnOnce() -> LiveEvent) {
+        if let Some(Watched { feed, task, agent }) = self.0.watched.get()
+            && feed.is_heard()
+        {
+            feed.tell(task, agent, event());
+        }
     }
 
     /// Notes the end of the task. `whole`: it was not ended from outside, so that a replay must have asked for all
@@ -209,61 +251,6 @@ impl Tap {
         }
     }
 
-    /// The model is asked, with so many messages of so many bytes.
-    pub(crate) fn model_started(&self, messages: usize, bytes: usize) -> ModelSpan {
-        let turn = self.0.turns.fetch_add(1, Relaxed) + 1;
-        let Whose { task, agent, .. } = self.0.whose.clone();
-        self.write(|| Event::ModelStarted {
-            task: task.clone(),
-            agent: agent.clone(),
-            turn,
-            messages,
-            bytes,
-        });
-        let row = ModelEnded {
-            task,
-            agent,
-            turn,
-            took_ns: 0,
-            attempts: Vec::new(),
-            tokens: Usage::default(),
-            bytes: 0,
-            tool_calls: 0,
-            finish: None,
-            error: self.brief("cancelled", "nobody waited for the answer any more"),
-        };
-        ModelSpan { tap: self.clone(), began: Instant::now(), row }
-    }
-
-    /// A tool is called, with arguments of so many bytes.
-    pub(crate) fn call_started(&self, server: &str, tool: &str, bytes: usize) -> CallSpan {
-        let (call, turn) = (self.0.calls.fetch_add(1, Relaxed) + 1, self.0.turns.load(Relaxed));
-        let Whose { task, agent, .. } = self.0.whose.clone();
-        let (server, tool) = (server.to_owned(), tool.to_owned());
-        self.write(|| Event::CallStarted {
-            task: task.clone(),
-            agent: agent.clone(),
-            turn,
-            call,
-            server: server.clone(),
-            tool: tool.clone(),
-            bytes,
-        });
-        let row = CallEnded {
-            task,
-            agent,
-            turn,
-            call,
-            server,
-            tool,
-            took_ns: 0,
-            bytes: 0,
-            is_error: true,
-            error: self.brief("cancelled", "nobody waited for the result any more"),
-        };
-        CallSpan { tap: self.clone(), began: Instant::now(), row }
-    }
-
     /// An error as the journal tells of it; nothing where there is none.
     pub(crate) fn brief(&self, code: &(impl ToString + ?Sized), message: &str) -> Option<Brief> {
         self.0.events.as_ref().map(|events| events.brief(code, message))
@@ -273,33 +260,5 @@ impl Tap {
         if let Some(events) = &self.0.events {
             events.write(event());
         }
-    }
-}
-
-/// A request to a model under way. Its end is written when it is dropped, however that comes.
-pub(crate) struct ModelSpan {
-    tap: Tap,
-    began: Instant,
-    pub(crate) row: ModelEnded,
-}
-
-impl Drop for ModelSpan {
-    fn drop(&mut self) {
-        self.row.took_ns = nanos(self.began.elapsed());
-        self.tap.write(|| Event::ModelEnded(self.row.clone()));
-    }
-}
-
-/// A tool call under way. Its end is written when it is dropped, however that comes.
-pub(crate) struct CallSpan {
-    tap: Tap,
-    began: Instant,
-    pub(crate) row: CallEnded,
-}
-
-impl Drop for CallSpan {
-    fn drop(&mut self) {
-        self.row.took_ns = nanos(self.began.elapsed());
-        self.tap.write(|| Event::CallEnded(self.row.clone()));
     }
 }

@@ -33,6 +33,9 @@ const LEARN: &str = "This attempt ends without an answer. Call no tools: none is
                      in a few lines: what kind of failure it was (out of turns, blocked, on the wrong track, or an answer \
                      in the wrong form), what was tried, and which facts were found that are worth keeping.";
 
+/// How that begins, where the model can be given a beginning: then it is neither a tool call nor a refusal.
+const LEARN_BEGUN: &str = "Kind of failure:";
+
 impl Agent {
     /// Tries until there is an answer, as often as is configured.
     pub(super) async fn converse(&self, task: &Task, bounds: &Bounds<'_>, ledger: &mut Ledger) -> End {
@@ -64,7 +67,7 @@ impl Talk<'_> {
             return None;
         }
         self.bounds.tokens(self.ledger.tokens()).ok()?;
-        let said = self.ask_without_tools(LEARN.to_owned()).await.ok()?;
+        let said = self.ask_without_tools(LEARN.to_owned(), Some(LEARN_BEGUN)).await.ok()?;
         let text = xml::without_thoughts(&said.content).to_owned();
         (said.calls.is_empty() && !text.is_empty()).then_some(text)
     }

@@ -5,72 +5,21 @@
 //! forced by the schema. What is merely near is suggested to the model, and never called. Text that is broken is never
 //! completed: half a command would become another command.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
-use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::{catalog::CatalogEntry, config::Aliases};
+use crate::{
+    catalog::CatalogEntry,
+    config::Aliases,
+    live::{Correction, CorrectionKind},
+};
 
 mod names;
 mod text;
 
 pub(super) use names::{Found, Wanted, find};
 pub(super) use text::parse;
-
-/// What was put right.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum CorrectionKind {
-    /// The server that has the tool.
-    Server,
-    /// The name of the tool.
-    Tool,
-    /// The name of an argument.
-    Argument,
-    /// An argument that the schema requires and has a default for.
-    Default,
-    /// An empty argument that the schema does not require.
-    Null,
-    /// The tool: another one takes the call over.
-    Fallback,
-    /// The form of the arguments: a code fence, a trailing comma, a literal of Python.
-    Json,
-}
-
-impl fmt::Display for CorrectionKind {
-    /// As in JSON.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Server => "server",
-            Self::Tool => "tool",
-            Self::Argument => "argument",
-            Self::Default => "default",
-            Self::Null => "null",
-            Self::Fallback => "fallback",
-            Self::Json => "json",
-        })
-    }
-}
-
-/// One thing that was put right in a call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Correction {
-    /// What it was.
-    pub kind: CorrectionKind,
-    /// As the model wrote it.
-    pub from: String,
-    /// As it was sent.
-    pub to: String,
-}
-
-impl Correction {
-    pub(super) fn new(kind: CorrectionKind, from: impl Into<String>, to: impl Into<String>) -> Self {
-        Self { kind, from: from.into(), to: to.into() }
-    }
-}
 
 /// Letters and digits, in lower case: what is left of a name when case and separators do not count.
 fn folded(name: &str) -> String {

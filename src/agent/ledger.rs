@@ -14,12 +14,15 @@ use crate::{
     llm::{Attempt, ChatAnswer, LlmClient, LlmError, LlmErrorClass, Message},
     report::now,
     score,
+    tap::Tap,
     task::{Outcome, RunReport, Score, Task, TaskError, Timings, Usage, millis},
 };
 
 /// The report in the making.
 pub(super) struct Ledger {
     report: RunReport,
+    /// Who is told of events at once.
+    tap: Option<Tap>,
     began: Instant,
     /// Where the time went so far, in milliseconds; what is not known to be anything else is not in it.
     spent: Timings,
@@ -28,9 +31,10 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn begin(task: &Task) -> Self {
+    pub(super) fn begin(task: &Task, tap: Option<Tap>) -> Self {
         Self {
             report: RunReport::begin(task),
+            tap,
             began: Instant::now(),
             spent: Timings::default(),
             calls_asked: 0,
@@ -206,7 +210,7 @@ impl Ledger {
         self.calls_asked += calls;
     }
 
-    /// Writes an event into the log, and counts what is counted.
+    /// Writes an event into the log, tells whoever listens, and counts what is counted.
     pub(super) fn happened(&mut self, event: &AgentEvent) {
         match event {
             AgentEvent::Corrected { corrections, .. } => {
@@ -219,7 +223,11 @@ impl Ledger {
             }
             _ => {}
         }
-        self.report.log.extend(serde_json::to_value(event));
+        let Ok(line) = serde_json::to_value(event) else { return };
+        if let Some(tap) = &self.tap {
+            tap.happened(event, &line);
+        }
+        self.report.log.push(line);
     }
 
     fn attempts(&mut self, attempts: &[Attempt], wall: Duration) {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{
-    correct::{self, Correction, CorrectionKind, Found, Wanted},
+    Correction, CorrectionKind,
+    correct::{self, Found, Wanted},
     protocol::Asked,
 };
 use crate::{

@@ -67,7 +67,7 @@ impl Talk<'_> {
         let attempts = if self.agent.config.keep_tool_results.is_none() { ATTEMPTS } else { 1 };
         for attempt in 1..=attempts {
             self.state.ask_anew = attempt > 1;
-            let said = match self.ask_without_tools(self.summary_prompt()).await {
+            let said = match self.ask_without_tools(self.summary_prompt(), None).await {
                 Ok(said) => said,
                 Err(End::Errored(error)) if last.is_none() && attempt == attempts => {
                     return End::Errored(error);
@@ -116,7 +116,12 @@ impl Talk<'_> {
         texts.find_map(|text| self.answer(text)).filter(|_| boxed)
     }
 
-    pub(super) async fn ask_without_tools(&mut self, prompt: String) -> Result<Said, End> {
+    /// Asks what no tool is needed for; an answer that is `begun` goes on from there, where the model's server can.
+    pub(super) async fn ask_without_tools(
+        &mut self,
+        prompt: String,
+        begun: Option<&str>,
+    ) -> Result<Said, End> {
         let mut sent = self.history.for_model(self.agent.config.keep_tool_results);
         // Two user messages in a row are refused by some chat templates; the results before them must stay.
         match sent.messages.last_mut() {
@@ -128,6 +133,7 @@ impl Talk<'_> {
         if protocol == ToolProtocol::Native && !self.offer.is_empty() {
             request = request.with_tools(self.offer.specs(), ToolMode::None);
         }
+        request.prefill = begun.map(Into::into);
         let began = Instant::now();
         let asked = self.asked(request).await;
         let answer = self.ledger.asked(asked, began.elapsed(), self.bounds)?;

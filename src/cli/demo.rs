@@ -52,6 +52,7 @@ impl Demo {
             run,
             dir,
             cassette: None,
+            events: None,
             doubts: Vec::new(),
             cancel,
         };

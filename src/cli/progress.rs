@@ -63,6 +63,11 @@ impl<'a> Progress<'a> {
         Self { ui, bar, total, began, totals: RefCell::default(), cancelled: RefCell::default() }
     }
 
+    /// The line that moves, where there is one.
+    pub(super) fn bar(&self) -> Option<&ProgressBar> {
+        self.bar.as_ref()
+    }
+
     /// One task is finished.
     pub(super) fn done(&self, report: &RunReport) {
         self.totals.borrow_mut().add(report);

@@ -1,6 +1,8 @@
 //! `toolcrib run`: one question or a file of tasks, on shared servers, with a report for every task.
 
+mod events;
 mod execute;
+mod shown;
 
 use std::{
     cell::OnceCell,
@@ -62,6 +64,9 @@ pub(super) struct Run {
     /// Answer from what `--record` wrote: no server is started, no model is asked. Ends at the first difference.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "model", "base_url", "scope", "Through", "Locked"])]
     replay: Option<PathBuf>,
+    /// Write what the agents do while they do it to FILE or, with `-`, to stdout: one JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
     #[command(flatten)]
     locked: Locked,
     #[command(flatten)]
@@ -87,6 +92,8 @@ pub(super) struct Plan {
     pub(super) run: String,
     pub(super) dir: PathBuf,
     pub(super) cassette: Option<Cassette>,
+    /// Where events go, `-` for stdout.
+    pub(super) events: Option<PathBuf>,
     /// What is wrong with the configuration and does not end the run. Rules that concern no tool are found at its start.
     pub(super) doubts: Vec<Arc<Error>>,
     /// Ends the tasks: Ctrl-C, a journal that cannot be written, a replay that differs.
@@ -169,10 +176,13 @@ impl Run {
             true => config.broken_models(),
             false => Vec::new(),
         };
-        let plan = Plan { config, llm, tasks, jobs: self.jobs, run, dir, cassette, doubts, cancel };
+        // The last event of a task has its answer.
+        let answers = question && !context.ui.json && !events::is_stdout(self.events.as_deref());
+        let (jobs, events) = (self.jobs, self.events);
+        let plan = Plan { config, llm, tasks, jobs, run, dir, cassette, events, doubts, cancel };
         let finished = plan.execute(context).await?;
         let answer = finished.reports.first().and_then(|report| report.answer.as_ref());
-        if let Some(answer) = answer.filter(|_| question && !context.ui.json) {
+        if let Some(answer) = answer.filter(|_| answers) {
             Ui::data(answer);
         }
         Ok(finished.totals.exit())

@@ -68,6 +68,7 @@ const LLM: &[&str] = &[
     "max_tokens",
     "seed",
     "prompt_cache",
+    "prefill",
     "extra_body",
     "retry",
     "cache",
@@ -338,6 +339,10 @@ fn llm(table: &Section<'_>, mut request: super::LlmConfig) -> Result<RawLlm> {
     request.prompt_cache = table.flag("prompt_cache")?.unwrap_or_default();
     if request.prompt_cache && request.api != LlmApi::Messages {
         return other("prompt_cache", "\"messages\"");
+    }
+    request.prefill = table.flag("prefill")?.unwrap_or_default();
+    if request.prefill && request.api == LlmApi::Responses {
+        return other("prefill", "\"chat\", \"completions\" or \"messages\"");
     }
     if let Some(entry) = table.get("extra_body") {
         match entry.node.to_json() {

@@ -64,13 +64,32 @@ impl Secrets {
     pub fn hide_cut(&self, text: &str) -> String {
         // The cut may have gone through a character.
         let text = text.trim_end_matches('\u{fffd}');
+        let mut found = self.found(text);
+        found.extend(self.begun(text));
+        stars(text, found)
+    }
+
+    /// Of a text that goes on, the bytes at its beginning that no secret reaches into, whatever follows.
+    pub fn settled(&self, text: &str) -> usize {
+        let mut settled = self.begun(text).map(|begun| begun.start).min().unwrap_or(text.len());
+        let mut found = self.found(text);
+        found.sort_by_key(|place| std::cmp::Reverse(place.start));
+        // No whole one is cut in two either.
+        for Range { start, end } in found {
+            if start < settled && settled < end {
+                settled = start;
+            }
+        }
+        settled
+    }
+
+    /// Where each secret may begin that goes on after the end of `text`.
+    fn begun(&self, text: &str) -> impl Iterator<Item = Range<usize>> {
         let begun = |form: &String| {
             let ends = form.char_indices().map(|(at, _)| at).skip(1);
             ends.filter(|end| text.ends_with(&form[..*end])).max()
         };
-        let mut found = self.found(text);
-        found.extend(self.forms.iter().filter_map(begun).map(|length| text.len() - length..text.len()));
-        stars(text, found)
+        self.forms.iter().filter_map(begun).map(|length| text.len() - length..text.len())
     }
 
     /// Where secrets are in `text`: all of them, since one may begin inside of another.
@@ -209,6 +228,17 @@ mod tests {
         assert_eq!(secrets.hide_cut(r#"{"v":"a\"quo"#), r#"{"v":"****"#);
         assert_eq!(secrets.hide_cut("an other-value, oth"), "an ****, ****");
         assert_eq!(secrets.hide_cut("whole"), "whole");
+    }
+
+    #[test]
+    fn text_that_goes_on_is_settled_up_to_where_a_secret_may_begin() {
+        let secrets = Secrets::new(["other-value".into(), "abcabc".into()]);
+        assert_eq!(secrets.settled("nothing at all"), 14);
+        assert_eq!(secrets.settled("an oth"), 3);
+        assert_eq!(secrets.settled("an other-value"), 14);
+        // The end of the whole one may be the beginning of another.
+        assert_eq!(secrets.settled("x abcabc"), 2);
+        assert_eq!(secrets.settled("x abcabcd"), 9);
     }
 
     #[test]

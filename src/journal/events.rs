@@ -13,6 +13,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{failed, private};
 use crate::{
@@ -140,6 +141,12 @@ pub enum Event {
         messages: usize,
         bytes: usize,
     },
+    ModelAttemptFailed {
+        task: String,
+        agent: String,
+        turn: u32,
+        attempt: AttemptRow,
+    },
     ModelEnded(ModelEnded),
     CallStarted {
         task: String,
@@ -151,6 +158,12 @@ pub enum Event {
         bytes: usize,
     },
     CallEnded(CallEnded),
+    Agent {
+        task: String,
+        agent: String,
+        /// What the agent's log has, as an [`AgentEvent`](crate::AgentEvent).
+        happened: Value,
+    },
 }
 
 /// How a run ended.

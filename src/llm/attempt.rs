@@ -186,6 +186,7 @@ impl Inner {
         record.status = fault.status;
         record.hint = fault.hint;
         record.message = Some(fault.message.clone());
+        call.asking.observer.failed(&record);
         let queued = record.queued;
         let (retry, hint) = self.again(call, &fault);
         let verdict = tell(call, pass, &fault, retry, hint);
@@ -221,6 +222,7 @@ impl Inner {
             Some(decoded) => Ok((decoded, record)),
             None => {
                 let fault = Fault::new(class, "the answer is not good");
+                call.asking.observer.failed(&record);
                 Err(failure(class.retry(None), queued, Failed(Some(record), fault)))
             }
         }

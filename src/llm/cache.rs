@@ -160,7 +160,7 @@ fn is_whole(answer: &ChatAnswer) -> bool {
 /// The whole request in one form, whatever the order of the keys in its schemas.
 fn key(request: &ChatRequest) -> Key {
     // Taken apart in full: a field that is added later cannot be forgotten here.
-    let ChatRequest { messages, tools, tool_mode, max_tokens, session: _ } = request;
+    let ChatRequest { messages, tools, tool_mode, max_tokens, prefill, session: _ } = request;
     let tools = tools.iter().map(|tool| {
         json!([tool.name, tool.description, Value::Object((*tool.parameters).clone()), tool.strict])
     });
@@ -169,6 +169,7 @@ fn key(request: &ChatRequest) -> Key {
         tools.collect::<Vec<_>>(),
         tool_mode.name(),
         max_tokens,
+        prefill,
     ]);
     Sha256::digest(canonical(whole)).into()
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{LlmErrorClass, Message, ToolCall};
-use crate::{journal::reason, task::Usage};
+use crate::{config::LlmConfig, journal::reason, task::Usage};
 
 /// A tool as it is offered to a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,6 +68,10 @@ pub struct ChatRequest {
     pub tool_mode: ToolMode,
     /// Greatest number of generated tokens, in place of the configured one.
     pub max_tokens: Option<u32>,
+    /// The beginning of the answer, from which the model is to go on: it keeps a form, or does not refuse. Clients whose
+    /// server can do that ([`LlmConfig::prefill`](crate::LlmConfig::prefill)) send it without blanks at its end, and
+    /// the answer begins with it; all others leave it out.
+    pub prefill: Option<Arc<str>>,
     /// What the request belongs to with others, for [`LlmConfig::session_header`](crate::LlmConfig::session_header). It
     /// makes no difference to the answer.
     pub session: Option<Arc<str>>,
@@ -85,6 +89,13 @@ impl ChatRequest {
         self.tools = tools;
         self.tool_mode = mode;
         self
+    }
+
+    /// The beginning of the answer as this client sends it, if it does.
+    pub(super) fn prefilled(&self, config: &LlmConfig) -> Option<&str> {
+        let prefill = self.prefill.as_deref().filter(|_| config.prefill)?;
+        // Anthropic refuses blanks at the end, and tokens of other models begin with theirs.
+        Some(prefill.trim_end()).filter(|prefill| !prefill.is_empty())
     }
 
     /// Tool calls so far: the number that a generated call id starts from.

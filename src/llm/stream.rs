@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde_json::Value;
 
 use super::{
-    ChatAnswer, LlmErrorClass, ToolCall,
+    Attempt, ChatAnswer, LlmErrorClass, ToolCall,
     sse::{Event, Parser},
     wire::{self, Decoded, NoAnswer, Parts},
 };
@@ -38,33 +38,59 @@ pub enum Delta<'a> {
     Restarted,
 }
 
+/// What is seen of a request by somebody beside its caller.
+#[derive(Clone, Copy)]
+pub(super) enum Aside<'a> {
+    /// A piece, where the answer comes in pieces.
+    Piece(Delta<'a>),
+    /// An attempt failed.
+    Failed(&'a Attempt),
+}
+
 /// Who is told of the pieces, and whether anything was told.
 #[derive(Default)]
 pub(super) struct Observer<'a> {
     told: AtomicBool,
+    /// The caller.
     tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
+    /// Whoever watches the caller, for whom nothing is asked in another way.
+    aside: Option<&'a (dyn Fn(Aside<'_>) + Send + Sync)>,
 }
 
 impl<'a> Observer<'a> {
-    pub(super) fn new(tell: &'a (dyn Fn(Delta<'_>) + Send + Sync)) -> Self {
-        Self { told: AtomicBool::new(false), tell: Some(tell) }
+    pub(super) fn new(
+        tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
+        aside: Option<&'a (dyn Fn(Aside<'_>) + Send + Sync)>,
+    ) -> Self {
+        Self { told: AtomicBool::new(false), tell, aside }
     }
 
     pub(super) fn tell(&self, delta: Delta<'_>) {
+        self.told.store(true, Relaxed);
         if let Some(tell) = self.tell {
-            self.told.store(true, Relaxed);
             tell(delta);
+        }
+        if let Some(aside) = self.aside {
+            aside(Aside::Piece(delta));
         }
     }
 
     /// What was told is void.
     pub(super) fn restart(&self) {
-        if let Some(tell) = self.tell.filter(|_| self.told.swap(false, Relaxed)) {
-            tell(Delta::Restarted);
+        if self.told.swap(false, Relaxed) {
+            self.tell(Delta::Restarted);
+            self.told.store(false, Relaxed);
         }
     }
 
-    /// Whether anybody is told.
+    /// An attempt failed.
+    pub(super) fn failed(&self, attempt: &Attempt) {
+        if let Some(aside) = self.aside {
+            aside(Aside::Failed(attempt));
+        }
+    }
+
+    /// Whether the caller is told.
     pub(super) fn listens(&self) -> bool {
         self.tell.is_some()
     }
@@ -79,16 +105,19 @@ impl<'a> Observer<'a> {
         self.all(answer.reasoning.as_deref(), &answer.content, &answer.tool_calls);
     }
 
+    /// Whoever watches beside the caller is told of whole answers elsewhere.
     fn all(&self, reasoning: Option<&str>, content: &str, tool_calls: &[ToolCall]) {
+        let Some(tell) = self.tell else { return };
+        self.told.store(true, Relaxed);
         if let Some(reasoning) = reasoning {
-            self.tell(Delta::Reasoning(reasoning));
+            tell(Delta::Reasoning(reasoning));
         }
         if !content.is_empty() {
-            self.tell(Delta::Text(content));
+            tell(Delta::Text(content));
         }
         for (index, call) in tool_calls.iter().enumerate() {
-            self.tell(Delta::Call { index, name: &call.name });
-            self.tell(Delta::Arguments { index, text: &call.arguments });
+            tell(Delta::Call { index, name: &call.name });
+            tell(Delta::Arguments { index, text: &call.arguments });
         }
     }
 }

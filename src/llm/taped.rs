@@ -11,13 +11,12 @@ use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass, Message,
     client::Asking,
     fault::Fault,
-    stream::{Delta, Observer},
+    stream::{Aside, Delta, Observer},
 };
 use crate::{
     cassette::Kind,
     error::Result,
-    journal::{AttemptRow, nanos},
-    tap::{Answerer, ModelSpan, Tap},
+    tap::{Answerer, Tap},
 };
 
 /// How a request ended, as it is recorded.
@@ -53,7 +52,7 @@ impl LlmClient {
         request: &ChatRequest,
         deadline: Option<Instant>,
     ) -> Result<ChatAnswer, LlmError> {
-        self.chat_told(request, deadline, &Observer::default()).await
+        self.chat_told(request, deadline, None).await
     }
 
     /// As [`LlmClient::chat`], and tells of every piece of the answer as soon as it is there: of few large ones
@@ -64,19 +63,27 @@ impl LlmClient {
         deadline: Option<Instant>,
         tell: &(dyn Fn(Delta<'_>) + Send + Sync),
     ) -> Result<ChatAnswer, LlmError> {
-        self.chat_told(request, deadline, &Observer::new(tell)).await
+        self.chat_told(request, deadline, Some(tell)).await
     }
 
     async fn chat_told(
         &self,
         request: &ChatRequest,
         deadline: Option<Instant>,
-        observer: &Observer<'_>,
+        tell: Option<&(dyn Fn(Delta<'_>) + Send + Sync)>,
     ) -> Result<ChatAnswer, LlmError> {
-        let asking = Asking { deadline, patient: true, observer };
-        let Some(tap) = &self.tap else { return self.answered(request, asking).await };
+        let Some(tap) = &self.tap else {
+            let observer = &Observer::new(tell, None);
+            return self.answered(request, Asking { deadline, patient: true, observer }).await;
+        };
         let bytes = request.messages.iter().map(|message| message.text().len()).sum();
-        let mut span = tap.model_started(request.messages.len(), bytes);
+        let span = tap.model_started(request.messages.len(), bytes);
+        let aside = |seen: Aside<'_>| match seen {
+            Aside::Piece(delta) => span.piece(delta),
+            Aside::Failed(attempt) => span.failed(attempt),
+        };
+        let observer = &Observer::new(tell, Some(&aside));
+        let asking = Asking { deadline, patient: true, observer };
         let answerer = tap.ask(Kind::Model, || self.question(tap, request)).await;
         let outcome = match answerer {
             Ok(Answerer::World(pending)) => {
@@ -99,7 +106,7 @@ impl LlmClient {
             },
             Err(error) => Err(self.unreadable(error.to_string())),
         };
-        note(tap, &mut span, &outcome);
+        span.ended(&outcome);
         outcome
     }
 
@@ -115,7 +122,7 @@ impl LlmClient {
             });
             tools.collect()
         };
-        json!({
+        let mut question = json!({
             "model": self.model_label(),
             "messages_before": same,
             "messages": new,
@@ -123,7 +130,11 @@ impl LlmClient {
             "tools_digest": tap.digest_of(&request.tools, tools),
             "tool_mode": request.tool_mode.name(),
             "max_tokens": request.max_tokens,
-        })
+        });
+        if let Some(prefill) = &request.prefill {
+            question["prefill"] = (**prefill).into();
+        }
+        question
     }
 
     fn unreadable(&self, message: String) -> LlmError {
@@ -149,40 +160,5 @@ fn without_times(mut answer: ChatAnswer) -> ChatAnswer {
 fn timeless(attempts: &mut [Attempt]) {
     for attempt in attempts {
         (attempt.waited, attempt.queued, attempt.took) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-    }
-}
-
-fn note(tap: &Tap, span: &mut ModelSpan, outcome: &Result<ChatAnswer, LlmError>) {
-    let row = &mut span.row;
-    let rows = |attempts: &[Attempt]| attempts.iter().map(|attempt| row_of(tap, attempt)).collect();
-    match outcome {
-        Ok(answer) => {
-            row.attempts = rows(&answer.attempts);
-            row.tokens = answer.usage;
-            row.bytes = answer.content.len();
-            row.tool_calls = answer.tool_calls.len();
-            row.finish = serde_json::to_value(answer.finish)
-                .ok()
-                .and_then(|finish| finish.as_str().map(str::to_owned));
-            row.error = None;
-        }
-        Err(error) => {
-            row.attempts = rows(&error.attempts);
-            row.error = tap.brief(error.class.name(), &error.message);
-        }
-    }
-}
-
-fn row_of(tap: &Tap, attempt: &Attempt) -> AttemptRow {
-    let brief = |message: &String| tap.brief("", message).map(|brief| brief.message);
-    AttemptRow {
-        client: attempt.client.clone(),
-        class: attempt.class.map(|class| class.name().to_owned()),
-        status: attempt.status,
-        waited_ns: nanos(attempt.waited),
-        queued_ns: nanos(attempt.queued),
-        took_ns: nanos(attempt.took),
-        hint_ns: attempt.hint.map(nanos),
-        message: attempt.message.as_ref().and_then(brief),
     }
 }

@@ -16,6 +16,7 @@ use crate::{
 mod batch;
 mod cache;
 mod formats;
+mod prefill;
 mod secrecy;
 mod server;
 mod strategies;

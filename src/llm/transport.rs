@@ -19,7 +19,7 @@ use super::{
     hint,
     keys::Keys,
     silence::Watch,
-    stream::{Assembly, Observer},
+    stream::{Assembly, Delta, Observer},
     wire::{self, Decoded},
 };
 use crate::{
@@ -246,6 +246,9 @@ impl Endpoint {
         let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let (decoded, in_pieces) = if kind.trim_start().starts_with("text/event-stream") {
             let assembly = Assembly::new(self.config.api);
+            if let Some(prefill) = prepared.chat.prefilled(&self.config) {
+                observer.tell(Delta::Text(prefill));
+            }
             (self.clock.assemble(response, start, assembly, so_far, observer).await, true)
         } else {
             // A server may answer in one piece whatever it was asked for.
@@ -259,7 +262,13 @@ impl Endpoint {
             }
             Failed::Own(class, told) => fault(class, &told, "", &ErrorBody::default()),
         })?;
-        let decoded = self.honest(decoded, prepared.chat);
+        let mut decoded = self.honest(decoded, prepared.chat);
+        // Nothing more is no answer, however it was begun.
+        if let Some(prefill) = prepared.chat.prefilled(&self.config)
+            && !decoded.content.is_empty()
+        {
+            decoded.content.insert_str(0, prefill);
+        }
         if !in_pieces {
             observer.whole(&decoded);
         }

@@ -87,8 +87,7 @@ impl Taped {
         call: impl Future<Output = Result<ToolResult>>,
     ) -> Result<ToolResult> {
         let (server, tool) = (entry.server.as_str(), entry.tool.name.as_str());
-        let bytes = serde_json::to_string(arguments).map_or(0, |text| text.len());
-        let mut span = self.tap.call_started(server, tool, bytes);
+        let span = self.tap.call_started(server, tool, arguments);
         let question = || json!({"server": server, "tool": tool, "arguments": arguments});
         let outcome = match self.tap.ask(Kind::Tool, question).await? {
             Answerer::World(pending) => {
@@ -100,18 +99,7 @@ impl Taped {
             }
             Answerer::Tape(answer) => Recorded::read(answer),
         };
-        let row = &mut span.row;
-        match &outcome {
-            Ok(result) => {
-                row.bytes = result.text().len();
-                row.is_error = result.is_error;
-                row.error = match result.is_error {
-                    true => self.tap.brief("tool_error", &result.text()),
-                    false => None,
-                };
-            }
-            Err(error) => row.error = self.tap.brief(&error.code(), &error.to_string()),
-        }
+        span.ended(&outcome);
         outcome
     }
 

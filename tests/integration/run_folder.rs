@@ -40,7 +40,7 @@ when = { role = "user", contains = "sum" }
 tool = "calc__evaluate"
 args = { expression = "1+1" }
 [[steps.calls]]
-tool = "fix__env"
+tool = "fix__Env"
 args = {}
 [[steps]]
 when = { role = "tool" }
@@ -116,7 +116,8 @@ fn every_event_is_documented_and_no_file_is_open_to_others_or_holds_a_secret() {
                 assert!(value.as_u64().unwrap() <= ns, "{line}");
             }
         }
-        for attempt in line["attempts"].as_array().into_iter().flatten() {
+        let attempts = line["attempts"].as_array().into_iter().flatten();
+        for attempt in attempts.chain(line.get("attempt").filter(|attempt| attempt.is_object())) {
             for key in attempt.as_object().unwrap().keys() {
                 assert!(documented.contains(&format!("`{key}`")), "{key}");
             }
@@ -129,9 +130,11 @@ fn every_event_is_documented_and_no_file_is_open_to_others_or_holds_a_secret() {
         "server_failed",
         "task_started",
         "model_started",
+        "model_attempt_failed",
         "model_ended",
         "call_started",
         "call_ended",
+        "agent",
         "task_ended",
         "server_lost",
         "server_restarted",
@@ -144,6 +147,8 @@ fn every_event_is_documented_and_no_file_is_open_to_others_or_holds_a_secret() {
     assert_eq!(of("call_started").count(), of("call_ended").count());
     let sum: Vec<&Value> = of("call_ended").filter(|line| line["task"] == "sum").collect();
     assert_eq!((sum.len(), &sum[0]["turn"], &sum[0]["agent"]), (2, &json!(1), &json!("main")));
+    let decided = of("agent").next().unwrap();
+    assert_eq!((&decided["task"], &decided["happened"]["event"]), (&json!("sum"), &json!("corrected")));
     let died = of("call_ended").find(|line| line["tool"] == "die").unwrap();
     assert_eq!((&died["is_error"], &died["error"]["code"]), (&json!(true), &json!("session_lost")));
     assert_eq!(of("model_ended").find(|line| line["task"] == "lost").unwrap()["error"]["code"], "script");

@@ -9,7 +9,7 @@ use std::{
 /// Rooms by layer. A room may use its own layer's rooms only where `SIBLINGS` says so, and any below.
 const LAYERS: [&[&str]; 6] = [
     &["error", "config", "task", "tool", "retry", "limit", "gate", "report", "score"],
-    &["process", "launch", "builtin", "http", "llm", "journal", "cassette", "tap"],
+    &["process", "launch", "builtin", "http", "llm", "journal", "cassette", "tap", "live"],
     &["session", "catalog"],
     &["manager", "start"],
     &["agent", "batch", "crew", "daemon", "gateway"],
@@ -17,7 +17,7 @@ const LAYERS: [&[&str]; 6] = [
 ];
 
 /// Uses within a layer, or upwards, each for its reason.
-const SIBLINGS: [(&str, &str); 26] = [
+const SIBLINGS: [(&str, &str); 30] = [
     ("config", "error"),
     ("config", "retry"),
     ("config", "tool"),
@@ -39,6 +39,10 @@ const SIBLINGS: [(&str, &str); 26] = [
     ("session", "catalog"), // every list that comes in is remembered
     ("tap", "cassette"),
     ("tap", "journal"),
+    ("tap", "live"),
+    ("tap", "llm"),          // the rows of its requests
+    ("live", "journal"),     // the row of an attempt
+    ("live", "llm"),         // a call as a model wrote it
     ("cassette", "journal"), // a time in nanoseconds
     ("llm", "tap"),          // a client carries the tap of its agent
     ("llm", "cassette"),

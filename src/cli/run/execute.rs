@@ -11,7 +11,11 @@ use toolcrib::{
     Tap, Tape, Told, Toolbox, run_all,
 };
 
-use super::{Cassette, Finished, Plan};
+use super::{
+    Cassette, Finished, Plan,
+    events::{Reading, Sink},
+    shown::Shown,
+};
 use crate::cli::{
     context::Context,
     progress::{Progress, Totals},
@@ -30,6 +34,7 @@ impl Plan {
         let journal = Journal::create(&self.dir, &self.manifest(None, None), self.config.secrets.clone())?;
         let journal = Arc::new(journal);
         let tape = self.tape()?;
+        let lines = self.events.as_deref().map(Sink::lines).transpose()?;
         let model = self.llm.as_ref().map(LlmClient::model_label);
         journal.events().run_started(&self.run, model, self.tasks.len(), self.jobs.get());
         if let Some(model) = model {
@@ -54,7 +59,7 @@ impl Plan {
             journal.events().write(Event::Warning { error: Told::from(&**doubt) });
         }
         let init = manager.as_ref().map_or(Duration::ZERO, |manager| manager.report().wall);
-        let outcome = self.run_tasks(context, &journal, manager.as_ref(), tape.as_ref(), began).await;
+        let outcome = self.run_tasks(context, &journal, manager.as_ref(), tape.as_ref(), lines, began).await;
         if let Some(manager) = manager {
             context.stop(manager).await?;
         }
@@ -129,6 +134,7 @@ impl Plan {
         journal: &Journal,
         manager: Option<&Manager>,
         tape: Option<&Tape>,
+        lines: Option<Sink>,
         began: Instant,
     ) -> anyhow::Result<(Vec<RunReport>, Totals)> {
         journal.write_manifest(&self.manifest(manager, None))?;
@@ -140,6 +146,14 @@ impl Plan {
         let cancel = &self.cancel;
         let broken: Mutex<Option<Error>> = Mutex::new(None);
         let progress = Progress::new(context.ui, self.tasks.len(), began);
+        let alone = progress.bar().filter(|_| self.tasks.len() == 1);
+        let sink = lines
+            .or_else(|| alone.map(|bar| Sink::Shown(Shown { ui: context.ui.clone(), bar: bar.clone() })));
+        let reading = sink.map(|sink| Reading::start(sink, self.config.secrets.clone())).transpose()?;
+        let (agent, reading) = match reading {
+            Some((feed, reading)) => (agent.watched(feed), Some(reading)),
+            None => (agent, None),
+        };
         let working = run_all(
             self.tasks.clone(),
             self.jobs,
@@ -181,6 +195,11 @@ impl Plan {
             },
         );
         let reports = progress.beside(working, || self.llm.as_ref().and_then(LlmClient::trouble)).await;
+        // With it the feed is gone.
+        drop(agent);
+        if let Some(reading) = reading {
+            reading.finish(context.ui, cancel).await;
+        }
         let totals = progress.finish();
         journal.write_manifest(&self.manifest(manager, Some(&totals)))?;
         match broken.into_inner().unwrap_or_else(PoisonError::into_inner) {

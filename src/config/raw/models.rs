@@ -24,13 +24,14 @@ pub(in crate::config) struct RawStrategy {
 
 /// Where `[llm]` has no model of its own, what clients do not take over from it would be said to nobody.
 pub(super) fn check_own(llm: &Section<'_>) -> Result<()> {
-    const NOT_SHARED: [&str; 9] = [
+    const NOT_SHARED: [&str; 10] = [
         "api",
         "api_key",
         "max_in_flight",
         "requests_per_minute",
         "tokens_per_minute",
         "prompt_cache",
+        "prefill",
         "extra_body",
         "cache",
         "batch",

@@ -176,6 +176,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "remove it, or use \"messages\"",
     ),
     (
+        "[llm]\napi = 'responses'\nprefill = true",
+        "3: `llm.prefill`: is not known to api = \"responses\"",
+        "remove it, or use \"chat\", \"completions\" or \"messages\"",
+    ),
+    (
         "[llm]\nretry = 'fats'",
         "2: `llm.retry`: `fats` is not allowed",
         "use \"fast\", \"agent\", \"patient\"",

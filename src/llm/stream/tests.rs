@@ -11,7 +11,7 @@ use crate::llm::Finish;
 fn read(api: LlmApi, text: &str, size: usize) -> (Result<Decoded, Broken>, Vec<String>) {
     let told = Mutex::new(Vec::new());
     let tell = |delta: Delta<'_>| told.lock().unwrap().push(format!("{delta:?}"));
-    let observer = Observer::new(&tell);
+    let observer = Observer::new(Some(&tell), None);
     let mut assembly = Assembly::new(api);
     let fed = text.as_bytes().chunks(size).try_for_each(|piece| assembly.feed(piece, &observer).map(|_| ()));
     let answer = fed.map_err(Broken::No).and_then(|()| assembly.finish(0, &observer));

@@ -18,7 +18,14 @@ use crate::{
 pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, Value> {
     let mut body = Map::new();
     body.insert("model".into(), config.model.as_str().into());
-    body.insert("messages".into(), request.messages.iter().map(Message::to_json).collect());
+    let mut messages: Vec<Value> = request.messages.iter().map(Message::to_json).collect();
+    if let Some(prefill) = request.prefilled(config) {
+        // As vLLM and what follows it have it: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html
+        messages.push(json!({"role": "assistant", "content": prefill}));
+        body.insert("continue_final_message".into(), true.into());
+        body.insert("add_generation_prompt".into(), false.into());
+    }
+    body.insert("messages".into(), messages.into());
     if !request.tools.is_empty() {
         let tools = request.tools.iter().map(|tool| {
             let mut function = Map::new();

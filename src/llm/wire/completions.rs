@@ -20,10 +20,12 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Result<Map<St
     }
     let mut body = Map::new();
     body.insert("model".into(), config.model.as_str().into());
+    let prefill = request.prefilled(config);
     if let [Message::User(prompt)] = request.messages.as_slice() {
-        body.insert("prompt".into(), prompt.as_str().into());
+        body.insert("prompt".into(), format!("{prompt}{}", prefill.unwrap_or_default()).into());
     } else {
-        body.insert("prompt".into(), transcript(&request.messages)?.into());
+        let begun = prefill.map(|prefill| format!(" {prefill}")).unwrap_or_default();
+        body.insert("prompt".into(), (transcript(&request.messages)? + &begun).into());
         body.insert("stop".into(), json!([format!("\n{USER}")]));
     }
     put(&mut body, "temperature", config.temperature);

@@ -37,6 +37,9 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, V
     } else {
         put(&mut body, "system", system);
     }
+    if let Some(prefill) = request.prefilled(config) {
+        turns.push(("assistant", vec![json!({"type": "text", "text": prefill})]));
+    }
     let turns = turns.into_iter().map(|(role, content)| json!({"role": role, "content": content}));
     body.insert("messages".into(), turns.collect());
     if !request.tools.is_empty() {

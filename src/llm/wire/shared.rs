@@ -8,6 +8,9 @@ use crate::config::LlmConfig;
 /// The prompt of a request, and everything else in its body: requests that are equal there can share one. Not where a
 /// prompt has several answers: nothing tells them from those to other prompts.
 pub(in crate::llm) fn parts(request: &ChatRequest, config: &LlmConfig) -> Result<(Value, Value), String> {
+    if request.prefilled(config).is_some() {
+        return Err("an answer that is begun goes on by itself".into());
+    }
     let mut body = completions::encode(request, config)?;
     body.extend(config.extra_body.clone());
     for key in ["n", "best_of"] {

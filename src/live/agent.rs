@@ -1,11 +1,12 @@
-//! What happens while an agent works: for its log, and for whoever watches.
+//! What an agent decides while it works: for its log, and for whoever watches.
+
+use std::fmt;
 
 use serde::Serialize;
 
-use super::correct::Correction;
 use crate::config::RollbackReason;
 
-/// One event of a task. In the log of a task each is a line of JSON.
+/// One decision of an agent. In the log of a task each is a line of JSON.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -108,4 +109,73 @@ pub enum AgentEvent {
         /// Whether that is an answer.
         answered: bool,
     },
+}
+
+impl AgentEvent {
+    /// Bytes of what a model or a tool said in it.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Corrected { raw, corrections, .. } => {
+                raw.len() + corrections.iter().map(|one| one.from.len() + one.to.len()).sum::<usize>()
+            }
+            Self::RolledBack { said, calls, .. } => said.len() + calls.iter().map(String::len).sum::<usize>(),
+            Self::TriedAgain { why, lesson, .. } => why.len() + lesson.len(),
+            Self::Summarized { why, said, .. } => why.len() + said.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// What was put right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CorrectionKind {
+    /// The server that has the tool.
+    Server,
+    /// The name of the tool.
+    Tool,
+    /// The name of an argument.
+    Argument,
+    /// An argument that the schema requires and has a default for.
+    Default,
+    /// An empty argument that the schema does not require.
+    Null,
+    /// The tool: another one takes the call over.
+    Fallback,
+    /// The form of the arguments: a code fence, a trailing comma, a literal of Python.
+    Json,
+}
+
+impl fmt::Display for CorrectionKind {
+    /// As in JSON.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Server => "server",
+            Self::Tool => "tool",
+            Self::Argument => "argument",
+            Self::Default => "default",
+            Self::Null => "null",
+            Self::Fallback => "fallback",
+            Self::Json => "json",
+        })
+    }
+}
+
+/// One thing that was put right in a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Correction {
+    /// What it was.
+    pub kind: CorrectionKind,
+    /// As the model wrote it.
+    pub from: String,
+    /// As it was sent.
+    pub to: String,
+}
+
+impl Correction {
+    pub(crate) fn new(kind: CorrectionKind, from: impl Into<String>, to: impl Into<String>) -> Self {
+        Self { kind, from: from.into(), to: to.into() }
+    }
 }

@@ -1,0 +1,262 @@
+//! What agents do, told while they do it: a bounded channel of typed events, and the events.
+//!
+//! An agent that is watched ([`Agent::watched`](crate::Agent::watched)) tells of its beginning and end, of every request
+//! to the model with the pieces of its answer, of every tool call with what went in and what came out, and of all that
+//! it decided on the way; so do the agents that it calls.
+//!
+//! Never waits for its reader: what does not fit is dropped, and the stream says so. Knows nothing of who reads.
+
+mod agent;
+mod feed;
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+pub use self::{
+    agent::{AgentEvent, Correction, CorrectionKind},
+    feed::{Feed, LiveEvents},
+};
+use crate::{
+    journal::AttemptRow,
+    llm::{Finish, ToolCall},
+    task::{Outcome, Usage},
+};
+
+/// One event of a feed, and whose it is.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Live {
+    /// Nanoseconds since the feed was opened, by a clock that never goes back.
+    pub ns: u64,
+    /// The id of the task.
+    pub task: Arc<str>,
+    /// The agent: `main`, or `main/2-1-research` for one that `main` called in its second turn.
+    pub agent: Arc<str>,
+    /// What was dropped since the event that was read before this one.
+    #[serde(skip_serializing_if = "Missed::is_nothing")]
+    pub missed: Missed,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: LiveEvent,
+}
+
+/// Events that were dropped since nobody read them in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Missed {
+    /// Pieces of answers: nothing is lost with them, since all of an answer is in its [`LiveEvent::ModelEnded`].
+    pub pieces: u64,
+    /// Other events.
+    pub events: u64,
+}
+
+impl Missed {
+    /// Whether nothing is missing.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What happened. `took_ns` is in nanoseconds and reaches back from the event's own moment; `turn` numbers the requests of an
+/// agent to its model and `call` its tool calls, both from 1 and as in `events.jsonl`.
+///
+/// What begins has an end, however that comes: by an answer, a failure, a cancellation, or since nobody waits any more.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LiveEvent {
+    /// A task begins.
+    TaskStarted,
+    /// An agent begins: that of the task, or one that another called.
+    AgentStarted {
+        /// What answers, as the report names it; nothing for a task of planned calls.
+        model: Option<String>,
+    },
+    /// The model is asked.
+    ModelStarted {
+        /// The request.
+        turn: u32,
+        /// Messages that it carries.
+        messages: usize,
+        /// Bytes of their text.
+        bytes: usize,
+    },
+    /// A piece of the answer's text; only where the answer is streamed.
+    Text {
+        /// The request.
+        turn: u32,
+        /// The piece.
+        text: String,
+    },
+    /// A piece of the model's reasoning; only where the answer is streamed.
+    Thinking {
+        /// The request.
+        turn: u32,
+        /// The piece.
+        text: String,
+    },
+    /// The answer broke off: the pieces of it so far are void, and it begins again.
+    Restarted {
+        /// The request.
+        turn: u32,
+    },
+    /// An attempt of the request failed. Whether another follows is not said here.
+    ModelAttemptFailed {
+        /// The request.
+        turn: u32,
+        /// The attempt on the wire.
+        attempt: AttemptRow,
+    },
+    /// The model answered, or did not.
+    ModelEnded {
+        /// The request.
+        turn: u32,
+        /// The time of all of it.
+        took_ns: u64,
+        /// Every attempt on the wire.
+        attempts: Vec<AttemptRow>,
+        /// As its server counted them.
+        tokens: Usage,
+        /// All of the answer's text.
+        text: String,
+        /// All of its reasoning, where the server gives it apart from the text.
+        thinking: Option<String>,
+        /// The calls that it asks for, as the model wrote them.
+        tool_calls: Vec<ToolCall>,
+        /// Why the model stopped.
+        finish: Option<Finish>,
+        /// Why there is no answer.
+        error: Option<LiveError>,
+    },
+    /// A tool is called.
+    CallStarted {
+        /// When: during the turn of this request.
+        turn: u32,
+        /// The call; its end has the same number.
+        call: u32,
+        /// The server.
+        server: String,
+        /// The tool.
+        tool: String,
+        /// The arguments as they are sent.
+        arguments: Map<String, Value>,
+    },
+    /// A tool call has a result, or has none.
+    CallEnded {
+        /// As at its beginning.
+        turn: u32,
+        /// As at its beginning.
+        call: u32,
+        /// The server.
+        server: String,
+        /// The tool.
+        tool: String,
+        /// The time of all of it.
+        took_ns: u64,
+        /// Whether the tool says that it failed, or there is no result.
+        is_error: bool,
+        /// The result's text: all of it, where the model may be shown a part.
+        text: Option<String>,
+        /// Why there is no result.
+        error: Option<LiveError>,
+    },
+    /// An agent is done.
+    AgentEnded {
+        /// How it ended.
+        status: Outcome,
+        /// Answers of its model that were kept.
+        turns: u32,
+        /// Tool calls that it made, those of agents that it called among them.
+        tool_calls: u32,
+        /// All that its model counted.
+        tokens: Usage,
+        /// The time of all of it.
+        took_ns: u64,
+    },
+    /// A task is done: its last event.
+    TaskEnded {
+        /// How it ended.
+        status: Outcome,
+        /// The answer.
+        answer: Option<String>,
+        /// Why there is none, or why it is wrong.
+        error: Option<LiveError>,
+        /// The time of all of it.
+        took_ns: u64,
+    },
+    /// What the agent decided.
+    #[serde(untagged)]
+    Agent(AgentEvent),
+}
+
+/// An error in an event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LiveError {
+    /// A stable code, or the class of a failed model request.
+    pub code: String,
+    /// In words.
+    pub message: String,
+}
+
+impl LiveError {
+    pub(crate) fn new(code: &(impl ToString + ?Sized), message: impl Into<String>) -> Self {
+        Self { code: code.to_string(), message: message.into() }
+    }
+}
+
+/// What goes first when there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Piece,
+    Event,
+    End,
+}
+
+impl LiveEvent {
+    fn rank(&self) -> Rank {
+        match self {
+            Self::Text { .. } | Self::Thinking { .. } | Self::Restarted { .. } => Rank::Piece,
+            Self::TaskEnded { .. } => Rank::End,
+            _ => Rank::Event,
+        }
+    }
+
+    /// Bytes beside its own size, near enough to hold a limit by.
+    fn weight(&self) -> usize {
+        let error = |error: &Option<LiveError>| error.as_ref().map_or(0, |error| error.message.len());
+        let rows = |rows: &[AttemptRow]| 2 * size_of_val(rows);
+        match self {
+            Self::Text { text, .. } | Self::Thinking { text, .. } => text.len(),
+            Self::ModelEnded { attempts, text, thinking, tool_calls, error: failed, .. } => {
+                let calls: usize = tool_calls.iter().map(|call| call.arguments.len() + 100).sum();
+                rows(attempts) + text.len() + thinking.as_ref().map_or(0, String::len) + calls + error(failed)
+            }
+            Self::CallStarted { arguments, .. } => arguments.values().map(weight_of).sum(),
+            Self::CallEnded { text, error: failed, .. } => {
+                text.as_ref().map_or(0, String::len) + error(failed)
+            }
+            Self::TaskEnded { answer, error: failed, .. } => {
+                answer.as_ref().map_or(0, String::len) + error(failed)
+            }
+            Self::Agent(event) => event.weight(),
+            Self::ModelAttemptFailed { attempt, .. } => rows(std::slice::from_ref(attempt)),
+            _ => 0,
+        }
+    }
+}
+
+fn weight_of(value: &Value) -> usize {
+    size_of::<Value>()
+        + match value {
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(weight_of).sum(),
+            Value::Object(fields) => {
+                fields.iter().map(|(name, value)| name.len() + 16 + weight_of(value)).sum()
+            }
+            _ => 0,
+        }
+}
