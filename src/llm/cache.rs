@@ -17,7 +17,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::{ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClass, fault::Fault};
+use super::{
+    ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClass, Message, fault::Fault,
+    message::Thinking,
+};
 use crate::{
     config::{CacheConfig, LlmConfig},
     task::Usage,
@@ -157,6 +160,13 @@ fn is_whole(answer: &ChatAnswer) -> bool {
     matches!(answer.finish, Finish::Stop | Finish::ToolCalls) && !doubted && !empty
 }
 
+fn thought(message: &Message) -> Option<&Thinking> {
+    match message {
+        Message::Assistant { thinking, .. } => Some(thinking),
+        _ => None,
+    }
+}
+
 /// The whole request in one form, whatever the order of the keys in its schemas.
 fn key(request: &ChatRequest) -> Key {
     // Taken apart in full: a field that is added later cannot be forgotten here.
@@ -165,10 +175,11 @@ fn key(request: &ChatRequest) -> Key {
         json!([tool.name, tool.description, Value::Object((*tool.parameters).clone()), tool.strict])
     });
     let whole = json!([
-        messages.iter().map(super::Message::to_json).collect::<Vec<_>>(),
+        messages.iter().map(Message::to_json).collect::<Vec<_>>(),
         tools.collect::<Vec<_>>(),
         tool_mode.name(),
         max_tokens,
+        messages.iter().filter_map(thought).collect::<Vec<_>>(),
     ]);
     Sha256::digest(canonical(whole)).into()
 }

@@ -44,6 +44,7 @@ mod sites;
 mod start;
 mod support;
 mod teardown;
+mod thinking;
 mod tidy;
 mod torture;
 mod warm;
