@@ -27,7 +27,8 @@ use crate::{
     tool::canonical,
 };
 
-type Key = [u8; 32];
+/// What a request asks for.
+pub(super) type Key = [u8; 32];
 
 /// The answers of one client.
 pub(super) struct Cache {
@@ -118,6 +119,23 @@ impl Cache {
             None => {
                 self.misses.fetch_add(1, Relaxed);
                 None
+            }
+        }
+    }
+
+    /// What `request` asks for, where those who ask the same at the same time share an answer.
+    pub(super) fn shared(&self, request: &ChatRequest) -> Option<Key> {
+        self.single_flight.then(|| key(request))
+    }
+
+    /// What came of a request, for another one who asked the same.
+    pub(super) fn told(&self, outcome: &Result<ChatAnswer, LlmError>) -> Result<ChatAnswer, LlmError> {
+        match outcome {
+            Ok(answer) => Ok(self.hit(answer)),
+            Err(error) => {
+                let mut error = error.clone();
+                error.attempts.clear();
+                Err(error)
             }
         }
     }
