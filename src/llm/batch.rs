@@ -113,8 +113,11 @@ impl LlmClient {
                     if let Ok(answer) = &outcome {
                         cache.keep(&requests[number], answer).await;
                     }
-                    let told = others.into_iter().map(|other| (other, cache.told(&outcome)));
-                    let mut outcomes: Vec<Outcome> = told.collect();
+                    let of_other = |other| match &outcome {
+                        Ok(answer) => (other, Ok(cache.hit(answer))),
+                        Err(error) => (other, Err(without_attempts(error))),
+                    };
+                    let mut outcomes: Vec<Outcome> = others.into_iter().map(of_other).collect();
                     outcomes.push((number, outcome));
                     outcomes
                 }
@@ -215,8 +218,7 @@ impl LlmClient {
                 outcomes
             }
             Err(error) => {
-                let mut rest = error.clone();
-                rest.attempts.clear();
+                let rest = without_attempts(&error);
                 let errors = std::iter::once(error).chain(std::iter::repeat(rest));
                 members.iter().zip(errors).map(|((number, _), error)| (*number, Err(error))).collect()
             }
@@ -256,6 +258,13 @@ impl LlmClient {
         }
         Ok(answers)
     }
+}
+
+/// A failure for those who share it with the one that is told of its attempts: sums are those of the wire.
+fn without_attempts(error: &LlmError) -> LlmError {
+    let mut error = error.clone();
+    error.attempts.clear();
+    error
 }
 
 /// Whether one of several prompts may be what the server does not like.

@@ -128,18 +128,6 @@ impl Cache {
         self.single_flight.then(|| key(request))
     }
 
-    /// What came of a request, for another one who asked the same.
-    pub(super) fn told(&self, outcome: &Result<ChatAnswer, LlmError>) -> Result<ChatAnswer, LlmError> {
-        match outcome {
-            Ok(answer) => Ok(self.hit(answer)),
-            Err(error) => {
-                let mut error = error.clone();
-                error.attempts.clear();
-                Err(error)
-            }
-        }
-    }
-
     /// Keeps an answer, if it is a whole one.
     pub(super) async fn keep(&self, request: &ChatRequest, answer: &ChatAnswer) {
         if is_whole(answer) {
@@ -153,7 +141,7 @@ impl Cache {
     }
 
     /// The same answer; this time it took no request and no tokens.
-    fn hit(&self, known: &ChatAnswer) -> ChatAnswer {
+    pub(super) fn hit(&self, known: &ChatAnswer) -> ChatAnswer {
         self.hits.fetch_add(1, Relaxed);
         ChatAnswer {
             cached: true,
