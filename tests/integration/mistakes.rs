@@ -199,7 +199,15 @@ const LINES: &[(&str, &str)] = &[
     (r#"{"calls": {"tool": "a.b"}}"#, "`calls`: expected a list of objects, found an object"),
     (r#"["x"]"#, "expected an object, found a list"),
     (r#"{"input": "x","#, "the line ends in the middle of its JSON"),
-    (r#"{"input": "x",}"#, "not JSON: trailing comma at column 15"),
+    (r#"{"input": "x",}"#, "not JSON at column 15: `}`: a comma with nothing after it"),
+    (r#"{"input": "x" "id": "y"}"#, "not JSON at column 15: `\"id\": \"y\"}`: a comma is missing before it"),
+    (
+        r#"{'input': "x"}"#,
+        "not JSON at column 2: `'input': \"x\"}`: a single quote, where JSON has double ones",
+    ),
+    (r#"{"input": None}"#, "not JSON at column 11: `None}`: JSON writes true, false and null"),
+    (r"What is the time?", "not JSON at column 1: `What is the time?`: nothing that can stand there"),
+    (r#"{"input": "x", "id": "a", "id": "b"}"#, "the key is there twice: `id`"),
 ];
 
 #[test]
@@ -215,7 +223,10 @@ fn mistakes_in_task_files_name_line_key_and_what_is_wanted() {
             let expected = format!("tasks.jsonl:{}: {expected}", number + 1);
             assert!(told.contains(&expected), "{line}: no `{expected}` in\n{told}");
         }
-        for word in ["invalid type", "missing field", "unknown field", "untagged", "variant", "line 1 column"]
+        let foreign =
+            ["invalid type", "missing field", "unknown field", "untagged", "variant", "line 1 column"];
+        for word in
+            foreign.iter().chain(&["trailing comma", "expected value", "expected ident", "duplicate field"])
         {
             assert!(!told.contains(word), "{told}");
         }
@@ -269,3 +280,13 @@ fn misspelt_names_on_the_command_line_are_told_with_what_was_meant() {
         assert!(code(&output) == expected && told.contains(words), "{arguments:?}: {told}");
     }
 }
+    (r#"{"input": "x", "limits": [5]}"#, "`limits`: expected an object, found a list"),
+    (r#"{"input": "x", "target": "y", "score": ["exact"]}"#, "`score`: expected an object, found a list"),
+    (r#"{"calls": [["a.b"]]}"#, "`calls[0]`: expected an object, found a list"),
+    (
+        r#"{"calls": [{"tool": "a.b", "expect": ["x"]}]}"#,
+        "`calls[0].expect`: expected an object, found a list",
+    ),
+        (&["call", "calc.evaluate", "expresion=1"], 2, "cause: `expresion` is unknown"),
+        (&["call", "calc.evaluate", "expresion=1"], 2, "cause: `expression` is missing"),
+        (&["bench", "init", "--runs", "0"], 2, "'0' for '--runs <N>': must be at least 1"),
