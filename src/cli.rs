@@ -12,6 +12,7 @@ mod control;
 mod daemon;
 mod demo;
 mod doctor;
+mod doubts;
 mod down;
 mod events;
 mod import;

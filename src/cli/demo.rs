@@ -11,6 +11,7 @@ use toolcrib::{
 
 use super::{
     context::Context,
+    doubts::Doubts,
     run::Plan,
     ui::{Ui, at_least_one, seconds},
 };
@@ -52,7 +53,7 @@ impl Demo {
             run,
             dir,
             cassette: None,
-            doubts: Vec::new(),
+            doubts: Doubts::default(),
             cancel,
         };
         let finished = plan.execute(context).await?;

@@ -19,6 +19,7 @@ use toolcrib::{
 
 use super::{
     context::{Context, Locked},
+    doubts::Doubts,
     progress::Totals,
     reach::{Through, place},
     ui::{Ui, at_least_one},
@@ -88,7 +89,7 @@ pub(super) struct Plan {
     pub(super) dir: PathBuf,
     pub(super) cassette: Option<Cassette>,
     /// What is wrong with the configuration and does not end the run. Rules that concern no tool are found at its start.
-    pub(super) doubts: Vec<Arc<Error>>,
+    pub(super) doubts: Doubts,
     /// Ends the tasks: Ctrl-C, a journal that cannot be written, a replay that differs.
     pub(super) cancel: CancellationToken,
 }
@@ -169,7 +170,8 @@ impl Run {
             true => config.broken_models(),
             false => Vec::new(),
         };
-        let plan = Plan { config, llm, tasks, jobs: self.jobs, run, dir, cassette, doubts, cancel };
+        let plan =
+            Plan { config, llm, tasks, jobs: self.jobs, run, dir, cassette, doubts: doubts.into(), cancel };
         let finished = plan.execute(context).await?;
         let answer = finished.reports.first().and_then(|report| report.answer.as_ref());
         if let Some(answer) = answer.filter(|_| question && !context.ui.json) {
