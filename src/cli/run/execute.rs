@@ -195,6 +195,7 @@ impl Plan {
             reports
         };
         let reports = progress.beside(working, || self.llm.as_ref().and_then(LlmClient::trouble)).await;
+        journal.sort_results(self.tasks.iter().map(|task| task.id.as_str()))?;
         let totals = progress.finish();
         journal.write_manifest(&self.manifest(manager, Some(&totals)))?;
         match broken.into_inner().unwrap_or_else(PoisonError::into_inner) {
