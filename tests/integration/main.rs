@@ -7,6 +7,7 @@ mod answers;
 mod apply;
 mod bench;
 mod bench_init;
+mod browser;
 mod calls;
 mod cli;
 #[cfg(target_os = "linux")]
