@@ -97,6 +97,14 @@ fn thoughts_go_back_in_their_turn_and_to_who_had_them() {
     }
 }
 
+#[test]
+fn a_request_that_leaves_no_room_for_an_answer_is_refused() {
+    let config = thinking(LlmApi::Messages, 2000);
+    let limited = |tokens| wire::encode(&ChatRequest { max_tokens: Some(tokens), ..hello() }, &config);
+    assert!(limited(2001).is_ok());
+    assert_eq!(limited(2000).unwrap_err(), "its 2000 tokens are used up by a thinking budget of 2000");
+}
+
 #[tokio::test]
 async fn another_thought_makes_another_request_and_a_recorded_one_is_the_same() {
     let reply = json!({"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn"});

@@ -105,20 +105,22 @@ pub(in crate::llm) fn settle(
     messages: &[Message],
     config: &LlmConfig,
 ) -> Result<(), String> {
-    if asked(config).is_none() {
-        return Ok(());
-    }
+    let Some(thinking) = asked(config) else { return Ok(()) };
     if from(messages, config).is_none() {
         body.shift_remove("thinking");
-    } else if body
-        .get("tool_choice")
-        .is_some_and(|choice| choice["type"] == "any" || choice["type"] == "tool")
-    {
+        return Ok(());
+    }
+    if body.get("tool_choice").is_some_and(|choice| choice["type"] == "any" || choice["type"] == "tool") {
         return Err(
             "a model that thinks cannot be made to call a tool: set `tool_choice = \"auto\"` in [agent], or \
                     leave thinking off"
                 .to_owned(),
         );
+    }
+    // A request may bring a limit of its own.
+    let limit = body.get("max_tokens").and_then(Value::as_u64);
+    if let Some((limit, budget)) = limit.zip(budget(thinking)).filter(|(limit, budget)| limit <= budget) {
+        return Err(format!("its {limit} tokens are used up by a thinking budget of {budget}"));
     }
     Ok(())
 }
