@@ -174,6 +174,9 @@ impl Journal {
         let sort = || {
             let text = fs::read_to_string(&path)?;
             let lines = text.split_inclusive('\n');
+            if lines.clone().count() != results.tasks.len() {
+                return Err(io::Error::other("it has lines that this run did not write"));
+            }
             let mut lines: Vec<(usize, &str)> = results.tasks.iter().map(place).zip(lines).collect();
             lines.sort_by_key(|(place, _)| *place);
             let sorted: String = lines.into_iter().map(|(_, line)| line).collect();
