@@ -8,7 +8,7 @@ use crate::program::{Bench, err, out};
 pub(crate) const SIZES: [&str; 3] = ["500,900", "1000,900", "1600,900"];
 
 /// Run in a page: what is too wide. Nothing may be wider than the window but what can be scrolled by itself, of the two
-/// drawings of a start one is to be seen, and no words of it are cut off at its edge.
+/// drawings of a start one is to be seen, and no words of it are cut off at its edge or by a bar.
 const PROBE: &str = "<script>addEventListener('load', () => { const root = document.documentElement;
     root.dataset.wide = Math.max(0, document.scrollingElement.scrollWidth - innerWidth);
     const all = (from, what) => [...from.querySelectorAll(what)];
@@ -18,7 +18,10 @@ const PROBE: &str = "<script>addEventListener('load', () => { const root = docum
     root.dataset.drawings = seen.length + ' of ' + all(document, 'svg.waterfall').length;
     root.dataset.cut = seen.flatMap(svg => { const edge = svg.getBoundingClientRect(); return all(svg, 'text').filter(it => {
         const box = it.getBoundingClientRect(); return box.left < edge.left - 1 || box.right > edge.right + 1; })
-        .map(it => it.textContent); }).join('|');
+        .map(it => it.textContent); }).concat(all(document, 'svg.wide .server').filter(row => {
+        const bars = all(row, 'rect, line').map(it => it.getBoundingClientRect().left);
+        return row.querySelector('.name').getBoundingClientRect().right > Math.min(...bars); })
+        .map(row => row.querySelector('.name').textContent)).join('|');
     root.dataset.small = all(document, 'svg.waterfall .name').filter(it => it.getClientRects().length)
         .filter(it => it.getBoundingClientRect().height < 10).length; })</script></body>";
 

@@ -19,6 +19,7 @@ const BOTTOM: f64 = 22.0;
 const NAME_LETTERS: usize = 24;
 /// A letter is a good six units wide.
 const LETTER: f64 = 6.5;
+const BOLD_LETTER: f64 = 7.2;
 /// Width of the cap of a failed bar.
 const CAP: f64 = 5.0;
 
@@ -114,11 +115,12 @@ fn drawing(picture: &Picture, title: &str, layout: &Layout) -> String {
         let ready = picture.servers.iter().find(|bar| bar.name == *last).map_or(0.0, |bar| bar.ended_ms);
         let x = scale.x(ready);
         let words = format!("all ready at {}, set by {}", seconds(ready), cut(last, NAME_LETTERS));
-        // They end at the line, unless there is no room before it.
-        let class = if words.len() as f64 * LETTER > x { "ready-words after" } else { "ready-words" };
+        // They end at the line, or begin at the edge where there is no room before it.
+        let room = words.chars().count() as f64 * BOLD_LETTER <= x;
+        let (class, at) = if room { ("ready-words", x) } else { ("ready-words early", 0.0) };
         text.push_str(&format!(
             "<line class=\"ready\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\
-             <text class=\"{class}\" x=\"{x:.1}\" y=\"14\">{}</text>\n",
+             <text class=\"{class}\" x=\"{at:.1}\" y=\"14\">{}</text>\n",
             TOP - 8.0,
             escape(&words),
         ));
@@ -313,7 +315,7 @@ mod tests {
         assert!(text.contains("<text class=\"label above\" x=\"480.0\" y=\"40.0\">1.00s, 2 tools"), "{text}");
         assert!(text.contains("<text class=\"ready-words\" x=\"424.0\""), "{text}");
         let early = Picture { last: Some("gone".to_owned()), ..picture() };
-        assert!(drawing(&early, "t", &NARROW).contains("<text class=\"ready-words after\" x=\"124.0\""));
+        assert!(drawing(&early, "t", &NARROW).contains("<text class=\"ready-words early\" x=\"0.0\""));
     }
 
     #[test]
