@@ -8,6 +8,7 @@ mod cache;
 mod changes;
 mod fingerprint;
 mod lock;
+mod mismatch;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -66,13 +67,8 @@ impl CatalogEntry {
         if validator.is_valid(&arguments) {
             return Ok(());
         }
-        let mut problems: Vec<String> = validator
-            .iter_errors(&arguments)
-            .map(|error| match error.instance_path().to_string() {
-                place if place.is_empty() => error.to_string(),
-                place => format!("{}: {error}", place.trim_start_matches('/')),
-            })
-            .collect();
+        let mut problems: Vec<String> =
+            validator.iter_errors(&arguments).flat_map(|error| mismatch::lines(&error)).collect();
         problems.extend(self.meant(&arguments));
         Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
     }

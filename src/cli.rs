@@ -12,6 +12,7 @@ mod control;
 mod daemon;
 mod demo;
 mod doctor;
+mod doubts;
 mod down;
 mod events;
 mod import;
@@ -231,5 +232,39 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => ui.fail_any(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{any::TypeId, num::NonZeroUsize};
+
+    use clap::{Arg, Command, CommandFactory};
+
+    use super::*;
+
+    /// Every option of a command and those below it that takes a number from 1, with the words that lead to it.
+    fn counts(command: &Command, words: &[String]) -> Vec<Vec<String>> {
+        let is_count = |arg: &&Arg| arg.get_value_parser().type_id() == TypeId::of::<NonZeroUsize>();
+        let own = command.get_arguments().filter(is_count).filter_map(|arg| arg.get_long());
+        let own = own.map(|long| [words, &[format!("--{long}")]].concat());
+        let below = command
+            .get_subcommands()
+            .flat_map(|command| counts(command, &[words, &[command.get_name().to_owned()]].concat()));
+        own.chain(below).collect()
+    }
+
+    #[test]
+    fn nothing_of_something_is_refused_in_words_of_our_own() {
+        let options = counts(&Arguments::command(), &["toolcrib".to_owned()]);
+        assert!(options.len() >= 20, "{options:?}");
+        for option in options {
+            for (value, words) in [("0", "must be at least 1"), ("x", "is not a whole number from 1")] {
+                let typed = [&option[..], &[value.to_owned()]].concat();
+                let error = Arguments::try_parse_from(&typed).err().map(|error| error.to_string());
+                let error = error.unwrap_or_else(|| panic!("{typed:?} was taken"));
+                assert!(error.contains(words), "{typed:?}: {error}");
+            }
+        }
     }
 }

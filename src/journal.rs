@@ -9,6 +9,7 @@ mod private;
 mod stderr;
 
 use std::{
+    collections::HashMap,
     fmt::Write as _,
     fs::{self, File},
     io::{self, Write as _},
@@ -56,11 +57,18 @@ pub fn new_run(runs: &Path) -> Result<(String, PathBuf)> {
     }
 }
 
+/// `results.jsonl`, and the tasks of its lines in their order.
+#[derive(Debug)]
+struct Results {
+    file: File,
+    tasks: Vec<String>,
+}
+
 /// Writes what a run produces. Secrets never reach the disk.
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    results: Mutex<File>,
+    results: Mutex<Results>,
     events: EventLog,
     stderr: StderrLogs,
     secrets: Secrets,
@@ -74,7 +82,8 @@ impl Journal {
     pub fn create(dir: &Path, manifest: &Value, secrets: Secrets) -> Result<Self> {
         private::create_dir_all(dir).map_err(|error| failed("create", dir, error))?;
         let path = dir.join("results.jsonl");
-        let results = Mutex::new(private::append(&path).map_err(|error| failed("open", &path, error))?);
+        let file = private::append(&path).map_err(|error| failed("open", &path, error))?;
+        let results = Mutex::new(Results { file, tasks: Vec::new() });
         let events = EventLog::create(&dir.join("events.jsonl"), secrets.clone())?;
         let stderr = StderrLogs::new(dir.join("servers"));
         let journal = Self { dir: dir.to_owned(), results, events, stderr, secrets };
@@ -143,8 +152,41 @@ impl Journal {
         }
         let line = self.secrets.hide(&line.to_string()) + "\n";
         let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = results.write_all(line.as_bytes()).and_then(|()| results.flush());
-        written.map_err(|error| failed("write", &self.dir.join("results.jsonl"), error))
+        let written = results.file.write_all(line.as_bytes()).and_then(|()| results.file.flush());
+        written.map_err(|error| failed("write", &self.dir.join("results.jsonl"), error))?;
+        results.tasks.push(report.task.clone());
+        Ok(())
+    }
+
+    /// Puts the lines of results, which are in the order in which tasks ended, into that of `tasks`: no run is told from
+    /// its repetition by what was quicker. For the end of a run: the file is replaced, whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; then the file is as it was.
+    pub fn sort_results<'a>(&self, tasks: impl IntoIterator<Item = &'a str>) -> Result<()> {
+        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let places: HashMap<&str, usize> = tasks.into_iter().zip(0..).collect();
+        let place = |task: &String| places.get(task.as_str()).copied().unwrap_or(usize::MAX);
+        if results.tasks.is_sorted_by_key(place) {
+            return Ok(());
+        }
+        let (path, draft) = (self.dir.join("results.jsonl"), self.dir.join("results.jsonl.new"));
+        let sort = || {
+            let text = fs::read_to_string(&path)?;
+            let lines = text.split_inclusive('\n');
+            if lines.clone().count() != results.tasks.len() {
+                return Err(io::Error::other("it has lines that this run did not write"));
+            }
+            let mut lines: Vec<(usize, &str)> = results.tasks.iter().map(place).zip(lines).collect();
+            lines.sort_by_key(|(place, _)| *place);
+            let sorted: String = lines.into_iter().map(|(_, line)| line).collect();
+            private::write(&draft, &sorted)?;
+            fs::rename(&draft, &path)?;
+            private::append(&path)
+        };
+        results.file = sort().map_err(|error| failed("sort", &path, error))?;
+        results.tasks.sort_by_cached_key(place);
+        Ok(())
     }
 }
 

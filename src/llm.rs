@@ -50,7 +50,7 @@ pub use client::LlmClient;
 pub use detect::{DETECT_PORTS, detect};
 pub use error::LlmError;
 pub use error_body::ContextOverflow;
-pub use message::{Message, ToolCall};
+pub use message::{Message, Thinking, ToolCall};
 pub use request::{Attempt, ChatAnswer, ChatRequest, ChatTimings, Finish, ToolMode, ToolSpec};
 pub use stats::LlmStats;
 pub use stream::Delta;

@@ -3,6 +3,7 @@
 
 pub(crate) mod date;
 pub(crate) mod millis;
+pub(crate) mod object;
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ pub struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
     /// How the answer is compared with the target. Default: the target is contained in the answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object::maybe")]
     pub score: Option<Score>,
     /// Tools offered to the model, as patterns over `server.tool`. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,9 +35,10 @@ pub struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
     /// Limits of this task, in place of the configured ones.
+    #[serde(deserialize_with = "object::one")]
     pub limits: Limits,
     /// Tool calls to make in order, instead of asking a model.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "object::list")]
     pub calls: Vec<PlannedCall>,
     /// Free data of the author, copied into the result.
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -87,7 +89,7 @@ impl Target {
 
 /// How an answer is compared with its target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "snake_case", try_from = "RawScore")]
 #[non_exhaustive]
 pub enum Score {
     /// Equal after trimming white space.
@@ -99,11 +101,44 @@ pub enum Score {
     /// The last number of the answer is within `tol` of the target, absolutely.
     Numeric {
         /// Greatest allowed difference. Default 0.
-        #[serde(default)]
         tol: f64,
     },
     /// The content of the last `\boxed{...}` equals the target.
     Boxed,
+}
+
+/// A score as it is written: tagged enums take any key beside the tag of a variant without fields.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawScore {
+    #[serde(rename = "type")]
+    kind: ScoreKind,
+    tol: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ScoreKind {
+    Exact,
+    Contains,
+    Regex,
+    Numeric,
+    Boxed,
+}
+
+impl TryFrom<RawScore> for Score {
+    type Error = &'static str;
+
+    fn try_from(raw: RawScore) -> Result<Self, Self::Error> {
+        Ok(match (raw.kind, raw.tol) {
+            (ScoreKind::Numeric, tol) => Self::Numeric { tol: tol.unwrap_or_default() },
+            (_, Some(_)) => return Err("`tol` belongs to the type `numeric`"),
+            (ScoreKind::Exact, None) => Self::Exact,
+            (ScoreKind::Contains, None) => Self::Contains,
+            (ScoreKind::Regex, None) => Self::Regex,
+            (ScoreKind::Boxed, None) => Self::Boxed,
+        })
+    }
 }
 
 /// When an agent must stop. `None` means: as configured under `[agent]`.
@@ -136,7 +171,7 @@ pub struct PlannedCall {
     #[serde(default)]
     pub args: Map<String, Value>,
     /// What the result must be like. Default: not an error.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object::one")]
     pub expect: Expect,
 }
 

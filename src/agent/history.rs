@@ -112,7 +112,7 @@ mod tests {
         let mut history = History::new(vec![Message::User("question".into())]);
         history.set_system(Some("system".into()));
         for number in 0..results {
-            history.push(Message::Assistant { content: format!("call {number}"), tool_calls: vec![] });
+            history.push(Message::said(format!("call {number}"), vec![]));
             history.push_results(vec![Message::User(format!("{number}").repeat(1000))]);
         }
         history
@@ -150,7 +150,7 @@ mod tests {
     fn it_can_be_set_back() {
         let mut history = history(2);
         let mark = history.checkpoint();
-        history.push(Message::Assistant { content: "x".into(), tool_calls: vec![] });
+        history.push(Message::said("x", vec![]));
         history.push_results(vec![Message::User("y".into())]);
         history.shorten(Some(0));
         history.restore(mark);

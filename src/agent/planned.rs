@@ -32,7 +32,7 @@ impl Agent {
                     let id = format!("call_{index}");
                     let tool_call =
                         ToolCall::new(&id, &call.tool, Value::from(call.args.clone()).to_string());
-                    messages.push(Message::Assistant { content: String::new(), tool_calls: vec![tool_call] });
+                    messages.push(Message::said("", vec![tool_call]));
                     messages.push(Message::Tool { call_id: id, content: text.clone() });
                     let problem = mismatch(&call.expect, &text, result.is_error, || self.shown(&text));
                     texts.push(text);

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     config::ToolProtocol,
-    llm::{ChatAnswer, Finish, Message, ToolCall},
+    llm::{ChatAnswer, Finish, Message, Thinking, ToolCall},
 };
 
 /// How model servers write a tool call that they failed to read.
@@ -45,13 +45,15 @@ pub(super) struct Said {
     pub content: String,
     pub calls: Vec<Asked>,
     pub finish: Finish,
+    /// What goes back with the results.
+    pub thinking: Thinking,
     /// The mark of a call that cannot be read, where none can be.
     pub unread: Option<&'static str>,
 }
 
 /// Reads an answer to a request with tools on offer, or none. Calls in the text are numbered from `calls` on.
 pub(super) fn read(protocol: ToolProtocol, answer: ChatAnswer, tools: bool, calls: usize) -> Said {
-    let ChatAnswer { content, finish, tool_calls, .. } = answer;
+    let ChatAnswer { content, finish, tool_calls, thinking, .. } = answer;
     let cut = finish == Finish::Length;
     let calls: Vec<Asked> = match protocol {
         ToolProtocol::Native => tool_calls.into_iter().map(|call| native(call, cut)).collect(),
@@ -72,7 +74,7 @@ pub(super) fn read(protocol: ToolProtocol, answer: ChatAnswer, tools: bool, call
         ToolProtocol::Native => UNREAD_CALLS.into_iter().find(|mark| content.contains(mark)),
         ToolProtocol::Xml => xml::leftover(&content),
     };
-    Said { content, calls, finish, unread }
+    Said { content, calls, finish, thinking, unread }
 }
 
 fn native(call: ToolCall, cut: bool) -> Asked {
@@ -93,7 +95,8 @@ impl Said {
                 Some(ready) => ToolCall::new(&call.id, &ready.entry.visible_name, arguments(ready)),
                 None => ToolCall::new(&call.id, &call.tool, &call.arguments),
             });
-            return Message::Assistant { content: self.content.clone(), tool_calls: calls.collect() };
+            let (content, thinking) = (self.content.clone(), self.thinking.clone());
+            return Message::Assistant { content, tool_calls: calls.collect(), thinking };
         }
         let (mut content, mut from) = (String::new(), 0);
         for (index, call) in self.calls.iter().enumerate() {
@@ -103,7 +106,8 @@ impl Said {
             from = call.span.end;
         }
         content += &self.content[from..];
-        Message::Assistant { content, tool_calls: Vec::new() }
+        // Its results are words of the user: the turn is over, and with it what was thought.
+        Message::said(content, Vec::new())
     }
 
     /// The results of its calls as they are kept, in order.

@@ -90,7 +90,7 @@ impl Talk<'_> {
             if let Some(end) = end {
                 let prompt = self.summary_prompt();
                 self.history.push(Message::User(prompt));
-                self.history.push(Message::Assistant { content: said.content, tool_calls: Vec::new() });
+                self.history.push(Message::said(said.content, Vec::new()));
                 return end;
             }
         }

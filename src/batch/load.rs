@@ -6,7 +6,7 @@ use super::mistake;
 use crate::{
     error::{Error, Result},
     score,
-    task::Task,
+    task::{Task, object::Object},
 };
 
 /// So many mistakes are told; the rest is counted.
@@ -70,8 +70,8 @@ pub fn parse_tasks(name: &str, text: &str) -> Result<Vec<Task>> {
 const EXAMPLE: &str = r#"write one task in each line: {"id": "a", "input": "What time is it in Tokyo?"}"#;
 
 fn parse(line: &str, position: usize) -> Result<Task, String> {
-    mistake::check(line)?;
-    let mut task: Task = serde_json::from_str(line).map_err(|error| mistake::plain(&error))?;
+    let Object(mut task) =
+        serde_json::from_str::<Object<Task>>(line).map_err(|error| mistake::of(line, &error))?;
     if task.id.is_empty() {
         task.id = position.to_string();
     }
@@ -79,6 +79,9 @@ fn parse(line: &str, position: usize) -> Result<Task, String> {
         (None, true) => return Err("a task needs `input` (a question) or `calls` (tool calls)".into()),
         (Some(_), false) => return Err("a task has `input` or `calls`, not both".into()),
         _ => {}
+    }
+    if task.limits.turns == Some(0) {
+        return Err("`limits.turns`: must be at least 1".into());
     }
     if task.limits.seconds.is_some_and(|seconds| !(seconds > 0.0 && seconds.is_finite())) {
         return Err("`limits.seconds` must be more than 0".into());

@@ -1,7 +1,5 @@
 //! What is wrong with a line that is no task: the key, and what is wanted there.
 
-use serde_json::Value;
-
 use crate::config::{Node, NodeValue, Origin, Section};
 
 const TASK: &[&str] = &["id", "input", "target", "score", "tools", "system", "limits", "calls", "metadata"];
@@ -16,23 +14,52 @@ const SCORES: &[(&str, &str)] = &[
 const LIMITS: &[&str] = &["turns", "tool_calls", "seconds", "tokens"];
 const CALL: &[&str] = &["tool", "args", "expect"];
 const EXPECT: &[&str] = &["contains", "equals", "is_error"];
+/// Characters of a line that are shown where it is no JSON.
+const SHOWN: usize = 20;
 
-/// Whether `line` says what a task can say; if not, why.
-pub(super) fn check(line: &str) -> Result<(), String> {
-    let value: Value = serde_json::from_str(line).map_err(|error| match error.is_eof() {
-        true => "the line ends in the middle of its JSON".to_owned(),
-        false => format!("not JSON: {}", plain(&error)),
-    })?;
+/// Why `line` is no task. It is only looked at closely once it is known not to be one; `error` is what the parser says.
+pub(super) fn of(line: &str, error: &serde_json::Error) -> String {
+    if error.is_eof() {
+        return "the line ends in the middle of its JSON".to_owned();
+    }
+    let Ok(value) = serde_json::from_str(line) else { return syntax(line, error) };
     let origin = Origin { json: true, ..Origin::default() };
-    look(&origin, &Node::of_json(&value, 1)).map_err(|mistake| match mistake.help() {
-        Some(help) => format!("{mistake}; {help}"),
-        None => mistake.to_string(),
-    })
+    match look(&origin, &Node::of_json(&value, 1)) {
+        Ok(()) => plain(error),
+        Err(mistake) => match mistake.help() {
+            Some(help) => format!("{mistake}; {help}"),
+            None => mistake.to_string(),
+        },
+    }
 }
 
-/// What the parser says. The line of the text that it was given is always 1.
-pub(super) fn plain(error: &serde_json::Error) -> String {
-    error.to_string().replace(" at line 1 column ", " at column ")
+/// Where a line stops being JSON, and why if that is a usual slip.
+fn syntax(line: &str, error: &serde_json::Error) -> String {
+    let column = error.column();
+    // The parser counts bytes, and may point behind what it has read.
+    let (before, rest) = line.split_at_checked(column.saturating_sub(1)).unwrap_or((line, ""));
+    let why = match rest.as_bytes() {
+        [b'}' | b']', ..] if before.trim_end().ends_with(',') => "a comma with nothing after it",
+        [b'\'', ..] => "a single quote, where JSON has double ones",
+        _ if ["True", "False", "None"].iter().any(|word| rest.starts_with(word)) => {
+            "JSON writes true, false and null"
+        }
+        [b'"', ..] if before.trim_end().ends_with(['"', '}', ']']) => "a comma is missing before it",
+        _ => "nothing that can stand there",
+    };
+    let rest: String = rest.chars().take(SHOWN).collect();
+    let found = if rest.is_empty() { String::new() } else { format!(" `{rest}`") };
+    format!("not JSON at column {column}:{found}: {why}")
+}
+
+/// What the parser says of JSON that is no task and in which nothing is amiss. The line of the text that it was given is
+/// always 1.
+fn plain(error: &serde_json::Error) -> String {
+    let words = error.to_string().replace(" at line 1 column ", " at column ");
+    match words.strip_prefix("duplicate field ") {
+        Some(key) => format!("the key is there twice: {key}"),
+        None => words,
+    }
 }
 
 fn look(origin: &Origin, node: &Node) -> crate::Result<()> {
@@ -57,7 +84,7 @@ fn look(origin: &Origin, node: &Node) -> crate::Result<()> {
         _ => {}
     }
     if let Some(score) = task.table("score", SCORE)? {
-        score.no_null(SCORE)?;
+        score.no_null(&["type"])?;
         match score.choice("type", SCORES)? {
             None => return Err(score.error("`type` is missing", Some("write \"type\": \"contains\""))),
             Some("numeric") => drop(score.float("tol")?),

@@ -4,14 +4,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::json;
 
-use super::{
-    context::Context,
-    events::{self, error_json},
-    ui::Ui,
-    up,
-};
+use super::{context::Context, events, up};
 
 #[derive(Args)]
 pub(super) struct Check {
@@ -35,10 +29,7 @@ impl Check {
         let mut doubts = config.broken_models();
         doubts.extend(Context::unused_rules(&config, &manager));
         for doubt in &doubts {
-            ui.doubt(doubt);
-            if ui.json {
-                Ui::data(json!({"event": "warning", "error": error_json(doubt)}).to_string());
-            }
+            events::doubt(ui, doubt);
         }
         let incomplete = manager.report().ready() < manager.report().servers.len();
         let report = context.stop(manager).await?;

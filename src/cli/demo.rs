@@ -11,6 +11,7 @@ use toolcrib::{
 
 use super::{
     context::Context,
+    doubts::Doubts,
     run::Plan,
     ui::{Ui, at_least_one, seconds},
 };
@@ -53,7 +54,7 @@ impl Demo {
             dir,
             cassette: None,
             events: None,
-            doubts: Vec::new(),
+            doubts: Doubts::default(),
             cancel,
         };
         let finished = plan.execute(context).await?;

@@ -7,6 +7,14 @@ use toolcrib::{Error, ServerEvent, ServerName};
 
 use super::ui::{Ui, date, millis, seconds};
 
+/// Something that is wrong with the configuration and does not end the command.
+pub(super) fn doubt(ui: &Ui, error: &Error) {
+    ui.doubt(error);
+    if ui.json {
+        Ui::data(json!({"event": "warning", "error": error_json(error)}).to_string());
+    }
+}
+
 /// Shows what happens to servers.
 pub(super) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
     let ui = ui.clone();

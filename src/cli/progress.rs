@@ -139,7 +139,7 @@ impl<'a> Progress<'a> {
     }
 
     /// Prints beside the bar.
-    fn say(&self, show: impl FnOnce()) {
+    pub(super) fn say(&self, show: impl FnOnce()) {
         match &self.bar {
             Some(bar) => bar.suspend(show),
             None => show(),

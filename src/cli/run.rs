@@ -21,6 +21,7 @@ use toolcrib::{
 
 use super::{
     context::{Context, Locked},
+    doubts::Doubts,
     progress::Totals,
     reach::{Through, place},
     ui::{Ui, at_least_one},
@@ -95,7 +96,7 @@ pub(super) struct Plan {
     /// Where events go, `-` for stdout.
     pub(super) events: Option<PathBuf>,
     /// What is wrong with the configuration and does not end the run. Rules that concern no tool are found at its start.
-    pub(super) doubts: Vec<Arc<Error>>,
+    pub(super) doubts: Doubts,
     /// Ends the tasks: Ctrl-C, a journal that cannot be written, a replay that differs.
     pub(super) cancel: CancellationToken,
 }
@@ -179,6 +180,7 @@ impl Run {
         // The last event of a task has its answer.
         let answers = question && !context.ui.json && !events::is_stdout(self.events.as_deref());
         let (jobs, events) = (self.jobs, self.events);
+        let doubts = doubts.into();
         let plan = Plan { config, llm, tasks, jobs, run, dir, cassette, events, doubts, cancel };
         let finished = plan.execute(context).await?;
         let answer = finished.reports.first().and_then(|report| report.answer.as_ref());

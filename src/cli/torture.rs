@@ -31,7 +31,7 @@ use self::{
 };
 use super::{
     context::Context,
-    ui::{Ui, millis, seconds},
+    ui::{Ui, at_least_one, millis, seconds},
 };
 
 /// The owner and the servers of the torture are this program too, and are no commands for people. They need
@@ -55,10 +55,10 @@ pub(super) struct Torture {
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     ends: Vec<String>,
     /// Trials of each server with each end.
-    #[arg(long, default_value = "1", value_name = "N")]
+    #[arg(long, default_value = "1", value_name = "N", value_parser = at_least_one)]
     repeat: NonZeroUsize,
     /// Trials at a time [default: one a core].
-    #[arg(long, short, value_name = "N")]
+    #[arg(long, short, value_name = "N", value_parser = at_least_one)]
     jobs: Option<NonZeroUsize>,
     /// How long after its owner's end a process may live before it counts.
     #[arg(long, default_value = "10s", value_parser = humantime::parse_duration, value_name = "TIME")]

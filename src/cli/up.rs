@@ -5,7 +5,7 @@ mod eyes;
 mod pace;
 mod watch;
 
-use std::{process::ExitCode, time::Duration};
+use std::{cell::RefCell, process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
@@ -13,7 +13,8 @@ use toolcrib::{Config, Error, Keeping, StartJobs, StartReport};
 
 use super::{
     context::{Context, Locked},
-    events::observer,
+    doubts::Doubts,
+    events::{self, observer},
     memory,
     ui::{Ui, counted, millis, seconds},
 };
@@ -56,21 +57,37 @@ impl Up {
 
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let config = self.load(context)?;
-        let ui = context.ui;
+        let (ui, doubts) = (context.ui, Doubts::default());
         announce(ui, &config);
-        let manager = with_heartbeat(ui, context.start(&config, observer(ui))).await?;
+        let starting = context.start(&config, doubts.observing(observer(ui)));
+        let manager = with_heartbeat(ui, starting).await?;
         summary(ui, manager.report());
+        let current = RefCell::new(config.clone());
+        let judge = || {
+            for doubt in doubts.learn(Context::unused_rules(&current.borrow(), &manager)) {
+                events::doubt(ui, &doubt);
+            }
+        };
+        judge();
         if let Keeping::Group { because } = manager.keeping() {
             ui.warn(format!("servers have no guard and would outlive a SIGKILL of toolcrib: {because}"));
         }
         ui.status("Serving", "Ctrl-C stops everything");
         memory::settle();
-        if self.watch {
-            let watching = watch::watch(ui, &manager, config, || self.load(context));
-            context.cancel.run_until_cancelled(watching).await.transpose()?;
-        } else {
-            context.cancel.cancelled().await;
-        }
+        let serving = Box::pin(async {
+            if !self.watch {
+                context.cancel.cancelled().await;
+                return Ok(());
+            }
+            let load = || {
+                current.replace(self.load(context)?);
+                doubts.look_again();
+                Ok(current.borrow().clone())
+            };
+            let watching = watch::watch(ui, &manager, config, load);
+            context.cancel.run_until_cancelled(watching).await.unwrap_or(Ok(()))
+        });
+        doubts.beside(serving, judge).await?;
         let report = context.stop(manager).await;
         if ui.json {
             let left = report.as_ref().map_or(1, |_| 0);

@@ -182,6 +182,7 @@ impl Hall {
             wall,
             missing: wanted.into_iter().filter(|name| !ready.contains(name)).cloned().collect(),
             unguarded: self.keep.unguarded(),
+            doubts: self.keep.unused_rules().into_iter().map(|rule| Arc::new(rule.into())).collect(),
         }
     }
 

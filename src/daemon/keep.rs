@@ -4,7 +4,7 @@
 //! one leaves nothing half done.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -15,12 +15,12 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use tokio::sync::{SetOnce, mpsc, oneshot};
+use tokio::sync::{Notify, SetOnce, mpsc, oneshot};
 
 use super::{log::Log, short_hash};
 use crate::{
     config::{Config, Env, StartJobs},
-    error::{Error, ErrorCode, Result, Told, nearest},
+    error::{ConfigError, Error, ErrorCode, Result, Told, nearest},
     manager::{Manager, StopReport},
     process::Keeping,
     start::ServerEvent,
@@ -39,6 +39,8 @@ pub(super) struct Keep {
     // Std mutex: for a look or a swap. Only the worker changes it.
     book: Mutex<Arc<Book>>,
     changes: mpsc::UnboundedSender<(Change, oneshot::Sender<Result<Changed>>)>,
+    /// A server listed its tools.
+    listed: Arc<Notify>,
     /// Set once every server has its place: then a call can wait for its start.
     begun: SetOnce<()>,
 }
@@ -178,13 +180,20 @@ impl Keep {
         let selection = Selection { only, stopped: BTreeSet::new() };
         let book = Book::read(&file, &env, selection, jobs, locked)?;
         let log = Arc::new(Log::default());
-        let told = log.clone();
+        let (told, listed) = (log.clone(), Arc::<Notify>::default());
+        let news = listed.clone();
         let empty = Config { servers: indexmap::IndexMap::new(), ..(*book.config).clone() };
-        let observe = Arc::new(move |event: ServerEvent| told.add(event));
+        let observe = Arc::new(move |event: ServerEvent| {
+            let lists = event.lists_tools();
+            told.add(event);
+            if lists {
+                news.notify_one();
+            }
+        });
         let manager = Manager::start_observed(&empty, observe).await?;
         let (changes, received) = mpsc::unbounded_channel();
         let (book, begun) = (Mutex::new(Arc::new(book)), SetOnce::new());
-        Ok((Self { manager, log, file, env, jobs, locked, book, changes, begun }, received))
+        Ok((Self { manager, log, file, env, jobs, locked, book, changes, listed, begun }, received))
     }
 
     pub(super) fn manager(&self) -> &Manager {
@@ -227,13 +236,28 @@ impl Keep {
         book.trouble.iter().chain(&book.kept).cloned().collect()
     }
 
-    /// Makes changes, one after the other, for as long as it is polled.
-    pub(super) async fn work(&self, mut changes: Changes) {
-        while let Some((change, done)) = changes.recv().await {
-            let outcome = self.make(&change).await;
-            // Whoever asked may be gone.
-            let _ = done.send(outcome);
+    /// Makes changes, one after the other, for as long as it is polled. `warn` is told of every rule that concerns no
+    /// tool, once, as soon as the lists are there that show it.
+    pub(super) async fn work(&self, mut changes: Changes, warn: impl Fn(&ConfigError)) {
+        let mut known = HashSet::new();
+        loop {
+            tokio::select! {
+                change = changes.recv() => {
+                    let Some((change, done)) = change else { return };
+                    let outcome = self.make(&change).await;
+                    // Whoever asked may be gone.
+                    let _ = done.send(outcome);
+                }
+                () = self.listed.notified() => {}
+            }
+            let rules = self.unused_rules().into_iter();
+            rules.filter(|rule| known.insert(rule.to_string())).for_each(|rule| warn(&rule));
         }
+    }
+
+    /// The rules that concern no tool, as far as servers have listed theirs.
+    pub(super) fn unused_rules(&self) -> Vec<ConfigError> {
+        self.manager.toolbox().unused_rules(&self.book().config)
     }
 
     async fn make(&self, change: &Change) -> Result<Changed> {

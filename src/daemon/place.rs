@@ -4,7 +4,7 @@
 use std::{
     ffi::OsStr,
     fs::{self, DirBuilder, File, OpenOptions},
-    io,
+    io::{self, Write},
     os::{
         fd::IntoRawFd,
         unix::{
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     config::Env,
-    error::{Error, Result},
+    error::{ConfigError, Error, Result},
     process::marked_processes,
 };
 
@@ -100,6 +100,13 @@ impl DaemonPlace {
 
     pub(super) fn lock_file(&self) -> PathBuf {
         self.socket.with_extension("lock")
+    }
+
+    /// Writes into the log what is wrong with the configuration and does not end the daemon. One that cannot be written
+    /// keeps nobody.
+    pub(super) fn warn(&self, error: &ConfigError) {
+        let help = error.help.as_ref().map_or_else(String::new, |help| format!(" ({help})"));
+        let _ = self.open_log().and_then(|mut log| writeln!(log, "warning: {error}{help}"));
     }
 
     /// Opens the log to append to; the daemon empties it once it has the lock.

@@ -130,7 +130,7 @@ pub async fn serve_daemon(
         tokio::select! {
             ended = &mut leading => ended,
             // Does not end before: the other end of its channel is in `hall`.
-            () = hall.keep.work(changes) => leading.await,
+            () = hall.keep.work(changes, |rule| place.warn(rule)) => leading.await,
         }
     };
     let report = hall.keep.shutdown().await;

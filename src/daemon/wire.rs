@@ -172,6 +172,9 @@ pub struct Standing {
     pub missing: Vec<ServerName>,
     /// What does not keep them at all: nothing if a guard does.
     pub unguarded: Option<String>,
+    /// Rules of the configuration that concern no tool.
+    #[serde(default)]
+    pub doubts: Vec<Arc<Error>>,
 }
 
 /// The daemon and its servers at one moment.

@@ -1,12 +1,15 @@
 //! Many requests at once, each with an outcome of its own: a wire request for each, or several prompts in one where
 //! the server can do that and the configuration says so.
 
+use std::collections::HashMap;
+
 use futures_util::{Stream, StreamExt, future::join_all, stream};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
     ChatAnswer, ChatRequest, LlmClient, LlmError, LlmErrorClass,
+    cache::Key,
     client::{Asking, Backend},
     stream::Observer,
     wire::shared,
@@ -22,6 +25,24 @@ struct Group<'a> {
     shared: Option<(Vec<Value>, Value)>,
 }
 
+/// Requests of one batch that are equal and asked once.
+#[derive(Default)]
+struct Equal {
+    /// Who is asked, by what is asked.
+    first: HashMap<Key, usize>,
+    /// Who has the outcome of that number too.
+    others: HashMap<usize, Vec<usize>>,
+}
+
+impl Equal {
+    /// Whether request `number` has the outcome of one before it.
+    fn joins(&mut self, key: Key, number: usize) -> bool {
+        let Some(first) = self.first.get(&key) else { return false };
+        self.others.entry(*first).or_default().push(number);
+        true
+    }
+}
+
 impl LlmClient {
     /// Asks for all `requests` and returns an outcome for each, in their order. One that fails takes no other along.
     ///
@@ -29,8 +50,9 @@ impl LlmClient {
     /// request ([`BatchConfig::size`](crate::BatchConfig)), the first of them has its attempts and all of its
     /// tokens, so that sums are right; should the server refuse that request, each is asked by itself.
     ///
-    /// Equal requests of one batch are each asked, with [`CacheConfig::single_flight`](crate::CacheConfig) too: an answer
-    /// is kept for what comes later.
+    /// Equal requests of one batch are each asked, unless answers are kept with
+    /// [`CacheConfig::single_flight`](crate::CacheConfig): then the first of them is, and all have its outcome, the
+    /// others without attempts and tokens.
     ///
     /// `deadline` is that of each of them: those that came before it are there.
     pub async fn generate_batch(
@@ -60,29 +82,47 @@ impl LlmClient {
         let known = async move {
             let waiting = self.enter();
             let (mut known, mut asked) = (Vec::new(), Vec::new());
+            let mut equal = Equal::default();
             for (number, request) in requests.iter().enumerate() {
                 self.inner.counters.request();
-                let kept = match &self.inner.cache {
+                let cache = self.inner.cache.as_ref();
+                let shared = cache.and_then(|cache| cache.shared(request));
+                if shared.is_some_and(|key| equal.joins(key, number)) {
+                    continue;
+                }
+                let kept = match cache {
                     Some(cache) => cache.known(request).await,
                     None => None,
                 };
                 match kept {
                     _ if waiting.is_none() => known.push((number, Err(self.closed()))),
                     Some(answer) => known.push((number, Ok(answer))),
-                    None => asked.push((number, request)),
+                    None => {
+                        equal.first.extend(shared.map(|key| (key, number)));
+                        asked.push((number, request));
+                    }
                 }
             }
+            let mut others = equal.others;
             let asked = self.together(asked, deadline).then(move |(number, outcome)| {
                 // It counts as waiting as long as there is this stream.
                 let _waiting = &waiting;
+                let others = others.remove(&number).unwrap_or_default();
                 async move {
-                    if let (Some(cache), Ok(answer)) = (&self.inner.cache, &outcome) {
+                    let Some(cache) = &self.inner.cache else { return vec![(number, outcome)] };
+                    if let Ok(answer) = &outcome {
                         cache.keep(&requests[number], answer).await;
                     }
-                    (number, outcome)
+                    let of_other = |other| match &outcome {
+                        Ok(answer) => (other, Ok(cache.hit(answer))),
+                        Err(error) => (other, Err(without_attempts(error))),
+                    };
+                    let mut outcomes: Vec<Outcome> = others.into_iter().map(of_other).collect();
+                    outcomes.push((number, outcome));
+                    outcomes
                 }
             });
-            stream::iter(known).chain(asked)
+            stream::iter(known).chain(asked.flat_map(stream::iter))
         };
         stream::once(known).flatten().right_stream()
     }
@@ -178,8 +218,7 @@ impl LlmClient {
                 outcomes
             }
             Err(error) => {
-                let mut rest = error.clone();
-                rest.attempts.clear();
+                let rest = without_attempts(&error);
                 let errors = std::iter::once(error).chain(std::iter::repeat(rest));
                 members.iter().zip(errors).map(|((number, _), error)| (*number, Err(error))).collect()
             }
@@ -219,6 +258,13 @@ impl LlmClient {
         }
         Ok(answers)
     }
+}
+
+/// A failure for those who share it with the one that is told of its attempts: sums are those of the wire.
+fn without_attempts(error: &LlmError) -> LlmError {
+    let mut error = error.clone();
+    error.attempts.clear();
+    error
 }
 
 /// Whether one of several prompts may be what the server does not like.

@@ -17,14 +17,18 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::{ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClass, fault::Fault};
+use super::{
+    ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClass, Message, fault::Fault,
+    message::Thinking,
+};
 use crate::{
     config::{CacheConfig, LlmConfig},
     task::Usage,
     tool::canonical,
 };
 
-type Key = [u8; 32];
+/// What a request asks for.
+pub(super) type Key = [u8; 32];
 
 /// The answers of one client.
 pub(super) struct Cache {
@@ -119,6 +123,11 @@ impl Cache {
         }
     }
 
+    /// What `request` asks for, where those who ask the same at the same time share an answer.
+    pub(super) fn shared(&self, request: &ChatRequest) -> Option<Key> {
+        self.single_flight.then(|| key(request))
+    }
+
     /// Keeps an answer, if it is a whole one.
     pub(super) async fn keep(&self, request: &ChatRequest, answer: &ChatAnswer) {
         if is_whole(answer) {
@@ -132,7 +141,7 @@ impl Cache {
     }
 
     /// The same answer; this time it took no request and no tokens.
-    fn hit(&self, known: &ChatAnswer) -> ChatAnswer {
+    pub(super) fn hit(&self, known: &ChatAnswer) -> ChatAnswer {
         self.hits.fetch_add(1, Relaxed);
         ChatAnswer {
             cached: true,
@@ -157,6 +166,13 @@ fn is_whole(answer: &ChatAnswer) -> bool {
     matches!(answer.finish, Finish::Stop | Finish::ToolCalls) && !doubted && !empty
 }
 
+fn thought(message: &Message) -> Option<&Thinking> {
+    match message {
+        Message::Assistant { thinking, .. } => Some(thinking),
+        _ => None,
+    }
+}
+
 /// The whole request in one form, whatever the order of the keys in its schemas.
 fn key(request: &ChatRequest) -> Key {
     // Taken apart in full: a field that is added later cannot be forgotten here.
@@ -165,11 +181,12 @@ fn key(request: &ChatRequest) -> Key {
         json!([tool.name, tool.description, Value::Object((*tool.parameters).clone()), tool.strict])
     });
     let whole = json!([
-        messages.iter().map(super::Message::to_json).collect::<Vec<_>>(),
+        messages.iter().map(Message::to_json).collect::<Vec<_>>(),
         tools.collect::<Vec<_>>(),
         tool_mode.name(),
         max_tokens,
         prefill,
+        messages.iter().filter_map(thought).collect::<Vec<_>>(),
     ]);
     Sha256::digest(canonical(whole)).into()
 }

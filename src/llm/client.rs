@@ -16,6 +16,7 @@ use super::{
     cache::Cache,
     closing::Closing,
     fault::Fault,
+    message::Thinking,
     pick::Several,
     queue::Queue,
     script::Script,
@@ -25,7 +26,7 @@ use super::{
     wire::{self, Decoded},
 };
 use crate::{
-    config::{BatchConfig, LlmApi, LlmConfig},
+    config::{BatchConfig, LlmConfig},
     error::{Error, Result},
     gate::{Bounds, Gate, Patience},
     http::HttpClients,
@@ -165,7 +166,7 @@ impl LlmClient {
             policy: config.retry.clone(),
             keys: config.api_keys.len(),
             request_timeout: config.request_timeout,
-            max_tokens: config.max_tokens.or((config.api == LlmApi::Messages).then_some(wire::MAX_TOKENS)),
+            max_tokens: wire::max_tokens(config),
             repeatable: config.is_repeatable(),
             counters: Counters::default(),
             cache: Cache::of(config),
@@ -353,6 +354,7 @@ impl LlmClient {
             content: decoded.content,
             reasoning: decoded.reasoning,
             tool_calls: decoded.tool_calls,
+            thinking: Thinking { client: self.inner.name.clone(), blocks: decoded.thinking },
             finish: decoded.finish,
             usage: decoded.usage,
             model: decoded.model.unwrap_or_else(|| self.inner.label.clone()),

@@ -19,6 +19,8 @@ pub enum Message {
         content: String,
         /// The calls it made.
         tool_calls: Vec<ToolCall>,
+        /// What it thought before, where its server wants that back.
+        thinking: Thinking,
     },
     /// The result of a tool call.
     Tool {
@@ -27,6 +29,28 @@ pub enum Message {
         /// The result as text.
         content: String,
     },
+}
+
+/// What a model thought, in blocks that its server signed (Anthropic's `thinking` and `redacted_thinking`). They are
+/// sent back to it unchanged with the results of the tools that it called then, and to no other one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thinking {
+    /// The client that asked, by its name among those of `[llm.clients]`.
+    pub(super) client: Option<String>,
+    /// The blocks, each with its place among those of the answer.
+    pub(super) blocks: Vec<(usize, Value)>,
+}
+
+impl Thinking {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Whether there is some, and the model of this client thought it.
+    pub(super) fn is_of(&self, client: Option<&str>) -> bool {
+        !self.is_empty() && self.client.as_deref() == client
+    }
 }
 
 /// A tool call as the model made it: nothing checked or repaired yet.
@@ -55,6 +79,11 @@ impl ToolCall {
 }
 
 impl Message {
+    /// What a model said, without what it thought.
+    pub fn said(content: impl Into<String>, tool_calls: Vec<ToolCall>) -> Self {
+        Self::Assistant { content: content.into(), tool_calls, thinking: Thinking::default() }
+    }
+
     /// `system`, `user`, `assistant` or `tool`.
     pub fn role(&self) -> &'static str {
         match self {
@@ -79,10 +108,10 @@ impl Message {
     pub fn to_json(&self) -> Value {
         match self {
             Self::System(content) | Self::User(content) => json!({"role": self.role(), "content": content}),
-            Self::Assistant { content, tool_calls } if tool_calls.is_empty() => {
+            Self::Assistant { content, tool_calls, .. } if tool_calls.is_empty() => {
                 json!({"role": "assistant", "content": content})
             }
-            Self::Assistant { content, tool_calls } => {
+            Self::Assistant { content, tool_calls, .. } => {
                 let content = Some(content).filter(|content| !content.is_empty());
                 let calls: Vec<Value> = tool_calls.iter().map(ToolCall::to_json).collect();
                 json!({"role": "assistant", "content": content, "tool_calls": calls})
@@ -112,7 +141,7 @@ impl Message {
                 if content.is_empty() && tool_calls.is_empty() {
                     return Err("an assistant message needs `content` or `tool_calls`".into());
                 }
-                Ok(Self::Assistant { content, tool_calls })
+                Ok(Self::said(content, tool_calls))
             }
             "tool" => match message.get("tool_call_id") {
                 Some(Value::String(id)) => {
@@ -212,11 +241,8 @@ mod tests {
         let messages = [
             Message::System("rules".into()),
             Message::User("hello".into()),
-            Message::Assistant { content: "hi".into(), tool_calls: vec![] },
-            Message::Assistant {
-                content: String::new(),
-                tool_calls: vec![ToolCall::new("call_0", "time__now", r#"{"zone":"UTC"}"#)],
-            },
+            Message::said("hi", vec![]),
+            Message::said("", vec![ToolCall::new("call_0", "time__now", r#"{"zone":"UTC"}"#)]),
             Message::Tool { call_id: "call_0".into(), content: "noon".into() },
         ];
         let json: Vec<Value> = messages.iter().map(Message::to_json).collect();

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{LlmErrorClass, Message, ToolCall};
+use super::{LlmErrorClass, Message, ToolCall, message::Thinking};
 use crate::{config::LlmConfig, journal::reason, task::Usage};
 
 /// A tool as it is offered to a model.
@@ -118,6 +118,9 @@ pub struct ChatAnswer {
     pub reasoning: Option<String>,
     /// The calls that the model wants. Look here and not at `finish`: servers disagree on the reason.
     pub tool_calls: Vec<ToolCall>,
+    /// What goes back to the model with the results of these calls.
+    #[serde(default, skip_serializing_if = "Thinking::is_empty")]
+    pub thinking: Thinking,
     /// Why the model stopped.
     pub finish: Finish,
     /// Token counts as the server gave them.
@@ -139,7 +142,8 @@ pub struct ChatAnswer {
 impl ChatAnswer {
     /// The answer as the next message of the conversation.
     pub fn message(&self) -> Message {
-        Message::Assistant { content: self.content.clone(), tool_calls: self.tool_calls.clone() }
+        let (content, tool_calls) = (self.content.clone(), self.tool_calls.clone());
+        Message::Assistant { content, tool_calls, thinking: self.thinking.clone() }
     }
 }
 

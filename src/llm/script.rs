@@ -24,7 +24,7 @@ use super::{
     fault::{Fault, cut},
     wire::Decoded,
 };
-use crate::{error::Result, task::Usage};
+use crate::error::Result;
 
 mod parse;
 mod template;
@@ -113,13 +113,10 @@ impl Step {
             tool_calls.push(ToolCall::new(format!("call_{}", calls_so_far + index), &call.tool, arguments));
         }
         Ok(Decoded {
-            shared: Vec::new(),
             content,
-            reasoning: None,
             finish: if tool_calls.is_empty() { Finish::Stop } else { Finish::ToolCalls },
             tool_calls,
-            usage: Usage::default(),
-            model: None,
+            ..Decoded::default()
         })
     }
 }

@@ -76,13 +76,8 @@ impl Endpoint {
                 return Err(Error::input(format!("`extra_body.{key}` in {table} cannot be set"), Some(help)));
             }
         }
-        let thinking = config.extra_body.get("thinking");
-        let thinks = thinking.is_some_and(|thinking| thinking["type"] != "disabled");
-        if config.api == LlmApi::Messages && thinks {
-            // With tools the next request would be refused: it must bring the signed blocks back.
-            let help = "remove `thinking`: what the model thought is not sent back to it".to_owned();
-            let message = format!("`extra_body.thinking` in {table} cannot be used with api = \"messages\"");
-            return Err(Error::input(message, Some(help)));
+        if config.api == LlmApi::Messages {
+            wire::check_thinking(config).map_err(|(message, help)| Error::input(message, Some(help)))?;
         }
         let header = |key: &String| {
             let scheme = if config.api == LlmApi::Messages { "" } else { "Bearer " };

@@ -21,7 +21,7 @@ mod messages;
 mod responses;
 pub(super) mod shared;
 
-pub(super) use messages::MAX_TOKENS;
+pub(super) use messages::check as check_thinking;
 
 /// An answer as read from the wire.
 #[derive(Debug, Default, PartialEq)]
@@ -29,6 +29,8 @@ pub(super) struct Decoded {
     pub content: String,
     pub reasoning: Option<String>,
     pub tool_calls: Vec<ToolCall>,
+    /// What was thought, where it has to go back: each block with its place in the answer.
+    pub thinking: Vec<(usize, Value)>,
     pub finish: Finish,
     pub usage: Usage,
     pub model: Option<String>,
@@ -53,6 +55,14 @@ pub(super) fn path(api: LlmApi) -> &'static [&'static str] {
     }
 }
 
+/// The limit of generated tokens for requests that bring none, if there is one.
+pub(super) fn max_tokens(config: &LlmConfig) -> Option<u32> {
+    match config.api {
+        LlmApi::Messages => Some(messages::max_tokens(config)),
+        LlmApi::Chat | LlmApi::Completions | LlmApi::Responses => config.max_tokens,
+    }
+}
+
 /// The fields of a body that requests bring themselves, and that no configuration may set.
 pub(super) const OWN: [&str; 4] = ["messages", "input", "prompt", "stream"];
 
@@ -73,6 +83,9 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Result<Value,
     }
     for (key, value) in &config.extra_body {
         body.insert(key.clone(), value.clone());
+    }
+    if config.api == LlmApi::Messages {
+        messages::settle(&mut body, &request.messages, config)?;
     }
     Ok(Value::Object(body))
 }

@@ -133,6 +133,15 @@ pub enum ServerEvent {
 pub type Observer = Arc<dyn Fn(ServerEvent) + Send + Sync>;
 
 impl ServerEvent {
+    /// Whether a server has just listed its tools: it came up, for the first time or again.
+    pub fn lists_tools(&self) -> bool {
+        match self {
+            Self::Ready { row } => row.outcome.is_ok(),
+            Self::Restarted { .. } => true,
+            _ => false,
+        }
+    }
+
     fn of_session(server: ServerName, event: SessionEvent) -> Self {
         let row = |name, outcome, took| {
             let (waits, installing) = (Vec::new(), false);

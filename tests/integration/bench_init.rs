@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use crate::program::{Bench, code, err, out};
+use crate::{
+    browser::{SIZES, fits},
+    program::{Bench, code, err, out},
+};
 
 /// One that starts, one without a process, and one that fails with words that must not become markup.
 const CONFIG: &str = r#"
@@ -65,8 +68,8 @@ fn the_page_loads_and_runs_nothing_and_keeps_what_servers_say_as_text() {
     assert_eq!(page.matches("<script").count(), 1, "{page}");
     assert_eq!(page.matches("</script").count(), 1, "{page}");
     assert!(page.contains("&lt;/script&gt;&lt;script&gt;alert(1)"), "{page}");
-    let drawings: Vec<&str> = page.split("<svg class=\"waterfall\"").skip(1).collect();
-    assert_eq!(drawings.len(), 2, "parallel and sequential");
+    let drawings: Vec<&str> = page.split("<svg class=\"waterfall ").skip(1).collect();
+    assert_eq!(drawings.len(), 4, "parallel and sequential, for wide windows and for narrow ones");
     for drawing in drawings {
         let rows: Vec<&str> = drawing.split("<g class=\"server\">").skip(1).collect();
         assert_eq!(rows.len(), 3, "{drawing}");
@@ -157,4 +160,17 @@ fn the_waterfall_is_drawn_where_it_was_asked_for() {
     );
     let plain = bench.run(&["bench", "init", "--runs", "1", "--no-baseline"]);
     assert!(!out(&plain).contains("one row a server"), "{}", out(&plain));
+}
+
+#[test]
+fn the_page_fits_narrow_windows() {
+    let long = "a-server-with-a-name-that-goes-on-and-on-and-on";
+    let bench = Bench::new(&format!("{CONFIG}[servers.{long}]\ncommand = FIXTURE\n"));
+    let output =
+        bench.run(&["bench", "init", "--runs", "1", "--mode", "parallel,sequential", "--html", "page.html"]);
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    let page = std::fs::read_to_string(bench.0.path().join("page.html")).unwrap();
+    for size in SIZES {
+        fits(&bench, &page, size);
+    }
 }

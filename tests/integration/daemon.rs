@@ -83,6 +83,10 @@ impl Crib {
         self.files().into_iter().find(|path| path.extension().is_some_and(|ending| ending == "sock")).unwrap()
     }
 
+    pub(crate) fn log(&self) -> PathBuf {
+        self.socket().with_extension("log")
+    }
+
     /// A connection without the client's code, and the greeting.
     fn raw(&self) -> (UnixStream, BufReader<UnixStream>, Value) {
         let stream = UnixStream::connect(self.socket()).unwrap();

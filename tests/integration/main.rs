@@ -7,6 +7,7 @@ mod answers;
 mod apply;
 mod bench;
 mod bench_init;
+mod browser;
 mod calls;
 mod cli;
 #[cfg(target_os = "linux")]
@@ -46,6 +47,7 @@ mod sites;
 mod start;
 mod support;
 mod teardown;
+mod thinking;
 mod tidy;
 mod torture;
 mod warm;

@@ -1,8 +1,17 @@
 //! What people get wrong in the files that they write, and what they are told.
 
+use std::{
+    io::{BufRead, BufReader},
+    process::Stdio,
+};
+
 use serde_json::{Value, json};
 
-use crate::program::{Bench, code, err, out};
+use crate::{
+    daemon::Crib,
+    program::{Bench, code, err, out},
+    support::signal,
+};
 
 /// Rules that concern nothing, and some that do. The tools of `dead` are not known.
 const RULES: &str = r#"
@@ -128,6 +137,76 @@ fn rules_that_concern_nothing_are_told_by_check_and_run() {
 }
 
 #[test]
+fn rules_that_concern_nothing_are_told_by_up_and_the_daemon() {
+    let crib = Crib::new("[servers.calc]\nbuiltin = \"calc\"\ntools = { deny = [\"evalute\"] }\n");
+    let warning = "servers.toml:3: `servers.calc.tools.deny[0]`: server `calc` has no tool `evalute`: the rule has no effect";
+    let once = |text: &str| assert_eq!(text.matches(warning).count(), 1, "{text}");
+
+    let mut up = crib.command(&["up"]);
+    let mut up = up.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(up.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let before: Vec<String> = lines.by_ref().take_while(|line| !line.contains("Serving")).collect();
+    signal("INT", up.id());
+    let told = before.into_iter().chain(lines).collect::<Vec<_>>().join("\n");
+    up.wait().unwrap();
+    once(&told);
+    assert!(told.contains("= help:  did you mean `evaluate`?"), "{told}");
+
+    for _ in 0..2 {
+        let output = crib.run(&["up", "-d"]);
+        assert_eq!(code(&output), 0);
+        once(&err(&output));
+    }
+    let events = crib.ok(&["--json", "up", "-d"]);
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let warnings: Vec<_> = events.iter().filter(|event| event["event"] == "warning").collect();
+    assert_eq!(warnings.len(), 1, "{events:?}");
+    assert!(warnings[0]["error"]["message"].as_str().unwrap().contains(warning));
+    let log = std::fs::read_to_string(crib.log()).unwrap();
+    once(&log);
+    assert!(log.contains("(did you mean `evaluate`?)"), "{log}");
+    crib.ok(&["down"]);
+}
+
+#[test]
+fn a_rule_is_judged_anew_when_a_server_lists_its_tools() {
+    let bench = Bench::new("");
+    let extra = bench.0.path().join("extra");
+    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let config = format!(
+        "[servers.fix]\ncommand = {fixture:?}\nargs = [{:?}]\nlifecycle = \"lazy\"\n\
+         tools = {{ deny = [\"gone\"] }}\n[llm]\nmodel = \"script:model.toml\"\n",
+        format!("extra={}", extra.display())
+    );
+    bench.file("servers.toml", &config);
+    bench.file(
+        "model.toml",
+        "[[steps]]\nwhen = { turn = 0 }\n[[steps.calls]]\ntool = \"fix__echo\"\n\
+        args = { text = \"x\" }\n[[steps]]\nsay = \"done\"\n",
+    );
+    bench.file("tasks.jsonl", "{\"input\": \"a\"}\n{\"input\": \"b\"}\n");
+    let warnings = |arguments: &[&str]| {
+        let output = bench.run(&[&["--json", "run", "tasks.jsonl"], arguments].concat());
+        assert_eq!(code(&output), 0, "{}", err(&output));
+        let document: Value = serde_json::from_str(out(&output).lines().last().unwrap()).unwrap();
+        let folder = bench.0.path().join(document["dir"].as_str().unwrap());
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        let manifest: Value = serde_json::from_str(&read("run.json")).unwrap();
+        assert_eq!(manifest["warnings"], document["warnings"]);
+        (
+            document["warnings"].as_array().unwrap().len(),
+            read("events.jsonl").matches("\"event\":\"warning\"").count(),
+        )
+    };
+    // The tool is there, and is remembered as being there.
+    std::fs::write(&extra, "gone\n").unwrap();
+    assert_eq!(warnings(&[]), (0, 0));
+    // It is started by the first call, and only then it shows that the tool is gone.
+    std::fs::write(&extra, "").unwrap();
+    assert_eq!(warnings(&["-j", "1"]), (1, 1));
+}
+
+#[test]
 fn a_cassette_that_was_cut_off_says_so() {
     let bench = Bench::new("[servers.calc]\nbuiltin = \"calc\"\n[llm]\nmodel = \"script:model.toml\"\n");
     bench.file("model.toml", "[[steps]]\nsay = \"caf\u{e9}\"\n");
@@ -198,8 +277,23 @@ const LINES: &[(&str, &str)] = &[
     ),
     (r#"{"calls": {"tool": "a.b"}}"#, "`calls`: expected a list of objects, found an object"),
     (r#"["x"]"#, "expected an object, found a list"),
+    (r#"{"input": "x", "limits": [5]}"#, "`limits`: expected an object, found a list"),
+    (r#"{"input": "x", "target": "y", "score": ["exact"]}"#, "`score`: expected an object, found a list"),
+    (r#"{"calls": [["a.b"]]}"#, "`calls[0]`: expected an object, found a list"),
+    (
+        r#"{"calls": [{"tool": "a.b", "expect": ["x"]}]}"#,
+        "`calls[0].expect`: expected an object, found a list",
+    ),
     (r#"{"input": "x","#, "the line ends in the middle of its JSON"),
-    (r#"{"input": "x",}"#, "not JSON: trailing comma at column 15"),
+    (r#"{"input": "x",}"#, "not JSON at column 15: `}`: a comma with nothing after it"),
+    (r#"{"input": "x" "id": "y"}"#, "not JSON at column 15: `\"id\": \"y\"}`: a comma is missing before it"),
+    (
+        r#"{'input': "x"}"#,
+        "not JSON at column 2: `'input': \"x\"}`: a single quote, where JSON has double ones",
+    ),
+    (r#"{"input": None}"#, "not JSON at column 11: `None}`: JSON writes true, false and null"),
+    (r"What is the time?", "not JSON at column 1: `What is the time?`: nothing that can stand there"),
+    (r#"{"input": "x", "id": "a", "id": "b"}"#, "the key is there twice: `id`"),
 ];
 
 #[test]
@@ -215,7 +309,10 @@ fn mistakes_in_task_files_name_line_key_and_what_is_wanted() {
             let expected = format!("tasks.jsonl:{}: {expected}", number + 1);
             assert!(told.contains(&expected), "{line}: no `{expected}` in\n{told}");
         }
-        for word in ["invalid type", "missing field", "unknown field", "untagged", "variant", "line 1 column"]
+        let foreign =
+            ["invalid type", "missing field", "unknown field", "untagged", "variant", "line 1 column"];
+        for word in
+            foreign.iter().chain(&["trailing comma", "expected value", "expected ident", "duplicate field"])
         {
             assert!(!told.contains(word), "{told}");
         }
@@ -256,6 +353,9 @@ fn misspelt_names_on_the_command_line_are_told_with_what_was_meant() {
         (&["tools", "nope"], 6, "toolcrib tools tells which there are"),
         (&["call", "calc.nope"], 6, "toolcrib tools calc tells which it has"),
         (&["call", "calc.evaluate", "expresion=1"], 2, "did you mean `expression` instead of `expresion`?"),
+        (&["call", "calc.evaluate", "expresion=1"], 2, "cause: `expresion` is unknown"),
+        (&["call", "calc.evaluate", "expresion=1"], 2, "cause: `expression` is missing"),
+        (&["bench", "init", "--runs", "0"], 2, "'0' for '--runs <N>': must be at least 1"),
         (&["run", "tasks.jsonl"], 101, "did you mean `expression` instead of `expresion`?"),
         (&["run", "Hello?", "--client", "fats"], 2, "did you mean `fast`?"),
         (&["run", "Hello?", "--client", "zzz"], 2, "there are: llm, fast"),

@@ -215,6 +215,54 @@ async fn a_run_repeats_byte_for_byte_without_servers_and_model() {
     assert_eq!(results(&bench, &last), wanted);
 }
 
+/// A model that takes its time: never the same for two requests, and never the same again.
+async fn unsteady(Json(body): Json<Value>) -> Json<Value> {
+    tokio::time::sleep(std::time::Duration::from_millis(fastrand::u64(0..60))).await;
+    let messages = body["messages"].as_array().unwrap();
+    let message = match messages.len() {
+        1 => {
+            let arguments = json!({"expression": messages[0]["content"]}).to_string();
+            let function = json!({"name": "calc__evaluate", "arguments": arguments});
+            json!({"content": null, "tool_calls": [{"id": "c", "type": "function", "function": function}]})
+        }
+        _ => json!({"content": messages.last().unwrap()["content"]}),
+    };
+    Json(json!({"choices": [{"message": message, "finish_reason": "stop"}]}))
+}
+
+/// `results.jsonl` as it is, but for what belongs to one run: its name and its times.
+fn without_times(bench: &Bench, run: &Value) -> String {
+    let text =
+        std::fs::read_to_string(bench.0.path().join(run["dir"].as_str().unwrap()).join("results.jsonl"));
+    let own =
+        regex::Regex::new(r#""(run|started|ended)":"[^"]*"|"(wall_ms|ms)":[0-9.e-]+|"time_ms":\{[^}]*\}"#);
+    own.unwrap().replace_all(&text.unwrap(), "").into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_results_of_a_run_and_of_its_replays_are_the_same_file() {
+    let router = Router::new().route("/v1/chat/completions", post(unsteady));
+    let (url, _tasks) = served(router).await;
+    let bench =
+        Bench::new(&format!("servers.calc.builtin = 'calc'\n[llm]\nbase_url = '{url}'\nmodel = 'm'\n"));
+    // Their order is not that of the alphabet.
+    let lines =
+        (0..20).map(|n| json!({"id": format!("t{}", (n * 7) % 20), "input": format!("{n} + 1")}).to_string());
+    bench.file("tasks.jsonl", &lines.collect::<Vec<_>>().join("\n"));
+    let (status, said, recorded) = run(&bench, &["-j", "8", "--record=tape.jsonl"]);
+    assert_eq!(status, 0, "{said}");
+    let wanted = without_times(&bench, &recorded);
+    for (number, line) in wanted.lines().enumerate() {
+        let task = format!(r#""task":"t{}""#, (number * 7) % 20);
+        assert!(line.contains(&task), "the order is that of the tasks: no {task} in {line}");
+    }
+    for jobs in ["8", "3"] {
+        let (status, said, replayed) = run(&bench, &["-j", jobs, "--replay", "tape.jsonl"]);
+        assert_eq!(status, 0, "{said}");
+        assert_eq!(without_times(&bench, &replayed), wanted);
+    }
+}
+
 /// Addresses of the sockets that a process has for a network.
 #[cfg(target_os = "linux")]
 fn network_sockets(pid: u32) -> Vec<String> {

@@ -1,10 +1,11 @@
 //! `toolcrib report`: one page that loads nothing, keeps what was said as text, and is shown by a browser as it is meant.
 
-use std::{path::Path, process::Command};
-
 use serde_json::{Value, json};
 
-use crate::program::{Bench, code, err, out};
+use crate::{
+    browser::{SIZES, fits, shown},
+    program::{Bench, code, err, out},
+};
 
 const CONFIG: &str = r#"
 [servers.calc]
@@ -174,27 +175,6 @@ fn thousands_of_tasks_stay_in_bounds() {
     assert_eq!(drawn.sum::<usize>(), 6000);
 }
 
-/// Shows the page in a headless browser, and gives what its document came to.
-fn shown(page: &Path, arguments: &[&str], fragment: &str) -> Option<(String, String)> {
-    let profile = tempfile::tempdir().unwrap();
-    let output = Command::new("chromium")
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"])
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .args(arguments)
-        .arg(format!("file://{}{fragment}", page.display()))
-        .output();
-    let output = match output {
-        Ok(output) => output,
-        Err(error) => {
-            assert!(std::env::var_os("TOOLCRIB_CHROMIUM").is_none(), "chromium: {error}");
-            eprintln!("chromium cannot be had here: skipped");
-            return None;
-        }
-    };
-    assert!(output.status.success(), "{}", err(&output));
-    Some((out(&output), err(&output)))
-}
-
 #[test]
 fn a_browser_shows_it_without_complaint() {
     let bench = bench();
@@ -217,18 +197,13 @@ fn a_browser_shows_it_without_complaint() {
     let (dom, log) = shown(&bench.0.path().join("other.html"), &[], "").unwrap();
     assert!(log.contains("CONSOLE") && !dom.contains("<title>taken"), "{log}");
 
-    // Nothing is wider than the window, but for what can be scrolled by itself.
-    let probe = "<script>addEventListener('load', () => { const root = document.documentElement;\
-        root.dataset.wide = root.scrollWidth - root.clientWidth;\
-        const over = [...document.querySelectorAll('.scroll')].map(it => it.scrollWidth - it.clientWidth);\
-        root.dataset.tables = over.length + ':' + Math.max(...over); })</script></body>";
-    let probed =
-        page.replace("</body>", probe).replace("; script-src 'sha256-", "; script-src 'unsafe-inline' 'x-");
-    bench.file("probed.html", &probed.replace("<details ", "<details open "));
-    for size in ["--window-size=500,900", "--window-size=1600,900"] {
-        let (dom, _) = shown(&bench.0.path().join("probed.html"), &[size], "").unwrap();
-        assert!(dom.contains("data-wide=\"0\""), "{size}: {}", &dom[..dom.len().min(300)]);
+    // With a name as long as there is room for.
+    let open = page
+        .replace("<details ", "<details open ")
+        .replace(">fix</text>", ">works-with-a-longer-name</text>");
+    for size in SIZES {
         // Tables are read without scrolling.
-        assert!(dom.contains("data-tables=\"2:0\""), "{size}: {}", &dom[..dom.len().min(300)]);
+        let Some(tables) = fits(&bench, &open, size) else { return };
+        assert_eq!(tables, "2:0", "{size}");
     }
 }

@@ -18,7 +18,7 @@ use self::model::{Model, Seen, Service};
 use super::times::median;
 use crate::cli::{
     context::Context,
-    ui::{Ui, millis},
+    ui::{Ui, at_least_one, millis},
 };
 
 /// The shortest and the longest answer.
@@ -34,19 +34,19 @@ const ENGINE_CREWS: [usize; 5] = [1, 2, 4, 8, 16];
 #[derive(Args)]
 pub(in crate::cli) struct Agents {
     /// Sizes of crews, a row each [default: 3,5,10,20,50,100,1000; with --cost-model 1,2,4,8,16; with --configured 1,4,16].
-    #[arg(long, value_delimiter = ',', value_name = "N,..")]
+    #[arg(long, value_delimiter = ',', value_name = "N,..", value_parser = at_least_one)]
     agents: Vec<NonZeroUsize>,
     /// Times that each crew is stepped.
-    #[arg(long, default_value = "3", value_name = "N")]
+    #[arg(long, default_value = "3", value_name = "N", value_parser = at_least_one)]
     steps: NonZeroUsize,
     /// Decides which agent gets which of the answer times.
     #[arg(long, default_value = "1", value_name = "N")]
     seed: u64,
     /// Agents that decide at once [default: all].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     width: Option<NonZeroUsize>,
     /// Requests in flight at once, as max_in_flight in [llm] [default: all].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     max_in_flight: Option<NonZeroUsize>,
     /// Step crews of at most so many one after the other too; for larger ones the sum is told.
     #[arg(long, default_value = "20", value_name = "N")]
@@ -58,7 +58,7 @@ pub(in crate::cli) struct Agents {
     #[arg(long, conflicts_with_all = ["seed", "width", "max_in_flight", "sequential", "cost_model", "batch", "check"])]
     configured: bool,
     /// Prompts that one request carries, as batch.size in [llm]. One that is not full goes after 50 ms.
-    #[arg(long, default_value = "1", value_name = "N")]
+    #[arg(long, default_value = "1", value_name = "N", value_parser = at_least_one)]
     batch: NonZeroUsize,
     /// Exit with 1 unless crews of 3 to 20 take the same time within 15 % and all of them at most 1.3 times the
     /// slowest answer; with --cost-model, unless four agents take at most 1.6 times the time of one.

@@ -16,7 +16,7 @@ use toolcrib::{CatalogEntry, Config, Endpoint, Manager, ServerConfig, ServerName
 use super::times::{at_percent, median, own_cpu, sorted};
 use crate::cli::{
     context::Context,
-    ui::{Ui, micros, millis, seconds},
+    ui::{Ui, at_least_one, micros, millis, seconds},
 };
 
 /// Calls before the clock starts.
@@ -35,13 +35,13 @@ pub(in crate::cli) struct Call {
     #[arg(long, value_name = "JSON", requires = "tool")]
     args: Option<String>,
     /// Calls to measure in each row.
-    #[arg(long, default_value = "20000", value_name = "N")]
+    #[arg(long, default_value = "20000", value_name = "N", value_parser = at_least_one)]
     calls: NonZeroUsize,
     /// Calls in flight, a row each.
-    #[arg(long, default_value = "1,8,64", value_delimiter = ',', value_name = "N,..")]
+    #[arg(long, default_value = "1,8,64", value_delimiter = ',', value_name = "N,..", value_parser = at_least_one)]
     in_flight: Vec<NonZeroUsize>,
     /// Threads of the runtime that calls; 1 is the fastest for one server.
-    #[arg(long, default_value = "1", value_name = "N")]
+    #[arg(long, default_value = "1", value_name = "N", value_parser = at_least_one)]
     threads: NonZeroUsize,
 }
 

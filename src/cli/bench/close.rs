@@ -8,13 +8,13 @@ use toolcrib::{Config, Endpoint, Manager, ServerConfig, ServerName, StdioConfig,
 
 use crate::cli::{
     context::Context,
-    ui::{Ui, millis, seconds},
+    ui::{Ui, at_least_one, millis, seconds},
 };
 
 #[derive(Args)]
 pub(in crate::cli) struct Close {
     /// Servers to end at once, after one alone.
-    #[arg(long, default_value = "100", value_name = "N")]
+    #[arg(long, default_value = "100", value_name = "N", value_parser = at_least_one)]
     servers: NonZeroUsize,
 }
 

@@ -35,7 +35,7 @@ use self::{
 };
 use crate::cli::{
     context::Context,
-    ui::{millis, seconds},
+    ui::{at_least_one, millis, seconds},
 };
 
 /// Exit code for a regression: what was run went through, and its outcome is not good enough.
@@ -44,7 +44,7 @@ const REGRESSED: u8 = 100;
 #[derive(Args)]
 pub(in crate::cli) struct Init {
     /// Starts to measure in each mode.
-    #[arg(long, default_value = "3", value_name = "N")]
+    #[arg(long, default_value = "3", value_name = "N", value_parser = at_least_one)]
     runs: NonZeroUsize,
     /// Servers that may start at once: cores (as many as there are of those that use CPU time), a number, or
     /// unlimited [default: as configured].

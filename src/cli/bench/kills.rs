@@ -21,7 +21,7 @@ use toolcrib::{Config, Error, Manager, ServerState, Toolbox};
 use super::victims::{Scratch, calm, victim};
 use crate::cli::{
     context::Context,
-    ui::{Ui, millis, seconds},
+    ui::{Ui, at_least_one, millis, seconds},
 };
 
 #[derive(Args)]
@@ -30,10 +30,10 @@ pub(in crate::cli) struct Kills {
     #[arg(long, default_value = "1000", value_name = "N")]
     kills: usize,
     /// Concurrent callers.
-    #[arg(long, default_value = "64", value_name = "N")]
+    #[arg(long, default_value = "64", value_name = "N", value_parser = at_least_one)]
     callers: NonZeroUsize,
     /// Servers that the callers use.
-    #[arg(long, default_value = "8", value_name = "N")]
+    #[arg(long, default_value = "8", value_name = "N", value_parser = at_least_one)]
     servers: NonZeroUsize,
     /// For the same order of victims and calls again.
     #[arg(long)]

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::cli::{
     context::Context,
-    ui::{Ui, millis},
+    ui::{Ui, at_least_one, millis},
 };
 
 /// How long one run may take before something is broken.
@@ -33,10 +33,10 @@ const ANSWER: &str =
 #[derive(Args)]
 pub(in crate::cli) struct Lazy {
     /// Configured servers, each with the tools of `toolcrib builtin files`.
-    #[arg(long, default_value = "100", value_name = "N")]
+    #[arg(long, default_value = "100", value_name = "N", value_parser = at_least_one)]
     servers: NonZeroUsize,
     /// Runs to measure.
-    #[arg(long, default_value = "20", value_name = "N")]
+    #[arg(long, default_value = "20", value_name = "N", value_parser = at_least_one)]
     runs: NonZeroUsize,
 }
 

@@ -17,7 +17,7 @@ use toolcrib::{Config, ServerState, Toolbox};
 use super::victims::{Scratch, calm, victim};
 use crate::cli::{
     context::Context,
-    ui::{Ui, seconds},
+    ui::{Ui, at_least_one, seconds},
 };
 
 /// Memory may grow by a tenth between the second and the last quarter, or by this many bytes.
@@ -30,10 +30,10 @@ pub(in crate::cli) struct Soak {
     #[arg(long = "for", default_value = "30m", value_parser = humantime::parse_duration, value_name = "DUR")]
     time: Duration,
     /// Concurrent callers.
-    #[arg(long, default_value = "16", value_name = "N")]
+    #[arg(long, default_value = "16", value_name = "N", value_parser = at_least_one)]
     callers: NonZeroUsize,
     /// Servers that the callers use.
-    #[arg(long, default_value = "8", value_name = "N")]
+    #[arg(long, default_value = "8", value_name = "N", value_parser = at_least_one)]
     servers: NonZeroUsize,
     /// Mean time between two faults.
     #[arg(long, default_value = "200ms", value_parser = humantime::parse_duration, value_name = "DUR")]

@@ -13,7 +13,7 @@ use toolcrib::{Borrower, Config, Loan, Manager, Scope, ServerState, ServerStatus
 use super::times::{at_percent, sorted};
 use crate::cli::{
     context::Context,
-    ui::{Ui, micros, millis},
+    ui::{Ui, at_least_one, micros, millis},
 };
 
 /// How long the spares of one task may take to come back before something is broken.
@@ -22,10 +22,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 #[derive(Args)]
 pub(in crate::cli) struct Spares {
     /// Tasks to start, one after the other, each once all spares are back.
-    #[arg(long, default_value = "200", value_name = "N")]
+    #[arg(long, default_value = "200", value_name = "N", value_parser = at_least_one)]
     tasks: NonZeroUsize,
     /// Spares of each server.
-    #[arg(long, default_value = "1", value_name = "N")]
+    #[arg(long, default_value = "1", value_name = "N", value_parser = at_least_one)]
     spares: NonZeroUsize,
 }
 

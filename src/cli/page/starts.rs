@@ -1,5 +1,8 @@
 //! One start as a drawing: a row for each server, its phases to scale. Pure: a value in, SVG out.
 //!
+//! It is drawn twice, for wide windows and for narrow ones, and the page's style shows one of them: a drawing that is only
+//! scaled down to a narrow window has letters that nobody can read.
+//!
 //! Phases differ by pattern as well as by colour, and every bar says in words what it came to. The colours are
 //! classes, so that the page decides on them.
 
@@ -9,18 +12,35 @@ use toolcrib::Phases;
 use super::{Axis, cut, escape};
 
 /// In the units of the drawing, which is scaled to the page.
-const WIDTH: f64 = 1000.0;
-const NAMES: f64 = 170.0;
-const BARS: f64 = 560.0;
-const ROW: f64 = 22.0;
 const THICK: f64 = 13.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 22.0;
-/// Letters that have room in the column of names, and after a bar of full length.
+/// Letters of a name.
 const NAME_LETTERS: usize = 24;
-const LABEL_LETTERS: usize = 38;
+/// A letter is a good six units wide.
+const LETTER: f64 = 6.5;
+const BOLD_LETTER: f64 = 7.2;
 /// Width of the cap of a failed bar.
 const CAP: f64 = 5.0;
+
+/// How a drawing is laid out, in its units.
+struct Layout {
+    /// Class of the drawing.
+    class: &'static str,
+    width: f64,
+    /// Where bars begin, and how long the longest is. Beyond it there is room for half of the last mark's words.
+    left: f64,
+    bars: f64,
+    /// Height of a server's row, and of the line of words above its bar.
+    row: f64,
+    words: f64,
+}
+
+/// Names before the bars, words behind them.
+const WIDE: Layout = Layout { class: "wide", width: 1000.0, left: 170.0, bars: 560.0, row: 22.0, words: 0.0 };
+/// Names and words above the bars.
+const NARROW: Layout =
+    Layout { class: "narrow", width: 480.0, left: 24.0, bars: 400.0, row: 37.0, words: 16.0 };
 
 /// Phases in their order: class and what it means.
 pub(in crate::cli) const PHASES: [(&str, &str); 4] =
@@ -67,13 +87,18 @@ pub(in crate::cli) enum End {
     Failed { cause: String },
 }
 
-/// The drawing of `picture`; `title` is what it shows, for those who do not see it.
+/// The drawings of `picture`; `title` is what they show, for those who do not see it.
 pub(in crate::cli) fn svg(picture: &Picture, title: &str) -> String {
-    let bottom = TOP + ROW * picture.servers.len() as f64;
-    let height = bottom + BOTTOM;
-    let scale = Scale::of(picture);
+    [WIDE, NARROW].map(|layout| drawing(picture, title, &layout)).concat()
+}
+
+fn drawing(picture: &Picture, title: &str, layout: &Layout) -> String {
+    let bottom = TOP + layout.row * picture.servers.len() as f64;
+    let (width, height) = (layout.width, bottom + BOTTOM);
+    let scale = Scale::of(picture, layout);
     let mut text = format!(
-        "<svg class=\"waterfall\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\"><title>{}</title>\n",
+        "<svg class=\"waterfall {}\" viewBox=\"0 0 {width} {height}\" role=\"img\"><title>{}</title>\n",
+        layout.class,
         escape(title)
     );
     for (at, words) in (Axis { span: scale.span }).ticks() {
@@ -89,29 +114,35 @@ pub(in crate::cli) fn svg(picture: &Picture, title: &str) -> String {
     if let Some(last) = picture.last.as_ref() {
         let ready = picture.servers.iter().find(|bar| bar.name == *last).map_or(0.0, |bar| bar.ended_ms);
         let x = scale.x(ready);
+        let words = format!("all ready at {}, set by {}", seconds(ready), cut(last, NAME_LETTERS));
+        // They end at the line, or begin at the edge where there is no room before it.
+        let room = words.chars().count() as f64 * BOLD_LETTER <= x;
+        let (class, at) = if room { ("ready-words", x) } else { ("ready-words early", 0.0) };
         text.push_str(&format!(
             "<line class=\"ready\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\
-             <text class=\"ready-words\" x=\"{x:.1}\" y=\"14\">all ready at {}, set by {}</text>\n",
+             <text class=\"{class}\" x=\"{at:.1}\" y=\"14\">{}</text>\n",
             TOP - 8.0,
-            seconds(ready),
-            escape(&cut(last, NAME_LETTERS)),
+            escape(&words),
         ));
     }
     for (number, bar) in picture.servers.iter().enumerate() {
-        text.push_str(&row(bar, &scale, TOP + ROW * number as f64));
+        text.push_str(&row(bar, &scale, TOP + layout.row * number as f64));
     }
     text.push_str("</svg>\n");
     text
 }
 
-fn row(bar: &Bar, scale: &Scale, top: f64) -> String {
-    let (y, middle) = (top + (ROW - THICK) / 2.0, top + ROW / 2.0);
+fn row(bar: &Bar, scale: &Scale<'_>, top: f64) -> String {
+    let layout = scale.layout;
+    let middle = top + f64::midpoint(layout.words, layout.row);
+    let y = middle - THICK / 2.0;
+    let above = layout.words > 0.0;
+    let line = if above { top + layout.words - 2.0 } else { middle + 4.0 };
     let mut text = format!(
         "<g class=\"server\"><title>{}: {}</title>\
-         <text class=\"name\" x=\"0\" y=\"{:.1}\">{}</text>",
+         <text class=\"name\" x=\"0\" y=\"{line:.1}\">{}</text>",
         escape(&bar.name),
         escape(&words(bar)),
-        middle + 4.0,
         escape(&cut(&bar.name, NAME_LETTERS)),
     );
     let rect = |class: &str, from: f64, to: f64| {
@@ -147,11 +178,15 @@ fn row(bar: &Bar, scale: &Scale, top: f64) -> String {
         }
         End::Parked { .. } => {}
     }
+    let (class, x, room) = if above {
+        ("label above", layout.width, layout.width - LETTER * (NAME_LETTERS as f64 + 1.0))
+    } else {
+        ("label", end + 5.0, layout.width - end - 5.0)
+    };
+    let label = cut(&label(bar), letters(room));
     text.push_str(&format!(
-        "<text class=\"label\" x=\"{:.1}\" y=\"{:.1}\">{}</text></g>\n",
-        end + 5.0,
-        middle + 4.0,
-        escape(&cut(&label(bar), letters_after(end))),
+        "<text class=\"{class}\" x=\"{x:.1}\" y=\"{line:.1}\">{}</text></g>\n",
+        escape(&label)
     ));
     text
 }
@@ -199,26 +234,27 @@ fn words(bar: &Bar) -> String {
     format!("{} ({})", label(bar), all.join(", "))
 }
 
-struct Scale {
+struct Scale<'a> {
+    layout: &'a Layout,
     /// Milliseconds of the whole width of bars.
     span: f64,
 }
 
-impl Scale {
-    fn of(picture: &Picture) -> Self {
+impl<'a> Scale<'a> {
+    fn of(picture: &Picture, layout: &'a Layout) -> Self {
         let ends = picture.servers.iter().map(|bar| bar.ended_ms);
-        Self { span: ends.fold(picture.wall_ms, f64::max).max(0.001) }
+        Self { layout, span: ends.fold(picture.wall_ms, f64::max).max(0.001) }
     }
 
     fn x(&self, millis: f64) -> f64 {
-        NAMES + millis / self.span * BARS
+        self.layout.left + millis / self.span * self.layout.bars
     }
 }
 
-/// Room for a label that begins at `x`: a letter is a good six units wide.
+/// Letters that have room in so many units.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of letters")]
-fn letters_after(x: f64) -> usize {
-    (((NAMES + BARS - x).max(0.0) / 6.5) as usize) + LABEL_LETTERS
+fn letters(room: f64) -> usize {
+    (room.max(0.0) / LETTER) as usize
 }
 
 fn seconds(millis: f64) -> String {
@@ -244,7 +280,7 @@ mod tests {
 
     #[test]
     fn phases_are_to_scale_and_those_that_took_no_time_are_not_drawn() {
-        let text = svg(&picture(), "t");
+        let text = drawing(&picture(), "t", &WIDE);
         let rects: Vec<&str> = text.matches("<rect class=\"").collect();
         assert_eq!(rects.len(), 5, "{text}");
         let of = |class: &str| text.split("<rect ").find(|part| part.starts_with(class)).unwrap_or("none");
@@ -267,6 +303,19 @@ mod tests {
             text.contains(">1.00s, 2 tools</text>") && text.contains(">not started, 1 tools</text>"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_narrow_drawing_has_its_words_above_the_bars() {
+        let text = drawing(&picture(), "t", &NARROW);
+        assert!(text.contains("viewBox=\"0 0 480 159\""), "{text}");
+        // 400 units for a second, from 24 on; below a line of words.
+        assert!(text.contains("<rect class=\"spawn\" x=\"224.0\" y=\"46.0\" width=\"50.0\""), "{text}");
+        assert!(text.contains("<text class=\"name\" x=\"0\" y=\"40.0\">a&lt;b</text>"), "{text}");
+        assert!(text.contains("<text class=\"label above\" x=\"480.0\" y=\"40.0\">1.00s, 2 tools"), "{text}");
+        assert!(text.contains("<text class=\"ready-words\" x=\"424.0\""), "{text}");
+        let early = Picture { last: Some("gone".to_owned()), ..picture() };
+        assert!(drawing(&early, "t", &NARROW).contains("<text class=\"ready-words early\" x=\"0.0\""));
     }
 
     #[test]

@@ -257,7 +257,7 @@ fn starts(run: &Run) -> String {
     });
     let picture = Picture { wall_ms, last, servers: bars.collect() };
     let mut html = format!(
-        "<h2>Start of the servers</h2>\n{}<figure class=\"wide\">{}</figure>\n",
+        "<h2>Start of the servers</h2>\n{}<figure>{}</figure>\n",
         legend(),
         svg(&picture, "start of the servers")
     );

@@ -52,11 +52,11 @@ impl Plan {
             })?),
         };
         if let Some(manager) = &manager {
-            self.doubts.extend(Context::unused_rules(&self.config, manager));
+            self.doubts.learn(Context::unused_rules(&self.config, manager));
         }
-        for doubt in &self.doubts {
-            ui.doubt(doubt);
-            journal.events().write(Event::Warning { error: Told::from(&**doubt) });
+        for doubt in self.doubts.all() {
+            ui.doubt(&doubt);
+            warn(&journal, &doubt);
         }
         let init = manager.as_ref().map_or(Duration::ZERO, |manager| manager.report().wall);
         let outcome = self.run_tasks(context, &journal, manager.as_ref(), tape.as_ref(), lines, began).await;
@@ -77,7 +77,7 @@ impl Plan {
         }
         if ui.json {
             let mut document = totals.document();
-            document["warnings"] = json!(self.doubts);
+            document["warnings"] = json!(self.doubts.all());
             document["run"] = self.run.clone().into();
             document["dir"] = self.dir.display().to_string().into();
             document["init_ms"] = millis(init).into();
@@ -115,12 +115,13 @@ impl Plan {
         let ui = context.ui;
         ui.status("Starting", counted(self.config.servers.len(), "server"));
         let (shown, journal) = (ui.clone(), journal.clone());
-        let manager = context.start(&self.config, move |event| {
+        let observe = self.doubts.observing(move |event| {
             event.record(&journal);
             if let ServerEvent::Failed { row } = event {
                 shown.started(&row);
             }
         });
+        let manager = context.start(&self.config, observe);
         let manager = up::with_heartbeat(ui, manager).await?;
         let report = manager.report();
         let (ready, all) = (report.ready(), self.config.servers.len());
@@ -194,12 +195,26 @@ impl Plan {
                 progress.done(report);
             },
         );
+        // What a server lists when it is needed may show that a rule has no effect.
+        let judge = || {
+            let Some(manager) = manager else { return };
+            for doubt in self.doubts.learn(Context::unused_rules(&self.config, manager)) {
+                progress.say(|| context.ui.doubt(&doubt));
+                warn(journal, &doubt);
+            }
+        };
+        let working = async {
+            let reports = self.doubts.beside(working, judge).await;
+            judge();
+            reports
+        };
         let reports = progress.beside(working, || self.llm.as_ref().and_then(LlmClient::trouble)).await;
         // With it the feed is gone.
         drop(agent);
         if let Some(reading) = reading {
             reading.finish(context.ui, cancel).await;
         }
+        journal.sort_results(self.tasks.iter().map(|task| task.id.as_str()))?;
         let totals = progress.finish();
         journal.write_manifest(&self.manifest(manager, Some(&totals)))?;
         match broken.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -233,8 +248,12 @@ impl Plan {
             "arguments": std::iter::once("toolcrib".to_owned()).chain(arguments).collect::<Vec<_>>(),
             "replay": matches!(self.cassette, Some(Cassette::Replay(_))),
             "tasks": self.tasks.len(), "jobs": self.jobs, "servers": servers,
-            "warnings": self.doubts,
+            "warnings": self.doubts.all(),
             "init_ms": manager.map(|manager| millis(manager.report().wall)), "totals": totals.map(Totals::document),
         })
     }
+}
+
+fn warn(journal: &Journal, doubt: &Error) {
+    journal.events().write(Event::Warning { error: Told::from(doubt) });
 }

@@ -9,7 +9,7 @@ use toolcrib::{DaemonClient, DaemonOptions, Error, LockFile, ServerEvent, Server
 use super::{
     super::{
         context::Context,
-        events::observer,
+        events::{self, observer},
         reach,
         ui::{Ui, millis, seconds},
     },
@@ -73,6 +73,9 @@ impl Up {
             outcome => {
                 if let Some(standing) = outcome? {
                     summary(ui, &standing);
+                    for doubt in &standing.doubts {
+                        events::doubt(ui, doubt);
+                    }
                 }
             }
         }

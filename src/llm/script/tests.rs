@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::llm::{ChatAnswer, LlmClient};
+use crate::task::Usage;
 
 const SCRIPT: &str = r#"
 [[steps]]

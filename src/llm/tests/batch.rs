@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    super::{ChatRequest, LlmClient, LlmErrorClass, Message},
+    super::{ChatRequest, LlmClient, LlmError, LlmErrorClass, Message},
     client, config,
     server::{served, until},
 };
@@ -262,4 +262,41 @@ async fn what_is_kept_is_not_sent_again() {
     assert_eq!(server.sizes(), [4, 2]);
     let kept: Vec<bool> = answers.iter().map(|answer| answer.as_ref().unwrap().cached).collect();
     assert_eq!(kept, [true, true, true, true, false, false]);
+}
+
+#[tokio::test]
+async fn what_is_asked_twice_in_a_batch_goes_out_once_with_a_single_flight() {
+    for (single_flight, temperature, sizes) in
+        [(true, 0.0, vec![3]), (false, 0.0, vec![6]), (true, 0.7, vec![6])]
+    {
+        let server = Completions::start(None).await;
+        let mut config = server.config(sharing(10, LONG));
+        config.temperature = Some(temperature);
+        config.cache = Some(CacheConfig { single_flight, ..CacheConfig::default() });
+        let client = client(&config);
+        let asked = ["a", "b", "a", "a", "c", "b"].map(ask);
+        let answers = client.generate_batch(&asked, None).await;
+        let texts: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap().content.as_str()).collect();
+        assert_eq!((texts, server.sizes()), (vec!["A", "B", "A", "A", "C", "B"], sizes.clone()));
+        let tokens: u64 = answers.iter().map(|answer| answer.as_ref().unwrap().usage.total()).sum();
+        let attempts: usize = answers.iter().map(|answer| answer.as_ref().unwrap().attempts.len()).sum();
+        assert_eq!((tokens, attempts), (3 * sizes[0] as u64, 1), "sums are those of the wire");
+        let kept: Vec<bool> = answers.iter().map(|answer| answer.as_ref().unwrap().cached).collect();
+        let expected = sizes[0] == 3;
+        assert_eq!(kept, [false, false, expected, expected, false, expected]);
+        assert_eq!(client.stats().cache_hits, if expected { 3 } else { 0 });
+    }
+}
+
+#[tokio::test]
+async fn equal_requests_fail_together_and_the_attempts_are_told_once() {
+    let server = Completions::start(None).await;
+    let mut config = server.config(BatchConfig::default());
+    config.temperature = Some(0.0);
+    config.cache = Some(CacheConfig { single_flight: true, ..CacheConfig::default() });
+    let client = client(&config);
+    let outcomes = client.generate_batch(&["bad", "a", "bad"].map(ask), None).await;
+    let attempts = |outcome: &Result<_, LlmError>| outcome.as_ref().err().map(|error| error.attempts.len());
+    assert_eq!(outcomes.iter().map(attempts).collect::<Vec<_>>(), [Some(1), None, Some(0)]);
+    assert_eq!(server.sizes().len(), 2);
 }

@@ -10,7 +10,7 @@ fn begun() -> ChatRequest {
 }
 
 fn assistant(content: &str) -> Message {
-    Message::Assistant { content: content.to_owned(), tool_calls: vec![] }
+    Message::said(content, vec![])
 }
 
 fn goes_on(api: LlmApi) -> Reply {

@@ -63,13 +63,13 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
     }
     let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|key| nonempty(message, key));
     Ok(Decoded {
-        shared: Vec::new(),
         content,
         reasoning: reasoning.map(str::to_owned),
         tool_calls,
         finish,
         usage: usage(json),
         model: model(json),
+        ..Decoded::default()
     })
 }
 

@@ -40,7 +40,7 @@ fn transcript(messages: &[Message]) -> Result<String, String> {
         match message {
             Message::System(content) => text.push_str(content),
             Message::User(content) => text.push_str(&format!("{USER} {content}")),
-            Message::Assistant { content, tool_calls } if tool_calls.is_empty() => {
+            Message::Assistant { content, tool_calls, .. } if tool_calls.is_empty() => {
                 text.push_str(&format!("Assistant: {content}"));
             }
             Message::Assistant { .. } | Message::Tool { .. } => return Err(no_tools()),
@@ -135,7 +135,7 @@ mod tests {
         let talk = ChatRequest::new(vec![
             Message::System("Be brief.".into()),
             Message::User("Hi".into()),
-            Message::Assistant { content: "Hello".into(), tool_calls: vec![] },
+            Message::said("Hello", vec![]),
             Message::User("Who are you?".into()),
         ]);
         let body = wire::encode(&talk, &config).unwrap();

@@ -5,8 +5,10 @@ use serde_json::{Map, Value, json};
 
 mod ids;
 mod pieces;
+mod thinking;
 
 pub(super) use pieces::Pieces;
+pub(in crate::llm) use thinking::{check, settle};
 
 use super::{Decoded, Ids, NoAnswer, bad, count, finish, model, nonempty, put, with_calls};
 use crate::{
@@ -16,17 +18,24 @@ use crate::{
 };
 
 /// The limit of generated tokens when none is set: there must be one.
-pub(in crate::llm) const MAX_TOKENS: u32 = 4096;
+const MAX_TOKENS: u32 = 4096;
+
+/// A part of a message.
+type Block = Value;
+
+/// The limit of generated tokens for requests that bring none.
+pub(in crate::llm) fn max_tokens(config: &LlmConfig) -> u32 {
+    config.max_tokens.unwrap_or_else(|| thinking::default_max_tokens(config))
+}
 
 pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, Value> {
     let mut body = Map::new();
     body.insert("model".into(), config.model.as_str().into());
-    let max_tokens = request.max_tokens.or(config.max_tokens).unwrap_or(MAX_TOKENS);
-    body.insert("max_tokens".into(), max_tokens.into());
+    body.insert("max_tokens".into(), request.max_tokens.unwrap_or_else(|| max_tokens(config)).into());
     let system: Vec<&str> =
         request.messages.iter().filter(|message| message.role() == "system").map(Message::text).collect();
     let system = Some(system.join("\n\n")).filter(|text| !text.is_empty());
-    let mut turns = turns(&request.messages);
+    let mut turns = turns(&request.messages, config);
     if config.prompt_cache {
         // What stays the same from one request to the next ends here.
         put(&mut body, "system", system.map(|text| json!([mark(json!({"type": "text", "text": text}))])));
@@ -73,12 +82,13 @@ fn mark(mut block: Value) -> Value {
 }
 
 /// The conversation without its instructions: a role and its blocks, turn by turn.
-fn turns(messages: &[Message]) -> Vec<(&'static str, Vec<Value>)> {
-    let mut turns: Vec<(&'static str, Vec<Value>)> = Vec::new();
+fn turns(messages: &[Message], config: &LlmConfig) -> Vec<(&'static str, Vec<Block>)> {
+    let mut turns: Vec<(&'static str, Vec<Block>)> = Vec::new();
+    let thought_from = thinking::from(messages, config);
     // Text of blanks alone is refused.
     let said = |content: &str| (!content.trim().is_empty()).then(|| json!({"type": "text", "text": content}));
     let mut ids = ids::CallIds::default();
-    for message in messages {
+    for (at, message) in messages.iter().enumerate() {
         let (role, blocks) = match message {
             Message::System(_) => continue,
             Message::User(content) => ("user", said(content).into_iter().collect()),
@@ -86,13 +96,14 @@ fn turns(messages: &[Message]) -> Vec<(&'static str, Vec<Value>)> {
                 let id = ids.result(call_id);
                 ("user", vec![json!({"type": "tool_result", "tool_use_id": id, "content": content})])
             }
-            Message::Assistant { content, tool_calls } => (
-                "assistant",
-                said(content)
-                    .into_iter()
-                    .chain(tool_calls.iter().map(|call| used(call, &ids.call(&call.id))))
-                    .collect::<Vec<_>>(),
-            ),
+            Message::Assistant { content, tool_calls, thinking } => {
+                let calls = tool_calls.iter().map(|call| used(call, &ids.call(&call.id)));
+                let mut blocks: Vec<Block> = said(content).into_iter().chain(calls).collect();
+                if thought_from.is_some_and(|from| at >= from) {
+                    thinking::restore(&mut blocks, thinking, config);
+                }
+                ("assistant", blocks)
+            }
         };
         match turns.last_mut() {
             // An empty block is refused.
@@ -125,14 +136,17 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
         ..Decoded::default()
     };
     let mut reasoning = String::new();
-    for block in blocks {
+    for (place, block) in blocks.iter().enumerate() {
         match block.get("type").and_then(Value::as_str) {
             Some("tool_use") => {
                 let name = block.get("name").and_then(Value::as_str).unwrap_or_default();
                 let call = ToolCall::new(ids.give(block.get("id")), name, arguments(block.get("input")));
                 decoded.tool_calls.push(call);
             }
-            Some("thinking") => reasoning.push_str(nonempty(block, "thinking").unwrap_or_default()),
+            Some("thinking" | "redacted_thinking") => {
+                reasoning.push_str(nonempty(block, "thinking").unwrap_or_default());
+                decoded.thinking.push((place, block.clone()));
+            }
             Some("text") | None => decoded.content.push_str(nonempty(block, "text").unwrap_or_default()),
             Some(_) => {}
         }
@@ -180,7 +194,7 @@ mod tests {
         let request = ChatRequest::new(vec![
             Message::System("rules".into()),
             Message::User("hi".into()),
-            Message::Assistant { content: " \n".into(), tool_calls: calls },
+            Message::said(" \n", calls),
             Message::Tool { call_id: "c1".into(), content: "noon".into() },
             Message::Tool { call_id: "f.t:1".into(), content: "no such thing".into() },
             Message::User("go on".into()),

@@ -37,7 +37,7 @@ fn items(message: &Message) -> Vec<Value> {
         Message::System(content) | Message::User(content) => {
             vec![json!({"role": message.role(), "content": content})]
         }
-        Message::Assistant { content, tool_calls } => {
+        Message::Assistant { content, tool_calls, .. } => {
             let said = (!content.is_empty() || tool_calls.is_empty())
                 .then(|| json!({"role": "assistant", "content": content}));
             let calls = tool_calls.iter().map(|call| {
@@ -127,7 +127,7 @@ mod tests {
         let request = ChatRequest::new(vec![
             Message::System("rules".into()),
             Message::User("hi".into()),
-            Message::Assistant { content: "let me see".into(), tool_calls: vec![call] },
+            Message::said("let me see", vec![call]),
             Message::Tool { call_id: "c1".into(), content: "noon".into() },
         ]);
         let tool = ToolSpec::new("t", "does", Arc::new(Map::new()));

@@ -101,9 +101,13 @@ fn modes(document: &Document) -> String {
     ];
     let head = heads.map(|head| format!("<th>{head}</th>")).concat();
     let row = |mode: &ModeRow| {
-        let cells = cells(mode).map(|cell| format!("<td>{}</td>", escape(&cell))).concat();
-        format!("<tr>{cells}<td>{}</td></tr>\n", mebibytes(mode.guards_rss_bytes))
+        let guards = [mebibytes(mode.guards_rss_bytes)];
+        let cells = cells(mode).into_iter().chain(guards).zip(heads);
+        let cell = |(cell, head): (String, &str)| format!("<td data-head=\"{head}\">{}</td>", escape(&cell));
+        format!("<tr>{}</tr>\n", cells.map(cell).collect::<String>())
     };
     let rows: String = document.modes.iter().map(row).collect();
-    format!("<h2>All modes</h2>\n<table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>\n")
+    format!(
+        "<h2>All modes</h2>\n<table class=\"modes\"><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>\n"
+    )
 }

@@ -54,6 +54,10 @@ impl Parts for Pieces {
             "content_block_delta" => {
                 let Some(block) = self.blocks.iter_mut().rfind(|block| block.index == index) else { return };
                 let delta = piece.get("delta").unwrap_or(&Value::Null);
+                if let Some(more) = nonempty(delta, "signature") {
+                    let begun = nonempty(&block.block, "signature").unwrap_or_default();
+                    block.block["signature"] = format!("{begun}{more}").into();
+                }
                 let call = block.call;
                 let arguments = |text| Delta::Arguments { index: call, text };
                 let more = nonempty(delta, "text")
