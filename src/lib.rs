@@ -92,7 +92,7 @@ pub use daemon::*;
 pub use error::*;
 pub use http::*;
 pub use journal::*;
-pub use launch::{Freshness, LaunchReport, Runner};
+pub use launch::{Ecosystem, Freshness, LaunchReport, Package, Runner};
 pub use limit::*;
 pub use llm::*;
 pub use manager::*;

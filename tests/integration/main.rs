@@ -28,6 +28,7 @@ mod locked;
 mod mistakes;
 mod model;
 mod order;
+mod packages;
 mod parity;
 mod program;
 mod props;
