@@ -99,7 +99,7 @@ pub use manager::*;
 pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome, Support, find_program};
 pub use retry::*;
 pub use score::{check as check_score, judge};
-pub use session::{Phases, ServerState, ServerStatus, WireListener};
+pub use session::{Phases, Progress, ProgressListener, ServerState, ServerStatus, WireListener};
 pub use start::*;
 pub use tap::{Tap, Tape};
 pub use task::*;

@@ -138,7 +138,7 @@ impl Link {
     pub(super) fn way(&self) -> Way {
         match self {
             Self::Lines { lane, .. } => Way::Lines(lane.clone()),
-            Self::Remote(service) => Way::Remote(service.peer().clone()),
+            Self::Remote(service) => Way::Remote(service.peer().clone(), service.service().hearing()),
         }
     }
 
