@@ -6,6 +6,7 @@ use super::{
     connect::{Connection, OnProcess, connect_as_configured},
     failure::{Cause, Failure, OtherPackage},
     handshake::Era,
+    intake::Intake,
     slot::State,
 };
 use crate::{
@@ -22,20 +23,22 @@ pub(super) async fn connect(
     known: Option<Era>,
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
+    // By the server as it is configured, which is all that is known of it while it is parked.
+    let intake = &Intake::new(config, around);
     let cached = match &config.endpoint {
         Endpoint::Stdio(spec) => around.launcher.with_caches(spec).map(|spec| config.starting(spec)),
         Endpoint::Http(_) | Endpoint::Builtin { .. } => None,
     };
     let config = cached.as_ref().unwrap_or(config);
     let Endpoint::Stdio(spec) = &config.endpoint else {
-        return connect_as_configured(config, around, known, on_process).await;
+        return connect_as_configured(config, around, intake, known, on_process).await;
     };
     let Some(review) = Review::of(config, spec, around) else {
-        return start(config, spec, around, known, on_process).await;
+        return start((config, spec), around, intake, known, on_process).await;
     };
     // Before, so that nothing runs that nobody has reviewed, as far as that can be told.
     review.check(None).await.map_err(|other| Failure::other_package(&other))?;
-    let connection = start(config, spec, around, known, on_process).await?;
+    let connection = start((config, spec), around, intake, known, on_process).await?;
     let direct = connection.launch.as_ref().is_some_and(|launch| launch.direct);
     let Some(process) = connection.process.as_ref().filter(|_| review.by_runner && !direct) else {
         return Ok(connection);
@@ -105,18 +108,18 @@ impl Session {
 /// once more, through the runner, with a limit of its own. One that only takes too long is not: its runner would not
 /// make it faster.
 async fn start(
-    config: &ServerConfig,
-    spec: &StdioConfig,
+    (config, spec): (&ServerConfig, &StdioConfig),
     around: &Surroundings,
+    intake: &Intake,
     known: Option<Era>,
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
     let Some((launch, direct)) = plan(spec, around).await else {
-        return connect_as_configured(config, around, known, on_process).await;
+        return connect_as_configured(config, around, intake, known, on_process).await;
     };
     let mut failed = None;
     if let Some(direct) = direct {
-        match connect_as_configured(&config.starting(direct), around, known, on_process).await {
+        match connect_as_configured(&config.starting(direct), around, intake, known, on_process).await {
             Ok(mut connection) => {
                 connection.launch = Some(launch.report());
                 return Ok(connection);
@@ -132,7 +135,7 @@ async fn start(
             }
         }
     }
-    let mut connection = connect_as_configured(config, around, known, on_process).await?;
+    let mut connection = connect_as_configured(config, around, intake, known, on_process).await?;
     if let Some(process) = &connection.process {
         let (live, took) = (live(process), connection.phases.total());
         let (spec, secrets) = (spec.clone(), around.kin.secrets.clone());
