@@ -95,7 +95,8 @@ enum Command {
     /// Show what the daemon's servers wrote to stderr, and what happened to them.
     Logs(logs::Logs),
     /// Serve the daemon's tools over stdin and stdout, for MCP clients that can only start a command. A daemon that
-    /// this starts stays for later clients, and ends after 30 minutes without any.
+    /// this starts stays for later clients, and ends after 30 minutes without any. What a server reports of the progress
+    /// of a call reaches the client that asked for it.
     Connect(connect::Connect),
     /// Watch the daemon's servers on the whole terminal, with what happens to them; `q` quits.
     #[cfg(feature = "top")]

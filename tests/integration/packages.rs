@@ -8,8 +8,12 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use toolcrib::{Config, Ecosystem, ErrorCode, LockFile, Manager, Package};
 
-use crate::program::{Bench, code, err, out};
+use crate::{
+    program::{Bench, code, err, out},
+    support::{Lab, say},
+};
 
 const FIXTURE: &str = env!("CARGO_BIN_EXE_toolcrib-fixture");
 
@@ -153,4 +157,42 @@ fn what_a_runner_starts_is_looked_at_too() {
         let again = bench.run(&["call", "--locked", "node.pid"]);
         assert_eq!(code(&again), 10, "what was seen meanwhile changes nothing: {}", err(&again));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_package_that_was_exchanged_meanwhile_is_not_started_again() {
+    let lab = Lab::new();
+    let at = |version: &str| {
+        let manifest = json!({"name": "server", "version": version}).to_string();
+        fs::write(lab.file("node_modules/server/package.json"), manifest).unwrap();
+    };
+    program(&lab.file("node_modules/server/run"), &lab.file("starts"));
+    at("1.0.0");
+    let server = lab.command("one", lab.file("node_modules/server/run").to_str().unwrap(), &[]);
+    let mut config = Config::new([server.clone()]);
+    config.cache_folder = Some(lab.file("cache"));
+    let first = Manager::start(&config).await.unwrap();
+    let package = first.package("one").await.unwrap();
+    assert_eq!(package, Some(Package::new(Ecosystem::Npm, "server", "1.0.0")));
+    let mut lock = LockFile::default();
+    let catalog = first.catalog();
+    lock.put(&server.name, None, package.as_ref(), catalog.entries().iter().map(|entry| &entry.tool));
+    first.shutdown().await;
+    lock.write(&lab.file("toolcrib.lock")).unwrap();
+    config.lock_file = Some(lab.file("toolcrib.lock"));
+    let manager = Manager::start(&config).await.unwrap();
+    let tools = manager.toolbox();
+    at("1.0.1");
+    say(&tools, "one", "die").await.unwrap_err();
+    for _ in 0..3 {
+        let error = say(&tools, "one", "pid").await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::PackageChanged, "{error}: {:?}", error.causes());
+    }
+    assert_eq!(lab.lines("starts").len(), 2, "the new one has not run");
+    // Somebody installs the reviewed version again and asks for it.
+    at("1.0.0");
+    manager.restart("one").await.unwrap();
+    say(&tools, "one", "pid").await.unwrap();
+    manager.shutdown().await;
+    lab.await_nobody();
 }

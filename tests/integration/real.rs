@@ -121,6 +121,8 @@ async fn a_server_behind_npx_is_started_directly_the_second_time() {
         let manager = Manager::start(&config).await.unwrap();
         let ready = manager.report().servers[0].outcome.clone().unwrap();
         assert!(manager.call("memory", "read_graph", Map::new()).await.unwrap().text().contains("entities"));
+        let package = manager.package("memory").await.unwrap().unwrap();
+        assert_eq!(package.to_string(), "npm @modelcontextprotocol/server-memory 2026.8.31");
         assert!(manager.shutdown().await.survivors.is_empty());
         launches.push(ready.launch.unwrap());
     }
