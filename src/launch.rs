@@ -20,13 +20,15 @@ mod runner;
 use std::{
     borrow::Cow,
     path::{Path, PathBuf},
-    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use serde::{Deserialize, Serialize};
 
-use self::record::{Record, Store};
+use self::{
+    caches::Caches,
+    record::{Record, Store},
+};
 pub use self::{
     package::{Ecosystem, Package},
     runner::{Freshness, Runner},
@@ -60,7 +62,7 @@ pub struct LaunchReport {
 /// Where resolutions are kept. A cheap handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Launcher {
-    cache: Option<Arc<Path>>,
+    caches: Option<Caches>,
     store: Option<Store>,
 }
 
@@ -93,12 +95,12 @@ impl LaunchReport {
 impl Launcher {
     /// Keeps resolutions in `launch` below `cache`; without a folder, none.
     pub(crate) fn new(cache: Option<&Path>) -> Self {
-        Self { cache: cache.map(Into::into), store: cache.map(|cache| Store::new(cache.join("launch"))) }
+        Self { caches: cache.map(Caches::new), store: cache.map(|cache| Store::new(cache.join("launch"))) }
     }
 
     /// `spec` with its interpreter let keep what it compiles. Nothing where it cannot or may not.
     pub(crate) fn with_caches(&self, spec: &StdioConfig) -> Option<StdioConfig> {
-        caches::with(spec, self.cache.as_ref()?)
+        self.caches.as_ref()?.with(spec)
     }
 
     /// Whether `spec` may be started without its runner at all. Looks at no file.

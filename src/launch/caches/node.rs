@@ -20,12 +20,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{config::Sandbox, launch::caches::with};
+    use crate::{config::Sandbox, launch::caches::Caches};
 
     #[test]
     fn node_is_given_a_folder_unless_somebody_decided_otherwise() {
         let given = |spec: &StdioConfig| {
-            let with = with(spec, Path::new("/cache"));
+            let with = Caches::new(Path::new("/cache")).with(spec);
             with.as_ref().unwrap_or(spec).env.get(VARIABLE).cloned()
         };
         let node = StdioConfig::new("/usr/bin/node", vec![], "/");
