@@ -51,7 +51,7 @@ const EXIT_CODES: &str = "Exit codes:
   0 ok            2 usage, or arguments refused by the tool's schema    3 configuration
   4 a required server is not available      5 the tool said it failed    6 no such server or tool
   7 timeout       8 a server broke the protocol     9 a process survived teardown
-  10 the tools of a server are not those of toolcrib.lock
+  10 the tools or the package of a server are not those of toolcrib.lock
   78 no model is configured     100 some tasks failed     101 some tasks errored
   130 Ctrl-C      143 SIGTERM   1 anything else";
 
@@ -96,7 +96,8 @@ enum Command {
     /// Show what the daemon's servers wrote to stderr, and what happened to them.
     Logs(logs::Logs),
     /// Serve the daemon's tools over stdin and stdout, for MCP clients that can only start a command. A daemon that
-    /// this starts stays for later clients, and ends after 30 minutes without any.
+    /// this starts stays for later clients, and ends after 30 minutes without any. What a server reports of the progress
+    /// of a call reaches the client that asked for it.
     Connect(connect::Connect),
     /// Watch the daemon's servers on the whole terminal, with what happens to them; `q` quits.
     #[cfg(feature = "top")]
@@ -112,6 +113,14 @@ enum Command {
     /// Call one tool.
     Call(call::Call),
     /// Write down the tools of all servers in toolcrib.lock, or show what changed since.
+    ///
+    /// The file has a hash of what a model is told of each tool, their order, and the package that a server is started
+    /// from with its installed version: of npm or PyPI, by its own command, `python -m` or a runner (npx, uvx, ...).
+    /// With `--locked`, `up`, `run`, `call` and `tools` refuse a server whose tools are new or changed, and one whose
+    /// package is another or of another version (exit code 10): install the reviewed version, or accept this one with
+    /// `toolcrib lock`. A package is looked at before the server is started; behind a runner that starts something for
+    /// the first time, once it answers. One that cannot be told on this machine, or that an older lockfile does not
+    /// have, is not refused.
     Lock(lock::Lock),
     /// Start every server once, say what works and what does not, and stop them.
     Check(check::Check),

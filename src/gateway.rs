@@ -10,15 +10,15 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
-        ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, SubscriptionFilter,
-        Tool as WireTool, ToolAnnotations as WireAnnotations,
+        ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, ServerConfig,
+        SubscriptionFilter, Tool as WireTool, ToolAnnotations as WireAnnotations,
     },
     service::{Peer, RequestContext, SubscriptionContext},
 };
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::watch,
+    sync::{mpsc, watch},
 };
 use tokio_util::{io::InspectReader, sync::CancellationToken, task::TaskTracker};
 
@@ -26,9 +26,12 @@ use crate::{
     catalog::{CatalogEntry, ToolCatalog},
     error::{Error, ErrorCode},
     manager::Toolbox,
+    session::{Progress, ProgressListener},
     tool::{ServerName, ToolResult},
 };
 
+/// Reports on one call that wait for a client that is slow to read.
+const REPORTS: usize = 64;
 /// A list of tools can change without an event: it is looked at as often.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -164,7 +167,36 @@ impl Gateway {
         }
     }
 
-    async fn call(&self, request: CallToolRequestParams) -> Result<CallToolResponse, ErrorData> {
+    /// Calls, and passes the server's reports on to a client that wants them, by the client's own token.
+    async fn call_for(
+        &self,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Some(token) = context.meta.get_progress_token() else { return self.call(request, None).await };
+        let (tell, mut reports) = mpsc::channel(REPORTS);
+        let calling = async move {
+            // A client that does not read misses reports, and its call goes on.
+            let listener: ProgressListener = Arc::new(move |report| drop(tell.try_send(report)));
+            self.call(request, Some(&listener)).await
+        };
+        let passing = async {
+            while let Some(Progress { progress, total, message, .. }) = reports.recv().await {
+                let mut report = ProgressNotificationParam::new(token.clone(), progress);
+                (report.total, report.message) = (total, message);
+                // A client that is gone takes its call along.
+                let _ = context.peer.notify_progress(report).await;
+            }
+        };
+        // The listener ends with the call, and then what it has heard is passed on: before the answer.
+        tokio::join!(calling, passing).0
+    }
+
+    async fn call(
+        &self,
+        request: CallToolRequestParams,
+        progress: Option<&ProgressListener>,
+    ) -> Result<CallToolResponse, ErrorData> {
         let entry = match self.entry(&request.name) {
             Some(entry) => entry,
             None => {
@@ -178,7 +210,12 @@ impl Gateway {
                 self.entry(&request.name).ok_or_else(unknown)?
             }
         };
-        match self.toolbox.call_entry(&entry, &request.arguments.unwrap_or_default(), None).await {
+        let arguments = request.arguments.unwrap_or_default();
+        let outcome = match progress {
+            None => self.toolbox.call_entry(&entry, &arguments, None).await,
+            Some(progress) => self.toolbox.call_reporting(&entry, &arguments, None, progress).await,
+        };
+        match outcome {
             Ok(result) => Ok(wire_result(result)),
             // The model is to read it and do better.
             Err(Error::ArgumentsInvalid { problems, .. }) => {
@@ -221,7 +258,7 @@ impl ServerHandler for Gateway {
         if self.draining.is_cancelled() {
             return Err(ErrorData::internal_error("the daemon is ending: connect again", None));
         }
-        let call = self.calls.track_future(self.call(request));
+        let call = self.calls.track_future(self.call_for(request, &context));
         let cancelled = || ErrorData::internal_error("cancelled", None);
         tokio::select! {
             outcome = call => outcome,

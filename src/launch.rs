@@ -13,21 +13,30 @@
 
 mod caches;
 mod observe;
+mod package;
 mod record;
 mod runner;
 
 use std::{
     borrow::Cow,
     path::{Path, PathBuf},
-    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use serde::{Deserialize, Serialize};
 
-use self::record::{Record, Store};
-pub use self::runner::{Freshness, Runner};
-use crate::config::{Secrets, StdioConfig};
+use self::{
+    caches::Caches,
+    record::{Record, Store},
+};
+pub use self::{
+    package::{Ecosystem, Package},
+    runner::{Freshness, Runner},
+};
+use crate::{
+    config::{Secrets, StdioConfig},
+    process::find_program,
+};
 
 /// How a server behind a package runner was started.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,8 +62,16 @@ pub struct LaunchReport {
 /// Where resolutions are kept. A cheap handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Launcher {
-    cache: Option<Arc<Path>>,
+    caches: Option<Caches>,
     store: Option<Store>,
+}
+
+/// A process that a runner was started as.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Live {
+    pub(crate) pid: u32,
+    /// The pipe that is its standard input.
+    pub(crate) input: Option<u64>,
 }
 
 /// A start through a runner, or in place of one.
@@ -78,12 +95,12 @@ impl LaunchReport {
 impl Launcher {
     /// Keeps resolutions in `launch` below `cache`; without a folder, none.
     pub(crate) fn new(cache: Option<&Path>) -> Self {
-        Self { cache: cache.map(Into::into), store: cache.map(|cache| Store::new(cache.join("launch"))) }
+        Self { caches: cache.map(Caches::new), store: cache.map(|cache| Store::new(cache.join("launch"))) }
     }
 
     /// `spec` with its interpreter let keep what it compiles. Nothing where it cannot or may not.
     pub(crate) fn with_caches(&self, spec: &StdioConfig) -> Option<StdioConfig> {
-        caches::with(spec, self.cache.as_ref()?)
+        self.caches.as_ref()?.with(spec)
     }
 
     /// Whether `spec` may be started without its runner at all. Looks at no file.
@@ -99,6 +116,22 @@ impl Launcher {
         let key = record::key(spec, program);
         let known = store.load(&key).filter(|record| record.holds(runner.freshness, SystemTime::now()));
         Some(Launch { runner, program: program.to_owned(), began: SystemTime::now(), store, key, known })
+    }
+
+    /// The installed package that `spec` starts. What a runner has started is seen below its process and by its pipe,
+    /// `live`; without them only what it was seen to start before. Nothing: it cannot be told. Reads files.
+    pub(crate) fn package(&self, spec: &StdioConfig, live: Option<Live>) -> Option<Package> {
+        let cached = self.with_caches(spec);
+        let spec = cached.as_ref().unwrap_or(spec);
+        let program = find_program(spec).ok()?;
+        let Some(runner) = Runner::of(&spec.command, &spec.args) else {
+            return package::of(&program, &spec.args, &spec.cwd);
+        };
+        if let Some(direct) = self.plan(spec, &program).and_then(|launch| launch.direct(spec)) {
+            return package::of(&direct.command, &direct.args, &direct.cwd);
+        }
+        let seen = observe::look(&runner, live?).ok()?;
+        package::of(&record::program_of(&seen)?, seen.argv.get(1..)?, &seen.cwd)
     }
 
     /// Drops what is known of `spec`: the next start goes through the runner.
@@ -140,17 +173,16 @@ impl Launch {
         self.store.remove(&self.key);
     }
 
-    /// Looks at what the runner has started below process `pid`, whose standard input is the pipe `input`, and
-    /// keeps it, without any of `secrets`. The server must be ready; that `took` so long.
+    /// Looks at what the runner, which is `live`, has started, and keeps it, without any of `secrets`. The server must
+    /// be ready; that `took` so long.
     pub(crate) fn observe(
         &self,
         spec: &StdioConfig,
         secrets: &Secrets,
-        pid: u32,
-        input: Option<u64>,
+        live: Live,
         took: Duration,
     ) -> LaunchReport {
-        let seen = observe::look(&self.runner, pid, input);
+        let seen = observe::look(&self.runner, live);
         let made = seen.and_then(|seen| Record::make(&self.runner, &self.program, spec, seen, secrets));
         let mut report = LaunchReport {
             runner: self.runner.name.into(),

@@ -38,7 +38,7 @@ use crate::{
     config::{Config, Endpoint, Lifecycle, ServerConfig, ServerEntry},
     error::{Error, Result},
     http::HttpClients,
-    launch::Launcher,
+    launch::{Launcher, Package},
     process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, of_trees, reap_leftovers},
     session::{Listeners, Outputs, ServerStatus, Surroundings, WireListener},
     start::{Observer, ServerEvent, StartReport, of_sessions},
@@ -204,6 +204,19 @@ impl Manager {
     /// How every configured server is at this moment. See [`Toolbox::status`].
     pub fn status(&self) -> Vec<ServerStatus> {
         self.toolbox.status()
+    }
+
+    /// The installed package that a server is started from: of npm or PyPI, its own command or behind a package
+    /// runner. Nothing: it is from none, does not run, or that cannot be told. Reads files and, for what a runner has
+    /// started for the first time, `/proc`.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`].
+    pub async fn package(&self, server: &str) -> Result<Option<Package>> {
+        match self.toolbox.place(server)?.here() {
+            Some(session) => Ok(session.package().await),
+            None => Ok(None),
+        }
     }
 
     /// CPU time and memory of the servers' process groups so far. Zero where there is no `/proc`.

@@ -26,6 +26,7 @@ mod listing;
 mod outputs;
 mod park;
 mod plain;
+mod progress;
 mod remote;
 mod reply;
 mod restart;
@@ -46,7 +47,6 @@ use std::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use self::connect::Phases;
 #[cfg(fuzzing)]
 pub(crate) use self::decode::fuzz as fuzz_line;
 pub use self::status::{ServerState, ServerStatus};
@@ -65,10 +65,15 @@ use self::{
     status::Counters,
     way::Way,
 };
+pub use self::{
+    connect::Phases,
+    progress::{Progress, ProgressListener},
+};
 pub(crate) use self::{
     connect::{Booting, OnProcess, Surroundings},
     event::{SessionEvent, SessionObserver},
     outputs::Outputs,
+    progress::CallTerms,
     wiretap::Listeners,
 };
 use crate::{

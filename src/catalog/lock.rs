@@ -2,7 +2,8 @@
 //!
 //! What a model reads of a tool is in it as a hash: a description or a schema that a server exchanges later is
 //! noticed before a model reads it. Written in one form only, one line for each tool, so that a change of one tool is
-//! a change of one line.
+//! a change of one line. The package that a server is started from is in it by its version, where it can be told: a
+//! lockfile without it, as older ones are, says nothing about the package.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,6 +19,7 @@ use super::{ServerSoftware, ToolChanges, fingerprint::hex};
 use crate::{
     config::Config,
     error::{Error, Result},
+    launch::Package,
     tool::{ServerName, Tool, canonical},
 };
 
@@ -25,7 +27,7 @@ use crate::{
 const SCHEMA: u32 = 1;
 
 const HEAD: &str = "# The tools of each server as they were reviewed: `toolcrib lock` writes this file, `toolcrib lock --diff`
-# compares, and `--locked` refuses servers that offer anything else.
+# compares, and `--locked` refuses servers that offer anything else or come from another version of their package.
 ";
 
 /// The tools that servers are allowed to have.
@@ -39,6 +41,7 @@ pub struct LockFile {
 #[serde(deny_unknown_fields)]
 struct LockedServer {
     software: Option<ServerSoftware>,
+    package: Option<Package>,
     #[serde(default)]
     tools: Vec<LockedTool>,
 }
@@ -70,6 +73,10 @@ pub struct LockChange {
     pub software_before: Option<ServerSoftware>,
     /// The software now.
     pub software: Option<ServerSoftware>,
+    /// The package that was locked. Nothing: it was not known.
+    pub package_before: Option<Package>,
+    /// The package now. Nothing: it cannot be told.
+    pub package: Option<Package>,
     /// Its tools.
     pub tools: ToolChanges,
 }
@@ -85,6 +92,8 @@ pub enum LockChangeKind {
     Gone,
     /// Its tools or its software are others.
     Changed,
+    /// It comes from another package or version; its tools are the same.
+    Package,
     /// Its tools come in another order.
     Reordered,
 }
@@ -125,15 +134,18 @@ impl LockFile {
         Ok(Self { servers: file.servers })
     }
 
-    /// Says what the tools of a server are from now on: those of before are forgotten.
+    /// Says what the tools of a server, and the package it is started from, are from now on: those of before are
+    /// forgotten. The package is that of [`Manager::package`](crate::Manager::package).
     pub fn put<'a>(
         &mut self,
         server: &ServerName,
         software: Option<&ServerSoftware>,
+        package: Option<&Package>,
         tools: impl IntoIterator<Item = &'a Tool>,
     ) {
         let tools = tools.into_iter().map(LockedTool::of).collect();
-        self.servers.insert(server.to_string(), LockedServer { software: software.cloned(), tools });
+        let (software, package) = (software.cloned(), package.cloned());
+        self.servers.insert(server.to_string(), LockedServer { software, package, tools });
     }
 
     /// Keeps those servers only that `wanted` names.
@@ -147,7 +159,14 @@ impl LockFile {
             self.servers.keys().chain(now.servers.keys()).collect();
         let change = |name: &String| {
             let (before, after) = (self.servers.get(name), now.servers.get(name));
-            if before == after {
+            let package = |server: Option<&LockedServer>| server.and_then(|server| server.package.clone());
+            let (package_before, package) = (package(before), package(after));
+            // What a lockfile does not say cannot have changed.
+            let repackaged = package_before.is_some() && package_before != package;
+            let same = |(before, after): (&LockedServer, &LockedServer)| {
+                (&before.software, &before.tools) == (&after.software, &after.tools)
+            };
+            if !repackaged && before.zip(after).is_some_and(same) {
                 return None;
             }
             let tools = between(
@@ -159,12 +178,20 @@ impl LockFile {
             let kind = match (before, after) {
                 (None, _) => LockChangeKind::New,
                 (_, None) => LockChangeKind::Gone,
-                _ if tools.is_empty() && software_before == software => LockChangeKind::Reordered,
+                _ if !tools.is_empty() => LockChangeKind::Changed,
+                _ if repackaged => LockChangeKind::Package,
+                _ if software_before == software => LockChangeKind::Reordered,
                 _ => LockChangeKind::Changed,
             };
-            Some(LockChange { server: name.clone(), kind, software_before, software, tools })
+            let server = name.clone();
+            Some(LockChange { server, kind, software_before, software, package_before, package, tools })
         };
         names.into_iter().filter_map(change).collect()
+    }
+
+    /// The package that `server` is to be started from, if that was written down.
+    pub(crate) fn package(&self, server: &ServerName) -> Option<&Package> {
+        self.servers.get(server.as_str())?.package.as_ref()
     }
 
     /// Why `tools` of `server` are not to be offered, one line each. Tools that are gone harm nobody.
@@ -194,6 +221,11 @@ impl std::fmt::Display for LockFile {
             writeln!(f, "\n[servers.{}]", quoted(name))?;
             if let Some(ServerSoftware { name, version }) = &server.software {
                 writeln!(f, "software = {{ name = {}, version = {} }}", quoted(name), quoted(version))?;
+            }
+            if let Some(Package { ecosystem, name, version, .. }) = &server.package {
+                let [ecosystem, name, version] =
+                    [&ecosystem.to_string(), name, version].map(|text| quoted(text));
+                writeln!(f, "package = {{ ecosystem = {ecosystem}, name = {name}, version = {version} }}")?;
             }
             f.write_str("tools = [\n")?;
             for LockedTool { name, sha256 } in &server.tools {
@@ -238,80 +270,4 @@ fn hash_of(tool: &Tool) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use serde_json::Map;
-
-    use super::*;
-
-    fn tool(name: &str, description: &str, schema: &str) -> Tool {
-        Tool::new(name, description, serde_json::from_str(schema).unwrap())
-    }
-
-    fn lock(tools: &[Tool]) -> LockFile {
-        let mut lock = LockFile::default();
-        let software = ServerSoftware { name: "a \"quoted\" name".into(), version: "1".into() };
-        lock.put(&ServerName::new("one.x").unwrap(), Some(&software), tools);
-        lock
-    }
-
-    const SCHEMA_A: &str = r#"{"type": "object", "properties": {"a": {"enum": [1, 2]}}}"#;
-
-    #[test]
-    fn its_text_comes_back_the_same() {
-        let locked = lock(&[tool("b", "", SCHEMA_A), tool("a", "", SCHEMA_A)]);
-        let text = locked.to_string();
-        let back = LockFile::parse(&text).unwrap();
-        assert_eq!((back.to_string(), back), (text.clone(), locked));
-        assert_eq!(text.lines().filter(|line| line.contains("sha256")).count(), 2, "{text}");
-        assert!(LockFile::parse(&text.replace("schema = 1", "schema = 2")).is_err());
-        assert!(LockFile::parse(&text.replace("sha256", "sha255")).is_err());
-    }
-
-    #[test]
-    fn the_order_of_keys_does_not_count_and_everything_else_does() {
-        let before = tool("a", "words", SCHEMA_A);
-        let reordered = r#"{"properties": {"a": {"enum": [1, 2]}}, "type": "object"}"#;
-        assert_eq!(hash_of(&before), hash_of(&tool("a", "words", reordered)));
-        let mut hinted = before.clone();
-        hinted.annotations.read_only_hint = Some(true);
-        let mut result = before.clone();
-        result.output_schema = Some(Arc::new(Map::new()));
-        for other in [
-            tool("a", "Words", SCHEMA_A),
-            tool("a", "words", &SCHEMA_A.replace("1, 2", "2, 1")),
-            hinted,
-            result,
-        ] {
-            assert_ne!(hash_of(&before), hash_of(&other), "{other:?}");
-        }
-    }
-
-    #[test]
-    fn differences_are_named() {
-        let before = lock(&[tool("a", "", SCHEMA_A), tool("b", "", SCHEMA_A), tool("c", "", SCHEMA_A)]);
-        assert!(before.diff(&before.clone()).is_empty());
-        let after = lock(&[tool("c", "", SCHEMA_A), tool("b", "new", SCHEMA_A), tool("d", "", SCHEMA_A)]);
-        let changes = before.diff(&after);
-        assert_eq!(
-            (changes[0].kind, changes[0].tools.signed().join(" ")),
-            (LockChangeKind::Changed, "+d -a ~b".into())
-        );
-        let turned = lock(&[tool("b", "", SCHEMA_A), tool("a", "", SCHEMA_A), tool("c", "", SCHEMA_A)]);
-        assert_eq!(before.diff(&turned)[0].kind, LockChangeKind::Reordered);
-        assert_eq!(before.diff(&LockFile::default())[0].kind, LockChangeKind::Gone);
-        assert_eq!(LockFile::default().diff(&before)[0].kind, LockChangeKind::New);
-    }
-
-    #[test]
-    fn new_and_changed_tools_are_objected_to() {
-        let locked = lock(&[tool("a", "", SCHEMA_A), tool("b", "", SCHEMA_A)]);
-        let name = ServerName::new("one.x").unwrap();
-        let (a, other_a, new) = (tool("a", "", SCHEMA_A), tool("a", "x", SCHEMA_A), tool("n", "", SCHEMA_A));
-        assert!(locked.objections(&name, &[&a]).is_empty(), "one tool less harms nobody");
-        assert_eq!(locked.objections(&name, &[&a, &new]), ["the tool `n` is new"]);
-        assert_eq!(locked.objections(&name, &[&a, &other_a]).len(), 1, "nor by a second tool of the name");
-        assert_eq!(locked.objections(&ServerName::new("two").unwrap(), &[]).len(), 1);
-    }
-}
+mod tests;

@@ -18,7 +18,8 @@ pub(super) struct Context<'a> {
 /// Whether servers must have the tools that were reviewed.
 #[derive(clap::Args, Clone, Copy)]
 pub(super) struct Locked {
-    /// Refuse servers with tools that toolcrib.lock does not have, or has otherwise.
+    /// Refuse servers with tools that toolcrib.lock does not have, or has otherwise, and those that come from another
+    /// version of their package.
     #[arg(long)]
     locked: bool,
 }

@@ -1,12 +1,10 @@
 //! `toolcrib lock`: the tools of all servers written down as reviewed, or compared with what was.
 
-use std::{path::Path, process::ExitCode};
+use std::{fmt::Display, path::Path, process::ExitCode};
 
 use clap::Args;
 use serde_json::{Value, json};
-use toolcrib::{
-    CatalogEntry, Config, Error, LockChange, LockChangeKind, LockFile, Manager, ServerName, ServerSoftware,
-};
+use toolcrib::{CatalogEntry, Config, Error, LockChange, LockChangeKind, LockFile, Manager, ServerName};
 
 use super::{
     context::Context,
@@ -47,7 +45,7 @@ impl Lock {
         // Whoever names servers asks for nothing about others.
         let known = |name: &str| configured.iter().any(|server| server.as_str() == name);
         now.retain(|name| !self.servers.is_empty() || known(name));
-        let failed = gather(&mut now, &manager);
+        let failed = gather(&mut now, &manager).await?;
         let catalog = manager.catalog();
         context.stop(manager).await?;
         let changes = before.diff(&now);
@@ -77,19 +75,21 @@ impl Lock {
 }
 
 /// Puts in what the servers have now; gives the failures. What failed stays as it was.
-fn gather(lock: &mut LockFile, manager: &Manager) -> Vec<std::sync::Arc<Error>> {
+async fn gather(lock: &mut LockFile, manager: &Manager) -> Result<Vec<std::sync::Arc<Error>>, Error> {
     let catalog = manager.catalog();
     let mut failed = Vec::new();
     for row in &manager.report().servers {
         match &row.outcome {
             Ok(ready) => {
                 let tools = catalog.entries().iter().filter(|entry| entry.server == row.name);
-                lock.put(&row.name, ready.software.as_deref(), tools.map(|entry| &entry.tool));
+                let package = manager.package(row.name.as_str()).await?;
+                let tools = tools.map(|entry| &entry.tool);
+                lock.put(&row.name, ready.software.as_deref(), package.as_ref(), tools);
             }
             Err(error) => failed.push(error.clone()),
         }
     }
-    failed
+    Ok(failed)
 }
 
 fn write(
@@ -140,18 +140,32 @@ fn text_of(change: &LockChange, entries: &[std::sync::Arc<CatalogEntry>]) -> Str
 }
 
 fn summary(change: &LockChange) -> String {
-    let software = |software: &Option<ServerSoftware>| {
-        software.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string)
-    };
     let what = match change.kind {
         LockChangeKind::New => "new".to_owned(),
         LockChangeKind::Gone => return "gone".to_owned(),
         LockChangeKind::Reordered => "the same tools in another order".to_owned(),
+        LockChangeKind::Package => "the same tools from another package".to_owned(),
         _ if change.tools.is_empty() => "the same tools".to_owned(),
         _ => change.tools.to_string(),
     };
-    match change.software_before == change.software || change.kind == LockChangeKind::New {
-        true => format!("{what}  {}", software(&change.software)),
-        false => format!("{what}  {} -> {}", software(&change.software_before), software(&change.software)),
+    let before = change.kind != LockChangeKind::New;
+    let software = step(change.software_before.as_ref().filter(|_| before), change.software.as_ref());
+    let package = step(change.package_before.as_ref(), change.package.as_ref());
+    [Some(what), software.or_else(|| Some("unknown".to_owned())), package]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join("  ")
+}
+
+/// What something is, and what it was if that is known and another.
+fn step<T: PartialEq + Display>(before: Option<&T>, now: Option<&T>) -> Option<String> {
+    match (before, now) {
+        (None, now) => now.map(T::to_string),
+        (Some(before), Some(now)) if before == now => Some(now.to_string()),
+        (Some(before), now) => {
+            let now = now.map_or_else(|| "unknown".to_owned(), T::to_string);
+            Some(format!("{before} -> {now}"))
+        }
     }
 }

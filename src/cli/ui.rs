@@ -284,7 +284,7 @@ pub(super) fn exit_code(error: &Error) -> u8 {
         ErrorCode::CallTimeout | ErrorCode::StartupTimeout => 7,
         ErrorCode::ProtocolMismatch | ErrorCode::StdoutGarbage => 8,
         ErrorCode::TeardownIncomplete => 9,
-        ErrorCode::ToolsChanged => 10,
+        ErrorCode::ToolsChanged | ErrorCode::PackageChanged => 10,
         ErrorCode::BudgetExceeded => 102,
         ErrorCode::Cancelled => 130,
         _ => 1,

@@ -331,6 +331,13 @@ impl ServerConfig {
     }
 }
 
+impl ServerConfig {
+    /// The same server, started as `spec`.
+    pub(crate) fn starting(&self, spec: StdioConfig) -> Self {
+        Self { endpoint: Endpoint::Stdio(spec), ..self.clone() }
+    }
+}
+
 impl ServerEntry {
     /// A usable entry that is not required.
     pub fn new(server: ServerConfig) -> Self {

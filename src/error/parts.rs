@@ -60,7 +60,7 @@ pub struct ServerError {
     /// What it was doing.
     pub phase: Phase,
     /// One of `spawn_failed`, `server_exited`, `startup_timeout`, `stdout_garbage`, `protocol_mismatch`,
-    /// `tools_changed`, `session_lost`.
+    /// `tools_changed`, `package_changed`, `session_lost`.
     pub code: ErrorCode,
     /// What happened, continuing the sentence "server X ...".
     pub what: String,
@@ -140,6 +140,7 @@ pub enum ErrorCode {
     StdoutGarbage,
     ProtocolMismatch,
     ToolsChanged,
+    PackageChanged,
     ToolNotFound,
     ArgumentsInvalid,
     ToolError,

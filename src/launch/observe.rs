@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::Runner;
+use super::{Live, Runner};
 
 /// Processes that may stand between a runner and its program: itself, a shell, itself once more.
 const DEPTH: usize = 6;
@@ -25,14 +25,14 @@ pub(super) struct Seen {
     pub(super) env: BTreeMap<String, String>,
 }
 
-/// The program that `runner`, which is process `pid`, has started and handed the pipe `input` on to. Nothing below
+/// The program that `runner`, which is `live`, has started and handed its standard input on to. Nothing below
 /// that program is looked at: what it starts itself is its own affair.
 ///
 /// # Errors
 /// Why that cannot be told.
-pub(super) fn look(runner: &Runner, pid: u32, input: Option<u64>) -> Result<Seen, String> {
-    let input = input.ok_or("its standard input cannot be told")?;
-    let mut pid = pid;
+pub(super) fn look(runner: &Runner, live: Live) -> Result<Seen, String> {
+    let input = live.input.ok_or("its standard input cannot be told")?;
+    let mut pid = live.pid;
     for depth in 0..DEPTH {
         let seen = Seen::of(pid).ok_or("its process cannot be looked at")?;
         // All but pipx stay, and wait for their program; pipx becomes it.

@@ -146,7 +146,7 @@ impl Record {
 
 /// The path that a process was started by: a Python finds its packages by it, so the executable behind its
 /// symbolic links is not the same.
-fn program_of(seen: &Seen) -> Option<PathBuf> {
+pub(super) fn program_of(seen: &Seen) -> Option<PathBuf> {
     let called = Path::new(seen.argv.first()?);
     let is_it = |path: &PathBuf| path.canonicalize().is_ok_and(|path| path == seen.exe);
     if called.components().count() > 1 {

@@ -12,7 +12,7 @@ use crate::{
     catalog::{CatalogEntry, ToolCatalog},
     config::Config,
     error::{ConfigError, Error, Result, nearest},
-    session::{Edition, ServerStatus, Session},
+    session::{CallTerms, Edition, ProgressListener, ServerStatus, Session},
     tool::ToolResult,
 };
 
@@ -206,13 +206,22 @@ impl Toolbox {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
-        match &self.taped {
-            None => self.live_call(entry, arguments, limit, true).await,
-            // Boxed, or every future of a call had room for two.
-            Some(taped) => {
-                taped.call(entry, arguments, Box::pin(self.live_call(entry, arguments, limit, true))).await
-            }
-        }
+        self.taped_call(entry, arguments, CallTerms::limited(limit), true).await
+    }
+
+    /// As [`Toolbox::call_entry`]; `progress` is told what the server reports until it answers.
+    ///
+    /// # Errors
+    /// As [`Toolbox::call`].
+    pub async fn call_reporting(
+        &self,
+        entry: &CatalogEntry,
+        arguments: &Map<String, Value>,
+        limit: Option<Duration>,
+        progress: &ProgressListener,
+    ) -> Result<ToolResult> {
+        let terms = CallTerms { limit, progress: Some(progress) };
+        self.taped_call(entry, arguments, terms, true).await
     }
 
     /// As [`Toolbox::call_entry`], leaving the check of the arguments to the server.
@@ -225,10 +234,21 @@ impl Toolbox {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
+        self.taped_call(entry, arguments, CallTerms::limited(limit), false).await
+    }
+
+    async fn taped_call(
+        &self,
+        entry: &CatalogEntry,
+        arguments: &Map<String, Value>,
+        terms: CallTerms<'_>,
+        check: bool,
+    ) -> Result<ToolResult> {
         match &self.taped {
-            None => self.live_call(entry, arguments, limit, false).await,
+            None => self.live_call(entry, arguments, terms, check).await,
+            // Boxed, or every future of a call had room for two.
             Some(taped) => {
-                taped.call(entry, arguments, Box::pin(self.live_call(entry, arguments, limit, false))).await
+                taped.call(entry, arguments, Box::pin(self.live_call(entry, arguments, terms, check))).await
             }
         }
     }
@@ -237,10 +257,10 @@ impl Toolbox {
         &self,
         entry: &CatalogEntry,
         arguments: &Map<String, Value>,
-        limit: Option<Duration>,
+        terms: CallTerms<'_>,
         check: bool,
     ) -> Result<ToolResult> {
-        let Awake { session, limit, started } = self.awake(entry, limit).await?;
+        let Awake { session, limit, started } = self.awake(entry, terms.limit).await?;
         match (check, started) {
             (false, _) => {}
             (true, false) => entry.check(arguments)?,
@@ -250,7 +270,8 @@ impl Toolbox {
                 catalog.find(entry.server.as_str(), &entry.tool.name)?.check(arguments)?;
             }
         }
-        session.call(&entry.tool.name, entry.tool.annotations, arguments, limit).await
+        let terms = CallTerms { limit, ..terms };
+        session.call(&entry.tool.name, entry.tool.annotations, arguments, terms).await
     }
 
     /// The session of a tool, started if it was parked.

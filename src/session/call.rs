@@ -1,12 +1,10 @@
 //! One tool call: its limits, and what may be done when the server dies under it.
 
-use std::time::Duration;
-
 use rmcp::model::ServerResult;
 use serde_json::{Map, Value};
 
 use super::{
-    Borrowed, Session, convert,
+    Borrowed, CallTerms, Session, convert,
     cut::Cutter,
     decode::why_unusable,
     health::{Call, Health},
@@ -32,19 +30,17 @@ enum Lost {
 
 impl Session {
     /// Calls `tool`. A tool-level error is `Ok`; see [`Error`] for the rest.
-    ///
-    /// `limit` takes the place of the configured limit.
     pub(crate) async fn call(
         &self,
         tool: &str,
         hints: ToolAnnotations,
         arguments: &Map<String, Value>,
-        limit: Option<Duration>,
+        terms: CallTerms<'_>,
     ) -> Result<ToolResult> {
         self.permitted(tool, arguments)?;
         let _place = self.settings().calls.acquire().await;
         let counted = self.counters.begin();
-        let outcome = self.call_in_place(tool, hints, arguments, limit).await;
+        let outcome = self.call_in_place(tool, hints, arguments, terms).await;
         counted.end(&outcome);
         outcome
     }
@@ -68,7 +64,7 @@ impl Session {
         tool: &str,
         hints: ToolAnnotations,
         arguments: &Map<String, Value>,
-        limit: Option<Duration>,
+        terms: CallTerms<'_>,
     ) -> Result<ToolResult> {
         let (mut sends, mut left) = (0, 0);
         loop {
@@ -84,7 +80,7 @@ impl Session {
                 return Err(Error::ToolNotFound { server, tool, suggestion });
             }
             sends += 1;
-            let (never_left, why) = match self.send(&settings, &connection, tool, arguments, limit).await {
+            let (never_left, why) = match self.send(&settings, &connection, tool, arguments, terms).await {
                 Ok(result) => return Ok(result),
                 Err(Lost::Final(error)) => return Err(error),
                 Err(Lost::Session { never_left, why }) => (never_left, why),
@@ -107,16 +103,16 @@ impl Session {
         connection: &Borrowed,
         tool: &str,
         arguments: &Map<String, Value>,
-        limit: Option<Duration>,
+        terms: CallTerms<'_>,
     ) -> Result<ToolResult, Lost> {
         let config = &settings.config;
         let configured = config.tool_timeouts.get(tool).copied().unwrap_or(config.call_timeout);
-        let limit = limit.unwrap_or(configured);
+        let limit = terms.limit.unwrap_or(configured);
         let patience = Patience { limit, ceiling: config.max_call_time.max(limit) };
         let health = &connection.health;
         let call = health.call();
         let cutter = || Cutter::new(config, &settings.around.outputs);
-        match connection.way.call(tool, arguments, patience, cutter).await {
+        match connection.way.call(tool, arguments, (patience, terms.progress), cutter).await {
             Ok(Reply::Result(result)) => Ok(result),
             Ok(Reply::Refused(error)) => Err(match why_unusable(&error) {
                 Some(why) => Lost::Final(self.unusable(tool, why, health).await),

@@ -138,7 +138,7 @@ impl Link {
     pub(super) fn way(&self) -> Way {
         match self {
             Self::Lines { lane, .. } => Way::Lines(lane.clone()),
-            Self::Remote(service) => Way::Remote(service.peer().clone()),
+            Self::Remote(service) => Way::Remote(service.peer().clone(), service.service().hearing()),
         }
     }
 
@@ -161,27 +161,27 @@ pub(crate) struct Booting {
 /// Is told of each process that a start creates.
 pub(crate) type OnProcess<'a> = &'a (dyn Fn(Booting) + Sync);
 
-/// Connects to `config`, within its start limit, in whichever era it answers. Everything that was begun is ended
-/// before an error returns.
+/// Connects to `config`, within its start limit, in whichever era it answers; its lists go to `intake`. Everything
+/// that was begun is ended before an error returns.
 pub(super) async fn connect_as_configured(
     config: &ServerConfig,
     around: &Surroundings,
+    intake: &Intake,
     known: Option<Era>,
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
     let began = Instant::now();
     let deadline = began + config.startup_timeout;
-    let intake = Intake::new(config, around);
-    match attempt(config, around, &intake, known, deadline, on_process).await {
+    match attempt(config, around, intake, known, deadline, on_process).await {
         // A server of the old era may leave at the sight of a question it does not know.
         Err(failure) if known.is_none() && failure.left_at_probe => {
             tracing::info!(server = %config.name, "left at `server/discover`; once more with `initialize`");
-            attempt(config, around, &intake, Some(Era::Legacy), deadline, on_process).await
+            attempt(config, around, intake, Some(Era::Legacy), deadline, on_process).await
         }
         // What it spoke once it may speak no more.
         Err(failure) if known.is_some() && failure.is_misunderstanding() => {
             tracing::info!(server = %config.name, "speaks another revision than before");
-            attempt(config, around, &intake, None, deadline, on_process).await
+            attempt(config, around, intake, None, deadline, on_process).await
         }
         outcome => outcome,
     }

@@ -10,6 +10,7 @@ use super::{
     cut::{Cutter, MAX_VALUES, weigh},
     lane::Answer,
     plain,
+    progress::Progress,
 };
 use crate::process::MAX_LINE;
 
@@ -38,8 +39,8 @@ pub(super) enum Decoded {
 /// The notifications that concern us.
 #[derive(Debug, PartialEq)]
 pub(super) enum Told {
-    /// A request goes on.
-    Progress(i64),
+    /// A request goes on. What is said of it, if that can be read.
+    Progress(i64, Option<Progress>),
     /// The tools have changed, or may have.
     ToolsChanged,
     Other,
@@ -106,14 +107,17 @@ fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
 
 fn told(method: &str, params: Option<&RawValue>) -> Told {
     #[derive(Deserialize)]
-    struct Progress {
+    struct Token {
         #[serde(rename = "progressToken")]
         token: i64,
     }
+    let read = |params: &RawValue| {
+        let Token { token } = serde_json::from_str(params.get()).ok()?;
+        // It is a sign of life whatever else it says.
+        Some(Told::Progress(token, serde_json::from_str(params.get()).ok()))
+    };
     match method {
-        "notifications/progress" => params
-            .and_then(|params| serde_json::from_str(params.get()).ok())
-            .map_or(Told::Other, |Progress { token }| Told::Progress(token)),
+        "notifications/progress" => params.and_then(read).unwrap_or(Told::Other),
         // Whoever has just been promised to hear of changes has not heard of those before.
         "notifications/tools/list_changed" | "notifications/subscriptions/acknowledged" => Told::ToolsChanged,
         _ => Told::Other,
@@ -351,7 +355,10 @@ mod tests {
         assert_eq!(whole(r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"no"}}"#), "refused: no");
         assert_eq!(whole(r#"{"jsonrpc":"2.0","id":"a","method":"ping"}"#), r#"ping "a""#);
         let progress = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":4}}"#;
-        assert_eq!(whole(progress), "Progress(4)");
+        assert_eq!(whole(progress), "Progress(4, None)", "a sign of life all the same");
+        let full = progress.replace("4}", "4,\"progress\":1,\"total\":2.5,\"message\":\"x\"}");
+        let report = "Progress { progress: 1.0, total: Some(2.5), message: Some(\"x\") }";
+        assert_eq!(whole(&full), format!("Progress(4, Some({report}))"));
         assert!(whole(r#"{"jsonrpc":"1.0","id":4,"result":{}}"#).contains("it is malformed"));
         assert!(whole(r#"{"id":4,"nothing":true}"#).contains("it is malformed"));
         assert!(whole(r#"{"jsonrpc":"2.0","id":4,"error":{"code":"x"}}"#).starts_with("4 is refused: it is"));

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::health::{End, Health};
 use crate::{
-    config::{ServerConfig, StopGrace},
+    config::{Config, ServerConfig, StopGrace},
     error::{ErrorCode, Phase, ServerError},
+    launch::Package,
     process::{Process, describe},
     tool::ServerName,
 };
@@ -34,6 +35,15 @@ pub(super) enum Cause {
     Unreachable(String),
     /// The lockfile has something against its tools, one line each.
     Locked(Vec<String>),
+    /// The lockfile has another package, or another version of it.
+    OtherPackage(Box<OtherPackage>),
+}
+
+/// A package that is not the reviewed one.
+#[derive(Debug)]
+pub(super) struct OtherPackage {
+    pub(super) locked: Package,
+    pub(super) installed: Package,
 }
 
 /// A start that failed, without the server's name yet.
@@ -69,6 +79,7 @@ impl Failure {
             }
             Cause::Protocol(why) => Self::protocol(phase, why),
             Cause::Locked(objections) => Self::locked(objections),
+            Cause::OtherPackage(packages) => Self::other_package(&packages),
             Cause::Unreachable(why) => Self {
                 causes: vec![why],
                 help: Some("check `url`, and that the server runs".to_owned()),
@@ -96,6 +107,7 @@ impl Failure {
             Cause::Timeout => Self::timeout(phase, config),
             Cause::Protocol(why) => Self::protocol(phase, why),
             Cause::Locked(objections) => Self::locked(objections),
+            Cause::OtherPackage(packages) => Self::other_package(&packages),
             Cause::Closed | Cause::Unreachable(_) if exited => {
                 let how = status.map_or_else(|| "ended".to_owned(), describe);
                 Self::new(phase, ErrorCode::ServerExited, format!("{how} after {}", seconds(age)))
@@ -151,9 +163,23 @@ impl Failure {
         }
     }
 
+    /// Found before anything was started, or after a package runner has.
+    pub(super) fn other_package(OtherPackage { locked, installed }: &OtherPackage) -> Self {
+        let what = format!("comes from another package than {} says", Config::LOCK_NAME);
+        Self {
+            causes: vec![format!("reviewed was {locked}, installed is {installed}")],
+            help: Some(
+                "install the reviewed version, or review this one with `toolcrib lock --diff` and accept it with \
+                 `toolcrib lock`"
+                    .to_owned(),
+            ),
+            ..Self::new(Phase::Spawn, ErrorCode::PackageChanged, what)
+        }
+    }
+
     /// Whether it is of no use to try again before somebody has changed something.
     pub(super) fn is_final(&self) -> bool {
-        self.code == ErrorCode::ToolsChanged
+        matches!(self.code, ErrorCode::ToolsChanged | ErrorCode::PackageChanged)
     }
 
     /// Whether both did not come to speak the same revision.

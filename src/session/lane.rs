@@ -21,6 +21,7 @@ use tokio::{
 
 use super::{
     NEVER,
+    progress::{Progress, ProgressListener},
     reply::{NoReply, Patience, Reply},
 };
 use crate::{
@@ -67,6 +68,8 @@ struct Waiting {
     answer: oneshot::Sender<Result<Answer, WriteError>>,
     /// When its progress was reported last, in microseconds of the lane; 0 if never.
     progress: Arc<AtomicU64>,
+    /// Hears of it.
+    listener: Option<ProgressListener>,
 }
 
 /// The parameters of `tools/call`.
@@ -137,9 +140,10 @@ impl Lane {
         tool: &str,
         arguments: &Map<String, Value>,
         patience: Patience,
+        listener: Option<&ProgressListener>,
     ) -> Result<Reply, NoReply> {
         let line = |id| self.line(id, "tools/call", &Call { name: tool, arguments });
-        Ok(match self.send(line, patience, true).await? {
+        Ok(match self.send(line, patience, true, listener).await? {
             Answer::Plain(result) => Reply::Result(result),
             Answer::Result(result) => Reply::decoded(&result),
             Answer::Refused(error) => Reply::Refused(error),
@@ -154,7 +158,7 @@ impl Lane {
         limit: Duration,
     ) -> Result<Answer, NoReply> {
         let line = |id| self.line(id, method, params);
-        self.send(line, Patience { limit, ceiling: limit }, true).await
+        self.send(line, Patience { limit, ceiling: limit }, true, None).await
     }
 
     /// Asks before both sides know what they speak: `params` are all that is said, nothing is cancelled, and an
@@ -166,7 +170,7 @@ impl Lane {
             format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n")
                 .into_bytes()
         };
-        self.send(line, Patience { limit: NEVER, ceiling: NEVER }, false).await
+        self.send(line, Patience { limit: NEVER, ceiling: NEVER }, false, None).await
     }
 
     /// Sends what asks for no answer. `line` is a whole message.
@@ -182,10 +186,12 @@ impl Lane {
         line: impl FnOnce(i64) -> Vec<u8>,
         patience: Patience,
         cancel: bool,
+        listener: Option<&ProgressListener>,
     ) -> Result<Answer, NoReply> {
         let (answer, mut answered) = oneshot::channel();
         let progress = Arc::<AtomicU64>::default();
-        let Some(id) = self.requests().open(Waiting { answer, progress: progress.clone() }) else {
+        let waiting = Waiting { answer, progress: progress.clone(), listener: listener.cloned() };
+        let Some(id) = self.requests().open(waiting) else {
             return Err(NoReply::NotSent);
         };
         let _open = OpenRequest { lane: self, id, cancel };
@@ -293,11 +299,15 @@ impl Lane {
         }
     }
 
-    /// Takes note of a sign of life of a request.
-    pub(super) fn progress(&self, id: i64) {
-        if let Some(waiting) = self.requests().open.get(&id) {
+    /// Takes note of a sign of life of a request, and tells whoever listens what it says.
+    pub(super) fn progress(&self, id: i64, report: Option<Progress>) {
+        let listener = self.requests().open.get(&id).and_then(|waiting| {
             let now = u64::try_from(self.0.began.elapsed().as_micros()).unwrap_or(u64::MAX);
             waiting.progress.store(now, Ordering::Relaxed);
+            waiting.listener.clone()
+        });
+        if let (Some(listener), Some(report)) = (listener, report) {
+            listener(report);
         }
     }
 

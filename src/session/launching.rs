@@ -1,43 +1,125 @@
-//! Connecting to a server whose command is a package runner: without the runner where what it starts is known, else
-//! through it, with a look at what that was.
+//! Connecting to a server whose command may be a package runner: without the runner where what it starts is known, else
+//! through it, with a look at what that was; and not at all if its package is not the one of the lockfile.
 
 use super::{
-    Surroundings,
+    Session, Surroundings,
     connect::{Connection, OnProcess, connect_as_configured},
-    failure::Failure,
+    failure::{Cause, Failure, OtherPackage},
     handshake::Era,
+    intake::Intake,
+    slot::State,
 };
 use crate::{
     config::{Endpoint, ServerConfig, StdioConfig},
-    launch::Launch,
-    process::find_program,
+    error::Phase,
+    launch::{Launch, Launcher, Live, Package, Runner},
+    process::{Process, find_program},
 };
 
 /// Connects to `config`, within its start limit. Everything that was begun is ended before an error returns.
-///
-/// A server that is started without its runner and does not come up is started once more, through the runner, with
-/// a limit of its own. One that only takes too long is not: its runner would not make it faster.
 pub(super) async fn connect(
     config: &ServerConfig,
     around: &Surroundings,
     known: Option<Era>,
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
-    let instead = |spec| ServerConfig { endpoint: Endpoint::Stdio(spec), ..config.clone() };
+    // By the server as it is configured, which is all that is known of it while it is parked.
+    let intake = &Intake::new(config, around);
     let cached = match &config.endpoint {
-        Endpoint::Stdio(spec) => around.launcher.with_caches(spec).map(instead),
+        Endpoint::Stdio(spec) => around.launcher.with_caches(spec).map(|spec| config.starting(spec)),
         Endpoint::Http(_) | Endpoint::Builtin { .. } => None,
     };
     let config = cached.as_ref().unwrap_or(config);
     let Endpoint::Stdio(spec) = &config.endpoint else {
-        return connect_as_configured(config, around, known, on_process).await;
+        return connect_as_configured(config, around, intake, known, on_process).await;
     };
+    let Some(review) = Review::of(config, spec, around) else {
+        return start((config, spec), around, intake, known, on_process).await;
+    };
+    // Before, so that nothing runs that nobody has reviewed, as far as that can be told.
+    review.check(None).await.map_err(|other| Failure::other_package(&other))?;
+    let connection = start((config, spec), around, intake, known, on_process).await?;
+    let direct = connection.launch.as_ref().is_some_and(|launch| launch.direct);
+    let Some(process) = connection.process.as_ref().filter(|_| review.by_runner && !direct) else {
+        return Ok(connection);
+    };
+    // And after: a runner starts what it likes.
+    match review.check(Some(live(process))).await {
+        Ok(()) => Ok(connection),
+        Err(other) => {
+            let Connection { process, health, .. } = connection;
+            let cause = Cause::OtherPackage(other);
+            Err(match process {
+                Some(process) => Failure::of_process(process, &health, Phase::Spawn, cause, config).await,
+                None => Failure::without_process(Phase::Spawn, cause, config),
+            })
+        }
+    }
+}
+
+/// What the lockfile says of a server's package.
+struct Review {
+    locked: Package,
+    launcher: Launcher,
+    spec: StdioConfig,
+    by_runner: bool,
+}
+
+impl Review {
+    /// Nothing: nobody asked for the lockfile, or it does not know the package.
+    fn of(config: &ServerConfig, spec: &StdioConfig, around: &Surroundings) -> Option<Self> {
+        let locked = around.lock.as_ref()?.package(&config.name)?.clone();
+        let by_runner = Runner::of(&spec.command, &spec.args).is_some();
+        Some(Self { locked, launcher: around.launcher.clone(), spec: spec.clone(), by_runner })
+    }
+
+    /// # Errors
+    /// It is another package. One that cannot be told is none.
+    async fn check(&self, live: Option<Live>) -> Result<(), Box<OtherPackage>> {
+        let (launcher, spec) = (self.launcher.clone(), self.spec.clone());
+        let installed = tokio::task::spawn_blocking(move || launcher.package(&spec, live)).await;
+        match installed.ok().flatten().filter(|installed| *installed != self.locked) {
+            Some(installed) => Err(Box::new(OtherPackage { locked: self.locked.clone(), installed })),
+            None => Ok(()),
+        }
+    }
+}
+
+/// By what is found what a runner has started.
+fn live(process: &Process) -> Live {
+    Live { pid: process.pid(), input: process.input_id() }
+}
+
+impl Session {
+    /// The installed package that the server is started from. Nothing: it is from none, or that cannot be told.
+    pub(crate) async fn package(&self) -> Option<Package> {
+        let live = match &*self.slot.state() {
+            State::Ready { connection, .. } => connection.process.as_ref().map(live),
+            State::Down { .. } | State::Closed => None,
+        };
+        let settings = self.settings();
+        let Endpoint::Stdio(spec) = &settings.config.endpoint else { return None };
+        let (launcher, spec) = (settings.around.launcher.clone(), spec.clone());
+        tokio::task::spawn_blocking(move || launcher.package(&spec, live)).await.ok().flatten()
+    }
+}
+
+/// Starts `spec`, the process of `config`. One that is started without its runner and does not come up is started
+/// once more, through the runner, with a limit of its own. One that only takes too long is not: its runner would not
+/// make it faster.
+async fn start(
+    (config, spec): (&ServerConfig, &StdioConfig),
+    around: &Surroundings,
+    intake: &Intake,
+    known: Option<Era>,
+    on_process: OnProcess<'_>,
+) -> Result<Connection, Failure> {
     let Some((launch, direct)) = plan(spec, around).await else {
-        return connect_as_configured(config, around, known, on_process).await;
+        return connect_as_configured(config, around, intake, known, on_process).await;
     };
     let mut failed = None;
     if let Some(direct) = direct {
-        match connect_as_configured(&instead(direct), around, known, on_process).await {
+        match connect_as_configured(&config.starting(direct), around, intake, known, on_process).await {
             Ok(mut connection) => {
                 connection.launch = Some(launch.report());
                 return Ok(connection);
@@ -53,11 +135,11 @@ pub(super) async fn connect(
             }
         }
     }
-    let mut connection = connect_as_configured(config, around, known, on_process).await?;
+    let mut connection = connect_as_configured(config, around, intake, known, on_process).await?;
     if let Some(process) = &connection.process {
-        let (pid, input, took) = (process.pid(), process.input_id(), connection.phases.total());
+        let (live, took) = (live(process), connection.phases.total());
         let (spec, secrets) = (spec.clone(), around.kin.secrets.clone());
-        let looking = move || launch.observe(&spec, &secrets, pid, input, took);
+        let looking = move || launch.observe(&spec, &secrets, live, took);
         connection.launch = tokio::task::spawn_blocking(looking).await.ok().map(|mut report| {
             report.failed = failed;
             report

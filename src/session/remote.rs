@@ -6,8 +6,8 @@ use rmcp::{
     ClientHandler,
     model::{
         CallToolRequest, CallToolRequestParams, CancelledNotification, CancelledNotificationParam,
-        ClientConfig, ClientJsonRpcMessage, ClientRequest, ErrorData, RequestId, ServerJsonRpcMessage,
-        ServerResult,
+        ClientConfig, ClientJsonRpcMessage, ClientRequest, ErrorData, ProgressNotificationParam, RequestId,
+        ServerJsonRpcMessage, ServerResult,
     },
     service::{NotificationContext, Peer, PeerRequestOptions, RoleClient, RunningService, ServiceError},
     transport::Transport,
@@ -19,6 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     cut::Cutter,
+    progress::{Hearing, ProgressListener},
     reply::{NoReply, Patience, Reply},
     wiretap::Wiretap,
 };
@@ -29,7 +30,7 @@ pub(super) async fn call(
     peer: &Peer<RoleClient>,
     tool: &str,
     arguments: &Map<String, Value>,
-    patience: Patience,
+    (patience, ears): (Patience, Option<(&Hearing, &ProgressListener)>),
     cutter: &Cutter,
 ) -> Result<Reply, NoReply> {
     let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments.clone());
@@ -39,6 +40,8 @@ pub(super) async fn call(
         .with_max_total_timeout(patience.ceiling);
     let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
     let pending = peer.send_request_with_option(request, options).await.map_err(|_| NoReply::NotSent)?;
+    let _listening =
+        ears.map(|(hearing, listener)| hearing.listen(pending.progress_token.clone(), listener.clone()));
     let mut abandoned = CancelOnDrop { peer, id: Some(pending.id.clone()) };
     let outcome = pending.await_response().await;
     abandoned.id = None;
@@ -98,20 +101,26 @@ impl Drop for CancelOnDrop<'_> {
 /// A session of the SDK's.
 pub(super) type Service = RunningService<RoleClient, Ear>;
 
-/// Our side of it: who we are, and an ear for changes.
+/// Our side of it: who we are, and an ear for changes and for the progress of calls.
 pub(super) struct Ear {
     config: ClientConfig,
     changed: Arc<Notify>,
+    hearing: Hearing,
 }
 
 impl Ear {
     pub(super) fn new(config: ClientConfig) -> Self {
-        Self { config, changed: Arc::default() }
+        Self { config, changed: Arc::default(), hearing: Hearing::default() }
     }
 
     /// Told when the server says that its tools changed.
     pub(super) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
+    }
+
+    /// For those who want to know how far their calls are.
+    pub(super) fn hearing(&self) -> Hearing {
+        self.hearing.clone()
     }
 }
 
@@ -122,6 +131,10 @@ impl ClientHandler for Ear {
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
         self.changed.notify_one();
+    }
+
+    async fn on_progress(&self, report: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        self.hearing.heard(report);
     }
 }
 

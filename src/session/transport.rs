@@ -179,7 +179,7 @@ impl LineTransport {
             Decoded::Junk(line) if !self.health.junk(&line) => return Err(End::Garbage),
             Decoded::Unnamed(error) => self.lane.refuse_handshake(error),
             Decoded::Asked(id, method) => self.reply(id.get(), &method),
-            Decoded::Told(Told::Progress(id)) => self.lane.progress(id),
+            Decoded::Told(Told::Progress(id, report)) => self.lane.progress(id, report),
             Decoded::Told(Told::ToolsChanged) => self.changed.notify_one(),
             Decoded::Told(Told::Other) | Decoded::Stray | Decoded::Junk(_) | Decoded::Blank => {}
         }

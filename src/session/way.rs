@@ -18,6 +18,7 @@ use super::{
     failure::Cause,
     handshake::{Era, discover_request},
     lane::{Answer, Lane},
+    progress::{Hearing, ProgressListener},
     remote,
     reply::{NoReply, Patience, Reply},
 };
@@ -26,7 +27,7 @@ use super::{
 #[derive(Clone)]
 pub(super) enum Way {
     Lines(Lane),
-    Remote(Peer<RoleClient>),
+    Remote(Peer<RoleClient>, Hearing),
 }
 
 impl Way {
@@ -34,7 +35,7 @@ impl Way {
     pub(super) fn is_closed(&self) -> bool {
         match self {
             Self::Lines(lane) => lane.is_ended(),
-            Self::Remote(peer) => peer.is_transport_closed(),
+            Self::Remote(peer, _) => peer.is_transport_closed(),
         }
     }
 
@@ -43,12 +44,15 @@ impl Way {
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
-        patience: Patience,
+        (patience, progress): (Patience, Option<&ProgressListener>),
         cutter: impl FnOnce() -> Cutter,
     ) -> Result<Reply, NoReply> {
         match self {
-            Self::Lines(lane) => lane.call(tool, arguments, patience).await,
-            Self::Remote(peer) => Box::pin(remote::call(peer, tool, arguments, patience, &cutter())).await,
+            Self::Lines(lane) => lane.call(tool, arguments, patience, progress).await,
+            Self::Remote(peer, hearing) => {
+                let ears = progress.map(|listener| (hearing, listener));
+                Box::pin(remote::call(peer, tool, arguments, (patience, ears), &cutter())).await
+            }
         }
     }
 
@@ -71,7 +75,7 @@ impl Way {
                     Answer::Refused(error) => Err(refusal(&error)),
                 })
             }
-            Self::Remote(peer) => {
+            Self::Remote(peer, _) => {
                 let params = PaginatedRequestParams::default().with_cursor(cursor);
                 let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params));
                 let answer = Box::pin(remote::ask(peer, request, limit)).await;
@@ -97,7 +101,7 @@ impl Way {
     pub(super) async fn answers(&self, era: Era, limit: Duration) -> bool {
         let asked = match self {
             Self::Lines(lane) => lane.ask(question(era), &Map::new(), limit).await.map(drop),
-            Self::Remote(peer) => {
+            Self::Remote(peer, _) => {
                 let request = match era {
                     Era::Legacy => ClientRequest::PingRequest(PingRequest::default()),
                     Era::Modern => ClientRequest::DiscoverRequest(discover_request()),

@@ -1,6 +1,7 @@
 //! Servers that are not started before somebody calls them: their tools come from the cache of an earlier start.
 
 use std::{
+    os::unix::fs::PermissionsExt,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -81,6 +82,31 @@ fn shown(tools: &Toolbox) -> String {
     let entries =
         tools.catalog().entries().iter().map(|entry| json!([entry.visible_name, entry.tool])).collect();
     serde_json::Value::Array(entries).to_string()
+}
+
+/// What is done to start a server faster must not make it another one than the one that is remembered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_node_or_behind_a_runner_is_remembered_too() {
+    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let bench = Bench::new();
+    std::os::unix::fs::symlink(fixture, bench.lab.file("node")).unwrap();
+    let runner = bench.lab.file("npx");
+    std::fs::write(&runner, format!("#!/bin/sh\nshift 2\n'{fixture}' \"$@\"\nexit $?\n")).unwrap();
+    std::fs::set_permissions(&runner, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for (program, first) in [("node", &[][..]), ("npx", &["-y", "package"])] {
+        let servers = || {
+            let mut server = bench.lab.command("one", bench.lab.file(program).to_str().unwrap(), first);
+            server.lifecycle = Lifecycle::Lazy;
+            [server]
+        };
+        // The second time its start is another one: with a cache of Node's, or without the runner.
+        for parked in [0, 1, 1] {
+            let manager = bench.start(servers()).await;
+            assert_eq!(manager.report().parked(), parked, "{program}");
+            say(&manager.toolbox(), "one", "pid").await.unwrap();
+            assert!(manager.shutdown().await.survivors.is_empty());
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

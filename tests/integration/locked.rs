@@ -96,7 +96,7 @@ async fn locked(lab: &Lab, server: &ServerConfig) -> Manager {
     config.cache_folder = Some(lab.file("cache"));
     let first = Manager::start(&config).await.unwrap();
     let mut lock = LockFile::default();
-    lock.put(&server.name, None, first.catalog().entries().iter().map(|entry| &entry.tool));
+    lock.put(&server.name, None, None, first.catalog().entries().iter().map(|entry| &entry.tool));
     first.shutdown().await;
     let path = lab.file("toolcrib.lock");
     lock.write(&path).unwrap();

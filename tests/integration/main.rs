@@ -30,6 +30,7 @@ mod locked;
 mod mistakes;
 mod model;
 mod order;
+mod packages;
 mod parity;
 mod prefill;
 mod program;

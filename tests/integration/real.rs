@@ -4,7 +4,7 @@
 use std::{collections::HashSet, path::Path};
 
 use serde_json::{Map, Value, json};
-use toolcrib::{Config, Env, Manager};
+use toolcrib::{Config, Ecosystem, Endpoint, Env, Manager, Package};
 
 /// Calls of one task in the field: one process must serve them all.
 const CALLS: usize = 346;
@@ -56,6 +56,31 @@ async fn eight_public_servers_come_up_and_go_away() {
     assert_eq!((stopped.servers.len(), stopped.survivors), (8, vec![]));
 }
 
+/// Python's own command and `python -m` are of the same package.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_packages_of_public_servers_are_those_that_were_installed() {
+    let Some(mut config) = config() else { return };
+    let module = config.servers.get_mut("fetch").unwrap().server.as_mut().unwrap();
+    let Endpoint::Stdio(spec) = &mut module.endpoint else { unreachable!() };
+    spec.command = spec.command.with_file_name("python");
+    spec.args = ["-m", "mcp_server_fetch"].map(str::to_owned).to_vec();
+    let pins = ["package.json", "requirements.txt", "requirements-sqlite.txt"].map(|name| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
+        std::fs::read_to_string(folder.join(name)).unwrap()
+    });
+    let manager = Manager::start(&config).await.unwrap();
+    for name in config.servers.keys() {
+        let Package { ecosystem, name, version, .. } = manager.package(name.as_str()).await.unwrap().unwrap();
+        let pin = match ecosystem {
+            Ecosystem::Npm => format!("\"{name}\": \"{version}\""),
+            _ => format!("{name}=={version}"),
+        };
+        assert!(pins.iter().any(|pins| pins.contains(&pin)), "{pin}");
+        assert!(name.contains("server-"), "{name} is the server itself");
+    }
+    manager.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_process_serves_a_whole_task() {
     let Some(mut config) = config() else { return };
@@ -96,6 +121,8 @@ async fn a_server_behind_npx_is_started_directly_the_second_time() {
         let manager = Manager::start(&config).await.unwrap();
         let ready = manager.report().servers[0].outcome.clone().unwrap();
         assert!(manager.call("memory", "read_graph", Map::new()).await.unwrap().text().contains("entities"));
+        let package = manager.package("memory").await.unwrap().unwrap();
+        assert_eq!(package.to_string(), "npm @modelcontextprotocol/server-memory 2026.8.31");
         assert!(manager.shutdown().await.survivors.is_empty());
         launches.push(ready.launch.unwrap());
     }

@@ -1,13 +1,14 @@
 //! Servers behind a URL: streamable HTTP in both eras, headers, and addresses where nothing answers.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{Router, extract::Request, http::StatusCode, middleware::Next, response::Response};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
-        PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig as Info, Tool,
+        PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ServerCapabilities,
+        ServerConfig as Info, Tool,
     },
     service::RequestContext,
     transport::{
@@ -17,7 +18,9 @@ use rmcp::{
 };
 use serde_json::{Map, json};
 use tokio::net::TcpListener;
-use toolcrib::{Config, Endpoint, ErrorCode, HttpEndpoint, Manager, ServerConfig, ServerName};
+use toolcrib::{
+    Config, Endpoint, ErrorCode, HttpEndpoint, Manager, ProgressListener, ServerConfig, ServerName,
+};
 
 /// A remote server with one tool that tells the era it is called in.
 #[derive(Clone)]
@@ -51,6 +54,10 @@ impl ServerHandler for Remote {
         _: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        if let Some(token) = context.meta.get_progress_token() {
+            let report = ProgressNotificationParam::new(token, 0.5).with_total(1.0).with_message("half");
+            let _ = context.peer.notify_progress(report).await;
+        }
         let era = context.protocol_version().map_or_else(String::new, |version| version.to_string());
         Ok(CallToolResult::success(vec![ContentBlock::text(era)]).into())
     }
@@ -96,6 +103,33 @@ async fn both_eras_are_spoken_over_http() {
             assert_eq!(answer.unwrap().text(), era);
         }
         assert!(manager.shutdown().await.survivors.is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_is_told_over_http_too() {
+    for legacy_only in [true, false] {
+        let config = remote(serve(legacy_only).await, Some("open sesame"));
+        let manager = Manager::start(&config).await.unwrap();
+        let entry = manager.catalog().find("remote", "era").unwrap().clone();
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let listener: ProgressListener = Arc::new(move |report| drop(tell.send(report)));
+        let toolbox = manager.toolbox();
+        // The SDK tells of notifications beside answers: one may come after its call has ended, to nobody.
+        let calling = async {
+            loop {
+                toolbox.call_reporting(&entry, &Map::new(), None, &listener).await.unwrap();
+                if let Ok(report) = told.try_recv() {
+                    return report;
+                }
+            }
+        };
+        let report = tokio::time::timeout(Duration::from_secs(60), calling).await.expect("a report");
+        assert_eq!(
+            (report.progress, report.total, report.message.as_deref()),
+            (0.5, Some(1.0), Some("half"))
+        );
+        manager.shutdown().await;
     }
 }
 

@@ -155,7 +155,7 @@ impl Init {
     ) -> anyhow::Result<Vec<Series>> {
         let mut bench = Bench::new(context, config, self.first_call()?)?;
         if self.drop_caches {
-            bench.drop_caches()?;
+            bench.drop_caches().await?;
         }
         if modes.iter().any(|mode| mode.is_taught()) {
             context.ui.status("Starting", "unmeasured, for the caches of modes warm and lazy");

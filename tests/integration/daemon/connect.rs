@@ -55,6 +55,18 @@ impl Client {
         }
     }
 
+    /// As `ask`; the answer comes without any progress before it.
+    fn ask_quietly(&mut self, method: &str, params: &Value) -> Value {
+        self.request(method, params);
+        loop {
+            let message = frame(&mut self.stdout);
+            match message["method"].as_str() {
+                Some(method) => assert_ne!(method, "notifications/progress", "{message}"),
+                None => return message,
+            }
+        }
+    }
+
     fn call(&mut self, name: &str, arguments: &Value) -> Value {
         self.ask("tools/call", &json!({"name": name, "arguments": arguments}))
     }
@@ -149,4 +161,39 @@ async fn the_clients_of_both_eras_of_the_sdk_are_served() {
     let said = manager.call("outer", "fix__echo", crate::support::object(json!({"text": "outer"}))).await;
     assert_eq!(said.unwrap().text(), "outer");
     assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[test]
+fn progress_reaches_the_client_that_asked_for_it_by_its_own_token() {
+    let crib = Crib::new(FIXTURE);
+    let mut clients = [Client::new(&crib, &[]), Client::new(&crib, &["fix"])];
+    let calls = [("fix__progress", json!("mine")), ("progress", json!(7))];
+    for (client, (name, token)) in clients.iter_mut().zip(calls) {
+        client.names();
+        let params =
+            json!({"name": name, "arguments": {"ms": 300, "every": 50}, "_meta": {"progressToken": token}});
+        let id = client.request("tools/call", &params);
+        let mut reports = Vec::new();
+        let answer = loop {
+            let message = frame(&mut client.stdout);
+            match message["method"].as_str() {
+                Some("notifications/progress") => reports.push(message["params"].clone()),
+                Some(_) => {}
+                None => break message,
+            }
+        };
+        assert_eq!((&answer["id"], &answer["result"]["content"][0]["text"]), (&json!(id), &json!("awake")));
+        assert!(
+            !reports.is_empty() && reports.iter().all(|report| report["progressToken"] == token),
+            "{reports:?}"
+        );
+        let done: Vec<f64> = reports.iter().map(|report| report["progress"].as_f64().unwrap()).collect();
+        assert!(done.is_sorted(), "{done:?}");
+        let first = json!({"progressToken": token, "progress": 1.0, "total": 300.0, "message": "asleep"});
+        assert_eq!(reports[0], first, "from the first one on");
+        // Who does not ask is not told.
+        let quiet =
+            client.ask_quietly("tools/call", &json!({"name": name, "arguments": {"ms": 60, "every": 20}}));
+        assert_eq!(quiet["result"]["content"][0]["text"], "awake");
+    }
 }

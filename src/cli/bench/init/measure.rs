@@ -2,9 +2,9 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
+    fs,
     num::NonZeroUsize,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -62,17 +62,13 @@ impl<'a> Bench<'a> {
         Ok(Self { context, config, call, drop_caches: false, folders: Scratch::new()?, cold: 0 })
     }
 
-    /// Has cold starts begin with an empty page cache.
+    /// Has cold starts begin with an empty page cache. Empties it once to see whether that can be done: a container
+    /// may let root open the file, and not write to it.
     ///
     /// # Errors
     /// [`Error::Input`] when this user may not empty it.
-    pub(super) fn drop_caches(&mut self) -> Result<(), Error> {
-        fs::OpenOptions::new().write(true).open(DROP_CACHES).map_err(|error| {
-            Error::input(
-                format!("--drop-caches: {DROP_CACHES} cannot be written: {error}"),
-                Some("run as root on Linux, or leave --drop-caches out".to_owned()),
-            )
-        })?;
+    pub(super) async fn drop_caches(&mut self) -> anyhow::Result<()> {
+        empty_page_cache().await?;
         self.drop_caches = true;
         Ok(())
     }
@@ -100,7 +96,7 @@ impl<'a> Bench<'a> {
                 self.cold += 1;
                 config.cache_folder = Some(self.folders.file(&format!("cold-{}", self.cold)));
                 if self.drop_caches {
-                    tokio::task::spawn_blocking(drop_page_cache).await??;
+                    empty_page_cache().await?;
                 }
             }
             Mode::Warm => config.cache_folder = Some(self.taught()),
@@ -196,8 +192,14 @@ async fn bare(config: Config, jobs: usize) -> anyhow::Result<Run> {
     Ok(Run { ready, wall, used, servers: Vec::new(), usage: HashMap::new(), first_call: None })
 }
 
-fn drop_page_cache() -> io::Result<()> {
-    // Only clean pages are dropped.
-    rustix::fs::sync();
-    fs::write(Path::new(DROP_CACHES), "3")
+async fn empty_page_cache() -> anyhow::Result<()> {
+    let emptied = tokio::task::spawn_blocking(|| {
+        // Only clean pages are dropped.
+        rustix::fs::sync();
+        fs::write(DROP_CACHES, "3")
+    });
+    emptied.await?.map_err(|error| {
+        let what = format!("--drop-caches: {DROP_CACHES} cannot be written: {error}");
+        Error::input(what, Some("run as root on Linux, or leave --drop-caches out".to_owned())).into()
+    })
 }

@@ -1,0 +1,105 @@
+//! The lockfile: its text, and what counts as a difference.
+
+use std::sync::Arc;
+
+use serde_json::Map;
+
+use super::*;
+use crate::launch::Ecosystem;
+
+fn tool(name: &str, description: &str, schema: &str) -> Tool {
+    Tool::new(name, description, serde_json::from_str(schema).unwrap())
+}
+
+fn lock(tools: &[Tool]) -> LockFile {
+    let mut lock = LockFile::default();
+    let software = ServerSoftware { name: "a \"quoted\" name".into(), version: "1".into() };
+    lock.put(&ServerName::new("one.x").unwrap(), Some(&software), None, tools);
+    lock
+}
+
+/// The same tools from another version of a package, or from none that is known.
+fn packed(version: Option<&str>) -> LockFile {
+    let package = version.map(|version| Package::new(Ecosystem::Npm, "@a/\"b\"", version));
+    let mut lock = LockFile::default();
+    lock.put(&ServerName::new("one.x").unwrap(), None, package.as_ref(), &[tool("a", "", SCHEMA_A)]);
+    lock
+}
+
+const SCHEMA_A: &str = r#"{"type": "object", "properties": {"a": {"enum": [1, 2]}}}"#;
+
+#[test]
+fn its_text_comes_back_the_same() {
+    let locked = lock(&[tool("b", "", SCHEMA_A), tool("a", "", SCHEMA_A)]);
+    let text = locked.to_string();
+    let back = LockFile::parse(&text).unwrap();
+    assert_eq!((back.to_string(), back), (text.clone(), locked));
+    assert_eq!(text.lines().filter(|line| line.contains("sha256")).count(), 2, "{text}");
+    assert!(LockFile::parse(&text.replace("schema = 1", "schema = 2")).is_err());
+    assert!(LockFile::parse(&text.replace("sha256", "sha255")).is_err());
+}
+
+#[test]
+fn the_order_of_keys_does_not_count_and_everything_else_does() {
+    let before = tool("a", "words", SCHEMA_A);
+    let reordered = r#"{"properties": {"a": {"enum": [1, 2]}}, "type": "object"}"#;
+    assert_eq!(hash_of(&before), hash_of(&tool("a", "words", reordered)));
+    let mut hinted = before.clone();
+    hinted.annotations.read_only_hint = Some(true);
+    let mut result = before.clone();
+    result.output_schema = Some(Arc::new(Map::new()));
+    for other in
+        [tool("a", "Words", SCHEMA_A), tool("a", "words", &SCHEMA_A.replace("1, 2", "2, 1")), hinted, result]
+    {
+        assert_ne!(hash_of(&before), hash_of(&other), "{other:?}");
+    }
+}
+
+#[test]
+fn differences_are_named() {
+    let before = lock(&[tool("a", "", SCHEMA_A), tool("b", "", SCHEMA_A), tool("c", "", SCHEMA_A)]);
+    assert!(before.diff(&before.clone()).is_empty());
+    let after = lock(&[tool("c", "", SCHEMA_A), tool("b", "new", SCHEMA_A), tool("d", "", SCHEMA_A)]);
+    let changes = before.diff(&after);
+    assert_eq!(
+        (changes[0].kind, changes[0].tools.signed().join(" ")),
+        (LockChangeKind::Changed, "+d -a ~b".into())
+    );
+    let turned = lock(&[tool("b", "", SCHEMA_A), tool("a", "", SCHEMA_A), tool("c", "", SCHEMA_A)]);
+    assert_eq!(before.diff(&turned)[0].kind, LockChangeKind::Reordered);
+    assert_eq!(before.diff(&LockFile::default())[0].kind, LockChangeKind::Gone);
+    assert_eq!(LockFile::default().diff(&before)[0].kind, LockChangeKind::New);
+}
+
+#[test]
+fn new_and_changed_tools_are_objected_to() {
+    let locked = lock(&[tool("a", "", SCHEMA_A), tool("b", "", SCHEMA_A)]);
+    let name = ServerName::new("one.x").unwrap();
+    let (a, other_a, new) = (tool("a", "", SCHEMA_A), tool("a", "x", SCHEMA_A), tool("n", "", SCHEMA_A));
+    assert!(locked.objections(&name, &[&a]).is_empty(), "one tool less harms nobody");
+    assert_eq!(locked.objections(&name, &[&a, &new]), ["the tool `n` is new"]);
+    assert_eq!(locked.objections(&name, &[&a, &other_a]).len(), 1, "nor by a second tool of the name");
+    assert_eq!(locked.objections(&ServerName::new("two").unwrap(), &[]).len(), 1);
+}
+
+#[test]
+fn a_package_is_kept_and_its_version_is_a_difference_of_its_own() {
+    let (old, one, two) = (packed(None), packed(Some("1.0")), packed(Some("2.0")));
+    assert_eq!(LockFile::parse(&one.to_string()).unwrap(), one);
+    assert!(LockFile::parse(&one.to_string().replace("npm", "nmp")).is_err());
+    let kinds = |before: &LockFile, after| {
+        before.diff(after).iter().map(|change| (change.kind, change.package.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(&one, &two), [(LockChangeKind::Package, package_of(&two).cloned())]);
+    assert_eq!(kinds(&one, &one), []);
+    assert_eq!(kinds(&old, &one), [], "an older lockfile says nothing about it");
+    assert_eq!(kinds(&one, &old), [(LockChangeKind::Package, None)], "it is known no more");
+    let mut both = two.clone();
+    both.put(&ServerName::new("one.x").unwrap(), None, package_of(&two), &[tool("b", "", SCHEMA_A)]);
+    assert_eq!(one.diff(&both)[0].kind, LockChangeKind::Changed, "tools weigh more");
+    assert_eq!(one.diff(&both)[0].package.as_ref(), package_of(&two));
+}
+
+fn package_of(lock: &LockFile) -> Option<&Package> {
+    lock.package(&ServerName::new("one.x").unwrap())
+}
