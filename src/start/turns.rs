@@ -15,8 +15,9 @@
 //! # Which one
 //! By how long their earlier starts took. Shortest first makes the first tools usable soonest, but then the last
 //! slot ends with the longest start alone; longest first packs the cores best, and nobody is ready for long.
-//! Both are had: one slot takes the shortest start that is left, the other slots the longest. Servers without
-//! history count as long, as they may have to be installed, and keep the order of the configuration.
+//! Both are had: one slot takes the shortest start that is left, the other slots the longest; and of the last ones,
+//! two for each slot, every slot takes the longest, so that what is left over at the very end is short. Servers
+//! without history count as long, as they may have to be installed, and keep the order of the configuration.
 
 use std::{
     num::NonZeroUsize,
@@ -38,6 +39,8 @@ const UNSEEN: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_millis(1);
 /// Greatest wait between two looks at a server that works: a look costs some 50 us.
 const LATE: Duration = Duration::from_millis(20);
+/// Starts for each slot that are the last ones.
+const LAST: usize = 2;
 /// How long a process is young: whatever waits in the end mostly does so by then.
 const YOUNG: Duration = Duration::from_millis(10);
 
@@ -55,6 +58,8 @@ struct Line {
     free: usize,
     /// Whether a start that was chosen as the shortest holds a slot.
     shortest: bool,
+    /// Whether any start was ever chosen as the shortest.
+    opened: bool,
     waiting: Vec<Waiting>,
 }
 
@@ -118,10 +123,13 @@ impl Turns {
             if line.free == 0 || line.waiting.is_empty() {
                 return;
             }
-            let shortest = !line.shortest;
+            let slots = self.slots.map_or(1, NonZeroUsize::get);
+            let last = line.opened && slots > 1 && line.waiting.len() <= LAST * slots;
+            let shortest = !line.shortest && !last;
             let next = line.choose(shortest);
             line.free -= 1;
             line.shortest |= shortest;
+            line.opened |= shortest;
             drop(line);
             // Not under the lock: a turn that nobody takes is dropped, and gives its slot back.
             let _ = next.turn.send(Turn { turns: self.clone(), shortest });
@@ -224,7 +232,8 @@ mod tests {
     async fn one_slot_takes_the_shortest_and_the_others_the_longest() {
         // Those that begin in the same moment do so in the order given.
         assert_eq!(order(at_most(1), &[5, 1, 9, 3]).await, [1, 3, 5, 9]);
-        assert_eq!(order(at_most(2), &[7, 2, 9, 4, 1, 8]).await, [9, 1, 2, 4, 7, 8]);
+        assert_eq!(order(at_most(2), &[7, 2, 9, 4, 1, 8]).await, [9, 1, 8, 4, 7, 2]);
+        assert_eq!(order(at_most(2), &[7, 2, 9, 4, 1, 8, 3]).await, [9, 1, 2, 8, 7, 4, 3]);
         assert_eq!(order(at_most(3), &[1, 5, 6, 7]).await, [1, 6, 7, 5]);
         assert_eq!(order(StartJobs::Unlimited, &[3, 1, 2]).await, [3, 1, 2]);
     }
