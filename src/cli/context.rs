@@ -120,8 +120,8 @@ impl Context<'_> {
     }
 
     /// The rules of the configuration that concern no tool.
-    pub(super) fn unused_rules(config: &Config, manager: &Manager) -> impl Iterator<Item = Arc<Error>> {
-        manager.toolbox().unused_rules(config).into_iter().map(|rule| Arc::new(rule.into()))
+    pub(super) fn unused_rules(config: &Config, manager: &Manager) -> Vec<Arc<Error>> {
+        manager.toolbox().unused_rules(config).into_iter().map(|rule| Arc::new(rule.into())).collect()
     }
 
     /// Stops everything and turns survivors into an error.

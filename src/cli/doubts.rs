@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::FutureExt;
 use tokio::sync::Notify;
 use toolcrib::{Error, ServerEvent};
 
@@ -24,8 +25,14 @@ impl Doubts {
         self.known().clone()
     }
 
-    /// Takes up those of `found` that are new, and gives them back.
-    pub(super) fn learn(&self, found: impl IntoIterator<Item = Arc<Error>>) -> Vec<Arc<Error>> {
+    /// Looks by `find`, takes up what is new, and gives that back.
+    pub(super) fn learn<I>(&self, find: impl FnOnce() -> I) -> Vec<Arc<Error>>
+    where
+        I: IntoIterator<Item = Arc<Error>>,
+    {
+        // Lists that came before this look are no reason for another one.
+        let _ = self.listed.notified().now_or_never();
+        let found = find();
         let mut known = self.known();
         let before = known.len();
         for doubt in found {

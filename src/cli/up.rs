@@ -64,7 +64,7 @@ impl Up {
         summary(ui, manager.report());
         let current = RefCell::new(config.clone());
         let judge = || {
-            for doubt in doubts.learn(Context::unused_rules(&current.borrow(), &manager)) {
+            for doubt in doubts.learn(|| Context::unused_rules(&current.borrow(), &manager)) {
                 events::doubt(ui, &doubt);
             }
         };

@@ -99,6 +99,11 @@ impl NamedTools {
         Self(Arc::new(Rules { rules, servers: servers.collect(), agents: agents.collect() }))
     }
 
+    /// Whether there is nothing to judge.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.rules.is_empty()
+    }
+
     /// The rules that concern nothing. What may concern a server that is not in `listed` is not judged.
     pub(crate) fn unused(&self, listed: &HashMap<ServerName, Arc<[Tool]>>) -> Vec<ConfigError> {
         self.0.rules.iter().filter_map(|rule| self.0.judge(rule, listed)).collect()

@@ -159,6 +159,9 @@ impl Toolbox {
     /// The rules of `config` that concern none of the tools that there are, each with its place and what was probably
     /// meant. Rules that may concern a server without a list of its tools are not judged.
     pub fn unused_rules(&self, config: &Config) -> Vec<ConfigError> {
+        if config.named.is_empty() {
+            return Vec::new();
+        }
         let listed = |place: &Arc<Place>| Some((place.name.clone(), place.here()?.all_tools()?));
         config.named.unused(&self.places().iter().filter_map(listed).collect())
     }

@@ -52,7 +52,7 @@ impl Plan {
             })?),
         };
         if let Some(manager) = &manager {
-            self.doubts.learn(Context::unused_rules(&self.config, manager));
+            self.doubts.learn(|| Context::unused_rules(&self.config, manager));
         }
         for doubt in self.doubts.all() {
             ui.doubt(&doubt);
@@ -198,7 +198,7 @@ impl Plan {
         // What a server lists when it is needed may show that a rule has no effect.
         let judge = || {
             let Some(manager) = manager else { return };
-            for doubt in self.doubts.learn(Context::unused_rules(&self.config, manager)) {
+            for doubt in self.doubts.learn(|| Context::unused_rules(&self.config, manager)) {
                 progress.say(|| context.ui.doubt(&doubt));
                 warn(journal, &doubt);
             }
