@@ -110,6 +110,4 @@ async fn cancelled_tasks_are_one_line() {
     assert_eq!(code(&output), 130, "{text}");
     assert_eq!(text.matches("CANCELLED").count(), 1, "{text}");
     assert!(text.contains("CANCELLED 12 tasks: t") && text.contains(", ...\n"), "{text}");
-    // All of the time went to the model: that is no news.
-    assert!(!text.contains("time goes to"), "{text}");
 }
