@@ -62,7 +62,7 @@ impl Up {
         let starting = context.start(&config, doubts.observing(observer(ui)));
         let manager = with_heartbeat(ui, starting).await?;
         summary(ui, manager.report());
-        let current = RefCell::new(config.clone());
+        let current = RefCell::new(config);
         let judge = || {
             for doubt in doubts.learn(|| Context::unused_rules(&current.borrow(), &manager)) {
                 events::doubt(ui, &doubt);
@@ -84,6 +84,7 @@ impl Up {
                 doubts.look_again();
                 Ok(current.borrow().clone())
             };
+            let config = current.borrow().clone();
             let watching = watch::watch(ui, &manager, config, load);
             context.cancel.run_until_cancelled(watching).await.unwrap_or(Ok(()))
         });
