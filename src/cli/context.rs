@@ -4,7 +4,7 @@ use std::{future::Future, ops::ControlFlow, path::PathBuf, process::ExitCode, sy
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use toolcrib::{Config, Env, Error, HttpClients, Manager, ServerEvent, StopReport};
+use toolcrib::{Config, Env, Error, ErrorCode, HttpClients, Manager, ServerEvent, StopReport};
 
 use super::ui::Ui;
 
@@ -124,10 +124,21 @@ impl Context<'_> {
         manager.toolbox().unused_rules(config).into_iter().map(|rule| Arc::new(rule.into())).collect()
     }
 
+    /// The first server that the lockfile kept from starting.
+    pub(super) fn refused_by_lock(manager: &Manager) -> Option<Arc<Error>> {
+        let errors = manager.report().servers.iter().filter_map(|row| row.outcome.as_ref().err());
+        errors.into_iter().find(|error| is_refused_by_lock(error)).cloned()
+    }
+
     /// Stops everything and turns survivors into an error.
     pub(super) async fn stop(&self, manager: Manager) -> Result<StopReport, Error> {
         complete(manager.shutdown().await)
     }
+}
+
+/// Whether the lockfile kept a server from starting.
+pub(super) fn is_refused_by_lock(error: &Error) -> bool {
+    matches!(error.code(), ErrorCode::ToolsChanged | ErrorCode::PackageChanged)
 }
 
 /// A teardown after which nothing is left.

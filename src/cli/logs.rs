@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use jiff::{Timestamp, Zoned, civil::Date, tz::TimeZone};
 use regex::Regex;
 use serde_json::json;
-use toolcrib::{Error, LogLine, LogStream};
+use toolcrib::{Error, ErrorCode, LogLine, LogStream};
 
 use super::{context::Context, reach};
 
@@ -55,7 +55,7 @@ impl Logs {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let from = self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since)).as_millis();
         let printer = Printer::new(context.ui.json);
-        daemon.logs(self.servers.clone(), self.follow, wire, |line| {
+        let told = daemon.logs(self.servers.clone(), self.follow, wire, |line| {
             let of_stream = match self.stream {
                 None => !line.stream.is_wire(),
                 Some(Stream::Stderr) => line.stream == LogStream::Stderr,
@@ -67,7 +67,14 @@ impl Logs {
                 return printer.print(&line);
             }
             ControlFlow::Continue(())
-        })?;
+        });
+        match told {
+            // Whoever follows does so to the end.
+            Err(error) if self.follow && error.code() == ErrorCode::SessionLost => {
+                context.ui.status("Ended", "the daemon, and with it what there was to follow");
+            }
+            told => told?,
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

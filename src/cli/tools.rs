@@ -9,7 +9,7 @@ use toolcrib::{Lifecycle, ServerTools, ToolRow};
 use super::{
     context::{Context, Locked},
     reach::Through,
-    ui::{Ui, age, counted},
+    ui::{Ui, age, counted, exit_code},
     up,
 };
 
@@ -61,8 +61,9 @@ impl Tools {
         let manager = up::with_heartbeat(ui, context.start(&config, |_| {})).await?;
         let rows = ServerTools::of(&manager);
         let code = self.show(ui, rows, |text| config.secrets.hide(text));
+        let refused = Context::refused_by_lock(&manager);
         context.stop(manager).await?;
-        Ok(code)
+        Ok(refused.map_or(code, |error| ExitCode::from(exit_code(&error))))
     }
 
     fn show(&self, ui: &Ui, mut rows: Vec<ServerTools>, hide: impl Fn(&str) -> String) -> ExitCode {

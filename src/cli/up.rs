@@ -16,7 +16,7 @@ use super::{
     doubts::Doubts,
     events::{self, observer},
     memory,
-    ui::{Ui, counted, millis, seconds},
+    ui::{Ui, counted, exit_code, millis, seconds},
 };
 
 /// How often a start that takes long is spoken of.
@@ -89,6 +89,7 @@ impl Up {
             context.cancel.run_until_cancelled(watching).await.unwrap_or(Ok(()))
         });
         doubts.beside(serving, judge).await?;
+        let refused = Context::refused_by_lock(&manager);
         let report = context.stop(manager).await;
         if ui.json {
             let left = report.as_ref().map_or(1, |_| 0);
@@ -100,7 +101,7 @@ impl Up {
             );
         }
         ui.torn_down(&report?);
-        Ok(ExitCode::SUCCESS)
+        Ok(refused.map_or(ExitCode::SUCCESS, |error| ExitCode::from(exit_code(&error))))
     }
 }
 
@@ -161,7 +162,7 @@ pub(super) async fn with_heartbeat<T>(ui: &Ui, starting: impl Future<Output = T>
             done = &mut starting => return done,
             () = tokio::time::sleep(HEARTBEAT) => {
                 waited += HEARTBEAT;
-                ui.status("Waiting", format!("{} for servers that are not ready yet", seconds(waited)));
+                ui.status("Waiting", format!("for servers that are not ready after {}", seconds(waited)));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::health::{End, Health};
 use crate::{
-    config::{Config, ServerConfig, StopGrace},
+    config::{Config, Endpoint, ServerConfig, StopGrace},
     error::{ErrorCode, Phase, ServerError},
     launch::Package,
     process::{Process, describe},
@@ -124,7 +124,10 @@ impl Failure {
         failure.causes.extend(exited.then(|| process.exceeded()).flatten());
         failure.causes.extend(health.oddities());
         failure.stderr_tail = process.stderr().lines();
-        failure.help = failure.help.or_else(|| help(failure.code, &failure.stderr_tail));
+        // A wall is the likeliest reason, and nothing that the server says will name it.
+        failure.help = walls(failure.code, config)
+            .or_else(|| failure.help.take())
+            .or_else(|| help(failure.code, &failure.stderr_tail));
         process.stop(FAILED_START).await;
         failure
     }
@@ -250,6 +253,20 @@ pub(super) fn seconds(time: Duration) -> String {
 }
 
 /// What to do about it, by its kind and by what the last words usually mean.
+/// What to look at first where a server in a sandbox did not come up.
+fn walls(code: ErrorCode, config: &ServerConfig) -> Option<String> {
+    let Endpoint::Stdio(spec) = &config.endpoint else { return None };
+    let sandbox = spec.sandbox.as_ref()?;
+    let network =
+        if sandbox.network { "has a network" } else { "has no network (`network = true` gives it one)" };
+    matches!(code, ErrorCode::ServerExited | ErrorCode::StartupTimeout).then(|| {
+        format!(
+            "its sandbox {network}, and hides all files but its program, the system's and those of `read` and `write`: \
+             without the sandbox it shows what it needs"
+        )
+    })
+}
+
 fn help(code: ErrorCode, stderr: &[String]) -> Option<String> {
     let said = |text: &str| stderr.iter().any(|line| line.contains(text));
     let text = if code == ErrorCode::StdoutGarbage {

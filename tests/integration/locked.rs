@@ -54,10 +54,24 @@ fn a_changed_tool_is_refused_by_name_and_accepted_after_a_review() {
     }
     assert_eq!(code(&bench.run(&["call", "one.pid"])), 0, "nobody asked for the lockfile");
     assert_eq!(code(&bench.run(&["call", "--locked", "two.pid"])), 0, "the other one has not changed");
-    let all: Value = serde_json::from_str(&out(&bench.run(&["--json", "tools", "--locked"]))).unwrap();
+    let all = bench.run(&["--json", "tools", "--locked"]);
+    assert_eq!(code(&all), 10, "the others are shown, and it is no success: {}", err(&all));
+    let all: Value = serde_json::from_str(&out(&all)).unwrap();
     let states: Vec<&Value> =
         all["servers"].as_array().unwrap().iter().map(|server| &server["state"]).collect();
     assert_eq!(states, ["failed", "ready"]);
+
+    bench.file("tasks.jsonl", r#"{"id": "a", "calls": [{"tool": "two.pid"}]}"#);
+    let run = bench.run(&["run", "tasks.jsonl", "--locked"]);
+    assert_eq!(code(&run), 10, "{}", err(&run));
+    assert!(
+        err(&run).contains("`one` offers other tools") && !err(&run).contains("Results"),
+        "{}",
+        err(&run)
+    );
+    let up = bench.run(&["up", "-d", "--locked"]);
+    assert_eq!(code(&up), 10, "{}", err(&up));
+    assert_eq!(code(&bench.run(&["down"])), 0);
 
     let diff = bench.run(&["lock", "--diff"]);
     assert_eq!(code(&diff), 10);

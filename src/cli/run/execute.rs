@@ -51,6 +51,14 @@ impl Plan {
                 journal.events().run_ended(RunEnd::Stopped, 0);
             })?),
         };
+        // Tasks that miss a server would be paid for and judged all the same.
+        if let Some(refused) = manager.as_ref().and_then(Context::refused_by_lock) {
+            journal.events().run_ended(RunEnd::Stopped, 0);
+            if let Some(manager) = manager {
+                context.stop(manager).await?;
+            }
+            return Err(refused.into());
+        }
         if let Some(manager) = &manager {
             self.doubts.learn(|| Context::unused_rules(&self.config, manager));
         }
@@ -83,6 +91,10 @@ impl Plan {
             document["init_ms"] = millis(init).into();
             document["wall_ms"] = millis(wall).into();
             document["model_scripted"] = scripted.into();
+            // Of many tasks they are in the results.
+            if let [report] = &reports[..] {
+                document["answer"] = json!(report.answer);
+            }
             Ui::data(self.config.secrets.hide(&document.to_string()));
         }
         match &tape {

@@ -8,10 +8,10 @@ use toolcrib::{DaemonClient, DaemonOptions, Error, LockFile, ServerEvent, Server
 
 use super::{
     super::{
-        context::Context,
+        context::{Context, is_refused_by_lock},
         events::{self, observer},
         reach,
-        ui::{Ui, millis, seconds},
+        ui::{Ui, exit_code, millis, seconds},
     },
     Up, announce,
 };
@@ -57,7 +57,12 @@ impl Up {
         }
         let observe = observer(ui);
         let until = self.wait;
+        let mut refused = None;
         let event = |event: ServerEvent| {
+            if let ServerEvent::Failed { row } = &event {
+                let locked = row.outcome.as_ref().err().filter(|error| is_refused_by_lock(error));
+                refused = refused.take().or_else(|| locked.cloned());
+            }
             let one = matches!(&event, ServerEvent::Ready { row } if row.outcome.is_ok());
             observe(event);
             if one && until == Until::Any { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -80,7 +85,7 @@ impl Up {
             }
         }
         Self::stands(ui, pid, started);
-        Ok(ExitCode::SUCCESS)
+        Ok(refused.map_or(ExitCode::SUCCESS, |error| ExitCode::from(exit_code(&error))))
     }
 
     fn stands(ui: &Ui, pid: u32, started: bool) {
