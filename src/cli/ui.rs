@@ -109,7 +109,7 @@ impl Ui {
 
     /// Causes, last words and help under a line that said what happened.
     fn details(error: &Error) {
-        for line in error.stderr_tail().iter().rev().take(5).rev() {
+        for line in last_words(error.stderr_tail()) {
             eprintln!("{DIM}             |{DIM:#} {line}");
         }
         for cause in error.causes() {
@@ -344,6 +344,14 @@ pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The last lines, and before them the last one that names an error, if it is none of these: traces come behind it.
+fn last_words(lines: &[String]) -> impl Iterator<Item = &String> {
+    let (before, last) = lines.split_at(lines.len().saturating_sub(5));
+    let names = |line: &&String| line.contains("Error: ") || line.contains("error: ");
+    let named = before.iter().rfind(names).filter(|_| !last.iter().any(|line| names(&line)));
+    named.into_iter().chain(last)
+}
+
 /// A number that somebody typed, other than none.
 pub(super) fn at_least_one(text: &str) -> Result<NonZeroUsize, String> {
     match text.parse::<usize>().map(NonZeroUsize::new) {
@@ -367,4 +375,19 @@ pub(super) fn micros(time: Duration) -> String {
 /// Milliseconds with three decimals.
 pub(super) fn millis(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_that_names_the_error_is_not_lost_behind_its_trace() {
+        let lines = |text: &str| text.split(' ').map(|line| line.replace('_', " ")).collect::<Vec<_>>();
+        let shown = |text: &str| last_words(&lines(text)).cloned().collect::<Vec<_>>().join("|");
+        assert_eq!(shown("a Error:_no_file 1 2 3 4 5 6"), "Error: no file|2|3|4|5|6");
+        assert_eq!(shown("Error:_early 1 2 3 Error:_late 5"), "1|2|3|Error: late|5");
+        assert_eq!(shown("1 2 3 4 5 6"), "2|3|4|5|6");
+        assert_eq!(shown("1"), "1");
+    }
 }

@@ -272,7 +272,7 @@ fn help(code: ErrorCode, stderr: &[String]) -> Option<String> {
     let text = if code == ErrorCode::StdoutGarbage {
         "a server must log to stderr: stdout belongs to the protocol"
     } else if said("ModuleNotFoundError") || said("Cannot find module") || said("ERR_MODULE_NOT_FOUND") {
-        "a dependency of the server is missing or of another version: install it anew"
+        "its script or a module is not where it should be: check its arguments, or install it anew"
     } else if said("EACCES") || said("Permission denied") {
         "the server may not read or write something: check its arguments and `cwd`"
     } else if code == ErrorCode::ServerExited {
