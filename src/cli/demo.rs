@@ -12,6 +12,7 @@ use toolcrib::{
 use super::{
     context::Context,
     doubts::Doubts,
+    page::cut,
     run::Plan,
     ui::{Ui, at_least_one, seconds},
 };
@@ -82,13 +83,6 @@ impl Demo {
         }
         Ok(finished.totals.exit())
     }
-}
-
-fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    text.chars().take(width - 3).chain("...".chars()).collect()
 }
 
 /// The three built-in servers, each a process of this very program.

@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(super) struct Ps {
-    /// Do not cut notes to fit 100 columns.
+    /// Do not cut notes to fit 100 columns. They are not where the output is no terminal.
     #[arg(long)]
     wide: bool,
     /// Look again every second, until Ctrl-C.
@@ -48,7 +48,7 @@ impl Ps {
                     &status,
                     &sample,
                     before.as_ref(),
-                    if self.wide { usize::MAX } else { WIDTH },
+                    if self.wide || !Ui::is_terminal() { usize::MAX } else { WIDTH },
                 );
                 Ui::data(format!("{clear}{}", lines.join("\n")));
             }

@@ -8,6 +8,7 @@ use toolcrib::{Lifecycle, ServerTools, ToolRow};
 
 use super::{
     context::{Context, Locked},
+    page::cut,
     reach::Through,
     ui::{Ui, age, counted, exit_code},
     up,
@@ -102,7 +103,7 @@ impl Tools {
     fn tool_text(&self, tool: &ToolRow) -> String {
         let first = tool.description.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
         let signature = format!("{}({})", tool.name, signature(&tool.input_schema));
-        let mut line: String = format!("  {signature:<44}  {}", first.trim()).chars().take(100).collect();
+        let mut line = cut(&format!("  {signature:<44}  {}", first.trim()), 100);
         line.truncate(line.trim_end().len());
         if self.schema {
             let schema = serde_json::to_string_pretty(&*tool.input_schema).unwrap_or_default();

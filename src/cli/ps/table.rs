@@ -7,6 +7,8 @@ use std::{
 
 use toolcrib::{DaemonStatus, Error, Greeting, ServerRow, ServerState, ServerStatus};
 
+use crate::cli::page::cut;
+
 const HEAD: [&str; 15] = [
     "SERVER", "STATE", "PID", "PROCS", "UP", "RST", "TOOLS", "CALLS", "ERR", "P50", "P95", "CPU", "RSS",
     "ERA", "NOTE",
@@ -63,7 +65,7 @@ pub(crate) fn lines(
             line.push_str(&format!("{cell:<width$}  "));
         }
         let room = width.saturating_sub(line.chars().count()).max(NOTE);
-        line.extend(cells[HEAD.len() - 1].chars().take(room));
+        line.push_str(&cut(&cells[HEAD.len() - 1], room));
         line.truncate(line.trim_end().len());
         line
     };
