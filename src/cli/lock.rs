@@ -63,6 +63,9 @@ impl Lock {
                 for change in changes.iter().filter(|_| !context.ui.json) {
                     Ui::data(config.secrets.hide(&text_of(change, catalog.entries())));
                 }
+                if changes.is_empty() && failed.is_empty() {
+                    context.ui.status("Equal", format!("all is as {} says", file.display()));
+                }
                 Ok(ExitCode::from(match (changes.is_empty(), failed.is_empty()) {
                     (false, _) => DIFFERENT,
                     (true, false) => 4,

@@ -84,6 +84,9 @@ fn a_changed_tool_is_refused_by_name_and_accepted_after_a_review() {
     assert_eq!(fs::read_to_string(&file).unwrap(), first, "`one` was not asked about");
     assert_eq!(code(&bench.run(&["lock"])), 0);
     assert_eq!(code(&bench.run(&["call", "--locked", "one.pid"])), 0);
+    let equal = bench.run(&["lock", "--diff"]);
+    assert_eq!((code(&equal), out(&equal).as_str()), (0, ""));
+    assert!(err(&equal).contains("Equal"), "{}", err(&equal));
 }
 
 #[test]
