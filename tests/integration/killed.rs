@@ -1,9 +1,9 @@
 //! SIGKILL of toolcrib itself: the guards end everything; without them the next start does.
 
-use std::process::{Child, Command};
+use std::process::Command;
 
 use crate::{
-    program::{Bench, code, err, up},
+    program::{Bench, Running, code, err, up},
     support::{Lab, is_running, parent, signal, wait_for},
 };
 
@@ -19,7 +19,7 @@ fn stubborn(lab: &Lab, guard: &str) -> Bench {
     ))
 }
 
-fn kill(mut owner: Child) {
+fn kill(mut owner: Running) {
     owner.kill().unwrap();
     owner.wait().unwrap();
 }

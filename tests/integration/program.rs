@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
+    ops::{Deref, DerefMut},
     process::{Child, ChildStderr, Command, Output, Stdio},
 };
 
@@ -51,12 +52,38 @@ pub(crate) fn code(output: &Output) -> i32 {
 }
 
 /// Starts `up` and waits until it serves.
-pub(crate) fn up(bench: &Bench) -> (Child, BufReader<ChildStderr>, String) {
-    let mut child = bench.command(&["up"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+pub(crate) fn up(bench: &Bench) -> (Running, BufReader<ChildStderr>, String) {
+    let child = bench.command(&["up"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut child = Running(child);
     let mut reader = BufReader::new(child.stderr.take().unwrap());
     let mut text = String::new();
     while !text.contains("Serving") {
         assert!(reader.read_line(&mut text).unwrap() > 0, "ended early: {text}");
     }
     (child, reader, text)
+}
+
+/// A program that its test ends, however the test ends.
+pub(crate) struct Running(Child);
+
+impl Deref for Running {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has been waited for is not signalled any more.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
