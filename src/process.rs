@@ -41,6 +41,7 @@ pub use leftovers::Leftover;
 pub(crate) use leftovers::{new_mark, reap_leftovers};
 pub(crate) use lines::{Line, LineReader, LineWriter, MAX_LINE, Traffic, WriteError};
 pub use program::find_program;
+pub(crate) use program::program_path;
 pub(crate) use stderr::StderrTail;
 pub use support::Support;
 pub(crate) use survivors::marked_processes;

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     config::{Endpoint, ServerConfig, StdioConfig},
-    process::find_program,
+    process::program_path,
     tool::ServerName,
 };
 
@@ -92,9 +92,7 @@ impl Hash {
     }
 
     fn process(&mut self, child: &StdioConfig, config: &ServerConfig) -> Option<()> {
-        // One that is given with its folder is looked at once, and by its start once more.
-        let given = child.command.components().count() > 1;
-        let program = if given { child.command.clone() } else { find_program(child).ok()? };
+        let program = program_path(child)?;
         self.file(&program)?;
         for file in config.own_files().named().iter().filter(|file| **file != program) {
             let _ = self.file(file);

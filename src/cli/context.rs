@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use toolcrib::{Config, Env, Error, ErrorCode, HttpClients, Manager, ServerEvent, StopReport};
 
-use super::ui::Ui;
+use super::ui::{Ui, exit_code};
 
 /// What every command is given.
 pub(super) struct Context<'a> {
@@ -122,6 +122,11 @@ impl Context<'_> {
     /// The rules of the configuration that concern no tool.
     pub(super) fn unused_rules(config: &Config, manager: &Manager) -> Vec<Arc<Error>> {
         manager.toolbox().unused_rules(config).into_iter().map(|rule| Arc::new(rule.into())).collect()
+    }
+
+    /// The exit code of a command that did all it could: `code`, unless the lockfile kept a server from starting.
+    pub(super) fn exit_after(code: ExitCode, refused: Option<&Error>) -> ExitCode {
+        refused.map_or(code, |error| ExitCode::from(exit_code(error)))
     }
 
     /// The first server that the lockfile kept from starting.

@@ -10,7 +10,7 @@ use super::{
     context::{Context, Locked},
     page::cut,
     reach::Through,
-    ui::{Ui, age, counted, exit_code},
+    ui::{Ui, age, counted},
     up,
 };
 
@@ -64,7 +64,7 @@ impl Tools {
         let code = self.show(ui, rows, |text| config.secrets.hide(text));
         let refused = Context::refused_by_lock(&manager);
         context.stop(manager).await?;
-        Ok(refused.map_or(code, |error| ExitCode::from(exit_code(&error))))
+        Ok(Context::exit_after(code, refused.as_deref()))
     }
 
     fn show(&self, ui: &Ui, mut rows: Vec<ServerTools>, hide: impl Fn(&str) -> String) -> ExitCode {

@@ -16,7 +16,7 @@ use super::{
     doubts::Doubts,
     events::{self, observer},
     memory,
-    ui::{Ui, counted, exit_code, millis, seconds},
+    ui::{Ui, counted, millis, seconds},
 };
 
 /// How often a start that takes long is spoken of.
@@ -101,7 +101,7 @@ impl Up {
             );
         }
         ui.torn_down(&report?);
-        Ok(refused.map_or(ExitCode::SUCCESS, |error| ExitCode::from(exit_code(&error))))
+        Ok(Context::exit_after(ExitCode::SUCCESS, refused.as_deref()))
     }
 }
 

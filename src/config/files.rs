@@ -45,7 +45,7 @@ impl ServerConfig {
     pub fn own_files(&self) -> OwnFiles {
         let Endpoint::Stdio(child) = &self.endpoint else { return OwnFiles::default() };
         let mut own = OwnFiles::default();
-        if child.command.components().count() > 1 {
+        if child.is_path() {
             own.files.push(child.command.clone());
         }
         let scripts = child.args.iter().map(|argument| join(&child.cwd, argument));

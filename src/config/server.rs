@@ -143,6 +143,11 @@ impl StdioConfig {
         }
     }
 
+    /// Whether the command is a path, and no name to be looked for in the folders of `PATH`.
+    pub(crate) fn is_path(&self) -> bool {
+        self.command.components().count() > 1
+    }
+
     /// Sets a variable of the child's environment.
     pub fn set_env(&mut self, name: impl Into<String>, value: impl Into<String>) {
         Arc::make_mut(&mut self.env).insert(name.into(), value.into());

@@ -17,7 +17,7 @@ pub(super) fn resolve(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
         });
     }
     let command = &spec.command;
-    if command.components().count() > 1 {
+    if spec.is_path() {
         return match runnable(command) {
             true => Ok(command.clone()),
             false => Err(missing(command, "there is no such program")),
@@ -44,6 +44,11 @@ pub(super) fn resolve(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
 /// What is missing, and what to do about it.
 pub fn find_program(spec: &StdioConfig) -> Result<PathBuf, Error> {
     resolve(spec).map_err(|error| Error::input(error.what, error.help))
+}
+
+/// Where the program is, which is not looked at where it is given with its folder: its start does that.
+pub(crate) fn program_path(spec: &StdioConfig) -> Option<PathBuf> {
+    if spec.is_path() { Some(spec.command.clone()) } else { find_program(spec).ok() }
 }
 
 fn runnable(path: &Path) -> bool {

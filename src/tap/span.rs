@@ -10,7 +10,7 @@ use crate::{
     error::{Error, Result},
     journal::{AttemptRow, CallEnded, Event, ModelEnded, nanos},
     live::{AgentEvent, LiveError, LiveEvent},
-    llm::{Attempt, ChatAnswer, Delta, Finish, LlmError, ToolCall},
+    llm::{Attempt, ChatAnswer, Delta, LlmError},
     task::{Outcome, RunReport, Usage},
     tool::ToolResult,
 };
@@ -161,8 +161,8 @@ pub(crate) struct ModelSpan {
     tap: Tap,
     began: Instant,
     row: ModelEnded,
-    /// What is told to whoever watches.
-    end: Option<Box<End>>,
+    /// What is told to whoever watches, but for its time.
+    end: Option<Box<LiveEvent>>,
 }
 
 impl ModelSpan {
@@ -210,66 +210,45 @@ impl ModelSpan {
                 row.error = tap.brief(error.class.name(), &error.message);
             }
         }
-        self.end = tap.is_watched().then(|| Box::new(End::of(outcome)));
+        self.end = tap.is_watched().then(|| Box::new(model_ended(row.turn, Some(outcome))));
     }
 }
 
 impl Drop for ModelSpan {
     fn drop(&mut self) {
         self.row.took_ns = nanos(self.began.elapsed());
-        let (turn, took_ns) = (self.row.turn, self.row.took_ns);
-        let end = self.end.take();
+        let (turn, took, end) = (self.row.turn, self.row.took_ns, self.end.take());
         self.tap.tell(|| {
-            let nobody = || Box::new(End { error: Some(cancelled("answer")), ..End::default() });
-            let End { attempts, tokens, text, thinking, tool_calls, finish, error } =
-                *end.unwrap_or_else(nobody);
-            LiveEvent::ModelEnded {
-                turn,
-                took_ns,
-                attempts,
-                tokens,
-                text,
-                thinking,
-                tool_calls,
-                finish,
-                error,
+            let mut event = end.map_or_else(|| model_ended(turn, None), |end| *end);
+            if let LiveEvent::ModelEnded { took_ns, .. } = &mut event {
+                *took_ns = took;
             }
+            event
         });
         self.tap.write(|| Event::ModelEnded(self.row.clone()));
     }
 }
 
-/// The end of a request, but for its time.
-#[derive(Default)]
-struct End {
-    attempts: Vec<AttemptRow>,
-    tokens: Usage,
-    text: String,
-    thinking: Option<String>,
-    tool_calls: Vec<ToolCall>,
-    finish: Option<Finish>,
-    error: Option<LiveError>,
-}
-
-impl End {
-    fn of(outcome: &std::result::Result<ChatAnswer, LlmError>) -> Self {
-        let rows = |attempts: &[Attempt]| attempts.iter().map(row).collect();
-        match outcome {
-            Ok(answer) => Self {
-                attempts: rows(&answer.attempts),
-                tokens: answer.usage,
-                text: answer.content.clone(),
-                thinking: answer.reasoning.clone(),
-                tool_calls: answer.tool_calls.clone(),
-                finish: Some(answer.finish),
-                error: None,
-            },
-            Err(error) => Self {
-                attempts: rows(&error.attempts),
-                error: Some(LiveError::new(error.class.name(), &error.message)),
-                ..Self::default()
-            },
+/// The end of a request, but for its time; without an `outcome`, of one that nobody waited for.
+fn model_ended(turn: u32, outcome: Option<&std::result::Result<ChatAnswer, LlmError>>) -> LiveEvent {
+    let (answer, attempts, error) = match outcome {
+        Some(Ok(answer)) => (Some(answer), answer.attempts.as_slice(), None),
+        Some(Err(error)) => {
+            let told = LiveError::new(error.class.name(), &error.message);
+            (None, error.attempts.as_slice(), Some(told))
         }
+        None => (None, [].as_slice(), Some(cancelled("answer"))),
+    };
+    LiveEvent::ModelEnded {
+        turn,
+        took_ns: 0,
+        attempts: attempts.iter().map(row).collect(),
+        tokens: answer.map(|answer| answer.usage).unwrap_or_default(),
+        text: answer.map(|answer| answer.content.clone()).unwrap_or_default(),
+        thinking: answer.and_then(|answer| answer.reasoning.clone()),
+        tool_calls: answer.map(|answer| answer.tool_calls.clone()).unwrap_or_default(),
+        finish: answer.map(|answer| answer.finish),
+        error,
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
         context::{Context, is_refused_by_lock},
         events::{self, observer},
         reach,
-        ui::{Ui, exit_code, millis, seconds},
+        ui::{Ui, millis, seconds},
     },
     Up, announce,
 };
@@ -85,7 +85,7 @@ impl Up {
             }
         }
         Self::stands(ui, pid, started);
-        Ok(refused.map_or(ExitCode::SUCCESS, |error| ExitCode::from(exit_code(&error))))
+        Ok(Context::exit_after(ExitCode::SUCCESS, refused.as_deref()))
     }
 
     fn stands(ui: &Ui, pid: u32, started: bool) {

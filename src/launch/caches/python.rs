@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{config::StdioConfig, process::find_program};
+use crate::{config::StdioConfig, process::program_path};
 
 const VARIABLE: &str = "PYTHONPYCACHEPREFIX";
 /// Has Python keep nothing; somebody's wish.
@@ -30,7 +30,7 @@ pub(super) fn variable(spec: &StdioConfig) -> Option<(&'static str, &'static str
     if [VARIABLE, DISABLED].iter().any(|name| spec.env.contains_key(*name)) {
         return None;
     }
-    let program = find_program(spec).ok()?;
+    let program = program_path(spec)?;
     keeps_nothing(program.parent()?.parent()?, is_writable).then_some((VARIABLE, "python"))
 }
 

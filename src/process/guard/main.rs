@@ -148,7 +148,7 @@ impl<'a> Guard<'a> {
         while self.reap() {
             let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                self.escalate(Instant::now());
+                self.escalate();
             } else {
                 self.listen(left);
             }
@@ -183,7 +183,8 @@ impl<'a> Guard<'a> {
         }
     }
 
-    fn escalate(&mut self, now: Instant) {
+    fn escalate(&mut self) {
+        let now = Instant::now();
         if self.stage < Stage::Terminating {
             self.stage = Stage::Terminating;
             self.deadline = now.checked_add(self.graces.term());
