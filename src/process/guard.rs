@@ -8,7 +8,12 @@
 //! Server and manager talk over pipes that the guard does not touch. The guard hears the manager over a
 //! socket whose end the kernel closes, however the manager ends: then the stop ladder begins.
 
+mod children;
 mod main;
+#[cfg(test)]
+mod memory;
+mod stack;
+mod start;
 mod supply;
 mod wire;
 mod zygote;
@@ -32,7 +37,10 @@ use tokio::{
 };
 
 pub(super) use self::supply::Guards;
-use self::wire::{Notice, Order, Terms};
+use self::{
+    start::Terms,
+    wire::{Notice, Order, Packet},
+};
 use super::{
     SpawnError, StopOutcome, Stopped,
     confine::{Wanted, name_for},
@@ -65,7 +73,7 @@ pub(super) fn is_guard(environment: &[u8]) -> bool {
     environment.split(|byte| *byte == 0).any(is)
 }
 
-/// Runs the zygote or one of its guards and ends the process, if it was started for that.
+/// Runs the zygote and ends the process, if it was started for that.
 fn be_guard() {
     // Not from `std::env::args`: where the C library is not glibc it is empty before `main`.
     let line = std::fs::read("/proc/self/cmdline").unwrap_or_default();
@@ -73,8 +81,8 @@ fn be_guard() {
     // The variable alone may have come by accident.
     if let (Some(Ok(NAME)), Some(Ok(owner))) = (words.next(), words.next()) {
         // Whoever waits for a guard sees its end; there is nobody to tell why.
-        if let Some(task) = owner.parse().ok().and_then(|owner| zygote::serve(owner).ok().flatten()) {
-            main::run(task);
+        if let Ok(owner) = owner.parse() {
+            let _ = zygote::serve(owner);
         }
         #[expect(
             clippy::exit,
@@ -182,7 +190,7 @@ impl Guarded {
         // Twice: somebody may have killed the zygote before it got to it.
         for _ in 0..2 {
             let (ours, theirs) = wire::pair().map_err(failed)?;
-            let order = wire::Start::write(server, spec, mark, &terms).map_err(failed)?;
+            let order = start::Start::write(server, spec, mark, &terms).map_err(failed)?;
             let control = Arc::new(Control::new(ours).map_err(failed)?);
             // From here on `Drop` holds: giving up this future ends what was begun.
             let guarded =
@@ -334,7 +342,7 @@ impl Control {
     fn listen(&self) {
         let mut heard = self.heard();
         while !heard.silent {
-            match wire::receive::<Notice>(self.socket.get_ref()) {
+            match wire::receive::<Notice>(self.socket.get_ref(), &mut [0; Notice::MAX]) {
                 Ok(Some((notice, files))) => heard.note(notice, files),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Ok(None) | Err(_) => heard.silent = true,
@@ -351,7 +359,8 @@ impl Heard {
                 self.started = Some(Ok(Running { guard, handle, server: pid }));
             }
             Notice::Refused { errno, what } => {
-                let error = errno.map_or_else(|| io::Error::other(what), io::Error::from_raw_os_error);
+                let error = errno.map(io::Error::from_raw_os_error);
+                let error = error.unwrap_or_else(|| io::Error::other(what.unwrap_or_default()));
                 self.started = Some(Err(error));
             }
             Notice::Exited { status, outcome, exceeded } => {

@@ -1,31 +1,27 @@
 //! The guard's own program: a process that owns one server and outlives nothing of it.
 //!
-//! It is single-threaded, a fork of the zygote, which runs before `main` of the executable that it shares with
-//! its manager. As the leader of its own session it hears no Ctrl-C; as a child subreaper it becomes the parent of whatever the
+//! It comes from the zygote, which runs before `main` of the executable that it shares with its manager. As the leader
+//! of its own session it hears no Ctrl-C; as a child subreaper it becomes the parent of whatever the
 //! server leaves behind, through `setsid` and double forks too. Only unreaped direct children are signalled,
 //! so a recycled process id is never hit: killing children makes orphans into children, until there are none.
+//!
+//! Unless it confines its server it has the memory of its zygote and of all other guards, without a lock between them.
+//! So it takes no memory and gives none back, and calls the kernel, not the C library: that notes its errors in one
+//! place for all. In unit tests a guard that asks for memory is ended.
 
 use std::{
-    collections::HashSet,
-    ffi::OsStr,
-    hash::{BuildHasherDefault, DefaultHasher},
+    convert::Infallible,
+    ffi::{OsStr, c_int, c_void},
     io,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::Path,
     time::{Duration, Instant},
 };
 
-use nix::{
-    sched::{CloneFlags, clone},
-    sys::{
-        signal::{self, SigSet},
-        signalfd::{SfdFlags, SignalFd},
-    },
-    unistd::execvpe,
-};
+use nix::{libc, sys::signal::SigSet};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -37,31 +33,83 @@ use rustix::{
 };
 
 use super::{
-    wire::{self, Graces, Notice, Order, Start},
-    zygote::{Owner, Task},
+    children::each_child,
+    wire::{self, Graces, Notice, Order, Packet},
+    zygote::{Files, HEARD, Task},
 };
 use crate::process::{
     StopOutcome,
     confine::{Cgroup, Ready},
-    stat::Stat,
 };
 
 /// With what it ends if it does not, as shells have it. Nobody sees it.
-const NOT_STARTED: isize = 127;
+const NOT_STARTED: c_int = 127;
+/// Bytes of what the kernel tells of one signal: signalfd(2).
+const SIGNAL: usize = 128;
 
 /// Pause between two rounds of killing: orphans become children in between.
 const KILL_ROUND: Duration = Duration::from_millis(2);
 
 /// Runs the guard.
-pub(super) fn run(task: Task) {
-    let Task { socket, start, stdio, stack, owner, offered } = task;
-    match Guard::start(&socket, &owner, &start, stdio, stack, offered.as_deref()) {
-        Ok(mut guard) => guard.watch(),
+pub(super) fn run(task: &Task, files: Files) {
+    let Files { signals, socket, stdio } = files;
+    match start(task, &socket, stdio) {
+        Ok((server, cgroup)) => {
+            let mut guard = Guard {
+                socket: Some(socket),
+                task,
+                signals,
+                server,
+                exited: false,
+                stage: Stage::Running,
+                deadline: None,
+                graces: task.start.terms.graces,
+                killed: 0,
+                helpers: false,
+                cgroup,
+            };
+            guard.watch();
+        }
         Err(error) => {
             // A manager that is gone reads nothing more, and there is nobody else to tell.
             let _ = wire::send(&socket, &Notice::refused(&error), &[]);
         }
     }
+}
+
+/// Becomes what a guard is, and starts its server.
+fn start(task: &Task, socket: &OwnedFd, stdio: [OwnedFd; 3]) -> io::Result<(Pid, Option<Cgroup>)> {
+    HEARD.into_iter().collect::<SigSet>().thread_set_mask()?;
+    setsid()?;
+    let own = getpid();
+    set_child_subreaper(Some(own))?;
+    if task.owner.is_gone() {
+        // Nobody is left to read it.
+        return Err(Errno::OWNERDEAD.into());
+    }
+    let mut ready = if task.confines() { Some(prepare(task)?) } else { None };
+    let cgroup = ready.as_mut().and_then(Ready::take_cgroup);
+    let server = match spawn(task, stdio, ready, cgroup.as_ref()) {
+        Ok(server) => server,
+        Err(error) => {
+            cgroup.iter().for_each(Cgroup::remove);
+            return Err(error);
+        }
+    };
+    let started = Notice::Started { guard: own.as_raw_pid(), pid: server.as_raw_pid() };
+    let handle = pidfd_open(own, PidfdFlags::empty());
+    let handle = handle.as_ref().map(|handle| [handle.as_fd()]);
+    // One that is gone is seen by its socket.
+    let _ = wire::send(socket, &started, handle.as_ref().map_or(&[], <[_; 1]>::as_slice));
+    Ok((server, cgroup))
+}
+
+/// Makes ready what the server is to be confined to.
+fn prepare(task: &Task) -> io::Result<Ready> {
+    let start = &task.start;
+    let program = Path::new(OsStr::from_bytes(start.program.as_bytes()));
+    let search = start.variable("PATH").map(OsStr::from_bytes);
+    start.terms.wanted.prepare(program, search, task.owner.pid, task.offered)
 }
 
 /// How far the end has come.
@@ -78,71 +126,21 @@ enum Stage {
 
 struct Guard<'a> {
     /// To the manager; nothing once its end is closed.
-    socket: Option<&'a OwnedFd>,
-    owner: &'a Owner,
-    signals: SignalFd,
+    socket: Option<OwnedFd>,
+    task: &'a Task,
+    signals: OwnedFd,
     server: Pid,
     exited: bool,
     stage: Stage,
     deadline: Option<Instant>,
     graces: Graces,
-    /// Whom the server left behind and who had to be killed. Nobody chooses these keys against us.
-    killed: HashSet<Pid, BuildHasherDefault<DefaultHasher>>,
+    /// How many the server left behind who had to be killed.
+    killed: usize,
     helpers: bool,
     cgroup: Option<Cgroup>,
 }
 
-impl<'a> Guard<'a> {
-    fn start(
-        socket: &'a OwnedFd,
-        owner: &'a Owner,
-        start: &Start,
-        stdio: [OwnedFd; 3],
-        stack: Vec<u8>,
-        offered: Option<&Path>,
-    ) -> io::Result<Self> {
-        let mut heard = SigSet::empty();
-        for signal in [signal::SIGCHLD, signal::SIGTERM, signal::SIGINT, signal::SIGHUP] {
-            heard.add(signal);
-        }
-        heard.thread_set_mask()?;
-        setsid()?;
-        set_child_subreaper(Some(getpid()))?;
-        if owner.is_gone() {
-            return Err(io::Error::other("the manager ended before its server was started"));
-        }
-        let signals = SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        let program = Path::new(OsStr::from_bytes(start.program.as_bytes()));
-        let mut ready = start.terms.wanted.prepare(program, start.variable("PATH"), owner.pid, offered)?;
-        let cgroup = ready.take_cgroup();
-        let server = match spawn(start, stdio, stack, ready, cgroup.as_ref()) {
-            Ok(server) => server,
-            Err(error) => {
-                cgroup.iter().for_each(Cgroup::remove);
-                return Err(error);
-            }
-        };
-        let mut guard = Self {
-            socket: Some(socket),
-            owner,
-            signals,
-            server,
-            exited: false,
-            stage: Stage::Running,
-            deadline: None,
-            graces: start.terms.graces,
-            killed: HashSet::default(),
-            helpers: false,
-            cgroup,
-        };
-        let own = getpid();
-        let started = Notice::Started { guard: own.as_raw_pid(), pid: server.as_raw_pid() };
-        let handle = pidfd_open(own, PidfdFlags::empty()).ok();
-        let handle: Vec<_> = handle.iter().map(AsFd::as_fd).collect();
-        guard.tell(&started, &handle);
-        Ok(guard)
-    }
-
+impl Guard<'_> {
     /// Until nobody is left.
     fn watch(&mut self) {
         while self.reap() {
@@ -154,7 +152,7 @@ impl<'a> Guard<'a> {
             }
         }
         self.cgroup.iter().for_each(Cgroup::remove);
-        self.tell(&Notice::Gone { killed: self.killed.len(), helpers: self.helpers }, &[]);
+        self.tell(&Notice::Gone { killed: self.killed, helpers: self.helpers });
     }
 
     /// Takes leave of everyone who has ended; whether there are others.
@@ -169,14 +167,19 @@ impl<'a> Guard<'a> {
                         Stage::Killing => StopOutcome::Killed,
                     };
                     let exceeded = self.cgroup.as_ref().and_then(Cgroup::exceeded);
-                    self.tell(&Notice::Exited { status: status.as_raw(), outcome, exceeded }, &[]);
+                    self.tell(&Notice::Exited { status: status.as_raw(), outcome, exceeded });
                     // What it left behind has nothing to wait for.
                     if self.stage <= Stage::Leaving {
                         self.stage = Stage::Leaving;
                         self.deadline = Some(Instant::now());
                     }
                 }
-                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(Some((_, status))) => {
+                    let by_us = self.stage == Stage::Killing
+                        && status.terminating_signal() == Some(Signal::KILL.as_raw());
+                    self.killed += usize::from(by_us);
+                }
+                Err(Errno::INTR) => {}
                 Ok(None) => return true,
                 Err(_) => return false,
             }
@@ -195,43 +198,34 @@ impl<'a> Guard<'a> {
             self.stage = Stage::Killing;
             self.deadline = Some(now + KILL_ROUND);
             self.cgroup.iter().for_each(Cgroup::kill);
-            let others = self.signal(Signal::KILL);
-            self.killed.extend(others);
+            self.signal(Signal::KILL);
         }
     }
 
-    /// Signals the server's group and all direct children; returns those of them who are not the server.
-    fn signal(&mut self, signal: Signal) -> Vec<Pid> {
+    /// Signals the server's group and all direct children.
+    fn signal(&mut self, signal: Signal) {
         if !self.exited {
             let _ = kill_process_group(self.server, signal);
         }
-        let mut others = children();
-        // Whoever ended meanwhile waits to be reaped and takes the signal without effect.
-        others.retain(|child| kill_process(*child, signal).is_ok() && *child != self.server);
-        self.helpers |= !others.is_empty();
-        others
+        each_child(|child| {
+            // Whoever ended meanwhile waits to be reaped and takes the signal without effect.
+            self.helpers |= kill_process(child, signal).is_ok() && child != self.server;
+        });
     }
 
     fn listen(&mut self, wait: Option<Duration>) {
         let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
-        let running = self.stage == Stage::Running;
         let signals = self.signals.as_fd();
-        let mut files = vec![PollFd::from_borrowed_fd(signals, PollFlags::IN)];
-        let socket = self.socket.map(|socket| PollFd::new(socket, PollFlags::IN));
-        let owner = self.owner.handle.as_ref().filter(|_| running);
-        let owner = owner.map(|owner| PollFd::new(owner, PollFlags::IN));
-        let socket_at = files.len();
-        files.extend(socket);
-        let owner_at = files.len();
-        files.extend(owner);
+        let socket = self.socket.as_ref().map(AsFd::as_fd);
+        let owner = self.task.owner.handle.as_ref().filter(|_| self.stage == Stage::Running);
+        let mut files = [Some(signals), socket, owner.map(AsFd::as_fd)].map(|file| match file {
+            Some(file) => PollFd::from_borrowed_fd(file, PollFlags::IN),
+            None => PollFd::from_borrowed_fd(signals, PollFlags::empty()),
+        });
         if poll(&mut files, wait.as_ref()).is_err() {
             return;
         }
-        let ready = |at: usize| files.get(at).is_some_and(|file| !file.revents().is_empty());
-        let heard_signal = ready(0);
-        let heard_socket = self.socket.is_some() && ready(socket_at);
-        let owner_gone = running && self.owner.handle.is_some() && ready(owner_at);
-        drop(files);
+        let [heard_signal, heard_socket, owner_gone] = files.map(|file| !file.revents().is_empty());
         if heard_signal {
             self.hear_signals();
         }
@@ -244,8 +238,11 @@ impl<'a> Guard<'a> {
     }
 
     fn hear_signals(&mut self) {
-        while let Ok(Some(info)) = self.signals.read_signal() {
-            if info.ssi_signo != signal::SIGCHLD as u32 && self.stage < Stage::Terminating {
+        let mut heard = [0; SIGNAL];
+        while rustix::io::read(&self.signals, &mut heard).is_ok_and(|bytes| bytes == SIGNAL) {
+            let [a, b, c, d, ..] = heard;
+            let signal = u32::from_ne_bytes([a, b, c, d]);
+            if signal != libc::SIGCHLD.cast_unsigned() && self.stage < Stage::Terminating {
                 self.stage = Stage::Leaving;
                 self.deadline = Some(Instant::now());
             }
@@ -253,8 +250,8 @@ impl<'a> Guard<'a> {
     }
 
     fn hear_orders(&mut self) {
-        while let Some(socket) = self.socket {
-            match wire::receive::<Order>(socket) {
+        while let Some(socket) = &self.socket {
+            match wire::receive::<Order>(socket, &mut [0; Order::MAX]) {
                 Ok(Some((Order::Stop(graces), _))) => self.leave(graces),
                 Ok(Some((Order::Kill, _))) => {
                     self.stage = Stage::Killing;
@@ -283,9 +280,9 @@ impl<'a> Guard<'a> {
         self.deadline = [self.deadline, latest].into_iter().flatten().min();
     }
 
-    fn tell(&mut self, notice: &Notice, files: &[BorrowedFd<'_>]) {
-        if let Some(socket) = self.socket {
-            let _ = wire::send(socket, notice, files);
+    fn tell(&self, notice: &Notice) {
+        if let Some(socket) = &self.socket {
+            let _ = wire::send(socket, notice, &[]);
         }
     }
 }
@@ -294,67 +291,64 @@ impl<'a> Guard<'a> {
 ///
 /// As by vfork(2): until the server is there, its process has our memory and we stand still. A fork, which is what a
 /// hook between fork and exec costs in the standard library, copies the tables of that memory for nothing.
-fn spawn(
-    start: &Start,
-    stdio: [OwnedFd; 3],
-    mut stack: Vec<u8>,
-    mut ready: Ready,
-    cgroup: Option<&Cgroup>,
-) -> io::Result<Pid> {
-    let guard = getpid();
-    let mut door = cgroup.map(Cgroup::door).transpose()?;
-    let mut prepare = || {
-        // Nobody resets the mask on the way: the server would never see a SIGTERM.
-        SigSet::empty().thread_set_mask()?;
-        // Safe to use here, where the parent has one thread: it fires when that thread ends.
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        if getppid() != Some(guard) {
-            return Err(io::Error::other("the guard has ended"));
-        }
-        ready.put_on(door.as_mut())?;
-        let [input, output, error] = &stdio;
-        dup2_stdin(input)?;
-        dup2_stdout(output)?;
-        dup2_stderr(error)?;
-        chdir(&*start.folder)?;
-        setpgid(None, None)?;
-        // As shells have it: a script without a first line that says otherwise is run by one.
-        execvpe(&start.program, &start.args, &start.env)?;
-        Ok(())
-    };
-    let mut failure = None;
-    let become_server = || {
-        failure = prepare().err();
-        NOT_STARTED
-    };
-    let flags = CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK;
-    #[expect(unsafe_code, reason = "no safe way to do something between fork and exec; a single thread")]
+fn spawn(task: &Task, stdio: [OwnedFd; 3], ready: Option<Ready>, cgroup: Option<&Cgroup>) -> io::Result<Pid> {
+    let door = cgroup.map(Cgroup::door).transpose()?;
+    let mut child = Child { task, stdio, guard: getpid(), ready, door, failure: None };
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    #[expect(unsafe_code, reason = "no safe way to do something between fork and exec")]
     // SAFETY: this process has one thread, which the kernel holds until the child has another memory or has ended.
-    // What the child does to the common memory until then is as if this thread did it in a call.
-    let child = unsafe { clone(Box::new(become_server), &mut stack, flags, Some(signal::SIGCHLD as i32)) }?;
-    // The server has them: whoever waits for the end of one of them is not to wait for us.
-    drop(stdio);
-    let child = Pid::from_raw(child.as_raw()).expect("process ids are positive");
-    match failure {
-        None => Ok(child),
+    // What the child does to the common memory until then is as if this thread did it in a call, on a stack of
+    // which it does not use that part.
+    let pid = unsafe { libc::clone(become_server, task.stack.middle(), flags, (&raw mut child).cast()) };
+    let pid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)?;
+    match child.failure {
+        None => Ok(pid),
         Some(error) => {
-            while matches!(waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
+            while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
             Err(error)
         }
     }
 }
 
-/// Ids of the direct children of this process, which has a single thread.
-fn children() -> Vec<Pid> {
-    let parse = |text: &str| text.parse().ok().and_then(Pid::from_raw);
-    if let Ok(list) = std::fs::read_to_string("/proc/thread-self/children") {
-        return list.split_ascii_whitespace().filter_map(parse).collect();
+/// The process that becomes the server.
+struct Child<'a> {
+    task: &'a Task,
+    /// Closed with this in the guard: whoever waits for the end of one of them is not to wait for it.
+    stdio: [OwnedFd; 3],
+    guard: Pid,
+    ready: Option<Ready>,
+    door: Option<std::fs::File>,
+    failure: Option<io::Error>,
+}
+
+impl Child<'_> {
+    /// Returns only if that fails.
+    fn become_server(&mut self) -> io::Result<Infallible> {
+        // Nobody resets the mask on the way: the server would never see a SIGTERM.
+        SigSet::empty().thread_set_mask()?;
+        // Safe to use here, where the parent has one thread: it fires when that thread ends.
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() != Some(self.guard) {
+            // The guard has ended, and nobody is left to read it.
+            return Err(Errno::OWNERDEAD.into());
+        }
+        if let Some(ready) = &mut self.ready {
+            ready.put_on(self.door.as_mut())?;
+        }
+        let [input, output, error] = &self.stdio;
+        dup2_stdin(input)?;
+        dup2_stdout(output)?;
+        dup2_stderr(error)?;
+        chdir(&*self.task.start.folder)?;
+        setpgid(None, None)?;
+        Err(self.task.start.exec().into())
     }
-    // A kernel without CONFIG_PROC_CHILDREN: every process is asked for its parent.
-    let own = getpid().as_raw_nonzero().get();
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter(|entry| Stat::in_folder(&entry.path()).and_then(|stat| stat.parent()) == Some(own))
-        .filter_map(|entry| parse(entry.file_name().to_str()?))
-        .collect()
+}
+
+extern "C" fn become_server(child: *mut c_void) -> c_int {
+    #[expect(unsafe_code, reason = "a function of C is given but an address")]
+    // SAFETY: it is that of a child, see `spawn`.
+    let child = unsafe { &mut *child.cast::<Child<'_>>() };
+    child.failure = child.become_server().err();
+    NOT_STARTED
 }

@@ -1,32 +1,24 @@
 //! What a manager and its guard tell each other: one JSON value in each packet of a local socket.
 
 use std::{
-    ffi::{CString, OsStr},
-    fs::File,
-    io::{self, IoSlice, IoSliceMut, Write},
+    io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::FileExt},
-    },
-    path::Path,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
 
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{
-    config::{StdioConfig, StopGrace},
-    process::{MARKER, StopOutcome, confine::Wanted},
-};
+use crate::{config::StopGrace, process::StopOutcome};
 
 /// Most files that come with one packet.
 const MAX_FILES: usize = 5;
+/// Bytes of a packet without words.
+const SHORT: usize = 256;
 
 /// What is said in one packet.
 pub(super) trait Packet: Serialize + DeserializeOwned {
@@ -54,96 +46,7 @@ pub(super) enum Order {
 }
 
 impl Packet for Order {
-    /// Room for every number. Not more: each guard would touch that many fresh pages of memory.
-    const MAX: usize = 256;
-}
-
-/// How the server is to be started, in the words of exec(3).
-#[derive(Debug)]
-pub(super) struct Start {
-    pub(super) program: CString,
-    pub(super) folder: CString,
-    /// The program's own name first.
-    pub(super) args: Vec<CString>,
-    /// `NAME=value`; the mark of the server and all that it starts is one of them.
-    pub(super) env: Vec<CString>,
-    pub(super) terms: Terms,
-}
-
-/// What the guard goes by.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Terms {
-    /// The stop ladder when the manager ends without an order.
-    pub(super) graces: Graces,
-    /// What the server may use and reach.
-    pub(super) wanted: Wanted,
-}
-
-impl Start {
-    /// A file in memory that tells how to start `program` by `spec`, since arguments and environment may be longer
-    /// than any packet. It is a row of strings that each end with a zero byte, which none of them can contain.
-    pub(super) fn write(
-        program: &Path,
-        spec: &StdioConfig,
-        mark: &str,
-        terms: &Terms,
-    ) -> io::Result<OwnedFd> {
-        let mut row = Row(Vec::new());
-        row.add(&[&serde_json::to_vec(terms)?])?;
-        row.add(&[program.as_os_str().as_bytes()])?;
-        row.add(&[spec.cwd.as_os_str().as_bytes()])?;
-        row.add(&[(spec.args.len() + 1).to_string().as_bytes()])?;
-        row.add(&[program.as_os_str().as_bytes()])?;
-        for arg in &spec.args {
-            row.add(&[arg.as_bytes()])?;
-        }
-        for (name, value) in &*spec.env {
-            row.add(&[name.as_bytes(), b"=", value.as_bytes()])?;
-        }
-        row.add(&[MARKER.as_bytes(), b"=", mark.as_bytes()])?;
-        let mut file = File::from(memfd_create("toolcrib-start", MemfdFlags::CLOEXEC)?);
-        file.write_all(&row.0)?;
-        Ok(file.into())
-    }
-
-    pub(super) fn read(file: OwnedFd) -> io::Result<Self> {
-        let file = File::from(file);
-        let mut text = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
-        // Where its writer is in it does not matter so.
-        file.read_exact_at(&mut text, 0)?;
-        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "not a start");
-        let mut row = text.split_inclusive(|byte| *byte == 0);
-        let mut next = || CString::from_vec_with_nul(row.next()?.to_vec()).ok();
-        let terms = serde_json::from_slice(next().ok_or_else(wrong)?.as_bytes())?;
-        let (program, folder) = next().zip(next()).ok_or_else(wrong)?;
-        let count = next().and_then(|count| count.to_str().ok()?.parse().ok()).ok_or_else(wrong)?;
-        let mut rest = std::iter::from_fn(next);
-        let args = rest.by_ref().take(count).collect();
-        Ok(Self { program, folder, args, env: rest.collect(), terms })
-    }
-
-    /// The value of a variable.
-    pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {
-        let values = self.env.iter().map(|variable| variable.to_bytes().strip_prefix(name.as_bytes()));
-        values.flatten().find_map(|rest| rest.strip_prefix(b"=")).map(OsStr::from_bytes)
-    }
-}
-
-/// Strings that each end with a zero byte.
-struct Row(Vec<u8>);
-
-impl Row {
-    fn add(&mut self, parts: &[&[u8]]) -> io::Result<()> {
-        if parts.iter().any(|part| part.contains(&0)) {
-            let why = "a zero byte in the command, an argument, a variable or the working directory";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
-        for part in parts {
-            self.0.extend_from_slice(part);
-        }
-        self.0.push(0);
-        Ok(())
-    }
+    const MAX: usize = SHORT;
 }
 
 /// Waits of the stop ladder, in milliseconds.
@@ -185,8 +88,8 @@ pub(super) enum Notice {
     Refused {
         /// The operating system's number of the error, if it has one.
         errno: Option<i32>,
-        /// The error in words.
-        what: String,
+        /// The error in words, if not.
+        what: Option<String>,
     },
     /// The server has ended; others that it started may be there still.
     Exited {
@@ -207,14 +110,15 @@ pub(super) enum Notice {
 }
 
 impl Packet for Notice {
-    /// Room for an error in words, with a path or two.
-    const MAX: usize = 16 << 10;
+    /// Room for an error in words, with a path.
+    const MAX: usize = 4 << 10;
 }
 
 impl Notice {
     /// There is no server because of `error`.
     pub(super) fn refused(error: &io::Error) -> Self {
-        Self::Refused { errno: error.raw_os_error(), what: error.to_string() }
+        let errno = error.raw_os_error();
+        Self::Refused { errno, what: errno.is_none().then(|| error.to_string()) }
     }
 }
 
@@ -229,30 +133,44 @@ pub(super) fn queue() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Sends without waiting: the few packets there are fit into the socket's buffer.
+/// Sends without waiting: the few packets there are fit into the socket's buffer. Takes no memory for a packet without
+/// words.
 pub(super) fn send<T: Packet>(socket: impl AsFd, value: &T, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut short = [0; SHORT];
+    let mut rest = short.as_mut_slice();
+    if serde_json::to_writer(&mut rest, value).is_ok() {
+        let unused = rest.len();
+        return send_bytes(socket, &short[..SHORT - unused], files);
+    }
     let packet = serde_json::to_vec(value)?;
     if packet.len() > T::MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "what the guard is told is too long"));
     }
+    send_bytes(socket, &packet, files)
+}
+
+fn send_bytes(socket: impl AsFd, packet: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !files.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(files));
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    sendmsg(socket, &[IoSlice::new(&packet)], &mut ancillary, flags)?;
+    sendmsg(socket, &[IoSlice::new(packet)], &mut ancillary, flags)?;
     Ok(())
 }
 
-/// The next packet if one is there, and the files that came with it; nothing at the end of the stream.
-pub(super) fn receive<T: Packet>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut packet = vec![0; T::MAX];
+/// The next packet if one is there, and the files that came with it; nothing at the end of the stream. Takes no memory
+/// for a packet without words and files. `packet` is where it is read into, [`Packet::MAX`] bytes.
+pub(super) fn receive<T: Packet>(
+    socket: impl AsFd,
+    packet: &mut [u8],
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let got = loop {
-        match recvmsg(&socket, &mut [IoSliceMut::new(&mut packet)], &mut ancillary, flags) {
+        match recvmsg(&socket, &mut [IoSliceMut::new(packet)], &mut ancillary, flags) {
             // Reset: the peer ended without reading our last word, which is told once, before what it had sent.
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             got => break got?,
@@ -270,12 +188,15 @@ pub(super) fn receive<T: Packet>(socket: impl AsFd) -> io::Result<Option<(T, Vec
             files.extend(some);
         }
     }
-    Ok(Some((serde_json::from_slice(&packet[..got.bytes])?, files)))
+    Ok(Some((serde_json::from_slice(packet.get(..got.bytes).unwrap_or_default())?, files)))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, pipe};
+    use std::{
+        fs::File,
+        io::{Read, Write, pipe},
+    };
 
     use super::*;
 
@@ -287,17 +208,17 @@ mod tests {
         drop(writer);
         send(&ours, &Order::Stop(StopGrace::default().into()), &[]).unwrap();
         drop(ours);
-        let (first, mut files) = receive::<Order>(&theirs).unwrap().unwrap();
+        let (first, mut files) = receive::<Order>(&theirs, &mut [0; Order::MAX]).unwrap().unwrap();
         assert!(matches!(first, Order::Kill), "{first:?}");
         File::from(files.remove(0)).write_all(b"through").unwrap();
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "through");
-        let (second, files) = receive::<Order>(&theirs).unwrap().unwrap();
+        let (second, files) = receive::<Order>(&theirs, &mut [0; Order::MAX]).unwrap().unwrap();
         let Order::Stop(graces) = second else { panic!("{second:?}") };
         assert_eq!((graces.eof(), graces.term()), (StopGrace::default().eof, StopGrace::default().term));
         assert!(files.is_empty());
-        assert!(receive::<Order>(&theirs).unwrap().is_none());
+        assert!(receive::<Order>(&theirs, &mut [0; Order::MAX]).unwrap().is_none());
     }
 
     #[test]
@@ -306,16 +227,19 @@ mod tests {
         send(&ours, &Order::Kill, &[]).unwrap();
         send(&theirs, &Notice::Gone { killed: 1, helpers: true }, &[]).unwrap();
         drop(theirs);
-        let (notice, _) = receive::<Notice>(&ours).unwrap().unwrap();
+        let (notice, _) = receive::<Notice>(&ours, &mut [0; Notice::MAX]).unwrap().unwrap();
         assert!(matches!(notice, Notice::Gone { killed: 1, helpers: true }), "{notice:?}");
-        assert!(receive::<Notice>(&ours).unwrap().is_none());
+        assert!(receive::<Notice>(&ours, &mut [0; Notice::MAX]).unwrap().is_none());
     }
 
     #[test]
     fn an_empty_socket_does_not_block_and_a_monster_is_refused() {
         let (ours, theirs) = pair().unwrap();
-        assert_eq!(receive::<Order>(&ours).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        let what = "x".repeat(Notice::MAX);
+        assert_eq!(
+            receive::<Order>(&ours, &mut [0; Order::MAX]).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        let what = Some("x".repeat(Notice::MAX));
         send(&theirs, &Notice::Refused { errno: None, what }, &[]).unwrap_err();
     }
 }

@@ -1,26 +1,30 @@
-//! The process that guards are forked from: one for each manager, started with it, idle between two starts.
+//! The process that guards come from: one for each manager, started with it, idle between two starts.
 //!
 //! Why not one more exec for each guard: it is a large executable, and to load it costs as much as to start a
-//! small server. Here that is paid once. A fork of a process with a single thread and little memory is cheap,
-//! and its pages are shared. Not so the places where its code is mapped: a guard pays a page fault for each piece
-//! of code that it is the first to touch in its own memory, and these are most of what it costs. So whatever can be
-//! done before the fork is done by the zygote, which has touched it all before.
+//! small server. Here that is paid once. A fork would still copy the tables of its memory, and then pay a page fault for
+//! each piece of it that the guard touches: that was a quarter of what it costs to start a small server. So a guard
+//! has the zygote's memory, and only a stack of its own, as a thread would; but it is a process, with its own children,
+//! files and signals. The price is that it may not take or give back memory ([`main`](super::main)). One that has to
+//! confine its server needs to, and gets a copy.
 //!
-//! A guard depends on its zygote for nothing but to be reaped. The zygote takes no more requests once the manager
-//! has closed its end of the socket or has ended, and is gone when the last of its guards is.
+//! A guard depends on its zygote for nothing but to be reaped: the memory is there until the last of them has ended. The
+//! zygote takes no more requests once the manager has closed its end of the socket or has ended, and is gone when
+//! the last of its guards is.
 
 use std::{
+    collections::HashMap,
+    ffi::{c_int, c_void},
     io,
-    os::fd::{AsFd, OwnedFd},
-    path::PathBuf,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+    path::{Path, PathBuf},
 };
 
 use nix::{
+    libc,
     sys::{
         signal::{SigSet, Signal},
         signalfd::{SfdFlags, SignalFd},
     },
-    unistd::{ForkResult, fork},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -28,24 +32,51 @@ use rustix::{
     process::{Pid, PidfdFlags, WaitOptions, getppid, pidfd_open, setsid, wait},
 };
 
-use super::wire::{self, Notice, Request, Start};
+use super::{
+    main,
+    stack::Stack,
+    start::Start,
+    wire::{self, Notice, Packet, Request},
+};
 use crate::process::confine::offered_cgroup;
 
-/// Bytes of the stack on which a server's process becomes the server. Only those that are used take memory.
-const STACK: usize = 256 << 10;
+/// What a guard hears of.
+pub(super) const HEARD: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
-/// What one guard is there for.
+/// What one guard is there for. It is the zygote's, and stays until it has reaped the guard.
 pub(super) struct Task {
+    pub(super) start: Start,
+    pub(super) stack: Stack,
+    pub(super) owner: &'static Owner,
+    /// See [`offered_cgroup`].
+    pub(super) offered: Option<&'static Path>,
+    files: Numbers,
+}
+
+impl Task {
+    /// Whether the guard has to prepare something for which it takes memory, and so needs its own.
+    pub(super) fn confines(&self) -> bool {
+        let wanted = &self.start.terms.wanted;
+        !wanted.limits.is_empty() || wanted.sandbox.is_some() || self.offered.is_some()
+    }
+}
+
+/// Files of a guard, by their numbers in the zygote.
+struct Numbers {
+    requests: RawFd,
+    signals: RawFd,
+    socket: RawFd,
+    stdio: [RawFd; 3],
+}
+
+/// Files of a guard.
+pub(super) struct Files {
+    /// Tells of [`HEARD`]: of those of whoever reads it.
+    pub(super) signals: OwnedFd,
     /// Leads to the manager.
     pub(super) socket: OwnedFd,
-    pub(super) start: Start,
     /// The server's standard input, output and error.
     pub(super) stdio: [OwnedFd; 3],
-    /// On which the server's process becomes the server.
-    pub(super) stack: Vec<u8>,
-    pub(super) owner: Owner,
-    /// See [`offered_cgroup`].
-    pub(super) offered: Option<PathBuf>,
 }
 
 /// The manager's process, whose end is the end of all.
@@ -74,72 +105,139 @@ impl Owner {
     }
 }
 
-/// Forks a guard for each request that arrives over standard input. Returns in each guard, with its task; nothing
-/// in the zygote, when it is over. `owner` is the manager's process.
-pub(super) fn serve(owner: i32) -> io::Result<Option<Task>> {
-    let Some(owner) = Owner::parent(owner) else { return Ok(None) };
+/// Makes a guard for each request that arrives over standard input, until no more can come and all guards are gone.
+/// `owner` is the manager's process.
+pub(super) fn serve(owner: i32) -> io::Result<()> {
+    let Some(owner) = Owner::parent(owner) else { return Ok(()) };
     // The keys of the terminal do not concern it.
     setsid()?;
     std::env::set_current_dir("/")?;
-    let mut children = SigSet::empty();
-    children.add(Signal::SIGCHLD);
-    children.thread_set_mask()?;
-    let signals = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    SigSet::from(Signal::SIGCHLD).thread_set_mask()?;
+    let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+    let signals = SignalFd::with_flags(&HEARD.into_iter().collect(), flags)?;
     let requests = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
     // A guard that kept it would hide the end of the zygote from the manager.
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
-    let offered = offered_cgroup();
-    let stack = vec![0; STACK];
-    loop {
-        let mut files = vec![PollFd::new(&requests, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
-        files.extend(owner.handle.as_ref().map(|owner| PollFd::new(owner, PollFlags::IN)));
-        match poll(&mut files, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let ready = |at: usize| files.get(at).is_some_and(|file| !file.revents().is_empty());
-        let (asked, child_gone, owner_gone) = (ready(0), ready(1), ready(2));
-        drop(files);
-        if child_gone {
-            while let Ok(Some(_)) = signals.read_signal() {}
-            while matches!(wait(WaitOptions::NOHANG), Ok(Some(_))) {}
-        }
-        if owner_gone {
-            break;
-        }
-        if !asked {
-            continue;
-        }
-        let files = match wire::receive::<Request>(requests.as_fd()) {
-            Ok(Some((Request, files))) => <[OwnedFd; 5]>::try_from(files),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-            Ok(None) | Err(_) => break,
-        };
-        // Fewer where the limit of open files was reached: the manager sees that there is no guard.
-        let Ok([socket, start, input, output, error]) = files else { continue };
-        let start = match Start::read(start) {
-            Ok(start) => start,
-            Err(error) => {
-                let _ = wire::send(&socket, &Notice::refused(&error), &[]);
+    #[cfg(test)]
+    super::memory::is_ours();
+    let mut zygote = Zygote {
+        // Guards look at both for as long as they are there.
+        owner: Box::leak(Box::new(owner)),
+        offered: offered_cgroup().map(|folder| &*Box::leak(PathBuf::into_boxed_path(folder))),
+        signals,
+        guards: HashMap::new(),
+    };
+    let served = zygote.serve(&requests);
+    // No request can be made any more, and the manager sees it at once.
+    drop(requests);
+    zygote.reap(WaitOptions::empty());
+    served
+}
+
+struct Zygote {
+    owner: &'static Owner,
+    offered: Option<&'static Path>,
+    signals: SignalFd,
+    /// What those that are there work with.
+    guards: HashMap<Pid, Box<Task>>,
+}
+
+impl Zygote {
+    fn serve(&mut self, requests: &OwnedFd) -> io::Result<()> {
+        loop {
+            let mut files =
+                vec![PollFd::new(requests, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
+            files.extend(self.owner.handle.as_ref().map(|owner| PollFd::new(owner, PollFlags::IN)));
+            match poll(&mut files, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let ready = |at: usize| files.get(at).is_some_and(|file| !file.revents().is_empty());
+            let (asked, child_gone, owner_gone) = (ready(0), ready(1), ready(2));
+            drop(files);
+            if child_gone {
+                while let Ok(Some(_)) = self.signals.read_signal() {}
+                self.reap(WaitOptions::NOHANG);
+            }
+            if owner_gone {
+                return Ok(());
+            }
+            if !asked {
                 continue;
             }
-        };
-        #[expect(unsafe_code, reason = "no safe way to fork; this process has a single thread")]
-        // SAFETY: there is no other thread whose locks or half-done work the child could inherit.
-        match unsafe { fork() } {
-            Ok(ForkResult::Child) => {
-                let stdio = [input, output, error];
-                return Ok(Some(Task { socket, start, stdio, stack, owner, offered }));
-            }
-            Ok(ForkResult::Parent { .. }) => {}
-            Err(error) => {
-                // A manager that is gone reads nothing more.
-                let _ = wire::send(&socket, &Notice::refused(&error.into()), &[]);
+            match wire::receive::<Request>(requests.as_fd(), &mut [0; Request::MAX]) {
+                Ok(Some((Request, files))) => self.take(requests, files),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(None) | Err(_) => return Ok(()),
             }
         }
     }
-    // No request can be made any more, and the manager sees it at once.
-    drop(requests);
-    while matches!(wait(WaitOptions::empty()), Ok(_) | Err(Errno::INTR)) {}
-    Ok(None)
+
+    /// Makes the guard that is asked for.
+    fn take(&mut self, requests: &OwnedFd, files: Vec<OwnedFd>) {
+        // Fewer where the limit of open files was reached: the manager sees that there is no guard.
+        let Ok([socket, start, input, output, error]) = <[OwnedFd; 5]>::try_from(files) else { return };
+        let stdio = [input, output, error];
+        let files = Numbers {
+            requests: requests.as_raw_fd(),
+            signals: self.signals.as_raw_fd(),
+            socket: socket.as_raw_fd(),
+            stdio: stdio.each_ref().map(AsRawFd::as_raw_fd),
+        };
+        let (owner, offered) = (self.owner, self.offered);
+        let task = Start::read(start)
+            .and_then(|start| Ok(Box::new(Task { start, stack: Stack::new()?, owner, offered, files })));
+        let begun = task.and_then(|task| Ok((begin(&task)?, task)));
+        match begun {
+            Ok((pid, task)) => drop(self.guards.insert(pid, task)),
+            // A manager that is gone reads nothing more.
+            Err(error) => drop(wire::send(&socket, &Notice::refused(&error), &[])),
+        }
+    }
+
+    /// Takes leave of the guards that have ended.
+    fn reap(&mut self, options: WaitOptions) {
+        loop {
+            match wait(options) {
+                Ok(Some((pid, status))) => {
+                    let task = self.guards.remove(&pid);
+                    if status.signaled() {
+                        // Its server may be on the way still, with these words and on this stack.
+                        std::mem::forget(task);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Starts a guard.
+fn begin(task: &Task) -> io::Result<Pid> {
+    let memory = if task.confines() { 0 } else { libc::CLONE_VM };
+    let arg = (&raw const *task).cast_mut().cast();
+    #[expect(unsafe_code, reason = "no safe way to start a process in the memory of this one")]
+    // SAFETY: the stack is the guard's alone, and what it is given stays until the guard has been reaped. This process
+    // has a single thread; the guard neither takes memory from its heap nor gives any back.
+    let pid = unsafe { libc::clone(guard, task.stack.top(), memory | libc::SIGCHLD, arg) };
+    Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)
+}
+
+extern "C" fn guard(task: *mut c_void) -> c_int {
+    #[expect(unsafe_code, reason = "a function of C is given but an address")]
+    // SAFETY: it is that of a task, see `begin`.
+    let task = unsafe { &*task.cast::<Task>() };
+    #[expect(unsafe_code, reason = "files that came with the table of files, not with the memory")]
+    // SAFETY: this process has its own table, in which they have the same numbers and nobody else owns them.
+    let own = |number: RawFd| unsafe { OwnedFd::from_raw_fd(number) };
+    #[cfg(test)]
+    if task.confines() {
+        super::memory::is_ours();
+    }
+    let Numbers { requests, signals, socket, stdio } = task.files;
+    // Kept, it would hide the end of the zygote from the manager.
+    drop(own(requests));
+    main::run(task, Files { signals: own(signals), socket: own(socket), stdio: stdio.map(own) });
+    0
 }

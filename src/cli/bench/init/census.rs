@@ -22,7 +22,7 @@ pub(super) struct Used {
     /// User and system time. Of other processes in ticks of the system's clock, mostly 10 ms.
     pub(super) cpu: Duration,
     /// Resident memory in bytes: of this process now, of others the most that each ever had. Shared pages count
-    /// for every process that has them.
+    /// for every process that has them, but for guards: of those it is the most of one, since they have it in common.
     pub(super) rss: u64,
     pub(super) processes: usize,
 }
@@ -38,9 +38,11 @@ impl Census {
         let mut parents = vec![std::process::id()];
         while let Some(parent) = parents.pop() {
             for (pid, row) in children.remove(&parent).unwrap_or_default() {
-                let used = if is_guard(pid) { &mut census.guards } else { &mut census.servers };
+                let guards = is_guard(pid);
+                let used = if guards { &mut census.guards } else { &mut census.servers };
+                let rss = peak(pid).unwrap_or(row.rss);
                 used.cpu += row.cpu;
-                used.rss += peak(pid).unwrap_or(row.rss);
+                used.rss = if guards { used.rss.max(rss) } else { used.rss + rss };
                 used.processes += 1;
                 census.servers.cpu += row.reaped;
                 parents.push(pid);

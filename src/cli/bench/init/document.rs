@@ -60,7 +60,7 @@ pub(super) struct ModeRow {
     /// Resident memory of this process when all were ready, in the leanest run. It holds what earlier runs left.
     #[serde(default)]
     pub(super) own_rss_bytes: u64,
-    /// As for servers; most of it is one program that all guards share.
+    /// The most of one guard: they have their memory in common.
     #[serde(default)]
     pub(super) guards_rss_bytes: u64,
     #[serde(default)]

@@ -1,0 +1,98 @@
+//! The direct children of this process, found without taking memory.
+
+use std::{
+    ffi::CStr,
+    mem::MaybeUninit,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags, RawDir, openat},
+    io::{Result, read},
+    process::{Pid, getpid},
+};
+
+/// Bytes that are read at a time.
+const PIECE: usize = 1024;
+
+/// Calls `with` for each direct child of this process, which has a single thread, zombies included.
+pub(super) fn each_child(mut with: impl FnMut(Pid)) {
+    if listed(&mut with).is_err() {
+        // A kernel without CONFIG_PROC_CHILDREN: every process is asked for its parent.
+        let _ = asked(&mut with);
+    }
+}
+
+fn open(folder: impl AsFd, name: &CStr) -> Result<OwnedFd> {
+    openat(folder, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn listed(with: &mut impl FnMut(Pid)) -> Result<()> {
+    let list = open(CWD, c"/proc/thread-self/children")?;
+    let (mut piece, mut number) = ([0; PIECE], 0_i32);
+    loop {
+        let bytes = read(&list, &mut piece)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        for byte in piece.iter().take(bytes) {
+            if let Some(digit) = char::from(*byte).to_digit(10) {
+                number = number.wrapping_mul(10).wrapping_add(digit.cast_signed());
+            } else {
+                Pid::from_raw(std::mem::take(&mut number)).into_iter().for_each(&mut *with);
+            }
+        }
+    }
+}
+
+fn asked(with: &mut impl FnMut(Pid)) -> Result<()> {
+    let own = getpid();
+    let table = open(CWD, c"/proc")?;
+    let mut space = [MaybeUninit::uninit(); PIECE];
+    let mut entries = RawDir::new(&table, &mut space);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().ok().and_then(number) else { continue };
+        let mut line = [0; PIECE];
+        // One that has ended meanwhile is nobody's child.
+        let stat = open(&table, entry.file_name()).and_then(|process| open(process, c"stat"));
+        let Ok(bytes) = stat.and_then(|stat| read(stat, &mut line)) else { continue };
+        if line.get(..bytes).and_then(parent) == Some(own) {
+            with(pid);
+        }
+    }
+    Ok(())
+}
+
+/// The parent in a line of proc_pid_stat(5): the second field behind the name, which may hold anything.
+fn parent(line: &[u8]) -> Option<Pid> {
+    let rest = str::from_utf8(line.rsplit(|byte| *byte == b')').next()?).ok()?;
+    number(rest.split_ascii_whitespace().nth(1)?)
+}
+
+fn number(text: &str) -> Option<Pid> {
+    text.parse().ok().and_then(Pid::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn both_ways_find_the_same_children() {
+        assert_eq!(parent(b"12 (a ) b) S 7 12 12"), Pid::from_raw(7));
+        // Of a thread alone: other tests have children of their own.
+        let mut children: Vec<_> = (0..3).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect();
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        listed(&mut |pid| first.push(pid)).unwrap();
+        asked(&mut |pid| second.push(pid)).unwrap();
+        for child in &mut children {
+            let pid = Pid::from_child(child);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(first.contains(&pid) && second.contains(&pid), "{pid:?}: {first:?}, {second:?}");
+        }
+    }
+}
