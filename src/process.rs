@@ -169,11 +169,11 @@ impl Process {
         kin: &Kinship,
         grace: StopGrace,
     ) -> Result<(Self, Pipes), SpawnError> {
-        let program = program::resolve(spec)?;
+        let program = program::locate(spec)?;
         let started = Instant::now();
         // Told apart from the other servers of this manager, and from earlier lives of this one.
         let mark = format!("{}/{:08x}", kin.marker, fastrand::u32(..));
-        let (sender, input) = pipe().map_err(|error| program::refused(&program, &error))?;
+        let (sender, input) = pipe().map_err(|error| program::refused(spec, &program, &error))?;
         let input_id = rustix::fs::fstat(&sender).ok().map(|about| about.st_ino);
         let (keeper, stdout, stderr) = match &kin.keeping {
             #[cfg(target_os = "linux")]

@@ -49,7 +49,7 @@ impl Grouped {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
-            .map_err(|error| program::refused(program, &error))?;
+            .map_err(|error| program::refused(spec, program, &error))?;
         let pid = child.id().expect("a child that was never polled has its id");
         let group = Pid::from_raw(pid.cast_signed()).expect("process ids are positive");
         let stdout = child.stdout.take().expect("stdout is piped");

@@ -1,9 +1,9 @@
 //! The Linux guard, seen from the manager: a process between it and each server that outlives nothing of it.
 //!
-//! Guards are forked from a zygote ([`zygote`]), which is this very executable, started once more for each manager
+//! Guards come from a zygote ([`zygote`]), which is this very executable, started once more for each manager
 //! with a variable that a hook before `main` looks for ([`GUARD`]): whoever links the library has it, without a
-//! line in their `main` and without a second file. Where the library is not part of the executable (a plug-in of another program, say a Python extension)
-//! there is none, and [`TeardownLevel::here`] says so.
+//! line in their `main` and without a second file. Where the library is not part of the executable (a plug-in of
+//! another program, say a Python extension) there is none, and [`Keeping`](super::Keeping) says so.
 //!
 //! Server and manager talk over pipes that the guard does not touch. The guard hears the manager over a
 //! socket whose end the kernel closes, however the manager ends: then the stop ladder begins.
@@ -25,6 +25,7 @@ use std::{
         unix::process::ExitStatusExt,
     },
     path::Path,
+    pin::pin,
     process::ExitStatus,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -34,6 +35,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use tokio::{
     io::unix::AsyncFd,
     process::{ChildStderr, ChildStdout},
+    sync::Notify,
 };
 
 pub(super) use self::supply::Guards;
@@ -149,6 +151,8 @@ pub(super) struct Guarded {
 pub(super) struct Control {
     socket: AsyncFd<OwnedFd>,
     heard: Mutex<Heard>,
+    /// Told when something was heard.
+    news: Notify,
 }
 
 #[derive(Default)]
@@ -190,14 +194,15 @@ impl Guarded {
         // Twice: somebody may have killed the zygote before it got to it.
         for _ in 0..2 {
             let (ours, theirs) = wire::pair().map_err(failed)?;
-            let order = start::Start::write(server, spec, mark, &terms).map_err(failed)?;
+            let (request, long) = start::Start::write(server, spec, mark, &terms).map_err(failed)?;
             let control = Arc::new(Control::new(ours).map_err(failed)?);
             // From here on `Drop` holds: giving up this future ends what was begun.
             let guarded =
                 Self { control, pid: 0, guard: 0, handle: None, mark: mark.to_owned(), over: false };
             let [input, output, error] = &stdio;
-            let files = [&theirs, &order, input, output, error].map(AsFd::as_fd);
-            guards.fork(executable, family, &files).await.map_err(failed)?;
+            let files = [&theirs, input, output, error].into_iter().chain(&long);
+            let files: Vec<_> = files.map(AsFd::as_fd).collect();
+            guards.make(executable, family, &request, &files).await.map_err(failed)?;
             // The guard's end is the guard's alone from here on: its closing is what tells that there is none.
             drop(theirs);
             guarded.control.until(|heard| heard.started.is_some()).await;
@@ -209,7 +214,7 @@ impl Guarded {
         }
         let (mut guarded, started) = started.ok_or_else(|| failed(io::Error::other("it ended at once")))?;
         let running = started.map_err(|error| {
-            let mut refusal = program::refused(server, &error);
+            let mut refusal = program::refused(spec, server, &error);
             // Told in words, so not by the system: by what was to be put on.
             let bounds =
                 || "correct `sandbox`, `memory_max`, `cpu_max` or `processes_max`, or remove it".to_owned();
@@ -291,7 +296,7 @@ impl Control {
     fn new(socket: OwnedFd) -> io::Result<Self> {
         #[expect(deprecated, reason = "sound here: an owned descriptor stays the same while registered")]
         let socket = AsyncFd::with_interest(socket, tokio::io::Interest::READABLE)?;
-        Ok(Self { socket, heard: Mutex::default() })
+        Ok(Self { socket, heard: Mutex::default(), news: Notify::new() })
     }
 
     /// Whether the guard is there to hear it.
@@ -322,18 +327,30 @@ impl Control {
 
     /// Returns once `condition` holds, or nothing more will be heard.
     async fn until(&self, condition: impl Fn(&Heard) -> bool) {
-        let done = || {
-            self.listen();
-            let heard = self.heard();
-            heard.silent || condition(&heard)
-        };
-        while !done() {
-            match self.socket.readable().await {
-                // Another waiter may have taken in what made it readable, so the news is looked at, too.
-                Ok(mut ready) if !done() => ready.clear_ready(),
-                Ok(_) => return,
-                // The runtime's I/O driver is gone, and then looking is all that is left.
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        loop {
+            // Before the look at what was heard: another waiter may hear the rest of it in between.
+            let mut news = pin!(self.news.notified());
+            news.as_mut().enable();
+            let done = {
+                let heard = self.heard();
+                heard.silent || condition(&heard)
+            };
+            if done {
+                return;
+            }
+            tokio::select! {
+                () = news => {}
+                ready = self.socket.readable() => match ready {
+                    Ok(mut ready) => {
+                        self.listen();
+                        ready.clear_ready();
+                    }
+                    // The runtime's I/O driver is gone, and then looking is all that is left.
+                    Err(_) => {
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                        self.listen();
+                    }
+                },
             }
         }
     }
@@ -347,6 +364,7 @@ impl Control {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Ok(None) | Err(_) => heard.silent = true,
             }
+            self.news.notify_waiters();
         }
     }
 }

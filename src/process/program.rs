@@ -8,20 +8,12 @@ use std::{
 use super::SpawnError;
 use crate::{config::StdioConfig, error::Error};
 
-/// The program's path: as given if it has a folder, else the first match in the child's own `PATH`.
-pub(super) fn resolve(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
-    if !spec.cwd.is_dir() {
-        return Err(SpawnError {
-            what: format!("its working directory {} is not a folder", spec.cwd.display()),
-            help: Some("correct `cwd`".to_owned()),
-        });
-    }
+/// The program's path: as given if it has a folder, else the first match in the child's own `PATH`. One that is given is
+/// not looked at: its start does that, and if it fails, [`refused`] says what is missing.
+pub(super) fn locate(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
     let command = &spec.command;
     if spec.is_path() {
-        return match runnable(command) {
-            true => Ok(command.clone()),
-            false => Err(missing(command, "there is no such program")),
-        };
+        return Ok(command.clone());
     }
     let path = spec.env.get("PATH").map_or("", String::as_str);
     std::env::split_paths(path)
@@ -38,17 +30,32 @@ pub(super) fn resolve(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
         })
 }
 
+/// As [`locate`], and whether it and its working directory are there.
+fn check(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
+    if !spec.cwd.is_dir() {
+        return Err(SpawnError {
+            what: format!("its working directory {} is not a folder", spec.cwd.display()),
+            help: Some("correct `cwd`".to_owned()),
+        });
+    }
+    let program = locate(spec)?;
+    if spec.is_path() && !runnable(&program) {
+        return Err(missing(&program, "there is no such program"));
+    }
+    Ok(program)
+}
+
 /// The program that a server would be started with.
 ///
 /// # Errors
 /// What is missing, and what to do about it.
 pub fn find_program(spec: &StdioConfig) -> Result<PathBuf, Error> {
-    resolve(spec).map_err(|error| Error::input(error.what, error.help))
+    check(spec).map_err(|error| Error::input(error.what, error.help))
 }
 
-/// Where the program is, which is not looked at where it is given with its folder: its start does that.
+/// Where the program is, as [`locate`] has it.
 pub(crate) fn program_path(spec: &StdioConfig) -> Option<PathBuf> {
-    if spec.is_path() { Some(spec.command.clone()) } else { find_program(spec).ok() }
+    locate(spec).ok()
 }
 
 fn runnable(path: &Path) -> bool {
@@ -69,9 +76,12 @@ fn missing(command: &Path, why: &str) -> SpawnError {
     SpawnError { what: format!("could not find the program `{name}`: {why}"), help: Some(help) }
 }
 
-/// The operating system did not start `program`.
-pub(super) fn refused(program: &Path, error: &io::Error) -> SpawnError {
-    SpawnError { what: format!("could not start {}: {error}", program.display()), help: spawn_help(error) }
+/// The operating system did not start `program`, which is that of `spec`.
+pub(super) fn refused(spec: &StdioConfig, program: &Path, error: &io::Error) -> SpawnError {
+    check(spec).err().unwrap_or_else(|| SpawnError {
+        what: format!("could not start {}: {error}", program.display()),
+        help: spawn_help(error),
+    })
 }
 
 /// What to do about a refusal of the operating system.

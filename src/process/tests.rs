@@ -146,7 +146,33 @@ async fn without_its_guard_a_server_dies_and_its_helpers_are_swept() {
     }
 }
 
-/// What guards are forked from, once no other guard than that of `process` is about: one that has told its last
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn guards_share_one_memory_and_a_killed_one_takes_no_other_with_it() {
+    use rustix::process::{Pid, Signal, kill_process};
+
+    let [kin, _] = ways();
+    let echo = "while read word; do echo $word; done; exit 3";
+    let (killed, _pipes) = spawn(echo, &kin).await;
+    let (process, mut pipes) = spawn(echo, &kin).await;
+    let maps = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    assert_eq!(maps(killed.root()), maps(process.root()));
+    kill_process(Pid::from_raw(killed.root().cast_signed()).unwrap(), Signal::KILL).unwrap();
+    killed.exit_watch().exited().await;
+    // One more on the memory that it leaves.
+    let (another, mut others) = spawn(echo, &kin).await;
+    for (pipes, word) in [(&mut pipes, "one"), (&mut others, "two")] {
+        pipes.writer.write(format!("{word}\n").as_bytes()).await.unwrap();
+        assert_eq!(line(&mut pipes.reader).await, word);
+    }
+    for process in [process, another] {
+        assert_eq!(describe(process.stop(LONG).await.status.unwrap()), "exited with code 3");
+    }
+    drop(killed);
+    until_gone(&kin).await;
+}
+
+/// Where guards come from, once no other guard than that of `process` is about: one that has told its last
 /// words takes a moment to leave. They carry their family's mark, without a server's.
 #[cfg(target_os = "linux")]
 async fn zygote(kin: &Kinship, process: &Process) -> rustix::process::Pid {

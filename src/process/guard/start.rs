@@ -19,7 +19,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use syscalls::{Sysno, syscall};
 
-use super::wire::Graces;
+use super::wire::{Graces, REQUEST};
 use crate::{
     config::StdioConfig,
     process::{MARKER, confine::Wanted},
@@ -51,14 +51,14 @@ pub(super) struct Terms {
 }
 
 impl Start {
-    /// A file in memory that tells how to start `program` by `spec`, since arguments and environment may be longer
-    /// than any packet. It is a row of strings that each end with a zero byte, which none of them can contain.
+    /// What tells how to start `program` by `spec`: a row of strings that each end with a zero byte, which none of them
+    /// can contain. In a file in memory where it is longer than a packet, as arguments and environment may be.
     pub(super) fn write(
         program: &Path,
         spec: &StdioConfig,
         mark: &str,
         terms: &Terms,
-    ) -> io::Result<OwnedFd> {
+    ) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
         let mut row = Row(Vec::new());
         row.add(&[&serde_json::to_vec(terms)?])?;
         row.add(&[spec.cwd.as_os_str().as_bytes()])?;
@@ -71,16 +71,25 @@ impl Start {
             row.add(&[name.as_bytes(), b"=", value.as_bytes()])?;
         }
         row.add(&[MARKER.as_bytes(), b"=", mark.as_bytes()])?;
+        if row.0.len() <= REQUEST {
+            return Ok((row.0, None));
+        }
         let mut file = File::from(memfd_create("toolcrib-start", MemfdFlags::CLOEXEC)?);
         file.write_all(&row.0)?;
-        Ok(file.into())
+        Ok((b"in the file".to_vec(), Some(file.into())))
     }
 
-    pub(super) fn read(file: OwnedFd) -> io::Result<Self> {
-        let file = File::from(file);
-        let mut row = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
-        // Where its writer is in it does not matter so.
-        file.read_exact_at(&mut row, 0)?;
+    /// From the packet, or from the file that came with it.
+    pub(super) fn read(packet: &[u8], file: Option<OwnedFd>) -> io::Result<Self> {
+        let row = match file.map(File::from) {
+            None => packet.to_vec(),
+            Some(file) => {
+                let mut row = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
+                // Where its writer is in it does not matter so.
+                file.read_exact_at(&mut row, 0)?;
+                row
+            }
+        };
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "not a start");
         let words = row.split_inclusive(|byte| *byte == 0);
         let mut words = words.map_while(|word| CStr::from_bytes_with_nul(word).ok());

@@ -13,10 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
-use super::{
-    GUARD, NAME, VERSION,
-    wire::{self, Request},
-};
+use super::{GUARD, NAME, VERSION, wire};
 
 /// Where the dynamic linker looks: the zygote needs the manager's, being the same executable.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
@@ -35,16 +32,17 @@ struct Zygote {
 }
 
 impl Guards {
-    /// Has a guard forked, with the files of a [`Request`]. Where it says nothing and closes its socket, there is
-    /// none. The zygote comes from `executable` and is marked as one of `family`.
-    pub(super) async fn fork(
+    /// Has a guard made by a `request` with its files. Where it says nothing and closes its socket, there is none. The
+    /// zygote comes from `executable` and is marked as one of `family`.
+    pub(super) async fn make(
         &self,
         executable: &Path,
         family: &str,
+        request: &[u8],
         files: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         loop {
-            match self.request(executable, family, files) {
+            match self.request(executable, family, request, files) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(RETRY).await,
                 done => return done,
             }
@@ -59,17 +57,23 @@ impl Guards {
         }
     }
 
-    fn request(&self, executable: &Path, family: &str, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn request(
+        &self,
+        executable: &Path,
+        family: &str,
+        request: &[u8],
+        files: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         let mut zygote = self.zygote();
         if let Some(zygote) = &*zygote {
-            match zygote.request(files) {
+            match zygote.request(request, files) {
                 Err(error) if is_gone(&error) => {
                     tracing::debug!("the zygote has ended, another one is started");
                 }
                 done => return done,
             }
         }
-        zygote.insert(Zygote::start(executable, family)?).request(files)
+        zygote.insert(Zygote::start(executable, family)?).request(request, files)
     }
 
     /// Ends the zygote, now that there are no guards to be had any more. It is gone with the last of them.
@@ -111,13 +115,13 @@ impl Zygote {
         Ok(Self { child, requests })
     }
 
-    fn request(&self, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn request(&self, request: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
         wake(&self.child);
-        wire::send(&self.requests, &Request, files)
+        wire::send_bytes(&self.requests, request, files)
     }
 }
 
-/// Somebody may have stopped it, and a stopped process forks nothing.
+/// Somebody may have stopped it, and a stopped process makes nothing.
 fn wake(child: &Child) {
     if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
         let _ = kill_process(pid, Signal::CONT);

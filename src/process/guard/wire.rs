@@ -1,4 +1,5 @@
-//! What a manager and its guard tell each other: one JSON value in each packet of a local socket.
+//! What a manager and its guard tell each other: one JSON value in each packet of a local socket; and the packets by
+//! which the zygote is asked for a guard.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -19,20 +20,15 @@ use crate::{config::StopGrace, process::StopOutcome};
 const MAX_FILES: usize = 5;
 /// Bytes of a packet without words.
 const SHORT: usize = 256;
+/// Most bytes of a packet from the manager to the zygote, for one guard: a [`Start`](super::start::Start) as it is written.
+/// With it come the guard's end of a socket, the server's standard input, output and error, and the file of the start if
+/// it has one. Short enough to be sent whole or not at all.
+pub(super) const REQUEST: usize = 16 << 10;
 
 /// What is said in one packet.
 pub(super) trait Packet: Serialize + DeserializeOwned {
     /// The longest one, in bytes.
     const MAX: usize;
-}
-
-/// From the manager to the zygote, for one guard. Carries the guard's end of a socket, a file that holds a
-/// [`Start`], and the server's standard input, output and error.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Request;
-
-impl Packet for Request {
-    const MAX: usize = 64;
 }
 
 /// From the manager to the guard. The end of the stream means [`Order::Stop`] with the graces of the start.
@@ -149,7 +145,8 @@ pub(super) fn send<T: Packet>(socket: impl AsFd, value: &T, files: &[BorrowedFd<
     send_bytes(socket, &packet, files)
 }
 
-fn send_bytes(socket: impl AsFd, packet: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// The same for a packet as it is.
+pub(super) fn send_bytes(socket: impl AsFd, packet: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !files.is_empty() {
@@ -166,6 +163,14 @@ pub(super) fn receive<T: Packet>(
     socket: impl AsFd,
     packet: &mut [u8],
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    match receive_bytes(socket, packet)? {
+        (&[], _) => Ok(None),
+        (packet, files) => Ok(Some((serde_json::from_slice(packet)?, files))),
+    }
+}
+
+/// The same for a packet as it is; empty at the end of the stream.
+pub(super) fn receive_bytes(socket: impl AsFd, packet: &mut [u8]) -> io::Result<(&[u8], Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -176,9 +181,6 @@ pub(super) fn receive<T: Packet>(
             got => break got?,
         }
     };
-    if got.bytes == 0 {
-        return Ok(None);
-    }
     if got.flags.contains(ReturnFlags::TRUNC) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet was longer than the limit"));
     }
@@ -188,7 +190,7 @@ pub(super) fn receive<T: Packet>(
             files.extend(some);
         }
     }
-    Ok(Some((serde_json::from_slice(packet.get(..got.bytes).unwrap_or_default())?, files)))
+    Ok((packet.get(..got.bytes).unwrap_or_default(), files))
 }
 
 #[cfg(test)]

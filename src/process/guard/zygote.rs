@@ -36,7 +36,7 @@ use super::{
     main,
     stack::Stack,
     start::Start,
-    wire::{self, Notice, Packet, Request},
+    wire::{self, Notice, REQUEST},
 };
 use crate::process::confine::offered_cgroup;
 
@@ -144,6 +144,7 @@ struct Zygote {
 
 impl Zygote {
     fn serve(&mut self, requests: &OwnedFd) -> io::Result<()> {
+        let mut packet = vec![0; REQUEST];
         loop {
             let mut files =
                 vec![PollFd::new(requests, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
@@ -165,19 +166,20 @@ impl Zygote {
             if !asked {
                 continue;
             }
-            match wire::receive::<Request>(requests.as_fd(), &mut [0; Request::MAX]) {
-                Ok(Some((Request, files))) => self.take(requests, files),
+            match wire::receive_bytes(requests.as_fd(), &mut packet) {
+                Ok((&[], _)) => return Ok(()),
+                Ok((start, files)) => self.take(requests, start, files),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Ok(None) | Err(_) => return Ok(()),
+                Err(_) => return Ok(()),
             }
         }
     }
 
     /// Makes the guard that is asked for.
-    fn take(&mut self, requests: &OwnedFd, files: Vec<OwnedFd>) {
+    fn take(&mut self, requests: &OwnedFd, start: &[u8], mut files: Vec<OwnedFd>) {
         // Fewer where the limit of open files was reached: the manager sees that there is no guard.
-        let Ok([socket, start, input, output, error]) = <[OwnedFd; 5]>::try_from(files) else { return };
-        let stdio = [input, output, error];
+        let long = if files.len() == 5 { files.pop() } else { None };
+        let Ok([socket, stdio @ ..]) = <[OwnedFd; 4]>::try_from(files) else { return };
         let files = Numbers {
             requests: requests.as_raw_fd(),
             signals: self.signals.as_raw_fd(),
@@ -185,7 +187,7 @@ impl Zygote {
             stdio: stdio.each_ref().map(AsRawFd::as_raw_fd),
         };
         let (owner, offered) = (self.owner, self.offered);
-        let task = Start::read(start)
+        let task = Start::read(start, long)
             .and_then(|start| Ok(Box::new(Task { start, stack: Stack::new()?, owner, offered, files })));
         let begun = task.and_then(|task| Ok((begin(&task)?, task)));
         match begun {
