@@ -118,6 +118,7 @@ impl HttpClients {
             gzip: false,
             guarded: false,
             proxy: Proxy::System,
+            local: false,
             connect_timeout: config.connect_timeout,
             tls: tls::Shared::default(),
         };
@@ -143,12 +144,12 @@ impl HttpClients {
         let pages_private = Traffic { guarded: false, ..pages.clone() };
         Ok(Self {
             tools_plain: unpooled.clone().pool(),
-            tools_loopback: unpooled.direct().pool(),
-            search_loopback: search.clone().direct().pool(),
+            tools_loopback: unpooled.local().pool(),
+            search_loopback: search.clone().local().pool(),
             pages: pages.direct().pool(),
             pages_private: pages_private.direct().pool(),
-            models_loopback: models.clone().direct().pool(),
-            looks_loopback: looks.clone().direct().pool(),
+            models_loopback: models.clone().local().pool(),
+            looks_loopback: looks.clone().local().pool(),
             tools: tools.pool(),
             search: search.pool(),
             models: models.pool(),
@@ -219,7 +220,7 @@ impl HttpClients {
             return usual.clone();
         };
         let mut patient = self.patient.lock().unwrap_or_else(PoisonError::into_inner);
-        let client = patient.entry((connect, traffic.proxy == Proxy::Never));
+        let client = patient.entry((connect, traffic.local));
         client.or_insert_with(|| Traffic { connect_timeout: connect, ..traffic.clone() }.pool()).clone()
     }
 }
@@ -235,6 +236,8 @@ struct Traffic {
     /// Connects to public addresses only.
     guarded: bool,
     proxy: Proxy,
+    /// To this machine only.
+    local: bool,
     connect_timeout: Duration,
     tls: tls::Shared,
 }
@@ -249,6 +252,11 @@ impl Traffic {
     /// Through no proxy.
     fn direct(self) -> Self {
         Self { proxy: Proxy::Never, ..self }
+    }
+
+    /// To this machine, where no proxy is asked.
+    fn local(self) -> Self {
+        Self { local: true, ..self.direct() }
     }
 
     fn pool(self) -> HttpClient {
@@ -280,6 +288,14 @@ impl Traffic {
         }
         if self.proxy == Proxy::Never {
             builder = builder.no_proxy();
+        }
+        if self.local {
+            // This machine does not fall silent. To listen for it takes five system calls for each connection.
+            builder = builder.tcp_keepalive(None).tcp_keepalive_interval(None).tcp_keepalive_retries(None);
+            #[cfg(target_os = "linux")]
+            {
+                builder = builder.tcp_user_timeout(None);
+            }
         }
         builder.build().expect("legal settings, whatever the configuration says")
     }
