@@ -117,8 +117,7 @@ impl HttpClients {
             redirects: same_origin,
             gzip: false,
             guarded: false,
-            proxy: Proxy::System,
-            local: false,
+            reach: Reach::ByProxy,
             connect_timeout: config.connect_timeout,
             tls: tls::Shared::default(),
         };
@@ -220,7 +219,7 @@ impl HttpClients {
             return usual.clone();
         };
         let mut patient = self.patient.lock().unwrap_or_else(PoisonError::into_inner);
-        let client = patient.entry((connect, traffic.local));
+        let client = patient.entry((connect, traffic.reach == Reach::Local));
         client.or_insert_with(|| Traffic { connect_timeout: connect, ..traffic.clone() }.pool()).clone()
     }
 }
@@ -235,28 +234,27 @@ struct Traffic {
     gzip: bool,
     /// Connects to public addresses only.
     guarded: bool,
-    proxy: Proxy,
-    /// To this machine only.
-    local: bool,
+    reach: Reach,
     connect_timeout: Duration,
     tls: tls::Shared,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Proxy {
-    System,
-    Never,
+enum Reach {
+    /// Through the proxy that the system has for an address, if it has one.
+    ByProxy,
+    Direct,
+    /// This machine alone, where no proxy is asked.
+    Local,
 }
 
 impl Traffic {
-    /// Through no proxy.
     fn direct(self) -> Self {
-        Self { proxy: Proxy::Never, ..self }
+        Self { reach: Reach::Direct, ..self }
     }
 
-    /// To this machine, where no proxy is asked.
     fn local(self) -> Self {
-        Self { local: true, ..self.direct() }
+        Self { reach: Reach::Local, ..self }
     }
 
     fn pool(self) -> HttpClient {
@@ -286,10 +284,10 @@ impl Traffic {
         if self.guarded {
             builder = builder.dns_resolver(Arc::new(guard::PublicOnly));
         }
-        if self.proxy == Proxy::Never {
+        if self.reach != Reach::ByProxy {
             builder = builder.no_proxy();
         }
-        if self.local {
+        if self.reach == Reach::Local {
             // This machine does not fall silent. To listen for it takes five system calls for each connection.
             builder = builder.tcp_keepalive(None).tcp_keepalive_interval(None).tcp_keepalive_retries(None);
             #[cfg(target_os = "linux")]

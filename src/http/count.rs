@@ -1,6 +1,7 @@
 //! Counts connections as they are made, so that pooling is a number and not a hope.
 
 use std::{
+    future::poll_fn,
     pin::Pin,
     sync::{
         Arc,
@@ -26,34 +27,45 @@ impl<S> Layer<S> for CountConnections {
     type Service = Counted<S>;
 
     fn layer(&self, connector: S) -> Counted<S> {
-        Counted { connector, opened: Arc::clone(&self.0) }
+        Counted { connector: Arc::new(connector), opened: Arc::clone(&self.0) }
     }
 }
 
-#[derive(Debug, Clone)]
+/// The client makes half a dozen copies of its connector for each request, whether it connects or not: only the one
+/// that connects is a copy of what is inside, boxes in boxes.
+#[derive(Debug)]
 pub(super) struct Counted<S> {
-    connector: S,
+    connector: Arc<S>,
     opened: Arc<AtomicU64>,
+}
+
+impl<S> Clone for Counted<S> {
+    fn clone(&self) -> Self {
+        Self { connector: Arc::clone(&self.connector), opened: Arc::clone(&self.opened) }
+    }
 }
 
 impl<S, To> Service<To> for Counted<S>
 where
-    S: Service<To>,
-    S::Future: Send + 'static,
+    S: Service<To> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    To: Send + 'static,
 {
     type Response = S::Response;
     type Error = S::Error;
     type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.connector.poll_ready(context)
+    /// Each copy waits for itself before it connects.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, to: To) -> Self::Future {
-        let connecting = self.connector.call(to);
+        let mut connector = S::clone(&self.connector);
         let opened = Arc::clone(&self.opened);
         Box::pin(async move {
-            let connection = connecting.await?;
+            poll_fn(|context| connector.poll_ready(context)).await?;
+            let connection = connector.call(to).await?;
             opened.fetch_add(1, Relaxed);
             Ok(connection)
         })

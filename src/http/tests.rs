@@ -103,3 +103,34 @@ fn loopback_is_recognised() {
         assert_eq!(is_loopback(&Url::parse(url).unwrap()), expected, "{url}");
     }
 }
+
+/// What the kernel waits for on the client's side of a connection to `listener`: the timer in its table of sockets.
+#[cfg(target_os = "linux")]
+async fn timer(client: &HttpClient, listener: &TcpListener) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let at = listener.local_addr().unwrap();
+    let url = format!("http://{at}/");
+    let answer = async {
+        let (mut socket, peer) = listener.accept().await.unwrap();
+        assert_ne!(socket.read(&mut [0; 1024]).await.unwrap(), 0);
+        socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        (socket, peer)
+    };
+    let ((), (_socket, peer)) = tokio::join!(fetch(client, &url), answer);
+    let ends = [peer.port(), at.port()].map(|port| format!(":{port:04X}"));
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let mut rows = table.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| row[1].ends_with(&ends[0]) && row[2].ends_with(&ends[1])).unwrap();
+    row[5].split(':').next().unwrap().to_owned()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn only_connections_to_other_machines_are_kept_alive() {
+    // As in https://docs.kernel.org/networking/proc_net_tcp.html.
+    let (none, keepalive) = ("00", "02");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let clients = clients();
+    assert_eq!(timer(&clients.models_loopback, &listener).await, none);
+    assert_eq!(timer(&clients.models, &listener).await, keepalive);
+}

@@ -221,9 +221,9 @@ fn model(json: &Value) -> Option<String> {
     json.get("model").and_then(Value::as_str).map(str::to_owned)
 }
 
-/// The number at the end of `path`, whose names stand between slashes; 0 if there is none.
-fn count(json: &Value, path: &str) -> u64 {
-    path.split('/').try_fold(json, |json, name| json.get(name)).and_then(Value::as_u64).unwrap_or(0)
+/// A number; 0 if it is none.
+fn count(number: &Value) -> u64 {
+    number.as_u64().unwrap_or(0)
 }
 
 /// Takes over what `piece` has below `key`, unless it is null there.

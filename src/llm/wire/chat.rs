@@ -86,11 +86,12 @@ fn tool_calls(message: &Value, ids: &mut Ids) -> Vec<ToolCall> {
 
 /// Token counts, the same in the older Completions API.
 pub(super) fn usage(json: &Value) -> Usage {
+    let usage = &json["usage"];
     Usage {
-        input: count(json, "usage/prompt_tokens"),
-        output: count(json, "usage/completion_tokens"),
-        cached: count(json, "usage/prompt_tokens_details/cached_tokens"),
-        reasoning: count(json, "usage/completion_tokens_details/reasoning_tokens"),
+        input: count(&usage["prompt_tokens"]),
+        output: count(&usage["completion_tokens"]),
+        cached: count(&usage["prompt_tokens_details"]["cached_tokens"]),
+        reasoning: count(&usage["completion_tokens_details"]["reasoning_tokens"]),
     }
 }
 

@@ -158,11 +158,12 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
 
 /// What was read from the cache and written to it stands beside the input there, not in it.
 fn usage(json: &Value) -> Usage {
-    let cached = count(json, "usage/cache_read_input_tokens");
-    let written = count(json, "usage/cache_creation_input_tokens");
+    let usage = &json["usage"];
+    let cached = count(&usage["cache_read_input_tokens"]);
+    let written = count(&usage["cache_creation_input_tokens"]);
     Usage {
-        input: count(json, "usage/input_tokens").saturating_add(cached).saturating_add(written),
-        output: count(json, "usage/output_tokens"),
+        input: count(&usage["input_tokens"]).saturating_add(cached).saturating_add(written),
+        output: count(&usage["output_tokens"]),
         cached,
         reasoning: 0,
     }

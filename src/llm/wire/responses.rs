@@ -96,11 +96,12 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
 }
 
 fn usage(json: &Value) -> Usage {
+    let usage = &json["usage"];
     Usage {
-        input: count(json, "usage/input_tokens"),
-        output: count(json, "usage/output_tokens"),
-        cached: count(json, "usage/input_tokens_details/cached_tokens"),
-        reasoning: count(json, "usage/output_tokens_details/reasoning_tokens"),
+        input: count(&usage["input_tokens"]),
+        output: count(&usage["output_tokens"]),
+        cached: count(&usage["input_tokens_details"]["cached_tokens"]),
+        reasoning: count(&usage["output_tokens_details"]["reasoning_tokens"]),
     }
 }
 
