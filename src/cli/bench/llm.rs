@@ -39,7 +39,8 @@ enum Scene {
     Flight,
     /// Scripts of statuses: attempts at the server and attempts told.
     Status,
-    /// 1,000 requests of 50 ms at once, twice: time, CPU, connections.
+    /// 1,000 requests of 50 ms at once, twice: time, CPU, connections; of a server that is awake, and of one that has to
+    /// be woken for each.
     Burst,
     /// Requests whose first attempt fails.
     First,
@@ -93,7 +94,8 @@ impl Llm {
         }
         if wanted(Scene::Burst) {
             context.ui.status("Asking", "1000 at once, twice");
-            rows.push(scenes::burst().await?);
+            rows.push(scenes::burst(true).await?);
+            rows.push(scenes::burst(false).await?);
         }
         if wanted(Scene::First) {
             context.ui.status("Asking", "servers that fail once");

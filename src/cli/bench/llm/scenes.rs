@@ -15,7 +15,7 @@ use toolcrib::{
 
 use super::{
     Row,
-    server::{Reply, Server},
+    server::{Arrival, Reply, Server},
 };
 use crate::cli::{
     bench::times::own_cpu,
@@ -146,9 +146,12 @@ fn fits(policy: &RetryPolicy, number: u32, hint: Option<Duration>, waited: Durat
     waited >= hint && waited <= most + LATE
 }
 
-/// A thousand answers of 50 ms, twice: over new connections and over those of the first time.
-pub(super) async fn burst() -> anyhow::Result<Row> {
-    let server = Server::sleepless(|_| Reply::good(Duration::from_millis(50)))?;
+/// A thousand answers of 50 ms, twice: over new connections and over those of the first time. What is promised of time
+/// is promised of a server that is `awake`, as one is that has so much to do: to wake one that shares our machine is work
+/// of ours, in a virtual machine nearly 20 us of CPU for each connection.
+pub(super) async fn burst(awake: bool) -> anyhow::Result<Row> {
+    let answer = |_: &Arrival| Reply::good(Duration::from_millis(50));
+    let server = if awake { Server::sleepless(answer) } else { Server::start(answer) }?;
     let llm = client(&server, |_| ())?;
     let mut rounds = Vec::new();
     let mut failures = 0;
@@ -162,16 +165,18 @@ pub(super) async fn burst() -> anyhow::Result<Row> {
         rounds.push((wall, cpu, server.seen().connections - connections));
     }
     let [first, second] = rounds[..] else { anyhow::bail!("there were not two rounds") };
+    let in_time = |(wall, cpu, _): &(Duration, Duration, usize)| {
+        *wall <= Duration::from_millis(150) && *cpu <= Duration::from_micros(100)
+    };
     let shown = |(wall, cpu, opened): (Duration, Duration, usize)| json!({"wall_ms": millis(wall), "client_cpu_us_each": cpu.as_micros(), "opened": opened});
     let us = |cpu: Duration| cpu.as_micros();
     Ok(Row {
-        name: "1000 x 50 ms, twice",
-        target: "150 ms, 100 us of CPU each; again: none opened",
-        ok: failures == 0
-            && second.2 == 0
-            && rounds.iter().all(|(wall, cpu, _)| {
-                *wall <= Duration::from_millis(150) && *cpu <= Duration::from_micros(100)
-            }),
+        name: if awake { "1000 x 50 ms, twice" } else { "the same, asleep" },
+        target: match awake {
+            true => "150 ms, 100 us of CPU each; again: none opened",
+            false => "none lost; again: none opened",
+        },
+        ok: failures == 0 && second.2 == 0 && (!awake || rounds.iter().all(in_time)),
         measured: json!({"first": shown(first), "second": shown(second), "failed": failures}),
         text: format!(
             "{} us, {} us; {} ms, {} ms; {} and {} opened",

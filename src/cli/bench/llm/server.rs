@@ -92,8 +92,7 @@ impl Server {
         Self::start_beside(scene, std::future::pending)
     }
 
-    /// One that never sleeps. To wake it is the work of the client's system calls: in a virtual machine nearly 20 us
-    /// of CPU for each connection, which are no part of a request to a server elsewhere.
+    /// One that never sleeps, and has a core for itself.
     pub(super) fn sleepless(scene: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
         Self::start_beside(scene, || async {
             loop {
