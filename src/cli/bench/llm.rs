@@ -1,6 +1,7 @@
 //! `toolcrib bench llm`: what is promised of model requests, counted at the server's side of the wire: a model server
 //! in this very program that follows a script.
 
+mod burst;
 mod narrow;
 mod scenes;
 mod server;
@@ -39,8 +40,7 @@ enum Scene {
     Flight,
     /// Scripts of statuses: attempts at the server and attempts told.
     Status,
-    /// 1,000 requests of 50 ms at once, twice: time, CPU, connections; of a server that is awake, and of one that has to
-    /// be woken for each.
+    /// 1,000 requests of 50 ms at once, twice: time, CPU, connections; and the same by the bare HTTP client.
     Burst,
     /// Requests whose first attempt fails.
     First,
@@ -94,8 +94,7 @@ impl Llm {
         }
         if wanted(Scene::Burst) {
             context.ui.status("Asking", "1000 at once, twice");
-            rows.push(scenes::burst(true).await?);
-            rows.push(scenes::burst(false).await?);
+            rows.push(burst::row().await?);
         }
         if wanted(Scene::First) {
             context.ui.status("Asking", "servers that fail once");

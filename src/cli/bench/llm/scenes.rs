@@ -15,12 +15,9 @@ use toolcrib::{
 
 use super::{
     Row,
-    server::{Arrival, Reply, Server},
+    server::{Reply, Server},
 };
-use crate::cli::{
-    bench::times::own_cpu,
-    ui::{millis, seconds},
-};
+use crate::cli::ui::{millis, seconds};
 
 pub(super) type Outcomes = Vec<Result<ChatAnswer, LlmError>>;
 
@@ -31,7 +28,7 @@ pub(super) fn client(server: &Server, change: impl FnOnce(&mut LlmConfig)) -> an
 }
 
 /// So many requests at once, and how long until the last of them had ended.
-async fn all(llm: &LlmClient, count: usize) -> (Outcomes, Duration) {
+pub(super) async fn all(llm: &LlmClient, count: usize) -> (Outcomes, Duration) {
     let began = Instant::now();
     let mut asking = JoinSet::new();
     for number in 0..count {
@@ -144,50 +141,6 @@ fn fits(policy: &RetryPolicy, number: u32, hint: Option<Duration>, waited: Durat
     let hint = hint.unwrap_or_default();
     let most = drawn.max(policy.probes().1).max(hint + (hint / 10).min(Duration::from_secs(1)));
     waited >= hint && waited <= most + LATE
-}
-
-/// A thousand answers of 50 ms, twice: over new connections and over those of the first time. What is promised of time
-/// is promised of a server that is `awake`, as one is that has so much to do: to wake one that shares our machine is work
-/// of ours, in a virtual machine nearly 20 us of CPU for each connection.
-pub(super) async fn burst(awake: bool) -> anyhow::Result<Row> {
-    let answer = |_: &Arrival| Reply::good(Duration::from_millis(50));
-    let server = if awake { Server::sleepless(answer) } else { Server::start(answer) }?;
-    let llm = client(&server, |_| ())?;
-    let mut rounds = Vec::new();
-    let mut failures = 0;
-    for _ in 0..2 {
-        let connections = server.seen().connections;
-        let (own, others) = (own_cpu(), server.cpu().await);
-        let (outcomes, wall) = all(&llm, 1000).await;
-        let others = server.cpu().await.saturating_sub(others);
-        let cpu = own_cpu().saturating_sub(own).saturating_sub(others) / 1000;
-        failures += failed(&outcomes);
-        rounds.push((wall, cpu, server.seen().connections - connections));
-    }
-    let [first, second] = rounds[..] else { anyhow::bail!("there were not two rounds") };
-    let in_time = |(wall, cpu, _): &(Duration, Duration, usize)| {
-        *wall <= Duration::from_millis(150) && *cpu <= Duration::from_micros(100)
-    };
-    let shown = |(wall, cpu, opened): (Duration, Duration, usize)| json!({"wall_ms": millis(wall), "client_cpu_us_each": cpu.as_micros(), "opened": opened});
-    let us = |cpu: Duration| cpu.as_micros();
-    Ok(Row {
-        name: if awake { "1000 x 50 ms, twice" } else { "the same, asleep" },
-        target: match awake {
-            true => "150 ms, 100 us of CPU each; again: none opened",
-            false => "none lost; again: none opened",
-        },
-        ok: failures == 0 && second.2 == 0 && (!awake || rounds.iter().all(in_time)),
-        measured: json!({"first": shown(first), "second": shown(second), "failed": failures}),
-        text: format!(
-            "{} us, {} us; {} ms, {} ms; {} and {} opened",
-            us(first.1),
-            us(second.1),
-            first.0.as_millis(),
-            second.0.as_millis(),
-            first.2,
-            second.2
-        ),
-    })
 }
 
 /// The first attempt of each request fails, and the server says nothing of waiting.

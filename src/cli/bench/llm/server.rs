@@ -89,32 +89,10 @@ struct Desk {
 
 impl Server {
     pub(super) fn start(scene: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
-        Self::start_beside(scene, std::future::pending)
-    }
-
-    /// One that never sleeps, and has a core for itself.
-    pub(super) fn sleepless(scene: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
-        Self::start_beside(scene, || async {
-            loop {
-                tokio::task::yield_now().await;
-            }
-        })
-    }
-
-    fn start_beside<F: Future<Output = ()>>(
-        scene: impl Fn(&Arrival) -> Reply + Send + Sync + 'static,
-        beside: impl FnOnce() -> F + Send + 'static,
-    ) -> io::Result<Self> {
         let seen = Arc::<Mutex<Seen>>::default();
         let (clock, asked) = mpsc::unbounded_channel();
         let desk = Desk { scene: Arc::new(scene), seen: Arc::clone(&seen), began: Instant::now() };
-        let serve = move |listener| async {
-            tokio::select! {
-                () = serve(listener, desk, asked) => {}
-                () = beside() => {}
-            }
-        };
-        Ok(Self { server: Loopback::start(serve)?, seen, clock })
+        Ok(Self { server: Loopback::start(move |listener| serve(listener, desk, asked))?, seen, clock })
     }
 
     pub(super) fn url(&self) -> &str {
