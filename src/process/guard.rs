@@ -41,6 +41,7 @@ use tokio::{
 pub(super) use self::supply::Guards;
 use self::{
     start::Terms,
+    supply::Request,
     wire::{Notice, Order, Packet},
 };
 use super::{
@@ -194,7 +195,7 @@ impl Guarded {
         // Twice: somebody may have killed the zygote before it got to it.
         for _ in 0..2 {
             let (ours, theirs) = wire::pair().map_err(failed)?;
-            let (request, long) = start::Start::write(server, spec, mark, &terms).map_err(failed)?;
+            let (packet, long) = start::Start::write(server, spec, mark, &terms).map_err(failed)?;
             let control = Arc::new(Control::new(ours).map_err(failed)?);
             // From here on `Drop` holds: giving up this future ends what was begun.
             let guarded =
@@ -202,7 +203,8 @@ impl Guarded {
             let [input, output, error] = &stdio;
             let files = [&theirs, input, output, error].into_iter().chain(&long);
             let files: Vec<_> = files.map(AsFd::as_fd).collect();
-            guards.make(executable, family, &request, &files).await.map_err(failed)?;
+            let request = Request { executable, family, packet: &packet, files: &files };
+            guards.make(&request).await.map_err(failed)?;
             // The guard's end is the guard's alone from here on: its closing is what tells that there is none.
             drop(theirs);
             guarded.control.until(|heard| heard.started.is_some()).await;

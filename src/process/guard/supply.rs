@@ -26,23 +26,27 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Clone, Default)]
 pub(in crate::process) struct Guards(Arc<Mutex<Option<Zygote>>>);
 
+/// Asks for a guard.
+pub(super) struct Request<'a> {
+    /// Where the zygote comes from.
+    pub(super) executable: &'a Path,
+    /// Marks it.
+    pub(super) family: &'a str,
+    /// See [`wire::REQUEST`].
+    pub(super) packet: &'a [u8],
+    pub(super) files: &'a [BorrowedFd<'a>],
+}
+
 struct Zygote {
     child: Child,
     requests: OwnedFd,
 }
 
 impl Guards {
-    /// Has a guard made by a `request` with its files. Where it says nothing and closes its socket, there is none. The
-    /// zygote comes from `executable` and is marked as one of `family`.
-    pub(super) async fn make(
-        &self,
-        executable: &Path,
-        family: &str,
-        request: &[u8],
-        files: &[BorrowedFd<'_>],
-    ) -> io::Result<()> {
+    /// Has a guard made. Where it says nothing and closes its socket, there is none.
+    pub(super) async fn make(&self, request: &Request<'_>) -> io::Result<()> {
         loop {
-            match self.request(executable, family, request, files) {
+            match self.ask(request) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(RETRY).await,
                 done => return done,
             }
@@ -57,23 +61,17 @@ impl Guards {
         }
     }
 
-    fn request(
-        &self,
-        executable: &Path,
-        family: &str,
-        request: &[u8],
-        files: &[BorrowedFd<'_>],
-    ) -> io::Result<()> {
+    fn ask(&self, request: &Request<'_>) -> io::Result<()> {
         let mut zygote = self.zygote();
         if let Some(zygote) = &*zygote {
-            match zygote.request(request, files) {
+            match zygote.ask(request) {
                 Err(error) if is_gone(&error) => {
                     tracing::debug!("the zygote has ended, another one is started");
                 }
                 done => return done,
             }
         }
-        zygote.insert(Zygote::start(executable, family)?).request(request, files)
+        zygote.insert(Zygote::start(request.executable, request.family)?).ask(request)
     }
 
     /// Ends the zygote, now that there are no guards to be had any more. It is gone with the last of them.
@@ -115,9 +113,9 @@ impl Zygote {
         Ok(Self { child, requests })
     }
 
-    fn request(&self, request: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn ask(&self, request: &Request<'_>) -> io::Result<()> {
         wake(&self.child);
-        wire::send_bytes(&self.requests, request, files)
+        wire::send_bytes(&self.requests, request.packet, request.files)
     }
 }
 
