@@ -169,7 +169,7 @@ impl Process {
         kin: &Kinship,
         grace: StopGrace,
     ) -> Result<(Self, Pipes), SpawnError> {
-        let program = program::locate(spec)?;
+        let program = program_path(spec)?;
         let started = Instant::now();
         // Told apart from the other servers of this manager, and from earlier lives of this one.
         let mark = format!("{}/{:08x}", kin.marker, fastrand::u32(..));

@@ -92,7 +92,7 @@ impl Hash {
     }
 
     fn process(&mut self, child: &StdioConfig, config: &ServerConfig) -> Option<()> {
-        let program = program_path(child)?;
+        let program = program_path(child).ok()?;
         self.file(&program)?;
         for file in config.own_files().named().iter().filter(|file| **file != program) {
             let _ = self.file(file);

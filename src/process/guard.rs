@@ -191,11 +191,11 @@ impl Guarded {
         let (stdout, output) = io::pipe().map_err(failed)?;
         let (stderr, error) = io::pipe().map_err(failed)?;
         let stdio = [input, output.into(), error.into()];
+        let (packet, long) = start::Start::write(server, spec, mark, &terms).map_err(failed)?;
         let mut started = None;
         // Twice: somebody may have killed the zygote before it got to it.
         for _ in 0..2 {
             let (ours, theirs) = wire::pair().map_err(failed)?;
-            let (packet, long) = start::Start::write(server, spec, mark, &terms).map_err(failed)?;
             let control = Arc::new(Control::new(ours).map_err(failed)?);
             // From here on `Drop` holds: giving up this future ends what was begun.
             let guarded =

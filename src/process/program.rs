@@ -10,7 +10,7 @@ use crate::{config::StdioConfig, error::Error};
 
 /// The program's path: as given if it has a folder, else the first match in the child's own `PATH`. One that is given is
 /// not looked at: its start does that, and if it fails, [`refused`] says what is missing.
-pub(super) fn locate(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
+pub(crate) fn program_path(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
     let command = &spec.command;
     if spec.is_path() {
         return Ok(command.clone());
@@ -30,7 +30,7 @@ pub(super) fn locate(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
         })
 }
 
-/// As [`locate`], and whether it and its working directory are there.
+/// As [`program_path`], and whether it and its working directory are there.
 fn check(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
     if !spec.cwd.is_dir() {
         return Err(SpawnError {
@@ -38,7 +38,7 @@ fn check(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
             help: Some("correct `cwd`".to_owned()),
         });
     }
-    let program = locate(spec)?;
+    let program = program_path(spec)?;
     if spec.is_path() && !runnable(&program) {
         return Err(missing(&program, "there is no such program"));
     }
@@ -51,11 +51,6 @@ fn check(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
 /// What is missing, and what to do about it.
 pub fn find_program(spec: &StdioConfig) -> Result<PathBuf, Error> {
     check(spec).map_err(|error| Error::input(error.what, error.help))
-}
-
-/// Where the program is, as [`locate`] has it.
-pub(crate) fn program_path(spec: &StdioConfig) -> Option<PathBuf> {
-    locate(spec).ok()
 }
 
 fn runnable(path: &Path) -> bool {

@@ -19,7 +19,7 @@ impl Stat {
 
     /// A field by its number in the manual: 3 is the first one behind the name.
     pub(super) fn field<T: FromStr>(&self, number: usize) -> Option<T> {
-        self.0.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
+        field(&self.0, number)
     }
 
     /// The letter of its state.
@@ -41,6 +41,11 @@ impl Stat {
     pub(super) fn ticks(&self) -> u64 {
         (14..=17).filter_map(|number| self.field::<u64>(number)).sum()
     }
+}
+
+/// The same in a line that is there already, from behind the name.
+pub(super) fn field<T: FromStr>(line: &str, number: usize) -> Option<T> {
+    line.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
 }
 
 #[cfg(all(test, target_os = "linux"))]

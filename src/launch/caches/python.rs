@@ -30,7 +30,7 @@ pub(super) fn variable(spec: &StdioConfig) -> Option<(&'static str, &'static str
     if [VARIABLE, DISABLED].iter().any(|name| spec.env.contains_key(*name)) {
         return None;
     }
-    let program = program_path(spec)?;
+    let program = program_path(spec).ok()?;
     keeps_nothing(program.parent()?.parent()?, is_writable).then_some((VARIABLE, "python"))
 }
 

@@ -12,6 +12,8 @@ use rustix::{
     process::{Pid, getpid},
 };
 
+use crate::process::stat;
+
 /// Bytes that are read at a time.
 const PIECE: usize = 1024;
 
@@ -52,7 +54,10 @@ fn asked(with: &mut impl FnMut(Pid)) -> Result<()> {
     let mut entries = RawDir::new(&table, &mut space);
     while let Some(entry) = entries.next() {
         let entry = entry?;
-        let Some(pid) = entry.file_name().to_str().ok().and_then(number) else { continue };
+        let Some(pid) = entry.file_name().to_str().ok().and_then(|name| Pid::from_raw(name.parse().ok()?))
+        else {
+            continue;
+        };
         let mut line = [0; PIECE];
         // One that has ended meanwhile is nobody's child.
         let stat = open(&table, entry.file_name()).and_then(|process| open(process, c"stat"));
@@ -64,14 +69,10 @@ fn asked(with: &mut impl FnMut(Pid)) -> Result<()> {
     Ok(())
 }
 
-/// The parent in a line of proc_pid_stat(5): the second field behind the name, which may hold anything.
+/// The parent in a line of proc_pid_stat(5). The name in it may hold anything.
 fn parent(line: &[u8]) -> Option<Pid> {
     let rest = str::from_utf8(line.rsplit(|byte| *byte == b')').next()?).ok()?;
-    number(rest.split_ascii_whitespace().nth(1)?)
-}
-
-fn number(text: &str) -> Option<Pid> {
-    text.parse().ok().and_then(Pid::from_raw)
+    Pid::from_raw(stat::field(rest, 4)?)
 }
 
 #[cfg(test)]
