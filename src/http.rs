@@ -1,17 +1,17 @@
 //! The one place that builds HTTP clients. A client is its connection pool, so there are as few as the kinds of
 //! traffic need, and each counts the connections that it opens. Limits in time belong to requests, not to clients.
+//! Tools, search and pages have general clients; model servers, which get by far the most requests, a pool each.
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
+use hyper::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::{
-    Client, Request, Response, Url,
+    Client, Url,
     header::{HeaderName, HeaderValue},
     redirect,
 };
@@ -24,11 +24,17 @@ use crate::{
 
 mod count;
 mod guard;
+mod origin;
 #[cfg(test)]
 mod tests;
 mod tls;
 
 pub(crate) use guard::NotPublic;
+use origin::Road;
+pub(crate) use origin::{Answer, Origin, Unanswered, head};
+
+/// How all of them name themselves.
+const USER_AGENT: &str = concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION"));
 
 /// All pooled clients. Cloning is cheap and shares the pools; the owner of a run makes one and hands it down.
 #[derive(Debug, Clone)]
@@ -40,13 +46,17 @@ pub struct HttpClients {
     search_loopback: HttpClient,
     pages: HttpClient,
     pages_private: HttpClient,
-    models: HttpClient,
-    models_loopback: HttpClient,
-    looks: HttpClient,
-    looks_loopback: HttpClient,
+    models: Models,
     gates: Gates,
-    /// Model clients with limits of their own for making a connection: by the limit, and whether on loopback.
-    patient: Arc<Mutex<HashMap<(Duration, bool), HttpClient>>>,
+}
+
+/// Model servers, each with its pool: by their addresses and the limits for making a connection.
+#[derive(Debug, Clone)]
+struct Models {
+    tls: tls::Shared,
+    proxies: Arc<OnceLock<Matcher>>,
+    connect_timeout: Duration,
+    origins: Arc<Mutex<HashMap<(String, Duration), Origin>>>,
 }
 
 /// One pool with its count of connections.
@@ -59,7 +69,6 @@ struct Pool {
     /// Made when it is needed: a start of servers that are processes needs none of them.
     client: OnceLock<Client>,
     count: count::CountConnections,
-    carried: AtomicU64,
 }
 
 /// What a client counted so far.
@@ -76,26 +85,6 @@ impl HttpClient {
         self.0.client.get_or_init(|| self.0.traffic.build(&self.0.count))
     }
 
-    /// Sends one request, and counts it when it found a connection.
-    pub(crate) async fn execute(&self, request: Request) -> reqwest::Result<Response> {
-        let sent = self.client().execute(request).await;
-        if sent.as_ref().map_or_else(|error| !error.is_connect() && !error.is_builder(), |_| true) {
-            self.0.carried.fetch_add(1, Relaxed);
-        }
-        sent
-    }
-
-    /// Requests of [`HttpClient::execute`] that found a connection.
-    pub(crate) fn carried(&self) -> u64 {
-        self.0.carried.load(Relaxed)
-    }
-
-    /// What stands for its pool among others.
-    #[cfg(test)]
-    pub(crate) fn pool(&self) -> *const AtomicU64 {
-        &raw const self.0.carried
-    }
-
     /// What was counted so far.
     pub fn connections(&self) -> ConnectionCounts {
         ConnectionCounts { opened: self.0.count.opened() }
@@ -103,9 +92,6 @@ impl HttpClient {
 }
 
 impl HttpClients {
-    /// Model servers (vLLM, llama.cpp, uvicorn, Node) close idle connections after 5 s. Letting go before they
-    /// do is what keeps a request from being written into a closing connection.
-    const MODEL_IDLE: Duration = Duration::from_secs(4);
     const TOOL_IDLE: Duration = Duration::from_secs(90);
 
     /// Plans the clients. Opens nothing and reads no certificates yet.
@@ -113,25 +99,13 @@ impl HttpClients {
         let tools = Traffic {
             idle: Self::TOOL_IDLE,
             max_idle: config.max_idle_per_host,
-            http1_only: false,
             redirects: same_origin,
             gzip: false,
             guarded: false,
-            reach: Reach::ByProxy,
+            proxied: true,
             connect_timeout: config.connect_timeout,
             tls: tls::Shared::default(),
         };
-        // HTTP/1.1 on purpose: one HTTP/2 connection is a hidden cap of its streams. A redirected POST would
-        // turn into a GET, so redirects are answers here, and errors.
-        let models = Traffic {
-            idle: Self::MODEL_IDLE,
-            // All of a burst are there for the next one; in four seconds they are gone anyway.
-            max_idle: usize::MAX,
-            http1_only: true,
-            redirects: redirect::Policy::none,
-            ..tools.clone()
-        };
-        let looks = Traffic { max_idle: 0, ..models.clone() };
         // A server without TCP_NODELAY answers on a kept connection 40 ms late (delayed acknowledgement), which
         // costs more than connecting anew; https servers are pooled, their handshake is dearer.
         let unpooled = Traffic { max_idle: 0, ..tools.clone() };
@@ -143,18 +117,19 @@ impl HttpClients {
         let pages_private = Traffic { guarded: false, ..pages.clone() };
         Ok(Self {
             tools_plain: unpooled.clone().pool(),
-            tools_loopback: unpooled.local().pool(),
-            search_loopback: search.clone().local().pool(),
+            tools_loopback: unpooled.direct().pool(),
+            search_loopback: search.clone().direct().pool(),
             pages: pages.direct().pool(),
             pages_private: pages_private.direct().pool(),
-            models_loopback: models.clone().local().pool(),
-            looks_loopback: looks.clone().local().pool(),
+            models: Models {
+                tls: tools.tls.clone(),
+                proxies: Arc::default(),
+                connect_timeout: config.connect_timeout,
+                origins: Arc::default(),
+            },
             tools: tools.pool(),
             search: search.pool(),
-            models: models.pool(),
-            looks: looks.pool(),
             gates: Gates::default(),
-            patient: Arc::default(),
         })
     }
 
@@ -185,42 +160,31 @@ impl HttpClients {
         }
     }
 
-    /// For a look at the model server at `url`, each over a connection of its own.
-    pub(crate) fn looks_for(&self, url: &str) -> &HttpClient {
-        match Url::parse(url) {
-            Ok(url) if is_loopback(&url) => &self.looks_loopback,
-            _ => &self.looks,
-        }
-    }
-
     /// The gate that all who use these clients share for one endpoint. The name holds no secret.
     pub(crate) fn gate(&self, endpoint: &str) -> Gate {
         self.gates.of(endpoint)
     }
 
-    /// For model servers elsewhere.
-    pub fn models(&self) -> &HttpClient {
-        &self.models
-    }
-
-    /// For the model server at `url`: never through a proxy when it is this machine.
-    pub fn models_for(&self, url: &str) -> &HttpClient {
-        match Url::parse(url) {
-            Ok(url) if is_loopback(&url) => &self.models_loopback,
-            _ => &self.models,
+    /// The model server at `url`, whose connections take no longer to make than `connect`. Those who ask for the same
+    /// share its pool.
+    ///
+    /// # Errors
+    /// Why there is no way to it.
+    pub(crate) fn model_server(&self, url: &Url, connect: Option<Duration>) -> Result<Origin, String> {
+        let Models { tls, proxies, connect_timeout, origins } = &self.models;
+        let connect = connect.unwrap_or(*connect_timeout);
+        let name = url.origin().ascii_serialization();
+        let mut origins = origins.lock().unwrap_or_else(PoisonError::into_inner);
+        match origins.entry((name.clone(), connect)) {
+            Entry::Occupied(known) => Ok(known.get().clone()),
+            Entry::Vacant(place) => {
+                let to = Uri::try_from(&name).map_err(|error| error.to_string())?;
+                // HTTP/1.1 on purpose: one HTTP/2 connection is a hidden cap of its streams.
+                let tls = tls.offering(&["http/1.1"]);
+                let proxies = (!is_loopback(url)).then(|| proxies.get_or_init(Matcher::from_system));
+                Ok(place.insert(Origin::new(Road::new(&to, proxies, tls, connect)?, connect)).clone())
+            }
         }
-    }
-
-    /// The same with a limit of its own for making a connection. Those who ask for one limit share a pool.
-    pub(crate) fn models_within(&self, url: &str, connect: Option<Duration>) -> HttpClient {
-        let usual = self.models_for(url);
-        let traffic = &usual.0.traffic;
-        let Some(connect) = connect.filter(|connect| *connect != traffic.connect_timeout) else {
-            return usual.clone();
-        };
-        let mut patient = self.patient.lock().unwrap_or_else(PoisonError::into_inner);
-        let client = patient.entry((connect, traffic.reach == Reach::Local));
-        client.or_insert_with(|| Traffic { connect_timeout: connect, ..traffic.clone() }.pool()).clone()
     }
 }
 
@@ -229,47 +193,31 @@ impl HttpClients {
 struct Traffic {
     idle: Duration,
     max_idle: usize,
-    http1_only: bool,
     redirects: fn() -> redirect::Policy,
     gzip: bool,
     /// Connects to public addresses only.
     guarded: bool,
-    reach: Reach,
+    /// Through the proxy that the system has for an address, if it has one.
+    proxied: bool,
     connect_timeout: Duration,
     tls: tls::Shared,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    /// Through the proxy that the system has for an address, if it has one.
-    ByProxy,
-    Direct,
-    /// This machine alone, where no proxy is asked.
-    Local,
-}
-
 impl Traffic {
     fn direct(self) -> Self {
-        Self { reach: Reach::Direct, ..self }
-    }
-
-    fn local(self) -> Self {
-        Self { reach: Reach::Local, ..self }
+        Self { proxied: false, ..self }
     }
 
     fn pool(self) -> HttpClient {
-        let (client, count, carried) = Default::default();
-        HttpClient(Arc::new(Pool { traffic: self, client, count, carried }))
+        let (client, count) = Default::default();
+        HttpClient(Arc::new(Pool { traffic: self, client, count }))
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     fn build(&self, count: &count::CountConnections) -> Client {
-        let mut tls = self.tls.config();
-        let offered: &[&str] = if self.http1_only { &["http/1.1"] } else { &["h2", "http/1.1"] };
-        tls.alpn_protocols = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
         let mut builder = Client::builder()
-            .user_agent(concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")))
-            .tls_backend_preconfigured(tls)
+            .user_agent(USER_AGENT)
+            .tls_backend_preconfigured(self.tls.offering(&["h2", "http/1.1"]))
             .connect_timeout(self.connect_timeout)
             .tcp_nodelay(true)
             .pool_idle_timeout(self.idle)
@@ -277,23 +225,11 @@ impl Traffic {
             .redirect((self.redirects)())
             .gzip(self.gzip)
             .connector_layer(count.clone());
-        if self.http1_only {
-            // What would be repeated in there exists in HTTP/2 only; not to repeat it spares a copy of each request.
-            builder = builder.http1_only().retry(reqwest::retry::never());
-        }
         if self.guarded {
             builder = builder.dns_resolver(Arc::new(guard::PublicOnly));
         }
-        if self.reach != Reach::ByProxy {
+        if !self.proxied {
             builder = builder.no_proxy();
-        }
-        if self.reach == Reach::Local {
-            // This machine does not fall silent. To listen for it takes five system calls for each connection.
-            builder = builder.tcp_keepalive(None).tcp_keepalive_interval(None).tcp_keepalive_retries(None);
-            #[cfg(target_os = "linux")]
-            {
-                builder = builder.tcp_user_timeout(None);
-            }
         }
         builder.build().expect("legal settings, whatever the configuration says")
     }

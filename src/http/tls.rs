@@ -16,8 +16,11 @@ use rustls_platform_verifier::Verifier;
 pub(super) struct Shared(Arc<OnceLock<ClientConfig>>);
 
 impl Shared {
-    pub(super) fn config(&self) -> ClientConfig {
-        self.0.get_or_init(config).clone()
+    /// For connections that may speak these protocols, by their names in RFC 7301.
+    pub(super) fn offering(&self, protocols: &[&str]) -> ClientConfig {
+        let mut config = self.0.get_or_init(config).clone();
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        config
     }
 }
 

@@ -29,7 +29,7 @@ use crate::{
     config::{BatchConfig, LlmConfig},
     error::{Error, Result},
     gate::{Bounds, Gate, Patience},
-    http::HttpClients,
+    http::{HttpClients, Origin},
     retry::{self, RetryPolicy, Stop},
     tap::Tap,
 };
@@ -201,15 +201,23 @@ impl LlmClient {
 
     /// What was counted so far.
     pub fn stats(&self) -> LlmStats {
-        let connections = match &self.inner.backend {
-            Backend::Http(backend) => backend.connections(),
-            Backend::Script(_) | Backend::Several(_) => (0, 0),
-        };
+        let mut servers = Vec::new();
+        self.servers(&mut servers);
         let kept = self.inner.cache.as_ref().map(Cache::counts).unwrap_or_default();
-        let own = self.inner.counters.stats(&self.inner.gate.stats(), connections, kept);
+        let own = self.inner.counters.stats(&self.inner.gate.stats(), &servers, kept);
         match &self.inner.backend {
             Backend::Several(several) => several.stats(own),
             Backend::Http(_) | Backend::Script(_) => own,
+        }
+    }
+
+    /// The servers that it and the clients that it asks are at, each once.
+    fn servers<'a>(&'a self, found: &mut Vec<&'a Origin>) {
+        match &self.inner.backend {
+            Backend::Http(backend) if found.contains(&backend.server()) => {}
+            Backend::Http(backend) => found.push(backend.server()),
+            Backend::Several(several) => several.members.iter().for_each(|member| member.servers(found)),
+            Backend::Script(_) => {}
         }
     }
 

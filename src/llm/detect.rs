@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use reqwest::Url;
 use serde_json::Value;
 
 use crate::http::HttpClients;
@@ -21,21 +22,23 @@ pub async fn detect(http: &HttpClients) -> Vec<String> {
 async fn detect_on(http: &HttpClients, ports: &[u16], limit: Duration) -> Vec<String> {
     let found = join_all(ports.iter().map(|port| async move {
         let base = format!("http://127.0.0.1:{port}/v1");
-        tokio::time::timeout(limit, lists_models(http, &base)).await.ok().filter(|lists| *lists).map(|_| base)
+        let lists = tokio::time::timeout(limit, lists_models(http, &base)).await;
+        (lists == Ok(Some(true))).then_some(base)
     }));
     found.await.into_iter().flatten().collect()
 }
 
 /// Whether `base` answers as a model server does: a web server on the same port would not.
-async fn lists_models(http: &HttpClients, base: &str) -> bool {
-    let client = http.models_for(base).client();
-    let Ok(response) = client.get(format!("{base}/models")).send().await else { return false };
+async fn lists_models(http: &HttpClients, base: &str) -> Option<bool> {
+    let models = Url::parse(&format!("{base}/models")).ok()?;
+    let mut answer = http.model_server(&models, None).ok()?.get(&models).await.ok()?;
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.ok()? {
+        body.extend_from_slice(&chunk);
+    }
+    let json: Value = serde_json::from_slice(&body).ok()?;
     // 401 and 403 do not count: any protected web application answers so.
-    response.status().is_success()
-        && response
-            .json::<Value>()
-            .await
-            .is_ok_and(|json| json["data"].is_array() || json["models"].is_array())
+    Some(answer.status.is_success() && (json["data"].is_array() || json["models"].is_array()))
 }
 
 #[cfg(test)]

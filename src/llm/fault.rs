@@ -4,7 +4,7 @@
 use std::{error::Error as StdError, io, time::Duration};
 
 use super::{ChatRequest, ContextOverflow, LlmErrorClass, Message, keys::Left};
-use crate::config::Secrets;
+use crate::{config::Secrets, http::Unanswered};
 
 /// What went wrong in one attempt.
 #[derive(Debug, Clone)]
@@ -42,16 +42,15 @@ impl Fault {
     }
 
     /// Whether the other side takes no connection.
-    pub(super) fn is_refused(error: &reqwest::Error) -> bool {
-        Chain::of(error).is_refused()
+    pub(super) fn is_refused(error: &Unanswered) -> bool {
+        Chain::of(error).has(io::ErrorKind::ConnectionRefused)
     }
 
     /// A request that got no answer at all.
-    pub(super) fn unanswered(error: &reqwest::Error, place: &Place<'_>) -> Self {
+    pub(super) fn unanswered(error: &Unanswered, place: &Place<'_>) -> Self {
         let Place { url, table, .. } = place;
         use LlmErrorClass as Class;
         let chain = Chain::of(error);
-        // `error` itself names the URL, which may hold a password; its sources do not.
         let cause = chain.texts.last().cloned().unwrap_or_else(|| "the request could not be sent".into());
         if chain.os_error(&[23, 24]) {
             return Self::new(Class::Local, "this process has too many open files").with_help(format!(
@@ -62,12 +61,9 @@ impl Fault {
             return Self::new(Class::Config, format!("no encrypted connection: {tls}"))
                 .with_help(format!("check that base_url in {table} names the right scheme and host, and that the system's certificates are installed"));
         }
-        if error.is_builder() {
-            return Self::new(Class::Config, cause);
-        }
-        if !error.is_connect() {
+        if matches!(error, Unanswered::Broken(_)) {
             let closed = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
-            if chain.incomplete || chain.io.iter().any(|(kind, _)| closed.contains(kind)) {
+            if chain.incomplete || closed.into_iter().any(|kind| chain.has(kind)) {
                 return Self::new(Class::Stale, "the connection was closed before any answer");
             }
             return Self::new(Class::Down, cause);
@@ -77,12 +73,12 @@ impl Fault {
             let class = if place.answered { Class::Down } else { Class::Config };
             return Self::new(class, "no such host").with_help(format!("check the host name in {url}"));
         }
-        if chain.is_refused() {
+        if chain.has(io::ErrorKind::ConnectionRefused) {
             return Self::new(Class::Down, "connection refused").with_help(format!(
                 "nothing listens at {url}: start the model server or change base_url in {table}"
             ));
         }
-        if error.is_timeout() {
+        if matches!(error, Unanswered::Late) || chain.has(io::ErrorKind::TimedOut) {
             let limit = if place.own_connect { table } else { "[http]" };
             return Self::new(Class::Down, format!("no connection in time (connect_timeout in {limit})"));
         }
@@ -112,9 +108,9 @@ struct Chain {
 }
 
 impl Chain {
-    fn of(error: &reqwest::Error) -> Self {
+    fn of(error: &Unanswered) -> Self {
         let mut chain = Self::default();
-        let mut next = error.source();
+        let mut next = error.cause();
         while let Some(source) = next {
             chain.texts.push(source.to_string());
             chain.look(source);
@@ -139,8 +135,8 @@ impl Chain {
         }
     }
 
-    fn is_refused(&self) -> bool {
-        self.io.iter().any(|(kind, _)| *kind == io::ErrorKind::ConnectionRefused)
+    fn has(&self, wanted: io::ErrorKind) -> bool {
+        self.io.iter().any(|(kind, _)| *kind == wanted)
     }
 
     fn os_error(&self, numbers: &[i32]) -> bool {

@@ -5,8 +5,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use hyper::header::HeaderMap;
 use regex::Regex;
-use reqwest::header::HeaderMap;
 
 /// One number with its unit.
 const PART: &str = r"(?<number>\d+(?:\.\d+)?)\s*(?<unit>milliseconds?|seconds?|minutes?|hours?|ms|s|m|h)";
@@ -62,7 +62,7 @@ fn date(text: &str, headers: &HeaderMap) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use reqwest::header::{HeaderName, HeaderValue};
+    use hyper::header::{HeaderName, HeaderValue};
 
     use super::*;
 

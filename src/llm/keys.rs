@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use reqwest::header::{HeaderName, HeaderValue};
+use hyper::header::{HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::{LlmErrorClass as Class, fault::Fault};

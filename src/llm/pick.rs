@@ -155,8 +155,6 @@ impl Several {
             sum.queued += member.queued;
             sum.pauses += member.pauses;
             sum.retries = sum.attempts.saturating_sub(sum.request_count);
-            sum.connections_opened = sum.connections_opened.max(member.connections_opened);
-            sum.connections_reused = sum.connections_reused.max(member.connections_reused);
             sum
         })
     }

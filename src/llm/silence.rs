@@ -3,28 +3,24 @@
 
 use std::time::Duration;
 
-use reqwest::{Request, Url};
 use tokio::{
     sync::Mutex,
     time::{Instant, sleep, timeout},
 };
 
 use super::{LlmErrorClass as Class, fault::Fault};
-use crate::http::HttpClient;
+use crate::http::Origin;
 
 /// Looks at one endpoint, for all who wait for it.
 pub(super) struct Watch {
-    /// Keeps no connection: each look is a new one.
-    http: HttpClient,
-    url: Url,
+    server: Origin,
     every: Duration,
     last: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Watch {
-    /// `url` is one that the server answers cheaply, in whatever way.
-    pub(super) fn new(http: &HttpClient, url: Url, every: Duration) -> Self {
-        Self { http: http.clone(), url, every, last: Mutex::default() }
+    pub(super) fn new(server: Origin, every: Duration) -> Self {
+        Self { server, every, last: Mutex::default() }
     }
 
     /// Ends when the server is gone: twice in a row it refused a connection.
@@ -48,13 +44,9 @@ impl Watch {
         if let Some((_, refused)) = last.filter(|(at, _)| at.elapsed() < self.again() / 2) {
             return refused;
         }
-        let request = Request::new(reqwest::Method::GET, self.url.clone());
         // Too slow to answer is not gone.
-        let looked = timeout(self.every, self.http.client().execute(request)).await;
-        let refused = match looked {
-            Ok(Err(error)) => Fault::is_refused(&error),
-            Ok(Ok(_)) | Err(_) => false,
-        };
+        let reached = timeout(self.every, self.server.reach()).await;
+        let refused = matches!(reached, Ok(Err(error)) if Fault::is_refused(&error));
         *last = Some((Instant::now(), refused));
         refused
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::Attempt;
-use crate::{gate::GateStats, task::Usage};
+use crate::{gate::GateStats, http::Origin, task::Usage};
 
 /// Answers whose times are remembered.
 const REMEMBERED: usize = 1024;
@@ -57,9 +57,9 @@ pub struct LlmStats {
     pub p50: Duration,
     /// As `p50`, for 95 of a hundred.
     pub p95: Duration,
-    /// Connections opened to model servers of this kind (loopback, elsewhere) by the shared HTTP clients.
+    /// Connections opened to the model's server, by all clients that share them.
     pub connections_opened: u64,
-    /// Attempts to servers of this kind that went over a connection that was open already.
+    /// Attempts there that went over a connection that was open already.
     pub connections_reused: u64,
 }
 
@@ -127,9 +127,13 @@ impl Counters {
     pub(super) fn stats(
         &self,
         gate: &GateStats,
-        (opened, reused): (u64, u64),
+        servers: &[&Origin],
         (hits, misses): (u64, u64),
     ) -> LlmStats {
+        let (opened, reused) = servers.iter().fold((0, 0), |(opened, reused), server| {
+            let (connections, again) = server.connections();
+            (opened + connections.opened, reused + again)
+        });
         let sums = self.sums();
         let mut took: Vec<Duration> = sums.took.iter().copied().collect();
         took.sort_unstable();

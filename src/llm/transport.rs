@@ -2,13 +2,19 @@
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
+    mem,
+    pin::pin,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use reqwest::{
-    Request, StatusCode, Url,
-    header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION},
+use futures_util::future::BoxFuture;
+use http_body_util::Full;
+use hyper::{
+    HeaderMap, Method, Request, StatusCode, Uri,
+    body::Bytes,
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION},
 };
+use reqwest::Url;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -25,7 +31,7 @@ use super::{
 use crate::{
     config::{LlmApi, LlmConfig, Secrets, secret_name},
     error::{Error, Result},
-    http::{HttpClient, HttpClients},
+    http::{self, HttpClients, Origin},
 };
 
 mod read;
@@ -40,13 +46,15 @@ const MAX_ERROR: usize = 64 * 1024;
 
 /// The endpoint with its keys.
 pub(super) struct Endpoint {
-    http: HttpClient,
+    server: Origin,
     clock: Clock,
     watch: Watch,
-    url: Url,
+    uri: Uri,
     shown_url: String,
     config: LlmConfig,
+    /// Those of every request.
     headers: HeaderMap,
+    session_header: Option<HeaderName>,
     keys: Keys,
     secrets: Secrets,
     answered: AtomicBool,
@@ -54,14 +62,15 @@ pub(super) struct Endpoint {
 
 /// A request with its body made once, for every attempt.
 pub(super) struct Prepared<'a> {
-    request: Request,
+    body: Bytes,
+    session: Option<HeaderValue>,
     chat: &'a ChatRequest,
 }
 
 impl Prepared<'_> {
     /// Length of the body.
     pub(super) fn bytes(&self) -> usize {
-        self.request.body().and_then(|body| body.as_bytes()).map_or(0, <[u8]>::len)
+        self.body.len()
     }
 }
 
@@ -95,23 +104,27 @@ impl Endpoint {
             config.api_keys.iter().filter(|key| !key.is_empty()).map(header).collect::<Result<_>>()?;
         let telling = |name: &String| secret_name(name) || AUTHORIZATION.as_str().eq_ignore_ascii_case(name);
         let telling = config.headers.iter().filter(|(name, _)| telling(name)).map(|(_, value)| value.clone());
-        let headers = crate::http::headers(&config.headers)
-            .map_err(|why| Error::input(format!("`headers` in {table}: {why}"), None))?;
-        // Every model server lists its models; any answer will do.
-        let mut models = url.clone();
-        if let Ok(mut path) = models.path_segments_mut() {
-            for _ in wire::path(config.api) {
-                path.pop();
-            }
-            path.push("models");
+        let no_way = |why: String| Error::input(format!("`base_url` in {table} leads nowhere: {why}"), None);
+        let server = clients.model_server(&url, config.connect_timeout).map_err(no_way)?;
+        let (uri, mut headers) = http::head(&url).map_err(no_way)?;
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if config.api == LlmApi::Messages {
+            headers.insert("anthropic-version", HeaderValue::from_static(ANTHROPIC_VERSION));
         }
+        let own: HeaderMap = http::headers(&config.headers)
+            .map_err(|why| Error::input(format!("`headers` in {table}: {why}"), None))?;
+        headers.extend(own);
+        let session_header = config.session_header.as_ref().map(HeaderName::try_from).transpose();
+        let session_header = session_header
+            .map_err(|_| Error::input(format!("`session_header` in {table} is not a header name"), None))?;
         Ok(Self {
-            http: clients.models_within(base_url, config.connect_timeout),
+            watch: Watch::new(server.clone(), config.silence_check),
+            server,
             clock: Clock { first: config.first_token_timeout, idle: config.idle_timeout, table },
-            watch: Watch::new(clients.looks_for(base_url), models, config.silence_check),
-            url,
-            shown_url,
+            uri,
             headers,
+            shown_url,
+            session_header,
             keys: Keys::new(if config.api == LlmApi::Messages { ANTHROPIC_KEY } else { AUTHORIZATION }, keys),
             secrets: Secrets::new(config.api_keys.iter().cloned().chain(password).chain(telling)),
             config: config.clone(),
@@ -132,10 +145,9 @@ impl Endpoint {
         format!("{} {} {:x}", self.shown_url, self.config.model, keys.finish())
     }
 
-    /// Connections opened so far by the HTTP client in use, and attempts that found one open.
-    pub(super) fn connections(&self) -> (u64, u64) {
-        let opened = self.http.connections().opened;
-        (opened, self.http.carried().saturating_sub(opened))
+    /// The server that it is at.
+    pub(super) fn server(&self) -> &Origin {
+        &self.server
     }
 
     /// What of a request can be shared with others, and what these must have in common with it.
@@ -155,20 +167,12 @@ impl Endpoint {
         body: &Value,
         chat: &'a ChatRequest,
     ) -> Result<Prepared<'a>, Box<Fault>> {
-        let body = body.to_string();
-        let mut builder = self.http.client().post(self.url.clone());
-        if self.config.api == LlmApi::Messages {
-            builder = builder.header("anthropic-version", ANTHROPIC_VERSION);
-        }
-        builder = builder.header(CONTENT_TYPE, "application/json").headers(self.headers.clone());
-        if let (Some(name), Some(session)) = (&self.config.session_header, &chat.session) {
-            builder = builder.header(name, &**session);
-        }
-        let request = builder.body(body).build();
-        let request = request.map_err(|_| {
-            Fault::new(Class::Config, format!("cannot build a request to {}", self.shown_url))
+        let session = chat.session.as_ref().filter(|_| self.session_header.is_some());
+        let session = session.map(|session| HeaderValue::from_str(session)).transpose().map_err(|_| {
+            Fault::new(Class::Config, "the name of the session holds a character that no header may hold")
         })?;
-        Ok(Prepared { request, chat })
+        let body = serde_json::to_vec(body).map_err(|why| Fault::new(Class::Config, why.to_string()))?;
+        Ok(Prepared { body: body.into(), session, chat })
     }
 
     /// Sends once and reads the answer, unless the server is gone before that.
@@ -177,8 +181,9 @@ impl Endpoint {
         prepared: &Prepared<'_>,
         observer: &Observer<'_>,
     ) -> Result<Decoded, Fault> {
-        // Boxed, so that it stays where it is while the futures around it are put together.
-        let exchange = Box::pin(self.exchange(prepared, observer));
+        // Boxed, so that it stays where it is while the futures around it are put together; and its type ends here, for
+        // the compiler looks only so deep.
+        let exchange: BoxFuture<'_, _> = Box::pin(self.exchange(prepared, observer));
         tokio::select! {
             answer = exchange => answer,
             gone = self.watch.gone() => Err(gone),
@@ -203,18 +208,22 @@ impl Endpoint {
         key: Option<(HeaderName, HeaderValue)>,
         observer: &Observer<'_>,
     ) -> Result<Decoded, Fault> {
-        let mut request = prepared
-            .request
-            .try_clone()
-            .ok_or_else(|| Fault::new(Class::Config, "the request's body cannot be sent twice"))?;
-        if let Some((header, key)) = key {
-            request.headers_mut().insert(header, key);
+        let mut request = Request::new(Full::new(prepared.body.clone()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        let headers = request.headers_mut();
+        headers.clone_from(&self.headers);
+        for (name, value) in self.session_header.clone().zip(prepared.session.clone()).into_iter().chain(key)
+        {
+            headers.insert(name, value);
         }
         let start = Instant::now();
-        let sent = self.clock.first(start, self.http.execute(request)).await?;
-        let response = sent.map_err(|error| Fault::unanswered(&error, &self.place()))?;
+        // Pinned here, so that it is there once and not in each future that passes it on.
+        let sent = pin!(self.server.send(request));
+        let sent = self.clock.first(start, sent).await?;
+        let mut answer = sent.map_err(|error| Fault::unanswered(&error, &self.place()))?;
         self.answered.store(true, Relaxed);
-        let (status, headers) = (response.status(), response.headers().clone());
+        let (status, headers) = (answer.status, mem::take(&mut answer.headers));
         // `told` is in our words, `said` in the server's.
         let fault = |class, told: &str, said: &str, body: &ErrorBody| {
             let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
@@ -233,7 +242,7 @@ impl Endpoint {
         };
         if !status.is_success() {
             // An error whose body breaks off is still that error.
-            let body = ErrorBody::read(&read_some(response, MAX_ERROR).await.0);
+            let body = ErrorBody::read(&read_some(answer, MAX_ERROR).await.0);
             let class = body.class(status.as_u16());
             return Err(fault(class, &spelled(status), &said(&headers, status, &body), &body));
         }
@@ -244,10 +253,11 @@ impl Endpoint {
             if let Some(prefill) = prepared.chat.prefilled(&self.config) {
                 observer.tell(Delta::Text(prefill));
             }
-            (self.clock.assemble(response, start, assembly, so_far, observer).await, true)
+            (self.clock.assemble(answer, start, assembly, so_far, observer).await, true)
         } else {
             // A server may answer in one piece whatever it was asked for.
-            let whole = self.clock.first(start, read(response, MAX_ANSWER)).await?;
+            let whole = pin!(read(answer, MAX_ANSWER));
+            let whole = self.clock.first(start, whole).await?;
             (whole.and_then(|body| Ok(wire::decode(self.config.api, &body, so_far)?)), false)
         };
         let decoded = decoded.map_err(|failed| match failed {

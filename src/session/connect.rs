@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use futures_util::future::BoxFuture;
 use rmcp::{
     model::ServerPeerInfo,
     service::ClientLifecycleMode,
@@ -238,9 +239,10 @@ async fn attempt(
         Endpoint::Http(endpoint) => {
             clock.spawned(Arc::default());
             let health = Health::remote(&around.kin.secrets);
-            let connecting = over_http(endpoint, (around, tap), intake, known, deadline, &mut clock);
-            // The SDK's futures are large, and most servers are none of these.
-            match Box::pin(connecting).await {
+            // The SDK's futures are large and deep, and most servers are none of these.
+            let connecting: BoxFuture<'_, _> =
+                Box::pin(over_http(endpoint, (around, tap), intake, known, deadline, &mut clock));
+            match connecting.await {
                 Ok(agreed) => Ok(clock.connection(agreed, intake, None, health, None)),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }

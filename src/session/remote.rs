@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use rmcp::{
     ClientHandler,
     model::{
@@ -54,15 +55,18 @@ pub(super) async fn call(
     })
 }
 
-/// Asks for anything else: the result, or the error that refuses it.
-pub(super) async fn ask(
+/// Asks for anything else: the result, or the error that refuses it. Boxed: the SDK's futures are large, deep, and only
+/// for servers behind a URL.
+pub(super) fn ask(
     peer: &Peer<RoleClient>,
     request: ClientRequest,
     limit: Duration,
-) -> Result<Result<ServerResult, ErrorData>, NoReply> {
-    let options = PeerRequestOptions::with_timeout(limit);
-    let pending = peer.send_request_with_option(request, options).await.map_err(|_| NoReply::NotSent)?;
-    answered(pending.await_response().await)
+) -> BoxFuture<'_, Result<Result<ServerResult, ErrorData>, NoReply>> {
+    Box::pin(async move {
+        let options = PeerRequestOptions::with_timeout(limit);
+        let pending = peer.send_request_with_option(request, options).await.map_err(|_| NoReply::NotSent)?;
+        answered(pending.await_response().await)
+    })
 }
 
 fn answered(outcome: Result<ServerResult, ServiceError>) -> Result<Result<ServerResult, ErrorData>, NoReply> {

@@ -78,7 +78,7 @@ impl Way {
             Self::Remote(peer, _) => {
                 let params = PaginatedRequestParams::default().with_cursor(cursor);
                 let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params));
-                let answer = Box::pin(remote::ask(peer, request, limit)).await;
+                let answer = remote::ask(peer, request, limit).await;
                 answer.map(|answer| match answer {
                     Ok(ServerResult::ListToolsResult(page)) => Ok(page),
                     Ok(_) => otherwise(),
@@ -106,7 +106,7 @@ impl Way {
                     Era::Legacy => ClientRequest::PingRequest(PingRequest::default()),
                     Era::Modern => ClientRequest::DiscoverRequest(discover_request()),
                 };
-                Box::pin(remote::ask(peer, request, limit)).await.map(drop)
+                remote::ask(peer, request, limit).await.map(drop)
             }
         };
         match asked {

@@ -14,6 +14,7 @@ mod cli;
 mod confined;
 mod daemon;
 mod delegates;
+mod encrypted;
 mod ends;
 mod engine;
 mod faults;

@@ -40,7 +40,7 @@ enum Scene {
     Flight,
     /// Scripts of statuses: attempts at the server and attempts told.
     Status,
-    /// 1,000 requests of 50 ms at once, twice: time, CPU, connections; and the same by the bare HTTP client.
+    /// 1,000 requests of 50 ms at once, twice: time, CPU, connections; and the same over bare sockets.
     Burst,
     /// Requests whose first attempt fails.
     First,

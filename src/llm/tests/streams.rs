@@ -168,9 +168,4 @@ async fn the_limit_of_connecting_is_the_clients_own() {
     config.connect_timeout = Some(Duration::from_millis(40));
     let error = client(&config).chat(&hello(), None).await.unwrap_err();
     assert_eq!(error.message, "no connection in time (connect_timeout in [llm.clients.far])");
-    let clients = HttpClients::new(&HttpConfig::default()).unwrap();
-    let pool = |limit| clients.models_within("http://localhost/v1", limit).pool();
-    assert_eq!(pool(config.connect_timeout), pool(config.connect_timeout), "one limit, one pool");
-    assert_eq!(pool(None), pool(Some(HttpConfig::default().connect_timeout)));
-    assert_ne!(pool(None), pool(config.connect_timeout));
 }

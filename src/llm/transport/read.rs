@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use reqwest::Response;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
+    http::Answer,
     llm::{
         LlmErrorClass as Class,
         fault::Fault,
@@ -57,7 +57,7 @@ impl Clock {
     /// Reads a stream to its end.
     pub(super) async fn assemble(
         &self,
-        mut response: Response,
+        mut answer: Answer,
         start: Instant,
         mut assembly: Assembly,
         calls_so_far: usize,
@@ -71,8 +71,8 @@ impl Clock {
                 (false, true) => self.idle.map(|limit| (last + limit, limit)),
             };
             let chunk = match limit {
-                None => response.chunk().await,
-                Some((at, limit)) => match timeout_at(at, response.chunk()).await {
+                None => answer.chunk().await,
+                Some((at, limit)) => match timeout_at(at, answer.chunk()).await {
                     Ok(chunk) => chunk,
                     // The answer is there; only the connection is not used again.
                     Err(_) if assembly.ended() => break,
@@ -110,8 +110,8 @@ impl Clock {
 }
 
 /// Reads an answer that comes as a whole.
-pub(super) async fn read(response: Response, most: usize) -> Result<Vec<u8>, Failed> {
-    match read_some(response, most).await {
+pub(super) async fn read(answer: Answer, most: usize) -> Result<Vec<u8>, Failed> {
+    match read_some(answer, most).await {
         (body, End::Whole) => Ok(body),
         (_, End::TooLong) => Err(too_long()),
         (body, End::Broken) => Err(broken(body.len())),
@@ -126,10 +126,10 @@ pub(super) enum End {
 }
 
 /// Reads at most `limit` bytes.
-pub(super) async fn read_some(mut response: Response, limit: usize) -> (Vec<u8>, End) {
+pub(super) async fn read_some(mut answer: Answer, limit: usize) -> (Vec<u8>, End) {
     let mut read = Vec::new();
     loop {
-        match response.chunk().await {
+        match answer.chunk().await {
             Ok(Some(chunk)) if read.len() + chunk.len() > limit => {
                 read.extend_from_slice(&chunk[..limit - read.len()]);
                 return (read, End::TooLong);

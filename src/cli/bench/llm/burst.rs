@@ -1,11 +1,17 @@
 //! A thousand answers of 50 ms at once, twice: over new connections and over those of the first time. By a model
-//! client, and for comparison by the HTTP client below it.
+//! client, and for comparison over bare sockets, which no client can be faster than.
 
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
-use toolcrib::{HttpClient, HttpClients, HttpConfig};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinSet,
+};
 
 use super::{
     Row,
@@ -61,19 +67,19 @@ pub(super) async fn row() -> anyhow::Result<Row> {
     };
     let (first, again) = (Round::of(&ours, ask).await, Round::of(&ours, ask).await);
     let theirs = server()?;
-    let clients = HttpClients::new(&HttpConfig::default())?;
-    let http = clients.models_for(theirs.url());
-    let ask = async || bare(http, theirs.url()).await;
-    let (bare_first, bare_again) = (Round::of(&theirs, ask).await, Round::of(&theirs, ask).await);
+    let mut sockets = Vec::new();
+    let mut ask = async || bare(theirs.url(), &mut sockets).await;
+    let bare_first = Round::of(&theirs, &mut ask).await;
+    let bare_again = Round::of(&theirs, &mut ask).await;
     let rounds = [&first, &again];
     Ok(Row {
         name: "1000 x 50 ms, twice",
         target: "150 ms, 100 us of CPU each; again: none opened",
         ok: again.opened == 0 && rounds.iter().all(|round| round.failed == 0 && round.in_time()),
-        measured: json!({"first": first.json(), "second": again.json(), "bare_first": bare_first.json(),
-            "bare_second": bare_again.json()}),
+        measured: json!({"first": first.json(), "second": again.json(), "sockets_first": bare_first.json(),
+            "sockets_second": bare_again.json()}),
         text: format!(
-            "{}; {}; {} and {} opened; bare {}; {}",
+            "{}; {}; {} and {} opened; bare sockets {}; {}",
             first.text(),
             again.text(),
             first.opened,
@@ -84,16 +90,37 @@ pub(super) async fn row() -> anyhow::Result<Row> {
     })
 }
 
-/// The same requests with nothing around them: how many failed, and how long until the last of them had ended.
-async fn bare(http: &HttpClient, url: &str) -> (usize, Duration) {
+/// The same requests with nothing around them, over `sockets` that are connected already, or new ones: how many
+/// failed, and how long until the last of them had ended.
+async fn bare(url: &str, sockets: &mut Vec<TcpStream>) -> (usize, Duration) {
     let began = Instant::now();
     let mut asking = JoinSet::new();
-    let url = format!("{url}/chat/completions");
+    let (at, path) = url.trim_start_matches("http://").split_once('/').unwrap_or((url, ""));
     for number in 0..REQUESTS {
         let message = json!({"role": "user", "content": format!("agent {number}")});
-        let request = http.client().post(&url).json(&json!({"model": "loopback", "messages": [message]}));
-        asking.spawn(async move { request.send().await?.error_for_status()?.bytes().await });
+        let body = json!({"model": "loopback", "messages": [message]}).to_string();
+        let request = format!(
+            "POST /{path}/chat/completions HTTP/1.1\r\nhost: {at}\r\ncontent-type: application/json\r\ncontent-length: \
+             {}\r\n\r\n{body}",
+            body.len()
+        );
+        let (known, at) = (sockets.pop(), at.to_owned());
+        asking.spawn(async move {
+            let mut socket = match known {
+                Some(socket) => socket,
+                None => TcpStream::connect(at).await?,
+            };
+            socket.set_nodelay(true)?;
+            socket.write_all(request.as_bytes()).await?;
+            // The server writes its answer at once, and it is short.
+            match socket.read(&mut [0; 1024]).await? {
+                0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => io::Result::Ok(socket),
+            }
+        });
     }
-    let outcomes = asking.join_all().await;
-    (outcomes.iter().filter(|outcome| outcome.is_err()).count(), began.elapsed())
+    let (answered, failed): (Vec<_>, Vec<_>) = asking.join_all().await.into_iter().partition(Result::is_ok);
+    let wall = began.elapsed();
+    sockets.extend(answered.into_iter().flatten());
+    (failed.len(), wall)
 }

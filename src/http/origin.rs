@@ -1,0 +1,284 @@
+//! One model server over HTTP/1.1, and its pool: each request under way has a connection of its own, those at rest are
+//! used again, the last one first, and closed before the server does it.
+//!
+//! Built on hyper's connections and not on a client for all servers: of a thousand requests at once such a client's
+//! queues, copies and second looks at addresses take as much CPU time as the connections themselves.
+
+use std::{
+    error::Error as StdError,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    HeaderMap, Request, StatusCode, Uri,
+    body::{Bytes, Incoming},
+    client::conn::http1,
+    header::PROXY_AUTHORIZATION,
+    rt::{Read, Write},
+};
+use reqwest::Url;
+use tokio::{
+    task::{AbortHandle, JoinSet},
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::ConnectionCounts;
+
+mod head;
+mod road;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use head::head;
+use road::Dial;
+pub(super) use road::Road;
+
+type Connection = http1::SendRequest<Full<Bytes>>;
+pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// Model servers (vLLM, llama.cpp, uvicorn, Node) close idle connections after 5 s. Letting go before they do is what
+/// keeps a request from being written into a closing connection.
+const IDLE: Duration = Duration::from_secs(4);
+/// A connection whose last answer was read is ready for a request within this time, or something is wrong with it.
+const SOON: Duration = Duration::from_millis(100);
+
+/// A server with its pool. Cloning is cheap and shares it.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    road: Road,
+    connect_timeout: Duration,
+    pool: Mutex<Pool>,
+    opened: AtomicU64,
+    reused: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    /// The longest at rest first.
+    idle: Vec<(Instant, Connection)>,
+    /// Who closes those that are at rest for too long, while there are any.
+    sweeper: Option<AbortHandle>,
+    /// What moves the bytes of each connection, and the sweeper.
+    tasks: JoinSet<()>,
+}
+
+/// Why a request got no answer at all.
+#[derive(Debug)]
+pub(crate) enum Unanswered {
+    /// No connection within the time for it.
+    Late,
+    /// No connection.
+    Unconnected(BoxError),
+    /// It broke off before an answer.
+    Broken(hyper::Error),
+}
+
+impl PartialEq for Origin {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Origin {
+    pub(super) fn new(road: Road, connect_timeout: Duration) -> Self {
+        let (pool, opened, reused) = Default::default();
+        Self(Arc::new(Inner { road, connect_timeout, pool, opened, reused }))
+    }
+
+    /// What was counted so far: connections opened, and requests that found one open.
+    pub(crate) fn connections(&self) -> (ConnectionCounts, u64) {
+        (ConnectionCounts { opened: self.0.opened.load(Relaxed) }, self.0.reused.load(Relaxed))
+    }
+
+    /// Sends a request with the server's whole address. It has the headers that it came with, and no others.
+    pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer, Unanswered> {
+        match self.0.road.proxy() {
+            // A proxy has to be told where to.
+            Some(proxy) => {
+                if let Some(auth) = &proxy.auth {
+                    request.headers_mut().insert(PROXY_AUTHORIZATION, auth.clone());
+                }
+            }
+            None => {
+                let path = request.uri().path_and_query().cloned();
+                *request.uri_mut() = path.map_or_else(Uri::default, Uri::from);
+            }
+        }
+        loop {
+            let kept = self.kept().await;
+            let reused = kept.is_some();
+            let mut connection = match kept {
+                Some(connection) => connection,
+                None => {
+                    let connection = self.connect().await?;
+                    self.0.opened.fetch_add(1, Relaxed);
+                    connection
+                }
+            };
+            match connection.try_send_request(request).await {
+                Ok(answer) => {
+                    self.0.reused.fetch_add(reused.into(), Relaxed);
+                    let (head, body) = answer.into_parts();
+                    let rest = Some((self.clone(), connection));
+                    return Ok(Answer { status: head.status, headers: head.headers, body, rest });
+                }
+                Err(mut error) => match error.take_message() {
+                    // Closed meanwhile, and nothing of the request is on its way.
+                    Some(unsent) if reused => request = unsent,
+                    _ => {
+                        self.0.reused.fetch_add(reused.into(), Relaxed);
+                        return Err(Unanswered::Broken(error.into_error()));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Asks for what is at `url`.
+    pub(crate) async fn get(&self, url: &Url) -> Result<Answer, Unanswered> {
+        let (to, headers) = head(url).map_err(|why| Unanswered::Unconnected(why.into()))?;
+        let mut request = Request::new(Full::default());
+        (*request.uri_mut(), *request.headers_mut()) = (to, headers);
+        self.send(request).await
+    }
+
+    /// Makes a connection and closes it.
+    pub(crate) async fn reach(&self) -> Result<(), Unanswered> {
+        self.connect().await.map(drop)
+    }
+
+    /// One that is at rest.
+    async fn kept(&self) -> Option<Connection> {
+        loop {
+            let (since, mut connection) = self.pool().idle.pop()?;
+            // Its last answer may have been read a moment ago, and its own task not have seen that yet.
+            if since.elapsed() < IDLE && matches!(timeout(SOON, connection.ready()).await, Ok(Ok(()))) {
+                return Some(connection);
+            }
+        }
+    }
+
+    /// Takes one back whose answer was read to its end.
+    fn keep(&self, connection: Connection) {
+        if connection.is_closed() {
+            return;
+        }
+        let mut pool = self.pool();
+        pool.idle.push((Instant::now(), connection));
+        if pool.sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
+            pool.sweeper = Some(pool.tasks.spawn(sweep(Arc::downgrade(&self.0))));
+        }
+    }
+
+    /// Boxed, for it is large, and whoever may need it would hold room for it.
+    fn connect(&self) -> BoxFuture<'_, Result<Connection, Unanswered>> {
+        Box::pin(async {
+            let made = timeout(self.0.connect_timeout, self.dial()).await;
+            made.map_err(|_| Unanswered::Late)?.map_err(Unanswered::Unconnected)
+        })
+    }
+
+    async fn dial(&self) -> Result<Connection, BoxError> {
+        let road = &self.0.road;
+        match &road.dial {
+            Dial::Plain(connector) => self.handshake(road.open(connector).await?).await,
+            Dial::Encrypted(connector) => self.handshake(boxed(road.open(connector).await?)).await,
+            Dial::Tunnel(connector) => self.handshake(boxed(road.open(&**connector).await?)).await,
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+    async fn handshake(&self, io: impl Io + 'static) -> Result<Connection, BoxError> {
+        let (connection, work) = http1::handshake(io).await?;
+        let mut pool = self.pool();
+        while pool.tasks.try_join_next().is_some() {}
+        pool.tasks.spawn(async move {
+            // Whoever waits for an answer is told too.
+            if let Err(error) = work.await {
+                tracing::debug!(%error, "a connection to a model server ended");
+            }
+        });
+        Ok(connection)
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.0.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes that come and go. What encrypts them takes a lot of room, in each place that could hold it.
+trait Io: Read + Write + Send + Unpin {}
+
+impl<T: Read + Write + Send + Unpin> Io for T {}
+
+fn boxed(io: impl Io + 'static) -> Box<dyn Io> {
+    Box::new(io)
+}
+
+/// Closes connections that are at rest for too long, until there are none.
+async fn sweep(origin: Weak<Inner>) {
+    loop {
+        let next = {
+            let Some(origin) = origin.upgrade().map(Origin) else { return };
+            let mut pool = origin.pool();
+            let old = pool.idle.partition_point(|(since, _)| since.elapsed() >= IDLE);
+            pool.idle.drain(..old);
+            let Some((since, _)) = pool.idle.first() else {
+                pool.sweeper = None;
+                return;
+            };
+            *since + IDLE
+        };
+        sleep_until(next).await;
+    }
+}
+
+/// An answer whose body is still to be read. Dropped before its end it takes its connection along.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    body: Incoming,
+    rest: Option<(Origin, Connection)>,
+}
+
+impl Answer {
+    /// The next piece of the body; none at its end.
+    pub(crate) async fn chunk(&mut self) -> hyper::Result<Option<Bytes>> {
+        loop {
+            match self.body.frame().await {
+                Some(frame) => {
+                    if let Ok(data) = frame?.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+                None => {
+                    if let Some((origin, connection)) = self.rest.take() {
+                        origin.keep(connection);
+                    }
+                    return Ok(None);
+                }
+            }
+        }
+    }
+}
+
+impl Unanswered {
+    /// What is behind it.
+    pub(crate) fn cause(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Late => None,
+            Self::Unconnected(error) => Some(&**error),
+            Self::Broken(error) => Some(error),
+        }
+    }
+}

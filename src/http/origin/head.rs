@@ -1,0 +1,42 @@
+//! What a request says of itself, whatever is asked.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use hyper::{
+    HeaderMap, Uri,
+    header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT},
+};
+use percent_encoding::percent_decode_str;
+use reqwest::Url;
+
+/// Where a request to `url` goes, and the headers that all of them have.
+///
+/// # Errors
+/// What of it no request may hold.
+pub(crate) fn head(url: &Url) -> Result<(Uri, HeaderMap), String> {
+    let (mut text, query) = (url.origin().ascii_serialization() + url.path(), url.query());
+    text.extend(query.into_iter().flat_map(|query| ["?", query]));
+    let to = Uri::try_from(text).map_err(|error| error.to_string())?;
+    let mut headers = HeaderMap::new();
+    if let Some(host) = to.authority() {
+        headers.insert(HOST, HeaderValue::from_str(host.as_str()).map_err(|error| error.to_string())?);
+    }
+    headers.insert(USER_AGENT, HeaderValue::from_static(crate::http::USER_AGENT));
+    headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+    if let Some(credentials) = credentials(url) {
+        headers.insert(AUTHORIZATION, credentials);
+    }
+    Ok((to, headers))
+}
+
+/// Name and password of an address, as RFC 7617 has them.
+fn credentials(url: &Url) -> Option<HeaderValue> {
+    if url.username().is_empty() && url.password().is_none() {
+        return None;
+    }
+    let mut pair: Vec<u8> = percent_decode_str(url.username()).collect();
+    pair.push(b':');
+    pair.extend(percent_decode_str(url.password().unwrap_or_default()));
+    let mut value = HeaderValue::try_from(format!("Basic {}", BASE64_STANDARD.encode(pair))).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}

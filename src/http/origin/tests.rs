@@ -1,0 +1,228 @@
+//! Pools, ways and counts against real sockets.
+
+use std::sync::{
+    Arc, LazyLock,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+use axum::{Router, routing::get};
+use hyper_util::client::proxy::matcher::Matcher;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::Barrier,
+    time::sleep,
+};
+
+use super::*;
+use crate::{
+    config::HttpConfig,
+    http::{HttpClients, tests::serve, tls},
+};
+
+/// As a test waits for something that is sure to come.
+const LONG: Duration = Duration::from_secs(60);
+
+fn clients() -> HttpClients {
+    HttpClients::new(&HttpConfig::default()).unwrap()
+}
+
+fn url(at: &str) -> Url {
+    Url::parse(at).unwrap()
+}
+
+/// The body of what is at `at`, read to its end.
+async fn fetch(origin: &Origin, at: &str) -> String {
+    let mut answer = origin.get(&url(at)).await.unwrap();
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.unwrap() {
+        body.extend_from_slice(&chunk);
+    }
+    String::from_utf8(body).unwrap()
+}
+
+fn counts(origin: &Origin) -> (u64, u64) {
+    let (connections, reused) = origin.connections();
+    (connections.opened, reused)
+}
+
+#[tokio::test]
+async fn requests_one_after_the_other_share_a_connection() {
+    let (at, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
+    let origin = clients().model_server(&url(&at), None).unwrap();
+    for _ in 0..50 {
+        assert_eq!(fetch(&origin, &at).await, "ok");
+    }
+    assert_eq!(counts(&origin), (1, 49));
+}
+
+#[tokio::test]
+async fn fifty_at_once_are_fifty_in_flight() {
+    let barrier = Arc::new(Barrier::new(50));
+    let peak = Arc::new(AtomicUsize::new(0));
+    let now = Arc::new(AtomicUsize::new(0));
+    let (gate, highest) = (Arc::clone(&barrier), Arc::clone(&peak));
+    // Nobody is answered before all fifty are there: a hidden cap would hang here.
+    let handler = move || async move {
+        highest.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+        gate.wait().await;
+        now.fetch_sub(1, SeqCst);
+        "ok"
+    };
+    let (at, _server) = serve(Router::new().route("/", get(handler))).await;
+    let origin = clients().model_server(&url(&at), None).unwrap();
+    for _ in 0..2 {
+        let mut burst = JoinSet::new();
+        for _ in 0..50 {
+            let (origin, at) = (origin.clone(), at.clone());
+            burst.spawn(async move { fetch(&origin, &at).await });
+        }
+        burst.join_all().await;
+    }
+    assert_eq!(peak.load(SeqCst), 50);
+    assert_eq!(counts(&origin), (50, 50), "the second burst opens none");
+}
+
+#[test]
+fn one_server_with_one_limit_is_one_pool() {
+    let clients = clients();
+    let pool = |at: &str, seconds| {
+        clients.model_server(&url(at), Option::map(seconds, Duration::from_secs)).unwrap()
+    };
+    let usual = pool("http://localhost/v1", None);
+    assert_eq!(
+        usual,
+        pool("http://localhost:80/other", Some(HttpConfig::default().connect_timeout.as_secs()))
+    );
+    let patient = pool("http://localhost/v1", Some(3));
+    assert_eq!(patient, pool("http://localhost/v1", Some(3)));
+    assert_ne!(usual, patient);
+    assert_ne!(usual, pool("https://localhost/v1", None));
+}
+
+/// What was written up to the end of a request's head.
+async fn request(socket: &mut TcpStream) -> String {
+    let mut read = Vec::new();
+    while !read.ends_with(b"\r\n\r\n") {
+        assert_ne!(socket.read_buf(&mut read).await.unwrap(), 0, "the client went away");
+    }
+    String::from_utf8(read).unwrap()
+}
+
+const EMPTY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+
+#[tokio::test]
+async fn connections_at_rest_are_closed_and_those_that_the_server_closed_are_not_used() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = format!("http://{}/", listener.local_addr().unwrap());
+    let origin = clients().model_server(&url(&at), None).unwrap();
+    let answered = async || {
+        let answer = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            request(&mut socket).await;
+            socket.write_all(EMPTY).await.unwrap();
+            socket
+        };
+        tokio::join!(fetch(&origin, &at), answer).1
+    };
+    drop(answered().await);
+    let noticed = async {
+        while !origin.pool().idle[0].1.is_closed() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(LONG, noticed).await.unwrap();
+    let mut second = answered().await;
+    assert_eq!(counts(&origin), (2, 0));
+    // Closed by the client, who is not asked for anything meanwhile.
+    let ended = timeout(LONG, second.read(&mut [0])).await.unwrap();
+    assert_eq!(ended.unwrap(), 0);
+    assert!(origin.pool().idle.is_empty());
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_read_takes_its_connection_along() {
+    let (at, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
+    let origin = clients().model_server(&url(&at), None).unwrap();
+    drop(origin.get(&url(&at)).await.unwrap());
+    assert_eq!(fetch(&origin, &at).await, "ok");
+    assert_eq!(counts(&origin), (2, 0));
+}
+
+#[tokio::test]
+async fn a_redirect_is_an_answer() {
+    let away = || async { axum::response::Redirect::temporary("/") };
+    let (at, _server) = serve(Router::new().route("/away", get(away))).await;
+    let origin = clients().model_server(&url(&at), None).unwrap();
+    let answer = origin.get(&url(&format!("{at}away"))).await.unwrap();
+    assert_eq!(answer.status, 307, "a POST would become a GET");
+}
+
+static TLS: LazyLock<tls::Shared> = LazyLock::new(tls::Shared::default);
+
+/// The way to `to` where one proxy is set for all.
+fn road(to: &str, proxy: &str) -> Result<Origin, String> {
+    let matcher = Matcher::builder().all(proxy).build();
+    let road = Road::new(&to.parse().unwrap(), Some(&matcher), TLS.offering(&["http/1.1"]), LONG)?;
+    Ok(Origin::new(road, LONG))
+}
+
+#[tokio::test]
+async fn a_proxy_is_told_the_whole_address_and_who_asks() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = format!("http://me:secret@{}", listener.local_addr().unwrap());
+    let answer = async || {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let asked = request(&mut socket).await;
+        socket.write_all(EMPTY).await.unwrap();
+        asked
+    };
+    let (plain, encrypted) = ("http://models.test/v1/models?x=1", "https://models.test/v1");
+    let origin = road("http://models.test", &proxy).unwrap();
+    let (_, asked) = tokio::join!(fetch(&origin, plain), answer());
+    assert!(asked.starts_with(&format!("GET {plain} HTTP/1.1\r\nhost: models.test\r\n")), "{asked}");
+    assert!(asked.contains("\r\nproxy-authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
+
+    // The proxy says yes, and then there is nobody who encrypts.
+    let origin = road("https://models.test", &proxy).unwrap();
+    let no_one = url(encrypted);
+    let (refused, asked) = tokio::join!(origin.get(&no_one), answer());
+    assert!(matches!(refused, Err(Unanswered::Unconnected(_))), "{refused:?}");
+    assert!(asked.starts_with("CONNECT models.test:443 HTTP/1.1\r\n"), "{asked}");
+    assert!(asked.contains("\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
+
+    let refused = road("http://models.test", "socks5://127.0.0.1:1").unwrap_err();
+    assert_eq!(refused, "the proxy for it is a socks5:// one, where http:// and https:// are known");
+}
+
+/// What the kernel waits for on the client's side of a connection to `listener`: the timer in its table of sockets.
+#[cfg(target_os = "linux")]
+async fn timer(origin: &Origin, listener: &TcpListener) -> String {
+    let at = listener.local_addr().unwrap();
+    let url = format!("http://{at}/");
+    let answer = async {
+        let (mut socket, peer) = listener.accept().await.unwrap();
+        request(&mut socket).await;
+        socket.write_all(EMPTY).await.unwrap();
+        (socket, peer)
+    };
+    let (_, (_socket, peer)) = tokio::join!(fetch(origin, &url), answer);
+    let ends = [peer.port(), at.port()].map(|port| format!(":{port:04X}"));
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let mut rows = table.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| row[1].ends_with(&ends[0]) && row[2].ends_with(&ends[1])).unwrap();
+    row[5].split(':').next().unwrap().to_owned()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn only_connections_to_other_machines_are_kept_alive() {
+    // As in https://docs.kernel.org/networking/proc_net_tcp.html.
+    let (none, keepalive) = ("00", "02");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let to: Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let without_proxy = Matcher::builder().build();
+    let way = |proxies| Origin::new(Road::new(&to, proxies, TLS.offering(&[]), LONG).unwrap(), LONG);
+    assert_eq!(timer(&way(None), &listener).await, none);
+    assert_eq!(timer(&way(Some(&without_proxy)), &listener).await, keepalive);
+}
