@@ -20,7 +20,6 @@ use hyper::{
     body::{Bytes, Incoming},
     client::conn::http1,
     header::PROXY_AUTHORIZATION,
-    rt::{Read, Write},
 };
 use reqwest::Url;
 use tokio::{
@@ -36,8 +35,8 @@ mod road;
 mod tests;
 
 pub(crate) use head::head;
-use road::Dial;
 pub(super) use road::Road;
+use road::{Dial, Io, near};
 
 type Connection = http1::SendRequest<Full<Bytes>>;
 pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
@@ -190,14 +189,15 @@ impl Origin {
     async fn dial(&self) -> Result<Connection, BoxError> {
         let road = &self.0.road;
         match &road.dial {
+            Dial::Near(at) => self.handshake(near(at).await?).await,
             Dial::Plain(connector) => self.handshake(road.open(connector).await?).await,
-            Dial::Encrypted(connector) => self.handshake(boxed(road.open(connector).await?)).await,
-            Dial::Tunnel(connector) => self.handshake(boxed(road.open(&**connector).await?)).await,
+            Dial::Encrypted(connector) => self.handshake(road.open(connector).await?).await,
+            Dial::Tunnel(connector) => self.handshake(road.open(&**connector).await?).await,
         }
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
-    async fn handshake(&self, io: impl Io + 'static) -> Result<Connection, BoxError> {
+    async fn handshake(&self, io: impl Io) -> Result<Connection, BoxError> {
         let (connection, work) = http1::handshake(io).await?;
         let mut pool = self.pool();
         while pool.tasks.try_join_next().is_some() {}
@@ -213,15 +213,6 @@ impl Origin {
     fn pool(&self) -> MutexGuard<'_, Pool> {
         self.0.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Bytes that come and go. What encrypts them takes a lot of room, in each place that could hold it.
-trait Io: Read + Write + Send + Unpin {}
-
-impl<T: Read + Write + Send + Unpin> Io for T {}
-
-fn boxed(io: impl Io + 'static) -> Box<dyn Io> {
-    Box::new(io)
 }
 
 /// Closes connections that are at rest for too long, until there are none.

@@ -2,13 +2,23 @@
 
 use std::{future::poll_fn, time::Duration};
 
-use hyper::{Uri, header::HeaderValue};
+use futures_util::future::BoxFuture;
+use hyper::{
+    Uri,
+    header::HeaderValue,
+    http::uri::Authority,
+    rt::{Read, Write},
+};
 use hyper_rustls::HttpsConnector;
-use hyper_util::client::{
-    legacy::connect::{HttpConnector, proxy::Tunnel},
-    proxy::matcher::Matcher,
+use hyper_util::{
+    client::{
+        legacy::connect::{HttpConnector, proxy::Tunnel},
+        proxy::matcher::Matcher,
+    },
+    rt::TokioIo,
 };
 use rustls::ClientConfig;
+use tokio::net::TcpStream;
 use tower_service::Service;
 
 use super::BoxError;
@@ -24,6 +34,8 @@ pub(crate) struct Road {
 
 #[derive(Debug)]
 pub(super) enum Dial {
+    /// This machine, unencrypted: its addresses need no race, and it does not fall silent.
+    Near(Authority),
     Plain(HttpConnector),
     Encrypted(HttpsConnector<HttpConnector>),
     /// Encrypted through a proxy that passes bytes on.
@@ -43,15 +55,10 @@ impl Road {
         tls: ClientConfig,
         connect_timeout: Duration,
     ) -> Result<Self, String> {
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        http.set_nodelay(true);
-        // For each of the addresses that a name may have.
-        http.set_connect_timeout(Some(connect_timeout));
-        if proxies.is_some() {
-            // This machine does not fall silent. To listen for it takes five system calls for each connection.
-            listen_for_silence(&mut http);
+        if let (None, Some("http"), Some(at)) = (proxies, to.scheme_str(), to.authority()) {
+            return Ok(Self { dial: Dial::Near(at.clone()), to: to.clone(), proxy: None });
         }
+        let http = connector(connect_timeout);
         let straight = |to: &Uri, proxy| {
             let dial = match to.scheme_str() {
                 Some("http") => Dial::Plain(http.clone()),
@@ -84,23 +91,46 @@ impl Road {
         self.proxy.as_ref()
     }
 
-    /// A new connection by `connector`, which is that of `dial`.
-    pub(super) async fn open<C>(&self, connector: &C) -> Result<C::Response, BoxError>
+    /// A new connection by `connector`, which is that of `dial`. Boxed with all that making it takes: encryption needs
+    /// a lot of room, in each place that could hold it.
+    pub(super) fn open<C>(&self, connector: &C) -> BoxFuture<'static, Result<Box<dyn Io>, BoxError>>
     where
-        C: Service<Uri, Error: Into<BoxError>> + Clone,
+        C: Service<Uri, Response: Io, Error: Into<BoxError>, Future: Send> + Clone + Send + 'static,
     {
-        let mut connector = connector.clone();
-        poll_fn(|context| connector.poll_ready(context)).await.map_err(Into::into)?;
-        connector.call(self.to.clone()).await.map_err(Into::into)
+        let (mut connector, to) = (connector.clone(), self.to.clone());
+        Box::pin(async move {
+            poll_fn(|context| connector.poll_ready(context)).await.map_err(Into::into)?;
+            let io = connector.call(to).await.map_err(Into::into)?;
+            Ok(Box::new(io) as Box<dyn Io>)
+        })
     }
 }
 
-/// As reqwest has it.
-fn listen_for_silence(http: &mut HttpConnector) {
+/// Bytes that come and go.
+pub(super) trait Io: Read + Write + Send + Unpin + 'static {}
+
+impl<T: Read + Write + Send + Unpin + 'static> Io for T {}
+
+/// Connections to anywhere, with limits as reqwest has them for a side that falls silent.
+fn connector(connect_timeout: Duration) -> HttpConnector {
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    // For each of the addresses that a name may have.
+    http.set_connect_timeout(Some(connect_timeout));
     let every = Some(Duration::from_secs(15));
     http.set_keepalive(every);
     http.set_keepalive_interval(every);
     http.set_keepalive_retries(Some(3));
     #[cfg(target_os = "linux")]
     http.set_tcp_user_timeout(Some(Duration::from_secs(30)));
+    http
+}
+
+/// A connection to this machine.
+pub(super) async fn near(at: &Authority) -> Result<TokioIo<TcpStream>, BoxError> {
+    let socket =
+        TcpStream::connect((at.host().trim_matches(['[', ']']), at.port_u16().unwrap_or(80))).await?;
+    socket.set_nodelay(true)?;
+    Ok(TokioIo::new(socket))
 }

@@ -108,9 +108,12 @@ async fn bare(url: &str, sockets: &mut Vec<TcpStream>) -> (usize, Duration) {
         asking.spawn(async move {
             let mut socket = match known {
                 Some(socket) => socket,
-                None => TcpStream::connect(at).await?,
+                None => {
+                    let socket = TcpStream::connect(at).await?;
+                    socket.set_nodelay(true)?;
+                    socket
+                }
             };
-            socket.set_nodelay(true)?;
             socket.write_all(request.as_bytes()).await?;
             // The server writes its answer at once, and it is short.
             match socket.read(&mut [0; 1024]).await? {
