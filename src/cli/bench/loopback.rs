@@ -9,6 +9,10 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+/// Connections that may wait to be taken: uvicorn's default, and so vLLM's. The 128 of std are too few for a thousand
+/// at once, and those that find no room come again only half a second later.
+const BACKLOG: i32 = 2048;
+
 /// A server in a thread of its own. Ends with its owner.
 pub(super) struct Loopback {
     pub(super) url: String,
@@ -22,6 +26,7 @@ impl Loopback {
         serve: impl FnOnce(TcpListener) -> F + Send + 'static,
     ) -> io::Result<Self> {
         let listener = StdListener::bind("127.0.0.1:0")?;
+        rustix::net::listen(&listener, BACKLOG)?;
         listener.set_nonblocking(true)?;
         let url = format!("http://{}/v1", listener.local_addr()?);
         let token = CancellationToken::new();

@@ -40,3 +40,21 @@ fn credentials(url: &Url) -> Option<HeaderValue> {
     value.set_sensitive(true);
     Some(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_for_the_client_alone_is_not_in_the_address() {
+        let url = Url::parse("http://me:p%40ss@models.test:8080/v1/chat?x=1#there").unwrap();
+        let (to, headers) = head(&url).unwrap();
+        assert_eq!(to, "http://models.test:8080/v1/chat?x=1");
+        assert_eq!(headers[HOST], "models.test:8080");
+        assert_eq!(headers[AUTHORIZATION], "Basic bWU6cEBzcw==");
+        let (to, headers) = head(&Url::parse("https://models.test:443").unwrap()).unwrap();
+        assert_eq!(to, "https://models.test/");
+        assert_eq!(headers[HOST], "models.test");
+        assert!(!headers.contains_key(AUTHORIZATION));
+    }
+}
