@@ -150,6 +150,24 @@ async fn an_answer_that_is_not_read_takes_its_connection_along() {
 }
 
 #[tokio::test]
+async fn a_request_that_nobody_waits_for_ends_at_the_server_too() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = format!("http://{}/", listener.local_addr().unwrap());
+    let origin = clients().model_server(&url(&at), None).unwrap();
+    let asked = async {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        request(&mut socket).await;
+        socket
+    };
+    let mut socket = tokio::select! {
+        _ = fetch(&origin, &at) => panic!("nobody answered"),
+        socket = asked => socket,
+    };
+    assert_eq!(timeout(LONG, socket.read(&mut [0])).await.unwrap().unwrap(), 0);
+    assert_eq!(counts(&origin), (1, 0));
+}
+
+#[tokio::test]
 async fn a_redirect_is_an_answer() {
     let away = || async { axum::response::Redirect::temporary("/") };
     let (at, _server) = serve(Router::new().route("/away", get(away))).await;
