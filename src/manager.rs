@@ -262,13 +262,12 @@ impl Manager {
     async fn close_all(&self) -> Vec<ServerStop> {
         let places = self.toolbox.places();
         let spares = places.iter().filter_map(|place| place.pool()).flat_map(|pool| pool.close()).collect();
-        self.lending.discard(spares);
         let closing = futures_util::future::join_all(places.iter().map(|place| async {
             let row = place.close().await?;
             (self.observe)(ServerEvent::Stopped { row: row.clone() });
             Some(row)
         }));
-        let (rows, lent) = futures_util::future::join(closing, self.lending.end()).await;
+        let (rows, lent) = futures_util::future::join(closing, self.lending.end(spares)).await;
         for row in &lent {
             (self.observe)(ServerEvent::Stopped { row: row.clone() });
         }

@@ -57,8 +57,8 @@ enum Order {
     Start(Arc<Place>),
     /// Tear these down.
     Close(Vec<Arc<Place>>),
-    /// Start nothing more, tear down what there is, and say how that went.
-    End(oneshot::Sender<Vec<ServerStop>>),
+    /// Start nothing more, tear down these and what is being torn down, and say how that went.
+    End(Vec<Arc<Place>>, oneshot::Sender<Vec<ServerStop>>),
 }
 
 impl Borrower {
@@ -152,12 +152,12 @@ impl Lending {
         }
     }
 
-    /// Tears down all that is lent or was discarded, and with it every start under way.
-    pub(super) async fn end(&self) -> Vec<ServerStop> {
-        let lent: Vec<_> = self.lent().drain(..).map(|own| own.place).collect();
-        self.order(Order::Close(lent));
+    /// Tears down `spares` and all that is lent, and with it every start under way.
+    pub(super) async fn end(&self, spares: Vec<Arc<Place>>) -> Vec<ServerStop> {
+        let lent = self.lent().drain(..).map(|own| own.place).chain(spares).collect();
         let (told, rows) = oneshot::channel();
-        self.order(Order::End(told));
+        // In one order: a row that is there before anybody asks for it is not kept.
+        self.order(Order::End(lent, told));
         let rows = rows.await.unwrap_or_default();
         *self.porter() = None;
         rows
@@ -173,7 +173,9 @@ impl Lending {
 
     fn order(&self, order: Order) {
         // Without a porter the manager has ended, and nothing outlives that.
-        if let Err(mpsc::error::SendError(Order::Close(places))) = self.orders.send(order) {
+        if let Err(mpsc::error::SendError(Order::Close(places) | Order::End(places, _))) =
+            self.orders.send(order)
+        {
             for place in places {
                 place.kill();
             }
@@ -205,7 +207,10 @@ async fn work(mut orders: mpsc::UnboundedReceiver<Order>) {
                 }
                 Some(Order::Start(place)) => starting.push(start(place)),
                 Some(Order::Close(places)) => closing.extend(places.into_iter().map(close)),
-                Some(Order::End(told)) => break told,
+                Some(Order::End(places, told)) => {
+                    closing.extend(places.into_iter().map(close));
+                    break told;
+                }
                 None => return,
             },
             Some((Some(place), pool)) = filling.next() => closing.extend(pool.put(place).err().map(close)),
