@@ -179,8 +179,6 @@ impl HttpClients {
             Entry::Occupied(known) => Ok(known.get().clone()),
             Entry::Vacant(place) => {
                 let to = Uri::try_from(&name).map_err(|error| error.to_string())?;
-                // HTTP/1.1 on purpose: one HTTP/2 connection is a hidden cap of its streams.
-                let tls = tls.offering(&["http/1.1"]);
                 let proxies = (!is_loopback(url)).then(|| proxies.get_or_init(Matcher::from_system));
                 Ok(place.insert(Origin::new(Road::new(&to, proxies, tls, connect)?, connect)).clone())
             }

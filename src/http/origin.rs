@@ -27,8 +27,6 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::ConnectionCounts;
-
 mod head;
 mod road;
 #[cfg(test)]
@@ -94,13 +92,13 @@ impl Origin {
     }
 
     /// What was counted so far: connections opened, and requests that found one open.
-    pub(crate) fn connections(&self) -> (ConnectionCounts, u64) {
-        (ConnectionCounts { opened: self.0.opened.load(Relaxed) }, self.0.reused.load(Relaxed))
+    pub(crate) fn connections(&self) -> (u64, u64) {
+        (self.0.opened.load(Relaxed), self.0.reused.load(Relaxed))
     }
 
     /// Sends a request with the server's whole address. It has the headers that it came with, and no others.
     pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer, Unanswered> {
-        match self.0.road.proxy() {
+        match &self.0.road.proxy {
             // A proxy has to be told where to.
             Some(proxy) => {
                 if let Some(auth) = &proxy.auth {

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use reqwest::Url;
 use serde_json::Value;
 
+use super::transport::{MAX_ANSWER, read};
 use crate::http::HttpClients;
 
 /// The ports that model servers listen on by default: llama.cpp, vLLM, Ollama, LM Studio.
@@ -31,14 +32,11 @@ async fn detect_on(http: &HttpClients, ports: &[u16], limit: Duration) -> Vec<St
 /// Whether `base` answers as a model server does: a web server on the same port would not.
 async fn lists_models(http: &HttpClients, base: &str) -> Option<bool> {
     let models = Url::parse(&format!("{base}/models")).ok()?;
-    let mut answer = http.model_server(&models, None).ok()?.get(&models).await.ok()?;
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.ok()? {
-        body.extend_from_slice(&chunk);
-    }
-    let json: Value = serde_json::from_slice(&body).ok()?;
+    let answer = http.model_server(&models, None).ok()?.get(&models).await.ok()?;
     // 401 and 403 do not count: any protected web application answers so.
-    Some(answer.status.is_success() && (json["data"].is_array() || json["models"].is_array()))
+    let good = answer.status.is_success();
+    let json: Value = serde_json::from_slice(&read(answer, MAX_ANSWER).await.ok()?).ok()?;
+    Some(good && (json["data"].is_array() || json["models"].is_array()))
 }
 
 #[cfg(test)]

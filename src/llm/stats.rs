@@ -130,10 +130,9 @@ impl Counters {
         servers: &[&Origin],
         (hits, misses): (u64, u64),
     ) -> LlmStats {
-        let (opened, reused) = servers.iter().fold((0, 0), |(opened, reused), server| {
-            let (connections, again) = server.connections();
-            (opened + connections.opened, reused + again)
-        });
+        let connections = servers.iter().map(|server| server.connections());
+        let (opened, reused) =
+            connections.fold((0, 0), |sum, (opened, reused)| (sum.0 + opened, sum.1 + reused));
         let sums = self.sums();
         let mut took: Vec<Duration> = sums.took.iter().copied().collect();
         took.sort_unstable();

@@ -36,7 +36,8 @@ use crate::{
 
 mod read;
 
-use read::{Clock, Failed, MAX_ANSWER, read, read_some};
+use read::{Clock, Failed, read_some};
+pub(super) use read::{MAX_ANSWER, read};
 
 /// The version of Anthropic's API that is spoken: the only one there is.
 const ANTHROPIC_VERSION: &str = "2023-06-01";
@@ -63,7 +64,7 @@ pub(super) struct Endpoint {
 /// A request with its body made once, for every attempt.
 pub(super) struct Prepared<'a> {
     body: Bytes,
-    session: Option<HeaderValue>,
+    session: Option<(HeaderName, HeaderValue)>,
     chat: &'a ChatRequest,
 }
 
@@ -167,10 +168,18 @@ impl Endpoint {
         body: &Value,
         chat: &'a ChatRequest,
     ) -> Result<Prepared<'a>, Box<Fault>> {
-        let session = chat.session.as_ref().filter(|_| self.session_header.is_some());
-        let session = session.map(|session| HeaderValue::from_str(session)).transpose().map_err(|_| {
-            Fault::new(Class::Config, "the name of the session holds a character that no header may hold")
-        })?;
+        let session = match (&self.session_header, &chat.session) {
+            (Some(name), Some(session)) => {
+                let value = HeaderValue::from_str(session).map_err(|_| {
+                    Fault::new(
+                        Class::Config,
+                        "the name of the session holds a character that no header may hold",
+                    )
+                })?;
+                Some((name.clone(), value))
+            }
+            _ => None,
+        };
         let body = serde_json::to_vec(body).map_err(|why| Fault::new(Class::Config, why.to_string()))?;
         Ok(Prepared { body: body.into(), session, chat })
     }
@@ -213,8 +222,7 @@ impl Endpoint {
         *request.uri_mut() = self.uri.clone();
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
-        for (name, value) in self.session_header.clone().zip(prepared.session.clone()).into_iter().chain(key)
-        {
+        for (name, value) in prepared.session.clone().into_iter().chain(key) {
             headers.insert(name, value);
         }
         let start = Instant::now();

@@ -17,11 +17,11 @@ use hyper_util::{
     },
     rt::TokioIo,
 };
-use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
 use super::BoxError;
+use crate::http::tls;
 
 /// Connections to `to`.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Road {
     pub(super) dial: Dial,
     to: Uri,
     /// A proxy that requests are handed to, with what it wants to know of the sender.
-    proxy: Option<Proxy>,
+    pub(super) proxy: Option<Proxy>,
 }
 
 #[derive(Debug)]
@@ -52,17 +52,19 @@ impl Road {
     pub(crate) fn new(
         to: &Uri,
         proxies: Option<&Matcher>,
-        tls: ClientConfig,
+        tls: &tls::Shared,
         connect_timeout: Duration,
     ) -> Result<Self, String> {
         if let (None, Some("http"), Some(at)) = (proxies, to.scheme_str(), to.authority()) {
             return Ok(Self { dial: Dial::Near(at.clone()), to: to.clone(), proxy: None });
         }
         let http = connector(connect_timeout);
+        // HTTP/1.1 on purpose: one HTTP/2 connection is a hidden cap of its streams.
+        let tls = || tls.offering(&["http/1.1"]);
         let straight = |to: &Uri, proxy| {
             let dial = match to.scheme_str() {
                 Some("http") => Dial::Plain(http.clone()),
-                _ => Dial::Encrypted(HttpsConnector::from((http.clone(), tls.clone()))),
+                _ => Dial::Encrypted(HttpsConnector::from((http.clone(), tls()))),
             };
             Self { dial, to: to.clone(), proxy }
         };
@@ -79,16 +81,12 @@ impl Road {
         if to.scheme_str() == Some("http") {
             return Ok(straight(proxy.uri(), Some(Proxy { auth })));
         }
-        let mut tunnel = Tunnel::new(proxy.uri().clone(), HttpsConnector::from((http, tls.clone())));
+        let mut tunnel = Tunnel::new(proxy.uri().clone(), HttpsConnector::from((http, tls())));
         if let Some(auth) = auth {
             tunnel = tunnel.with_auth(auth);
         }
-        let dial = Dial::Tunnel(Box::new(HttpsConnector::from((tunnel, tls))));
+        let dial = Dial::Tunnel(Box::new(HttpsConnector::from((tunnel, tls()))));
         Ok(Self { dial, to: to.clone(), proxy: None })
-    }
-
-    pub(super) fn proxy(&self) -> Option<&Proxy> {
-        self.proxy.as_ref()
     }
 
     /// A new connection by `connector`, which is that of `dial`. Boxed with all that making it takes: encryption needs

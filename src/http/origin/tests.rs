@@ -41,11 +41,6 @@ async fn fetch(origin: &Origin, at: &str) -> String {
     String::from_utf8(body).unwrap()
 }
 
-fn counts(origin: &Origin) -> (u64, u64) {
-    let (connections, reused) = origin.connections();
-    (connections.opened, reused)
-}
-
 #[tokio::test]
 async fn requests_one_after_the_other_share_a_connection() {
     let (at, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
@@ -53,7 +48,7 @@ async fn requests_one_after_the_other_share_a_connection() {
     for _ in 0..50 {
         assert_eq!(fetch(&origin, &at).await, "ok");
     }
-    assert_eq!(counts(&origin), (1, 49));
+    assert_eq!(origin.connections(), (1, 49));
 }
 
 #[tokio::test]
@@ -80,7 +75,7 @@ async fn fifty_at_once_are_fifty_in_flight() {
         burst.join_all().await;
     }
     assert_eq!(peak.load(SeqCst), 50);
-    assert_eq!(counts(&origin), (50, 50), "the second burst opens none");
+    assert_eq!(origin.connections(), (50, 50), "the second burst opens none");
 }
 
 #[test]
@@ -133,7 +128,7 @@ async fn connections_at_rest_are_closed_and_those_that_the_server_closed_are_not
     };
     timeout(LONG, noticed).await.unwrap();
     let mut second = answered().await;
-    assert_eq!(counts(&origin), (2, 0));
+    assert_eq!(origin.connections(), (2, 0));
     // Closed by the client, who is not asked for anything meanwhile.
     let ended = timeout(LONG, second.read(&mut [0])).await.unwrap();
     assert_eq!(ended.unwrap(), 0);
@@ -146,7 +141,7 @@ async fn an_answer_that_is_not_read_takes_its_connection_along() {
     let origin = clients().model_server(&url(&at), None).unwrap();
     drop(origin.get(&url(&at)).await.unwrap());
     assert_eq!(fetch(&origin, &at).await, "ok");
-    assert_eq!(counts(&origin), (2, 0));
+    assert_eq!(origin.connections(), (2, 0));
 }
 
 #[tokio::test]
@@ -164,7 +159,7 @@ async fn a_request_that_nobody_waits_for_ends_at_the_server_too() {
         socket = asked => socket,
     };
     assert_eq!(timeout(LONG, socket.read(&mut [0])).await.unwrap().unwrap(), 0);
-    assert_eq!(counts(&origin), (1, 0));
+    assert_eq!(origin.connections(), (1, 0));
 }
 
 #[tokio::test]
@@ -181,7 +176,7 @@ static TLS: LazyLock<tls::Shared> = LazyLock::new(tls::Shared::default);
 /// The way to `to` where one proxy is set for all.
 fn road(to: &str, proxy: &str) -> Result<Origin, String> {
     let matcher = Matcher::builder().all(proxy).build();
-    let road = Road::new(&to.parse().unwrap(), Some(&matcher), TLS.offering(&["http/1.1"]), LONG)?;
+    let road = Road::new(&to.parse().unwrap(), Some(&matcher), &TLS, LONG)?;
     Ok(Origin::new(road, LONG))
 }
 
@@ -240,7 +235,7 @@ async fn only_connections_to_other_machines_are_kept_alive() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let to: Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let without_proxy = Matcher::builder().build();
-    let way = |proxies| Origin::new(Road::new(&to, proxies, TLS.offering(&[]), LONG).unwrap(), LONG);
+    let way = |proxies| Origin::new(Road::new(&to, proxies, &TLS, LONG).unwrap(), LONG);
     assert_eq!(timer(&way(None), &listener).await, none);
     assert_eq!(timer(&way(Some(&without_proxy)), &listener).await, keepalive);
 }

@@ -16,12 +16,12 @@ use crate::{
 };
 
 /// Largest answer that is read.
-pub(super) const MAX_ANSWER: usize = 16 * 1024 * 1024;
+pub(in crate::llm) const MAX_ANSWER: usize = 16 * 1024 * 1024;
 /// How long the end of a stream is waited for when the answer has ended: a connection read to its end is used again.
 const LINGER: Duration = Duration::from_millis(100);
 
 /// Why a body brought no answer.
-pub(super) enum Failed {
+pub(in crate::llm) enum Failed {
     /// The server says something else.
     No(NoAnswer),
     /// It ended badly, in our words.
@@ -110,7 +110,7 @@ impl Clock {
 }
 
 /// Reads an answer that comes as a whole.
-pub(super) async fn read(answer: Answer, most: usize) -> Result<Vec<u8>, Failed> {
+pub(in crate::llm) async fn read(answer: Answer, most: usize) -> Result<Vec<u8>, Failed> {
     match read_some(answer, most).await {
         (body, End::Whole) => Ok(body),
         (_, End::TooLong) => Err(too_long()),
