@@ -1,5 +1,7 @@
 //! Judging an answer against its target, and refusing at load time what could never be judged.
 
+mod contains;
+
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -8,7 +10,7 @@ use crate::task::{Outcome, Score, Target, Task};
 
 /// 1 when `answer` fits one of the targets, 0 when it fits none, nothing when there is nothing to compare with.
 ///
-/// Without a `score` the target must occur in the answer, case aside.
+/// Without a `score` the target must occur in the answer, as whole words and whole numbers, case aside.
 pub fn judge(answer: &str, target: Option<&Target>, score: Option<&Score>) -> Option<f64> {
     let targets = target?.all();
     let right = targets.iter().any(|target| fits(answer, target, score.unwrap_or(&Score::Contains)));
@@ -37,8 +39,8 @@ pub fn check(task: &Task) -> Result<(), String> {
     }
     for target in target.all() {
         match task.score.as_ref().unwrap_or(&Score::Contains) {
-            Score::Contains if target.is_empty() => {
-                return Err("`target` is empty: it is contained in every answer".into());
+            Score::Contains if target.trim().is_empty() => {
+                return Err("`target` is empty: no word or number can be found in the answer".into());
             }
             Score::Regex => {
                 Regex::new(target)
@@ -61,7 +63,7 @@ pub fn check(task: &Task) -> Result<(), String> {
 fn fits(answer: &str, target: &str, score: &Score) -> bool {
     match score {
         Score::Exact => answer.trim() == target.trim(),
-        Score::Contains => folded(answer).contains(&folded(target)),
+        Score::Contains => contains::contains(answer, target),
         Score::Regex => Regex::new(target).is_ok_and(|pattern| pattern.is_match(answer)),
         Score::Numeric { tol } => match (last_number(answer), number(target)) {
             (Some(found), Some(wanted)) => near(found, wanted, *tol),
@@ -69,11 +71,6 @@ fn fits(answer: &str, target: &str, score: &Score) -> bool {
         },
         Score::Boxed => last_boxed(answer).is_some_and(|inner| inner.trim() == target.trim()),
     }
-}
-
-/// The same for texts that differ in case only. `str::to_lowercase` looks at what stands around a sigma.
-fn folded(text: &str) -> String {
-    text.chars().flat_map(char::to_lowercase).map(|c| if c == 'ς' { 'σ' } else { c }).collect()
 }
 
 fn near(found: f64, wanted: f64, tol: f64) -> bool {
@@ -138,6 +135,9 @@ mod tests {
         assert_eq!(judge("It is ROME.", Some(&target), None), Some(1.0));
         assert_eq!(judge("Berlin", Some(&target), None), Some(0.0));
         assert_eq!(judge("Berlin", None, None), None);
+        let four = Target::One("4".into());
+        assert_eq!(judge("It is 14.", Some(&four), None), Some(0.0));
+        assert_eq!(judge("It is 4 km.", Some(&four), None), Some(1.0));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub struct Task {
     /// The expected answer: a string, a list (any of them), or nothing (not judged).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
-    /// How the answer is compared with the target. Default: the target is contained in the answer.
+    /// How the answer is compared with the target. Default: [`Score::Contains`].
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object::maybe")]
     pub score: Option<Score>,
     /// Tools offered to the model, as patterns over `server.tool`. Default: all.
@@ -94,7 +94,8 @@ impl Target {
 pub enum Score {
     /// Equal after trimming white space.
     Exact,
-    /// The target occurs in the answer, case aside.
+    /// The target occurs in the answer as whole words and whole numbers, case aside: `4` is in `4 km` and in `4.0`,
+    /// but not in `14`, `4.5`, `1/4` or `-4`.
     Contains,
     /// The target is a regular expression that matches somewhere in the answer.
     Regex,
