@@ -4,11 +4,13 @@
 //! ([`Error::code`], [`Error::server`], [`Error::causes`], [`Error::help`]), so that a command line, a
 //! report and an embedder's `match` all read one source. Messages are fragments without a full stop.
 
+mod duration;
 mod parts;
 mod told;
 
 use std::{any::Any, io, sync::Arc, time::Duration};
 
+pub(crate) use self::duration::rounded;
 pub use self::{parts::*, told::Told};
 use crate::tool::ServerName;
 
@@ -66,7 +68,7 @@ pub enum Error {
     #[error(transparent)]
     Server(Box<ServerError>),
     /// The tool gave no answer in time. The server was told to cancel and the session goes on.
-    #[error("`{server}.{tool}` gave no answer within {}", humantime::format_duration(*.after))]
+    #[error("`{server}.{tool}` gave no answer within {}", humantime::format_duration(rounded(*.after)))]
     CallTimeout {
         /// The server of the tool.
         server: ServerName,

@@ -241,7 +241,7 @@ impl fmt::Display for GiveUp {
     }
 }
 
-/// `duration` in whole milliseconds: what a person reads.
+/// `duration` as a person reads it.
 pub(crate) fn whole(duration: Duration) -> Duration {
-    Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    crate::error::rounded(duration)
 }

@@ -326,9 +326,16 @@ pub(super) fn shortened(words: &[String]) -> String {
     words.iter().enumerate().map(short).collect::<Vec<_>>().join(" ")
 }
 
-/// `0.77s`.
+/// `0.77s`, `12m 34s`, `5h 07m` or `3d 4h`.
 pub(super) fn seconds(time: Duration) -> String {
-    format!("{:.2}s", time.as_secs_f64())
+    // What rounds up to a minute is one.
+    let whole = time.saturating_add(Duration::from_millis(5)).as_secs();
+    match whole {
+        0..60 => format!("{:.2}s", time.as_secs_f64()),
+        60..3600 => format!("{}m {:02}s", whole / 60, whole % 60),
+        3600..86400 => format!("{}h {:02}m", whole / 3600, whole / 60 % 60),
+        _ => format!("{}d {}h", whole / 86400, whole / 3600 % 24),
+    }
 }
 
 /// `  3 tools`, numbers below each other.
@@ -380,6 +387,21 @@ pub(super) fn millis(time: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_rounded_for_people() {
+        for (millis, text) in [
+            (0, "0.00s"),
+            (1_234, "1.23s"),
+            (59_994, "59.99s"),
+            (59_996, "1m 00s"),
+            (754_321, "12m 34s"),
+            (18_420_000, "5h 07m"),
+            (273_600_000, "3d 4h"),
+        ] {
+            assert_eq!(seconds(Duration::from_millis(millis)), text);
+        }
+    }
 
     #[test]
     fn the_line_that_names_the_error_is_not_lost_behind_its_trace() {

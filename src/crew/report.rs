@@ -5,7 +5,7 @@ use std::{any::Any, fmt, time::Duration};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 use crate::{
-    error::{Error, ErrorCode, words_of_panic},
+    error::{Error, ErrorCode, rounded, words_of_panic},
     task::TaskError,
 };
 
@@ -69,7 +69,7 @@ pub enum StepError {
     #[error(transparent)]
     Decide(Error),
     /// There was no decision within the crew's deadline.
-    #[error("no decision within {}", humantime::format_duration(*.0))]
+    #[error("no decision within {}", humantime::format_duration(rounded(*.0)))]
     Deadline(Duration),
     /// The decision was of no use.
     #[error("could not apply the answer: {0}")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::health::{End, Health};
 use crate::{
     config::{Config, Endpoint, ServerConfig, StopGrace},
-    error::{ErrorCode, Phase, ServerError},
+    error::{ErrorCode, Phase, ServerError, rounded},
     launch::Package,
     process::{Process, describe},
     tool::ServerName,
@@ -247,9 +247,12 @@ pub(super) async fn inquest(
     lost
 }
 
-/// A duration as people read it: `0.72s`.
+/// A duration as people read it: `0.72s`, `12m 34s`.
 pub(super) fn seconds(time: Duration) -> String {
-    format!("{:.2}s", time.as_secs_f64())
+    match time.as_secs() {
+        0..60 => format!("{:.2}s", time.as_secs_f64()),
+        _ => humantime::format_duration(rounded(time)).to_string(),
+    }
 }
 
 /// What to do about it, by its kind and by what the last words usually mean.

@@ -2,6 +2,8 @@
 
 use std::{os::unix::fs::MetadataExt, path::Path, time::Duration};
 
+use crate::cli::ui::seconds;
+
 /// A process that nobody will miss and nobody will end.
 pub(super) struct Orphan {
     pub(super) pid: u32,
@@ -59,11 +61,11 @@ pub(super) fn find() -> Vec<Orphan> {
             return None;
         }
         let started = field(22)? as f64 / rustix::param::clock_ticks_per_second() as f64;
-        let age = Duration::from_secs_f64((uptime - started).max(0.0).floor());
+        let age = Duration::try_from_secs_f64(uptime - started).unwrap_or_default();
         let memory = field(24)? * rustix::param::page_size() as u64;
         Some(Orphan {
             pid,
-            age: format!("{} old", humantime::format_duration(age)),
+            age: format!("{} old", seconds(age)),
             memory: format!("{} MiB", memory >> 20),
             command: line.trim_end().chars().take(SHOWN).collect(),
         })

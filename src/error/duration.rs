@@ -1,0 +1,48 @@
+//! Durations for people.
+
+use std::time::Duration;
+
+/// `duration` to about three digits: what was measured, or is left of a limit, has more than anybody reads.
+pub(crate) fn rounded(duration: Duration) -> Duration {
+    let step = match duration.as_secs() {
+        0 if duration < Duration::from_millis(1) => Duration::from_micros(1),
+        0 => Duration::from_millis(1),
+        1..10 => Duration::from_millis(10),
+        10..100 => Duration::from_millis(100),
+        100..3600 => Duration::from_secs(1),
+        3600..86400 => Duration::from_secs(60),
+        _ => Duration::from_secs(3600),
+    };
+    let steps = (duration.as_nanos() + step.as_nanos() / 2) / step.as_nanos();
+    let nanos = steps * step.as_nanos();
+    let seconds = u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX);
+    let rest = u32::try_from(nanos % 1_000_000_000).unwrap_or_default();
+    Duration::new(seconds, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use humantime::format_duration;
+
+    use super::*;
+
+    #[test]
+    fn durations_have_few_digits() {
+        for (nanos, text) in [
+            (0, "0s"),
+            (12_345, "12us"),
+            (300_000_000, "300ms"),
+            (999_999_999, "1s"),
+            (1_234_567_891, "1s 230ms"),
+            (1_500_000_000, "1s 500ms"),
+            (59_998_123_456, "1m"),
+            (61_550_000_000, "1m 1s 600ms"),
+            (754_321_000_000, "12m 34s"),
+            (3_725_900_000_000, "1h 2m"),
+            (100_000_000_000_000, "1day 4h"),
+        ] {
+            assert_eq!(format_duration(rounded(Duration::from_nanos(nanos))).to_string(), text);
+        }
+        rounded(Duration::MAX);
+    }
+}
