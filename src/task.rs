@@ -4,12 +4,14 @@
 pub(crate) mod date;
 pub(crate) mod millis;
 pub(crate) mod object;
+mod usage;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use self::usage::Usage;
 use crate::error::ErrorCode;
 
 /// One line of a task file: something for an agent to do, or tool calls to make without any model.
@@ -406,39 +408,6 @@ impl std::ops::AddAssign for Timings {
         self.tools += more.tools;
         self.retry_wait += more.retry_wait;
         self.other += more.other;
-    }
-}
-
-/// Token counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Usage {
-    /// Prompt tokens.
-    #[serde(rename = "in")]
-    pub input: u64,
-    /// Generated tokens.
-    #[serde(rename = "out")]
-    pub output: u64,
-    /// Prompt tokens served from the server's cache.
-    pub cached: u64,
-    /// Generated tokens spent on reasoning.
-    pub reasoning: u64,
-}
-
-impl Usage {
-    /// Tokens read and generated.
-    pub fn total(&self) -> u64 {
-        self.input.saturating_add(self.output)
-    }
-}
-
-impl std::ops::AddAssign for Usage {
-    fn add_assign(&mut self, other: Self) {
-        // A model's server may count whatever it likes.
-        self.input = self.input.saturating_add(other.input);
-        self.output = self.output.saturating_add(other.output);
-        self.cached = self.cached.saturating_add(other.cached);
-        self.reasoning = self.reasoning.saturating_add(other.reasoning);
     }
 }
 

@@ -91,6 +91,8 @@ pub(super) fn usage(json: &Value) -> Usage {
         input: count(&usage["prompt_tokens"]),
         output: count(&usage["completion_tokens"]),
         cached: count(&usage["prompt_tokens_details"]["cached_tokens"]),
+        // As OpenRouter has it; OpenAI itself has no field for it.
+        cache_write: count(&usage["prompt_tokens_details"]["cache_write_tokens"]),
         reasoning: count(&usage["completion_tokens_details"]["reasoning_tokens"]),
     }
 }
@@ -124,6 +126,10 @@ mod tests {
         assert_eq!((refusal.content.as_str(), refusal.finish), ("no", Finish::ContentFilter));
         let thought = answer(&json!({"content": "42", "reasoning_content": "hm"}), &"length".into());
         assert_eq!((thought.reasoning.as_deref(), thought.finish), (Some("hm"), Finish::Length));
+        let counted = json!({"usage": {"prompt_tokens": 194, "completion_tokens": 2,
+            "prompt_tokens_details": {"cached_tokens": 64, "cache_write_tokens": 100}}});
+        let wanted = Usage { input: 194, output: 2, cached: 64, cache_write: 100, reasoning: 0 };
+        assert_eq!(usage(&counted), wanted);
     }
 
     #[test]

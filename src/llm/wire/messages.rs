@@ -165,6 +165,7 @@ fn usage(json: &Value) -> Usage {
         input: count(&usage["input_tokens"]).saturating_add(cached).saturating_add(written),
         output: count(&usage["output_tokens"]),
         cached,
+        cache_write: written,
         reasoning: 0,
     }
 }
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(answer.tool_calls, [ToolCall::new("toolu_1", "time__now", "{\"zone\":\"UTC\"}")]);
         assert_eq!((answer.content.as_str(), answer.reasoning.as_deref()), ("I look.", Some("hm")));
         assert_eq!(answer.finish, Finish::ToolCalls);
-        assert_eq!(answer.usage, Usage { input: 100, output: 5, cached: 70, reasoning: 0 });
+        assert_eq!(answer.usage, Usage { input: 100, output: 5, cached: 70, cache_write: 20, reasoning: 0 });
         for (reason, finish) in [
             ("end_turn", Finish::Stop),
             ("max_tokens", Finish::Length),

@@ -101,6 +101,8 @@ fn usage(json: &Value) -> Usage {
         input: count(&usage["input_tokens"]),
         output: count(&usage["output_tokens"]),
         cached: count(&usage["input_tokens_details"]["cached_tokens"]),
+        // This API has no field for it.
+        cache_write: 0,
         reasoning: count(&usage["output_tokens_details"]["reasoning_tokens"]),
     }
 }
@@ -159,7 +161,7 @@ mod tests {
         let answer = read(&openai).unwrap();
         assert_eq!((answer.content.as_str(), answer.finish), ("It is noon.", Finish::Stop));
         assert_eq!((answer.reasoning.as_deref(), answer.model.as_deref()), (Some("hm"), Some("gpt-5")));
-        assert_eq!(answer.usage, Usage { input: 36, output: 87, cached: 30, reasoning: 64 });
+        assert_eq!(answer.usage, Usage { input: 36, output: 87, cached: 30, cache_write: 0, reasoning: 64 });
 
         let vllm = json!({"id": "resp_2", "object": "response", "status": "incomplete", "model": "tiny",
             "incomplete_details": {"reason": "max_output_tokens"}, "output": [

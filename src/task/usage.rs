@@ -1,0 +1,40 @@
+//! Token counts.
+
+use serde::{Deserialize, Serialize};
+
+/// Token counts, as the model's server gives them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Prompt tokens, those read from and written to the server's cache included.
+    #[serde(rename = "in")]
+    pub input: u64,
+    /// Generated tokens.
+    #[serde(rename = "out")]
+    pub output: u64,
+    /// Prompt tokens read from the server's cache.
+    pub cached: u64,
+    /// Prompt tokens written to the server's cache. Some providers charge more for them.
+    #[serde(default)]
+    pub cache_write: u64,
+    /// Generated tokens spent on reasoning.
+    pub reasoning: u64,
+}
+
+impl Usage {
+    /// Tokens read and generated.
+    pub fn total(&self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+}
+
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        // A model's server may count whatever it likes.
+        self.input = self.input.saturating_add(other.input);
+        self.output = self.output.saturating_add(other.output);
+        self.cached = self.cached.saturating_add(other.cached);
+        self.cache_write = self.cache_write.saturating_add(other.cache_write);
+        self.reasoning = self.reasoning.saturating_add(other.reasoning);
+    }
+}
