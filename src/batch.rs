@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::{ErrorCode, words_of_panic},
-    task::{RunReport, Task, TaskError},
+    task::{Reason, RunReport, Task, TaskError},
 };
 
 mod load;
@@ -50,6 +50,7 @@ pub async fn run_all<F: Future<Output = RunReport>>(
 
 fn panicked(mut report: RunReport, panic: &(dyn std::any::Any + Send)) -> RunReport {
     let words = words_of_panic(panic);
+    report.reason = Some(Reason::Errored(ErrorCode::Internal));
     report.error = Some(TaskError::new(ErrorCode::Internal, format!("the task panicked: {words}")));
     report.ended = crate::report::now();
     report

@@ -24,6 +24,7 @@ mod progress;
 mod ps;
 mod reach;
 mod report;
+mod requests;
 mod run;
 mod tools;
 #[cfg(feature = "top")]

@@ -140,9 +140,15 @@ impl Journal {
             self.write(&place, &format!("{:#}\n", Value::from(report.transcript.clone())))?;
             line["messages"] = place.into();
         }
-        for (file, text) in &report.outputs {
-            let place = format!("{}/{file}", task_path(&report.task, report.attempt));
-            self.write(&place, text)?;
+        for earlier in &report.earlier {
+            let place = messages_path(&report.task, earlier.attempt);
+            self.write(&place, &format!("{:#}\n", Value::from(earlier.transcript.clone())))?;
+        }
+        let earlier = report.earlier.iter().map(|earlier| (earlier.attempt, &earlier.outputs));
+        for (attempt, outputs) in earlier.chain([(report.attempt, &report.outputs)]) {
+            for (file, text) in outputs {
+                self.write(&format!("{}/{file}", task_path(&report.task, attempt)), text)?;
+            }
         }
         if !report.log.is_empty() {
             let place = log_path(&report.task, report.attempt);

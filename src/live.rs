@@ -103,11 +103,13 @@ pub enum LiveEvent {
         /// The request.
         turn: u32,
     },
-    /// An attempt of the request failed. Whether another follows is not said here.
+    /// A try of the request failed. Whether another follows is not said here.
+    #[serde(rename = "model_try_failed")]
     ModelAttemptFailed {
         /// The request.
         turn: u32,
-        /// The attempt on the wire.
+        /// The try on the wire.
+        #[serde(rename = "try")]
         attempt: AttemptRow,
     },
     /// The model answered, or did not.
@@ -116,7 +118,8 @@ pub enum LiveEvent {
         turn: u32,
         /// The time of all of it.
         took_ns: u64,
-        /// Every attempt on the wire.
+        /// Every try on the wire.
+        #[serde(rename = "tries")]
         attempts: Vec<AttemptRow>,
         /// As its server counted them.
         tokens: Usage,

@@ -21,6 +21,7 @@ impl RunReport {
             task: task.id.clone(),
             attempt: 1,
             status: Outcome::Errored,
+            reason: None,
             score: None,
             answer: None,
             target: task.target.clone(),
@@ -43,7 +44,6 @@ impl RunReport {
             llm_fallbacks: 0,
             llm_clients: BTreeMap::new(),
             tokens: Usage::default(),
-            cost_usd: None,
             model: None,
             model_scripted: false,
             servers: Vec::new(),
@@ -51,6 +51,7 @@ impl RunReport {
             log_file: None,
             log: Vec::new(),
             outputs: Vec::new(),
+            earlier: Vec::new(),
             metadata: task.metadata.clone(),
             transcript: Vec::new(),
         }

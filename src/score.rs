@@ -103,6 +103,11 @@ fn last_number(text: &str) -> Option<f64> {
     number(if hyphen { digits.trim_start_matches(['-', '+', '\u{2212}']) } else { digits })
 }
 
+/// Whether a text has a box with its end.
+pub(crate) fn has_box(text: &str) -> bool {
+    last_boxed(text).is_some()
+}
+
 fn last_boxed(text: &str) -> Option<&str> {
     const OPEN: &str = "\\boxed{";
     let inner = &text[text.rfind(OPEN)? + OPEN.len()..];

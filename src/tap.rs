@@ -146,7 +146,7 @@ impl Tap {
         if let Some(events) = &self.0.events {
             events.write(Event::TaskEnded {
                 task: task.clone(),
-                attempt: *attempt,
+                attempt: (*attempt).max(report.attempt),
                 status: report.status,
                 took_ns: nanos(self.0.began.elapsed()),
                 error: report.error.as_ref().map(|error| events.brief(&error.code, &error.message)),

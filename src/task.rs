@@ -4,6 +4,7 @@
 pub(crate) mod date;
 pub(crate) mod millis;
 pub(crate) mod object;
+mod outcome;
 mod usage;
 
 use std::collections::BTreeMap;
@@ -11,7 +12,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use self::usage::Usage;
+pub use self::{
+    outcome::{FailureReason, Outcome, Reason},
+    usage::Usage,
+};
 use crate::error::ErrorCode;
 
 /// One line of a task file: something for an agent to do, or tool calls to make without any model.
@@ -200,22 +204,6 @@ pub struct Expect {
     pub is_error: bool,
 }
 
-/// How a task ended. A wrong answer (`Failed`) and broken machinery (`Errored`) are never mixed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// The answer is right.
-    Passed,
-    /// There is an answer and it is wrong.
-    Failed,
-    /// There is no answer: a limit, a failure, a broken tool.
-    Errored,
-    /// Ended from outside.
-    Cancelled,
-    /// There is an answer and nothing to compare it with.
-    Unscored,
-}
-
 /// Everything known about one finished task. One line of `results.jsonl`.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -226,17 +214,20 @@ pub struct RunReport {
     pub run: String,
     /// Id of the task.
     pub task: String,
-    /// Number of the attempt, from 1.
+    /// Number of the attempt at the task that this report ends with, from 1.
     pub attempt: u32,
     /// How it ended.
     pub status: Outcome,
-    /// 1 right, 0 wrong, nothing when not judged.
+    /// Why it failed or errored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    /// 1 right, 0 for every failed task, nothing when not judged.
     pub score: Option<f64>,
     /// The agent's final text.
     pub answer: Option<String>,
     /// What was expected.
     pub target: Option<Target>,
-    /// Why there is no answer.
+    /// Why there is no answer, in words.
     pub error: Option<TaskError>,
     /// Start, RFC 3339, UTC, milliseconds.
     pub started: String,
@@ -266,9 +257,9 @@ pub struct RunReport {
     pub tokens_saved: u64,
     /// Per tool (`server.tool`).
     pub tools: BTreeMap<String, ToolStats>,
-    /// Model requests on the wire, retries included.
+    /// Requests sent to models, each try counted, of all attempts at the task.
     pub llm_calls: u32,
-    /// Model requests repeated.
+    /// Those of them that repeated a request.
     pub llm_retries: u32,
     /// Why they were repeated, and how often for each: the HTTP status, else the class of the failure.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -281,8 +272,6 @@ pub struct RunReport {
     pub llm_clients: BTreeMap<String, u32>,
     /// Token counts as the model's server gave them.
     pub tokens: Usage,
-    /// Cost, when prices are configured.
-    pub cost_usd: Option<f64>,
     /// The model's name; a scripted model says so.
     pub model: Option<String>,
     /// Whether the model was a script.
@@ -304,6 +293,9 @@ pub struct RunReport {
     /// of the task.
     #[serde(skip)]
     pub outputs: Vec<(String, String)>,
+    /// The attempts before this one; each is written to a folder of its own.
+    #[serde(skip)]
+    pub earlier: Vec<EarlierAttempt>,
     /// The conversation itself; written to its own file, not into the line.
     #[serde(skip)]
     pub transcript: Vec<Value>,
@@ -317,6 +309,24 @@ fn is_none(number: &u32) -> bool {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
 fn is_nothing(number: &u64) -> bool {
     *number == 0
+}
+
+/// What is kept of an attempt at a task that had no answer and was followed by another.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EarlierAttempt {
+    /// Its number, from 1.
+    pub attempt: u32,
+    /// Its conversation.
+    pub transcript: Vec<Value>,
+    /// As [`RunReport::outputs`].
+    pub outputs: Vec<(String, String)>,
+}
+
+impl EarlierAttempt {
+    pub(crate) fn new(attempt: u32, transcript: Vec<Value>, outputs: Vec<(String, String)>) -> Self {
+        Self { attempt, transcript, outputs }
+    }
 }
 
 /// Why a task has no answer.

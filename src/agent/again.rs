@@ -45,7 +45,7 @@ impl Agent {
             let number = u32::try_from(lessons.len()).unwrap_or(u32::MAX).saturating_add(1);
             let another = number < attempts;
             let (end, lesson) = self.attempt(&informed(task, &lessons), another, bounds, ledger).await;
-            let (End::Errored(error), Some(lesson)) = (&end, lesson) else { return end };
+            let (End::Unanswered(_, error), Some(lesson)) = (&end, lesson) else { return end };
             let event = AgentEvent::TriedAgain {
                 attempt: number + 1,
                 why: error.message.clone(),
@@ -63,7 +63,7 @@ impl Talk<'_> {
     pub(super) async fn learn(&mut self, end: &End) -> Option<String> {
         let State { another, asked_in_vain, .. } = self.state;
         let late = self.bounds.deadline.is_some_and(|deadline| deadline <= Instant::now());
-        if !matches!(end, End::Errored(_)) || !another || asked_in_vain || late {
+        if !matches!(end, End::Unanswered(..)) || !another || asked_in_vain || late {
             return None;
         }
         self.bounds.tokens(self.ledger.tokens()).ok()?;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::AgentConfig,
     error::{Error, ErrorCode},
-    task::{Limits, TaskError, Usage},
+    task::{FailureReason, Limits, TaskError, Usage},
 };
 
 /// How a task ended, before it is judged.
@@ -20,9 +20,11 @@ pub(super) enum End {
     Passed(String),
     /// A planned call was not as expected; the texts up to it.
     Failed(String, Box<TaskError>),
-    /// Without an answer, at a limit that leaves the time to ask for one.
-    Stopped(Box<TaskError>),
-    /// Without an answer.
+    /// Without an answer by what the model did, which leaves the time to ask for one.
+    Stopped(FailureReason, Box<TaskError>),
+    /// Without an answer by what the model did.
+    Unanswered(FailureReason, Box<TaskError>),
+    /// Without an answer since the endpoint, a server or toolcrib failed.
     Errored(Box<TaskError>),
     /// From outside.
     Cancelled,
@@ -33,8 +35,14 @@ impl End {
         Self::Errored(Box::new(TaskError::new(code, message)))
     }
 
-    pub(super) fn stopped(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self::Stopped(Box::new(TaskError::new(code, message)))
+    /// The model gave no answer that can be used; it may be asked for one.
+    pub(super) fn stopped(reason: FailureReason, message: impl Into<String>) -> Self {
+        Self::Stopped(reason, Box::new(TaskError::new(ErrorCode::NoAnswer, message)))
+    }
+
+    /// The model gave no answer that can be used.
+    pub(super) fn unanswered(reason: FailureReason, message: impl Into<String>) -> Self {
+        Self::Unanswered(reason, Box::new(TaskError::new(ErrorCode::NoAnswer, message)))
     }
 
     pub(super) fn of(error: &Error) -> Self {
@@ -85,12 +93,21 @@ impl<'a> Bounds<'a> {
     }
 
     pub(super) fn out_of_time(&self) -> End {
-        End::errored(ErrorCode::BudgetExceeded, reached(&format!("seconds = {}", self.time.as_secs_f64())))
+        let error = TaskError::new(ErrorCode::BudgetExceeded, self.time_is_over());
+        End::Unanswered(FailureReason::TimeUsedUp, Box::new(error))
+    }
+
+    /// In words that the limit of time was reached.
+    pub(super) fn time_is_over(&self) -> String {
+        words(&format!("seconds = {}", self.time.as_secs_f64()))
     }
 
     /// Whether a turn after `done` turns is allowed.
     pub(super) fn turn(&self, done: u32) -> Result<(), End> {
-        if done < self.turns { Ok(()) } else { Err(stopped(&format!("turns = {}", self.turns))) }
+        if done < self.turns {
+            return Ok(());
+        }
+        Err(End::Stopped(FailureReason::TurnsUsedUp, Box::new(reached(&format!("turns = {}", self.turns)))))
     }
 
     /// Whether `more` calls after `done` calls are allowed.
@@ -99,7 +116,8 @@ impl<'a> Bounds<'a> {
         if all <= u64::from(self.tool_calls) {
             Ok(())
         } else {
-            Err(stopped(&format!("tool_calls = {}", self.tool_calls)))
+            let limit = format!("tool_calls = {}", self.tool_calls);
+            Err(End::Stopped(FailureReason::ToolCallsUsedUp, Box::new(reached(&limit))))
         }
     }
 
@@ -107,18 +125,18 @@ impl<'a> Bounds<'a> {
     pub(super) fn tokens(&self, used: Usage) -> Result<(), End> {
         match self.tokens {
             Some(limit) if used.total() >= limit => {
-                Err(End::errored(ErrorCode::BudgetExceeded, reached(&format!("tokens = {limit}"))))
+                let error = reached(&format!("tokens = {limit}"));
+                Err(End::Unanswered(FailureReason::TokensUsedUp, Box::new(error)))
             }
             _ => Ok(()),
         }
     }
 }
 
-/// At a limit that leaves the time for an answer.
-fn stopped(limit: &str) -> End {
-    End::stopped(ErrorCode::BudgetExceeded, reached(limit))
+fn reached(limit: &str) -> TaskError {
+    TaskError::new(ErrorCode::BudgetExceeded, words(limit))
 }
 
-fn reached(limit: &str) -> String {
+fn words(limit: &str) -> String {
     format!("the task reached its limit ({limit}) before it had an answer")
 }

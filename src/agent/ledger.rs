@@ -11,12 +11,18 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorCode},
-    llm::{Attempt, ChatAnswer, LlmClient, LlmError, LlmErrorClass, Message},
+    llm::{Attempt, ChatAnswer, Finish, LlmClient, LlmError, LlmErrorClass, Message},
     report::now,
     score,
     tap::Tap,
-    task::{Outcome, RunReport, Score, Task, TaskError, Timings, Usage, millis},
+    task::{
+        EarlierAttempt, FailureReason, Outcome, Reason, RunReport, Score, Task, TaskError, Timings, Usage,
+        millis,
+    },
 };
+
+/// A wait for an endpoint that has no part in a task's time being over.
+const MOMENT: Duration = Duration::from_millis(100);
 
 /// The report in the making.
 pub(super) struct Ledger {
@@ -28,6 +34,8 @@ pub(super) struct Ledger {
     spent: Timings,
     calls_asked: usize,
     turns_begun: u32,
+    /// What is wrong with the model's last answer, apart from what it says.
+    flaw: Option<FailureReason>,
 }
 
 impl Ledger {
@@ -39,6 +47,7 @@ impl Ledger {
             spent: Timings::default(),
             calls_asked: 0,
             turns_begun: 0,
+            flaw: None,
         }
     }
 
@@ -84,6 +93,7 @@ impl Ledger {
         match asked {
             Ok(Ok(answer)) => {
                 self.attempts(&answer.attempts, wall);
+                self.flaw = flaw(&answer);
                 self.report.tokens += answer.usage;
                 if let Some(client) = &answer.client {
                     *self.report.llm_clients.entry(client.clone()).or_default() += 1;
@@ -92,10 +102,13 @@ impl Ledger {
             }
             Ok(Err(error)) => {
                 self.attempts(&error.attempts, wall);
-                if error.class == LlmErrorClass::Deadline {
-                    return Err(bounds.out_of_time());
-                }
-                Err(End::of(&Error::from(error)))
+                Err(match error.class {
+                    LlmErrorClass::Deadline => late(&error, wall, bounds),
+                    LlmErrorClass::Context => {
+                        End::Stopped(FailureReason::ContextUsedUp, Box::new((&Error::from(error)).into()))
+                    }
+                    _ => End::of(&Error::from(error)),
+                })
             }
             Err(end) => {
                 // Given up under way: what it had done until then is not known in parts.
@@ -136,10 +149,18 @@ impl Ledger {
         self.happened(&AgentEvent::TakenOver { turn, from, to });
     }
 
-    /// Keeps the conversation of an attempt that another one follows.
+    /// Keeps what belongs to an attempt that another one follows.
     pub(super) fn keep_attempt(&mut self, number: u32) {
-        let messages = Value::from(std::mem::take(&mut self.report.transcript));
-        self.report.outputs.push((format!("attempts/{number}/messages.json"), format!("{messages:#}\n")));
+        let report = &mut self.report;
+        let (transcript, outputs) =
+            (std::mem::take(&mut report.transcript), std::mem::take(&mut report.outputs));
+        report.earlier.push(EarlierAttempt::new(number, transcript, outputs));
+        report.attempt = number + 1;
+    }
+
+    /// Something is wrong with the model's answer, apart from what it says.
+    pub(super) fn flaw(&mut self, reason: FailureReason) {
+        self.flaw = Some(reason);
     }
 
     /// Another agent carried out a task of this one: what that took counts here too.
@@ -180,9 +201,13 @@ impl Ledger {
             let lines: Vec<String> = done.log.iter().map(Value::to_string).collect();
             report.outputs.push((format!("{folder}/log.jsonl"), lines.join("\n") + "\n"));
         }
-        report
-            .outputs
-            .extend(done.outputs.into_iter().map(|(file, text)| (format!("{folder}/{file}"), text)));
+        for earlier in done.earlier {
+            let messages = Value::from(earlier.transcript);
+            let place = format!("{folder}/attempts/{}/messages.json", earlier.attempt);
+            report.outputs.push((place, format!("{messages:#}\n")));
+            report.outputs.extend(within(&folder, earlier.outputs));
+        }
+        report.outputs.extend(within(&folder, done.outputs));
         let event = AgentEvent::HandedOver {
             turn: self.report.turns,
             agent: agent.to_owned(),
@@ -287,25 +312,36 @@ impl Ledger {
         match end {
             End::Answered { answer, said } => {
                 // That score looks for the box itself.
-                let judged = if matches!(task.score, Some(Score::Boxed)) { &said } else { &answer };
+                let boxed = matches!(task.score, Some(Score::Boxed));
+                let judged = if boxed { &said } else { &answer };
                 report.score = score::judge(judged, task.target.as_ref(), task.score.as_ref());
                 report.status = score::outcome(report.score);
+                if report.status == Outcome::Failed {
+                    let no_box = (boxed && !score::has_box(&said)).then_some(FailureReason::NoBoxedAnswer);
+                    let reason = self.flaw.or(no_box).unwrap_or(FailureReason::WrongAnswer);
+                    report.reason = Some(Reason::Failed(reason));
+                }
                 report.answer = Some(answer);
             }
             End::Passed(texts) => {
                 let judged = score::judge(&texts, task.target.as_ref(), task.score.as_ref());
                 report.score = judged.or(Some(1.0));
                 report.status = score::outcome(report.score);
+                if report.status == Outcome::Failed {
+                    report.reason = Some(Reason::Failed(FailureReason::WrongAnswer));
+                }
                 report.answer = Some(texts);
             }
             End::Failed(texts, error) => {
-                report.score = Some(0.0);
-                report.status = Outcome::Failed;
+                failed(&mut report, FailureReason::UnexpectedResult, *error);
                 report.answer = Some(texts);
-                report.error = Some(*error);
             }
-            End::Errored(error) | End::Stopped(error) => {
+            End::Unanswered(reason, error) | End::Stopped(reason, error) => {
+                failed(&mut report, reason, *error);
+            }
+            End::Errored(error) => {
                 report.status = Outcome::Errored;
+                report.reason = Some(Reason::Errored(error.code));
                 report.error = Some(*error);
             }
             End::Cancelled => {
@@ -315,6 +351,64 @@ impl Ledger {
         }
         report
     }
+}
+
+/// A task without a passing answer, for a reason that is not the fault of an endpoint or a server.
+fn failed(report: &mut RunReport, reason: FailureReason, error: TaskError) {
+    report.status = Outcome::Failed;
+    report.reason = Some(Reason::Failed(reason));
+    report.score = Some(0.0);
+    report.error = Some(error);
+}
+
+/// What is wrong with an answer, apart from what it says.
+fn flaw(answer: &ChatAnswer) -> Option<FailureReason> {
+    let doubt = |attempt: &Attempt| match attempt.class {
+        Some(LlmErrorClass::Looping) => Some(FailureReason::Repetition),
+        Some(LlmErrorClass::Truncated) => Some(FailureReason::AnswerTooLong),
+        _ => None,
+    };
+    // After a last try that failed, the answer is that of a doubtful one before it.
+    let failed = answer.attempts.last().is_some_and(|last| last.class.is_some());
+    let doubts = answer.attempts.iter().rev().filter(|_| failed).find_map(doubt);
+    doubts.or(match answer.finish {
+        Finish::ContentFilter => Some(FailureReason::ContentFilter),
+        Finish::Length => Some(FailureReason::AnswerTooLong),
+        Finish::Stop | Finish::ToolCalls | Finish::Other => None,
+    })
+}
+
+/// The task's time was over before a request had its answer. That is the endpoint's fault, not the model's, where more
+/// of the request's time went to waits and failed tries than to the last one.
+fn late(error: &LlmError, wall: Duration, bounds: &Bounds<'_>) -> End {
+    let (mut lost, mut working) = (Duration::ZERO, Duration::ZERO);
+    let mut failure = None;
+    if error.attempts.is_empty() {
+        lost = wall;
+    }
+    for attempt in &error.attempts {
+        lost += attempt.waited + attempt.queued;
+        match attempt.class {
+            Some(LlmErrorClass::Deadline) => working += attempt.took,
+            Some(LlmErrorClass::Looping | LlmErrorClass::Truncated) => {}
+            class => {
+                lost += attempt.took;
+                failure = class.map(|class| (class, attempt.message.as_deref())).or(failure);
+            }
+        }
+    }
+    if working > lost || (failure.is_none() && lost < MOMENT) {
+        return bounds.out_of_time();
+    }
+    let code = failure.map_or(ErrorCode::LlmFailed, |(class, _)| class.code());
+    let why = failure.and_then(|(_, message)| message).unwrap_or(&error.message);
+    let message = format!("{}: the model's endpoint gave no answer: {why}", bounds.time_is_over());
+    End::errored(code, message)
+}
+
+/// Files in a folder.
+fn within(folder: &str, files: Vec<(String, String)>) -> impl Iterator<Item = (String, String)> {
+    files.into_iter().map(move |(file, text)| (format!("{folder}/{file}"), text))
 }
 
 /// To the microsecond, as all times of a report.

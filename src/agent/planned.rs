@@ -45,7 +45,8 @@ impl Agent {
                 }
                 Err(stop) => {
                     end = Some(match stop {
-                        End::Errored(mut error) => {
+                        // No model had a part in it: the time went to a server.
+                        End::Errored(mut error) | End::Unanswered(_, mut error) => {
                             error.message = format!("{place}: {}", error.message);
                             error.tool = Some(call.tool.clone());
                             End::Errored(error)
@@ -74,7 +75,6 @@ impl Agent {
         bounds: &Bounds<'_>,
         ledger: &mut Ledger,
     ) -> Result<ToolResult, End> {
-        bounds.tool_calls(ledger.tool_calls(), 1)?;
         let find = || self.toolbox.catalog().find_path(&call.tool).cloned();
         let entry = match find() {
             // It may be one that is being started, or that could not be.

@@ -11,9 +11,8 @@ use super::{
 };
 use crate::{
     config::{AnswerForm, FinalSummary, ToolProtocol},
-    error::ErrorCode,
     llm::{ChatRequest, Message, ToolMode},
-    task::Input,
+    task::{FailureReason, Input},
 };
 
 /// How often the model is asked for its answer, as long as all of the conversation is there to answer from.
@@ -34,13 +33,14 @@ impl Talk<'_> {
                 }
                 None => self.boxed_on_the_way().unwrap_or_else(|| self.no_answer()),
             },
-            End::Stopped(error) if wanted == FinalSummary::Never || !self.closing(true).ask => {
-                End::Errored(error)
+            End::Stopped(reason, error) if wanted == FinalSummary::Never || !self.closing(true).ask => {
+                End::Unanswered(reason, error)
             }
-            End::Stopped(error) => match self.summarize(&error.message, None).await {
-                answered @ (End::Answered { .. } | End::Cancelled) => answered,
+            End::Stopped(reason, error) => match self.summarize(&error.message, None).await {
+                // Without an endpoint the model could not give the answer that it was asked for.
+                end @ (End::Answered { .. } | End::Errored(_) | End::Cancelled) => end,
                 // What stopped it says more.
-                _ => End::Errored(error),
+                _ => End::Unanswered(reason, error),
             },
             other => other,
         }
@@ -56,11 +56,15 @@ impl Talk<'_> {
     }
 
     fn no_answer(&self) -> End {
-        let message = match self.agent.config.answer {
-            AnswerForm::Text => "the model's last answer is empty or calls tools",
-            AnswerForm::Boxed => "no \\boxed{} with an answer in the model's last text",
+        let (reason, message) = match self.agent.config.answer {
+            AnswerForm::Text => {
+                (FailureReason::EmptyAnswer, "the model's last answer is empty or calls tools")
+            }
+            AnswerForm::Boxed => {
+                (FailureReason::NoBoxedAnswer, "no \\boxed{} with an answer in the model's last text")
+            }
         };
-        End::errored(ErrorCode::LlmFailed, message)
+        End::unanswered(reason, message)
     }
 
     async fn summarize(&mut self, why: &str, last: Option<String>) -> End {

@@ -14,9 +14,8 @@ use super::{
 };
 use crate::{
     config::{AgentConfig, RollbackReason, ToolChoice, ToolProtocol},
-    error::ErrorCode,
     llm::{ChatAnswer, ChatRequest, Finish, LlmClient, LlmError, LlmErrorClass, ToolMode},
-    task::Task,
+    task::{FailureReason, Task},
 };
 
 /// Turns in a row without any call that can be run, after which a model is given up.
@@ -78,7 +77,13 @@ impl Talk<'_> {
     /// The whole conversation, up to the answer.
     pub(super) async fn run(&mut self) -> End {
         let end = self.turns().await;
-        self.conclude(end).await
+        let end = self.conclude(end).await;
+        if let End::Answered { said, .. } = &end
+            && rollback::refuses(&self.config().rollback, said)
+        {
+            self.ledger.flaw(FailureReason::Refusal);
+        }
+        end
     }
 
     fn config(&self) -> &AgentConfig {
@@ -174,7 +179,7 @@ impl Talk<'_> {
             let answer = match self.ledger.asked(asked, began.elapsed(), self.bounds) {
                 Ok(answer) => answer,
                 Err(_) if too_long && self.shorten(None) => continue,
-                Err(End::Errored(error)) if too_long => return Err(End::Stopped(error)),
+                Err(end) if too_long => return Err(end),
                 Err(end) => {
                     self.state.asked_in_vain = true;
                     return Err(end);
@@ -246,11 +251,9 @@ impl Talk<'_> {
             return match reason {
                 RollbackReason::Malformed | RollbackReason::Empty | RollbackReason::Refusal => {
                     let times = self.state.rollbacks.in_a_row() + 1;
-                    let why = match self.unusable(said) {
-                        Some(why) => why,
-                        None => "the model refuses the task".to_owned(),
-                    };
-                    Err(End::stopped(ErrorCode::LlmFailed, format!("{why} ({times} times in a row)")))
+                    let refuses = (FailureReason::Refusal, "the model refuses the task".to_owned());
+                    let (reason, why) = self.unusable(said).unwrap_or(refuses);
+                    Err(End::stopped(reason, format!("{why} ({times} times in a row)")))
                 }
                 _ => Ok(false),
             };
@@ -307,7 +310,7 @@ impl Talk<'_> {
             let message = format!(
                 "the model made no usable tool call in {MAX_INVALID_TURNS} turns in a row; last: {last}"
             );
-            return Err(End::stopped(ErrorCode::LlmFailed, message));
+            return Err(End::stopped(FailureReason::InvalidCalls, message));
         }
         Ok(outcomes)
     }
@@ -337,9 +340,9 @@ impl Talk<'_> {
     }
 
     /// Why a text without calls is no answer.
-    fn unusable(&self, said: &Said) -> Option<String> {
+    fn unusable(&self, said: &Said) -> Option<(FailureReason, String)> {
         if let Some(mark) = said.unread {
-            return Some(match self.protocol() {
+            let why = match self.protocol() {
                 ToolProtocol::Native => format!(
                     "the model called a tool, but its server passed the call on as text (`{mark}`): it needs the \
                      tool-call parser of this model, or tool_protocol = \"xml\""
@@ -347,22 +350,27 @@ impl Talk<'_> {
                 ToolProtocol::Xml => {
                     format!("the model's call cannot be read: `{mark}` stands outside of a whole block")
                 }
-            });
+            };
+            return Some((FailureReason::UnreadableCall, why));
         }
         if !said.content.trim().is_empty() {
             return None;
         }
-        let why = match said.finish {
-            Finish::Length => "the model ran into its limit of tokens before it answered",
-            Finish::ContentFilter => "the model's server held the answer back",
-            _ => "the model's answer is empty",
+        let (reason, why) = match said.finish {
+            Finish::Length => {
+                (FailureReason::AnswerTooLong, "the model ran into its limit of tokens before it answered")
+            }
+            Finish::ContentFilter => {
+                (FailureReason::ContentFilter, "the model's server held the answer back")
+            }
+            _ => (FailureReason::EmptyAnswer, "the model's answer is empty"),
         };
-        Some(why.to_owned())
+        Some((reason, why.to_owned()))
     }
 
     fn final_answer(&self, said: &Said) -> Result<End, End> {
         match self.unusable(said) {
-            Some(why) => Err(End::stopped(ErrorCode::LlmFailed, why)),
+            Some((reason, why)) => Err(End::stopped(reason, why)),
             None => Ok(End::Answered { answer: said.content.clone(), said: said.content.clone() }),
         }
     }

@@ -11,7 +11,7 @@ use crate::{
         ToolMode::{Auto, None as Off, Required},
     },
     manager::Manager,
-    task::{Expect, Limits, Outcome, PlannedCall, Target},
+    task::{Expect, FailureReason, Limits, Outcome, PlannedCall, Reason, Score, Target},
     tool::ServerName,
 };
 
@@ -115,22 +115,29 @@ async fn limits_end_the_task_and_are_named() {
         calls = [{ tool = "t__echo", args = { text = "x" } }]
     "#;
     let cases = [
-        (Limits { turns: Some(2), ..Limits::default() }, "turns = 2", 1),
-        (Limits { tool_calls: Some(2), ..Limits::default() }, "tool_calls = 2", 2),
+        (Limits { turns: Some(2), ..Limits::default() }, "turns = 2", 1, FailureReason::TurnsUsedUp),
+        (
+            Limits { tool_calls: Some(2), ..Limits::default() },
+            "tool_calls = 2",
+            2,
+            FailureReason::ToolCallsUsedUp,
+        ),
     ];
-    for (limits, named, calls) in cases {
+    for (limits, named, calls, reason) in cases {
         let report = run(script, &Task { limits, ..Task::question("a", "go") }).await;
         let (code, text) = message(&report);
         assert_eq!(
             (report.status, code, report.tool_calls),
-            (Outcome::Errored, ErrorCode::BudgetExceeded, calls)
+            (Outcome::Failed, ErrorCode::BudgetExceeded, calls)
         );
+        assert_eq!((report.reason, report.score), (Some(Reason::Failed(reason)), Some(0.0)));
         assert!(text.contains(named), "{text}");
     }
     let sleeping = "[[steps]]\ncalls = [{ tool = \"t__sleep\" }]";
     let limits = Limits { seconds: Some(0.3), ..Limits::default() };
     let report = run(sleeping, &Task { limits, ..Task::question("a", "go") }).await;
     assert!(message(&report).1.contains("seconds = 0.3"), "{:?}", report.error);
+    assert_eq!(report.reason, Some(Reason::Failed(FailureReason::TimeUsedUp)));
     assert!(report.time_ms.tools >= 200.0 && report.tool_errors == 1, "{:?}", report.time_ms);
 }
 
@@ -151,7 +158,7 @@ async fn nobody_is_asked_after_the_time_is_over() {
 }
 
 #[tokio::test]
-async fn unusable_answers_are_errors_and_not_wrong_answers() {
+async fn unusable_answers_are_failures_with_a_reason() {
     let empty = run("[[steps]]\nsay = \" \"", &Task::question("a", "go")).await;
     assert!(message(&empty).1.contains("empty"));
     let unread = run("[[steps]]\nsay = \"<tool_call>{}\"", &Task::question("a", "go")).await;
@@ -159,8 +166,23 @@ async fn unusable_answers_are_errors_and_not_wrong_answers() {
     let invalid = run("[[steps]]\ncalls = [{ tool = \"nope\" }]", &Task::question("a", "go")).await;
     assert_eq!((invalid.turns, invalid.tool_calls), (3, 0));
     assert!(message(&invalid).1.contains("3 turns in a row"));
-    for report in [empty, unread, invalid] {
-        assert_eq!((report.status, report.answer), (Outcome::Errored, None));
+    let reasons = [FailureReason::EmptyAnswer, FailureReason::UnreadableCall, FailureReason::InvalidCalls];
+    for (report, reason) in [empty, unread, invalid].into_iter().zip(reasons) {
+        assert_eq!(message(&report).0, ErrorCode::NoAnswer);
+        assert_eq!((report.status, report.answer, report.score), (Outcome::Failed, None, Some(0.0)));
+        assert_eq!(report.reason, Some(Reason::Failed(reason)));
+    }
+    // An answer that refuses or has no box, where it is wrong by its score.
+    let target = Some(Target::One("4".into()));
+    let boxed = Task { target: target.clone(), score: Some(Score::Boxed), ..Task::question("a", "go") };
+    let no_box = run("[[steps]]\nsay = \"It is 4.\"", &boxed).await;
+    let plain = Task { target, ..Task::question("a", "go") };
+    let refusal = run("[[steps]]\nsay = \"I'm sorry, but I can't do that.\"", &plain).await;
+    let wrong = run("[[steps]]\nsay = \"It is 14.\"", &plain).await;
+    let reasons = [FailureReason::NoBoxedAnswer, FailureReason::Refusal, FailureReason::WrongAnswer];
+    for (report, reason) in [no_box, refusal, wrong].into_iter().zip(reasons) {
+        assert_eq!((report.status, report.score), (Outcome::Failed, Some(0.0)));
+        assert_eq!(report.reason, Some(Reason::Failed(reason)), "{:?}", report.answer);
     }
 }
 
@@ -219,10 +241,23 @@ async fn planned_calls_need_no_model() {
     let report = agent.run(&Task::calls("a", calls), &cancel).await;
     assert_eq!((report.status, report.answer.as_deref()), (Outcome::Failed, Some("one\ntwo")));
     assert!(message(&report).1.starts_with("call 2 of 2 (`t.echo`): expected `three`"));
+    assert_eq!(report.reason, Some(Reason::Failed(FailureReason::UnexpectedResult)));
+
+    // The agent's limit of tool calls is one for models; the time of a planned task goes to its servers.
+    let few = AgentConfig { max_tool_calls: 1, ..AgentConfig::default() };
+    let few = Agent::without_model(manager.toolbox(), few);
+    let calls = vec![planned("t.echo", json!({"text": "one"}), equals("one")); 3];
+    let report = few.run(&Task::calls("a", calls), &cancel).await;
+    assert_eq!((report.status, report.tool_calls), (Outcome::Passed, 3), "{:?}", report.error);
+    let limits = Limits { seconds: Some(0.2), ..Limits::default() };
+    let calls = vec![planned("t.sleep", json!({}), Expect::default())];
+    let report = few.run(&Task { limits, ..Task::calls("a", calls) }, &cancel).await;
+    assert_eq!(report.reason, Some(Reason::Errored(ErrorCode::BudgetExceeded)), "{:?}", report.error);
 
     let report =
         agent.run(&Task::calls("a", vec![planned("t.ehco", json!({}), Expect::default())]), &cancel).await;
     assert_eq!((report.status, message(&report).0), (Outcome::Errored, ErrorCode::ToolNotFound));
+    assert_eq!(report.reason, Some(Reason::Errored(ErrorCode::ToolNotFound)));
     let report = agent.run(&Task::question("a", "go"), &cancel).await;
     assert_eq!((report.status, message(&report).0), (Outcome::Errored, ErrorCode::ConfigInvalid));
     manager.shutdown().await;

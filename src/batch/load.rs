@@ -86,6 +86,9 @@ fn parse(line: &str, position: usize) -> Result<Task, String> {
     if task.limits.seconds.is_some_and(|seconds| !(seconds > 0.0 && seconds.is_finite())) {
         return Err("`limits.seconds` must be more than 0".into());
     }
+    if let Some(limit) = task.limits.tool_calls.filter(|limit| (*limit as usize) < task.calls.len()) {
+        return Err(format!("`limits.tool_calls` is {limit}, but `calls` has {}", task.calls.len()));
+    }
     score::check(&task)?;
     Ok(task)
 }

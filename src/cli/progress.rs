@@ -9,9 +9,13 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use toolcrib::{Outcome, RunReport, Timings};
+use toolcrib::{FailureReason, LlmStats, Outcome, Reason, RunReport, Timings, Usage};
 
-use super::ui::{Ui, counted, seconds};
+use super::{
+    report::pass_rate,
+    requests,
+    ui::{Ui, counted, seconds},
+};
 
 /// How often a run without a terminal says that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(30);
@@ -31,8 +35,12 @@ pub(super) struct Totals {
     unscored: usize,
     cancelled: usize,
     time: Timings,
-    tokens: u64,
+    tokens: Usage,
     scripted: bool,
+    /// Why tasks failed or errored, and how many for each.
+    reasons: BTreeMap<String, usize>,
+    /// What the requests to the models took, as [`requests::document`]; null without a model.
+    llm: Value,
     /// Model requests that were repeated, and why.
     retries: BTreeMap<String, u32>,
     /// How many of them went to another client.
@@ -85,12 +93,18 @@ impl<'a> Progress<'a> {
                 let target = report.target.as_ref().map_or_else(String::new, |target| {
                     format!("  expected {}", quoted(&target.all().join("\" or \"")))
                 });
-                let text = format!("{time} {}  {work}  answer {}{target}", report.task, quoted(answer));
-                self.ui.bad("FAIL", text);
+                let text = match (&report.error, &report.reason) {
+                    (Some(error), _) => format!("{}{}", reason(report), error.message),
+                    (None, Some(Reason::Failed(FailureReason::WrongAnswer)) | None) => {
+                        format!("answer {}{target}", quoted(answer))
+                    }
+                    (None, Some(_)) => format!("{}answer {}{target}", reason(report), quoted(answer)),
+                };
+                self.ui.bad("FAIL", format!("{time} {}  {work}  {text}", report.task));
             }
             Outcome::Errored => {
                 let why = report.error.as_ref().map_or("", |error| error.message.as_str());
-                self.ui.bad("ERROR", format!("{time} {}  {work}  {why}", report.task));
+                self.ui.bad("ERROR", format!("{time} {}  {work}  {}{why}", report.task, reason(report)));
             }
             Outcome::Cancelled => self.cancelled.borrow_mut().push(report.task.clone()),
         };
@@ -171,12 +185,33 @@ impl Totals {
             Outcome::Cancelled => &mut self.cancelled,
         } += 1;
         self.time += report.time_ms;
-        self.tokens = self.tokens.saturating_add(report.tokens.total());
+        self.tokens += report.tokens;
+        if let Some(reason) = &report.reason {
+            *self.reasons.entry(reason.to_string()).or_default() += 1;
+        }
         self.scripted |= report.model_scripted;
         for (reason, count) in &report.llm_retry_reasons {
             *self.retries.entry(reason.clone()).or_default() += count;
         }
         self.fallbacks += report.llm_fallbacks;
+    }
+
+    /// Takes over what the client of the models counted.
+    pub(super) fn requests(&mut self, stats: &LlmStats) {
+        self.llm = requests::document(stats);
+    }
+
+    /// Which part of the tasks passed, of those that were judged.
+    fn rate(&self) -> Option<String> {
+        let judged = self.passed + self.failed;
+        let percent = |of: usize| 100.0 * self.passed as f64 / of as f64;
+        let words = format!("{:.1}% of {judged} judged", percent(judged));
+        match judged {
+            0 => None,
+            _ if self.tasks == 1 => None,
+            _ if self.errored + self.cancelled == 0 || self.unscored > 0 => Some(words),
+            _ => Some(format!("{words}, {:.1}% of all {}", percent(self.tasks), self.tasks)),
+        }
     }
 
     /// Model requests that were repeated, why, and how long that was waited for; nothing where there were none.
@@ -212,15 +247,29 @@ impl Totals {
     pub(super) fn summarize(&self, ui: &Ui, run: &str, wall: Duration) {
         let scripted = if self.scripted { " | the model was SCRIPTED" } else { "" };
         let text = format!(
-            "[{}] {}: {} | run {run}{scripted}",
+            "[{}] {}: {}{} | run {run}{scripted}",
             seconds(wall),
             counted(self.tasks, "task"),
-            self.words()
+            self.words(),
+            self.rate().map_or_else(String::new, |rate| format!(" | {rate}"))
         );
         if self.failed + self.errored + self.cancelled == 0 {
             ui.status("Summary", text);
         } else {
             ui.bad("Summary", text);
+        }
+        if !self.reasons.is_empty() {
+            let mut reasons: Vec<_> = self.reasons.iter().collect();
+            reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+            let reasons: Vec<String> =
+                reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+            ui.status("Reasons", reasons.join(", "));
+        }
+        if let Some(requests) = requests::line(&self.llm) {
+            ui.status("Requests", requests);
+        }
+        if let Some(tokens) = requests::tokens(&self.tokens) {
+            ui.status("Tokens", tokens);
         }
         if let Some(retried) = self.retried() {
             ui.status("Retried", retried);
@@ -250,7 +299,9 @@ impl Totals {
     pub(super) fn document(&self) -> Value {
         json!({"schema": 1, "tasks": self.tasks, "passed": self.passed, "failed": self.failed,
             "errored": self.errored, "unscored": self.unscored, "cancelled": self.cancelled,
-            "time_ms": self.time, "tokens": self.tokens, "llm_retry_reasons": self.retries, "llm_fallbacks": self.fallbacks})
+            "pass_rate": pass_rate(self.passed, self.passed + self.failed), "reasons": self.reasons,
+            "time_ms": self.time, "tokens": self.tokens.total(), "usage": self.tokens, "llm": self.llm,
+            "llm_retry_reasons": self.retries, "llm_fallbacks": self.fallbacks})
     }
 
     /// 101 when something broke, 100 when an answer was wrong.
@@ -261,6 +312,11 @@ impl Totals {
             (0, 0) => 0,
         })
     }
+}
+
+/// Why a task failed or errored, before more words.
+fn reason(report: &RunReport) -> String {
+    report.reason.map_or_else(String::new, |reason| format!("{reason}: "))
 }
 
 fn quoted(answer: &str) -> String {

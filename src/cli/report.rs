@@ -14,6 +14,7 @@ use std::{
 use clap::Args;
 use toolcrib::Error;
 
+pub(super) use self::sums::pass_rate;
 use super::{context::Context, ui::Ui};
 
 /// Name of the page in the folder of a run.
@@ -40,6 +41,7 @@ impl Report {
         let page = self.output.clone().unwrap_or_else(|| dir.join(PAGE));
         let made = html::html(&read::read(&dir)?);
         write(&page, &made.page)?;
+        context.ui.status("Run", made.summary);
         context.ui.status("Report", page.display().to_string());
         if context.ui.json {
             Ui::data(made.json);

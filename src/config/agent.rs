@@ -75,7 +75,7 @@ impl Default for AgentConfig {
         Self {
             system: None,
             max_turns: 50,
-            max_tool_calls: 200,
+            max_tool_calls: 1000,
             max_time: Duration::from_secs(30 * 60),
             tool_choice: ToolChoice::Auto,
             tool_protocol: ToolProtocol::Native,

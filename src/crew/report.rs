@@ -31,7 +31,8 @@ pub struct AgentOutcome {
     pub agent: String,
     /// How far it came.
     pub result: Stepped,
-    /// Requests on the wire for its decision, those of earlier calls for the same tick included.
+    /// Requests sent for its decision, each try counted, those of earlier calls for the same tick included.
+    #[serde(rename = "llm_calls")]
     pub attempts: usize,
     /// How often it was asked for a decision in this tick.
     pub rounds: u32,

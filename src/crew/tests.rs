@@ -121,7 +121,7 @@ async fn forty_nine_are_stepped_once_while_the_fiftieth_hangs() {
     assert_eq!((report.agents.len(), crew.tick(), mind.peak.into_inner()), (50, 1, 50));
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["agents"][49]["result"]["failed"]["code"], "budget_exceeded", "{json}");
-    assert_eq!((&json["agents"][0]["result"], &json["agents"][0]["attempts"]), (&"acted".into(), &1.into()));
+    assert_eq!((&json["agents"][0]["result"], &json["agents"][0]["llm_calls"]), (&"acted".into(), &1.into()));
 }
 
 #[tokio::test(start_paused = true)]

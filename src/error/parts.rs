@@ -148,6 +148,7 @@ pub enum ErrorCode {
     SessionLost,
     LlmRateLimited,
     LlmFailed,
+    NoAnswer,
     ContextTooLong,
     BudgetExceeded,
     Cancelled,

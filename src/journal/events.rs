@@ -52,7 +52,9 @@ pub enum Event {
         run: String,
         toolcrib: String,
         model: Option<String>,
-        tasks: usize,
+        /// All tasks of the run, those that never begin included.
+        #[serde(alias = "tasks")]
+        tasks_total: usize,
         jobs: usize,
     },
     RunEnded {
@@ -141,10 +143,12 @@ pub enum Event {
         messages: usize,
         bytes: usize,
     },
+    #[serde(rename = "model_try_failed", alias = "model_attempt_failed")]
     ModelAttemptFailed {
         task: String,
         agent: String,
         turn: u32,
+        #[serde(rename = "try", alias = "attempt")]
         attempt: AttemptRow,
     },
     ModelEnded(ModelEnded),
@@ -185,6 +189,7 @@ pub struct ModelEnded {
     pub agent: String,
     pub turn: u32,
     pub took_ns: u64,
+    #[serde(rename = "tries", alias = "attempts")]
     pub attempts: Vec<AttemptRow>,
     pub tokens: Usage,
     pub bytes: usize,
@@ -311,13 +316,13 @@ impl EventLog {
     }
 
     /// The first line.
-    pub fn run_started(&self, run: &str, model: Option<&str>, tasks: usize, jobs: usize) {
+    pub fn run_started(&self, run: &str, model: Option<&str>, tasks_total: usize, jobs: usize) {
         self.write(Event::RunStarted {
             schema: SCHEMA,
             run: run.to_owned(),
             toolcrib: env!("CARGO_PKG_VERSION").to_owned(),
             model: model.map(str::to_owned),
-            tasks,
+            tasks_total,
             jobs,
         });
     }

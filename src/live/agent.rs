@@ -101,6 +101,7 @@ pub enum AgentEvent {
     /// The model was asked for its answer without tools.
     Summarized {
         /// Which time, from 1.
+        #[serde(rename = "try")]
         attempt: u32,
         /// Why the conversation had come to its end.
         why: String,

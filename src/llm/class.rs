@@ -95,7 +95,7 @@ impl LlmErrorClass {
     }
 
     /// The code of an error that ends with this class.
-    pub(super) fn code(self) -> ErrorCode {
+    pub(crate) fn code(self) -> ErrorCode {
         match self {
             Self::Throttled => ErrorCode::LlmRateLimited,
             Self::Context => ErrorCode::ContextTooLong,

@@ -148,6 +148,8 @@ impl Several {
         self.members.iter().map(LlmClient::stats).fold(own, |mut sum, member| {
             sum.attempts += member.attempts;
             sum.cache_hits += member.cache_hits;
+            sum.cache_misses += member.cache_misses;
+            sum.batch_count += member.batch_count;
             sum.cache_hit_rate = sum.cache_hits as f64 / sum.request_count.max(1) as f64;
             sum.in_flight += member.in_flight;
             sum.peak = sum.peak.max(member.peak);

@@ -105,7 +105,7 @@ async fn agents_that_call_agents_end_at_the_depth_and_at_their_limits() {
     assert!(told.contains("error: the agent has no answer: the model's answer is empty"), "{told}");
 
     let report = run(&manager, &model, agent(&config.replace("= 3", "= 0")), &question()).await;
-    assert_eq!((report.status, report.tool_calls), (Outcome::Errored, 0));
+    assert_eq!((report.status, report.tool_calls), (Outcome::Failed, 0));
     assert!(manager.shutdown().await.survivors.is_empty());
 }
 
@@ -119,7 +119,7 @@ async fn what_an_agent_spent_counts_also_when_the_task_ends_before_it() {
     let mut task = question();
     task.limits.seconds = Some(3.0);
     let report = run(&manager, &model, config, &task).await;
-    assert_eq!((report.status, report.llm_calls), (Outcome::Errored, 2), "{:?}", report.error);
+    assert_eq!((report.status, report.llm_calls), (Outcome::Failed, 2), "{:?}", report.error);
     assert!(report.error.as_ref().unwrap().message.contains("seconds = 3"), "{:?}", report.error);
     assert_eq!((report.tokens.input, report.tokens.output), (200, 20));
     assert_eq!((report.tools["lab.sleep"].n, report.tools["agent.finder"].errors), (1, 1));

@@ -152,7 +152,7 @@ async fn what_an_agent_does_is_told_while_it_does_it() {
     served.go_on.add_permits(2);
     let then = ["text look.", "model_ended 1", "call_started 1 lab.echo", "call_ended 1 lab.echo"];
     assert_eq!(expect(4).await[4..], then);
-    assert_eq!(expect(2).await[8..], ["model_started 2", "model_attempt_failed"]);
+    assert_eq!(expect(2).await[8..], ["model_started 2", "model_try_failed"]);
     served.go_on.add_permits(3);
     let rest = ["thinking hm", "text It is fact.", "model_ended 2", "agent_ended main", "task_ended"];
     assert_eq!(expect(5).await[10..], rest);
@@ -167,11 +167,8 @@ async fn what_an_agent_does_is_told_while_it_does_it() {
         (&json[5]["text"], &json[5]["tool_calls"][0]["name"]),
         (&json!("Let me look."), &json!("lab__echo"))
     );
-    assert_eq!(
-        (&json[9]["attempt"]["status"], &json[9]["attempt"]["class"]),
-        (&json!(503), &json!("overloaded"))
-    );
-    assert_eq!((&json[12]["thinking"], json[12]["attempts"].as_array().unwrap().len()), (&json!("hm"), 2));
+    assert_eq!((&json[9]["try"]["status"], &json[9]["try"]["class"]), (&json!(503), &json!("overloaded")));
+    assert_eq!((&json[12]["thinking"], json[12]["tries"].as_array().unwrap().len()), (&json!("hm"), 2));
     let report = work.join_next().await.unwrap().unwrap();
     assert_eq!(json[14]["answer"].as_str(), report.answer.as_deref());
     assert!(manager.shutdown().await.survivors.is_empty());
@@ -224,7 +221,7 @@ async fn agents_that_are_called_are_told_of_too_and_an_error_is_the_end() {
         [
             "handed_over",
             "model_started 2",
-            "model_attempt_failed",
+            "model_try_failed",
             "model_ended 2",
             "agent_ended main",
             "task_ended"
@@ -320,13 +317,13 @@ async fn the_command_line_writes_it_at_once_and_without_secrets() {
     served.go_on.add_permits(1);
     until("text");
     served.go_on.add_permits(1);
-    ["model_ended", "corrected", "call_started", "call_ended", "model_started", "model_attempt_failed"]
+    ["model_ended", "corrected", "call_started", "call_ended", "model_started", "model_try_failed"]
         .into_iter()
         .for_each(&mut until);
     // So is the file of the run, where nothing of the task has ended.
     let folder = std::fs::read_dir(bench.0.path().join("runs")).unwrap().next().unwrap().unwrap().path();
     let file = std::fs::read_to_string(folder.join("events.jsonl")).unwrap();
-    for wanted in ["\"agent\"", "\"model_attempt_failed\""] {
+    for wanted in ["\"agent\"", "\"model_try_failed\""] {
         assert!(file.contains(&format!("\"event\":{wanted}")), "{file}");
     }
     assert!(!folder.join("tasks").exists());

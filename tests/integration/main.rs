@@ -36,6 +36,7 @@ mod parity;
 mod prefill;
 mod program;
 mod props;
+mod rates;
 mod real;
 mod reconnect;
 mod recovery;

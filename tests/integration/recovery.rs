@@ -2,7 +2,7 @@
 //! more. A loopback model server and real tool servers.
 
 use serde_json::{Value, json};
-use toolcrib::{Config, Journal, Manager, Outcome, Score, Secrets, Target};
+use toolcrib::{Config, FailureReason, Journal, Manager, Outcome, Reason, Score, Secrets, Target};
 
 use crate::{
     answers::{Model, agent, block, calls, question, run, say, too_long},
@@ -48,8 +48,9 @@ async fn an_answer_of_no_use_is_taken_back_and_leaves_no_trace() {
     let report = run(&manager, &model, agent(xml), &question()).await;
     assert_eq!(
         (report.status, model.requests().len(), report.rollbacks["malformed"]),
-        (Outcome::Errored, 5, 4)
+        (Outcome::Failed, 5, 4)
     );
+    assert_eq!(report.reason, Some(Reason::Failed(FailureReason::UnreadableCall)));
     let error = report.error.unwrap().message;
     assert!(error.contains("cannot be read") && error.contains("5 times in a row"), "{error}");
     assert!(manager.shutdown().await.survivors.is_empty());
@@ -216,6 +217,7 @@ async fn a_conversation_that_is_too_long_goes_on_without_its_older_results() {
     // Nothing left to leave out.
     let model = Model::new([too_long()]).await;
     let report = run(&manager, &model, agent(""), &question()).await;
+    assert_eq!(report.reason, Some(Reason::Failed(FailureReason::ContextUsedUp)));
     assert_eq!(report.error.unwrap().code, toolcrib::ErrorCode::ContextTooLong);
     assert!(manager.shutdown().await.survivors.is_empty());
 }
@@ -267,7 +269,9 @@ async fn at_the_limit_the_answer_is_asked_for_without_tools() {
         let report =
             run(&manager, &model, agent("tool_protocol = 'xml'\nanswer = 'boxed'"), &question()).await;
         assert_eq!(report.answer.as_deref(), answer);
-        assert_eq!(report.status, if answer.is_some() { Outcome::Unscored } else { Outcome::Errored });
+        let reason = answer.is_none().then_some(Reason::Failed(FailureReason::NoBoxedAnswer));
+        assert_eq!(report.status, if answer.is_some() { Outcome::Unscored } else { Outcome::Failed });
+        assert_eq!(report.reason, reason);
     }
     assert!(manager.shutdown().await.survivors.is_empty());
 }
@@ -311,7 +315,17 @@ async fn another_attempt_is_told_what_went_wrong_in_the_last() {
     let again = events(&report, "tried_again");
     assert_eq!((again.len(), &again[0]["attempt"]), (2, &json!(2)));
     assert!(again[0]["why"].as_str().unwrap().contains("turns = 2"));
-    let files: Vec<&str> = report.outputs.iter().map(|(file, _)| file.as_str()).collect();
-    assert_eq!(files, ["attempts/1/messages.json", "attempts/2/messages.json"]);
+    // Each attempt has a folder of its own, and the report is that of the last.
+    assert_eq!((report.attempt, report.outputs.len()), (3, 0));
+    let journal = Journal::create(&lab.file("run"), &json!({}), Secrets::default()).unwrap();
+    journal.append(&report).unwrap();
+    for (attempt, said) in [(1, "lab__echo"), (2, "It may be"), (3, "42}.")] {
+        let file = lab.file(&format!("run/tasks/q/{attempt}/messages.json"));
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(text.contains(said), "{attempt}: {text}");
+    }
+    let line = std::fs::read_to_string(lab.file("run/results.jsonl")).unwrap();
+    let line: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&line["attempt"], &line["messages"]), (&json!(3), &json!("tasks/q/3/messages.json")));
     assert!(manager.shutdown().await.survivors.is_empty());
 }

@@ -70,8 +70,7 @@ fn the_page_tells_all_and_lets_nothing_become_markup() {
     assert!(page.contains("content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-"));
     assert!(!page.contains("<img") && !page.contains("http://") && !page.contains("https://"));
     let counts = &document["counts"];
-    let wanted =
-        json!({"passed": 1, "unscored": 1, "failed": 1, "errored": 2, "cancelled": 0, "unfinished": 0});
+    let wanted = json!({"passed": 1, "unscored": 1, "failed": 1, "errored": 2, "cancelled": 0, "unfinished": 0, "not_begun": 0});
     assert_eq!(
         (counts, &document["end"], &document["tasks_total"]),
         (&wanted, &json!("finished"), &json!(5))

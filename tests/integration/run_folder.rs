@@ -116,9 +116,9 @@ fn every_event_is_documented_and_no_file_is_open_to_others_or_holds_a_secret() {
                 assert!(value.as_u64().unwrap() <= ns, "{line}");
             }
         }
-        let attempts = line["attempts"].as_array().into_iter().flatten();
-        for attempt in attempts.chain(line.get("attempt").filter(|attempt| attempt.is_object())) {
-            for key in attempt.as_object().unwrap().keys() {
+        let tries = line["tries"].as_array().into_iter().flatten();
+        for one in tries.chain(line.get("try")) {
+            for key in one.as_object().unwrap().keys() {
                 assert!(documented.contains(&format!("`{key}`")), "{key}");
             }
         }
@@ -130,7 +130,7 @@ fn every_event_is_documented_and_no_file_is_open_to_others_or_holds_a_secret() {
         "server_failed",
         "task_started",
         "model_started",
-        "model_attempt_failed",
+        "model_try_failed",
         "model_ended",
         "call_started",
         "call_ended",

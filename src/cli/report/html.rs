@@ -4,12 +4,16 @@ use toolcrib::{Phases, RunEnd};
 
 use super::{
     read::{Run, Start, Task},
-    sums::{Row, STATUSES, Sums},
+    sums::{Row, STATUSES, Sums, status_words},
     task, timeline,
 };
-use crate::cli::page::{
-    self, cut, escape,
-    starts::{Bar, End, Picture, legend, svg},
+use crate::cli::{
+    page::{
+        self, cut, escape,
+        starts::{Bar, End, Picture, legend, svg},
+    },
+    requests::{self, count},
+    ui::counted,
 };
 
 const STYLE: &str = include_str!("style.css");
@@ -23,6 +27,8 @@ const DETAILS: usize = 1_300_000;
 pub(super) struct Made {
     pub(super) page: String,
     pub(super) json: String,
+    /// How the tasks ended, in words.
+    pub(super) summary: String,
 }
 
 pub(super) fn html(run: &Run) -> Made {
@@ -38,12 +44,12 @@ pub(super) fn html(run: &Run) -> Made {
     text.push_str(&starts(run));
     let (details, told) = details(run, rows);
     text.push_str(&timeline::timeline(run, &told));
-    text.push_str(&errors(&sums));
-    text.push_str(&tools(&sums));
+    text.push_str(&reasons(&sums));
+    text.push_str(&tools(run, &sums));
     text.push_str(&table(run, rows, &told));
     text.push_str(&details);
     text.push_str(&page::tail(&json, Some(SCRIPT)));
-    Made { page: text, json }
+    Made { page: text, json, summary: sums.words(run) }
 }
 
 /// A time for people.
@@ -57,15 +63,6 @@ pub(super) fn time(ms: f64) -> String {
             let seconds = (ms / 1e3).round();
             format!("{:.0} min {:.0} s", (seconds / 60.0).floor(), seconds % 60.0)
         }
-    }
-}
-
-/// A number for people.
-pub(super) fn count(n: u64) -> String {
-    match n {
-        0..10_000 => n.to_string(),
-        10_000..1_000_000 => format!("{:.1}k", n as f64 / 1e3),
-        _ => format!("{:.1}M", n as f64 / 1e6),
     }
 }
 
@@ -112,8 +109,7 @@ fn by_interest(run: &Run) -> Vec<&Task> {
 fn about(run: &Run) -> String {
     let manifest = &run.manifest;
     let text = |key: &str| manifest[key].as_str().map(str::to_owned);
-    let plural = if run.tasks.len() == 1 { "" } else { "s" };
-    let mut parts = vec![format!("{} task{plural}, {} at once", run.tasks.len(), run.jobs)];
+    let mut parts = vec![format!("{}, {} at once", counted(run.tasks_total, "task"), run.jobs)];
     parts.extend(text("model").map(|model| format!("model {model}")));
     parts.extend(run.started.clone());
     parts.push(format!("took {}", time(run.wall_ms)));
@@ -149,7 +145,8 @@ fn figures(run: &Run, sums: &Sums) -> String {
         .zip(sums.counts)
         .filter(|(_, n)| *n > 0)
         .map(|(status, n)| {
-            format!("<span class=\"badge {status}\"><b>{}</b> {n} {status}</span>", sign(status))
+            let words = status_words(status);
+            format!("<span class=\"badge {status}\"><b>{}</b> {n} {words}</span>", sign(status))
         })
         .collect();
     let mut facts = Vec::new();
@@ -163,11 +160,7 @@ fn figures(run: &Run, sums: &Sums) -> String {
             percent(high)
         ));
     }
-    let [input, output] = sums.tokens;
-    if input + output > 0 {
-        facts.push(format!("{} tokens in, {} out", count(input), count(output)));
-    }
-    facts.extend(sums.cost_usd.map(|cost| format!("{cost:.2} USD")));
+    facts.extend(requests::tokens(&sums.tokens).map(|tokens| format!("tokens: {tokens}")));
     if run.wall_ms > 0.0 && !run.tasks.is_empty() {
         facts.push(format!("{:.1} tasks a minute", run.tasks.len() as f64 / (run.wall_ms / 60e3)));
     }
@@ -267,18 +260,28 @@ fn starts(run: &Run) -> String {
     html
 }
 
-fn errors(sums: &Sums) -> String {
-    if sums.errors.is_empty() {
-        return String::new();
+fn reasons(sums: &Sums) -> String {
+    let list = |rows: &[(String, usize)]| {
+        let parts: Vec<String> =
+            rows.iter().take(12).map(|(what, n)| format!("{n} <code>{}</code>", escape(what))).collect();
+        format!("{}{}", parts.join(", "), if rows.len() > 12 { ", and others" } else { "" })
+    };
+    let all = |rows: &[(String, usize)]| counted(rows.iter().map(|(_, n)| n).sum(), "task");
+    let mut html = String::new();
+    if !sums.reasons.is_empty() {
+        html += &format!(
+            "<h2>What went wrong</h2>\n<p id=\"reasons\">{} failed or errored: {}</p>\n",
+            all(&sums.reasons),
+            list(&sums.reasons)
+        );
     }
-    let all: usize = sums.errors.iter().map(|(_, n)| n).sum();
-    let parts: Vec<String> =
-        sums.errors.iter().take(12).map(|(what, n)| format!("{n} <code>{}</code>", escape(what))).collect();
-    let more = if sums.errors.len() > 12 { ", and others" } else { "" };
-    format!("<h2>What went wrong</h2>\n<p>{all} tasks ended in an error: {}{more}</p>\n", parts.join(", "))
+    if !sums.errors.is_empty() {
+        html += &format!("<p>{} errored, by server: {}</p>\n", all(&sums.errors), list(&sums.errors));
+    }
+    html
 }
 
-fn tools(sums: &Sums) -> String {
+fn tools(run: &Run, sums: &Sums) -> String {
     let total: f64 = sums.tools.iter().map(|row| row.total_ms).sum::<f64>() + sums.model.total_ms;
     if sums.tools.is_empty() && sums.model.n == 0 {
         return String::new();
@@ -297,14 +300,14 @@ fn tools(sums: &Sums) -> String {
     };
     let mut rows: String = if sums.model.n > 0 { row(&sums.model) } else { String::new() };
     rows.extend(sums.tools.iter().take(200).map(row));
-    let retries = sums.attempts.saturating_sub(sums.model.n);
-    let note = match retries {
+    let retries = sums.tries.saturating_sub(sums.model.n);
+    let mut note = match retries {
         0 => String::new(),
         n => format!(
-            "<p class=\"soft\" id=\"retries\">{} requests to the model took {} attempts: {n} were tried again, after {} of \
+            "<p class=\"soft\" id=\"retries\">{} requests to the model took {} tries: {n} were tried again, after {} of \
              waiting: {}.</p>\n",
             sums.model.n,
-            sums.attempts,
+            sums.tries,
             time(sums.retry_wait_ms),
             sums.retries
                 .iter()
@@ -313,6 +316,9 @@ fn tools(sums: &Sums) -> String {
                 .join(", ")
         ),
     };
+    if let Some(line) = requests::line(&run.manifest["totals"]["llm"]) {
+        note += &format!("<p class=\"soft\" id=\"requests\">Requests: {}.</p>\n", escape(&line));
+    }
     format!(
         "<h2>Model and tools</h2>\n<div class=\"scroll\"><table><thead><tr><th>name</th><th>calls</th><th>errors</th>\
          <th>median</th><th>p95</th><th>max</th><th>of the time</th></tr></thead>\n<tbody>{rows}</tbody></table></div>\n{note}"
@@ -331,9 +337,12 @@ fn table(run: &Run, rows: &[&Task], told: &[String]) -> String {
                 true => format!("<a href=\"#{}\">{name}</a>", fragment(&anchor)),
                 false => name,
             };
-            let words = match &line.error {
-                Some(error) => format!("{}: {}", error.code, error.message),
-                None => line.answer.clone().unwrap_or_default(),
+            let words = match (&line.error, &line.reason) {
+                (Some(error), reason) => {
+                    format!("{}: {}", reason.as_ref().unwrap_or(&error.code), error.message)
+                }
+                (None, Some(reason)) => format!("{reason}: {}", line.answer.as_deref().unwrap_or_default()),
+                (None, None) => line.answer.clone().unwrap_or_default(),
             };
             format!(
                 "<tr data-status=\"{}\"><td>{name}</td><td data-n=\"{}\">{}</td><td data-n=\"{:.3}\">{}</td><td>{}</td>\

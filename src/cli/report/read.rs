@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 use serde_json::Value;
-use toolcrib::{CallEnded, Error, Event, EventLine, ModelEnded, PhasesNs, RunEnd, Timings, Told};
+use toolcrib::{CallEnded, Error, Event, EventLine, ModelEnded, PhasesNs, RunEnd, Timings, Told, Usage};
 
 /// All that a report is made of.
 pub(super) struct Run {
@@ -17,6 +17,8 @@ pub(super) struct Run {
     pub(super) manifest: Value,
     pub(super) started: Option<String>,
     pub(super) jobs: usize,
+    /// All tasks of the run, those that never began included; 0 where the folder does not say.
+    pub(super) tasks_total: usize,
     /// From the beginning to the last line, in milliseconds.
     pub(super) wall_ms: f64,
     /// Nothing: it was killed, or still runs.
@@ -87,6 +89,7 @@ pub(super) struct Line {
     pub(super) task: String,
     pub(super) attempt: u32,
     pub(super) status: String,
+    pub(super) reason: Option<String>,
     pub(super) answer: Option<String>,
     pub(super) target: Option<Value>,
     pub(super) error: Option<Failure>,
@@ -98,8 +101,7 @@ pub(super) struct Line {
     pub(super) tool_errors: u32,
     pub(super) llm_calls: u32,
     pub(super) llm_retries: u32,
-    pub(super) tokens: Tokens,
-    pub(super) cost_usd: Option<f64>,
+    pub(super) tokens: Usage,
     pub(super) messages: Option<String>,
 }
 
@@ -110,15 +112,6 @@ pub(super) struct Failure {
     pub(super) server: Option<String>,
     #[serde(default)]
     pub(super) stderr_tail: Vec<String>,
-}
-
-#[derive(Clone, Copy, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Tokens {
-    #[serde(rename = "in")]
-    pub(super) input: u64,
-    #[serde(rename = "out")]
-    pub(super) output: u64,
 }
 
 /// A request to the model or a tool call. What has no end was under way when the run was killed.
@@ -158,9 +151,11 @@ pub(super) fn read(dir: &Path) -> Result<Run, Error> {
         .map_err(|error| Error::io(format!("cannot read {}", dir.join("run.json").display()), error))?;
     let manifest: Value = serde_json::from_str(&manifest)
         .map_err(|error| Error::input(format!("{}: {error}", dir.join("run.json").display()), None))?;
+    let number = |key: &str| manifest[key].as_u64().and_then(|number| usize::try_from(number).ok());
     let mut run = Run {
         dir: dir.to_owned(),
-        jobs: manifest["jobs"].as_u64().and_then(|jobs| usize::try_from(jobs).ok()).unwrap_or(1),
+        jobs: number("jobs").unwrap_or(1),
+        tasks_total: number("tasks_total").unwrap_or_default(),
         manifest,
         started: None,
         wall_ms: 0.0,
@@ -184,6 +179,7 @@ pub(super) fn read(dir: &Path) -> Result<Run, Error> {
         }
         task.end_ms = task.end_ms.max(task.start_ms);
     }
+    run.tasks_total = run.tasks_total.max(run.tasks.len());
     Ok(run)
 }
 
@@ -243,6 +239,17 @@ impl Book {
         &mut run.tasks[index]
     }
 
+    /// The row of a task that ended with this attempt. It may have begun with an earlier one: one row has all attempts.
+    fn ended<'a>(&mut self, run: &'a mut Run, task: &str, attempt: u32, at_ms: f64) -> &'a mut Task {
+        let key = (task.to_owned(), attempt);
+        if let Some(latest) = self.latest.get(task) {
+            self.tasks.entry(key).or_insert(*latest);
+        }
+        let row = self.task(run, task, attempt, at_ms);
+        row.attempt = attempt;
+        row
+    }
+
     fn open(&mut self, run: &mut Run, key: Key, span: Span) {
         let Some(task) = self.latest.get(&key.0).map(|index| &mut run.tasks[*index]) else { return };
         task.spans.push(span);
@@ -259,7 +266,9 @@ impl Book {
         let at_ms = millis(line.ns);
         run.wall_ms = run.wall_ms.max(at_ms);
         match line.event {
-            Event::RunStarted { jobs, .. } => (run.started, run.jobs) = (Some(line.at), jobs),
+            Event::RunStarted { jobs, tasks_total, .. } => {
+                (run.started, run.jobs, run.tasks_total) = (Some(line.at), jobs, tasks_total);
+            }
             Event::RunEnded { status, dropped, .. } => (run.end, run.dropped) = (Some(status), dropped),
             Event::ServerQueued { server, .. } | Event::ServerStarting { server, .. } => {
                 self.server(run, &server);
@@ -295,7 +304,7 @@ impl Book {
             }
             Event::TaskStarted { task, attempt } => drop(self.task(run, &task, attempt, at_ms)),
             Event::TaskEnded { task, attempt, status, .. } => {
-                let task = self.task(run, &task, attempt, at_ms);
+                let task = self.ended(run, &task, attempt, at_ms);
                 task.end_ms = at_ms;
                 task.status = serde_json::to_value(status)
                     .ok()
@@ -329,8 +338,8 @@ impl Book {
 
     fn result(&mut self, run: &mut Run, line: Line) {
         let last = run.wall_ms;
-        let known = self.tasks.contains_key(&(line.task.clone(), line.attempt.max(1)));
-        let task = self.task(run, &line.task, line.attempt.max(1), last);
+        let known = self.latest.contains_key(&line.task);
+        let task = self.ended(run, &line.task, line.attempt.max(1), last);
         if !known {
             // Not begun, or its events were too many.
             (task.start_ms, task.end_ms) = (last, last);

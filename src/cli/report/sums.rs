@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use toolcrib::Timings;
+use toolcrib::{Timings, Usage};
 
 use super::read::{Run, Start, Task, What, millis};
-use crate::cli::bench::times::at_percent;
+use crate::cli::{bench::times::at_percent, ui::counted};
 
 /// Ways for a task to end, in the order in which they are shown.
-pub(super) const STATUSES: [&str; 6] = ["passed", "unscored", "failed", "errored", "cancelled", "unfinished"];
+pub(super) const STATUSES: [&str; 7] =
+    ["passed", "unscored", "failed", "errored", "cancelled", "unfinished", NOT_BEGUN];
+
+/// The status of tasks that the run was killed before.
+const NOT_BEGUN: &str = "not_begun";
 
 /// Times of one tool, or of the model.
 #[derive(Default)]
@@ -26,31 +30,32 @@ pub(super) struct Row {
 /// All figures.
 pub(super) struct Sums {
     /// How many tasks ended in each of [`STATUSES`].
-    pub(super) counts: [usize; 6],
+    pub(super) counts: [usize; 7],
     /// Lower end, rate and upper end of the 95 % interval of what passed among what was judged.
     pub(super) rate: Option<[f64; 3]>,
     pub(super) time: Timings,
-    pub(super) tokens: [u64; 2],
-    pub(super) cost_usd: Option<f64>,
+    pub(super) tokens: Usage,
     pub(super) tools: Vec<Row>,
     pub(super) model: Row,
-    pub(super) attempts: usize,
+    pub(super) tries: usize,
     /// Why requests were tried again, and how often for each.
     pub(super) retries: Vec<(String, usize)>,
     pub(super) retry_wait_ms: f64,
-    /// Codes with the server, and how many tasks ended so.
+    /// Why tasks failed or errored, and how many for each.
+    pub(super) reasons: Vec<(String, usize)>,
+    /// Codes of errored tasks with the server, and how many ended so.
     pub(super) errors: Vec<(String, usize)>,
 }
 
 impl Sums {
     pub(super) fn of(run: &Run) -> Self {
-        let mut counts = [0; 6];
+        let mut counts = [0; 7];
         let mut time = Timings::default();
-        let mut tokens = [0_u64; 2];
-        let mut cost: Option<f64> = None;
+        let mut tokens = Usage::default();
+        let mut reasons = BTreeMap::<String, usize>::new();
         let mut errors = BTreeMap::<String, usize>::new();
         let mut tools = BTreeMap::<String, (Vec<f64>, usize)>::new();
-        let (mut asked, mut model_errors, mut attempts, mut retry_wait_ms) = (Vec::new(), 0, 0, 0.0);
+        let (mut asked, mut model_errors, mut tries, mut retry_wait_ms) = (Vec::new(), 0, 0, 0.0);
         let mut retries = BTreeMap::<String, usize>::new();
         for task in &run.tasks {
             if let Some(index) = STATUSES.iter().position(|status| *status == task.status) {
@@ -58,12 +63,11 @@ impl Sums {
             }
             let line = &task.result;
             time += line.time_ms;
-            tokens[0] = tokens[0].saturating_add(line.tokens.input);
-            tokens[1] = tokens[1].saturating_add(line.tokens.output);
-            if let Some(more) = line.cost_usd {
-                cost = Some(cost.unwrap_or_default() + more);
+            tokens += line.tokens;
+            if let Some(reason) = &line.reason {
+                *reasons.entry(reason.clone()).or_default() += 1;
             }
-            if let Some(error) = &line.error {
+            if let Some(error) = line.error.as_ref().filter(|_| task.status == "errored") {
                 let server = error.server.as_ref().map_or_else(String::new, |server| format!(" {server}"));
                 *errors.entry(format!("{}{server}", error.code)).or_default() += 1;
             }
@@ -72,7 +76,7 @@ impl Sums {
                     What::Model(Some(end)) => {
                         asked.push(millis(end.took_ns));
                         model_errors += usize::from(end.error.is_some());
-                        attempts += end.attempts.len();
+                        tries += end.attempts.len();
                         let failed = end.attempts.len().saturating_sub(1);
                         for attempt in &end.attempts[..failed] {
                             *retries.entry(attempt.reason()).or_default() += 1;
@@ -92,20 +96,28 @@ impl Sums {
         let mut tools: Vec<Row> =
             tools.into_iter().map(|(name, (times, errors))| Row::of(name, times, errors)).collect();
         tools.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms));
+        counts[6] = run.tasks_total.saturating_sub(run.tasks.len());
         let judged = counts[0] + counts[2];
         Self {
             rate: (judged > 0).then(|| wilson(counts[0], judged)),
             counts,
             time,
             tokens,
-            cost_usd: cost,
             tools,
             model: Row::of("model".to_owned(), asked, model_errors),
-            attempts,
+            tries,
             retries: most_first(retries),
             retry_wait_ms,
+            reasons: most_first(reasons),
             errors: most_first(errors),
         }
+    }
+
+    /// How the tasks ended, in words.
+    pub(super) fn words(&self, run: &Run) -> String {
+        let ends = STATUSES.iter().zip(self.counts).filter(|(_, n)| *n > 0);
+        let ends: Vec<String> = ends.map(|(status, n)| format!("{n} {}", status_words(status))).collect();
+        format!("{}: {}", counted(run.tasks_total, "task"), ends.join(", "))
     }
 
     /// The parts of the time, those that took none left out.
@@ -123,7 +135,7 @@ impl Sums {
 
     fn model_document(&self) -> Value {
         let mut document = self.model.document();
-        document["attempts"] = self.attempts.into();
+        document["tries"] = self.tries.into();
         document["retries"] = self.retries.iter().map(|(why, n)| json!({"after": why, "n": n})).collect();
         document["retry_wait_ms"] = round(self.retry_wait_ms).into();
         document
@@ -136,24 +148,30 @@ impl Sums {
             .zip(self.counts)
             .map(|(name, count)| ((*name).to_owned(), count.into()))
             .collect();
-        let rate = self.rate.map(|[low, rate, high]| json!({"value": rate, "low": low, "high": high}));
         let time = &self.time;
         json!({
             "schema": 1, "run": run.manifest["run"], "toolcrib": run.manifest["toolcrib"],
             "model": run.manifest["model"], "model_scripted": run.manifest["model_scripted"],
             "jobs": run.jobs, "started": run.started, "wall_ms": round(run.wall_ms),
             "end": run.end, "events_dropped": run.dropped,
-            "tasks_total": run.tasks.len(), "counts": counts, "pass_rate": rate,
+            "tasks_total": run.tasks_total, "counts": counts,
+            "pass_rate": pass_rate(self.counts[0], self.counts[0] + self.counts[2]),
+            "reasons": self.reasons.iter().cloned().collect::<BTreeMap<_, _>>(),
             "time_ms": {"init": round(time.init), "queue": round(time.queue), "model": round(time.model),
                 "tools": round(time.tools), "retry_wait": round(time.retry_wait), "other": round(time.other)},
-            "tokens": {"in": self.tokens[0], "out": self.tokens[1]}, "cost_usd": self.cost_usd,
-            "model_requests": self.model_document(),
+            "tokens": self.tokens, "model_requests": self.model_document(),
+            "llm": run.manifest["totals"]["llm"],
             "tools": self.tools.iter().map(Row::document).collect::<Vec<_>>(),
             "errors": self.errors.iter().map(|(what, n)| json!({"what": what, "n": n})).collect::<Vec<_>>(),
             "servers": run.servers.iter().map(server).collect::<Vec<_>>(),
             "tasks": tasks.iter().map(|entry| task(entry)).collect::<Vec<_>>(),
         })
     }
+}
+
+/// A status for people.
+pub(super) fn status_words(status: &str) -> &str {
+    if status == NOT_BEGUN { "never began" } else { status }
 }
 
 impl Row {
@@ -215,13 +233,19 @@ fn task(task: &Task) -> Value {
         "wall_ms": round(task.end_ms - task.start_ms), "turns": line.turns, "tool_calls": line.tool_calls,
         "tool_errors": line.tool_errors, "llm_retries": line.llm_retries,
         "tokens": line.tokens.input.saturating_add(line.tokens.output),
-        "error": line.error.as_ref().map(|error| &error.code),
+        "reason": line.reason, "error": line.error.as_ref().map(|error| &error.code),
     })
 }
 
 /// To the microsecond.
 fn round(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
+}
+
+/// The part that passed of so many judged tasks, with its 95 % interval. Null where none was judged.
+pub(in crate::cli) fn pass_rate(passed: usize, judged: usize) -> Value {
+    let rate = (judged > 0).then(|| wilson(passed, judged));
+    rate.map_or(Value::Null, |[low, rate, high]| json!({"value": rate, "low": low, "high": high}))
 }
 
 /// Wilson's score interval of 95 %: lower end, rate, upper end.

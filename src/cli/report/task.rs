@@ -3,11 +3,14 @@
 use serde_json::Value;
 
 use super::{
-    html::{anchor, badge, count, time},
+    html::{anchor, badge, time},
     read::{Run, Span, Task, What, millis},
     timeline::{axis_row, place},
 };
-use crate::cli::page::{Axis, cut, escape};
+use crate::cli::{
+    page::{Axis, cut, escape},
+    requests::{self, count},
+};
 
 /// Rows of one task.
 const ROWS: usize = 120;
@@ -43,6 +46,8 @@ pub(super) fn section(run: &Run, task: &Task) -> String {
     };
     let question = messages.iter().find(|message| message["role"] == "user");
     term("question", &question.map_or_else(String::new, words_of));
+    term("reason", line.reason.as_deref().unwrap_or_default());
+    term("tokens", &requests::tokens(&line.tokens).unwrap_or_default());
     term("answer", line.answer.as_deref().unwrap_or_default());
     if let Some(target) = &line.target {
         let words = match target {
@@ -142,9 +147,7 @@ fn row(task: &Task, span: &Span, length: f64) -> String {
 fn model_words(end: &toolcrib::ModelEnded, took: f64) -> String {
     let mut words = vec![time(took)];
     let tokens = end.tokens;
-    if tokens.input + tokens.output > 0 {
-        words.push(format!("{} in, {} out", count(tokens.input), count(tokens.output)));
-    }
+    words.extend(requests::tokens(&tokens));
     let all = end.attempts.len();
     for (index, attempt) in end.attempts.iter().enumerate().skip(1) {
         let why = end.attempts[index - 1].reason();

@@ -198,6 +198,7 @@ impl Plan {
                         report.transcript = Vec::new();
                         report.log = Vec::new();
                         report.outputs = Vec::new();
+                        report.earlier = Vec::new();
                     }
                     Err(error) => {
                         cancel.cancel();
@@ -227,7 +228,10 @@ impl Plan {
             reading.finish(context.ui, cancel).await;
         }
         journal.sort_results(self.tasks.iter().map(|task| task.id.as_str()))?;
-        let totals = progress.finish();
+        let mut totals = progress.finish();
+        if let Some(llm) = &self.llm {
+            totals.requests(&llm.stats());
+        }
         journal.write_manifest(&self.manifest(manager, Some(&totals)))?;
         match broken.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error.into()),
@@ -259,7 +263,7 @@ impl Plan {
             "model_scripted": self.llm.as_ref().is_some_and(LlmClient::is_scripted),
             "arguments": std::iter::once("toolcrib".to_owned()).chain(arguments).collect::<Vec<_>>(),
             "replay": matches!(self.cassette, Some(Cassette::Replay(_))),
-            "tasks": self.tasks.len(), "jobs": self.jobs, "servers": servers,
+            "tasks_total": self.tasks.len(), "jobs": self.jobs, "servers": servers,
             "warnings": self.doubts.all(),
             "init_ms": manager.map(|manager| millis(manager.report().wall)), "totals": totals.map(Totals::document),
         })
