@@ -28,6 +28,11 @@ async fn chat(State(format): State<&'static str>, Json(body): Json<Value>) -> Js
     }
     let circles = "and then the engine said the same thing once again; ".repeat(9);
     let (content, calls) = match () {
+        () if question.contains("many") && turns < 40 => {
+            let call = json!({"name": "calc__evaluate", "arguments": "{\"expression\": \"2+2\"}"});
+            let call = |n| json!({"id": format!("c{turns}-{n}"), "type": "function", "function": call});
+            ("", (0..10).map(call).collect())
+        }
         () if question.contains("loop") || (question.contains("twice") && turns == 0) => {
             let call = json!({"name": "calc__evaluate", "arguments": "{\"expression\": \"2+2\"}"});
             ("", json!([{"id": format!("c{turns}"), "type": "function", "function": call}]))
@@ -268,6 +273,14 @@ async fn tokens_written_to_the_cache_are_counted_apart() {
     assert!(said.contains(line), "{said}");
     let (told, page, _) = report(&bench);
     assert_eq!((&told["tokens"]["cache_write"], page.contains(line)), (&json!(4000), true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn four_hundred_tool_calls_are_within_the_default_limits() {
+    let (url, _tasks) = model("chat").await;
+    let bench = bench(&url, "");
+    let (exit, said, document) = run(&bench, &["many"], &[]);
+    assert_eq!((exit, &results(&bench, &document)[0]["tool_calls"]), (0, &json!(400)), "{said}");
 }
 
 #[test]

@@ -35,8 +35,8 @@ async fn model() -> (String, Seen, JoinSet<()>) {
     (url, seen, tasks)
 }
 
-/// Runs these questions, all at once.
-async fn run(config: String, questions: &[&str]) {
+/// Runs these questions, all at once. What their requests took, as the run tells it.
+async fn run(config: String, questions: &[&str]) -> Value {
     let bench = Bench::new(&config);
     let lines: Vec<String> =
         questions.iter().map(|question| json!({"input": question}).to_string()).collect();
@@ -46,6 +46,7 @@ async fn run(config: String, questions: &[&str]) {
     assert_eq!(code(&output), 0, "{}", err(&output));
     let summary: Value = serde_json::from_str(out(&output).lines().last().unwrap()).unwrap();
     assert_eq!((&summary["failed"], &summary["errored"]), (&json!(0), &json!(0)), "{summary}");
+    summary["llm"].clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,7 +55,12 @@ async fn tasks_that_ask_at_the_same_time_share_a_request() {
     let llm = format!("[llm]\nbase_url = '{url}'\nmodel = 'm'\napi = 'completions'\n");
     // Long enough for a slow machine: the requests go when they are full.
     let config = llm + "batch = { size = 3, interval = '1m' }\n";
-    run(config, &["a", "b", "c", "d", "e", "f"]).await;
+    let told = run(config, &["a", "b", "c", "d", "e", "f"]).await;
+    assert_eq!(
+        (&told["request_count"], &told["batch_count"], &told["tries"], &told["retries"]),
+        (&json!(6), &json!(2), &json!(2), &json!(0)),
+        "{told}"
+    );
     let seen = seen.lock().unwrap();
     assert!(
         seen.len() == 2 && seen.iter().all(|body| body["prompt"].as_array().unwrap().len() == 3),
@@ -71,6 +77,7 @@ async fn the_same_question_is_asked_once_where_answers_are_kept() {
     let (url, seen, _tasks) = model().await;
     let llm = format!("[llm]\nbase_url = '{url}'\nmodel = 'm'\ntemperature = 0\n");
     let config = llm + "cache = { size = 10, ttl = '1h', single_flight = true }\n";
-    run(config, &["same", "same", "other", "same"]).await;
+    let told = run(config, &["same", "same", "other", "same"]).await;
+    assert_eq!((&told["cache_hits"], &told["cache_hit_rate"]), (&json!(2), &json!(0.5)), "{told}");
     assert_eq!(seen.lock().unwrap().len(), 2);
 }
