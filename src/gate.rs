@@ -1,10 +1,12 @@
 //! The gate in front of one endpoint: the endpoint waits, not each of its callers.
 //!
-//! Everybody who asks an endpoint passes its gate. While the endpoint works, the gate holds nobody but for the limits
-//! that are set. When it is down or overloaded the gate pauses: one call goes first, as a probe, and when that is
-//! answered the others follow at a doubling rate. So an outage costs each caller one or two requests, however long it
-//! lasts, and nobody holds a place while waiting. What a failure means is told by the caller; nothing here knows a
-//! protocol. A gate has no task of its own: those who wait keep the time.
+//! Everybody who asks an endpoint passes its gate. While the endpoint works, also if it fails in part, the gate holds
+//! nobody but for the limits that are set or learned, and each call repeats by itself. When more calls fail in a row
+//! than the share of failures before makes likely, the endpoint is suspected: three at a time look. When these fail too,
+//! it is down and the gate pauses: one call goes first, as a probe, and when that is answered the others follow at a
+//! tripling rate. So an outage costs each caller one or two requests, however long it lasts, and nobody holds a place
+//! while waiting. What a failure means is told by the caller; nothing here knows a protocol. A gate has no task of its
+//! own: those who wait keep the time.
 
 use std::{
     collections::HashMap,
@@ -14,17 +16,19 @@ use std::{
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
 };
 
-mod budget;
 mod flow;
+mod history;
 mod state;
 #[cfg(test)]
 mod tests;
 
+use crate::retry::Blame;
 use state::{Entered, State, Step, Waiter};
 
 /// A year: a wait that times can still hold.
@@ -74,6 +78,8 @@ struct Turn {
     order: u64,
     not_before: Option<Instant>,
     paid: u32,
+    /// Whether an attempt failed already.
+    again: bool,
 }
 
 /// A place at the endpoint. Dropping it without a word means that the call was given up.
@@ -96,6 +102,8 @@ pub(crate) enum Trouble {
         /// Whether it said so itself. One that never said anything may be a wrong address.
         spoke: bool,
     },
+    /// It lives, and failed at this request (500).
+    Server,
     /// It works, and takes no more for now.
     Throttled,
     /// This machine cannot open more connections.
@@ -103,10 +111,7 @@ pub(crate) enum Trouble {
     /// It refuses everything that comes with this key or account, for this reason.
     Shut(Shut),
     /// None: it answered, if not well.
-    None {
-        /// Whether the call comes back.
-        again: bool,
-    },
+    None,
 }
 
 /// Why an endpoint takes nothing from this key or account: a word and a sentence.
@@ -116,13 +121,27 @@ pub(crate) struct Shut {
     pub why: String,
 }
 
-/// What becomes of a call after a failed attempt.
+/// Why a gate lets nobody through, or only the few that look whether the endpoint works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    /// The gate makes it wait; otherwise it waits by itself, and at least so long.
-    pub own_wait: Option<Duration>,
-    /// Whether the attempt met an open gate, and so counts.
-    pub counts: bool,
+pub(crate) struct Hold {
+    pub reason: HoldReason,
+    /// Time until a request goes to the endpoint again. None while some are under way to look.
+    pub next_try: Option<Duration>,
+}
+
+/// What is the matter with an endpoint to which requests are held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HoldReason {
+    /// More requests failed in a row than chance makes likely: three at a time look whether it is down.
+    Suspected,
+    /// It is down: one request at a time looks whether it works again.
+    Down,
+    /// It asked for a pause (`Retry-After`).
+    Asked,
+    /// It refused the key or the account.
+    Refused,
 }
 
 /// Why a call was not let in.
@@ -152,6 +171,8 @@ pub(crate) struct GateStats {
     pub queued: Duration,
     pub pauses: u64,
     pub limit: Option<usize>,
+    /// Why calls wait now, but for limits.
+    pub hold: Option<Hold>,
 }
 
 impl Gates {
@@ -169,34 +190,37 @@ impl Gate {
 
     /// A call arrives.
     pub(crate) fn visit(&self, patience: Patience, tokens: u64) -> Visit {
-        let turn = Turn { order: lock(&self.0).next_order(), not_before: None, paid: 0 };
+        let turn = Turn { order: lock(&self.0).next_order(), not_before: None, paid: 0, again: false };
         Visit { gate: self.clone(), patience, tokens: tokens as f64, turn: Mutex::new(turn) }
     }
 
     pub(crate) fn stats(&self) -> GateStats {
-        lock(&self.0).stats()
+        lock(&self.0).stats(Instant::now())
     }
 }
 
 impl Visit {
-    /// Waits for a place, and at most `outage` for an endpoint that is down. Dropping the future leaves the queue.
+    /// Waits for a place, and at most `outage` for an endpoint that is down. `held` is told once if the endpoint makes it
+    /// wait. Dropping the future leaves the queue.
     pub(crate) async fn enter(
         &self,
         outage: Duration,
         deadline: Option<Instant>,
+        held: impl Fn(Hold),
     ) -> Result<Pass<'_>, Refused> {
-        let Turn { order, not_before, paid } = *lock(&self.turn);
+        let Turn { order, not_before, paid, again } = *lock(&self.turn);
         let start = Instant::now();
         let called = Arc::new(Notify::new());
         let mut arriving = Some(Waiter { called: Arc::clone(&called), not_before, paid });
         let mut before = Duration::ZERO;
+        let mut told = false;
         let _place = Place { gate: &self.gate, order };
         let mut now = start;
         loop {
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return Err(Refused::Deadline);
             }
-            let (step, paused) = {
+            let (step, paused, hold) = {
                 let mut state = lock(&self.gate.0);
                 // Arriving and entering are one: those who come together must not wait for each other.
                 if let Some(waiter) = arriving.take() {
@@ -206,8 +230,14 @@ impl Visit {
                 let paused = state.paused_until(now).saturating_sub(before);
                 let left = deadline.map_or(Duration::MAX, |deadline| deadline - now);
                 let left = left.min(outage.saturating_sub(paused));
-                (state.step(order, self.tokens, left.min(self.patience.asked), now), paused)
+                let step = state.step(order, !again, self.tokens, left.min(self.patience.asked), now);
+                let hold = state.hold(now).filter(|_| !told && matches!(step, Step::Paused(_)));
+                (step, paused, hold)
             };
+            if let Some(hold) = hold {
+                told = true;
+                held(hold);
+            }
             let left = outage.saturating_sub(paused).min(LONGEST);
             let until = match step {
                 Step::In(entered) => {
@@ -244,16 +274,19 @@ impl Pass<'_> {
     }
 
     /// The attempt failed, with the wait that the endpoint asked for.
-    pub(crate) fn failed(mut self, trouble: Trouble, hint: Option<Duration>) -> Verdict {
-        let Some(entered) = self.entered.take() else { return Verdict { own_wait: None, counts: true } };
+    pub(crate) fn failed(mut self, trouble: Trouble, hint: Option<Duration>) -> Blame {
+        let Some(entered) = self.entered.take() else {
+            return Blame::OWN;
+        };
         let hint = hint.map(|hint| hint.min(LONGEST));
         let mut state = lock(&self.visit.gate.0);
-        let (verdict, again) = state.failed(entered, trouble, hint, &self.visit.patience, Instant::now());
+        let (blame, again) = state.failed(entered, trouble, hint, &self.visit.patience, Instant::now());
         drop(state);
         let mut turn = lock(&self.visit.turn);
+        turn.again = true;
         turn.not_before = again.not_before;
         turn.paid += u32::from(again.paid);
-        verdict
+        blame
     }
 }
 

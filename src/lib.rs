@@ -91,6 +91,7 @@ pub use config::*;
 pub use crew::*;
 pub use daemon::*;
 pub use error::*;
+pub use gate::HoldReason;
 pub use http::*;
 pub use journal::*;
 pub use launch::{Ecosystem, Freshness, LaunchReport, Package, Runner};

@@ -19,6 +19,7 @@ pub use self::{
     feed::{Feed, LiveEvents},
 };
 use crate::{
+    gate::HoldReason,
     journal::AttemptRow,
     llm::{Finish, ToolCall},
     task::{Outcome, Usage},
@@ -111,6 +112,17 @@ pub enum LiveEvent {
         /// The try on the wire.
         #[serde(rename = "try")]
         attempt: AttemptRow,
+    },
+    /// The request waits for an endpoint that answers nobody.
+    ModelHeld {
+        /// The request.
+        turn: u32,
+        /// What is the matter with the endpoint.
+        reason: HoldReason,
+        /// What its last failure said.
+        message: Option<String>,
+        /// Nanoseconds until a request goes to it again; nothing while some are under way to look.
+        next_try_ns: Option<u64>,
     },
     /// The model answered, or did not.
     ModelEnded {
@@ -246,6 +258,7 @@ impl LiveEvent {
                 answer.as_ref().map_or(0, String::len) + error(failed)
             }
             Self::Agent(event) => event.weight(),
+            Self::ModelHeld { message, .. } => message.as_ref().map_or(0, String::len),
             Self::ModelAttemptFailed { attempt, .. } => rows(std::slice::from_ref(attempt)),
             _ => 0,
         }

@@ -28,6 +28,7 @@ mod stats;
 mod stream;
 mod taped;
 mod transport;
+mod trouble;
 mod wire;
 
 /// For the fuzz target `answer`: a body of any kind.
@@ -54,3 +55,4 @@ pub use message::{Message, Thinking, ToolCall};
 pub use request::{Attempt, ChatAnswer, ChatRequest, ChatTimings, Finish, ToolMode, ToolSpec};
 pub use stats::LlmStats;
 pub use stream::Delta;
+pub use trouble::ModelTrouble;

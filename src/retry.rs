@@ -11,18 +11,21 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use attempts::{Failure, Pace, Retry, Stop, Try, run};
+pub(crate) use attempts::{Blame, Failure, Pace, Retry, Stop, Try, run};
 
 /// How often a model request is repeated, and how long between.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RetryPolicy {
-    /// Attempts in all, the first included.
+    /// Attempts in all, the first included. From the sixth on, a request gives up earlier if its failures cannot be
+    /// the endpoint's: where so few other requests fail that so many in a row are unlikelier than 1 in 100,000.
+    /// Attempts that an outage of the endpoint took do not count.
     pub max_attempts: u32,
-    /// First wait before jitter; doubles with each attempt. Where neither the server nor a pause of the endpoint says
-    /// otherwise, the very first is 100 ms at most: a single failure is mostly over at once.
+    /// Greatest wait between attempts while the endpoint answers other requests: a tenth of it before the second
+    /// attempt, doubling, each drawn from 0 up to it. While it answers nobody, waits double on to eight times `base`,
+    /// at most `cap`, and are drawn from half to the whole.
     pub base: Duration,
-    /// Greatest wait before jitter.
+    /// Greatest wait: see `base` and [`RetryPolicy::probes`].
     pub cap: Duration,
     /// Every wait is `base`, neither doubled nor drawn.
     pub flat: bool,
@@ -41,13 +44,15 @@ impl RetryPolicy {
     /// Names that [`RetryPolicy::profile`] knows.
     pub const PROFILES: [&str; 3] = ["fast", "agent", "patient"];
     /// No wait is shorter: a failure that comes back at once must not be answered at once.
-    const SHORTEST: Duration = Duration::from_millis(50);
-    /// Greatest first wait.
-    const FIRST: Duration = Duration::from_millis(100);
+    const SHORTEST: Duration = Duration::from_millis(10);
+    /// Before so many attempts no request is given up for failing where others do not.
+    const FEWEST: u32 = 6;
+    /// So unlikely is it at most that such a request was merely unlucky.
+    const UNLUCKY: f64 = 1e-5;
     /// A year: far beyond any use, far below what arithmetic with times cannot hold.
     const LONGEST: Duration = Duration::from_secs(365 * 86400);
 
-    /// For a person who waits: 3 attempts, 0.5 s to 8 s.
+    /// For a person who waits: 3 attempts, 0.05 s to 0.5 s between them.
     pub fn fast() -> Self {
         Self {
             max_attempts: 3,
@@ -58,10 +63,10 @@ impl RetryPolicy {
         }
     }
 
-    /// The default: 6 attempts, 1 s to 30 s, 10 minutes in all.
+    /// The default: 6 to 12 attempts, 0.1 s to 1 s between them, up to 8 s while nobody is answered, 10 minutes in all.
     pub fn agent() -> Self {
         Self {
-            max_attempts: 6,
+            max_attempts: 12,
             base: Duration::from_secs(1),
             cap: Duration::from_secs(30),
             flat: false,
@@ -97,47 +102,63 @@ impl RetryPolicy {
         }
     }
 
-    /// First and greatest pause before one request probes an endpoint that is down for all: half the first wait,
-    /// up to a third of the greatest.
+    /// First and greatest pause before one request probes an endpoint that is down for all: a fifth of `base`, doubling
+    /// up to a sixth of `cap`.
     pub fn probes(&self) -> (Duration, Duration) {
-        let cap = (self.cap / 3).max(Self::SHORTEST / 5);
-        ((self.base / 2).clamp(Self::SHORTEST / 5, cap), cap)
+        let cap = (self.cap / 6).max(Self::SHORTEST);
+        ((self.base / 5).clamp(Self::SHORTEST, cap), cap)
     }
 
-    /// What to do after `attempts` failed ones, `elapsed` after the first began, when the server named `hint`.
-    pub fn delay(&self, attempts: u32, hint: Option<Duration>, elapsed: Duration) -> Decision {
-        self.delay_with(attempts, hint, elapsed, &mut fastrand::f64)
-    }
-
-    /// The same with a source of numbers in `0..1` in place of the random ones.
-    pub fn delay_with(
+    /// What to do after a failed attempt, `elapsed` after the first began, when the server named `hint`. `random` gives
+    /// numbers in `0..1`.
+    pub(crate) fn delay(
         &self,
-        attempts: u32,
+        failed: &Failed,
         hint: Option<Duration>,
         elapsed: Duration,
         random: &mut dyn FnMut() -> f64,
     ) -> Decision {
-        if attempts >= self.max_attempts {
-            return Decision::GiveUp(GiveUp::Attempts(attempts));
+        if let Some(reason) = self.gives_up(failed) {
+            return Decision::GiveUp(reason);
         }
         if let Some(hint) = hint.filter(|hint| *hint > self.retry_after_max) {
             return Decision::GiveUp(GiveUp::HintTooLong { hint, limit: self.retry_after_max });
         }
-        let own = if self.flat {
-            self.base
-        } else {
-            let doubled = self.base.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1)));
-            let first = if attempts <= 1 && hint.is_none() { Self::FIRST } else { Self::LONGEST };
-            doubled.min(self.cap).min(first).mul_f64(random())
-        };
         // Clients that heard the same hint, or wait the same flat time, must not come back in the same instant.
         let shared = hint.or(self.flat.then_some(self.base)).unwrap_or_default();
         let spread = (shared / 10).min(Duration::from_secs(1)).mul_f64(random());
+        let own = self.own_wait(failed, random);
         let wait = own.max(hint.unwrap_or_default()).max(Self::SHORTEST).saturating_add(spread);
         if elapsed.saturating_add(wait) > self.total {
             return Decision::GiveUp(GiveUp::Total { wait, limit: self.total });
         }
         Decision::Wait(wait)
+    }
+
+    /// Whether a request has failed often enough.
+    fn gives_up(&self, failed: &Failed) -> Option<GiveUp> {
+        if failed.counted >= f64::from(self.max_attempts) {
+            return Some(GiveUp::Attempts(failed.attempts));
+        }
+        let others_succeed = failed.failing.powf(failed.counted) <= Self::UNLUCKY;
+        (failed.counted >= f64::from(Self::FEWEST) && others_succeed).then(|| GiveUp::OnlyThis {
+            attempts: failed.attempts,
+            percent: (100.0 * failed.failing).round() as u8,
+        })
+    }
+
+    fn own_wait(&self, failed: &Failed, random: &mut dyn FnMut() -> f64) -> Duration {
+        if self.flat {
+            return self.base;
+        }
+        let doubled =
+            (self.base / 10).saturating_mul(2_u32.saturating_pow(failed.attempts.saturating_sub(1)));
+        let doubled = doubled.min(self.cap).min(Self::LONGEST);
+        if failed.answering {
+            doubled.min(self.base).mul_f64(random())
+        } else {
+            doubled.min(self.base.saturating_mul(8)).mul_f64(f64::midpoint(1.0, random()))
+        }
     }
 }
 
@@ -147,9 +168,22 @@ impl Default for RetryPolicy {
     }
 }
 
+/// The failures of one request so far, and what those of others at the same endpoint say of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Failed {
+    /// Failed attempts, each of which doubles the next wait.
+    pub attempts: u32,
+    /// How many of them count against the request.
+    pub counted: f64,
+    /// The share of requests whose first attempt fails at this endpoint, 0 to 1.
+    pub failing: f64,
+    /// Whether the endpoint answers others meanwhile.
+    pub answering: bool,
+}
+
 /// What to do after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
+pub(crate) enum Decision {
     /// Try again after this time.
     Wait(Duration),
     /// Do not try again.
@@ -173,6 +207,13 @@ fn known_class<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ClassName, 
 pub enum GiveUp {
     /// All attempts are spent.
     Attempts(u32),
+    /// This request fails where others are answered.
+    OnlyThis {
+        /// Its attempts.
+        attempts: u32,
+        /// Of a hundred requests to the endpoint, so many fail at their first attempt.
+        percent: u8,
+    },
     /// This kind of failure is repeated less often than others.
     Class {
         /// The kind of failure.
@@ -212,6 +253,10 @@ impl fmt::Display for GiveUp {
         match self {
             Self::Attempts(1) => write!(f, "gave up after 1 attempt"),
             Self::Attempts(attempts) => write!(f, "gave up after {attempts} attempts"),
+            Self::OnlyThis { attempts, percent } => write!(
+                f,
+                "gave up after {attempts} attempts: of the other requests, only {percent} % fail at first"
+            ),
             Self::Class { class, retries } => {
                 write!(f, "gave up: a failure of the kind `{class}` is repeated at most {retries} times")
             }

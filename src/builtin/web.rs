@@ -7,7 +7,7 @@ use reqwest::{
     header::{HeaderMap, RETRY_AFTER},
 };
 
-use crate::retry::{self, Failure, Pace, Retry, RetryPolicy, Try};
+use crate::retry::{self, Blame, Failure, Retry, RetryPolicy, Try};
 
 /// Tries a request up to three times. It is over before the default timeout of a call, and an error says how often
 /// it was tried.
@@ -34,7 +34,7 @@ where
 /// A failed attempt; `again` if it may be made again, after `wait` if the site named one.
 pub(super) fn failure(error: String, again: bool, wait: Option<Duration>) -> Failure<String> {
     let retry = if again { Retry::Yes } else { Retry::Never };
-    Failure { error, retry, hint: wait, pace: Pace::Own(Duration::ZERO), queued: Duration::ZERO }
+    Failure { error, retry, hint: wait, blame: Blame::OWN, queued: Duration::ZERO }
 }
 
 /// The wait that a site asks for, in seconds. A date is not understood: it needs the site's clock.

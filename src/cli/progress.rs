@@ -9,7 +9,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use toolcrib::{FailureReason, LlmStats, Outcome, Reason, RunReport, Timings, Usage};
+use toolcrib::{FailureReason, LlmStats, ModelTrouble, Outcome, Reason, RunReport, Timings, Usage};
 
 use super::{
     report::pass_rate,
@@ -123,10 +123,10 @@ impl<'a> Progress<'a> {
     pub(super) async fn beside<T>(
         &self,
         work: impl Future<Output = T>,
-        trouble: impl Fn() -> Option<String>,
+        trouble: impl Fn() -> Option<ModelTrouble>,
     ) -> T {
         let mut work = std::pin::pin!(work);
-        let mut told: Option<String> = None;
+        let mut told: Option<ModelTrouble> = None;
         let mut looks = tokio::time::interval(LOOK);
         let mut heartbeat = tokio::time::interval(HEARTBEAT);
         heartbeat.reset();
@@ -136,11 +136,18 @@ impl<'a> Progress<'a> {
                 _ = heartbeat.tick(), if self.bar.is_none() => {
                     let totals = self.totals.borrow();
                     let time = seconds(self.began.elapsed());
-                    self.ui.status("Running", format!("[{time}] {}/{} {}", totals.tasks, self.total, totals.words()));
+                    let held = trouble().map_or_else(String::new, |trouble| format!(" | {trouble}"));
+                    let words = totals.words();
+                    self.ui.status("Running", format!("[{time}] {}/{} {words}{held}", totals.tasks, self.total));
                 }
                 _ = looks.tick() => {
                     let now = trouble();
-                    if now != told {
+                    if let Some(bar) = &self.bar {
+                        let words = self.totals.borrow().words();
+                        bar.set_message(now.as_ref().map_or(words, ToString::to_string));
+                    }
+                    let cause = |trouble: &ModelTrouble| (trouble.reason, trouble.message.clone());
+                    if now.as_ref().map(cause) != told.as_ref().map(cause) {
                         match &now {
                             Some(why) => self.say(|| self.ui.warn(format!("requests wait for the model: {why}"))),
                             None => self.say(|| self.ui.status("Answering", "the model gives answers again")),

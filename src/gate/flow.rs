@@ -1,4 +1,5 @@
-//! How much goes through a gate: the limits that are set, and the one that is learned from refusals.
+//! How much goes through a gate: the limits that are set, the ramp after an outage, and the limit that is learned from
+//! refusals.
 
 use std::time::Duration;
 
@@ -7,17 +8,21 @@ use tokio::time::Instant;
 use super::Bounds;
 use crate::limit::Rate;
 
-/// After so long without a refusal a learned limit is forgotten: it grows freely again.
-const FORGET: Duration = Duration::from_secs(60);
+mod learned;
 
-/// With so many at once it is open again for all that matters: one failure among them is no outage.
-const STEADY: usize = 16;
+use learned::Learned;
+pub(super) use learned::Ticket;
 
-/// So many answers at least, and so many rounds of them, lie between a refusal and the next look for one more place.
-const ANSWERS: usize = 64;
-const ROUNDS: usize = 4;
-/// The fastest growth beyond the place of a refusal: by one in so many, with each round of answers.
-const FASTEST: usize = 8;
+/// With so many at once it is open again for all that matters.
+const STEADY: usize = 512;
+/// Requests at once after a pause; each answer adds two.
+const AFTER_PAUSE: usize = 8;
+/// Requests beside those under way after a suspicion that proved wrong.
+const AFTER_SUSPICION: usize = 16;
+/// What was learned of an endpoint that takes no more is doubtful after such a pause.
+const LONG_PAUSE: Duration = Duration::from_secs(10);
+/// A refusal teaches nothing for so long after a learned limit proved wrong.
+const UNTEACHABLE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 pub(super) struct Flow {
@@ -28,23 +33,52 @@ pub(super) struct Flow {
     max: Option<usize>,
     requests: Option<Rate>,
     tokens: Option<Rate>,
+    /// At most so many at once, after a pause or a suspicion, until the endpoint is steady again.
+    ramp: Option<usize>,
     learned: Option<Learned>,
-    /// Calls that found no place so far.
-    pub refusals: u64,
+    unteachable: Option<Unteachable>,
+    /// How often a limit of calls in a time was found again.
+    rates: u32,
+    /// Calls that entered so far, and those of them that found no place.
+    entered: u64,
+    refusals: u64,
 }
 
-/// A limit as TCP learns it: doubling with each round of answers up to the place of the last refusal. From there on it
-/// looks for one more place at a time: seldom at first, as each look may cost a refusal, and twice as soon after each
-/// place that was free. A call that finds out that there is no more room pays for it with the wait it is told.
-struct Learned {
-    limit: usize,
-    refused_at: Option<(usize, Instant)>,
-    /// Places found free since the last refusal, beyond the place of it.
-    found: u32,
-    /// Answers since it grew last.
-    answers: usize,
-    /// It began with a pause, and not with a refusal while others were served.
-    ramp: bool,
+/// The time after a learned limit proved wrong, and what became of the calls in it.
+struct Unteachable {
+    until: Instant,
+    /// Calls that had entered when this count began.
+    since: u64,
+    /// The refused ones of those that entered after it.
+    refused: u64,
+}
+
+/// What the refusal of a call is taken for.
+pub(super) enum Refusal {
+    /// There are too many at once. The call goes again when one of the others is answered. `again`: it was refused
+    /// though there were no more at once than were thought to have room.
+    Full { again: bool },
+    /// Not even one at a time is taken: there were too many in the last time.
+    Rate,
+    /// Nothing that is known of.
+    Unexplained,
+}
+
+impl Unteachable {
+    /// So many calls are judged together.
+    const JUDGED: u64 = 64;
+
+    /// A call was refused. Whether so many are that it is a limit of calls in a time.
+    fn refuses_most(&mut self, ticket: Ticket, entered: u64) -> bool {
+        // Those that entered before are of the last judgement.
+        self.refused += u64::from(ticket.number > self.since);
+        let calls = entered - self.since;
+        let most = calls >= Self::JUDGED && 5 * self.refused > 3 * calls;
+        if calls >= 2 * Self::JUDGED {
+            (self.since, self.refused) = (entered, 0);
+        }
+        most
+    }
 }
 
 impl Flow {
@@ -63,26 +97,17 @@ impl Flow {
 
     /// The limit in force, and nothing if there is none.
     pub(super) fn limit(&self) -> Option<usize> {
-        let learned = self.learned.as_ref().map(|learned| learned.limit);
-        self.max.into_iter().chain(learned).min()
-    }
-
-    /// Whether the gate is not yet fully open after a pause.
-    pub(super) fn is_ramp(&self) -> bool {
-        self.learned.as_ref().is_some_and(|learned| learned.ramp)
-    }
-
-    pub(super) fn is_learned(&self) -> bool {
-        self.learned.is_some()
+        let learned = self.learned.as_ref().map(Learned::limit);
+        self.max.into_iter().chain(learned).chain(self.ramp).min()
     }
 
     pub(super) fn has_room(&self) -> bool {
-        let learned = self.learned.as_ref().is_none_or(|learned| self.fresh < learned.limit);
-        learned && self.max.is_none_or(|max| self.in_flight < max)
+        let own = self.learned.as_ref().map(Learned::limit).into_iter().chain(self.ramp).min();
+        own.is_none_or(|own| self.fresh < own) && self.max.is_none_or(|max| self.in_flight < max)
     }
 
     /// Takes a place for a call of so many tokens, or says when there will be one, if only time is missing.
-    pub(super) fn enter(&mut self, tokens: f64, now: Instant) -> Result<(), Option<Instant>> {
+    pub(super) fn enter(&mut self, tokens: f64, now: Instant) -> Result<Ticket, Option<Instant>> {
         if !self.has_room() {
             return Err(None);
         }
@@ -97,10 +122,12 @@ impl Flow {
             rate.take(1.0, now);
         }
         self.correct(tokens, now);
+        self.entered += 1;
+        let ticket = Ticket { beside: self.fresh, refusals: self.refusals, number: self.entered };
         self.in_flight += 1;
         self.fresh += 1;
         self.peak = self.peak.max(self.in_flight);
-        Ok(())
+        Ok(ticket)
     }
 
     /// Counts tokens beyond, or below, those that were estimated.
@@ -115,48 +142,85 @@ impl Flow {
         self.fresh = self.fresh.saturating_sub(usize::from(fresh));
     }
 
-    /// From now on one at a time; those still under way do not count.
-    pub(super) fn paused(&mut self) {
-        let refused_at = self.learned.as_ref().and_then(|learned| learned.refused_at);
-        self.learned = Some(Learned { limit: 1, refused_at, found: 0, answers: 0, ramp: true });
+    /// So many at once while the endpoint is paused. Those still under way do not count.
+    pub(super) fn paused(&mut self, probes: usize) {
+        self.ramp = Some(probes);
         self.fresh = 0;
     }
 
-    /// No more were taken than these beside the refused one.
-    pub(super) fn refused(&mut self, taken: usize, now: Instant) {
-        let known = self.learned.as_ref().map_or(usize::MAX, |learned| learned.limit);
-        let limit = known.min(taken.max(1));
-        let refused_at = Some((limit, now));
-        self.learned = Some(Learned { limit, refused_at, found: 0, answers: 0, ramp: false });
-        self.refusals += 1;
+    /// The endpoint answered after a pause of so long.
+    pub(super) fn resumed(&mut self, pause: Duration) {
+        self.ramp = Some(AFTER_PAUSE);
+        if let Some(learned) = self.learned.as_mut().filter(|_| pause >= LONG_PAUSE) {
+            learned.forget();
+        }
+    }
+
+    /// The endpoint answered while it was suspected to be down.
+    pub(super) fn cleared(&mut self) {
+        self.ramp = Some(self.ramp.map_or(0, |ramp| ramp.max(self.fresh)).max(self.fresh + AFTER_SUSPICION));
     }
 
     /// An answer came: more may follow. `idle`: nobody waits.
-    pub(super) fn grow(&mut self, idle: bool, now: Instant) {
-        let Some(learned) = &mut self.learned else { return };
-        learned.refused_at = learned.refused_at.filter(|(_, at)| now.saturating_duration_since(*at) < FORGET);
-        if learned.refused_at.is_some_and(|(limit, _)| learned.limit >= limit) {
-            // Where nobody is held back there is nothing to be found out.
-            learned.answers += usize::from(!idle);
-            if learned.answers >= learned.until_next() {
-                learned.found += 1;
-                learned.answers = 0;
-                learned.limit += 1;
-            }
-        } else {
-            learned.limit += 1;
-        }
-        learned.ramp &= learned.limit < STEADY;
-        if idle && learned.refused_at.is_none() && 2 * self.fresh < learned.limit {
+    pub(super) fn answered(&mut self, ticket: Ticket, idle: bool, now: Instant) {
+        self.ramp = self.ramp.map(|ramp| ramp + 2).filter(|ramp| *ramp < STEADY);
+        if let Some(learned) = &mut self.learned
+            && learned.answered(ticket, idle, self.fresh, now)
+        {
             self.learned = None;
         }
     }
-}
 
-impl Learned {
-    /// Answers from one look for a free place to the next.
-    fn until_next(&self) -> usize {
-        let first = (ROUNDS * self.limit).max(ANSWERS);
-        first.checked_shr(self.found).unwrap_or(0).max(self.limit / FASTEST).max(1)
+    /// The endpoint refused a call for lack of room while the gate was open.
+    pub(super) fn refused(&mut self, ticket: Ticket, now: Instant) -> Refusal {
+        // Those that are left were taken, and those that were answered since it went.
+        let since = usize::try_from(self.refusals - ticket.refusals).unwrap_or(usize::MAX);
+        let taken = self.fresh.max(ticket.beside.saturating_sub(since));
+        self.refusals += 1;
+        if taken == 0 {
+            if self.learned.as_mut().is_some_and(|learned| learned.covers(ticket) && learned.is_rate(now)) {
+                return Refusal::Rate;
+            }
+            let wrong = self.learned.as_ref().is_some_and(|learned| learned.covers(ticket));
+            self.unlearn(wrong, now);
+            return Refusal::Unexplained;
+        }
+        if let Some(unteachable) = self.unteachable.as_mut().filter(|unteachable| now < unteachable.until) {
+            if !unteachable.refuses_most(ticket, self.entered) {
+                return Refusal::Unexplained;
+            }
+            self.unteachable = None;
+            self.rates += 1;
+            self.learned = Some(Learned::rate(self.rates, self.entered, now));
+            return Refusal::Rate;
+        }
+        let Some(learned) = &mut self.learned else {
+            self.learned = Some(Learned::new(taken, self.entered, now));
+            return Refusal::Full { again: false };
+        };
+        let again = learned.covers(ticket);
+        if !learned.refused(ticket, taken, self.entered, now) {
+            self.unlearn(true, now);
+            return Refusal::Unexplained;
+        }
+        Refusal::Full { again }
+    }
+
+    /// There is no limit after all. `wrong`: refusals that are no matter of how many there are at once will go on.
+    fn unlearn(&mut self, wrong: bool, now: Instant) {
+        self.learned = None;
+        if wrong {
+            self.unteachable =
+                Some(Unteachable { until: now + UNTEACHABLE, since: self.entered, refused: 0 });
+        }
+    }
+
+    /// This machine opens no more connections than those that are under way.
+    pub(super) fn exhausted(&mut self, now: Instant) {
+        let limit = self.fresh.max(1);
+        match &mut self.learned {
+            Some(learned) => learned.lower(limit, now),
+            None => self.learned = Some(Learned::new(limit, self.entered, now)),
+        }
     }
 }

@@ -1,34 +1,47 @@
 //! What a gate knows, and how it decides. Pure but for the draw of jitter: the time is given.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{GateStats, Patience, Refused, Shut, Trouble, Verdict, budget::Budget, flow::Flow};
+use super::{
+    GateStats, Hold, HoldReason, Patience, Refused, Shut,
+    flow::{Flow, Ticket},
+    history::History,
+};
 
-/// So many failures in a row, with no answer between, and the endpoint is down.
-const DOWN_AFTER: u32 = 3;
-/// A refused key or account is not tried again for so long.
-const SHUT: Duration = Duration::from_secs(30);
-/// Answers after a pause until the next pause is short again.
-const STEADY: u32 = 3;
+/// Requests that look whether a suspected endpoint is down: at once, and in half the time of the first pause.
+const SCOUTS: usize = 3;
+/// Probes at once of an endpoint that answers with errors of its own: some requests may be what it cannot do.
+const LIVE_PROBES: usize = 8;
+/// Greatest pause before those.
+const LIVE_PAUSE: Duration = Duration::from_secs(4);
+/// So often in a row the same request probes such an endpoint.
+const SAME_PROBE: u32 = 4;
+
+mod failure;
 
 #[derive(Default)]
 pub(super) struct State {
     pub flow: Flow,
     pub queued: Duration,
+    history: History,
     waiting: BTreeMap<u64, Waiter>,
     mode: Mode,
-    /// Grows with each pause: what entered before one says nothing about the time after it.
+    /// Grows with each pause: those that entered before it are counted apart from those after it.
     epoch: u64,
     next_order: u64,
-    /// Pauses since the endpoint was last steady, and answers since the last of them.
+    /// Pauses since the endpoint was steady, which it is after so many more answers.
     round: u32,
-    good: u32,
-    /// Failures in a row.
-    troubles: u32,
+    steady: u32,
+    /// Whether the endpoint ever spoke. One that never did may be a wrong address.
     spoke: bool,
-    budget: Budget,
+    /// Whether its last failure was an error of a server that lives.
+    lives: bool,
     paused: Duration,
     paused_since: Option<Instant>,
     pauses: u64,
@@ -38,13 +51,22 @@ pub(super) struct State {
 enum Mode {
     #[default]
     Open,
-    /// Nobody goes before `until`, and then one. `asked`: the endpoint named the time.
+    /// Too many failures in a row for chance: a few requests look whether it is down.
+    Suspected {
+        since: Instant,
+        under_way: usize,
+        /// When the last of them went.
+        sent: VecDeque<Instant>,
+        /// In this time no more than three go.
+        pace: Duration,
+    },
+    /// It is down. Nobody goes before `until`, and then a probe or a few.
     Paused {
         until: Instant,
+        /// The endpoint named the time.
         asked: bool,
+        probes: usize,
     },
-    /// The one is under way.
-    Probing,
     Shut {
         until: Instant,
         why: Shut,
@@ -63,12 +85,23 @@ pub(super) struct Waiter {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entered {
     epoch: u64,
-    /// Whether the gate was fully open.
-    open: bool,
-    /// Others under way.
-    beside: usize,
-    /// Calls refused so far.
-    refusals: u64,
+    /// Its number in the history.
+    number: u64,
+    role: Role,
+    /// Whether it is the first attempt of a request.
+    first: bool,
+    ticket: Ticket,
+}
+
+/// What a call is sent for besides its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Nothing: the gate was open.
+    Request,
+    /// To look whether a suspected endpoint is down.
+    Scout,
+    /// To look whether an endpoint that is down works again.
+    Probe,
 }
 
 pub(super) enum Step {
@@ -103,19 +136,26 @@ impl State {
     }
 
     /// What the call at `order` does next. A pause that was asked for is waited for up to `limit`.
-    pub(super) fn step(&mut self, order: u64, tokens: f64, limit: Duration, now: Instant) -> Step {
+    pub(super) fn step(
+        &mut self,
+        order: u64,
+        first: bool,
+        tokens: f64,
+        limit: Duration,
+        now: Instant,
+    ) -> Step {
         match &self.mode {
             Mode::Shut { until, why } if now < *until => return Step::Refused(Refused::Shut(why.clone())),
-            Mode::Shut { .. } => self.mode = Mode::Paused { until: now, asked: false },
-            Mode::Paused { until, asked: true } if *until - now > limit => {
+            Mode::Shut { .. } => self.mode = Mode::Paused { until: now, asked: false, probes: 0 },
+            Mode::Paused { until, asked: true, .. } if *until - now > limit => {
                 return Step::Refused(Refused::Asked { left: *until - now, limit });
             }
-            Mode::Paused { until, .. } if now < *until => return Step::Paused(Some(*until)),
-            Mode::Probing => return Step::Paused(None),
-            Mode::Open | Mode::Paused { .. } => {}
+            _ => {}
         }
-        let probing = !matches!(self.mode, Mode::Open);
-        let wait = if probing { Step::Paused } else { Step::Wait };
+        let wait = if matches!(self.mode, Mode::Open) { Step::Wait } else { Step::Paused };
+        if let Err(until) = self.opens(now) {
+            return wait(until);
+        }
         let own = self.waiting.get(&order).and_then(|waiter| waiter.not_before);
         if let Some(not_before) = own.filter(|not_before| *not_before > now) {
             return wait(Some(not_before));
@@ -124,20 +164,50 @@ impl State {
             waiter.called.notify_one();
             return wait(None);
         }
-        if let Err(until) = self.flow.enter(tokens, now) {
-            return wait(until);
-        }
-        self.waiting.remove(&order);
-        let entered = Entered {
-            epoch: self.epoch,
-            open: !probing && !self.flow.is_ramp(),
-            beside: self.flow.fresh - 1,
-            refusals: self.flow.refusals,
+        let ticket = match self.flow.enter(tokens, now) {
+            Ok(ticket) => ticket,
+            Err(until) => return wait(until),
         };
-        if probing {
-            self.mode = Mode::Probing;
+        self.waiting.remove(&order);
+        let role = match &mut self.mode {
+            Mode::Open | Mode::Shut { .. } => Role::Request,
+            Mode::Suspected { under_way, sent, .. } => {
+                *under_way += 1;
+                sent.push_back(now);
+                Role::Scout
+            }
+            Mode::Paused { probes, .. } => {
+                *probes += 1;
+                Role::Probe
+            }
+        };
+        Step::In(Entered { epoch: self.epoch, number: self.history.entered(), role, first, ticket })
+    }
+
+    /// Whether the state of the endpoint lets another request through, or when it may.
+    fn opens(&mut self, now: Instant) -> Result<(), Option<Instant>> {
+        let live = self.live_probes();
+        match &mut self.mode {
+            Mode::Open => Ok(()),
+            Mode::Shut { until, .. } => Err(Some(*until)),
+            Mode::Paused { until, .. } if now < *until => Err(Some(*until)),
+            Mode::Paused { probes, .. } if *probes >= live => Err(None),
+            Mode::Paused { .. } => Ok(()),
+            Mode::Suspected { under_way, .. } if *under_way >= SCOUTS => Err(None),
+            Mode::Suspected { sent, pace, .. } => {
+                while sent.front().is_some_and(|at| now.saturating_duration_since(*at) >= *pace) {
+                    sent.pop_front();
+                }
+                match sent.front() {
+                    Some(at) if sent.len() >= SCOUTS => Err(Some(*at + *pace)),
+                    _ => Ok(()),
+                }
+            }
         }
-        Step::In(entered)
+    }
+
+    fn live_probes(&self) -> usize {
+        if self.lives { LIVE_PROBES } else { 1 }
     }
 
     /// The call at `order` entered, or went away.
@@ -147,125 +217,32 @@ impl State {
     }
 
     pub(super) fn answered(&mut self, entered: Entered, patience: &Patience, now: Instant) {
-        self.spoke = true;
-        self.budget.earn(now);
-        if self.leave(entered) {
-            self.works(patience, now);
-        }
+        self.leave(entered);
+        self.works(entered, patience, now);
         self.call_next(now);
     }
 
-    /// A call ended without saying how it was. The next one probes in its place.
+    /// A call ended without saying how it was. The next one goes in its place.
     pub(super) fn given_up(&mut self, entered: Entered, now: Instant) {
-        if self.leave(entered) && matches!(self.mode, Mode::Probing) {
-            self.mode = Mode::Paused { until: now, asked: false };
-        }
+        self.leave(entered);
+        self.history.left(entered.number);
         self.call_next(now);
     }
 
-    pub(super) fn failed(
-        &mut self,
-        entered: Entered,
-        trouble: Trouble,
-        hint: Option<Duration>,
-        patience: &Patience,
-        now: Instant,
-    ) -> (Verdict, Again) {
-        let current = self.leave(entered);
-        let probed = current && matches!(self.mode, Mode::Probing);
-        self.spoke |=
-            matches!(trouble, Trouble::Throttled | Trouble::None { .. } | Trouble::Outage { spoke: true });
-        let by_gate = Verdict { own_wait: None, counts: true };
-        let answer = match trouble {
-            Trouble::Outage { .. } => self.outage(entered, current, hint, patience, now),
-            Trouble::Throttled => self.throttled(entered, current && !probed, hint, patience, now),
-            Trouble::Local if current && !probed && self.flow.fresh > 0 => {
-                self.flow.refused(entered.beside, now);
-                (Verdict { counts: false, ..by_gate }, Again::default())
-            }
-            Trouble::Local => {
-                if probed {
-                    self.mode = Mode::Paused { until: now + patience.probe.0, asked: false };
-                }
-                (self.own_wait(now), Again::default())
-            }
-            Trouble::Shut(why) => {
-                if current {
-                    self.epoch += 1;
-                    self.flow.paused();
-                    self.clock(false, now);
-                    self.mode = Mode::Shut { until: now + SHUT, why };
-                    self.call_all();
-                }
-                (by_gate, Again::default())
-            }
-            Trouble::None { again } => {
-                if current {
-                    self.works(patience, now);
-                }
-                // Only repetitions are on the budget.
-                (if again { self.own_wait(now) } else { by_gate }, Again::default())
-            }
+    /// Why calls wait now, but for limits.
+    pub(super) fn hold(&self, now: Instant) -> Option<Hold> {
+        let (reason, until) = match &self.mode {
+            Mode::Open => return None,
+            Mode::Suspected { .. } => (HoldReason::Suspected, None),
+            Mode::Paused { until, asked: true, .. } => (HoldReason::Asked, Some(*until)),
+            Mode::Paused { until, .. } => (HoldReason::Down, Some(*until)),
+            Mode::Shut { until, .. } => (HoldReason::Refused, Some(*until)),
         };
-        self.call_next(now);
-        answer
+        let next_try = until.map(|until| until.saturating_duration_since(now)).filter(|left| !left.is_zero());
+        Some(Hold { reason, next_try })
     }
 
-    /// It is down for one. After some in a row, or when it says so itself, it is for all.
-    fn outage(
-        &mut self,
-        entered: Entered,
-        current: bool,
-        hint: Option<Duration>,
-        patience: &Patience,
-        now: Instant,
-    ) -> (Verdict, Again) {
-        self.troubles += u32::from(current);
-        let ramp = current && self.flow.is_ramp();
-        if current && (ramp || hint.is_some() || self.troubles >= DOWN_AFTER) {
-            self.pause(hint, patience, now);
-        } else if let (Mode::Paused { until, asked }, Some(hint)) = (&mut self.mode, hint) {
-            *until = (*until).max(now + spread(hint));
-            *asked = true;
-            self.call_all();
-        }
-        if matches!(self.mode, Mode::Open) && !self.flow.is_ramp() {
-            return (self.own_wait(now), Again { paid: true, not_before: None });
-        }
-        // One that never said a word may be a wrong address: then every attempt counts.
-        let counts = entered.open || !self.spoke;
-        (Verdict { own_wait: None, counts }, Again { paid: true, not_before: None })
-    }
-
-    /// It works, and is full. `beside`: the refused call was no probe, so that others may be served.
-    fn throttled(
-        &mut self,
-        entered: Entered,
-        beside: bool,
-        hint: Option<Duration>,
-        patience: &Patience,
-        now: Instant,
-    ) -> (Verdict, Again) {
-        let by_gate = Verdict { own_wait: None, counts: true };
-        let current = entered.epoch == self.epoch;
-        if current && !(beside && self.flow.fresh > 0) {
-            self.pause(hint, patience, now);
-            return (by_gate, Again { paid: true, not_before: None });
-        }
-        if current {
-            // Those that are left were taken, and those that were answered since it went.
-            let since = usize::try_from(self.flow.refusals - entered.refusals).unwrap_or(usize::MAX);
-            self.flow.refused(self.flow.fresh.max(entered.beside.saturating_sub(since)), now);
-            self.troubles = 0;
-        } else if matches!(self.mode, Mode::Open) && !self.flow.is_learned() {
-            // Nothing here would make it wait.
-            return (self.own_wait(now), Again::default());
-        }
-        // The others go on as places get free; this one was told when to come again.
-        (by_gate, Again { paid: false, not_before: hint.map(|hint| now + spread(hint)) })
-    }
-
-    pub(super) fn stats(&self) -> GateStats {
+    pub(super) fn stats(&self, now: Instant) -> GateStats {
         GateStats {
             in_flight: self.flow.in_flight,
             peak: self.flow.peak,
@@ -273,58 +250,78 @@ impl State {
             queued: self.queued,
             pauses: self.pauses,
             limit: self.flow.limit(),
+            hold: self.hold(now),
         }
     }
 
-    /// Gives a place back. Whether what came of the call says something about now.
-    fn leave(&mut self, entered: Entered) -> bool {
+    /// Gives a place back.
+    fn leave(&mut self, entered: Entered) {
         let current = entered.epoch == self.epoch;
         self.flow.leave(current);
-        current
+        match &mut self.mode {
+            Mode::Suspected { under_way, .. } if entered.role == Role::Scout => {
+                *under_way = under_way.saturating_sub(1);
+            }
+            Mode::Paused { probes, .. } if current && entered.role == Role::Probe => {
+                *probes = probes.saturating_sub(1);
+            }
+            _ => {}
+        }
     }
 
     /// The endpoint answers: open, or open further.
-    fn works(&mut self, patience: &Patience, now: Instant) {
-        self.troubles = 0;
-        self.good += 1;
-        if self.good >= STEADY {
+    fn works(&mut self, entered: Entered, patience: &Patience, now: Instant) {
+        self.spoke = true;
+        self.history.answered(entered.number, entered.first, now);
+        self.flow.answered(entered.ticket, self.waiting.is_empty(), now);
+        self.steady = self.steady.saturating_sub(1);
+        if self.steady == 0 {
             self.round = 0;
         }
-        self.flow.grow(self.waiting.is_empty(), now);
-        if !matches!(self.mode, Mode::Open) {
-            let outage =
-                self.paused_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-            self.clock(false, now);
-            self.mode = Mode::Open;
-            // Those who waited for the same moment must not all use it.
-            let within = patience.probe.0.min(outage / 10);
-            for waiter in self.waiting.values_mut() {
-                let drawn = now + within.mul_f64(fastrand::f64());
-                waiter.not_before = Some(waiter.not_before.map_or(drawn, |at| at.max(drawn)));
+        match self.mode {
+            // An answer to what entered before it began to fail says nothing of now.
+            Mode::Suspected { .. } | Mode::Paused { .. } if self.history.suspects_outage() => return,
+            Mode::Suspected { .. } => self.flow.cleared(),
+            // What was under way when it asked for a pause, or refused the key, does not end that.
+            Mode::Paused { asked: true, .. } | Mode::Shut { .. } if entered.epoch != self.epoch => return,
+            Mode::Paused { .. } => {
+                let outage =
+                    self.paused_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+                self.clock(false, now);
+                self.flow.resumed(outage);
+                // Those who waited for the same moment must not all use it.
+                let within = patience.probe.0.min(outage / 10);
+                for waiter in self.waiting.values_mut() {
+                    let drawn = now + within.mul_f64(fastrand::f64());
+                    waiter.not_before = Some(waiter.not_before.map_or(drawn, |at| at.max(drawn)));
+                }
             }
-            self.call_all();
+            Mode::Open | Mode::Shut { .. } => return,
         }
+        self.mode = Mode::Open;
+        self.call_all();
     }
 
     fn pause(&mut self, hint: Option<Duration>, patience: &Patience, now: Instant) {
         let (base, cap) = patience.probe;
+        let cap = if self.lives { cap.min(LIVE_PAUSE) } else { cap };
         let doubled = base.saturating_mul(2_u32.saturating_pow(self.round)).min(cap);
         let own = doubled.mul_f64(f64::midpoint(1.0, fastrand::f64()));
         let wait = hint.map_or(own, |hint| own.max(spread(hint)));
         self.round += 1;
-        self.good = 0;
         self.pauses += 1;
-        self.epoch += 1;
-        self.flow.paused();
+        self.next_epoch(self.live_probes());
         self.clock(true, now);
-        self.mode = Mode::Paused { until: now + wait, asked: hint.is_some() };
+        self.mode = Mode::Paused { until: now + wait, asked: hint.is_some(), probes: 0 };
         tracing::debug!(?wait, waiting = self.waiting.len(), "the endpoint is paused");
         // Each sets its own alarm, or finds that this is too long to wait.
         self.call_all();
     }
 
-    fn own_wait(&mut self, now: Instant) -> Verdict {
-        Verdict { own_wait: Some(self.budget.spend(now)), counts: true }
+    /// What entered before this is counted apart. `places`: how many enter at once after it.
+    fn next_epoch(&mut self, places: usize) {
+        self.epoch += 1;
+        self.flow.paused(places);
     }
 
     fn clock(&mut self, runs: bool, now: Instant) {
@@ -338,27 +335,27 @@ impl State {
         }
     }
 
-    /// The next one: by arrival, but to probe the one who paid least for that so far.
+    /// The next one: by arrival; to look after an endpoint that may be down, the one who paid least for that so far. One
+    /// that lives is asked by the same request a few times: it may need so many.
     fn first_ready(&self, now: Instant) -> Option<(u64, &Waiter)> {
         let mut ready = self
             .waiting
             .iter()
             .map(|(order, waiter)| (*order, waiter))
             .filter(|(_, waiter)| waiter.not_before.is_none_or(|at| at <= now));
+        let same = if self.lives { SAME_PROBE } else { 1 };
         match self.mode {
             Mode::Open => ready.next(),
-            _ => ready.min_by_key(|(order, waiter)| (waiter.paid, *order)),
+            _ => ready.min_by_key(|(order, waiter)| (waiter.paid / same, *order)),
         }
     }
 
     /// Calls the first who may go, who on entering calls the next.
-    fn call_next(&self, now: Instant) {
-        let open = match &self.mode {
-            Mode::Open => self.flow.has_room(),
-            Mode::Paused { until, .. } | Mode::Shut { until, .. } => *until <= now,
-            Mode::Probing => false,
-        };
-        if open && let Some((_, waiter)) = self.first_ready(now) {
+    fn call_next(&mut self, now: Instant) {
+        if self.opens(now).is_ok()
+            && self.flow.has_room()
+            && let Some((_, waiter)) = self.first_ready(now)
+        {
             waiter.called.notify_one();
         }
     }

@@ -19,6 +19,7 @@ use super::{failed, private};
 use crate::{
     config::Secrets,
     error::{Error, Result, Told},
+    gate::HoldReason,
     report::now,
     task::{Outcome, Usage},
 };
@@ -150,6 +151,13 @@ pub enum Event {
         turn: u32,
         #[serde(rename = "try", alias = "attempt")]
         attempt: AttemptRow,
+    },
+    ModelHeld {
+        task: String,
+        agent: String,
+        turn: u32,
+        reason: HoldReason,
+        next_try_ns: Option<u64>,
     },
     ModelEnded(ModelEnded),
     CallStarted {

@@ -23,8 +23,8 @@ use super::{
     wire::Decoded,
 };
 use crate::{
-    gate::{Pass, Refused, Shut, Trouble, Verdict, Visit},
-    retry::{self, Failure, GiveUp, Pace, Retry, Try},
+    gate::{Pass, Refused, Shut, Trouble, Visit},
+    retry::{self, Blame, Failure, GiveUp, Retry, Try},
 };
 
 /// One request with what is kept between its attempts.
@@ -140,7 +140,8 @@ impl Inner {
         let queue = Instant::now();
         let outage = if call.asking.patient { self.policy.outage } else { Duration::ZERO };
         let patience = outage.saturating_sub(call.paused()).min(attempt.left);
-        let pass = match call.visit.enter(patience, call.asking.deadline).await {
+        let held = |hold| call.asking.observer.held(&self.trouble(hold));
+        let pass = match call.visit.enter(patience, call.asking.deadline, held).await {
             Ok(pass) => pass,
             Err(refused) => return Err(Self::refused(call, refused, queue.elapsed())),
         };
@@ -172,7 +173,10 @@ impl Inner {
                 return self.judge(call, decoded, record);
             }
         };
-        if matches!(fault.class, Class::Down | Class::Overloaded | Class::Timeout | Class::Throttled) {
+        if matches!(
+            fault.class,
+            Class::Down | Class::Overloaded | Class::Timeout | Class::Throttled | Class::Server | Class::Cut
+        ) {
             self.counters.note(Some(&fault.message));
         }
         tracing::debug!(
@@ -189,17 +193,8 @@ impl Inner {
         call.asking.observer.failed(&record);
         let queued = record.queued;
         let (retry, hint) = self.again(call, &fault);
-        let verdict = tell(call, pass, &fault, retry, hint);
-        Err(Failure {
-            retry,
-            hint,
-            pace: match verdict.own_wait {
-                Some(least) => Pace::Own(least),
-                None => Pace::Gate { counts: verdict.counts },
-            },
-            queued,
-            error: Box::new(Failed(Some(record), fault)),
-        })
+        let blame = tell(call, pass, &fault, retry, hint);
+        Err(Failure { retry, hint, blame, queued, error: Box::new(Failed(Some(record), fault)) })
     }
 
     /// An answer came: is it a good one?
@@ -328,18 +323,19 @@ impl Call<'_> {
 }
 
 /// Tells the gate of a failure.
-fn tell(call: &Call<'_>, pass: Pass<'_>, fault: &Fault, retry: Retry, hint: Option<Duration>) -> Verdict {
+fn tell(call: &Call<'_>, pass: Pass<'_>, fault: &Fault, retry: Retry, hint: Option<Duration>) -> Blame {
     let spoke = fault.status.is_some();
     let trouble = match fault.class {
-        _ if fault.left == Some(Left::Another) => Trouble::None { again: retry != Retry::Again },
-        _ if matches!(fault.left, Some(Left::Later(_))) => Trouble::Throttled,
+        _ if fault.left == Some(Left::Another) && retry == Retry::Again => Trouble::None,
+        _ if matches!(fault.left, Some(Left::Another | Left::Later(_))) => Trouble::Throttled,
         Class::Throttled => Trouble::Throttled,
+        Class::Server => Trouble::Server,
         Class::Overloaded | Class::Down | Class::Timeout | Class::Cut => Trouble::Outage { spoke },
         // Once it is an idle connection that was closed meanwhile, and says nothing about now.
         Class::Stale if call.stale.swap(true, Relaxed) => Trouble::Outage { spoke },
         Class::Stale | Class::Deadline | Class::Config | Class::Script => {
             drop(pass);
-            return Verdict { own_wait: Some(Duration::ZERO), counts: true };
+            return Blame::OWN;
         }
         Class::Local => Trouble::Local,
         // A 403 may be about this one conversation.
@@ -348,7 +344,7 @@ fn tell(call: &Call<'_>, pass: Pass<'_>, fault: &Fault, retry: Retry, hint: Opti
         {
             Trouble::Shut(Shut { kind: fault.class.name(), why: fault.message.clone() })
         }
-        _ => Trouble::None { again: retry != Retry::Never },
+        _ => Trouble::None,
     };
     pass.failed(trouble, hint)
 }
@@ -359,5 +355,5 @@ fn later(start: Instant, wait: Duration) -> Instant {
 }
 
 fn failure(retry: Retry, queued: Duration, failed: Failed) -> Failure<Box<Failed>> {
-    Failure { retry, hint: None, pace: Pace::Own(Duration::ZERO), queued, error: Box::new(failed) }
+    Failure { retry, hint: None, blame: Blame::OWN, queued, error: Box::new(failed) }
 }

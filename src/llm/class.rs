@@ -80,12 +80,12 @@ impl LlmErrorClass {
             | Self::Script
             | Self::Deadline
             | Self::Closed => Retry::Never,
-            Self::Server => Retry::AtMost { class: self.name(), retries: 3 },
             Self::BadAnswer => Retry::AtMost { class: self.name(), retries: 2 },
             Self::Stale => Retry::AtOnce,
             Self::Truncated | Self::Looping => Retry::Again,
             Self::Throttled
             | Self::Overloaded
+            | Self::Server
             | Self::Transient
             | Self::Down
             | Self::Timeout

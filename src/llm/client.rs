@@ -86,6 +86,12 @@ pub(super) struct Asking<'a> {
     pub observer: &'a Observer<'a>,
 }
 
+impl Inner {
+    pub(super) fn label(&self) -> &str {
+        &self.label
+    }
+}
+
 impl LlmClient {
     /// A model behind `base_url`, or the script that `model = "script:FILE"` names, relative to `base_dir`.
     pub fn new(config: &LlmConfig, http: &HttpClients, base_dir: &Path) -> Result<Self> {
@@ -219,14 +225,6 @@ impl LlmClient {
             Backend::Several(several) => several.members.iter().for_each(|member| member.servers(found)),
             Backend::Script(_) => {}
         }
-    }
-
-    /// The model and why it gives no answer at the moment, while requests wait for it.
-    pub fn trouble(&self) -> Option<String> {
-        if let Backend::Several(several) = &self.inner.backend {
-            return several.members.iter().find_map(Self::trouble);
-        }
-        Some(format!("{}: {}", self.inner.label, self.inner.counters.trouble()?))
     }
 
     /// What each of the clients counted that a strategy asks, by name. None for a single model.

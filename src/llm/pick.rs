@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     config::{Order, Strategy},
-    retry::{self, Failure, Pace, Retry, RetryPolicy, Stop},
+    retry::{self, Blame, Failure, Retry, RetryPolicy, Stop},
 };
 
 /// The members of a strategy.
@@ -81,7 +81,7 @@ impl Several {
             self.pass(request, asking).await.map_err(|error| Failure {
                 retry: if error.class.retry(None) == Retry::Never { Retry::Never } else { Retry::Yes },
                 hint: None,
-                pace: Pace::Own(Duration::ZERO),
+                blame: Blame::OWN,
                 queued: Duration::ZERO,
                 error: Box::new(error),
             })

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde_json::Value;
 
 use super::{
-    Attempt, ChatAnswer, LlmErrorClass, ToolCall,
+    Attempt, ChatAnswer, LlmErrorClass, ModelTrouble, ToolCall,
     sse::{Event, Parser},
     wire::{self, Decoded, NoAnswer, Parts},
 };
@@ -45,6 +45,8 @@ pub(super) enum Aside<'a> {
     Piece(Delta<'a>),
     /// An attempt failed.
     Failed(&'a Attempt),
+    /// It waits for an endpoint that answers nobody.
+    Held(&'a ModelTrouble),
 }
 
 /// Who is told of the pieces, and whether anything was told.
@@ -87,6 +89,14 @@ impl<'a> Observer<'a> {
     pub(super) fn failed(&self, attempt: &Attempt) {
         if let Some(aside) = self.aside {
             aside(Aside::Failed(attempt));
+        }
+    }
+
+    /// The request waits for an endpoint that answers nobody.
+    pub(super) fn held(&self, trouble: &ModelTrouble) {
+        tracing::debug!(%trouble, "a model request waits");
+        if let Some(aside) = self.aside {
+            aside(Aside::Held(trouble));
         }
     }
 

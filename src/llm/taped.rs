@@ -81,6 +81,7 @@ impl LlmClient {
         let aside = |seen: Aside<'_>| match seen {
             Aside::Piece(delta) => span.piece(delta),
             Aside::Failed(attempt) => span.failed(attempt),
+            Aside::Held(trouble) => span.held(trouble),
         };
         let observer = &Observer::new(tell, Some(&aside));
         let asking = Asking { deadline, patient: true, observer };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Decision, GiveUp, RetryPolicy};
+use super::{Decision, Failed, GiveUp, RetryPolicy};
 
 /// What the loop tells an attempt about itself.
 #[derive(Debug, Clone, Copy)]
@@ -26,22 +26,38 @@ pub(crate) struct Failure<E> {
     pub retry: Retry,
     /// The wait that the server asked for.
     pub hint: Option<Duration>,
-    /// Who makes the next attempt wait.
-    pub pace: Pace,
+    /// Who makes the next attempt wait, and how much this one counts.
+    pub blame: Blame,
     /// Time of this attempt spent in a queue of our own; it does not count against the policy's total.
     pub queued: Duration,
 }
 
-/// Who makes the next attempt wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a failed attempt means for its request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Blame {
+    /// Who makes the next attempt wait.
+    pub pace: Pace,
+    /// How much the attempt counts against the request, 0 to 1.
+    pub counts: f64,
+    /// The share of requests to the same endpoint whose first attempt fails, 0 to 1.
+    pub failing: f64,
+}
+
+/// Who makes a request wait before its next attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// The loop, as the policy says, and at least so long.
-    Own(Duration),
-    /// The operation itself, where all who want the same wait together. `counts`: an attempt is spent.
-    Gate {
-        /// Whether an attempt is spent.
-        counts: bool,
+    /// The retry loop.
+    Own {
+        /// Whether the endpoint answers others meanwhile.
+        answering: bool,
     },
+    /// The operation itself, where all who want the same wait together.
+    Gate,
+}
+
+impl Blame {
+    /// Of a request of whose endpoint nothing else is known: only the number of attempts ends it.
+    pub(crate) const OWN: Self = Self { pace: Pace::Own { answering: true }, counts: 1.0, failing: 1.0 };
 }
 
 /// Whether a failure may be repeated. Only the caller knows.
@@ -101,7 +117,7 @@ where
     let start = Instant::now();
     let mut failures = Vec::new();
     let mut per_class: Vec<&'static str> = Vec::new();
-    let (mut number, mut spent, mut replayed) = (0, 0, false);
+    let (mut number, mut repeats, mut counted, mut replayed) = (0, 0, 0.0, false);
     let (mut waited, mut last_wait, mut queued) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     loop {
         number += 1;
@@ -132,25 +148,17 @@ where
             Retry::Yes | Retry::AtOnce => {}
         }
         let elapsed = start.elapsed().saturating_sub(queued);
-        let (decision, own) = match failure.pace {
-            Pace::Own(least) => {
-                spent += 1;
-                (policy.delay(spent, failure.hint, elapsed), Some(least))
-            }
-            Pace::Gate { counts } => {
-                spent += u32::from(counts);
-                (policy.delay_with(spent, failure.hint, elapsed, &mut || 0.0), None)
-            }
-        };
-        let wait = match decision {
+        let Blame { pace, counts, failing } = failure.blame;
+        counted += counts;
+        repeats += 1;
+        let answering = pace != Pace::Own { answering: false };
+        let failed = Failed { attempts: repeats, counted, failing, answering };
+        let mut draw = || if pace == Pace::Gate { 0.0 } else { fastrand::f64() };
+        let wait = match policy.delay(&failed, failure.hint, elapsed, &mut draw) {
             Decision::GiveUp(reason) => return stop(Stop::GaveUp(reason), failures),
+            Decision::Wait(_) if pace == Pace::Gate => continue,
             Decision::Wait(wait) => wait,
         };
-        let Some(least) = own else { continue };
-        let wait = wait.max(least);
-        if elapsed.saturating_add(wait) > policy.total {
-            return stop(Stop::GaveUp(GiveUp::Total { wait, limit: policy.total }), failures);
-        }
         let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if remaining.is_some_and(|remaining| wait >= remaining) {
             return stop(Stop::GaveUp(GiveUp::Deadline { wait }), failures);

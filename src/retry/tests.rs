@@ -8,24 +8,28 @@ use super::{attempts::Run, *};
 
 const SECOND: Duration = Duration::from_secs(1);
 
+fn failed(attempts: u32, answering: bool) -> Failed {
+    Failed { attempts, counted: f64::from(attempts), failing: 1.0, answering }
+}
+
 /// Every preset with inputs over its whole range.
-fn cases() -> impl Iterator<Item = (RetryPolicy, u32, Option<Duration>, Duration, f64)> {
+fn cases() -> impl Iterator<Item = (RetryPolicy, Failed, Option<Duration>, Duration, f64)> {
     let mut random = fastrand::Rng::with_seed(7);
     (0..20_000).map(move |_| {
         let policy = RetryPolicy::profile(RetryPolicy::PROFILES[random.usize(..3)]).unwrap();
         let hint = random.bool().then(|| Duration::from_millis(random.u64(..200_000)));
         let elapsed = Duration::from_millis(random.u64(..4_000_000));
-        (policy, random.u32(..40), hint, elapsed, random.f64())
+        (policy, failed(random.u32(..40), random.bool()), hint, elapsed, random.f64())
     })
 }
 
 #[test]
 fn waits_keep_to_every_limit() {
-    for (policy, attempts, hint, elapsed, draw) in cases() {
-        let decision = policy.delay_with(attempts, hint, elapsed, &mut || draw);
+    for (policy, failed, hint, elapsed, draw) in cases() {
+        let decision = policy.delay(&failed, hint, elapsed, &mut || draw);
         let Decision::Wait(wait) = decision else { continue };
-        assert!(attempts < policy.max_attempts);
-        assert!(wait >= Duration::from_millis(50), "{wait:?}");
+        assert!(failed.attempts < policy.max_attempts);
+        assert!(wait >= RetryPolicy::SHORTEST, "{wait:?}");
         assert!(wait >= hint.unwrap_or_default(), "a hint is a lower bound: {wait:?} {hint:?}");
         assert!(wait <= policy.cap.max(hint.unwrap_or_default()) + SECOND, "{wait:?}");
         assert!(hint.unwrap_or_default() <= policy.retry_after_max);
@@ -34,40 +38,59 @@ fn waits_keep_to_every_limit() {
 }
 
 #[test]
-fn the_ceiling_doubles_up_to_the_cap() {
+fn waits_double_up_to_base_or_to_eight_times_base() {
     let policy = RetryPolicy::agent();
-    let ceilings: Vec<Decision> =
-        (1..6).map(|attempts| policy.delay_with(attempts, None, Duration::ZERO, &mut || 1.0)).collect();
-    let rest = [2, 4, 8, 16].map(|s| Decision::Wait(s * SECOND));
-    assert_eq!(ceilings[0], Decision::Wait(SECOND / 10), "a single failure is mostly over at once");
-    assert_eq!(ceilings[1..], rest);
-    let asked = policy.delay_with(1, Some(Duration::ZERO), Duration::ZERO, &mut || 1.0);
-    assert_eq!(asked, Decision::Wait(SECOND), "but who is asked to wait does");
-    let many = RetryPolicy { max_attempts: u32::MAX, ..policy };
-    assert_eq!(many.delay_with(1_000_000, None, Duration::ZERO, &mut || 1.0), Decision::Wait(30 * SECOND));
+    let ceilings =
+        |answering| -> Vec<u128> { policy.ceilings(answering).map(|wait| wait.as_millis()).collect() };
+    assert_eq!(ceilings(true), [100, 200, 400, 800, 1000, 1000, 1000, 1000, 1000, 1000, 1000]);
+    assert_eq!(ceilings(false), [100, 200, 400, 800, 1600, 3200, 6400, 8000, 8000, 8000, 8000]);
+    let fast: Vec<u128> = RetryPolicy::fast().ceilings(true).map(|wait| wait.as_millis()).collect();
+    assert_eq!(fast, [50, 100]);
 }
 
 #[test]
-fn jitter_is_full_and_has_a_floor() {
-    let policy = RetryPolicy::agent();
-    let draw = |value: f64| policy.delay_with(3, None, Duration::ZERO, &mut || value);
-    assert_eq!(draw(0.0), Decision::Wait(Duration::from_millis(50)));
-    assert_eq!(draw(0.25), Decision::Wait(SECOND));
-    assert_eq!(draw(0.5), Decision::Wait(2 * SECOND));
+fn waits_are_drawn_from_zero_or_from_half() {
+    let draw = |answering, value: f64| {
+        RetryPolicy::agent().delay(&failed(3, answering), None, Duration::ZERO, &mut || value)
+    };
+    assert_eq!(draw(true, 0.0), Decision::Wait(RetryPolicy::SHORTEST));
+    assert_eq!(draw(true, 0.5), Decision::Wait(Duration::from_millis(200)));
+    assert_eq!(draw(false, 0.0), Decision::Wait(Duration::from_millis(200)));
 }
 
 #[test]
 fn patient_waits_are_flat_but_not_in_step() {
-    let draw = |value: f64| RetryPolicy::patient().delay_with(7, None, Duration::ZERO, &mut || value);
+    let draw =
+        |value: f64| RetryPolicy::patient().delay(&failed(7, true), None, Duration::ZERO, &mut || value);
     assert_eq!(draw(0.0), Decision::Wait(30 * SECOND));
     assert_eq!(draw(0.5), Decision::Wait(Duration::from_millis(30_500)));
 }
 
 #[test]
+fn a_request_gives_up_when_its_failures_are_its_own() {
+    let policy = RetryPolicy::agent();
+    let gives_up = |counted: f64, failing| {
+        let failed = Failed { attempts: 20, counted, failing, answering: true };
+        match policy.delay(&failed, None, Duration::ZERO, &mut || 0.0) {
+            Decision::GiveUp(reason) => Some(reason),
+            Decision::Wait(_) => None,
+        }
+    };
+    assert_eq!(gives_up(5.5, 0.0), None, "not before six");
+    assert_eq!(gives_up(6.0, 0.02), Some(GiveUp::OnlyThis { attempts: 20, percent: 2 }));
+    assert_eq!(gives_up(6.0, 0.2), None, "one in 15,000 is unlucky");
+    assert_eq!(gives_up(8.0, 0.2), Some(GiveUp::OnlyThis { attempts: 20, percent: 20 }));
+    assert_eq!(gives_up(11.5, 0.4), None);
+    assert_eq!(gives_up(12.0, 0.4), Some(GiveUp::Attempts(20)));
+    let words = "gave up after 6 attempts: of the other requests, only 2 % fail at first";
+    assert_eq!(GiveUp::OnlyThis { attempts: 6, percent: 2 }.to_string(), words);
+}
+
+#[test]
 fn reasons_are_told_in_words() {
     let policy = RetryPolicy::agent();
-    let reason = |attempts, hint: Option<u64>, elapsed| match policy.delay_with(
-        attempts,
+    let reason = |attempts, hint: Option<u64>, elapsed| match policy.delay(
+        &failed(attempts, true),
         hint.map(Duration::from_secs),
         Duration::from_secs(elapsed),
         &mut || 1.0,
@@ -75,7 +98,7 @@ fn reasons_are_told_in_words() {
         Decision::GiveUp(reason) => reason.to_string(),
         Decision::Wait(wait) => panic!("waits {wait:?}"),
     };
-    assert_eq!(reason(6, None, 0), "gave up after 6 attempts");
+    assert_eq!(reason(12, None, 0), "gave up after 12 attempts");
     assert_eq!(
         reason(1, Some(300), 0),
         "gave up: the server asks to wait 5m, more than the 2m that are waited"
@@ -90,14 +113,16 @@ fn reasons_are_told_in_words() {
 fn a_policy_is_told_in_words() {
     assert_eq!(
         RetryPolicy::agent().to_string(),
-        "6 attempts, waits 100ms, 2s, 4s, 8s, 16s (each drawn from 0 up to it), 10m in all; Retry-After up to 2m; an \
-         endpoint that is down is probed by one request after 500ms, later 10s, and waited for up to 10m"
+        "up to 12 attempts, 6 where nearly all other requests are answered, waits up to 100ms, 200ms, 400ms, 800ms, 1s, \
+         1s, 1s, 1s, ... (drawn from 0), while nobody is answered 100ms, 200ms, 400ms, 800ms, 1s 600ms, 3s 200ms, 6s \
+         400ms, 8s, ... (drawn from half), 10m in all; Retry-After up to 2m; an endpoint that is down is probed by one \
+         request after 200ms, later 5s, and waited for up to 10m"
     );
     let patient = RetryPolicy::patient().to_string();
-    assert!(
-        patient.starts_with("10 attempts, waits 31s, 31s, 31s, 31s, 31s, 31s, 31s, 31s, ... (each"),
-        "{patient}"
-    );
+    assert!(patient.starts_with("up to 10 attempts, 6 where nearly all"), "{patient}");
+    assert!(patient.contains(", waits of 30s, 1h in all"), "{patient}");
+    let fast = RetryPolicy::fast().to_string();
+    assert!(fast.starts_with("3 attempts, waits up to 50ms, 100ms (drawn from 0), 10m in all"), "{fast}");
     let once = RetryPolicy { max_attempts: 1, ..RetryPolicy::fast() }.to_string();
     assert!(once.starts_with("1 attempt, 10m in all"), "{once}");
 }
@@ -117,7 +142,7 @@ async fn drive(
         async move {
             let Some((retry, hint, queued)) = script.get(index).copied() else { return Ok("answer") };
             tokio::time::sleep(queued).await;
-            Err(Failure { error: index, retry, hint, pace: Pace::Own(Duration::ZERO), queued })
+            Err(Failure { error: index, retry, hint, blame: Blame::OWN, queued })
         }
     });
     let run = run.await;
@@ -137,8 +162,8 @@ async fn waits_between_attempts_and_records_them() {
 #[tokio::test(start_paused = true)]
 async fn attempts_are_bounded() {
     let (run, began) = drive(&RetryPolicy::agent(), None, &[(Retry::Yes, None, Duration::ZERO); 20]).await;
-    assert_eq!(run.result, Err(Stop::GaveUp(GiveUp::Attempts(6))));
-    assert_eq!((run.failures.len(), began.len()), (6, 6));
+    assert_eq!(run.result, Err(Stop::GaveUp(GiveUp::Attempts(12))));
+    assert_eq!((run.failures.len(), began.len()), (12, 12));
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,9 +234,10 @@ mod schedule {
         #[test]
         fn waits_are_bounded_and_hints_are_kept(
             policy in policy(), attempts in any::<u32>(), hint in prop::option::of(time()), elapsed in time(),
-            draw in 0.0..1.0_f64,
+            draw in 0.0..1.0_f64, failing in 0.0..=1.0_f64, answering in any::<bool>(),
         ) {
-            match policy.delay_with(attempts, hint, elapsed, &mut || draw) {
+            let failed = Failed { attempts, counted: f64::from(attempts), failing, answering };
+            match policy.delay(&failed, hint, elapsed, &mut || draw) {
                 Decision::Wait(wait) => {
                     prop_assert!(attempts < policy.max_attempts);
                     prop_assert!(elapsed.saturating_add(wait) <= policy.total, "{wait:?}");
@@ -221,25 +247,15 @@ mod schedule {
                     prop_assert!(wait <= most.saturating_add(Duration::from_secs(1)), "{wait:?} over {most:?}");
                 }
                 Decision::GiveUp(GiveUp::Attempts(_)) => prop_assert!(attempts >= policy.max_attempts),
+                Decision::GiveUp(GiveUp::OnlyThis { .. }) => {
+                    prop_assert!(attempts >= 6 && failing.powf(f64::from(attempts)) <= 1e-5);
+                }
                 Decision::GiveUp(GiveUp::HintTooLong { hint, limit }) => prop_assert!(hint > limit),
                 Decision::GiveUp(GiveUp::Total { wait, limit }) => {
                     prop_assert!(elapsed.saturating_add(wait) > limit);
                 }
                 Decision::GiveUp(other) => prop_assert!(false, "not the policy's to say: {other:?}"),
             }
-        }
-
-        #[test]
-        fn full_jitter_reaches_from_nothing_to_the_doubled_base(attempts in 1_u32..40) {
-            let policy = RetryPolicy { max_attempts: 100, total: Duration::MAX, ..RetryPolicy::agent() };
-            let wait = |draw: f64| match policy.delay_with(attempts, None, Duration::ZERO, &mut || draw) {
-                Decision::Wait(wait) => wait,
-                other @ Decision::GiveUp(_) => panic!("{other:?}"),
-            };
-            prop_assert_eq!(wait(0.0), RetryPolicy::SHORTEST);
-            let doubled = policy.base.saturating_mul(2_u32.saturating_pow(attempts - 1)).min(policy.cap);
-            let doubled = if attempts == 1 { RetryPolicy::FIRST } else { doubled };
-            prop_assert!(wait(0.999) <= doubled && wait(0.999) >= doubled.mul_f64(0.9));
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     error::{Error, Result},
     journal::{AttemptRow, CallEnded, Event, ModelEnded, nanos},
     live::{AgentEvent, LiveError, LiveEvent},
-    llm::{Attempt, ChatAnswer, Delta, LlmError},
+    llm::{Attempt, ChatAnswer, Delta, LlmError, ModelTrouble},
     task::{Outcome, RunReport, Usage},
     tool::ToolResult,
 };
@@ -188,6 +188,25 @@ impl ModelSpan {
             attempt: self.tap.row(attempt),
         });
         self.tap.tell(|| LiveEvent::ModelAttemptFailed { turn: *turn, attempt: row(attempt) });
+    }
+
+    /// The request waits for an endpoint that answers nobody.
+    pub(crate) fn held(&self, trouble: &ModelTrouble) {
+        let ModelEnded { task, agent, turn, .. } = &self.row;
+        let next_try_ns = trouble.next_try.map(nanos);
+        self.tap.write(|| Event::ModelHeld {
+            task: task.clone(),
+            agent: agent.clone(),
+            turn: *turn,
+            reason: trouble.reason,
+            next_try_ns,
+        });
+        self.tap.tell(|| LiveEvent::ModelHeld {
+            turn: *turn,
+            reason: trouble.reason,
+            message: trouble.message.clone(),
+            next_try_ns,
+        });
     }
 
     /// The request is answered, or has failed.

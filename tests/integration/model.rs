@@ -226,7 +226,7 @@ async fn script(
 async fn attempts_told_are_those_at_the_server() {
     let policy = hundredth();
     let (failed, _) = script(&policy, |_| Reply::error(500)).await;
-    assert_eq!(failed.unwrap_err().attempts.len(), 4, "500 is repeated three times");
+    assert_eq!(failed.unwrap_err().attempts.len(), 12, "500 is repeated as any other");
 
     let limited = |seconds| move |_| Reply::error(429).header("retry-after", seconds);
     let few = RetryPolicy::fast();
@@ -317,7 +317,7 @@ async fn an_outage_loses_no_agent_and_costs_three_requests_each_at_most() {
     let together = after
         .iter()
         .map(|at| after.iter().filter(|other| *other >= at && **other - *at < service / 2).count());
-    assert!(together.max() <= Some(64), "{after:?}");
+    assert!(together.max() <= Some(72), "{after:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,7 @@ const LAYERS: [&[&str]; 6] = [
 ];
 
 /// Uses within a layer, or upwards, each for its reason.
-const SIBLINGS: [(&str, &str); 30] = [
+const SIBLINGS: [(&str, &str); 31] = [
     ("config", "error"),
     ("config", "retry"),
     ("config", "tool"),
@@ -30,6 +30,7 @@ const SIBLINGS: [(&str, &str); 30] = [
     ("score", "task"),
     ("limit", "error"),
     ("gate", "limit"),
+    ("gate", "retry"),
     ("llm", "http"),
     ("builtin", "http"),
     ("launch", "process"), // the name of the mark, which is no part of a resolution

@@ -56,15 +56,12 @@ impl Narrow {
                 while next.fetch_add(1, SeqCst) < requests {
                     let visit = gate.visit(patience(), 0);
                     loop {
-                        let pass = visit.enter(600 * SECOND, None).await.unwrap();
+                        let pass = visit.enter(600 * SECOND, None, |_| ()).await.unwrap();
                         match server.ask().await {
                             Ok(()) => break pass.answered(None),
                             Err(trouble) => {
-                                assert_eq!(
-                                    pass.failed(trouble, None).own_wait,
-                                    None,
-                                    "the gate makes it wait"
-                                );
+                                let blame = pass.failed(trouble, None);
+                                assert_eq!(blame.pace, Pace::Gate, "the gate makes it wait");
                             }
                         }
                     }
@@ -131,12 +128,12 @@ async fn only_a_refusal_makes_a_limit_and_who_was_answered_since_had_a_place() {
     let visits: Vec<Visit> = (0..CALLERS).map(|_| gate.visit(patience(), 0)).collect();
     let mut passes = Vec::new();
     for visit in &visits {
-        passes.push(visit.enter(SECOND, None).await.unwrap());
+        passes.push(visit.enter(SECOND, None, |_| ()).await.unwrap());
     }
     assert_eq!((gate.stats().in_flight, gate.stats().limit), (CALLERS, None), "no hidden cap");
     passes.drain(..).for_each(|pass| pass.answered(None));
     for visit in &visits[..5] {
-        passes.push(visit.enter(SECOND, None).await.unwrap());
+        passes.push(visit.enter(SECOND, None, |_| ()).await.unwrap());
     }
     passes.drain(..2).for_each(|pass| pass.answered(None));
     passes.pop().unwrap().failed(Trouble::Throttled, None);

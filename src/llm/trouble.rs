@@ -1,0 +1,105 @@
+//! What keeps requests from a model: why its endpoint's gate holds them, and when the next one goes.
+
+use std::{fmt, time::Duration};
+
+use humantime::format_duration;
+
+use super::{
+    LlmClient,
+    client::{Backend, Inner},
+};
+use crate::{
+    gate::{Hold, HoldReason},
+    retry::whole,
+};
+
+/// Why requests wait for a model's endpoint, and until when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModelTrouble {
+    /// The model.
+    pub model: String,
+    /// What is the matter with the endpoint.
+    pub reason: HoldReason,
+    /// What its last failure said, if this client saw it.
+    pub message: Option<String>,
+    /// Time until a request goes to it again. None while some are under way to look.
+    pub next_try: Option<Duration>,
+    /// Requests that wait.
+    pub waiting: usize,
+}
+
+impl LlmClient {
+    /// Why requests wait for the model at the moment. None while its endpoint answers, also if it fails in part.
+    pub fn trouble(&self) -> Option<ModelTrouble> {
+        if let Backend::Several(several) = &self.inner.backend {
+            return several.members.iter().find_map(Self::trouble);
+        }
+        Some(self.inner.trouble(self.inner.gate.stats().hold?))
+    }
+}
+
+impl Inner {
+    pub(super) fn trouble(&self, Hold { reason, next_try }: Hold) -> ModelTrouble {
+        ModelTrouble {
+            model: self.label().to_owned(),
+            reason,
+            message: self.counters.trouble(),
+            next_try,
+            waiting: self.gate.stats().waiting,
+        }
+    }
+}
+
+impl fmt::Display for ModelTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = match self.reason {
+            HoldReason::Suspected => "may be down",
+            HoldReason::Down => "is down",
+            HoldReason::Asked => "asked for a pause",
+            HoldReason::Refused => "refused the key or the account",
+        };
+        write!(f, "{}: the endpoint {reason}", self.model)?;
+        if let Some(message) = &self.message {
+            write!(f, " ({message})")?;
+        }
+        match self.next_try {
+            // Tenths of a second are enough to see that it moves.
+            Some(left) => write!(f, "; next try in {}", format_duration(rounded(left)))?,
+            None => write!(f, "; trying now")?,
+        }
+        match self.waiting {
+            0 => Ok(()),
+            1 => write!(f, ", 1 request waits"),
+            more => write!(f, ", {more} requests wait"),
+        }
+    }
+}
+
+/// In tenths of a second below ten seconds, and whole seconds above.
+fn rounded(left: Duration) -> Duration {
+    let step = if left < Duration::from_secs(10) { 100 } else { 1000 };
+    let millis = whole(left).as_millis().div_ceil(step) * step;
+    Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_names_reason_message_and_next_try() {
+        let mut trouble = ModelTrouble {
+            model: "qwen3".into(),
+            reason: HoldReason::Down,
+            message: Some("503 Service Unavailable: starting".into()),
+            next_try: Some(Duration::from_millis(3141)),
+            waiting: 99,
+        };
+        let told = "qwen3: the endpoint is down (503 Service Unavailable: starting); next try in 3s 200ms, 99 requests wait";
+        assert_eq!(trouble.to_string(), told);
+        (trouble.reason, trouble.message, trouble.next_try, trouble.waiting) =
+            (HoldReason::Suspected, None, None, 1);
+        assert_eq!(trouble.to_string(), "qwen3: the endpoint may be down; trying now, 1 request waits");
+    }
+}
