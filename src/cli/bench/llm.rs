@@ -2,6 +2,8 @@
 //! in this very program that follows a script.
 
 mod burst;
+mod faults;
+mod flaky;
 mod narrow;
 mod scenes;
 mod server;
@@ -16,8 +18,8 @@ use crate::cli::{context::Context, ui::Ui};
 
 /// Model requests against a server that counts: no hidden cap, one retry layer, one pause for all.
 ///
-/// Everything but `outage` takes half a minute. An outage takes as long as it lasts; 240s is a restart of a large
-/// engine.
+/// `flaky` takes three minutes, everything else but `outage` one. An outage takes as long as it lasts; 240s is
+/// a restart of a large engine.
 #[derive(Args)]
 pub(in crate::cli) struct Llm {
     /// Only these.
@@ -46,13 +48,16 @@ enum Scene {
     First,
     /// 200 callers at once of a server that takes 32 at a time: with 1,000 requests, and with one each.
     Narrow,
+    /// Endpoints that fail in part, beside a client that shares nothing and repeats each request by itself: 100 ms
+    /// doubling to 1 s, drawn from 0, at most 12 attempts.
+    Flaky,
     /// 100 agents and an endpoint that is down.
     Outage,
 }
 
 /// One line of the table.
 struct Row {
-    name: &'static str,
+    name: String,
     target: &'static str,
     ok: bool,
     measured: Value,
@@ -70,10 +75,10 @@ impl Llm {
                 json!({"schema": 1, "seed": self.seed, "rows": rows.iter().map(row).collect::<Vec<_>>()});
             Ui::data(document.to_string());
         } else {
-            Ui::data(format!("{:<20} {:<50} {:<6} measured", "scene", "target", ""));
+            Ui::data(format!("{:<24} {:<50} {:<6} measured", "scene", "target", ""));
             for row in &rows {
                 let mark = if row.ok { "ok" } else { "MISSED" };
-                Ui::data(format!("{:<20} {:<50} {mark:<6} {}", row.name, row.target, row.text));
+                Ui::data(format!("{:<24} {:<50} {mark:<6} {}", row.name, row.target, row.text));
             }
         }
         Ok(ExitCode::from(u8::from(self.check && missed)))
@@ -105,6 +110,9 @@ impl Llm {
             rows.push(narrow::stream().await?);
             rows.push(narrow::wave().await?);
         }
+        if wanted(Scene::Flaky) {
+            rows.extend(flaky::rows(self.seed, context.ui).await?);
+        }
         for lasts in self.outage.iter().filter(|_| wanted(Scene::Outage)) {
             context
                 .ui
@@ -123,13 +131,13 @@ async fn statuses() -> anyhow::Result<Vec<Row>> {
     let starting = move |number| if number < 2 { Reply::error(503, "starting") } else { good() };
     let reset = move |number| if number == 0 { good().reset() } else { good() };
     let rows = tokio::join!(
-        scenes::script("500 always", "4 attempts", 4, |_| Reply::error(500, "out of luck")),
-        scenes::script("429, Retry-After 1", "6 attempts, 1 s between or more", 6, limited("1")),
-        scenes::script("429, Retry-After 1h", "1 attempt", 1, limited("3600")),
-        scenes::script("401", "1 attempt", 1, |_| Reply::error(401, "who are you")),
-        scenes::script("400, context", "1 attempt", 1, move |_| Reply::error(400, context)),
-        scenes::script("503, 503, 200", "3 attempts, answered", 3, starting),
-        scenes::script("reset in mid-body", "2 attempts, answered", 2, reset),
+        scenes::script("500 always", "12 to 14 attempts", 12..=14, |_| Reply::error(500, "out of luck")),
+        scenes::script("429, Retry-After 1", "12 attempts, 1 s between or more", 12..=12, limited("1")),
+        scenes::script("429, Retry-After 1h", "1 attempt", 1..=1, limited("3600")),
+        scenes::script("401", "1 attempt", 1..=1, |_| Reply::error(401, "who are you")),
+        scenes::script("400, context", "1 attempt", 1..=1, move |_| Reply::error(400, context)),
+        scenes::script("503, 503, 200", "3 attempts, answered", 3..=3, starting),
+        scenes::script("reset in mid-body", "2 attempts, answered", 2..=2, reset),
     );
     [rows.0, rows.1, rows.2, rows.3, rows.4, rows.5, rows.6].into_iter().collect()
 }

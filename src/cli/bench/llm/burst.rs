@@ -73,7 +73,7 @@ pub(super) async fn row() -> anyhow::Result<Row> {
     let bare_again = Round::of(&theirs, &mut ask).await;
     let rounds = [&first, &again];
     Ok(Row {
-        name: "1000 x 50 ms, twice",
+        name: "1000 x 50 ms, twice".into(),
         target: "150 ms, 100 us of CPU each; again: none opened",
         ok: again.opened == 0 && rounds.iter().all(|round| round.failed == 0 && round.in_time()),
         measured: json!({"first": first.json(), "second": again.json(), "sockets_first": bare_first.json(),

@@ -97,7 +97,7 @@ impl Run {
     fn row(&self, name: &'static str, target: &'static str, ratio: f64, ok: bool) -> Row {
         let tries = self.tries();
         Row {
-            name,
+            name: name.into(),
             target,
             ok: ok && self.failed == 0 && self.told == self.seen,
             measured: json!({"requests": self.requests, "wall_ms": millis(self.wall), "ratio": ratio,

@@ -2,6 +2,7 @@
 //! really arrives. Its CPU time can be told from that of the client.
 
 use std::{
+    collections::HashMap,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -25,6 +26,9 @@ pub(super) struct Arrival {
     pub(super) in_flight: usize,
     /// Since the server began.
     pub(super) at: Duration,
+    /// The first message of the request, which names it, and how often it was sent, this time included.
+    pub(super) who: String,
+    pub(super) times: u32,
 }
 
 /// What is answered, and after what time.
@@ -34,8 +38,20 @@ pub(super) struct Reply {
     header: Option<(&'static str, &'static str)>,
     body: String,
     after: Duration,
+    end: End,
+}
+
+/// How an answer ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// As it should.
+    Whole,
+    /// The connection is closed in the middle of the body.
+    Cut,
     /// The connection is reset in the middle of the body.
-    reset: bool,
+    Reset,
+    /// The connection is reset before any of it.
+    Nothing,
 }
 
 impl Reply {
@@ -43,7 +59,7 @@ impl Reply {
         let message = json!({"role": "assistant", "content": "done"});
         let body = json!({"model": "loopback", "usage": {"prompt_tokens": 8, "completion_tokens": 1},
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
-        Self { status: 200, header: None, body: body.to_string(), after, reset: false }
+        Self { status: 200, header: None, body: body.to_string(), after, end: End::Whole }
     }
 
     pub(super) fn error(status: u16, message: &str) -> Self {
@@ -55,8 +71,21 @@ impl Reply {
         Self { header: Some(("retry-after", seconds)), ..self }
     }
 
+    /// After this time.
+    pub(super) fn after(self, after: Duration) -> Self {
+        Self { after, ..self }
+    }
+
+    pub(super) fn cut(self) -> Self {
+        Self { end: End::Cut, ..self }
+    }
+
     pub(super) fn reset(self) -> Self {
-        Self { reset: true, ..self }
+        Self { end: End::Reset, ..self }
+    }
+
+    pub(super) fn nothing(self) -> Self {
+        Self { end: End::Nothing, ..self }
     }
 }
 
@@ -77,6 +106,8 @@ pub(super) struct Seen {
     pub(super) connections: usize,
     pub(super) peak: usize,
     in_flight: usize,
+    /// How often each was sent.
+    pub(super) times: HashMap<String, u32>,
 }
 
 /// What a connection needs.
@@ -158,7 +189,16 @@ impl Desk {
                 seen.requests.push((who.to_owned(), at));
                 seen.in_flight += 1;
                 seen.peak = seen.peak.max(seen.in_flight);
-                Arrival { number: seen.requests.len() - 1, in_flight: seen.in_flight, at }
+                let times = seen.times.entry(who.to_owned()).or_default();
+                *times += 1;
+                let times = *times;
+                Arrival {
+                    number: seen.requests.len() - 1,
+                    in_flight: seen.in_flight,
+                    at,
+                    who: who.to_owned(),
+                    times,
+                }
             };
             let reply = (self.scene)(&arrival);
             tokio::time::sleep(reply.after).await;
@@ -169,12 +209,16 @@ impl Desk {
                 "HTTP/1.1 {status} Scene\r\n{name}: {value}\r\ncontent-length: {length}\r\n\r\n{}",
                 reply.body
             );
-            if reply.reset {
-                answer.truncate(answer.len() - length / 2);
+            match reply.end {
+                End::Whole => {}
+                End::Cut | End::Reset => answer.truncate(answer.len() - length / 2),
+                End::Nothing => answer.clear(),
             }
             socket.write_all(answer.as_bytes()).await?;
-            if reply.reset {
-                return socket.into_inner().set_zero_linger();
+            match reply.end {
+                End::Whole => {}
+                End::Cut => return Ok(()),
+                End::Reset | End::Nothing => return socket.into_inner().set_zero_linger(),
             }
         }
         Ok(())
