@@ -113,6 +113,7 @@ pub struct ToolCatalog {
     entries: Vec<Arc<CatalogEntry>>,
     by_visible: HashMap<String, usize>,
     by_path: BTreeMap<ServerName, HashMap<String, usize>>,
+    denied: Vec<Arc<CatalogEntry>>,
 }
 
 impl ToolCatalog {
@@ -142,6 +143,29 @@ impl ToolCatalog {
         self.entries.push(Arc::new(entry));
     }
 
+    /// The same catalog, knowing of tools that the configuration denies. They are none of its tools.
+    #[must_use]
+    pub fn with_denied(mut self, servers: impl IntoIterator<Item = (ServerName, Vec<Tool>)>) -> Self {
+        for (server, tools) in servers {
+            for tool in tools {
+                // Tools that may be called have the first choice of names.
+                let visible_name = visible(&server, &tool.name, |name| {
+                    self.by_visible.contains_key(name)
+                        || self.denied.iter().any(|other| other.visible_name == name)
+                });
+                let entry =
+                    CatalogEntry { visible_name, server: server.clone(), tool, validator: OnceLock::new() };
+                self.denied.push(Arc::new(entry));
+            }
+        }
+        self
+    }
+
+    /// The tools that servers have and the configuration denies, with the names that they would have.
+    pub fn denied(&self) -> &[Arc<CatalogEntry>] {
+        &self.denied
+    }
+
     /// All tools in stable order.
     pub fn entries(&self) -> &[Arc<CatalogEntry>] {
         &self.entries
@@ -155,16 +179,16 @@ impl ToolCatalog {
     /// The tool `tool` of `server`.
     ///
     /// # Errors
-    /// [`Error::ServerNotFound`] or [`Error::ToolNotFound`], with the nearest name.
+    /// [`Error::ToolDenied`], [`Error::ServerNotFound`] or [`Error::ToolNotFound`], with the nearest name.
     pub fn find(&self, server: &str, tool: &str) -> Result<&Arc<CatalogEntry>> {
         let Some((name, tools)) = self.by_path.get_key_value(server) else {
             let suggestion = nearest(server, self.by_path.keys().map(ServerName::as_str));
             return Err(Error::ServerNotFound { name: server.to_owned(), suggestion });
         };
-        tools.get(tool).map(|index| &self.entries[*index]).ok_or_else(|| Error::ToolNotFound {
-            server: name.clone(),
-            tool: tool.to_owned(),
-            suggestion: nearest(tool, tools.keys().map(String::as_str)),
+        tools.get(tool).map(|index| &self.entries[*index]).ok_or_else(|| {
+            let denied = self.denied.iter().filter(|entry| entry.server == *name);
+            let denied: Vec<&str> = denied.map(|entry| entry.tool.name.as_str()).collect();
+            Error::no_tool(name, tool, tools.keys().map(String::as_str), &denied)
         })
     }
 
@@ -299,6 +323,25 @@ mod tests {
         assert_eq!(missing.to_string(), "server `a` has no tool `nw`");
         let missing = catalog.find_path("b.now").unwrap_err();
         assert_eq!(missing.to_string(), "no server is named `b`");
+    }
+
+    #[test]
+    fn denied_tools_are_known_and_none_of_the_tools() {
+        let catalog = ToolCatalog::new([(server("a"), vec![tool("read")]), (server("b"), vec![])])
+            .with_denied([(server("a"), vec![tool("debug_dump"), tool("reed")])]);
+        assert_eq!(catalog.entries().len(), 1);
+        assert!(catalog.by_visible_name("a__debug_dump").is_none());
+        let told = |path: &str| {
+            let error = catalog.find_path(path).unwrap_err();
+            (error.to_string(), error.help().unwrap_or_default())
+        };
+        let (message, help) = told("a.debug_dump");
+        assert_eq!(message, "`a.debug_dump` is denied by the configuration");
+        assert_eq!(help, "the rule stands in `servers.a.tools`");
+        // One that may be called is suggested first.
+        assert_eq!(told("a.reat").1, "did you mean `read`?");
+        assert_eq!(told("a.debug_dmp").1, "did you mean `debug_dump`? The configuration denies it");
+        assert_eq!(told("b.debug_dump").0, "server `b` has no tool `debug_dump`");
     }
 
     #[test]

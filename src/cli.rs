@@ -50,7 +50,7 @@ const STYLES: styling::Styles = styling::Styles::styled()
 
 const EXIT_CODES: &str = "Exit codes:
   0 ok            2 usage, or arguments refused by the tool's schema    3 configuration
-  4 a required server is not available      5 the tool said it failed    6 no such server or tool
+  4 a required server is not available      5 the tool said it failed    6 no such server or tool, or it is denied
   7 timeout       8 a server broke the protocol     9 a process survived teardown
   10 the tools or the package of a server are not those of toolcrib.lock
   78 no model is configured     100 some tasks failed     101 some tasks errored

@@ -32,7 +32,7 @@ pub enum Error {
         /// The nearest configured name, if one is near.
         suggestion: Option<String>,
     },
-    /// The server is there, the tool is not (or the configuration denies it).
+    /// The server is there, the tool is not.
     #[error("server `{server}` has no tool `{tool}`")]
     ToolNotFound {
         /// The server that was asked.
@@ -41,6 +41,16 @@ pub enum Error {
         tool: String,
         /// The nearest tool name, if one is near.
         suggestion: Option<String>,
+        /// Whether the configuration denies the tool of that name.
+        denied: bool,
+    },
+    /// The server has the tool, and the configuration denies it; nothing was sent.
+    #[error("`{server}.{tool}` is denied by the configuration")]
+    ToolDenied {
+        /// The server of the tool.
+        server: ServerName,
+        /// The tool.
+        tool: String,
     },
     /// The arguments do not fit the tool's JSON Schema; nothing was sent.
     #[error("arguments of `{server}.{tool}` do not match the tool's schema")]
@@ -157,6 +167,24 @@ impl Error {
         Self::Input { what: what.into(), help }
     }
 
+    /// Why `tool` of `server` cannot be called: it is one of the `denied` ones, or there is none of that name. A tool
+    /// that may be called is suggested rather than one that is denied.
+    pub(crate) fn no_tool<'a>(
+        server: &ServerName,
+        tool: &str,
+        permitted: impl IntoIterator<Item = &'a str>,
+        denied: &[&str],
+    ) -> Self {
+        let (server, tool) = (server.clone(), tool.to_owned());
+        if denied.contains(&tool.as_str()) {
+            return Self::ToolDenied { server, tool };
+        }
+        let permitted = nearest(&tool, permitted);
+        let is_denied = permitted.is_none();
+        let suggestion = permitted.or_else(|| nearest(&tool, denied.iter().copied()));
+        Self::ToolNotFound { denied: is_denied && suggestion.is_some(), server, tool, suggestion }
+    }
+
     /// A lockfile that cannot be used.
     pub(crate) fn lock(file: &std::path::Path, message: String, help: String) -> Self {
         ConfigError { file: Some(file.to_owned()), message, help: Some(help), ..ConfigError::default() }
@@ -182,6 +210,7 @@ impl Error {
             Self::Config(_) | Self::NoModel { .. } | Self::Input { .. } => ErrorCode::ConfigInvalid,
             Self::ServerNotFound { .. } => ErrorCode::ServerNotFound,
             Self::ToolNotFound { .. } => ErrorCode::ToolNotFound,
+            Self::ToolDenied { .. } => ErrorCode::ToolDenied,
             Self::ArgumentsInvalid { .. } | Self::CallDenied { .. } => ErrorCode::ArgumentsInvalid,
             Self::Server(error) => error.code,
             Self::Unavailable { cause, .. } => cause.code(),
@@ -205,6 +234,7 @@ impl Error {
             Self::Server(error) => Some(&error.server),
             Self::Told(told) => told.server.as_ref(),
             Self::ToolNotFound { server, .. }
+            | Self::ToolDenied { server, .. }
             | Self::Unavailable { server, .. }
             | Self::ArgumentsInvalid { server, .. }
             | Self::CallDenied { server, .. }
@@ -265,6 +295,10 @@ impl Error {
             Self::Told(told) => told.help.clone(),
             Self::CallTimeout { silence, .. } => Some(silence.help.clone()),
             Self::Unavailable { cause, .. } => cause.help(),
+            Self::ToolNotFound { suggestion: Some(name), denied: true, .. } => {
+                Some(format!("did you mean `{name}`? The configuration denies it"))
+            }
+            Self::ToolDenied { server, .. } => Some(format!("the rule stands in `servers.{server}.tools`")),
             Self::ServerNotFound { suggestion: Some(name), .. }
             | Self::ToolNotFound { suggestion: Some(name), .. } => Some(format!("did you mean `{name}`?")),
             Self::ServerNotFound { .. } => Some("toolcrib tools tells which there are".to_owned()),

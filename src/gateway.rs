@@ -167,6 +167,20 @@ impl Gateway {
         }
     }
 
+    /// Why there is no tool of that name.
+    fn unknown(&self, name: &str) -> ErrorData {
+        let catalog = self.toolbox.catalog();
+        let denied = |entry: &&Arc<CatalogEntry>| match &self.only {
+            Some(server) => entry.server == *server && entry.tool.name == name,
+            None => entry.visible_name == name,
+        };
+        let why = match catalog.denied().iter().find(denied) {
+            Some(_) => format!("the tool `{name}` is denied by the configuration"),
+            None => format!("there is no tool `{name}`"),
+        };
+        ErrorData::invalid_params(why, None)
+    }
+
     /// Calls, and passes the server's reports on to a client that wants them, by the client's own token.
     async fn call_for(
         &self,
@@ -205,9 +219,7 @@ impl Gateway {
                     Some(server) => drop(self.toolbox.await_server(server.as_str()).await),
                     None => self.toolbox.await_all().await,
                 }
-                let unknown =
-                    || ErrorData::invalid_params(format!("there is no tool `{}`", request.name), None);
-                self.entry(&request.name).ok_or_else(unknown)?
+                self.entry(&request.name).ok_or_else(|| self.unknown(&request.name))?
             }
         };
         let arguments = request.arguments.unwrap_or_default();
@@ -307,7 +319,7 @@ fn wire_result(result: ToolResult) -> CallToolResponse {
 fn wire_error(error: &Error) -> ErrorData {
     let data = serde_json::to_value(error).ok();
     match error.code() {
-        ErrorCode::ToolNotFound | ErrorCode::ServerNotFound => {
+        ErrorCode::ToolNotFound | ErrorCode::ToolDenied | ErrorCode::ServerNotFound => {
             ErrorData::invalid_params(error.to_string(), data)
         }
         _ => ErrorData::internal_error(error.to_string(), data),

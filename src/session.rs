@@ -235,6 +235,13 @@ impl Session {
         Some(((generation, times), permitted.cloned().collect()))
     }
 
+    /// The tools that the configuration denies, as last listed.
+    pub(crate) fn denied_tools(&self) -> Vec<Tool> {
+        let settings = self.settings();
+        let all = self.all_tools().unwrap_or_default();
+        all.iter().filter(|tool| !settings.config.tools.permits(&tool.name)).cloned().collect()
+    }
+
     /// All tools as last listed, those that the configuration denies among them. Nothing once it is closed.
     pub(crate) fn all_tools(&self) -> Option<Arc<[Tool]>> {
         self.list().map(|(_, list)| list.now().tools)

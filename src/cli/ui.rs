@@ -280,7 +280,7 @@ pub(super) fn exit_code(error: &Error) -> u8 {
         ErrorCode::ArgumentsInvalid => 2,
         ErrorCode::SpawnFailed | ErrorCode::ServerExited | ErrorCode::SessionLost => 4,
         ErrorCode::ToolError => 5,
-        ErrorCode::ServerNotFound | ErrorCode::ToolNotFound => 6,
+        ErrorCode::ServerNotFound | ErrorCode::ToolNotFound | ErrorCode::ToolDenied => 6,
         ErrorCode::CallTimeout | ErrorCode::StartupTimeout => 7,
         ErrorCode::ProtocolMismatch | ErrorCode::StdoutGarbage => 8,
         ErrorCode::TeardownIncomplete => 9,

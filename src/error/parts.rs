@@ -142,6 +142,7 @@ pub enum ErrorCode {
     ToolsChanged,
     PackageChanged,
     ToolNotFound,
+    ToolDenied,
     ArgumentsInvalid,
     ToolError,
     CallTimeout,

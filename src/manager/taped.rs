@@ -38,13 +38,48 @@ struct Seen {
 enum Recorded {
     Result(ToolResult),
     Server(ServerError),
-    Timeout { server: ServerName, tool: String, after: Duration, silence: Silence },
-    Refused { server: ServerName, tool: String, rpc_code: i64, message: String },
-    Arguments { server: ServerName, tool: String, problems: Vec<String> },
-    Denied { server: ServerName, tool: String, arg: String, pattern: String },
-    Unavailable { server: ServerName, cause: Told },
-    NoServer { name: String, suggestion: Option<String> },
-    NoTool { server: ServerName, tool: String, suggestion: Option<String> },
+    Timeout {
+        server: ServerName,
+        tool: String,
+        after: Duration,
+        silence: Silence,
+    },
+    Refused {
+        server: ServerName,
+        tool: String,
+        rpc_code: i64,
+        message: String,
+    },
+    Arguments {
+        server: ServerName,
+        tool: String,
+        problems: Vec<String>,
+    },
+    Denied {
+        server: ServerName,
+        tool: String,
+        arg: String,
+        pattern: String,
+    },
+    Unavailable {
+        server: ServerName,
+        cause: Told,
+    },
+    NoServer {
+        name: String,
+        suggestion: Option<String>,
+    },
+    NoTool {
+        server: ServerName,
+        tool: String,
+        suggestion: Option<String>,
+        #[serde(default)]
+        denied: bool,
+    },
+    ToolDenied {
+        server: ServerName,
+        tool: String,
+    },
     Other(Told),
 }
 
@@ -73,8 +108,7 @@ impl Taped {
             Some((_, None)) => return seen.catalog.clone().unwrap_or_default(),
             None => return Arc::default(),
         };
-        let servers: Vec<(ServerName, Vec<Tool>)> = serde_json::from_value(servers).unwrap_or_default();
-        let catalog = Arc::new(ToolCatalog::new(servers));
+        let catalog = Arc::new(from_json(servers));
         *seen = Seen { id, catalog: Some(catalog.clone()) };
         catalog
     }
@@ -157,8 +191,14 @@ impl Recorded {
             Err(Error::ServerNotFound { name, suggestion }) => {
                 Self::NoServer { name: name.clone(), suggestion: suggestion.clone() }
             }
-            Err(Error::ToolNotFound { server, tool, suggestion }) => {
-                Self::NoTool { server: server.clone(), tool: tool.clone(), suggestion: suggestion.clone() }
+            Err(Error::ToolNotFound { server, tool, suggestion, denied }) => Self::NoTool {
+                server: server.clone(),
+                tool: tool.clone(),
+                suggestion: suggestion.clone(),
+                denied: *denied,
+            },
+            Err(Error::ToolDenied { server, tool }) => {
+                Self::ToolDenied { server: server.clone(), tool: tool.clone() }
             }
             Err(error) => Self::Other(Told::from(error)),
         }
@@ -182,20 +222,44 @@ impl Recorded {
                 Error::Unavailable { server, cause: Arc::new(Error::Told(Box::new(cause))) }
             }
             Self::NoServer { name, suggestion } => Error::ServerNotFound { name, suggestion },
-            Self::NoTool { server, tool, suggestion } => Error::ToolNotFound { server, tool, suggestion },
+            Self::NoTool { server, tool, suggestion, denied } => {
+                Error::ToolNotFound { server, tool, suggestion, denied }
+            }
+            Self::ToolDenied { server, tool } => Error::ToolDenied { server, tool },
             Self::Other(told) => Error::Told(Box::new(told)),
         })
     }
 }
 
-/// The tools of each server, in order.
+type Lists = Vec<(ServerName, Vec<Tool>)>;
+
+/// The tools of each server, in order; where some are denied, those besides.
 fn as_json(catalog: &ToolCatalog) -> Value {
+    let servers = json!(lists(catalog.entries()));
+    match catalog.denied() {
+        [] => servers,
+        denied => json!({"servers": servers, "denied": lists(denied)}),
+    }
+}
+
+fn from_json(seen: Value) -> ToolCatalog {
+    let read = |lists: Value| -> Lists { serde_json::from_value(lists).unwrap_or_default() };
+    match seen {
+        Value::Object(mut parts) => {
+            let mut part = |key| read(parts.remove(key).unwrap_or_default());
+            ToolCatalog::new(part("servers")).with_denied(part("denied"))
+        }
+        servers => ToolCatalog::new(read(servers)),
+    }
+}
+
+fn lists(entries: &[Arc<CatalogEntry>]) -> Vec<(&ServerName, Vec<&Tool>)> {
     let mut servers: Vec<(&ServerName, Vec<&Tool>)> = Vec::new();
-    for entry in catalog.entries() {
+    for entry in entries {
         match servers.last_mut() {
             Some((server, tools)) if **server == entry.server => tools.push(&entry.tool),
             _ => servers.push((&entry.server, vec![&entry.tool])),
         }
     }
-    json!(servers)
+    servers
 }

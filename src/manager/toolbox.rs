@@ -144,13 +144,16 @@ impl Toolbox {
                 .all(|((place, edition, _), (then, of))| Arc::ptr_eq(place, then) && edition == of);
         if !current {
             let mut made_of = Vec::with_capacity(there.len());
+            let mut denied = Vec::new();
             let lists = there.into_iter().filter_map(|(place, _, session)| {
                 let (edition, tools) = session.tools()?;
                 let name = place.name.clone();
+                denied.push((name.clone(), session.denied_tools()));
                 made_of.push((place, edition));
                 Some((name, tools))
             });
-            let catalog = Arc::new(ToolCatalog::new(lists));
+            let catalog = ToolCatalog::new(lists);
+            let catalog = Arc::new(catalog.with_denied(denied));
             *shelf = Shelf { made_of, catalog };
         }
         shelf.catalog.clone()
@@ -171,8 +174,8 @@ impl Toolbox {
     /// A server that is being started is waited for.
     ///
     /// # Errors
-    /// [`Error::ServerNotFound`], [`Error::Unavailable`], [`Error::ToolNotFound`], [`Error::ArgumentsInvalid`]:
-    /// nothing was sent.
+    /// [`Error::ServerNotFound`], [`Error::Unavailable`], [`Error::ToolNotFound`], [`Error::ToolDenied`],
+    /// [`Error::ArgumentsInvalid`], [`Error::CallDenied`]: nothing was sent.
     /// [`Error::CallTimeout`], [`Error::CallRefused`], and [`Error::Server`] with `protocol_mismatch` for an answer
     /// that cannot be used: the session goes on. [`Error::Server`] with `session_lost` or `stdout_garbage`: says
     /// whether the call may have run.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     config::RetryCalls,
-    error::{Error, ErrorCode, Result, Silence, nearest},
+    error::{Error, ErrorCode, Result, Silence},
     tool::{ToolAnnotations, ToolResult},
 };
 
@@ -74,10 +74,11 @@ impl Session {
             // that of an earlier start perhaps.
             let listed = connection.tools.now().tools;
             if !settings.config.tools.permits(tool) || !listed.iter().any(|known| known.name == tool) {
-                let known = listed.iter().filter(|known| settings.config.tools.permits(&known.name));
-                let suggestion = nearest(tool, known.map(|known| known.name.as_str()));
-                let (server, tool) = (self.name().clone(), tool.to_owned());
-                return Err(Error::ToolNotFound { server, tool, suggestion });
+                let (known, denied): (Vec<&str>, Vec<&str>) = listed
+                    .iter()
+                    .map(|known| known.name.as_str())
+                    .partition(|known| settings.config.tools.permits(known));
+                return Err(Error::no_tool(self.name(), tool, known, &denied));
             }
             sends += 1;
             let (never_left, why) = match self.send(&settings, &connection, tool, arguments, terms).await {

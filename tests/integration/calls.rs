@@ -61,12 +61,17 @@ async fn denied_tools_are_refused_at_call_time() {
     assert!(manager.catalog().find("one", "effect").is_err());
     assert!(manager.catalog().find("one", "die_after_effect").is_ok());
     let by_name = call(&tools, "one", "effect", json!({"n": 1})).await.unwrap_err();
-    assert_eq!(by_name.code(), ErrorCode::ToolNotFound);
+    assert_eq!(by_name.code(), ErrorCode::ToolDenied);
+    assert_eq!(by_name.to_string(), "`one.effect` is denied by the configuration");
+    assert_eq!(by_name.help().as_deref(), Some("the rule stands in `servers.one.tools`"));
+    let near = call(&tools, "one", "efect", json!({"n": 1})).await.unwrap_err();
+    assert_eq!(near.code(), ErrorCode::ToolNotFound);
+    assert_eq!(near.help().as_deref(), Some("did you mean `effect`? The configuration denies it"));
     // An entry of elsewhere is no way around.
     let by_entry = tools.call_entry(&entry, &object(json!({"n": 1})), None).await.unwrap_err();
-    assert_eq!(by_entry.code(), ErrorCode::ToolNotFound);
+    assert_eq!(by_entry.code(), ErrorCode::ToolDenied);
     let unchecked = tools.call_unchecked(&entry, &object(json!({"n": 1})), None).await.unwrap_err();
-    assert_eq!(unchecked.code(), ErrorCode::ToolNotFound);
+    assert_eq!(unchecked.code(), ErrorCode::ToolDenied);
     assert_eq!(lab.lines("count"), [""; 0]);
     manager.shutdown().await;
     open.shutdown().await;
