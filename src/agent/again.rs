@@ -68,7 +68,7 @@ impl Talk<'_> {
         }
         self.bounds.tokens(self.ledger.tokens()).ok()?;
         let said = self.ask_without_tools(LEARN.to_owned(), Some(LEARN_BEGUN)).await.ok()?;
-        let text = xml::without_thoughts(&said.content).to_owned();
+        let text = xml::without_thoughts(&said.content);
         (said.calls.is_empty() && !text.is_empty()).then_some(text)
     }
 }

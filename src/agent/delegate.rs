@@ -90,7 +90,7 @@ impl Agent {
 /// What an agent gives back: its answer without its thoughts, or why there is none.
 fn said(report: &RunReport) -> String {
     match (&report.answer, &report.error) {
-        (Some(answer), _) => xml::without_thoughts(answer).to_owned(),
+        (Some(answer), _) => xml::without_thoughts(answer),
         (None, Some(error)) => format!("error: the agent has no answer: {}", error.message),
         (None, None) => "error: the agent has no answer".to_owned(),
     }

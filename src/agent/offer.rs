@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     catalog::{self, CatalogEntry, ToolCatalog},
-    config::{AgentConfig, Fallback, FallbackWhen},
+    config::{AgentConfig, Aliases, Fallback, FallbackWhen},
     error::{Error, Result, nearest},
     llm::ToolSpec,
 };
@@ -144,22 +144,25 @@ impl Offer {
             Some(_) => format!("{} of server {}", entry.tool.name, entry.server),
             None => entry.visible_name.clone(),
         };
-        let meant =
+        let found =
             match correct::find(&self.entries, wanted, config.correct_calls.then_some(&config.aliases)) {
                 Found::One(entry, corrections) => return Ok((entry, corrections)),
-                Found::Many(entries) => entries
-                    .iter()
-                    .map(|entry| format!("`{}`", written(entry)))
-                    .collect::<Vec<_>>()
-                    .join(" or "),
-                Found::None => {
-                    self.near(wanted).map(|entry| format!("`{}`", written(entry))).unwrap_or_default()
-                }
+                Found::Many(entries) => entries,
+                Found::None => Vec::new(),
             };
-        let server = wanted.server.map(|server| format!(" of server `{server}`")).unwrap_or_default();
-        let mut text = format!("error: there is no tool `{}`{server}; nothing was run.", call.tool);
+        let withheld = if found.is_empty() { self.withheld(wanted, config) } else { None };
+        let mut text = match withheld {
+            Some(entry) => format!("error: {}; nothing was run.", self.why_withheld(entry)),
+            None => {
+                let server = wanted.server.map(|server| format!(" of server `{server}`")).unwrap_or_default();
+                format!("error: there is no tool `{}`{server}; nothing was run.", call.tool)
+            }
+        };
+        let near = || self.near(wanted, &config.aliases).filter(|_| withheld.is_none());
+        let meant = if found.is_empty() { near().into_iter().collect() } else { found };
+        let meant: Vec<String> = meant.into_iter().map(|entry| format!("`{}`", written(entry))).collect();
         if !meant.is_empty() {
-            text.extend([" Did you mean ", meant.as_str(), "?"]);
+            text.extend([" Did you mean ", meant.join(" or ").as_str(), "?"]);
         }
         let names: Vec<String> = self.entries.iter().take(NAMES_SHOWN).map(|entry| written(entry)).collect();
         if !names.is_empty() {
@@ -169,11 +172,33 @@ impl Offer {
         Err(text)
     }
 
-    /// The tool whose name is nearest: to be told, not to be called.
-    fn near(&self, wanted: Wanted<'_>) -> Option<&Arc<CatalogEntry>> {
+    /// The tool that is meant by a name and not on offer: the configuration denies it, or the task does without it.
+    fn withheld(&self, wanted: Wanted<'_>, config: &AgentConfig) -> Option<&Arc<CatalogEntry>> {
+        let aliases = config.correct_calls.then_some(&config.aliases);
+        [self.catalog.denied(), self.catalog.entries()].into_iter().find_map(|entries| {
+            match correct::find(entries, wanted, aliases) {
+                Found::One(entry, _) => Some(entry),
+                Found::Many(_) | Found::None => None,
+            }
+        })
+    }
+
+    fn why_withheld(&self, entry: &Arc<CatalogEntry>) -> String {
+        match self.catalog.find(entry.server.as_str(), &entry.tool.name) {
+            Ok(entry) => format!("the tool `{}` is not among those of this task", entry.path()),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// The tool whose name is nearest, aliases among the names: to be told, not to be called.
+    fn near(&self, wanted: Wanted<'_>, aliases: &Aliases) -> Option<&Arc<CatalogEntry>> {
         let names =
             |entry: &Arc<CatalogEntry>| [entry.visible_name.clone(), entry.path(), entry.tool.name.clone()];
-        let all: Vec<_> = self.entries.iter().map(|entry| (entry, names(entry))).collect();
+        let mut all: Vec<_> = self.entries.iter().map(|entry| (entry, names(entry))).collect();
+        all.extend(correct::aliased(&self.entries, aliases).into_iter().map(|(alias, entry)| {
+            let server = &entry.server;
+            (entry, [format!("{server}__{alias}"), format!("{server}.{alias}"), alias.to_owned()])
+        }));
         // The whole name says more than the tool's own, which other servers may have too.
         (0..3).find_map(|form| {
             let name = nearest(wanted.tool, all.iter().map(|(_, names)| names[form].as_str()))?;

@@ -70,7 +70,8 @@ pub(super) fn read(protocol: ToolProtocol, answer: ChatAnswer, tools: bool, call
         }
     };
     let unread = match protocol {
-        _ if !tools || !calls.is_empty() => None,
+        _ if !calls.is_empty() => None,
+        ToolProtocol::Native if !tools => None,
         ToolProtocol::Native => UNREAD_CALLS.into_iter().find(|mark| content.contains(mark)),
         ToolProtocol::Xml => xml::leftover(&content),
     };

@@ -8,6 +8,7 @@ use super::{
     boxed,
     protocol::{self, Said},
     talk::Talk,
+    xml,
 };
 use crate::{
     config::{AnswerForm, FinalSummary, ToolProtocol},
@@ -48,11 +49,16 @@ impl Talk<'_> {
 
     /// `said` as an answer, if it is one.
     fn answer(&self, said: String) -> Option<End> {
+        let xml = self.agent.config.tool_protocol == ToolProtocol::Xml;
         let answer = match self.agent.config.answer {
-            AnswerForm::Text => Some(said.clone()).filter(|said| !said.trim().is_empty()),
+            // A call that was only thought of is no part of the answer.
+            AnswerForm::Text if xml && xml::mark(&said).is_some() => Some(xml::without_thoughts(&said)),
+            AnswerForm::Text => Some(said.clone()),
             AnswerForm::Boxed => boxed::last(&said),
         };
-        Some(End::Answered { answer: answer?, said })
+        let no_answer = |text: &String| text.trim().is_empty() || (xml && xml::mark(text).is_some());
+        let answer = answer.filter(|text| !no_answer(text))?;
+        Some(End::Answered { answer, said })
     }
 
     fn no_answer(&self) -> End {

@@ -16,15 +16,26 @@ use std::{ops::Range, sync::Arc};
 
 use serde_json::Value;
 
+use super::correct;
 use crate::catalog::CatalogEntry;
 
 const OPEN: &str = "<use_mcp_tool>";
 const CLOSE: &str = "</use_mcp_tool>";
 const END_OF_ARGUMENTS: &str = "</arguments>";
+const THOUGHT: &str = "<think>";
 const END_OF_THOUGHT: &str = "</think>";
 
 /// What only a block holds. One of them where no block can be read is a call that went wrong.
-const MARKS: [&str; 6] = [OPEN, CLOSE, "<server_name>", "</server_name>", "<arguments>", END_OF_ARGUMENTS];
+const MARKS: [&str; 8] = [
+    OPEN,
+    CLOSE,
+    "<server_name>",
+    "</server_name>",
+    "<tool_name>",
+    "</tool_name>",
+    "<arguments>",
+    END_OF_ARGUMENTS,
+];
 
 /// A call as the model wrote it.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,34 +49,69 @@ pub(super) struct Block {
     pub closed: bool,
 }
 
-/// The blocks of an answer. What the model only thought about is not looked at.
+/// The calls of an answer: the blocks outside of its thoughts, or where there is none those within them. A model that
+/// calls only while it thinks means it; one that calls afterwards has tried the call out before.
 pub(super) fn blocks(text: &str) -> Vec<Block> {
-    let mut found = Vec::new();
-    let mut at = said_from(text);
-    while let Some(start) = text[at..].find(OPEN).map(|open| at + open) {
-        at = start + OPEN.len();
-        if let Some(block) = block(text, start) {
-            at = block.span.end;
-            found.push(block);
-        }
-    }
-    found
+    let Parts { blocks, thoughts } = Parts::of(text);
+    let thought = |block: &Block| thoughts.iter().any(|thought| thought.contains(&block.span.start));
+    let (within, outside): (Vec<Block>, Vec<Block>) = blocks.into_iter().partition(thought);
+    if outside.is_empty() { within } else { outside }
 }
 
-/// What is left of a block that cannot be read.
+/// What is left of a block that cannot be read, in an answer without calls. What was only thought counts if there is
+/// nothing else.
 pub(super) fn leftover(text: &str) -> Option<&'static str> {
-    let said = &text[said_from(text)..];
-    MARKS.into_iter().find(|mark| said.contains(mark))
+    let said = without_thoughts(text);
+    mark(if said.is_empty() { text } else { &said })
 }
 
-/// Where the thoughts end and the answer begins.
-fn said_from(text: &str) -> usize {
-    text.rfind(END_OF_THOUGHT).map_or(0, |end| end + END_OF_THOUGHT.len())
+/// What only a block holds, if `text` holds it.
+pub(super) fn mark(text: &str) -> Option<&'static str> {
+    MARKS.into_iter().find(|mark| text.contains(mark))
 }
 
-/// What the model said when it had thought.
-pub(super) fn without_thoughts(text: &str) -> &str {
-    text[said_from(text)..].trim()
+/// What the model said beside its thoughts.
+pub(super) fn without_thoughts(text: &str) -> String {
+    let (mut said, mut from) = (String::new(), 0);
+    for thought in Parts::of(text).thoughts {
+        said += &text[from..thought.start];
+        from = thought.end;
+    }
+    said += &text[from..];
+    said.trim().to_owned()
+}
+
+/// Where the blocks and the thoughts of an answer are, in order.
+struct Parts {
+    blocks: Vec<Block>,
+    /// From `<think>` to `</think>`. The first one may lack its beginning, which some prompts end with.
+    thoughts: Vec<Range<usize>>,
+}
+
+impl Parts {
+    fn of(text: &str) -> Self {
+        let mut parts = Self { blocks: Vec::new(), thoughts: Vec::new() };
+        let (mut at, mut thought, mut any) = (0, None, false);
+        while let Some(tag) = text[at..].find('<').map(|tag| at + tag) {
+            let rest = &text[tag..];
+            at = tag + 1;
+            if rest.starts_with(OPEN) {
+                // Whatever stands within a block belongs to it.
+                if let Some(block) = block(text, tag) {
+                    at = block.span.end;
+                    parts.blocks.push(block);
+                }
+            } else if rest.starts_with(THOUGHT) {
+                any = true;
+                thought.get_or_insert(tag);
+            } else if rest.starts_with(END_OF_THOUGHT) {
+                let begun = thought.take().or((!any).then_some(0));
+                any = true;
+                parts.thoughts.extend(begun.map(|begun| begun..tag + END_OF_THOUGHT.len()));
+            }
+        }
+        parts
+    }
 }
 
 fn block(text: &str, start: usize) -> Option<Block> {
@@ -94,7 +140,7 @@ fn field<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a str
     text.trim_start().strip_prefix(open)?.split_once(close)
 }
 
-/// Where the arguments end. They may hold the mark of their own end, in a string.
+/// Where the arguments end. They may hold the mark of their own end, in a string, and raw line breaks in it too.
 fn arguments(text: &str) -> Option<usize> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde::de::IgnoredAny>();
     if let Some(Ok(_)) = values.next() {
@@ -104,7 +150,23 @@ fn arguments(text: &str) -> Option<usize> {
             return Some(end + space);
         }
     }
-    text.find(END_OF_ARGUMENTS)
+    let first = text.find(END_OF_ARGUMENTS)?;
+    let outside = end_outside_of_strings(text).filter(|end| *end > first);
+    Some(outside.filter(|end| correct::parse(text[..*end].trim(), true).is_ok()).unwrap_or(first))
+}
+
+fn end_outside_of_strings(text: &str) -> Option<usize> {
+    let (mut in_string, mut escaped) = (false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if in_string => escaped = true,
+            '"' => in_string = !in_string,
+            '<' if !in_string && text[at..].starts_with(END_OF_ARGUMENTS) => return Some(at),
+            _ => {}
+        }
+    }
+    None
 }
 
 /// A block as it should have been written.
@@ -177,6 +239,68 @@ mod tests {
     }
 
     #[test]
+    fn calls_before_the_end_of_a_thought_are_read() {
+        let (a, b) = (write("s", "a", "{}"), write("s", "b", "{}"));
+        let closing = write("s", "c", r#"{"text": "</think>"}"#);
+        for (text, tools, said) in [
+            // Outside of the thoughts, and before another one.
+            (format!("{a}</think>"), "a", ""),
+            (format!("{a} I wait.</think> Done."), "a", "Done."),
+            (format!("<think>x</think>{a}<think>y</think> Done."), "a", "Done."),
+            (format!("<think>x</think>{a}</think> Done."), "a", "Done."),
+            (format!("{a}<think>y</think>{b}"), "ab", ""),
+            // Within them: only if there is no other.
+            (format!("<think>{a}</think> Done."), "a", "Done."),
+            (format!("<think>{a}{b}</think>"), "ab", ""),
+            (format!("<think>{a}</think>{b}"), "b", ""),
+            (format!("{a}</think>{b}"), "b", ""),
+            // A mark in an argument is none.
+            (closing.clone(), "c", ""),
+            (format!("{a}{closing}"), "ac", ""),
+            (format!("<think>{a}{b}"), "ab", "<think>"),
+        ] {
+            let read: String = blocks(&text).iter().map(|block| block.tool.as_str()).collect();
+            assert_eq!(read, tools, "{text}");
+            let mut rest = without_thoughts(&text);
+            for block in [&a, &b, &closing] {
+                rest = rest.replace(block.as_str(), "");
+            }
+            assert_eq!(rest.replace("</think>", "").trim(), said, "{text}");
+        }
+    }
+
+    #[test]
+    fn half_a_block_is_told_wherever_it_is() {
+        let whole = write("s", "t", "{}");
+        let half = &whole[..whole.len() / 2];
+        for text in [
+            half.to_owned(),
+            format!("{half} and text"),
+            format!("<think>{half}</think>"),
+            format!("{half}</think>"),
+            format!("{half}<think>x</think> text"),
+            "<tool_name>x</tool_name>".to_owned(),
+        ] {
+            assert!(blocks(&text).is_empty() && leftover(&text).is_some(), "{text}");
+        }
+        // What was thought is no part of the answer.
+        let text = format!("<think>{half}</think> 42");
+        assert_eq!((leftover(&text), without_thoughts(&text).as_str()), (None, "42"));
+    }
+
+    #[test]
+    fn raw_line_breaks_do_not_end_the_arguments() {
+        let arguments = "{\"code\": \"a\n</arguments>\n</use_mcp_tool>\n\"}";
+        let text = write("s", "t", arguments) + &write("s", "u", "{}");
+        let found = blocks(&text);
+        assert_eq!(found.iter().map(|block| block.tool.as_str()).collect::<Vec<_>>(), ["t", "u"]);
+        assert_eq!(found[0].arguments, arguments);
+        // A quote too many does not swallow the next block.
+        let text = write("s", "t", "{\"a\": \"it\"s\"}") + &write("s", "u", "{\"b\": \"\"}");
+        assert_eq!(blocks(&text).len(), 2);
+    }
+
+    #[test]
     fn broken_json_ends_at_the_first_mark() {
         let found = blocks(&write("s", "t", "{'text': 1,}"));
         assert_eq!(found[0].arguments, "{'text': 1,}");
@@ -192,12 +316,13 @@ mod tests {
         }
 
         #[test]
-        fn any_text_can_be_looked_at(text in any::<String>(), parts in prop::collection::vec(0_usize..6, 0..12)) {
-            let text: String = text.chars().map(String::from).zip(parts.iter().map(|part| MARKS[*part]).chain(std::iter::repeat("")))
+        fn any_text_can_be_looked_at(text in any::<String>(), parts in prop::collection::vec(0_usize..10, 0..12)) {
+            let text: String = text.chars().map(String::from).zip(parts.iter().map(|part| MARKS.get(*part).copied().unwrap_or(if *part == 8 { THOUGHT } else { END_OF_THOUGHT })).chain(std::iter::repeat("")))
                 .map(|(a, b)| a + b).collect();
             for block in blocks(&text) {
                 prop_assert!(text.get(block.span).is_some());
             }
+            prop_assert!(text.len() >= without_thoughts(&text).len());
         }
     }
 }

@@ -30,6 +30,7 @@ mod live;
 mod locked;
 mod mistakes;
 mod model;
+mod names;
 mod order;
 mod packages;
 mod parity;

@@ -24,6 +24,7 @@ builtin = "calc"
 command = FIXTURE
 args = ["spawns=SPAWNS"]
 env = { GIVEN = "${PLANTED_TOKEN}" }
+tools = { deny = ["effect"] }
 result_filter = { deny_args = [{ tool = "echo", arg = "text", match = "forbidden" }] }
 [servers.broken]
 command = "/bin/sh"
@@ -103,6 +104,7 @@ async fn answer(State(asked): State<Arc<Mutex<Vec<String>>>>, Json(body): Json<V
             call(2, "fix__env", json!({})),
             call(3, "calc__evaluate", json!({"expression": "1 +"})),
             call(4, "nobody__knows", json!({})),
+            call(5, "fix__effect", json!({"n": 1})),
         ];
         json!({"role": "assistant", "content": null, "tool_calls": calls})
     } else if turns == 1 && question.contains("dies") {

@@ -40,14 +40,61 @@ pub(in crate::agent) fn find<'a>(
             _ => return Found::Many(met),
         }
     }
-    let Some(alias) = aliases.and_then(|aliases| alias(aliases, wanted.tool)) else { return Found::None };
-    let by_alias = |server| match find(entries, Wanted { server, tool: alias }, Some(&Aliases::default())) {
+    let Some((server, tool)) = aliases.and_then(|aliases| by_alias(entries, aliases, wanted)) else {
+        return Found::None;
+    };
+    let aliased = |server| match find(entries, Wanted { server, tool }, Some(&Aliases::default())) {
         Found::One(entry, _) => Some(Found::One(entry, corrections(entry, wanted))),
         Found::Many(all) => Some(Found::Many(all)),
         Found::None => None,
     };
     // An alias may name its server itself.
-    by_alias(wanted.server).or_else(|| by_alias(None)).unwrap_or(Found::None)
+    aliased(server).or_else(|| aliased(None)).unwrap_or(Found::None)
+}
+
+/// The server and the tool that an alias stands for: the whole of the name, or what follows the name of a server.
+/// Nothing where more than one alias could be meant.
+fn by_alias<'a>(
+    entries: &'a [Arc<CatalogEntry>],
+    aliases: &'a Aliases,
+    wanted: Wanted<'a>,
+) -> Option<(Option<&'a str>, &'a str)> {
+    if let Some(tool) = alias(aliases, wanted.tool) {
+        return Some((wanted.server, tool));
+    }
+    let mut found = Vec::new();
+    for (from, to) in &aliases.tools {
+        let here = |entry: &&Arc<CatalogEntry>| alike(&format!("{}__{from}", entry.server), wanted.tool);
+        let servers = entries.iter().filter(here).map(|entry| (Some(entry.server.as_str()), to.as_str()));
+        found.extend(servers);
+    }
+    found.dedup();
+    match found[..] {
+        [] => {}
+        [one] => return Some(one),
+        _ => return None,
+    }
+    // Behind the name of a server that there is not.
+    let mut behind: Vec<(&String, &String)> =
+        aliases.tools.iter().filter(|(from, _)| after_a_server(from, wanted.tool)).collect();
+    behind.sort_by_key(|(from, _)| from.len());
+    behind.pop().map(|(_, to)| (wanted.server, to.as_str()))
+}
+
+/// The tools that have aliases, with each alias.
+pub(in crate::agent) fn aliased<'a, 'b>(
+    entries: &'a [Arc<CatalogEntry>],
+    aliases: &'b Aliases,
+) -> Vec<(&'b str, &'a Arc<CatalogEntry>)> {
+    let tools_of = |(from, to): (&'b String, &'b String)| {
+        let tools = match find(entries, Wanted { server: None, tool: to }, Some(&Aliases::default())) {
+            Found::One(entry, _) => vec![entry],
+            Found::Many(all) => all,
+            Found::None => Vec::new(),
+        };
+        tools.into_iter().map(|entry| (from.as_str(), entry))
+    };
+    aliases.tools.iter().flat_map(tools_of).collect()
 }
 
 fn alias<'a>(aliases: &'a Aliases, name: &str) -> Option<&'a str> {

@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::{Correction, CorrectionKind};
 
-/// Reads arguments. With `correct`, a code fence around them, a comma before a closing brace, and the literals of
-/// Python are read too: nothing is lost or added by that.
+/// Reads arguments. With `correct`, a code fence around them, a comma before a closing brace, the literals of Python,
+/// and raw line breaks, tabs and other control characters within strings are read too: nothing is lost or added by
+/// that.
 pub(in crate::agent) fn parse(
     text: &str,
     correct: bool,
@@ -30,7 +31,8 @@ fn unfenced(text: &str) -> &str {
     inner.map_or(text, |inner| inner.strip_prefix("json").unwrap_or(inner).trim())
 }
 
-/// Outside of strings: no comma before a closing brace, and `true`, `false`, `null` for Python's words.
+/// Outside of strings: no comma before a closing brace, and `true`, `false`, `null` for Python's words. Within them:
+/// control characters escaped. One behind a backslash stays: it could mean itself or nothing.
 fn plain(text: &str) -> String {
     const WORDS: [(&str, &str); 3] = [("True", "true"), ("False", "false"), ("None", "null")];
     let mut out = String::with_capacity(text.len());
@@ -39,9 +41,13 @@ fn plain(text: &str) -> String {
     while let Some(c) = rest.chars().next() {
         let mut length = c.len_utf8();
         if in_string {
+            if c.is_ascii_control() && !escaped {
+                escape(c, &mut out);
+            } else {
+                out.push(c);
+            }
             in_string = escaped || c != '"';
             escaped = !escaped && c == '\\';
-            out.push(c);
         } else if let Some((python, json)) = WORDS.iter().find(|(python, _)| is_word(&out, rest, python)) {
             out.push_str(json);
             length = python.len();
@@ -55,6 +61,18 @@ fn plain(text: &str) -> String {
         rest = &rest[length..];
     }
     out
+}
+
+/// A control character as JSON writes it within a string.
+fn escape(c: char, out: &mut String) {
+    match c {
+        '\n' => out.push_str("\\n"),
+        '\r' => out.push_str("\\r"),
+        '\t' => out.push_str("\\t"),
+        // JSON allows it as it is.
+        '\u{7f}' => out.push(c),
+        other => out.push_str(&format!("\\u{:04x}", u32::from(other))),
+    }
 }
 
 fn is_word(before: &str, rest: &str, word: &str) -> bool {
@@ -78,6 +96,12 @@ mod tests {
                 "{\"a\": True, \"None\": None, \"t\": \"True, }\"}",
                 json!({"a": true, "None": null, "t": "True, }"}),
             ),
+            ("{\"code\": \"if a:\n\tprint('x')\r\n\"}", json!({"code": "if a:\n\tprint('x')\r\n"})),
+            (
+                "{\"a\": \"\u{0}\u{8}\u{c}\u{1b}\u{1f}\u{7f}\n\", \"b\": 1,}",
+                json!({"a": "\u{0}\u{8}\u{c}\u{1b}\u{1f}\u{7f}\n", "b": 1}),
+            ),
+            ("{\"a\nb\": \"\\\\\n\\\"\n\"}", json!({"a\nb": "\\\n\"\n"})),
         ] {
             let (read, done) = parse(text, true).unwrap();
             assert_eq!(read, value);
@@ -91,6 +115,12 @@ mod tests {
             "{'a': 1}",
             "I cannot do that",
             "{\"a\": Truest}",
+            // A string that does not end, whatever stands in it.
+            "{\"code\": \"a\nb",
+            "{\"code\": \"a\nb}",
+            "{\"code\": \"a,\n\"b\": \"c\"}",
+            // A backslash before a line break goes on with the line or is a mistake: nobody knows.
+            "{\"code\": \"a\\\nb\"}",
             ",",
             "",
         ] {
@@ -99,6 +129,18 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn raw_control_characters_are_those_that_were_meant(text in "[a-z\"\\\\\n\r\t\u{0}-\u{1f}]{0,20}") {
+            let whole = json!({"text": text}).to_string();
+            // As a model writes it that escapes quotes and backslashes only.
+            let only = text.replace('\\', "\\\\").replace('"', "\\\"");
+            let raw = format!("{{\"text\":\"{only}\"}}");
+            prop_assert_eq!(parse(&raw, true).unwrap().0, parse(&whole, false).unwrap().0);
+            for cut in raw.char_indices().map(|(at, _)| at) {
+                prop_assert!(parse(&raw[..cut], true).is_err());
+            }
+        }
+
         #[test]
         fn a_beginning_is_never_completed(text in any::<String>(), number in any::<i32>(), cut in 0_usize..40) {
             let whole = json!({"text": text, "n": number}).to_string();
