@@ -8,12 +8,13 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    ChatAnswer, ChatRequest, LlmClient, LlmError, LlmErrorClass,
+    Attempt, ChatAnswer, ChatRequest, LlmClient, LlmError, LlmErrorClass,
     cache::Key,
     client::{Asking, Backend},
     stream::Observer,
     wire::shared,
 };
+use crate::task::Usage;
 
 /// What came of the request of that number.
 pub(super) type Outcome = (usize, Result<ChatAnswer, LlmError>);
@@ -190,10 +191,10 @@ impl LlmClient {
         let asking = Asking { deadline, patient: true, observer: &observer };
         let shared = match body {
             Some(body) => self.shared(members, body, asking).await,
-            None => Ok(members.iter().map(|_| None).collect()),
+            None => Ok((members.iter().map(|_| None).collect(), None)),
         };
         match shared {
-            Ok(answers) => {
+            Ok((answers, spent)) => {
                 // Whoever the server left out is asked by itself.
                 let asked = members.iter().zip(answers).map(|((number, request), answer)| async move {
                     match answer {
@@ -201,7 +202,14 @@ impl LlmClient {
                         None => (*number, self.alone(request, asking).await),
                     }
                 });
-                join_all(asked).await
+                let mut outcomes = join_all(asked).await;
+                if let (Some((_, first)), Some((usage, attempts))) = (outcomes.first_mut(), spent) {
+                    if let Ok(answer) = first {
+                        answer.usage += usage;
+                    }
+                    attempts_of(first).splice(..0, attempts);
+                }
+                outcomes
             }
             Err(error) if may_be_one(&error) => {
                 let asked = members
@@ -209,11 +217,7 @@ impl LlmClient {
                     .map(|(number, request)| async move { (*number, self.alone(request, asking).await) });
                 let mut outcomes = join_all(asked).await;
                 if let Some((_, first)) = outcomes.first_mut() {
-                    let attempts = match first {
-                        Ok(answer) => &mut answer.attempts,
-                        Err(error) => &mut error.attempts,
-                    };
-                    attempts.splice(..0, error.attempts);
+                    attempts_of(first).splice(..0, error.attempts);
                 }
                 outcomes
             }
@@ -225,15 +229,16 @@ impl LlmClient {
         }
     }
 
-    /// One wire request; nothing for those that it brought no answer for.
+    /// One wire request; nothing for those that it brought no answer for. What it took is with the first answer, or by
+    /// itself where there is none.
     async fn shared(
         &self,
         members: &[(usize, &ChatRequest)],
         body: &Value,
         asking: Asking<'_>,
-    ) -> Result<Vec<Option<ChatAnswer>>, LlmError> {
+    ) -> Result<(Vec<Option<ChatAnswer>>, Option<(Usage, Vec<Attempt>)>), LlmError> {
         let Backend::Http(backend) = &self.inner.backend else {
-            return Ok(members.iter().map(|_| None).collect());
+            return Ok((members.iter().map(|_| None).collect(), None));
         };
         self.inner.counters.batch();
         let messages = members.iter().flat_map(|(_, request)| request.messages.iter().cloned());
@@ -252,11 +257,19 @@ impl LlmClient {
         for answer in answers.iter_mut().flatten() {
             answer.model = model.clone().unwrap_or_else(|| self.model_label().to_owned());
         }
-        if let Some(first) = answers.iter_mut().flatten().next() {
-            (first.usage, first.timings) = (usage, super::ChatTimings::of(&attempts));
-            first.attempts = attempts;
-        }
-        Ok(answers)
+        let Some(first) = answers.iter_mut().flatten().next() else {
+            return Ok((answers, Some((usage, attempts))));
+        };
+        (first.usage, first.timings) = (usage, super::ChatTimings::of(&attempts));
+        first.attempts = attempts;
+        Ok((answers, None))
+    }
+}
+
+fn attempts_of(outcome: &mut Result<ChatAnswer, LlmError>) -> &mut Vec<Attempt> {
+    match outcome {
+        Ok(answer) => &mut answer.attempts,
+        Err(error) => &mut error.attempts,
     }
 }
 

@@ -66,6 +66,8 @@ pub(super) struct Prepared<'a> {
     body: Bytes,
     session: Option<(HeaderName, HeaderValue)>,
     chat: &'a ChatRequest,
+    /// How many prompts it carries, where it is more than one.
+    prompts: Option<usize>,
 }
 
 impl Prepared<'_> {
@@ -180,8 +182,9 @@ impl Endpoint {
             }
             _ => None,
         };
+        let prompts = body.get("prompt").and_then(Value::as_array).map(Vec::len);
         let body = serde_json::to_vec(body).map_err(|why| Fault::new(Class::Config, why.to_string()))?;
-        Ok(Prepared { body: body.into(), session, chat })
+        Ok(Prepared { body: body.into(), session, chat, prompts })
     }
 
     /// Sends once and reads the answer, unless the server is gone before that.
@@ -276,6 +279,9 @@ impl Endpoint {
             Failed::Own(class, told) => fault(class, &told, "", &ErrorBody::default()),
         })?;
         let mut decoded = self.honest(decoded, prepared.chat);
+        if let Some(prompts) = prepared.prompts {
+            wire::shared::settle(&mut decoded, prompts);
+        }
         // Nothing more is no answer, however it was begun.
         if let Some(prefill) = prepared.chat.prefilled(&self.config)
             && !decoded.content.is_empty()

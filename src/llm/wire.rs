@@ -36,6 +36,8 @@ pub(super) struct Decoded {
     pub model: Option<String>,
     /// Of a request with several prompts: the answers by their number, without usage.
     pub shared: Vec<Option<Self>>,
+    /// Whether those have no numbers, only their order.
+    pub unnumbered: bool,
 }
 
 /// Why a body with a good status is no answer.

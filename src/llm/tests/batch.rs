@@ -37,11 +37,20 @@ struct Seen {
     peak: AtomicUsize,
     /// So many requests are answered together.
     together: Option<Barrier>,
+    /// What numbers the choices of a shared request have; their own by default.
+    numbers: Option<Numbers>,
 }
+
+/// The number that a choice has in place of its own.
+type Numbers = fn(u64) -> Option<u64>;
 
 impl Completions {
     async fn start(together: Option<usize>) -> Self {
-        let seen = Arc::new(Seen { together: together.map(Barrier::new), ..Seen::default() });
+        Self::serve(Seen { together: together.map(Barrier::new), ..Seen::default() }).await
+    }
+
+    async fn serve(seen: Seen) -> Self {
+        let seen = Arc::new(seen);
         let router = Router::new().fallback(complete).with_state(Arc::clone(&seen));
         let (url, tasks) = served(router).await;
         Self { url, seen, _tasks: tasks }
@@ -88,7 +97,13 @@ async fn complete(State(seen): State<Arc<Seen>>, Json(body): Json<Value>) -> (St
     let all = prompts.len();
     let choice = |(index, prompt): (usize, &String)| json!({"index": index, "text": prompt.to_uppercase(), "finish_reason": "stop"});
     let kept = prompts.iter().enumerate().filter(|(_, prompt)| all == 1 || !prompt.contains("lost"));
-    let choices: Vec<Value> = kept.map(choice).rev().collect();
+    let mut choices: Vec<Value> = kept.map(choice).rev().collect();
+    if let (true, Some(numbers)) = (all > 1, seen.numbers) {
+        for choice in &mut choices {
+            let own = choice["index"].as_u64().unwrap();
+            choice["index"] = numbers(own).map_or(Value::Null, Value::from);
+        }
+    }
     let usage = json!({"prompt_tokens": 2 * all, "completion_tokens": all});
     (StatusCode::OK, Json(json!({"model": "served", "choices": choices, "usage": usage})))
 }
@@ -178,6 +193,34 @@ async fn one_bad_prompt_fails_alone() {
     let left_out = client.generate_batch(&[ask("a"), ask("lost"), ask("c")], None).await;
     let texts: Vec<_> = left_out.iter().map(|a| a.as_ref().unwrap().content.as_str()).collect();
     assert_eq!((texts, server.sizes()[5..].to_vec()), (vec!["A", "LOST", "C"], vec![3, 1]));
+}
+
+#[tokio::test]
+async fn answers_that_cannot_be_told_apart_are_asked_for_again_alone() {
+    let numbers: [(Numbers, usize); 4] = [
+        // Twice the same number, from 1 on, all the same, and none at all in the wrong order with one left out.
+        (|own| Some(if own == 2 { 1 } else { own }), 2),
+        (|own| Some(own + 1), 3),
+        (|_| Some(0), 3),
+        (|_| None, 3),
+    ];
+    for (case, (numbers, alone)) in numbers.into_iter().enumerate() {
+        let server = Completions::serve(Seen { numbers: Some(numbers), ..Seen::default() }).await;
+        let client = server.client(sharing(4, LONG));
+        let asked = if case == 3 { ["a", "lost", "c"] } else { ["a", "b", "c"] };
+        let answers = client.generate_batch(&asked.map(ask), None).await;
+        let texts: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap().content.clone()).collect();
+        assert_eq!(texts, asked.map(str::to_uppercase), "{case}");
+        assert_eq!(server.sizes().len(), 1 + alone, "{case}");
+        let attempts: usize = answers.iter().map(|answer| answer.as_ref().unwrap().attempts.len()).sum();
+        let tokens: u64 = answers.iter().map(|answer| answer.as_ref().unwrap().usage.total()).sum();
+        assert_eq!(
+            (attempts, tokens),
+            (1 + alone, 3 * (3 + alone as u64)),
+            "sums are those of the wire: {case}"
+        );
+        assert_eq!(client.stats().answered, 3, "{case}");
+    }
 }
 
 #[tokio::test]

@@ -57,7 +57,8 @@ fn no_tools() -> String {
 
 pub(super) fn read(json: &Value) -> Result<Decoded, NoAnswer> {
     let first = answer(first_choice(json)?, json)?;
-    Ok(Decoded { usage: chat::usage(json), shared: shared::read(json), ..first })
+    let (shared, unnumbered) = shared::read(json);
+    Ok(Decoded { usage: chat::usage(json), shared, unnumbered, ..first })
 }
 
 /// One answer of several, without its part of the tokens: servers count those of all together.
