@@ -92,7 +92,7 @@ impl LlmClient {
                     continue;
                 }
                 let kept = match cache {
-                    Some(cache) => cache.known(request).await,
+                    Some(cache) => cache.known(request),
                     None => None,
                 };
                 match kept {
@@ -112,7 +112,7 @@ impl LlmClient {
                 async move {
                     let Some(cache) = &self.inner.cache else { return vec![(number, outcome)] };
                     if let Ok(answer) = &outcome {
-                        cache.keep(&requests[number], answer).await;
+                        cache.keep(&requests[number], answer);
                     }
                     let of_other = |other| match &outcome {
                         Ok(answer) => (other, Ok(cache.hit(answer))),

@@ -4,18 +4,24 @@
 //! same for all its entries and no part of the key. Kept are whole answers only: no errors, none that was empty, cut
 //! or in doubt, and nothing sampled unless that was asked for, since all agents would say the same.
 //!
-//! The store is `moka`: it knows time and size, and its waiters of one key share an error, where those of
-//! `quick_cache` would ask again one after the other, which in an outage takes each of them its whole patience.
+//! There are never more entries than configured: the one that was used longest ago leaves before another one comes.
+//! Those who wait for one request share its error too; if each asked again after the other, an outage would take each
+//! of them its whole patience.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+use std::{
+    collections::HashMap,
+    num::NonZeroUsize,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
-use moka::future::Cache as Store;
+use lru::LruCache;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::time::Instant;
+use tokio::{sync::OnceCell, time::Instant};
 
 use super::{
     ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClass, Message, fault::Fault,
@@ -32,7 +38,9 @@ pub(super) type Key = [u8; 32];
 
 /// The answers of one client.
 pub(super) struct Cache {
-    answers: Store<Key, Arc<ChatAnswer>>,
+    answers: Store,
+    /// Requests that several callers may wait for, with `single_flight`.
+    flights: Mutex<HashMap<Key, Arc<Flight>>>,
     single_flight: bool,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -44,12 +52,76 @@ enum Unkept {
     Error(LlmError),
 }
 
+/// A request under way. If its caller goes away, one of those who wait makes it instead.
+type Flight = OnceCell<Result<Arc<ChatAnswer>, Unkept>>;
+
+/// A caller's part in a request under way; the last one that leaves takes it out of the list.
+struct Seat<'a> {
+    cache: &'a Cache,
+    key: Key,
+    flight: Arc<Flight>,
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let mut flights = lock(&self.cache.flights);
+        // One that has come to an end is joined by nobody any more, and one that nobody waits for has none.
+        let over = self.flight.initialized() || Arc::strong_count(&self.flight) == 2;
+        if over && flights.get(&self.key).is_some_and(|listed| Arc::ptr_eq(listed, &self.flight)) {
+            flights.remove(&self.key);
+        }
+        // Here, so that whoever leaves next counts right.
+        drop(std::mem::take(&mut self.flight));
+    }
+}
+
+/// Answers with the time of their coming: at most `size` of them at any moment.
+struct Store {
+    kept: Mutex<LruCache<Key, (Instant, Arc<ChatAnswer>)>>,
+    size: NonZeroUsize,
+    ttl: Duration,
+}
+
+impl Store {
+    fn new(size: NonZeroUsize, ttl: Duration) -> Self {
+        // A bounded one would take the memory for all of them at once.
+        Self { kept: Mutex::new(LruCache::unbounded()), size, ttl }
+    }
+
+    fn get(&self, key: &Key) -> Option<Arc<ChatAnswer>> {
+        let mut kept = lock(&self.kept);
+        let (came, answer) = kept.get(key)?;
+        if came.elapsed() < self.ttl {
+            return Some(answer.clone());
+        }
+        kept.pop(key);
+        None
+    }
+
+    fn insert(&self, key: Key, answer: Arc<ChatAnswer>) {
+        let mut kept = lock(&self.kept);
+        if kept.len() >= self.size.get() && !kept.contains(&key) {
+            kept.pop_lru();
+        }
+        kept.put(key, (Instant::now(), answer));
+    }
+
+    fn remove(&self, key: &Key) {
+        lock(&self.kept).pop(key);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Cache {
     /// Nothing unless it is configured, and its answers would be the same again or may be.
     pub(super) fn of(config: &LlmConfig) -> Option<Self> {
         let CacheConfig { size, ttl, sampled, single_flight } = config.cache?;
         (sampled || config.is_repeatable()).then(|| Self {
-            answers: Store::builder().max_capacity(size.get() as u64).time_to_live(ttl).build(),
+            answers: Store::new(size, ttl),
+            flights: Mutex::default(),
             single_flight,
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -71,26 +143,35 @@ impl Cache {
         late: impl Fn(Fault) -> LlmError,
     ) -> Result<ChatAnswer, LlmError> {
         if !self.single_flight {
-            if let Some(known) = self.known(request).await {
+            if let Some(known) = self.known(request) {
                 return Ok(known);
             }
             let answer = ask().await?;
-            self.keep(request, &answer).await;
+            self.keep(request, &answer);
             return Ok(answer);
         }
         let key = key(request);
         loop {
             let asked = AtomicBool::new(false);
+            let seat = self.seat(key);
             let once = async {
+                // It may have come to an end between two looks.
+                if let Some(known) = self.answers.get(&key) {
+                    return Ok(known);
+                }
                 asked.store(true, Relaxed);
                 self.misses.fetch_add(1, Relaxed);
                 match ask().await {
-                    Ok(answer) if is_whole(&answer) => Ok(Arc::new(answer)),
+                    Ok(answer) if is_whole(&answer) => {
+                        let answer = Arc::new(answer);
+                        self.answers.insert(key, answer.clone());
+                        Ok(answer)
+                    }
                     Ok(answer) => Err(Unkept::Answer(answer)),
                     Err(error) => Err(Unkept::Error(error)),
                 }
             };
-            let shared = self.answers.try_get_with(key, once);
+            let shared = seat.flight.get_or_init(|| once);
             let shared = match deadline {
                 Some(deadline) => tokio::time::timeout_at(deadline, shared).await,
                 None => Ok(shared.await),
@@ -100,7 +181,7 @@ impl Cache {
                 return Err(late(Fault::new(LlmErrorClass::Deadline, told)));
             };
             let mine = asked.load(Relaxed);
-            return match shared.as_ref().map_err(Arc::as_ref) {
+            return match shared.as_ref() {
                 Ok(answer) if mine => Ok(ChatAnswer::clone(answer)),
                 Ok(answer) => Ok(self.hit(answer)),
                 // Another caller had no more time: that says nothing of this one.
@@ -112,9 +193,15 @@ impl Cache {
         }
     }
 
+    /// A place among those who wait for this request.
+    fn seat(&self, key: Key) -> Seat<'_> {
+        let flight = lock(&self.flights).entry(key).or_default().clone();
+        Seat { cache: self, key, flight }
+    }
+
     /// The answer to `request`, if it is kept.
-    pub(super) async fn known(&self, request: &ChatRequest) -> Option<ChatAnswer> {
-        match self.answers.get(&key(request)).await {
+    pub(super) fn known(&self, request: &ChatRequest) -> Option<ChatAnswer> {
+        match self.answers.get(&key(request)) {
             Some(known) => Some(self.hit(&known)),
             None => {
                 self.misses.fetch_add(1, Relaxed);
@@ -129,15 +216,15 @@ impl Cache {
     }
 
     /// Keeps an answer, if it is a whole one.
-    pub(super) async fn keep(&self, request: &ChatRequest, answer: &ChatAnswer) {
+    pub(super) fn keep(&self, request: &ChatRequest, answer: &ChatAnswer) {
         if is_whole(answer) {
-            self.answers.insert(key(request), Arc::new(answer.clone())).await;
+            self.answers.insert(key(request), Arc::new(answer.clone()));
         }
     }
 
     /// Keeps the answer to `request` no longer.
-    pub(super) async fn forget(&self, request: &ChatRequest) {
-        self.answers.invalidate(&key(request)).await;
+    pub(super) fn forget(&self, request: &ChatRequest) {
+        self.answers.remove(&key(request));
     }
 
     /// The same answer; this time it took no request and no tokens.
@@ -189,4 +276,55 @@ fn key(request: &ChatRequest) -> Key {
         messages.iter().filter_map(thought).collect::<Vec<_>>(),
     ]);
     Sha256::digest(canonical(whole)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer() -> Arc<ChatAnswer> {
+        let json = json!({"content": "a", "reasoning": null, "tool_calls": [], "finish": "stop",
+            "usage": Usage::default(), "model": "m", "client": null, "scripted": false, "cached": false,
+            "attempts": [], "timings": ChatTimings::default()});
+        Arc::new(serde_json::from_value(json).unwrap())
+    }
+
+    fn entries(store: &Store) -> usize {
+        lock(&store.kept).len()
+    }
+
+    #[test]
+    fn there_are_never_more_entries_than_the_size() {
+        let store = Store::new(NonZeroUsize::new(5).unwrap(), Duration::from_secs(600));
+        std::thread::scope(|scope| {
+            for thread in 0..8_u8 {
+                let store = &store;
+                scope.spawn(move || {
+                    for number in 0..=255_u8 {
+                        let mut key = [thread; 32];
+                        key[0] = number;
+                        store.insert(key, answer());
+                        assert!(entries(store) <= 5);
+                    }
+                });
+            }
+        });
+        assert_eq!(entries(&store), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_one_used_longest_ago_leaves_and_all_grow_old() {
+        let store = Store::new(NonZeroUsize::new(2).unwrap(), Duration::from_secs(10));
+        let [a, b, c] = [[1; 32], [2; 32], [3; 32]];
+        store.insert(a, answer());
+        store.insert(b, answer());
+        assert!(store.get(&a).is_some());
+        store.insert(b, answer());
+        assert!(store.get(&a).is_some(), "one that is there takes no other one's place");
+        store.insert(c, answer());
+        assert!(store.get(&a).is_some() && store.get(&b).is_none() && store.get(&c).is_some());
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(store.get(&a).is_none() && store.get(&c).is_none());
+        assert_eq!(entries(&store), 0);
+    }
 }

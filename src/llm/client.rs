@@ -248,7 +248,7 @@ impl LlmClient {
     /// use an answer would otherwise get the same one again.
     pub async fn forget(&self, request: &ChatRequest) {
         if let Some(cache) = &self.inner.cache {
-            cache.forget(request).await;
+            cache.forget(request);
         }
         if let Backend::Several(several) = &self.inner.backend {
             for member in &several.members {

@@ -121,6 +121,27 @@ async fn an_answer_grows_old() {
     }
 }
 
+#[tokio::test]
+async fn no_more_answers_are_kept_than_configured() {
+    for single_flight in [false, true] {
+        let server = Server::with(&[Reply::say("one")]).await;
+        let mut config = keeping(&server);
+        let size = std::num::NonZeroUsize::new(4).unwrap();
+        config.cache = Some(CacheConfig { size, single_flight, ..CacheConfig::default() });
+        let client = client(&config);
+        let asked: Vec<_> =
+            (0..64).map(|n| ChatRequest::new(vec![Message::User(format!("question {n}"))])).collect();
+        for _ in 0..2 {
+            // All are looked up before the first answer comes.
+            for answer in futures_util::future::join_all(asked.iter().map(|one| client.chat(one, None))).await
+            {
+                assert_eq!(answer.unwrap().content, "one");
+            }
+        }
+        assert_eq!((client.stats().cache_hits, server.count()), (4, 124), "{single_flight}");
+    }
+}
+
 fn single(server: &Server) -> LlmConfig {
     let mut config = keeping(server);
     config.cache = Some(CacheConfig { single_flight: true, ..CacheConfig::default() });
