@@ -4,6 +4,8 @@ use globset::GlobMatcher;
 use regex::Regex;
 use serde_json::{Map, Value};
 
+mod address;
+
 /// A call that is not made: one rule of `result_filter.deny_args` of a server.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -33,15 +35,17 @@ impl PartialEq for DenyRule {
     }
 }
 
-/// Whether a value, or one in a list, matches. An address counts in its normal form too: with another case of
-/// letters, or with characters written as `%2E`, it leads to the same place.
+/// Whether a value matches, or one within it. An address counts in each of its normal forms too: spelled in another way
+/// it leads to the same place.
 fn matches(pattern: &Regex, value: &Value) -> bool {
     match value {
         Value::String(text) => {
-            let normal = || reqwest::Url::parse(text.trim()).is_ok_and(|url| pattern.is_match(url.as_str()));
-            pattern.is_match(text) || normal()
+            pattern.is_match(text) || address::forms(text).iter().any(|form| pattern.is_match(form))
         }
         Value::Array(items) => items.iter().any(|item| matches(pattern, item)),
+        Value::Object(fields) => {
+            pattern.is_match(&value.to_string()) || fields.values().any(|field| matches(pattern, field))
+        }
         other => pattern.is_match(&other.to_string()),
     }
 }
@@ -98,13 +102,76 @@ mod tests {
             Value::Object(arguments) => rule.denies(tool, &arguments),
             _ => unreachable!(),
         };
+        let host = "https://huggingface.co";
         for url in [
-            "https://huggingface.co/datasets/x",
-            "HTTPS://HuggingFace.co/spaces",
-            "https://huggingface%2eco/datasets",
+            "https://huggingface.co/datasets/x".to_owned(),
+            // Case, ports, a dot at the end, a user, blanks, slashes of another kind.
+            "HTTPS://HuggingFace.co/spaces".to_owned(),
+            "https://huggingface.co:443/datasets".to_owned(),
+            "http://huggingface.co:443/datasets".to_owned(),
+            "https://huggingface.co./datasets".to_owned(),
+            "https://huggingface.co../datasets".to_owned(),
+            "https://huggingface.co.:443/datasets".to_owned(),
+            "https://me:pass@huggingface.co:443/datasets".to_owned(),
+            " \t https://hugging\tface.co/data\nsets/x ".to_owned(),
+            "https:\\\\huggingface.co\\datasets".to_owned(),
+            "https:huggingface.co:443/datasets".to_owned(),
+            "https:////huggingface.co./datasets".to_owned(),
+            // Written as numbers, once and more often, in the host and in the path.
+            "https://huggingface%2eco/datasets".to_owned(),
+            "https://%68uggingface.co/datasets".to_owned(),
+            format!("{host}/%64atasets/x"),
+            format!("{host}/%64%61%74%61%73%65%74%73"),
+            format!("{host}/%2564atasets/x"),
+            format!("{host}/%252564atasets/x"),
+            format!("{host}%2fdatasets"),
+            format!("{host}%2Fdatasets%2Fx"),
+            format!("{host}/.%2fdatasets"),
+            format!("{host}%5cdatasets"),
+            "https%3A%2F%2Fhuggingface.co%2Fdatasets%2Fx".to_owned(),
+            // Slashes in pairs, and dots.
+            format!("{host}//datasets/../datasets/x"),
+            format!("{host}//datasets/x"),
+            format!("{host}///./datasets"),
+            format!("{host}/a/../datasets"),
+            format!("{host}/a//../datasets"),
+            format!("{host}/a/\n/../datasets"),
+            format!("{host}/a//../../datasets"),
+            format!("{host}/a/%2e%2e/datasets"),
+            format!("{host}/a/.%2E/datasets"),
+            format!("{host}/a/%252e%252e/datasets"),
+            format!("{host}/a%2f..%2fdatasets"),
+            format!("{host}/a\\..\\datasets"),
+            format!("{host}/%3fx/../datasets"),
+            format!("{host}/../../datasets"),
+            // Other letters that mean these.
+            "https://\u{ff48}uggingface.co/datasets".to_owned(),
+            "https://huggingface\u{3002}co/datasets".to_owned(),
+            "https://hugging\u{ad}face.co/datasets".to_owned(),
+            // Without a scheme, and behind another address.
+            "HuggingFace.co//datasets".to_owned(),
+            "//huggingface.co/%64atasets".to_owned(),
+            "huggingface.co\\datasets".to_owned(),
+            "https://proxy.example/?u=https%3A%2F%2Fhuggingface.co%2Fdatasets".to_owned(),
+            "https://proxy.example/https://huggingface.co//datasets".to_owned(),
         ] {
             assert!(denies("scrape_website", json!(url)), "{url}");
         }
+        for url in [
+            format!("{host}/models"),
+            format!("{host}/models/datasets"),
+            format!("{host}/%6dodels"),
+            format!("{host}:8443/datasets"),
+            "https://huggingface.co.example/datasets".to_owned(),
+            "https://huggingface.co@example.org/datasets".to_owned(),
+            "https://example.org/#%64".to_owned(),
+            "datasets of huggingface.co".to_owned(),
+            "100%".to_owned(),
+            String::new(),
+        ] {
+            assert!(!denies("scrape_website", json!(url)), "{url}");
+        }
+        assert!(denies("scrape", json!({"to": [{"url": "https://huggingface.co/%64atasets"}]})));
         assert!(denies("scrape", json!(["https://a.b", "https://huggingface.co/datasets/x"])));
         assert!(!denies("scrape", json!("https://huggingface.co/models")));
         assert!(!denies("search", json!("https://huggingface.co/datasets/x")));
