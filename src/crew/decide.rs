@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{Crew, CrewAgent, OnError, Place, Stage, StepError};
 use crate::{
     error::{Error, Result},
-    llm::{ChatAnswer, ChatRequest, LlmClient},
+    llm::{ChatAnswer, ChatRequest, LlmClient, LlmErrorClass},
 };
 
 /// What makes the decisions of a crew: a model client, or an agent with tools, or code.
@@ -97,7 +97,15 @@ async fn ask<D: Decide>(
         Some(deadline) => tokio::time::timeout_at(deadline, decision).await.ok(),
         None => Some(decision.await),
     };
+    // What decides may notice the deadline itself, and does not know how long that was.
+    let late = |error: &Error| {
+        matches!(error, Error::Llm(error) if error.class == LlmErrorClass::Deadline)
+            && deadline.is_some_and(|deadline| deadline <= Instant::now())
+    };
     let (result, attempts) = match decided {
+        Some(Ok(Decided { result: Err(error), attempts })) if late(&error) => {
+            (Err(StepError::Deadline(limit.unwrap_or_default())), attempts)
+        }
         Some(Ok(Decided { result, attempts })) => (result.map_err(StepError::Decide), attempts),
         Some(Err(panic)) => (Err(StepError::panicked(panic.as_ref())), 1),
         None => (Err(StepError::Deadline(limit.unwrap_or_default())), 1),

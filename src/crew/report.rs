@@ -69,7 +69,7 @@ pub enum StepError {
     /// There was no decision.
     #[error(transparent)]
     Decide(Error),
-    /// There was no decision within the crew's deadline.
+    /// There was no decision within the crew's deadline ([`CrewConfig::deadline`](super::CrewConfig)).
     #[error("no decision within {}", humantime::format_duration(rounded(*.0)))]
     Deadline(Duration),
     /// The decision was of no use.
@@ -90,7 +90,8 @@ impl StepError {
         match self {
             Self::Decide(error) => error.code(),
             Self::Deadline(_) => ErrorCode::BudgetExceeded,
-            Self::Observe(_) | Self::Apply(_) | Self::Panicked(_) => ErrorCode::Internal,
+            Self::Apply(_) => ErrorCode::AnswerUnusable,
+            Self::Observe(_) | Self::Panicked(_) => ErrorCode::Internal,
         }
     }
 }

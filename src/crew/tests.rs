@@ -3,7 +3,12 @@
 use std::sync::{Mutex, atomic::AtomicUsize, atomic::Ordering::SeqCst};
 
 use super::*;
-use crate::error::Error;
+use crate::{
+    config::{HttpConfig, LlmConfig},
+    error::{Error, ErrorCode},
+    http::HttpClients,
+    llm::{ChatAnswer, ChatRequest, LlmClient, Message},
+};
 
 /// Asks with its own number and what it sees of the world.
 struct Walker {
@@ -124,6 +129,46 @@ async fn forty_nine_are_stepped_once_while_the_fiftieth_hangs() {
     assert_eq!((&json["agents"][0]["result"], &json["agents"][0]["llm_calls"]), (&"acted".into(), &1.into()));
 }
 
+/// Asks a model.
+struct Asker;
+
+impl CrewAgent for Asker {
+    type World = Vec<String>;
+    type Request = ChatRequest;
+    type Answer = ChatAnswer;
+
+    fn name(&self) -> String {
+        "asker".into()
+    }
+
+    fn observe(&self, _: &Vec<String>) -> Result<ChatRequest, String> {
+        Ok(ChatRequest::new(vec![Message::User("hello".into())]))
+    }
+
+    fn apply(&mut self, said: &mut Vec<String>, answer: ChatAnswer) -> Result<(), String> {
+        said.push(answer.content);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_hangs_is_told_with_the_time() {
+    // It takes connections and never answers.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1", silent.local_addr().unwrap());
+    let http = HttpClients::new(&HttpConfig::default()).unwrap();
+    let client = LlmClient::new(&LlmConfig::new(Some(url), "m"), &http, ".".as_ref()).unwrap();
+    let deadline = Some(Duration::from_millis(300));
+    let mut crew = Crew::new([Asker], CrewConfig { deadline, ..CrewConfig::default() });
+    let report = crew.step(&mut Vec::new(), &client).await.unwrap();
+    assert_eq!(failures(&report), [told("asker", "no decision within 300ms")]);
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(
+        json["agents"][0]["result"]["failed"],
+        serde_json::json!({"code": "budget_exceeded", "message": "no decision within 300ms"})
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_decide_on_the_same_world_and_act_in_order_whoever_is_first() {
     let mut crew = crew(5, CrewConfig::default());
@@ -214,6 +259,8 @@ async fn raise_leaves_the_tick_open_for_those_without_an_answer() {
     // Now all have an answer, and the third one cannot use its own.
     let raised = crew.step(&mut world, &mind).await.unwrap_err();
     assert_eq!(raised.to_string(), "agent `walker 2`: could not apply the answer: it fell");
+    let codes: Vec<ErrorCode> = raised.report.failures().map(|(_, error)| error.code()).collect();
+    assert_eq!(codes, [ErrorCode::AnswerUnusable]);
     assert!(matches!(raised.report.agents[3].result, Stepped::Decided));
     assert_eq!(world, [0, 1]);
 

@@ -154,6 +154,7 @@ pub enum ErrorCode {
     BudgetExceeded,
     Cancelled,
     TeardownIncomplete,
+    AnswerUnusable,
     Internal,
 }
 
