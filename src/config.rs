@@ -262,6 +262,8 @@ pub struct LlmConfig {
     /// Its name among the clients of `[llm.clients]`; `llm` for the `[llm]` table itself as one of several, nothing
     /// for it alone.
     pub name: Option<String>,
+    /// The strategies whose `override` changed it, the innermost first.
+    pub overridden_in: Vec<String>,
     /// Several others that are asked in place of this one. Nothing else of it counts then.
     pub strategy: Option<Arc<Strategy>>,
     /// Base URL up to and including `/v1`, or `None` for a scripted model.
@@ -324,6 +326,7 @@ impl LlmConfig {
     pub fn new(base_url: Option<String>, model: impl Into<String>) -> Self {
         Self {
             name: None,
+            overridden_in: Vec::new(),
             strategy: None,
             base_url,
             api: LlmApi::default(),
@@ -356,10 +359,16 @@ impl LlmConfig {
 impl LlmConfig {
     /// The table that it is written in, as messages name it.
     pub(crate) fn table(&self) -> String {
-        match self.name.as_deref() {
+        let table = match self.name.as_deref() {
             None | Some(models::OWN) => "[llm]".to_owned(),
             Some(name) => format!("[llm.clients.{name}]"),
+        };
+        if self.overridden_in.is_empty() {
+            return table;
         }
+        let strategies: Vec<String> =
+            self.overridden_in.iter().map(|name| format!("[llm.strategies.{name}]")).collect();
+        format!("{table}, overridden in {}", strategies.join(" and "))
     }
 }
 

@@ -258,8 +258,11 @@ impl Ledger {
     fn attempts(&mut self, attempts: &[Attempt], wall: Duration) {
         let count = u32::try_from(attempts.len()).unwrap_or(u32::MAX);
         self.report.llm_calls += count;
-        self.report.llm_retries += count.saturating_sub(1);
-        for pair in attempts.windows(2) {
+        // One that lost a race was no failure.
+        let cancelled = |attempt: &&Attempt| attempt.class == Some(LlmErrorClass::Cancelled);
+        let tried: Vec<&Attempt> = attempts.iter().filter(|attempt| !cancelled(attempt)).collect();
+        self.report.llm_retries += u32::try_from(tried.len()).unwrap_or(u32::MAX).saturating_sub(1);
+        for pair in tried.windows(2) {
             *self.report.llm_retry_reasons.entry(pair[0].reason()).or_default() += 1;
             self.report.llm_fallbacks += u32::from(pair[0].client != pair[1].client);
         }

@@ -209,6 +209,7 @@ fn model(findings: &mut Findings, llm: Option<&Result<LlmConfig, std::sync::Arc<
         let order = match strategy.order {
             Order::Fallback => "falls back over",
             Order::RoundRobin { .. } => "takes turns over",
+            Order::Race { .. } => "takes the first answer of",
         };
         findings.add(Mark::Ok, "model", format!("{}: {order} {}", llm.model, members.join(", ")));
         for member in &strategy.members {

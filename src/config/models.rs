@@ -40,6 +40,34 @@ pub enum Order {
         /// Whether the first request goes to the first one, and not to any.
         from_first: bool,
     },
+    /// Side by side: the first usable answer counts, and the other requests are cancelled. Whoever listens hears that
+    /// answer when it is whole.
+    Race {
+        /// The wait for an answer before the next one is asked too; zero: all are asked at once. After a failure the
+        /// next one is asked without a wait.
+        delay: Duration,
+    },
+}
+
+/// What a strategy says of its members in place of what they say themselves.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Overrides {
+    pub(super) temperature: Option<f64>,
+    pub(super) max_tokens: Option<u32>,
+    pub(super) request_timeout: Option<Duration>,
+    pub(super) retry: Option<RetryPolicy>,
+}
+
+impl Overrides {
+    fn apply(&self, strategy: &str, llm: &mut LlmConfig) {
+        llm.overridden_in.push(strategy.to_owned());
+        llm.temperature = self.temperature.or(llm.temperature);
+        llm.max_tokens = self.max_tokens.or(llm.max_tokens);
+        llm.request_timeout = self.request_timeout.unwrap_or(llm.request_timeout);
+        if let Some(retry) = &self.retry {
+            llm.retry = retry.clone();
+        }
+    }
 }
 
 impl Strategy {
@@ -81,11 +109,11 @@ pub(super) fn resolve(
     let by_name: HashMap<&str, &RawStrategy> =
         strategies.iter().map(|strategy| (strategy.name.as_str(), strategy)).collect();
     for strategy in &strategies {
-        let built = build(&strategy.name, &by_name, &known);
+        let built = build(&strategy.name, &by_name, &known, &[]);
         known.insert(strategy.name.clone(), built);
     }
     let asked = match (client, own) {
-        (Some(name), _) => build(&name.value, &by_name, &known),
+        (Some(name), _) => build(&name.value, &by_name, &known, &[]),
         (None, Some(own)) => own,
         (None, None) => Err(missing(OWN)),
     };
@@ -97,15 +125,21 @@ fn missing(name: &str) -> Arc<Error> {
     Arc::new(Error::input(format!("there is no client `{name}`"), Some(help)))
 }
 
+/// `overrides` are those of the strategies around it, the outermost first: it has the last word.
 fn build(
     name: &str,
     strategies: &HashMap<&str, &RawStrategy>,
     known: &Known,
+    overrides: &[(&str, &Overrides)],
 ) -> Result<LlmConfig, Arc<Error>> {
     let Some(raw) = strategies.get(name) else {
-        return known.get(name).cloned().unwrap_or_else(|| Err(missing(name)));
+        let mut llm = known.get(name).cloned().unwrap_or_else(|| Err(missing(name)))?;
+        overrides.iter().rev().for_each(|(strategy, overrides)| overrides.apply(strategy, &mut llm));
+        return Ok(llm);
     };
-    let members = raw.members.iter().map(|member| build(&member.value, strategies, known));
+    let own = raw.overrides.as_ref().map(|own| (raw.name.as_str(), own));
+    let inner: Vec<_> = overrides.iter().copied().chain(own).collect();
+    let members = raw.members.iter().map(|member| build(&member.value, strategies, known, &inner));
     let strategy = Strategy {
         order: raw.order,
         members: members.collect::<Result<_, _>>()?,
@@ -114,6 +148,7 @@ fn build(
     };
     let mut llm = LlmConfig::new(None, name);
     (llm.name, llm.strategy) = (Some(name.to_owned()), Some(Arc::new(strategy)));
+    llm.overridden_in = overrides.iter().rev().map(|(strategy, _)| (*strategy).to_owned()).collect();
     Ok(llm)
 }
 

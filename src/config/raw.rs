@@ -93,6 +93,7 @@ pub(super) const TABLES: &[(&str, &[&str])] = &[
     ("llm.cache", reuse::CACHE),
     ("llm.batch", reuse::BATCH),
     ("llm.strategies.*", models::STRATEGY),
+    ("llm.strategies.*.override", models::OVERRIDE),
     ("agent", agent::AGENT),
     ("agent.aliases", agent::ALIASES),
     ("agent.fallback", agent::FALLBACK),

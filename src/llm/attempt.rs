@@ -150,10 +150,21 @@ impl Inner {
         let start = Instant::now();
         let left = attempt.left.saturating_sub(pass.paused);
         let (at, end) = self.end(start, left, call.asking.deadline);
+        let on_wire = call.asking.observer.on_wire(|| Attempt {
+            client: self.name.clone(),
+            class: Some(Class::Cancelled),
+            status: None,
+            waited: attempt.waited + pass.paused,
+            queued: pass.queued,
+            took: Duration::ZERO,
+            hint: None,
+            message: Some("another client answered first".to_owned()),
+        });
         let result = match timeout_at(at, self.exchange(call)).await {
             Ok(result) => result,
             Err(_) => Err(self.late(end)),
         };
+        on_wire.ended();
         let mut record = Attempt {
             client: self.name.clone(),
             class: None,

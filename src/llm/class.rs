@@ -47,6 +47,8 @@ pub enum LlmErrorClass {
     Deadline,
     /// The client was shut down.
     Closed,
+    /// Another client of a race had answered first.
+    Cancelled,
 }
 
 impl LlmErrorClass {
@@ -79,7 +81,8 @@ impl LlmErrorClass {
             | Self::Config
             | Self::Script
             | Self::Deadline
-            | Self::Closed => Retry::Never,
+            | Self::Closed
+            | Self::Cancelled => Retry::Never,
             Self::BadAnswer => Retry::AtMost { class: self.name(), retries: 2 },
             Self::Stale => Retry::AtOnce,
             Self::Truncated | Self::Looping => Retry::Again,
@@ -100,7 +103,7 @@ impl LlmErrorClass {
             Self::Throttled => ErrorCode::LlmRateLimited,
             Self::Context => ErrorCode::ContextTooLong,
             Self::Deadline => ErrorCode::BudgetExceeded,
-            Self::Closed => ErrorCode::Cancelled,
+            Self::Closed | Self::Cancelled => ErrorCode::Cancelled,
             _ => ErrorCode::LlmFailed,
         }
     }
@@ -127,6 +130,7 @@ impl LlmErrorClass {
             Self::Script => "script",
             Self::Deadline => "deadline",
             Self::Closed => "closed",
+            Self::Cancelled => "cancelled",
         }
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct Inner {
     label: String,
     /// Its name among the clients of the configuration.
     pub name: Option<String>,
+    /// The same, with the strategies that override its options.
+    listed_as: String,
     /// The table of the configuration that it is written in.
     pub table: String,
     pub gate: Gate,
@@ -99,29 +101,19 @@ impl LlmClient {
     }
 
     /// `made` holds those with names that were made so far.
-    fn make(
-        config: &LlmConfig,
-        http: &HttpClients,
-        base_dir: &Path,
-        made: &mut HashMap<String, Self>,
-    ) -> Result<Self> {
+    fn make(config: &LlmConfig, http: &HttpClients, base_dir: &Path, made: &mut Made) -> Result<Self> {
         let client = Self::make_one(config, http, base_dir, made)?;
-        if let Some(name) = &config.name {
-            made.insert(name.clone(), client.clone());
+        if let Some(identity) = identity(config) {
+            made.insert(identity, client.clone());
         }
         Ok(client)
     }
 
-    fn make_one(
-        config: &LlmConfig,
-        http: &HttpClients,
-        base_dir: &Path,
-        made: &mut HashMap<String, Self>,
-    ) -> Result<Self> {
+    fn make_one(config: &LlmConfig, http: &HttpClients, base_dir: &Path, made: &mut Made) -> Result<Self> {
         if let Some(strategy) = &config.strategy {
             let name = config.name.as_deref().unwrap_or_default();
             let member = |member: &LlmConfig| {
-                let known = member.name.as_ref().and_then(|name| made.get(name)).cloned();
+                let known = identity(member).and_then(|identity| made.get(&identity)).cloned();
                 known.map_or_else(|| Self::make(member, http, base_dir, made), Ok)
             };
             let members = strategy.members.iter().map(member).collect::<Result<_>>()?;
@@ -162,8 +154,14 @@ impl LlmClient {
             requests: config.requests_per_minute,
             tokens: config.tokens_per_minute,
         });
+        let own_name = config.name.as_deref().unwrap_or(&label);
+        let listed_as = match config.overridden_in.join(", ") {
+            none if none.is_empty() => own_name.to_owned(),
+            strategies => format!("{own_name} ({strategies})"),
+        };
         let inner = Inner {
             backend,
+            listed_as,
             label,
             name: config.name.clone(),
             table: config.table(),
@@ -227,7 +225,8 @@ impl LlmClient {
         }
     }
 
-    /// What each of the clients counted that a strategy asks, by name. None for a single model.
+    /// What each of the clients counted that a strategy asks, by name; one with the overrides of a strategy as `name
+    /// (strategy)`. None for a single model.
     pub fn clients(&self) -> Vec<(String, LlmStats)> {
         let mut found = Vec::new();
         if let Backend::Several(several) = &self.inner.backend {
@@ -235,7 +234,7 @@ impl LlmClient {
                 if let Backend::Several(_) = member.inner.backend {
                     found.extend(member.clients());
                 } else {
-                    found.push((member.name().to_owned(), member.stats()));
+                    found.push((member.inner.listed_as.clone(), member.stats()));
                 }
             }
         }
@@ -379,6 +378,14 @@ impl LlmClient {
         };
         LlmError::of(fault, &self.inner.label, url, &self.inner.table)
     }
+}
+
+/// Clients with names that were made so far.
+type Made = HashMap<(String, Vec<String>), LlmClient>;
+
+/// A client under the overrides of a strategy is another one than without them.
+fn identity(config: &LlmConfig) -> Option<(String, Vec<String>)> {
+    config.name.clone().map(|name| (name, config.overridden_in.clone()))
 }
 
 fn scripted(file: &str) -> String {

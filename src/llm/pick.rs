@@ -1,10 +1,12 @@
-//! Several models in place of one: who is asked next when one fails, and who is asked first.
+//! Several models in place of one: who is asked first, and who next when one fails or takes long.
 //!
 //! Members keep to their own limits and retries. But nobody waits at an endpoint that is down or asked for a pause
 //! while there is another one to ask: only the last waits, and where the strategy has retries of its own, none does.
 
+mod race;
+
 use std::{
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -27,6 +29,8 @@ pub(super) struct Several {
     total: Option<Duration>,
     retry: Option<RetryPolicy>,
     table: String,
+    /// Attempts that were cancelled because another member had answered first.
+    cancelled: AtomicU64,
 }
 
 impl Several {
@@ -34,7 +38,7 @@ impl Several {
     pub(super) fn new(name: &str, strategy: &Strategy, members: Vec<LlmClient>) -> Self {
         let first = match strategy.order {
             Order::RoundRobin { from_first: false } => fastrand::usize(..members.len().max(1)),
-            Order::RoundRobin { from_first: true } | Order::Fallback => 0,
+            Order::RoundRobin { from_first: true } | Order::Fallback | Order::Race { .. } => 0,
         };
         Self {
             members,
@@ -43,10 +47,11 @@ impl Several {
             total: strategy.total,
             retry: strategy.retry.clone(),
             table: format!("[llm.strategies.{name}]"),
+            cancelled: AtomicU64::new(0),
         }
     }
 
-    /// Asks one after another until one answers.
+    /// Asks until one answers: one after another, or side by side.
     pub(super) async fn ask(
         &self,
         request: &ChatRequest,
@@ -107,6 +112,7 @@ impl Several {
     async fn pass(&self, request: &ChatRequest, asking: Asking<'_>) -> Result<ChatAnswer, LlmError> {
         let count = self.members.len();
         let first = match self.order {
+            Order::Race { delay } => return self.race(delay, request, asking).await,
             Order::Fallback => 0,
             Order::RoundRobin { .. } => self.next.fetch_add(1, Relaxed) % count.max(1),
         };
@@ -145,6 +151,7 @@ impl Several {
 
     /// What the members counted, together.
     pub(super) fn stats(&self, own: LlmStats) -> LlmStats {
+        let own = LlmStats { cancelled: self.cancelled.load(Relaxed), ..own };
         self.members.iter().map(LlmClient::stats).fold(own, |mut sum, member| {
             sum.attempts += member.attempts;
             sum.cache_hits += member.cache_hits;
@@ -156,7 +163,8 @@ impl Several {
             sum.waiting += member.waiting;
             sum.queued += member.queued;
             sum.pauses += member.pauses;
-            sum.retries = sum.attempts.saturating_sub(sum.request_count);
+            sum.cancelled += member.cancelled;
+            sum.retries = sum.attempts.saturating_sub(sum.request_count + sum.cancelled);
             sum
         })
     }

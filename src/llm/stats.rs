@@ -34,8 +34,11 @@ pub struct LlmStats {
     pub batch_count: u64,
     /// Attempts on the wire.
     pub attempts: u64,
-    /// Attempts beyond the first of each request.
+    /// Attempts beyond the first of each request, those that were cancelled left out.
     pub retries: u64,
+    /// Attempts that were cancelled because another client had answered first ([`Order::Race`](crate::Order)). What
+    /// they cost at the server nobody tells.
+    pub cancelled: u64,
     /// Time between attempts and at pauses of the endpoint, all answered requests together.
     pub retry_wait: Duration,
     /// Attempts under way at the endpoint, of all clients that share it.
@@ -146,6 +149,7 @@ impl Counters {
             batch_count: self.batches.load(Relaxed),
             attempts: self.attempts.load(Relaxed),
             retries: self.retries.load(Relaxed),
+            cancelled: 0,
             retry_wait: sums.retry_wait,
             in_flight: gate.in_flight,
             peak: gate.peak,

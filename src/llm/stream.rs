@@ -1,9 +1,13 @@
 //! An answer in pieces: what an observer is told of it, and how the pieces become the answer that the same server
 //! would have given as a whole.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::{
     Attempt, ChatAnswer, LlmErrorClass, ModelTrouble, ToolCall,
@@ -50,13 +54,66 @@ pub(super) enum Aside<'a> {
 }
 
 /// Who is told of the pieces, and whether anything was told.
-#[derive(Default)]
 pub(super) struct Observer<'a> {
     told: AtomicBool,
     /// The caller.
     tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
     /// Whoever watches the caller, for whom nothing is asked in another way.
     aside: Option<&'a (dyn Fn(Aside<'_>) + Send + Sync)>,
+    /// What becomes of a request that others race with.
+    log: Option<&'a Log<'a>>,
+    /// Whether those beside the caller are told of pieces.
+    pieces: bool,
+}
+
+impl Default for Observer<'_> {
+    fn default() -> Self {
+        Self::new(None, None)
+    }
+}
+
+/// The attempts of a request that may be cancelled: those that failed, and the one that was under way.
+#[derive(Default)]
+pub(super) struct Log<'a> {
+    attempts: Mutex<Vec<Attempt>>,
+    /// Of the race around this one.
+    outer: Option<&'a Log<'a>>,
+}
+
+impl Log<'_> {
+    fn add(&self, attempt: &Attempt) {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner).push(attempt.clone());
+        if let Some(outer) = self.outer {
+            outer.add(attempt);
+        }
+    }
+
+    /// All so far.
+    pub(super) fn take(&self) -> Vec<Attempt> {
+        std::mem::take(&mut *self.attempts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// An attempt on the wire; one that is dropped before its end is logged as cancelled.
+pub(super) struct OnWire<'a> {
+    log: Option<(&'a Log<'a>, Attempt)>,
+    start: Instant,
+}
+
+impl OnWire<'_> {
+    /// It came to an end by itself.
+    pub(super) fn ended(mut self) {
+        self.log = None;
+    }
+}
+
+impl Drop for OnWire<'_> {
+    fn drop(&mut self) {
+        if let Some((log, attempt)) = &mut self.log {
+            attempt.took = self.start.elapsed();
+            log.add(attempt);
+        }
+    }
 }
 
 impl<'a> Observer<'a> {
@@ -64,7 +121,22 @@ impl<'a> Observer<'a> {
         tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
         aside: Option<&'a (dyn Fn(Aside<'_>) + Send + Sync)>,
     ) -> Self {
-        Self { told: AtomicBool::new(false), tell, aside }
+        Self { told: AtomicBool::new(false), tell, aside, log: None, pieces: true }
+    }
+
+    /// For the attempts of one of several requests that race.
+    pub(super) fn log(&self) -> Log<'a> {
+        Log { attempts: Mutex::default(), outer: self.log }
+    }
+
+    /// For one of several requests that race: pieces of several answers at once are told to nobody.
+    pub(super) fn racer<'b>(&'b self, log: &'b Log<'b>) -> Observer<'b> {
+        Observer { log: Some(log), aside: self.aside, pieces: false, ..Observer::default() }
+    }
+
+    /// Logs an attempt as cancelled if what comes back is dropped before its end.
+    pub(super) fn on_wire(&self, attempt: impl FnOnce() -> Attempt) -> OnWire<'_> {
+        OnWire { log: self.log.map(|log| (log, attempt())), start: Instant::now() }
     }
 
     pub(super) fn tell(&self, delta: Delta<'_>) {
@@ -72,7 +144,7 @@ impl<'a> Observer<'a> {
         if let Some(tell) = self.tell {
             tell(delta);
         }
-        if let Some(aside) = self.aside {
+        if let Some(aside) = self.aside.filter(|_| self.pieces) {
             aside(Aside::Piece(delta));
         }
     }
@@ -87,6 +159,9 @@ impl<'a> Observer<'a> {
 
     /// An attempt failed.
     pub(super) fn failed(&self, attempt: &Attempt) {
+        if let Some(log) = self.log {
+            log.add(attempt);
+        }
         if let Some(aside) = self.aside {
             aside(Aside::Failed(attempt));
         }

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use super::{LLM, RawLlm, llm, retry};
 use crate::{
-    config::{LlmConfig, Order, origin::Text, section::Section},
+    config::{LlmConfig, Order, models::Overrides, origin::Text, section::Section},
     error::Result,
     retry::RetryPolicy,
 };
 
-pub(in crate::config) const STRATEGY: &[&str] = &["fallback", "round_robin", "start", "total", "retry"];
+pub(in crate::config) const STRATEGY: &[&str] =
+    &["fallback", "round_robin", "start", "race", "delay", "total", "retry", "override"];
+pub(in crate::config) const OVERRIDE: &[&str] = &["temperature", "max_tokens", "request_timeout", "retry"];
 
 /// A table of `[llm.strategies]`.
 #[derive(Debug)]
@@ -20,6 +22,7 @@ pub(in crate::config) struct RawStrategy {
     pub(in crate::config) members: Vec<Text>,
     pub(in crate::config) total: Option<Duration>,
     pub(in crate::config) retry: Option<RetryPolicy>,
+    pub(in crate::config) overrides: Option<Overrides>,
 }
 
 /// Where `[llm]` has no model of its own, what clients do not take over from it would be said to nobody.
@@ -77,16 +80,28 @@ pub(super) fn strategies(table: &Section<'_>) -> Result<Vec<RawStrategy>> {
 }
 
 fn strategy(table: &Section<'_>, name: &str) -> Result<RawStrategy> {
-    const HELP: &str = "write fallback = [\"...\"] or round_robin = [\"...\"]";
+    const HELP: &str = "write fallback = [\"...\"], round_robin = [\"...\"] or race = [\"...\"]";
     let from_first = table.choice("start", &[("random", false), ("first", true)])?;
-    let (key, order) = match (table.has("fallback"), table.has("round_robin")) {
-        (true, true) => return Err(table.error("has both `fallback` and `round_robin`", Some(HELP))),
-        (false, false) => return Err(table.error("says nobody to ask", Some(HELP))),
-        (true, false) => ("fallback", Order::Fallback),
-        (false, true) => ("round_robin", Order::RoundRobin { from_first: from_first.unwrap_or_default() }),
+    let delay = table.grace("delay")?;
+    let kinds = [
+        ("fallback", Order::Fallback),
+        ("round_robin", Order::RoundRobin { from_first: from_first.unwrap_or_default() }),
+        ("race", Order::Race { delay: delay.unwrap_or_default() }),
+    ];
+    let mut said = kinds.into_iter().filter(|(key, _)| table.has(key));
+    let (key, order) = match (said.next(), said.next()) {
+        (Some(kind), None) => kind,
+        (Some((one, _)), Some((other, _))) => {
+            return Err(table.error(&format!("has both `{one}` and `{other}`"), Some(HELP)));
+        }
+        (None, _) => return Err(table.error("says nobody to ask", Some(HELP))),
     };
-    if order == Order::Fallback && from_first.is_some() {
-        return Err(table.key_error("start", "belongs to `round_robin`", Some("remove it")));
+    for (option, kind, is_set) in
+        [("start", "round_robin", from_first.is_some()), ("delay", "race", delay.is_some())]
+    {
+        if is_set && key != kind {
+            return Err(table.key_error(option, format!("belongs to `{kind}`"), Some("remove it")));
+        }
     }
     let members = table.texts(key)?;
     if members.is_empty() {
@@ -98,6 +113,20 @@ fn strategy(table: &Section<'_>, name: &str) -> Result<RawStrategy> {
         order,
         members,
         total: table.duration("total")?,
+        retry: retry(table)?,
+        overrides: table.table("override", OVERRIDE)?.map(|table| overrides(&table)).transpose()?,
+    })
+}
+
+fn overrides(table: &Section<'_>) -> Result<Overrides> {
+    let temperature = table.float("temperature")?;
+    if temperature.is_some_and(|temperature| temperature < 0.0) {
+        return Err(table.key_error("temperature", "must not be negative", None));
+    }
+    Ok(Overrides {
+        temperature,
+        max_tokens: table.number("max_tokens", 1)?,
+        request_timeout: table.duration("request_timeout")?,
         retry: retry(table)?,
     })
 }

@@ -66,6 +66,38 @@ fn clients_take_over_times_and_nothing_of_the_address() {
 }
 
 #[test]
+fn overrides_reach_all_members_and_the_outer_ones_have_the_last_word() {
+    let config = parse(
+        "[llm]\nclient = 'main'\n[llm.clients]\na = { base_url = 'http://a/v1', model = 'm', temperature = 0.1 }\n\
+         b = { base_url = 'http://b/v1', model = 'm' }\n[llm.strategies.main]\nrace = ['turns', 'b']\ndelay = '2s'\n\
+         override = { temperature = 0.9, retry = 'fast' }\n[llm.strategies.turns]\nround_robin = ['a']\n\
+         override = { temperature = 0.5, max_tokens = 3, request_timeout = '4s' }",
+    )
+    .unwrap();
+    let main = config.llm.unwrap().unwrap().strategy.unwrap();
+    assert_eq!(main.order, Order::Race { delay: Duration::from_secs(2) });
+    let a = &main.members[0].strategy.as_ref().unwrap().members[0];
+    assert_eq!(
+        (a.temperature, a.max_tokens, a.request_timeout),
+        (Some(0.9), Some(3), Duration::from_secs(4))
+    );
+    assert_eq!((a.retry.max_attempts, a.overridden_in.join(" ")), (3, "turns main".to_owned()));
+    let b = &main.members[1];
+    assert_eq!(
+        (b.temperature, b.max_tokens, b.overridden_in.join(" ")),
+        (Some(0.9), None, "main".to_owned())
+    );
+    // By itself each is as it was written.
+    let turns = config.models["turns"].clone().unwrap().strategy.unwrap();
+    assert_eq!(turns.members[0].temperature, Some(0.5));
+    let alone = config.models["a"].as_ref().unwrap();
+    assert_eq!((alone.temperature, alone.overridden_in.len()), (Some(0.1), 0));
+
+    let error = parse("[llm.strategies.a]\nrace = ['llm']\noverride = { seed = 1 }").unwrap_err();
+    assert!(error.to_string().contains("`llm.strategies.a.override.seed`"), "{error}");
+}
+
+#[test]
 fn a_seed_is_taken_over_where_the_format_knows_it() {
     let config = parse(
         "[llm]\nclient = 'a'\nseed = 4\n[llm.clients]\na = { base_url = 'http://a/v1', model = 'm' }\n\
@@ -131,11 +163,21 @@ fn mistakes_of_strategies_are_named() {
         (
             "[llm.strategies.a]\ntotal = '1s'",
             "1: `llm.strategies.a`: says nobody to ask",
-            "write fallback = [\"...\"] or round_robin = [\"...\"]",
+            "write fallback = [\"...\"], round_robin = [\"...\"] or race = [\"...\"]",
         ),
         (
             "[llm.strategies.a]\nfallback = ['llm']\nstart = 'first'",
             "3: `llm.strategies.a.start`: belongs to `round_robin`",
+            "remove it",
+        ),
+        (
+            "[llm.strategies.a]\nfallback = ['llm']\nrace = ['llm']",
+            "1: `llm.strategies.a`: has both `fallback` and `race`",
+            "write fallback = [\"...\"], round_robin = [\"...\"] or race = [\"...\"]",
+        ),
+        (
+            "[llm.strategies.a]\nround_robin = ['llm']\ndelay = '1s'",
+            "3: `llm.strategies.a.delay`: belongs to `race`",
             "remove it",
         ),
         (

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::config::{Order, Strategy};
+use crate::config::{Config, Env, Order, Strategy};
 
 fn named(name: &str, server: &Server) -> LlmConfig {
     let mut config = config(&server.url);
@@ -137,4 +137,151 @@ async fn the_limit_of_all_names_itself() {
     let soon = Some(Instant::now() + Duration::from_millis(1));
     let error = client(&main).chat(&hello(), soon).await.unwrap_err();
     assert_eq!(error.class, LlmErrorClass::Deadline, "the caller's own");
+}
+
+const AT_ONCE: Order = Order::Race { delay: Duration::ZERO };
+const ONE_BY_ONE: Order = Order::Race { delay: Duration::from_secs(3600) };
+
+/// It answers nobody.
+async fn silent() -> Server {
+    Server::together(100).await
+}
+
+#[tokio::test]
+async fn the_first_answer_wins_a_race_and_the_others_are_cancelled_and_counted() {
+    let (silent, good) = (silent().await, Server::with(&[Reply::say("hi")]).await);
+    let client = client(&strategy("main", AT_ONCE, vec![named("a", &silent), named("b", &good)]));
+    let answer = client.chat(&hello(), None).await.unwrap();
+    assert_eq!((answer.content.as_str(), answer.client.as_deref()), ("hi", Some("b")));
+    assert_eq!(classes(&answer.attempts), ["cancelled", "answered"]);
+    assert_eq!(answer.attempts[0].client.as_deref(), Some("a"));
+    let stats = client.stats();
+    assert_eq!((stats.request_count, stats.answered, stats.attempts), (1, 1, 2));
+    assert_eq!((stats.cancelled, stats.retries, stats.in_flight), (1, 0, 0));
+    assert_eq!(answer.usage.total(), 7);
+}
+
+#[tokio::test]
+async fn the_next_one_joins_a_race_after_the_delay_or_a_failure() {
+    // Nobody joins one that answers.
+    let (quick, other) = (Server::with(&[Reply::say("a")]).await, Server::with(&[Reply::say("b")]).await);
+    let members = vec![named("a", &quick), named("b", &other)];
+    let answer = client(&strategy("main", ONE_BY_ONE, members)).chat(&hello(), None).await.unwrap();
+    assert_eq!((answer.content.as_str(), answer.attempts.len(), other.count()), ("a", 1, 0));
+
+    let silent = silent().await;
+    let after = Order::Race { delay: Duration::from_millis(20) };
+    let members = vec![named("a", &silent), named("b", &other)];
+    let answer = client(&strategy("main", after, members)).chat(&hello(), None).await.unwrap();
+    assert_eq!((answer.content.as_str(), classes(&answer.attempts)), ("b", vec!["cancelled", "answered"]));
+    assert!(answer.timings.model >= Duration::from_millis(20), "{:?}", answer.timings);
+
+    // A failure is not waited after, and neither is an answer of no use.
+    for first in [Reply::error(401, "x", "who are you"), Reply::say(" ")] {
+        let first = Server::with(&[first]).await;
+        let members = vec![named("a", &first), named("b", &other)];
+        let client = client(&strategy("main", ONE_BY_ONE, members));
+        let soon = Some(Instant::now() + Duration::from_secs(60));
+        let answer = client.chat(&hello(), soon).await.unwrap();
+        assert_eq!((answer.content.as_str(), answer.attempts.len()), ("b", 2));
+        assert_eq!(client.stats().cancelled, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_race_that_nobody_wins_tells_of_all() {
+    let (a, b) = (
+        Server::with(&[Reply::error(404, "x", "no such model")]).await,
+        Server::with(&[Reply::error(400, "x", "no such thing")]).await,
+    );
+    let client = client(&strategy("main", AT_ONCE, vec![named("a", &a), named("b", &b)]));
+    let error = client.chat(&hello(), None).await.unwrap_err();
+    assert!(error.message.starts_with("400 Bad Request: no such thing"), "{error}");
+    assert_eq!(
+        (error.attempts.len(), error.causes()),
+        (2, vec!["a: 404 Not Found: no such model".to_owned()])
+    );
+
+    // Better an answer of no use than none.
+    let empty = Server::with(&[Reply::say(" ")]).await;
+    let members = vec![named("a", &a), named("b", &empty)];
+    let answer = super::client(&strategy("main", AT_ONCE, members)).chat(&hello(), None).await.unwrap();
+    assert_eq!((answer.content.as_str(), answer.attempts.len()), (" ", 2));
+
+    let silent = silent().await;
+    let client = super::client(&strategy("main", AT_ONCE, vec![named("a", &silent), named("b", &a)]));
+    let soon = Some(Instant::now() + Duration::from_millis(300));
+    let error = client.chat(&hello(), soon).await.unwrap_err();
+    assert_eq!((error.class, client.stats().in_flight), (LlmErrorClass::Deadline, 0));
+}
+
+#[tokio::test]
+async fn a_race_within_a_race_is_cancelled_and_counted_too() {
+    let (silent, good) = (silent().await, Server::with(&[down(), down(), Reply::say("hi")]).await);
+    let inner = strategy("inner", AT_ONCE, vec![named("a", &silent), named("b", &silent)]);
+    let client = client(&strategy("main", AT_ONCE, vec![inner, named("c", &good)]));
+    let answer = client.chat(&hello(), None).await.unwrap();
+    assert_eq!((answer.content.as_str(), silent.count()), ("hi", 2));
+    assert_eq!(classes(&answer.attempts), ["cancelled", "cancelled", "overloaded", "overloaded", "answered"]);
+    let stats = client.stats();
+    assert_eq!((stats.attempts, stats.cancelled, stats.retries), (5, 2, 2));
+}
+
+#[tokio::test]
+async fn who_listens_to_a_race_hears_the_winner_alone() {
+    let pieces = "data: {\"choices\": [{\"index\": 0, \"delta\": {\"content\": \"lo\"}}]}\n\n";
+    let endless = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{pieces}");
+    // It writes a piece, and that was all.
+    let (broken, good) = (Server::raw(&[&endless]).await, Server::with(&[Reply::say("hi")]).await);
+    let mut members = vec![named("a", &broken), named("b", &good)];
+    members[0].stream = true;
+    members[0].retry.max_attempts = 1;
+    let client = client(&strategy("main", AT_ONCE, members));
+    let heard = std::sync::Mutex::new(Vec::new());
+    let tell = |delta: Delta<'_>| heard.lock().unwrap().push(format!("{delta:?}"));
+    assert_eq!(client.chat_observed(&hello(), None, &tell).await.unwrap().content, "hi");
+    assert_eq!(heard.into_inner().unwrap(), ["Text(\"hi\")"]);
+}
+
+#[tokio::test]
+async fn a_strategy_overrides_options_of_its_members() {
+    let (server, silent) = (Server::with(&[Reply::say("hi")]).await, silent().await);
+    let text = format!(
+        "[llm]
+        client = 'main'
+        [llm.clients.a]
+        base_url = '{}'
+        model = 'm'
+        max_tokens = 5
+        [llm.clients.b]
+        base_url = '{}'
+        model = 'm'
+        [llm.strategies.main]
+        round_robin = ['hot', 'a']
+        start = 'first'
+        [llm.strategies.hot]
+        race = ['a']
+        override = {{ temperature = 0.9, max_tokens = 7 }}
+        [llm.strategies.hasty]
+        fallback = ['b']
+        override = {{ request_timeout = '40ms', retry = {{ max = 1 }} }}",
+        server.url, silent.url
+    );
+    let env = Env::new("/", [("PATH", "/bin")]);
+    let config = Config::parse(&text, None, Path::new("/"), &env).unwrap();
+    let main = client(&config.llm.clone().unwrap().unwrap());
+    for _ in 0..2 {
+        assert_eq!(main.chat(&hello(), None).await.unwrap().client.as_deref(), Some("a"));
+    }
+    let sent: Vec<_> = server.seen.requests.lock().unwrap().iter().map(|(_, body)| body.clone()).collect();
+    let options = |body: &serde_json::Value| (body["temperature"].as_f64(), body["max_tokens"].as_u64());
+    assert_eq!((options(&sent[0]), options(&sent[1])), ((Some(0.9), Some(7)), (None, Some(5))));
+    let counted: Vec<_> = main.clients().into_iter().map(|(name, stats)| (name, stats.answered)).collect();
+    assert_eq!(counted, [("a (hot)".to_owned(), 1), ("a".to_owned(), 1)]);
+
+    let hasty = client(&config.models["hasty"].clone().unwrap());
+    let error = hasty.chat(&hello(), None).await.unwrap_err();
+    assert_eq!(error.attempts.len(), 1);
+    let told = "request_timeout in [llm.clients.b], overridden in [llm.strategies.hasty]";
+    assert!(error.message.contains(told), "{error}");
 }

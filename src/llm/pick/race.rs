@@ -1,0 +1,118 @@
+//! A race: members are asked side by side, the first usable answer counts, and the other requests are cancelled.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use tokio::time::Instant;
+
+use super::{
+    super::{Attempt, ChatAnswer, ChatRequest, Finish, LlmError, LlmErrorClass as Class, client::Asking},
+    Relaxed, Several,
+};
+
+impl Several {
+    /// Asks the first member, and another one after every `delay` without an answer; at once after a failure or an
+    /// answer of no use, which counts only if there is no better one. Whoever listens is told of the winner's answer
+    /// when it is whole. Cancel safe: dropping it cancels all that it asked for.
+    pub(super) async fn race(
+        &self,
+        delay: Duration,
+        request: &ChatRequest,
+        asking: Asking<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        let began = Instant::now();
+        let logs: Vec<_> = self.members.iter().map(|_| asking.observer.log()).collect();
+        let observers: Vec<_> = logs.iter().map(|log| asking.observer.racer(log)).collect();
+        let mut running = FuturesUnordered::new();
+        let mut started: Vec<Instant> = Vec::new();
+        let (mut failed, mut useless) = (Vec::new(), Vec::new());
+        let mut next = Some(began);
+        let won = loop {
+            let now = Instant::now();
+            let number = started.len();
+            if number < self.members.len() && (running.is_empty() || next.is_some_and(|next| next <= now)) {
+                let asking = Asking { observer: &observers[number], ..asking };
+                // A strategy may be a member of a strategy.
+                let member = &self.members[number];
+                running.push(Box::pin(async move { (number, member.answered(request, asking).await) }));
+                started.push(now);
+                // A time too long to be held never comes.
+                next = now.checked_add(delay).filter(|_| started.len() < self.members.len());
+                continue;
+            }
+            tokio::select! {
+                ended = running.next() => match ended {
+                    Some((number, Ok(answer))) if is_usable(&answer) => break Some((number, answer)),
+                    Some((number, Ok(answer))) => useless.push((number, answer)),
+                    Some((number, Err(error))) => {
+                        tracing::debug!(
+                            client = self.members[number].name(), class = error.class.name(), "out of the race"
+                        );
+                        failed.push((number, error));
+                    }
+                    None => break None,
+                },
+                () = tokio::time::sleep_until(next.unwrap_or(now)), if next.is_some() => continue,
+            }
+            next = next.map(|_| Instant::now());
+        };
+        drop(running);
+        let won = won.or_else(|| (!useless.is_empty()).then(|| useless.remove(0)));
+        // By number, whoever was first.
+        failed.sort_by_key(|(number, _)| *number);
+        let (mut attempts, mut cancelled) = (Vec::new(), 0);
+        for (number, log) in logs.iter().enumerate().take(started.len()) {
+            if won.as_ref().is_some_and(|(winner, _)| *winner == number) {
+                continue;
+            }
+            let error = failed.iter_mut().find(|(loser, _)| *loser == number);
+            let answer = useless.iter_mut().find(|(loser, _)| *loser == number);
+            match (error, answer) {
+                (Some((_, error)), _) => attempts.append(&mut error.attempts),
+                (None, Some((_, answer))) => attempts.append(&mut answer.attempts),
+                (None, None) => {
+                    let logged = log.take();
+                    // Those of others were counted by a race within this one.
+                    let lost = |attempt: &&Attempt| attempt.class == Some(Class::Cancelled);
+                    cancelled += logged.iter().filter(lost).count() as u64;
+                    attempts.extend(logged);
+                }
+            }
+        }
+        self.cancelled.fetch_add(cancelled, Relaxed);
+        if let Some((number, mut answer)) = won {
+            asking.observer.known(&answer);
+            // What the others took was side by side; only the time before its start comes on top.
+            answer.timings.model += started[number].duration_since(began);
+            // Their tokens were spent for this answer too.
+            for (_, other) in &useless {
+                answer.usage += other.usage;
+            }
+            attempts.append(&mut answer.attempts);
+            answer.attempts = attempts;
+            return Ok(answer);
+        }
+        let waited = failed.iter().map(|(_, error)| error.waited).max().unwrap_or_default();
+        let late = failed.iter().position(|(_, error)| error.class == Class::Deadline);
+        let main = late.unwrap_or(failed.len().saturating_sub(1));
+        if failed.is_empty() {
+            return Err(LlmError::nobody(&self.table));
+        }
+        let (_, mut error) = failed.remove(main);
+        let mut others = Vec::new();
+        for (number, mut other) in failed {
+            others.append(&mut other.others);
+            others.push(format!("{}: {}", self.members[number].name(), other.message));
+        }
+        error.others.splice(..0, others);
+        (error.attempts, error.waited) = (attempts, waited);
+        Err(error)
+    }
+}
+
+/// Whether an answer ends the race: not one that is empty, held back, or cut and kept for want of a better one.
+fn is_usable(answer: &ChatAnswer) -> bool {
+    let doubted = answer.attempts.last().is_some_and(|attempt| attempt.class.is_some());
+    let empty = answer.content.trim().is_empty() && answer.tool_calls.is_empty();
+    !doubted && !empty && answer.finish != Finish::ContentFilter
+}
