@@ -106,7 +106,7 @@ fn binary() -> Result<PathBuf, String> {
 fn server(name: &str, arguments: &str) -> Result<ServerConfig, String> {
     let arguments = ["builtin", "chaos"].into_iter().chain(arguments.split_whitespace());
     let child = StdioConfig::new(binary()?, arguments.map(str::to_owned).collect(), "/");
-    Ok(ServerConfig::new(ServerName::new(name)?, Endpoint::Stdio(child)))
+    Ok(ServerConfig::new(ServerName::new(name).map_err(|error| error.to_string())?, Endpoint::Stdio(child)))
 }
 
 /// Runs one case and tells what came of it.

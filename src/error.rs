@@ -359,6 +359,14 @@ mod tests {
     }
 
     #[test]
+    fn a_wrong_server_name_is_an_error_of_the_configuration() {
+        let error: Error = ServerName::new("a b").unwrap_err().into();
+        assert_eq!(error.code(), ErrorCode::ConfigInvalid);
+        assert!(matches!(&error, Error::Config(wrong) if wrong.server.is_none()), "{error}");
+        assert!(error.to_string().contains("is not a server name"), "{error}");
+    }
+
+    #[test]
     fn codes_print_as_in_json() {
         assert_eq!(ErrorCode::StartupTimeout.to_string(), "startup_timeout");
         assert_eq!(ErrorCode::LlmRateLimited.to_string(), "llm_rate_limited");

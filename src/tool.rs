@@ -19,14 +19,29 @@ pub(crate) fn canonical(mut value: Value) -> String {
 #[serde(try_from = "String")]
 pub struct ServerName(Arc<str>);
 
+/// A text that cannot be the name of a server. Its message says what a name may hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is not a server name: use 1 to 64 letters, digits, `_`, `-` or `.`")]
+pub struct InvalidServerName {
+    name: String,
+}
+
+impl InvalidServerName {
+    /// The text that was refused.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 impl ServerName {
-    /// Checks `name`; the error says in words what a name may hold.
-    pub fn new(name: &str) -> Result<Self, String> {
+    /// Checks `name`.
+    ///
+    /// # Errors
+    /// [`InvalidServerName`] unless `name` is 1 to 64 characters of `[A-Za-z0-9_.-]`.
+    pub fn new(name: &str) -> Result<Self, InvalidServerName> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if name.is_empty() || name.len() > 64 || !name.chars().all(legal) {
-            return Err(format!(
-                "`{name}` is not a server name: use 1 to 64 letters, digits, `_`, `-` or `.`"
-            ));
+            return Err(InvalidServerName { name: name.to_owned() });
         }
         Ok(Self(name.into()))
     }
@@ -38,9 +53,9 @@ impl ServerName {
 }
 
 impl TryFrom<String> for ServerName {
-    type Error = String;
+    type Error = InvalidServerName;
 
-    fn try_from(name: String) -> Result<Self, String> {
+    fn try_from(name: String) -> Result<Self, InvalidServerName> {
         Self::new(&name)
     }
 }
@@ -176,7 +191,10 @@ mod tests {
     fn server_names_are_checked() {
         assert!(ServerName::new("search-2.x_y").is_ok());
         for bad in ["", "a b", "a/b", "ä", &"x".repeat(65)] {
-            assert!(ServerName::new(bad).is_err(), "{bad:?}");
+            let error = ServerName::new(bad).unwrap_err();
+            assert_eq!(error.name(), bad);
+            let error: Box<dyn std::error::Error> = Box::new(error);
+            assert!(error.to_string().contains("is not a server name"), "{error}");
         }
     }
 

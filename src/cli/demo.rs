@@ -93,7 +93,7 @@ fn config(notes: &std::path::Path) -> anyhow::Result<Config> {
         let args = ["builtin", name].iter().chain(args).map(ToString::to_string).collect();
         let mut spec = StdioConfig::new(&program, args, notes);
         spec.env = here.inherited().into();
-        let name = ServerName::new(name).map_err(|why| Error::input(why, None))?;
+        let name = ServerName::new(name)?;
         Ok::<_, Error>(ServerConfig::new(name, Endpoint::Stdio(spec)))
     };
     let mut config = Config::new([server("time", &[])?, server("files", &["."])?, server("calc", &[])?]);

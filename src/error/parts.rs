@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::tool::ServerName;
+use crate::tool::{InvalidServerName, ServerName};
 
 /// What is wrong with a configuration file, and where.
 #[derive(Debug, Clone, Default)]
@@ -44,6 +44,18 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
+
+impl From<InvalidServerName> for ConfigError {
+    fn from(error: InvalidServerName) -> Self {
+        Self { message: error.to_string(), ..Self::default() }
+    }
+}
+
+impl From<InvalidServerName> for Error {
+    fn from(error: InvalidServerName) -> Self {
+        ConfigError::from(error).into()
+    }
+}
 
 impl From<ConfigError> for Error {
     fn from(error: ConfigError) -> Self {

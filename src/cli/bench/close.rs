@@ -74,6 +74,6 @@ fn stubborn(number: usize) -> anyhow::Result<ServerConfig> {
     let arguments = ["-c", script, "sh", &own, "builtin", "calc"].map(str::to_owned).to_vec();
     let mut command = StdioConfig::new("/bin/sh", arguments, std::env::temp_dir());
     command.set_env("PATH", std::env::var("PATH").unwrap_or_default());
-    let name = ServerName::new(&format!("stubborn-{number}")).map_err(anyhow::Error::msg)?;
+    let name = ServerName::new(&format!("stubborn-{number}"))?;
     Ok(ServerConfig::new(name, Endpoint::Stdio(command)))
 }

@@ -15,7 +15,7 @@ pub(super) fn victim(number: usize, effects: &Path) -> anyhow::Result<ServerConf
     let own = std::env::current_exe()?;
     let arguments = vec!["builtin".to_owned(), "chaos".to_owned(), format!("count={}", effects.display())];
     let command = StdioConfig::new(own, arguments, std::env::temp_dir());
-    let name = ServerName::new(&format!("victim-{number}")).map_err(anyhow::Error::msg)?;
+    let name = ServerName::new(&format!("victim-{number}"))?;
     let mut server = ServerConfig::new(name, Endpoint::Stdio(command));
     server.restart.max = u32::MAX;
     server.restart.backoff = Duration::from_millis(1);

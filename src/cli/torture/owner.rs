@@ -87,7 +87,7 @@ impl TortureOwner {
         if let Ok(path) = std::env::var("PATH") {
             child.set_env("PATH", path);
         }
-        let name = ServerName::new(SERVER).map_err(|why| Error::input(why, None))?;
+        let name = ServerName::new(SERVER)?;
         let mut config = ServerConfig::new(name, Endpoint::Stdio(child));
         config.startup_timeout = STARTUP;
         (config.stop.eof, config.stop.term) = (GRACE, GRACE);

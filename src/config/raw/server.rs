@@ -154,7 +154,7 @@ pub(super) fn read(origin: &Origin, path: &str, line: usize, name: &str, node: &
     ];
     let legal = ServerName::new(name);
     let table = Section::open(origin, path, line, node, SERVER, legal.as_ref().ok())?;
-    let name = legal.map_err(|problem| table.error(&problem, None))?;
+    let name = legal.map_err(|problem| table.error(&problem.to_string(), None))?;
     let kind = kind(&table)?;
     let max_call_time = table.duration("max_call_time")?;
     let call_timeout = table.duration("call_timeout")?;
