@@ -70,6 +70,7 @@ impl DaemonClient {
             Ok(Some(Reply::Greeting(greeting))) => greeting,
             // It ends at this moment.
             Ok(None) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
             Ok(Some(Reply::Error(error))) => return Err(error),
             Ok(Some(_)) | Err(_) => {
                 let what = format!("who listens at {} does not greet as a daemon", place.socket().display());
@@ -357,4 +358,30 @@ fn unexpected(reply: &Reply) -> Error {
     let text = format!("{reply:?}");
     let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
     Told::error(ErrorCode::ProtocolMismatch, format!("the daemon answered something else: {name}"), None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use crate::config::Env;
+
+    #[test]
+    fn a_daemon_that_ends_before_it_greets_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("servers.toml");
+        std::fs::write(&file, "").unwrap();
+        let runtime = folder.path().to_str().unwrap();
+        let env = Env::new(folder.path(), [("XDG_RUNTIME_DIR", runtime), ("HOME", runtime)]);
+        let place = DaemonPlace::of(&file, &env).unwrap();
+        let listener = UnixListener::bind(place.socket()).unwrap();
+        // As the kernel does it for one that was killed, with a connection that it has not taken.
+        let end = std::thread::spawn(move || {
+            sleep(Duration::from_millis(300));
+            drop(listener);
+        });
+        assert!(DaemonClient::connect(&place).unwrap().is_none());
+        end.join().unwrap();
+    }
 }
