@@ -25,7 +25,7 @@ pub(crate) fn program_path(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
         )
         .find(|candidate| runnable(candidate))
         .ok_or_else(|| match path {
-            "" => missing(command, "its environment has no PATH"),
+            "" => without_path(command),
             path => missing(command, &format!("it is in none of the folders of PATH ({path})")),
         })
 }
@@ -55,6 +55,21 @@ pub fn find_program(spec: &StdioConfig) -> Result<PathBuf, Error> {
 
 fn runnable(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+/// A program without a folder in its name, and an environment that does not say where programs are. That of the
+/// command line always has a PATH unless its user took it away: most often an embedder passed an empty [`Env`].
+///
+/// [`Env`]: crate::config::Env
+fn without_path(command: &Path) -> SpawnError {
+    let name = command.display();
+    SpawnError {
+        what: format!("could not find the program `{name}`: the environment of the server has no PATH"),
+        help: Some(format!(
+            "give it one: load the configuration with `Env::process()`, call `set_env(\"PATH\", ...)`, or write \
+             `env = {{ PATH = \"...\" }}`; or give the full path of `{name}`"
+        )),
+    }
 }
 
 fn missing(command: &Path, why: &str) -> SpawnError {
@@ -89,5 +104,24 @@ fn spawn_help(error: &io::Error) -> Option<String> {
             Some("the limit of open files is reached (ulimit -n)".to_owned())
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_without_path_gets_help_of_its_own() {
+        for command in ["npx", "python", "some-server"] {
+            let mut spec = StdioConfig::new(command, vec![], "/");
+            let error = program_path(&spec).unwrap_err();
+            let help = error.help.unwrap();
+            assert!(error.what.ends_with("the environment of the server has no PATH"), "{}", error.what);
+            assert!(help.contains("Env::process()") && !help.contains("install"), "{help}");
+            spec.set_env("PATH", "/nowhere");
+            let error = program_path(&spec).unwrap_err();
+            assert!(!error.help.unwrap().contains("Env::process()"), "{}", error.what);
+        }
     }
 }

@@ -37,6 +37,11 @@ impl Crib {
         crib
     }
 
+    /// Where its `servers.toml` is.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.bench.0.path()
+    }
+
     fn run_folder(&self) -> PathBuf {
         self.bench.0.path().join("run")
     }

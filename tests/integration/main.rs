@@ -31,6 +31,7 @@ mod locked;
 mod mistakes;
 mod model;
 mod names;
+mod newcomer;
 mod order;
 mod packages;
 mod parity;
