@@ -6,11 +6,15 @@
 
 mod duration;
 mod parts;
+mod stderr;
 mod told;
 
 use std::{any::Any, io, sync::Arc, time::Duration};
 
-pub(crate) use self::duration::rounded;
+pub(crate) use self::{
+    duration::rounded,
+    stderr::{diagnose, plain},
+};
 pub use self::{parts::*, told::Told};
 use crate::tool::ServerName;
 
@@ -285,6 +289,12 @@ impl Error {
             Self::RequiredServers { failures } => failures.first().map_or(&[], |first| first.stderr_tail()),
             _ => &[],
         }
+    }
+
+    /// Of the last lines that the server wrote to stderr, the one that most likely says why: not where a log is, nor
+    /// the end of a trace.
+    pub fn stderr_line(&self) -> Option<&str> {
+        diagnose(self.stderr_tail()).map(|found| found.line)
     }
 
     /// What to do next, as a sentence or a command.

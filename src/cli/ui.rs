@@ -109,7 +109,7 @@ impl Ui {
 
     /// Causes, last words and help under a line that said what happened.
     fn details(error: &Error) {
-        for line in last_words(error.stderr_tail()) {
+        for line in last_words(error.stderr_tail(), error.stderr_line()) {
             eprintln!("{DIM}             |{DIM:#} {line}");
         }
         for cause in error.causes() {
@@ -351,12 +351,11 @@ pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The last lines, and before them the last one that names an error, if it is none of these: traces come behind it.
-fn last_words(lines: &[String]) -> impl Iterator<Item = &String> {
-    let (before, last) = lines.split_at(lines.len().saturating_sub(5));
-    let names = |line: &&String| line.contains("Error: ") || line.contains("error: ");
-    let named = before.iter().rfind(names).filter(|_| !last.iter().any(|line| names(&line)));
-    named.into_iter().chain(last)
+/// The last lines, and before them `main`, the one that says why, if it is none of these: traces come behind it.
+fn last_words<'a>(lines: &'a [String], main: Option<&'a str>) -> impl Iterator<Item = &'a str> {
+    let last = &lines[lines.len().saturating_sub(5)..];
+    let main = main.filter(|main| !last.iter().any(|line| line.trim() == *main));
+    main.into_iter().chain(last.iter().map(String::as_str))
 }
 
 /// A number that somebody typed, other than none.
@@ -405,11 +404,13 @@ mod tests {
 
     #[test]
     fn the_line_that_names_the_error_is_not_lost_behind_its_trace() {
-        let lines = |text: &str| text.split(' ').map(|line| line.replace('_', " ")).collect::<Vec<_>>();
-        let shown = |text: &str| last_words(&lines(text)).cloned().collect::<Vec<_>>().join("|");
-        assert_eq!(shown("a Error:_no_file 1 2 3 4 5 6"), "Error: no file|2|3|4|5|6");
-        assert_eq!(shown("Error:_early 1 2 3 Error:_late 5"), "1|2|3|Error: late|5");
-        assert_eq!(shown("1 2 3 4 5 6"), "2|3|4|5|6");
-        assert_eq!(shown("1"), "1");
+        let shown = |text: &str, main: Option<&str>| {
+            let lines: Vec<String> = text.split(' ').map(ToOwned::to_owned).collect();
+            last_words(&lines, main).collect::<Vec<_>>().join("|")
+        };
+        assert_eq!(shown("a why 1 2 3 4 5 6", Some("why")), "why|2|3|4|5|6");
+        assert_eq!(shown("a 1 2 3 why 5", Some("why")), "1|2|3|why|5");
+        assert_eq!(shown("1 2 3 4 5 6", None), "2|3|4|5|6");
+        assert_eq!(shown("1", None), "1");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::health::{End, Health};
 use crate::{
     config::{Config, Endpoint, ServerConfig, StopGrace},
-    error::{ErrorCode, Phase, ServerError, rounded},
+    error::{ErrorCode, Phase, ServerError, diagnose, plain, rounded},
     launch::Package,
     process::{Process, describe},
     tool::ServerName,
@@ -255,7 +255,6 @@ pub(super) fn seconds(time: Duration) -> String {
     }
 }
 
-/// What to do about it, by its kind and by what the last words usually mean.
 /// What to look at first where a server in a sandbox did not come up.
 fn walls(code: ErrorCode, config: &ServerConfig) -> Option<String> {
     let Endpoint::Stdio(spec) = &config.endpoint else { return None };
@@ -270,20 +269,23 @@ fn walls(code: ErrorCode, config: &ServerConfig) -> Option<String> {
     })
 }
 
+/// What to do about it, by its kind and by what the last words usually mean.
 fn help(code: ErrorCode, stderr: &[String]) -> Option<String> {
-    let said = |text: &str| stderr.iter().any(|line| line.contains(text));
-    let text = if code == ErrorCode::StdoutGarbage {
-        "a server must log to stderr: stdout belongs to the protocol"
-    } else if said("ModuleNotFoundError") || said("Cannot find module") || said("ERR_MODULE_NOT_FOUND") {
-        "its script or a module is not where it should be: check its arguments, or install it anew"
-    } else if said("EACCES") || said("Permission denied") {
-        "the server may not read or write something: check its arguments and `cwd`"
-    } else if code == ErrorCode::ServerExited {
-        "run its command by hand: a server waits for its input and does not end by itself"
-    } else if code == ErrorCode::ProtocolMismatch {
-        "this is a mistake of the server: look for a newer version of it"
-    } else {
-        return None;
+    if code == ErrorCode::StdoutGarbage {
+        return Some("a server must log to stderr: stdout belongs to the protocol".to_owned());
+    }
+    let known = match code {
+        // It ran for a while: what it wrote before its last error is not about its end.
+        ErrorCode::SessionLost => plain(stderr).and_then(|line| diagnose(&[line.to_owned()])?.help),
+        _ => diagnose(stderr).and_then(|found| found.help),
+    };
+    let text = match code {
+        _ if known.is_some() => return known,
+        ErrorCode::ServerExited => {
+            "run its command by hand: a server waits for its input and does not end by itself"
+        }
+        ErrorCode::ProtocolMismatch => "this is a mistake of the server: look for a newer version of it",
+        _ => return None,
     };
     Some(text.to_owned())
 }

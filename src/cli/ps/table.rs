@@ -125,8 +125,13 @@ fn note(status: &ServerStatus) -> String {
     let brief = |error: &Error| {
         let own = format!("server `{}` ", status.name);
         let text = error.to_string();
-        let last = error.stderr_tail().last().map_or_else(String::new, |line| format!(": {line}"));
-        format!("{}{last}", text.strip_prefix(&own).unwrap_or(&text))
+        // What says most comes first: the end of a note may be cut off.
+        let what = text.strip_prefix(&own).unwrap_or(&text);
+        let help = error.help().map_or_else(String::new, |help| format!("; help: {help}"));
+        match error.stderr_line() {
+            Some(line) => format!("{line} ({what}{help})"),
+            None => format!("{what}{help}"),
+        }
     };
     match (&status.error, status.next_try, &status.lost) {
         (Some(error), Some(wait), _) => format!("next try in {}: {}", short(wait), brief(error)),

@@ -170,7 +170,7 @@ impl Bar {
             Ok(ready) if ready.parked.is_some() => (Duration::ZERO, End::Parked { tools: ready.tools }),
             Ok(ready) => (ready.phases.queue, End::Ready { phases_ms: ready.phases, tools: ready.tools }),
             Err(error) => {
-                let words = error.stderr_tail().last().map(|line| format!("stderr: {line}"));
+                let words = error.stderr_line().map(|line| format!("stderr: {line}"));
                 let parts = [error.to_string()].into_iter().chain(error.causes()).chain(words);
                 (waited, End::Failed { cause: parts.collect::<Vec<_>>().join("; ") })
             }
