@@ -21,6 +21,8 @@ use crate::{
 
 mod codex;
 mod json;
+mod plain;
+mod timeout;
 mod translate;
 mod write;
 
@@ -33,7 +35,7 @@ pub use write::import_toml;
 const TOOLS: [&str; 2] = ["codex", "claude-desktop"];
 
 /// Folders that tools keep inside a project.
-const FOLDERS: [&str; 6] = [".vscode", ".cursor", ".codex", ".gemini", ".roo", ".kiro"];
+const FOLDERS: [&str; 7] = [".vscode", ".cursor", ".codex", ".gemini", ".roo", ".kilocode", ".kiro"];
 
 /// Where an `import` entry leads.
 pub(super) enum Found {
@@ -52,6 +54,8 @@ pub(super) struct Foreign {
     line: usize,
     /// The table in the keys of `servers.toml`, or why there is none.
     table: Result<Node>,
+    /// How the unit of its timeout was understood, where the file's tool leaves no doubt.
+    unit: Option<String>,
 }
 
 impl Foreign {
@@ -117,6 +121,17 @@ pub(super) fn read(origin: &Origin, notes: &mut Vec<String>) -> Result<Vec<Forei
     } else {
         json::servers(&node::json(&text, origin)?, origin, notes)
     };
+    for server in &servers {
+        let Ok(table) = &server.table else { continue };
+        for (key, line) in plain::secrets(table) {
+            let (file, whole) = (origin.name(), format!("{}.{key}", server.key));
+            notes.push(format!(
+                "{file}:{line}: `{whole}`: a secret of server `{}` is written out in plain text: put it into a \
+                 variable and write ${{VARIABLE}}",
+                server.name
+            ));
+        }
+    }
     if servers.is_empty() && notes.len() == before {
         let tables = "`mcpServers`, `servers` (JSON) or `mcp_servers` (TOML)";
         notes.push(format!("{}: no servers found in {tables}", origin.name()));

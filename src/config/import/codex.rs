@@ -20,7 +20,7 @@ pub(super) fn servers(root: &Node, origin: &Origin, notes: &mut Vec<String>) -> 
         let Some(name) = legal_name(&entry.key, &servers, origin, notes) else { continue };
         let key = format!("mcp_servers.{}", entry.key);
         let table = translate(entry, &key, Table::new(origin, &name, notes));
-        servers.push(Foreign { name, key, line: entry.line, table });
+        servers.push(Foreign { name, key, line: entry.line, table, unit: None });
     }
     servers
 }
@@ -45,9 +45,15 @@ fn translate(server: &Entry, key: &str, mut table: Table<'_>) -> Result<Node> {
                 None => table.not_understood(entry),
             },
             "env_vars" => inherited(entry, &mut table),
-            "startup_timeout_sec" => table.put_duration("startup_timeout", entry, Duration::from_secs(1)),
-            "startup_timeout_ms" => table.put_duration("startup_timeout", entry, Duration::from_millis(1)),
-            "tool_timeout_sec" => table.put_duration("call_timeout", entry, Duration::from_secs(1)),
+            "startup_timeout_sec" => {
+                table.put_duration("startup_timeout", entry, Duration::from_secs(1));
+            }
+            "startup_timeout_ms" => {
+                table.put_duration("startup_timeout", entry, Duration::from_millis(1));
+            }
+            "tool_timeout_sec" => {
+                table.put_duration("call_timeout", entry, Duration::from_secs(1));
+            }
             "enabled_tools" => table.put_tools("allow", entry),
             "disabled_tools" => table.put_tools("deny", entry),
             _ => table.not_understood(entry),

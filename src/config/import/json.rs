@@ -1,11 +1,12 @@
 //! JSON files of editors and assistants: `mcpServers` (Claude Code and Desktop, Cursor and others) and
 //! `servers` with `inputs` (VS Code).
 
-use std::time::Duration;
+use std::path::Path;
 
 use super::{
     Foreign, legal_name,
-    translate::{Table, strings},
+    timeout::Unit,
+    translate::{Table, number, strings},
 };
 use crate::{
     config::{
@@ -26,14 +27,22 @@ pub(super) fn servers(root: &Node, origin: &Origin, notes: &mut Vec<String>) -> 
         for entry in root.get(table).map_or(&[][..], Node::entries) {
             let Some(name) = legal_name(&entry.key, &servers, origin, notes) else { continue };
             let key = format!("{table}.{}", entry.key);
-            let table = translate(entry, &key, Table::new(origin, &name, notes), &inputs);
-            servers.push(Foreign { name, key, line: entry.line, table });
+            let mut unit = None;
+            let table = translate(entry, &key, Table::new(origin, &name, notes), &inputs, &mut unit);
+            servers.push(Foreign { name, key, line: entry.line, table, unit });
         }
     }
     servers
 }
 
-fn translate(server: &Entry, key: &str, mut table: Table<'_>, inputs: &Inputs<'_>) -> Result<Node> {
+/// `unit` is told how the unit of a timeout was understood.
+fn translate(
+    server: &Entry,
+    key: &str,
+    mut table: Table<'_>,
+    inputs: &Inputs<'_>,
+    unit: &mut Option<String>,
+) -> Result<Node> {
     if !matches!(server.node.value, Value::Table(_)) {
         return Err(table.error(server.line, key.to_owned(), "expected an object", "look at the file"));
     }
@@ -55,13 +64,27 @@ fn translate(server: &Entry, key: &str, mut table: Table<'_>, inputs: &Inputs<'_
                 }
                 _ => table.not_understood(entry),
             },
-            "timeout" => table.put_duration("call_timeout", entry, Duration::from_millis(1)),
+            "timeout" => *unit = timeout(entry, &mut table),
             "includeTools" => table.put_tools("allow", entry),
             "excludeTools" | "disabledTools" => table.put_tools("deny", entry),
             _ => table.not_understood(entry),
         }
     }
     Ok(table.finish(server.line))
+}
+
+/// Reads `timeout` in the unit of the tool whose file this is. A unit that was only guessed is noted at once; otherwise
+/// gives the note back, for whoever wants to know.
+fn timeout(entry: &Entry, table: &mut Table<'_>) -> Option<String> {
+    let number = number(&entry.node);
+    let unit = Unit::of(number, table.origin.file.as_deref().unwrap_or(Path::new("")));
+    let read = table.put_duration("call_timeout", entry, unit.length)?;
+    let note = unit.note(number?, &read);
+    if unit.is_guess() {
+        table.note("timeout", &note);
+        return None;
+    }
+    Some(format!("{}: {}.timeout: {note}", table.origin.name(), table.name))
 }
 
 fn transport(entry: &Entry, key: &str, table: &Table<'_>) -> Result<()> {

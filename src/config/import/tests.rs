@@ -347,3 +347,73 @@ enabled = false
 "#;
     assert_eq!(text.split_once("\n# note").unwrap().0, start);
 }
+
+#[test]
+fn a_timeout_is_read_in_the_unit_of_its_tool_and_its_unit_is_told() {
+    let of =
+        |timeout: &str| format!(r#"{{"mcpServers": {{"s": {{"command": "x", "timeout": {timeout}}}}}}}"#);
+    for (file, number, timeout, told, in_place) in [
+        (".roo/mcp.json", "60", "1m", "60 read as seconds (the unit of Roo Code)", false),
+        ("cline_mcp_settings.json", "1800", "30m", "1800 read as seconds (the unit of Cline)", false),
+        (
+            ".gemini/settings.json",
+            "60000",
+            "1m",
+            "60000 read as milliseconds (the unit of Gemini CLI)",
+            false,
+        ),
+        (".mcp.json", "60000", "1m", "60000 read as milliseconds (the unit of Claude Code)", false),
+        ("other.json", "60", "1m", "60 read as seconds (by its size", true),
+        ("other.json", "60000", "1m", "60000 read as milliseconds (by its size", true),
+    ] {
+        let project = Project::new(&[(file, &of(number))]);
+        let (text, notes) = import_toml(file, &project.env(&[])).unwrap();
+        assert!(text.contains(&format!("call_timeout = {timeout:?}")), "{text}");
+        let note = format!("{file}: s.timeout: {told}");
+        assert!(notes.len() == 1 && notes[0].starts_with(&note), "{notes:?}");
+        // Read in place, only what was guessed is worth a word at every command.
+        let config = project.load(&format!("import = ['{file}']"), &project.env(&[]));
+        assert_eq!(server(&config, "s").call_timeout.as_secs() / 60, if number == "1800" { 30 } else { 1 });
+        assert_eq!(!config.notes.is_empty(), in_place, "{:?}", config.notes);
+    }
+}
+
+#[test]
+fn a_secret_that_is_written_out_is_warned_of_and_never_shown() {
+    let file = r#"{"mcpServers": {
+  "one": {"command": "x", "args": ["--api-key", "planted-1234", "--verbose", "TOKEN=planted-5678", "plain"],
+    "env": {
+      "GITHUB_TOKEN": "planted-9012", "OTHER_TOKEN": "${OTHER_TOKEN}", "LEVEL": "info-level",
+      "ANY": "sk-planted-0123456789", "KEY": "tiny", "GOOGLE_CREDENTIALS": "/home/me/key.json",
+      "DATABASE_URL": "postgres://me:planted-3456@host/db"
+    }},
+  "two": {"url": "https://host/mcp?apiKey=planted-7890",
+    "headers": {"Authorization": "Bearer planted-1234", "Accept": "application/json"}},
+  "three": {"url": "https://host/mcp?lang=english", "headers": {"Authorization": "Bearer ${TOKEN}"}}
+}}"#;
+    let project = Project::new(&[(".mcp.json", file)]);
+    let env = project.env(&[("OTHER_TOKEN", "planted"), ("TOKEN", "planted")]);
+    let (text, notes) = import_toml(".mcp.json", &env).unwrap();
+    let places: Vec<&str> =
+        notes.iter().map(|note| note.split_once(": a secret of server").unwrap().0).collect();
+    assert_eq!(
+        places,
+        [
+            ".mcp.json:2: `mcpServers.one.args[1]`",
+            ".mcp.json:2: `mcpServers.one.args[3]`",
+            ".mcp.json:4: `mcpServers.one.env.GITHUB_TOKEN`",
+            ".mcp.json:5: `mcpServers.one.env.ANY`",
+            ".mcp.json:6: `mcpServers.one.env.DATABASE_URL`",
+            ".mcp.json:8: `mcpServers.two.url`",
+            ".mcp.json:9: `mcpServers.two.headers.Authorization`",
+        ]
+    );
+    assert!(
+        notes[0].contains("server `one` is written out in plain text: put it into a variable"),
+        "{notes:?}"
+    );
+    assert!(!notes.concat().contains("planted"), "{notes:?}");
+    assert_eq!(text.matches("# note: .mcp.json:").count(), notes.len());
+    let config = project.load("import = ['.mcp.json']", &env);
+    assert_eq!(config.notes, notes, "reading it in place warns as well");
+}

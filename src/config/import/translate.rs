@@ -43,22 +43,23 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Sets a duration from a number of units; anything but a positive number is noted.
-    pub(super) fn put_duration(&mut self, key: &str, from: &Entry, unit: Duration) {
-        let number = match from.node.value {
-            Value::Int(number) => number as f64,
-            Value::Float(number) => number,
-            _ => -1.0,
-        };
+    /// Sets a duration from a number of units, and gives it back as it was written; anything but a positive number is
+    /// noted.
+    pub(super) fn put_duration(&mut self, key: &str, from: &Entry, unit: Duration) -> Option<String> {
+        let number = number(&from.node).unwrap_or(-1.0);
         match Duration::try_from_secs_f64(number * unit.as_secs_f64()) {
             Ok(duration) if !duration.is_zero() => {
                 // Whole milliseconds: the number was a float, and its last digits mean nothing.
                 let rounded =
                     Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1));
                 let text = humantime::format_duration(rounded).to_string();
-                self.put(key, Node::text(from.line, text));
+                self.put(key, Node::text(from.line, text.clone()));
+                Some(text)
             }
-            _ => self.note(&from.key, "not a positive number, ignored"),
+            _ => {
+                self.note(&from.key, "not a positive number, ignored");
+                None
+            }
         }
     }
 
@@ -94,6 +95,15 @@ impl<'a> Table<'a> {
             ..ConfigError::default()
         }
         .into()
+    }
+}
+
+/// The number that a value is.
+pub(super) fn number(node: &Node) -> Option<f64> {
+    match node.value {
+        Value::Int(number) => Some(number as f64),
+        Value::Float(number) => Some(number),
+        _ => None,
     }
 }
 

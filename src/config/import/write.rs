@@ -28,8 +28,9 @@ pub fn import_toml(source: &str, env: &Env) -> Result<(String, Vec<String>)> {
     let servers = read(&origin, &mut notes)?;
     let moved = (origin.folder != env.folder()).then_some(origin.folder.as_path());
     let mut out = vec![format!("# Imported from {}.", comment(&origin.name()))];
-    for server in servers {
+    for mut server in servers {
         let name = server.name.clone();
+        notes.extend(server.unit.take());
         let lines = server.table.as_ref().map(|table| server_lines(table, moved)).unwrap_or_default();
         // What would not be read back is left out, and told.
         if let Err(error) = server.read(&origin) {
