@@ -127,6 +127,14 @@ impl Book {
             config.lock_file = config.lock_path();
         }
         config.follow_stderr = true;
+        for entry in config.servers.values_mut() {
+            if let Err(error) = &mut entry.server
+                && let Error::Config(wrong) = &**error
+                && wrong.unset_variable.is_some()
+            {
+                *error = Arc::new(unset_here((**wrong).clone()).into());
+            }
+        }
         let stamps: Vec<Stamp> = config.files.iter().map(|file| stamp(file.clone())).collect();
         let mut digest = Sha256::new();
         for file in &config.files {
@@ -356,6 +364,22 @@ impl Keep {
     pub(super) async fn shutdown(self) -> StopReport {
         self.manager.shutdown().await
     }
+}
+
+/// A variable that is not set, told to somebody whose own environment may well have it: it is missing in the daemon.
+fn unset_here(mut wrong: ConfigError) -> ConfigError {
+    let variable = wrong.unset_variable.as_deref().unwrap_or_default();
+    let pid = std::process::id();
+    let here = match wrong.message.ends_with("not set") {
+        true => format!(" in the running daemon (pid {pid})"),
+        false => format!("; the running daemon (pid {pid}) has no variable {variable}"),
+    };
+    wrong.help = Some(format!(
+        "the daemon has the variables of the command that started it: set {variable}, then `toolcrib down` and \
+         `toolcrib up -d`; or put {variable} into the server's `env_file`, which is read anew"
+    ));
+    wrong.message.push_str(&here);
+    wrong
 }
 
 /// What is wrong with the files, in one line.

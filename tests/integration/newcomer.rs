@@ -6,6 +6,47 @@ use crate::{
     program::{Bench, code, err, out},
 };
 
+#[test]
+fn a_variable_that_the_daemon_does_not_have_is_said_to_be_missing_there() {
+    let crib = Crib::new("[servers.late]\ncommand = FIXTURE\n[servers.time]\nbuiltin = \"time\"\n");
+    let file = crib.folder().join("servers.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("env = { ", "env = { GIVEN = \"${LATE_KEY}\", ")).unwrap();
+    crib.ok(&["up", "-d"]);
+    let pid = crib.pid();
+    for command in [&["restart", "late"][..], &["start", "late"], &["up", "-d"], &["call", "late.env"]] {
+        let output = crib.command(command).env("LATE_KEY", "set-in-this-shell").output().unwrap();
+        // `up -d` tells of a server that is missing, and does not fail for one that is not required.
+        assert_eq!(
+            code(&output),
+            if command[0] == "up" {
+                0
+            } else if command[0] == "call" {
+                3
+            } else {
+                4
+            }
+        );
+        if command[0] != "up" {
+            let here =
+                format!("needs the variable LATE_KEY, which is not set in the running daemon (pid {pid})");
+            assert!(err(&output).contains(&here), "{command:?}: {}", err(&output));
+            assert!(
+                err(&output).contains("`toolcrib down` and `toolcrib up -d`"),
+                "{command:?}: {}",
+                err(&output)
+            );
+        }
+    }
+    let told = crib.ok(&["ps", "--wide"]);
+    assert!(told.contains("not set in the running daemon"), "{told}");
+    // The way out that was told.
+    crib.ok(&["down"]);
+    let up = crib.command(&["up", "-d"]).env("LATE_KEY", "set-in-this-shell").output().unwrap();
+    assert_eq!(code(&up), 0, "{}", err(&up));
+    assert!(crib.ok(&["call", "late.env"]).contains("GIVEN"));
+}
+
 /// What npm 11 prints for a package that does not exist.
 const NPM: &str = "npm error code E404\n\
     npm error 404 Not Found - GET https://registry.npmjs.org/@scope%2fserver-zzz\n\
