@@ -4,6 +4,7 @@
 //! hold the separator themselves. The order is that of the configuration and of each server's own list, so
 //! that the tools in a prompt stay byte-identical and caches of model servers keep working.
 
+mod arguments;
 mod cache;
 mod changes;
 mod fingerprint;
@@ -30,7 +31,7 @@ pub(crate) use self::{
     fingerprint::Fingerprint,
 };
 use crate::{
-    error::{Error, Result, nearest},
+    error::{Error, ErrorCode, Result, Told, nearest},
     tool::{ServerName, Tool},
 };
 
@@ -62,6 +63,7 @@ impl CatalogEntry {
     /// [`Error::ArgumentsInvalid`] with one line for each mismatch.
     pub fn check(&self, arguments: &Map<String, Value>) -> Result<()> {
         let Some(validator) = self.validator.get_or_init(|| self.compile()) else { return Ok(()) };
+        let all = arguments;
         let arguments = Value::Object(arguments.clone());
         // Telling what is wrong costs many times what knowing does.
         if validator.is_valid(&arguments) {
@@ -69,34 +71,8 @@ impl CatalogEntry {
         }
         let mut problems: Vec<String> =
             validator.iter_errors(&arguments).flat_map(|error| mismatch::lines(&error)).collect();
-        problems.extend(self.meant(&arguments));
+        problems.extend(self.meant(all));
         Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
-    }
-
-    /// What arguments without a place in the schema were probably to be called.
-    fn meant(&self, arguments: &Value) -> Vec<String> {
-        let properties = self.tool.input_schema.get("properties").and_then(Value::as_object);
-        let (Some(properties), Some(arguments)) = (properties, arguments.as_object()) else { return vec![] };
-        let free = || properties.keys().filter(|name| !arguments.contains_key(*name)).map(String::as_str);
-        let unknown = arguments.keys().filter(|name| !properties.contains_key(*name));
-        unknown
-            .filter_map(|name| Some((name, nearest(name, free())?)))
-            .map(|(name, meant)| format!("did you mean `{meant}` instead of `{name}`?"))
-            .collect()
-    }
-
-    /// A text as the schema of the argument `key` wants it: `"007"` stays text where that says string, becomes a
-    /// number where it says number. What does not parse stays text, and the check says why it does not fit.
-    pub fn typed(&self, key: &str, text: &str) -> Value {
-        let schema = self.tool.input_schema.get("properties").and_then(|all| all.get(key));
-        let kinds = match schema.and_then(|schema| schema.get("type")) {
-            Some(Value::String(kind)) => vec![kind.as_str()],
-            Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
-            _ => vec![],
-        };
-        let is_text = kinds.contains(&"string") || kinds.is_empty();
-        let value = if is_text { None } else { serde_json::from_str(text).ok() };
-        value.unwrap_or_else(|| Value::String(text.to_owned()))
     }
 
     /// A schema that cannot be compiled is the server's business: it will check for itself.
@@ -210,6 +186,31 @@ impl ToolCatalog {
                 self.find(server, tool)
             }
         }
+    }
+
+    /// The tool written without its server, if one server alone has it.
+    ///
+    /// # Errors
+    /// [`Error::Told`] with `tool_not_found`: no server has it (with the nearest name), or several (with their names).
+    pub fn find_unqualified(&self, tool: &str) -> Result<&Arc<CatalogEntry>> {
+        let mut found: Vec<&Arc<CatalogEntry>> =
+            self.entries.iter().filter(|entry| entry.tool.name == tool).collect();
+        let (message, help) = match (found.pop(), &found[..]) {
+            (Some(entry), []) => return Ok(entry),
+            (Some(last), others) => {
+                let paths: Vec<String> = others.iter().chain([&last]).map(|entry| entry.path()).collect();
+                let message = format!("{} servers have a tool `{tool}`", paths.len());
+                (message, format!("say which: {}", paths.join(", ")))
+            }
+            (None, _) => {
+                let like = nearest(tool, self.entries.iter().map(|entry| entry.tool.name.as_str()));
+                let like = self.entries.iter().find(|entry| Some(&entry.tool.name) == like.as_ref());
+                let help = like.map(|entry| format!("did you mean `{}`?", entry.path()));
+                let message = format!("no server has a tool `{tool}`");
+                (message, help.unwrap_or_else(|| "toolcrib tools tells which there are".to_owned()))
+            }
+        };
+        Err(Told::error(ErrorCode::ToolNotFound, message, Some(help)))
     }
 
     /// The tools whose `server.tool` one of `patterns` matches, in catalog order.
@@ -342,6 +343,22 @@ mod tests {
         assert_eq!(told("a.reat").1, "did you mean `read`?");
         assert_eq!(told("a.debug_dmp").1, "did you mean `debug_dump`? The configuration denies it");
         assert_eq!(told("b.debug_dump").0, "server `b` has no tool `debug_dump`");
+    }
+
+    #[test]
+    fn a_tool_that_one_server_has_is_found_by_its_own_name() {
+        let catalog = ToolCatalog::new([
+            (server("a"), vec![tool("now"), tool("echo")]),
+            (server("b"), vec![tool("now")]),
+        ]);
+        assert_eq!(catalog.find_unqualified("echo").unwrap().path(), "a.echo");
+        let error = |name: &str| {
+            let error = catalog.find_unqualified(name).unwrap_err();
+            (error.code(), format!("{error}; {}", error.help().unwrap()))
+        };
+        let several = "2 servers have a tool `now`; say which: a.now, b.now".to_owned();
+        assert_eq!(error("now"), (ErrorCode::ToolNotFound, several));
+        assert_eq!(error("ecko").1, "no server has a tool `ecko`; did you mean `a.echo`?");
     }
 
     #[test]

@@ -187,6 +187,26 @@ impl Config {
         broken
     }
 
+    /// The server that a tool's path (`server.tool`) begins with; the longest name counts, since names may hold dots.
+    /// Nothing: the path has no dot, and is the name of a tool without its server.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if the path is a server's name and nothing else, [`Error::ServerNotFound`].
+    pub fn server_of_path(&self, path: &str) -> Result<Option<ServerName>> {
+        let begins =
+            |name: &&ServerName| path.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
+        if let Some(name) = self.servers.keys().filter(begins).max_by_key(|name| name.as_str().len()) {
+            return Ok(Some(name.clone()));
+        }
+        if self.servers.contains_key(path) {
+            let help = format!("write it as SERVER.TOOL; `toolcrib tools {path}` shows what there is");
+            return Err(Error::input(format!("`{path}` is a server, and its tool is missing"), Some(help)));
+        }
+        let Some((name, _)) = path.split_once('.') else { return Ok(None) };
+        let suggestion = nearest(name, self.servers.keys().map(ServerName::as_str));
+        Err(Error::ServerNotFound { name: name.to_owned(), suggestion })
+    }
+
     /// The servers that `patterns` match, in configuration order; all of them when there are none.
     ///
     /// # Errors

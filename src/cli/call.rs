@@ -8,10 +8,11 @@ use std::{
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use toolcrib::{CallRequest, Config, Error, ServerName, ToolResult};
+use toolcrib::{CallRequest, Config, Error, ErrorCode, Lifecycle, ServerName, Told, ToolResult};
 
 use super::{
     context::{Context, Locked},
+    page::cut,
     reach::Through,
     ui::{Ui, millis, seconds, some_time},
     up,
@@ -19,10 +20,10 @@ use super::{
 
 #[derive(Args)]
 pub(super) struct Call {
-    /// The tool, as SERVER.TOOL.
+    /// The tool, as SERVER.TOOL, or as TOOL if one server alone has it.
     #[arg(value_name = "SERVER.TOOL")]
     tool: String,
-    /// key=value (typed by the tool's schema), key:=JSON, or key=@FILE.
+    /// key=value (typed by the tool's schema; several times for a list), key:=JSON, or key=@FILE.
     arguments: Vec<String>,
     /// All arguments as one JSON object; `-` reads it from stdin.
     #[arg(long, value_name = "JSON", conflicts_with = "arguments")]
@@ -30,7 +31,7 @@ pub(super) struct Call {
     /// How long the tool may take, for instance 30s [default: the server's `call_timeout`].
     #[arg(long, value_parser = some_time, value_name = "DURATION")]
     timeout: Option<Duration>,
-    /// Send the arguments without checking them against the tool's schema.
+    /// Send the arguments without checking them against the tool's schema, those that it does not name too.
     #[arg(long)]
     no_check: bool,
     #[command(flatten)]
@@ -52,12 +53,13 @@ impl Call {
         for (key, argument) in self.arguments()? {
             match argument {
                 Argument::Text(text) => call.texts.insert(key, text.into()),
+                Argument::Texts(texts) => call.texts.insert(key, texts.into()),
                 Argument::Value(value) => call.values.insert(key, value),
             };
         }
         let outcome = daemon.call(call);
         daemon.take_notes().iter().for_each(|note| context.ui.warn(note));
-        let answer = outcome?;
+        let answer = outcome.map_err(with_help)?;
         let answer =
             Answer { server: &answer.server, tool: &answer.tool, result: &answer.result, took: answer.took };
         // The daemon knows the secrets, and has hidden them.
@@ -67,10 +69,23 @@ impl Call {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
         self.locked.apply(&mut config);
-        let server = server_of(&config, &self.tool)?;
-        config.servers.retain(|name, _| *name == server);
-        for entry in config.servers.values_mut() {
-            entry.required = true;
+        // What is wrong with them is said before anything is started.
+        let arguments = self.arguments()?;
+        let server = config.server_of_path(&self.tool)?;
+        match &server {
+            Some(server) => {
+                config.servers.retain(|name, _| name == server);
+                config.servers.values_mut().for_each(|entry| entry.required = true);
+            }
+            // Any server may have it. Those whose tools are known from their last start need not be started.
+            None => {
+                for entry in config.servers.values_mut() {
+                    entry.required = false;
+                    if let Ok(server) = &mut entry.server {
+                        server.lifecycle = Lifecycle::Lazy;
+                    }
+                }
+            }
         }
         let ui = context.ui;
         let manager = match up::with_heartbeat(ui, context.start(&config, |_| {})).await {
@@ -80,7 +95,7 @@ impl Call {
             }
             outcome => outcome?,
         };
-        let outcome = self.call(context, &config, &manager).await;
+        let outcome = self.call(context, &config, &manager, arguments).await;
         context.stop(manager).await?;
         outcome
     }
@@ -90,18 +105,33 @@ impl Call {
         context: &Context<'_>,
         config: &Config,
         manager: &toolcrib::Manager,
+        typed: Vec<(String, Argument)>,
     ) -> anyhow::Result<ExitCode> {
         let toolbox = manager.toolbox();
         let catalog = toolbox.catalog();
-        let entry = catalog.find_path(&self.tool)?;
-        let typed = |(key, argument): (String, Argument)| {
+        let found = match config.server_of_path(&self.tool)? {
+            Some(_) => catalog.find_path(&self.tool),
+            None => catalog.find_unqualified(&self.tool).inspect_err(|_| unknown_tools(context.ui, manager)),
+        };
+        let entry = found?;
+        let mut arguments = Map::new();
+        for (key, argument) in typed {
             let value = match argument {
                 Argument::Text(text) => entry.typed(&key, &text),
+                Argument::Texts(texts) => {
+                    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+                    entry.typed_list(&key, &texts)?
+                }
                 Argument::Value(value) => value,
             };
-            (key, value)
-        };
-        let arguments: Map<String, Value> = self.arguments()?.into_iter().map(typed).collect();
+            arguments.insert(key, value);
+        }
+        if !self.no_check {
+            let warnings = entry.check_named(&arguments).map_err(with_help)?;
+            for warning in warnings {
+                context.ui.warn(warning);
+            }
+        }
         let began = Instant::now();
         let calling = async {
             match self.no_check {
@@ -109,16 +139,17 @@ impl Call {
                 false => toolbox.call_entry(entry, &arguments, self.timeout).await,
             }
         };
-        let result = context.cancel.run_until_cancelled(calling).await.unwrap_or(Err(Error::Cancelled))?;
+        let result = context.cancel.run_until_cancelled(calling).await.unwrap_or(Err(Error::Cancelled));
+        let result = result.map_err(with_help)?;
         let answer =
             Answer { server: &entry.server, tool: &entry.tool.name, result: &result, took: began.elapsed() };
         Ok(answer.show(context.ui, |text| config.secrets.hide(text)))
     }
 
-    /// The arguments as far as they are known without the schema.
+    /// The arguments as far as they are known without the schema, each key once.
     fn arguments(&self) -> Result<Vec<(String, Argument)>, Error> {
         let Some(text) = &self.args else {
-            return self.arguments.iter().map(|argument| parse(argument)).collect();
+            return gather(self.arguments.iter().map(|argument| parse(argument)));
         };
         let mut from_stdin = String::new();
         let text = match text.as_str() {
@@ -140,7 +171,46 @@ impl Call {
 enum Argument {
     /// To be typed by the tool's schema.
     Text(String),
+    /// The same key several times: the entries of a list, if the schema wants one.
+    Texts(Vec<String>),
     Value(Value),
+}
+
+/// Several texts for one key become one argument, in the place of the first.
+fn gather(
+    arguments: impl Iterator<Item = Result<(String, Argument), Error>>,
+) -> Result<Vec<(String, Argument)>, Error> {
+    let mut gathered: Vec<(String, Argument)> = Vec::new();
+    for argument in arguments {
+        let (key, new) = argument?;
+        let Some((_, known)) = gathered.iter_mut().find(|(known, _)| *known == key) else {
+            gathered.push((key, new));
+            continue;
+        };
+        match (known, new) {
+            (Argument::Texts(texts), Argument::Text(text)) => texts.push(text),
+            (known @ Argument::Text(_), Argument::Text(text)) => {
+                if let Argument::Text(first) = std::mem::replace(known, Argument::Texts(Vec::new())) {
+                    *known = Argument::Texts(vec![first, text]);
+                }
+            }
+            _ => {
+                let help = format!("write the whole list once: {key}:=[...]");
+                return Err(Error::input(
+                    format!("`{key}:=` takes all of the value, and `{key}` is given again"),
+                    Some(help),
+                ));
+            }
+        }
+    }
+    Ok(gathered)
+}
+
+/// Servers that did not start may have the tool that was not found.
+fn unknown_tools(ui: &Ui, manager: &toolcrib::Manager) {
+    for row in manager.report().servers.iter().filter(|row| row.outcome.is_err()) {
+        ui.warn(format!("{} is not available, and its tools are not known", row.name));
+    }
 }
 
 /// What a tool answered, wherever it was called from.
@@ -169,24 +239,36 @@ impl Answer<'_> {
     }
 }
 
-/// The configured server that a path begins with. The longest name counts, since names may hold dots.
+/// The configured server that a path begins with.
 pub(super) fn server_of(config: &Config, path: &str) -> Result<ServerName, Error> {
-    let begins =
-        |name: &&ServerName| path.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
-    config.servers.keys().filter(begins).max_by_key(|name| name.as_str().len()).cloned().ok_or_else(|| {
-        let name = path.split('.').next().unwrap_or(path);
-        if config.servers.contains_key(path) {
-            let help = format!("write it as SERVER.TOOL; `toolcrib tools {path}` shows what there is");
-            return Error::input(format!("`{path}` is a server, and its tool is missing"), Some(help));
-        }
-        let suggestion = toolcrib::nearest(name, config.servers.keys().map(ServerName::as_str));
-        Error::ServerNotFound { name: name.to_owned(), suggestion }
+    config.server_of_path(path)?.ok_or_else(|| {
+        let suggestion = toolcrib::nearest(path, config.servers.keys().map(ServerName::as_str));
+        Error::ServerNotFound { name: path.to_owned(), suggestion }
     })
+}
+
+/// Arguments that do not fit get the way out.
+fn with_help(error: Error) -> Error {
+    if error.code() != ErrorCode::ArgumentsInvalid || error.help().is_some() {
+        return error;
+    }
+    let mut told = Told::from(&error);
+    let schema = told.server.as_ref().map_or_else(String::new, |server| format!(" {server}"));
+    told.help = Some(format!(
+        "nothing was sent; `toolcrib tools{schema} --schema` shows what fits, `--no-check` sends it as it is"
+    ));
+    Error::Told(Box::new(told))
 }
 
 /// One `key=value`, `key:=json` or `key=@file`. A plain value is typed when the schema is known.
 fn parse(argument: &str) -> Result<(String, Argument), Error> {
-    let usage = "write key=value, key:=JSON or key=@FILE";
+    if argument.starts_with(['{', '[']) {
+        let what = format!("`{}` is JSON, and arguments are written as key=value", cut(argument, 40));
+        let help = "pass all arguments as one object with --args '{\"key\": \"value\"}', or single ones as key:=JSON";
+        return Err(Error::input(what, Some(help.to_owned())));
+    }
+    let usage =
+        "write key=value, key:=JSON or key=@FILE; all as one JSON object: --args '{\"key\": \"value\"}'";
     let wrong = |what: String| Error::input(what, Some(usage.to_owned()));
     let (key, value) = argument.split_once('=').ok_or_else(|| wrong(format!("`{argument}` has no `=`")))?;
     if let Some(key) = key.strip_suffix(':') {
@@ -210,6 +292,22 @@ mod tests {
     fn arguments_are_text_json_or_files() {
         assert_eq!(parse("id=007").unwrap(), ("id".to_owned(), Argument::Text("007".to_owned())));
         assert_eq!(parse("x:=[1,2]").unwrap(), ("x".to_owned(), Argument::Value(json!([1, 2]))));
+        for json in ["{\"text\": \"a=b\"}", "{}", "[1]"] {
+            let error = parse(json).unwrap_err();
+            assert!(error.to_string().contains("is JSON"), "{error}");
+            assert!(error.help().is_some_and(|help| help.contains("--args '{")), "{error}");
+        }
+        let all = |words: &[&str]| gather(words.iter().map(|word| parse(word)));
+        let texts = |words: &[&str]| Argument::Texts(words.iter().map(ToString::to_string).collect());
+        assert_eq!(
+            all(&["a=1", "b=2", "a=3", "a=4"]).unwrap(),
+            [("a".to_owned(), texts(&["1", "3", "4"])), ("b".to_owned(), Argument::Text("2".to_owned()))]
+        );
+        assert!(
+            all(&["a=1", "a:=2"]).is_err()
+                && all(&["a:=1", "a:=2"]).is_err()
+                && all(&["a:=1", "a=2"]).is_err()
+        );
         assert!(parse("novalue").is_err() && parse("x:=[").is_err() && parse("x=@/no/such/file").is_err());
     }
 }

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::Value;
 use tokio::{io::AsyncWriteExt, net::unix::OwnedWriteHalf, sync::SetOnce};
 use tokio_util::sync::CancellationToken;
 
@@ -20,8 +21,9 @@ use super::{
     wire::{CallAnswer, CallRequest, DaemonStatus, Reply, Request, ServerRow, ServerTools, Standing},
 };
 use crate::{
+    catalog::CatalogEntry,
     config::Scope,
-    error::{Error, ErrorCode, Result, Told, nearest},
+    error::{Error, ErrorCode, Result, Told},
     process::{ProcessUsage, of_descendants, own_memory},
     session::{ServerState, ServerStatus},
     start::ServerEvent,
@@ -188,15 +190,25 @@ impl Hall {
 
     async fn call(&self, call: CallRequest, voice: &mut Voice) -> Result<Reply> {
         self.follow(voice).await;
-        let server = self.server_of(&call.tool)?;
-        self.keep.await_server(&server).await?;
+        let entry = self.entry(&call.tool).await?;
         let toolbox = self.keep.manager().toolbox();
-        let tool = &call.tool[server.as_str().len() + 1..];
-        let entry = toolbox.catalog().find(server.as_str(), tool)?.clone();
+        let (server, tool) = (entry.server.clone(), entry.tool.name.clone());
         let mut arguments = call.values;
         for (key, text) in call.texts {
-            let value = text.as_str().map(|text| entry.typed(&key, text)).unwrap_or(text);
+            let value = match &text {
+                Value::String(text) => entry.typed(&key, text),
+                Value::Array(texts) => {
+                    let texts: Vec<&str> = texts.iter().filter_map(Value::as_str).collect();
+                    entry.typed_list(&key, &texts)?
+                }
+                _ => text,
+            };
             arguments.insert(key, value);
+        }
+        if !call.unchecked {
+            for warning in entry.check_named(&arguments)? {
+                voice.say(&Reply::Note(warning)).await;
+            }
         }
         let began = Instant::now();
         let outcome = match call.unchecked {
@@ -205,10 +217,10 @@ impl Hall {
         };
         let mut result = outcome.map_err(|error| match error {
             // Nobody gave the call up: that would have dropped it.
-            Error::Cancelled => stopped_meanwhile(&server, tool),
+            Error::Cancelled => stopped_meanwhile(&server, &tool),
             error => error,
         })?;
-        let (tool, took) = (entry.tool.name.clone(), began.elapsed());
+        let took = began.elapsed();
         let secrets = &self.keep.book().config.secrets;
         result
             .content
@@ -218,17 +230,19 @@ impl Hall {
         Ok(Reply::Called(CallAnswer { server, tool, result, took }))
     }
 
-    /// The configured server that a path begins with. The longest name counts, since names may hold dots.
-    fn server_of(&self, path: &str) -> Result<ServerName> {
+    /// The tool of a path, once its server is there; of one without a server, once all servers are.
+    async fn entry(&self, path: &str) -> Result<Arc<CatalogEntry>> {
+        let toolbox = self.keep.manager().toolbox();
         let book = self.keep.book();
-        let begins =
-            |name: &&ServerName| path.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
-        let found = book.config.servers.keys().filter(begins).max_by_key(|name| name.as_str().len());
-        found.cloned().ok_or_else(|| {
-            let name = path.split_once('.').map_or(path, |(server, _)| server).to_owned();
-            let suggestion = nearest(&name, book.config.servers.keys().map(ServerName::as_str));
-            Error::ServerNotFound { name, suggestion }
-        })
+        if let Some(server) = book.config.server_of_path(path)? {
+            self.keep.await_server(&server).await?;
+            return toolbox.catalog().find(server.as_str(), &path[server.as_str().len() + 1..]).cloned();
+        }
+        for server in book.wanted() {
+            // What does not start has no tools.
+            let _ = self.keep.await_server(server).await;
+        }
+        toolbox.catalog().find_unqualified(path).cloned()
     }
 
     async fn tools(&self, servers: &[String], voice: &mut Voice) -> Result<Reply> {

@@ -98,11 +98,11 @@ pub(super) enum Request {
 /// A call whose arguments are still as they were typed: the types are known to the daemon.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct CallRequest {
-    /// The tool, as `server.tool`.
+    /// The tool, as `server.tool`, or `tool` if one server alone has it.
     pub tool: String,
     /// Arguments that are values already.
     pub values: Map<String, Value>,
-    /// Arguments as text, to be typed by the tool's schema.
+    /// Arguments as text, to be typed by the tool's schema; a list of texts where one was given several times.
     pub texts: Map<String, Value>,
     /// Takes the place of the configured limit.
     #[serde(rename = "timeout_ms", with = "crate::task::millis::optional")]

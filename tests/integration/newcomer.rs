@@ -1,10 +1,90 @@
 //! What stops somebody who uses the program for the first time: arguments, names, logs, and servers that do not start.
 
+use std::process::Output;
+
+use serde_json::{Value, json};
 
 use crate::{
     daemon::Crib,
     program::{Bench, code, err, out},
 };
+
+const LOOSE: &str = "[servers.fix]\ncommand = FIXTURE\nargs = [\"loose\"]\n";
+
+/// Asks with and without a daemon: both must answer alike.
+fn both(crib: &Crib, arguments: &[&str], expected: i32) -> Output {
+    let alone = crib.run(&[arguments, &["--no-daemon"]].concat());
+    let output = crib.run(arguments);
+    for output in [&alone, &output] {
+        assert_eq!(code(output), expected, "{arguments:?}: {} {}", out(output), err(output));
+    }
+    assert_eq!((out(&alone), err(&alone)), (out(&output), err(&output)), "{arguments:?}");
+    output
+}
+
+#[test]
+fn an_argument_that_the_schema_does_not_name_is_refused_before_the_call() {
+    let crib = Crib::new(LOOSE);
+    crib.ok(&["up", "-d"]);
+    let refused = both(&crib, &["call", "fix.loose", "text=a", "typo=1"], 2);
+    let text = err(&refused);
+    for words in ["`typo` is unknown", "it takes `text`, `tags`", "nothing was sent", "`--no-check` sends it"]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let near = both(&crib, &["call", "fix.loose", "txt=a"], 2);
+    assert!(err(&near).contains("did you mean `text` instead of `txt`?"), "{}", err(&near));
+    let closed = both(&crib, &["call", "fix.echo", "txt=a"], 2);
+    assert!(
+        err(&closed).contains("`text` is missing") && err(&closed).contains("it takes `text` (required)")
+    );
+    assert_eq!(crib.status()["servers"][0]["calls"], json!(0), "nothing was sent");
+    let sent = both(&crib, &["call", "fix.loose", "text=a", "typo=1", "--no-check"], 0);
+    assert_eq!(serde_json::from_str::<Value>(&out(&sent)).unwrap(), json!({"text": "a", "typo": "1"}));
+}
+
+#[test]
+fn a_key_given_twice_is_a_list_and_json_is_answered_with_the_option_for_it() {
+    let crib = Crib::new(LOOSE);
+    crib.ok(&["up", "-d"]);
+    for (arguments, answer) in [
+        (&["tags=1", "tags=2"][..], json!({"tags": [1, 2]})),
+        (&["tags=1", "text=a"], json!({"tags": [1], "text": "a"})),
+        (&["tags=[1, 2]"], json!({"tags": [1, 2]})),
+    ] {
+        let output = both(&crib, &[&["call", "fix.loose"], arguments].concat(), 0);
+        assert_eq!(serde_json::from_str::<Value>(&out(&output)).unwrap(), answer);
+    }
+    let twice = both(&crib, &["call", "fix.loose", "text=a", "text=b"], 2);
+    assert!(err(&twice).contains("`text` is given 2 times, and the schema of `fix.loose` wants one value"));
+    let json = both(&crib, &["call", "fix.loose", "{\"text\": \"a=b\"}"], 2);
+    assert!(err(&json).contains("is JSON") && err(&json).contains("--args '{"), "{}", err(&json));
+    let given = both(&crib, &["call", "fix.loose", "--args", "{\"text\": \"a=b\"}"], 0);
+    assert_eq!(out(&given).trim(), "{\"text\":\"a=b\"}");
+}
+
+#[test]
+fn a_tool_that_one_server_has_is_called_without_its_server() {
+    let crib = Crib::new(&format!(
+        "{LOOSE}[servers.other]\ncommand = FIXTURE\n[servers.dead]\ncommand = \"none-such\"\n"
+    ));
+    crib.ok(&["up", "-d"]);
+    let found = crib.run(&["call", "loose", "text=a"]);
+    assert_eq!((code(&found), out(&found).trim()), (0, "{\"text\":\"a\"}"), "{}", err(&found));
+    let alone = crib.run(&["call", "loose", "text=a", "--no-daemon"]);
+    assert_eq!((code(&alone), out(&alone).trim()), (0, "{\"text\":\"a\"}"), "{}", err(&alone));
+    for daemon in [&[][..], &["--no-daemon"]] {
+        let several = crib.run(&[&["call", "echo", "text=a"], daemon].concat());
+        assert_eq!(code(&several), 6, "{}", err(&several));
+        assert!(err(&several).contains("2 servers have a tool `echo`"), "{}", err(&several));
+        assert!(err(&several).contains("say which: fix.echo, other.echo"), "{}", err(&several));
+        let none = crib.run(&[&["call", "looose"], daemon].concat());
+        assert_eq!(code(&none), 6, "{}", err(&none));
+        assert!(err(&none).contains("did you mean `fix.loose`?"), "{}", err(&none));
+        let server = crib.run(&[&["call", "fix"], daemon].concat());
+        assert!(err(&server).contains("`fix` is a server, and its tool is missing"), "{}", err(&server));
+    }
+}
 
 #[test]
 fn a_variable_that_the_daemon_does_not_have_is_said_to_be_missing_there() {

@@ -1,0 +1,284 @@
+//! Arguments as people type them: texts that get the types of the schema, and names that the schema must know.
+
+use serde_json::{Map, Value};
+
+use super::CatalogEntry;
+use crate::error::{Error, Result, nearest};
+
+/// Names of arguments that are listed at most.
+const LISTED: usize = 20;
+
+impl CatalogEntry {
+    /// A text as the schema of the argument `key` wants it: `"007"` stays text where that says string, becomes a
+    /// number where it says number, and the one entry of a list where it says array. What does not parse stays text,
+    /// and the check says why it does not fit.
+    pub fn typed(&self, key: &str, text: &str) -> Value {
+        typed_by(self.property(key), text)
+    }
+
+    /// Several texts that were given for the argument `key`: a list, each entry typed as the schema says.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if the schema wants one value.
+    pub fn typed_list(&self, key: &str, texts: &[&str]) -> Result<Value> {
+        let property = self.property(key);
+        let takes_list = property.is_none_or(|property| {
+            let kinds = kinds(property);
+            kinds.is_empty() || kinds.contains(&"array")
+        });
+        if !takes_list {
+            let what = format!(
+                "`{key}` is given {} times, and the schema of `{}` wants one value, not a list",
+                texts.len(),
+                self.path()
+            );
+            return Err(Error::input(what, Some(format!("write `{key}` once"))));
+        }
+        let items = property.and_then(items);
+        Ok(Value::Array(texts.iter().map(|text| typed_by(items, text)).collect()))
+    }
+
+    /// As [`CatalogEntry::check`], for arguments that a person wrote: one that the schema does not name is a mistake,
+    /// most likely a misspelt name that the server would drop silently. Where the schema expressly lets other
+    /// arguments through, or lists none at all, it is a warning: those are returned.
+    ///
+    /// # Errors
+    /// [`Error::ArgumentsInvalid`] with one line for each mismatch, and the names that the tool takes.
+    pub fn check_named(&self, arguments: &Map<String, Value>) -> Result<Vec<String>> {
+        let unknown: Vec<&String> = arguments.keys().filter(|name| !self.names(name)).collect();
+        let checked = self.check(arguments);
+        if unknown.is_empty() {
+            return checked.map(|()| Vec::new());
+        }
+        let meant = self.meant(arguments);
+        let is_closed = self.is_closed();
+        let mut problems = match checked {
+            Ok(()) if !is_closed => return Ok(self.warnings(&unknown)),
+            Ok(()) => Vec::new(),
+            Err(Error::ArgumentsInvalid { problems, .. }) => problems,
+            Err(other) => return Err(other),
+        };
+        let lines = unknown.iter().map(|name| format!("`{name}` is unknown")).filter(|_| is_closed);
+        for line in lines.chain(meant) {
+            if !problems.contains(&line) {
+                problems.push(line);
+            }
+        }
+        problems.push(self.takes());
+        Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
+    }
+
+    /// What arguments without a place in the schema were probably to be called.
+    pub(super) fn meant(&self, arguments: &Map<String, Value>) -> Vec<String> {
+        let Some(properties) = self.properties() else { return vec![] };
+        let unknown = arguments.keys().filter(|name| !properties.contains_key(*name));
+        unknown
+            .filter_map(|name| {
+                Some((name, self.free_name_like(name, |known| arguments.contains_key(known))?))
+            })
+            .map(|(name, meant)| format!("did you mean `{meant}` instead of `{name}`?"))
+            .collect()
+    }
+
+    fn free_name_like(&self, name: &str, is_taken: impl Fn(&str) -> bool) -> Option<String> {
+        nearest(name, self.properties()?.keys().map(String::as_str).filter(|known| !is_taken(known)))
+    }
+
+    /// About arguments that are sent although the schema does not name them.
+    fn warnings(&self, unknown: &[&String]) -> Vec<String> {
+        let is_open = self.tool.input_schema.get("additionalProperties").is_some();
+        let told = unknown.iter().filter_map(|name| {
+            let meant = self.free_name_like(name, |_| false);
+            // What the schema expressly allows needs a word only where it looks like a mistake.
+            if is_open && meant.is_none() {
+                return None;
+            }
+            let meant = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
+            Some(format!("`{name}` was sent, and the schema of `{}` does not name it{meant}", self.path()))
+        });
+        told.collect()
+    }
+
+    /// `it takes `text` (required), `n``
+    fn takes(&self) -> String {
+        let required = self.tool.input_schema.get("required").and_then(Value::as_array);
+        let is_required = |name: &str| required.is_some_and(|list| list.iter().any(|entry| entry == name));
+        let mut names: Vec<String> = self
+            .properties()
+            .into_iter()
+            .flat_map(Map::keys)
+            .map(|name| if is_required(name) { format!("`{name}` (required)") } else { format!("`{name}`") })
+            .collect();
+        if names.is_empty() {
+            return "it takes no arguments".to_owned();
+        }
+        let more = names.len().saturating_sub(LISTED);
+        names.truncate(LISTED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("it takes {}{more}", names.join(", "))
+    }
+
+    fn properties(&self) -> Option<&Map<String, Value>> {
+        self.tool.input_schema.get("properties").and_then(Value::as_object)
+    }
+
+    fn property(&self, key: &str) -> Option<&Value> {
+        self.properties()?.get(key)
+    }
+
+    /// Whether the schema has a place for an argument of this name.
+    fn names(&self, name: &str) -> bool {
+        self.property(name).is_some()
+            // Patterns are regular expressions; whether one fits is for the check to say.
+            || self.tool.input_schema.contains_key("patternProperties")
+    }
+
+    /// Whether the schema lists the arguments, and does not say that there may be others.
+    fn is_closed(&self) -> bool {
+        let schema = &self.tool.input_schema;
+        let others = ["$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"];
+        match schema.get("additionalProperties") {
+            Some(Value::Bool(false)) => true,
+            Some(_) => false,
+            None => self.properties().is_some() && !others.iter().any(|key| schema.contains_key(*key)),
+        }
+    }
+}
+
+/// The alternatives of a schema.
+fn forms(schema: &Value) -> Vec<&Value> {
+    let alternatives = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(key)?.as_array());
+    alternatives.map_or_else(|| vec![schema], |forms| forms.iter().collect())
+}
+
+/// The types that a value may have, `null` left out. None: the schema does not say.
+fn kinds(schema: &Value) -> Vec<&str> {
+    let kinds = forms(schema).into_iter().flat_map(|form| match form.get("type") {
+        Some(Value::String(kind)) => vec![kind.as_str()],
+        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ => vec![],
+    });
+    kinds.filter(|kind| *kind != "null").collect()
+}
+
+/// The schema of a list's entries.
+fn items(schema: &Value) -> Option<&Value> {
+    forms(schema).into_iter().find_map(|form| form.get("items"))
+}
+
+fn typed_by(schema: Option<&Value>, text: &str) -> Value {
+    let kinds = schema.map(kinds).unwrap_or_default();
+    if kinds.is_empty() || kinds.contains(&"string") {
+        return Value::String(text.to_owned());
+    }
+    let value: Option<Value> = serde_json::from_str(text).ok();
+    let is_list_only = kinds.iter().all(|kind| *kind == "array");
+    match value {
+        Some(value) if !is_list_only || value.is_array() || value.is_null() => value,
+        // Meant as a list, and broken.
+        None if !is_list_only || text.starts_with('[') => Value::String(text.to_owned()),
+        _ => Value::Array(vec![typed_by(schema.and_then(items), text)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::tool::{ServerName, Tool};
+
+    fn entry(schema: Value) -> CatalogEntry {
+        let Value::Object(schema) = schema else { unreachable!() };
+        CatalogEntry {
+            visible_name: "s__t".to_owned(),
+            server: ServerName::new("s").unwrap(),
+            tool: Tool::new("t", "", schema),
+            validator: OnceLock::new(),
+        }
+    }
+
+    #[test]
+    fn texts_get_the_types_of_the_schema() {
+        let entry = entry(json!({"type": "object", "properties": {
+            "text": {"type": "string"}, "n": {"type": "integer"},
+            "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "list": {"type": "array", "items": {"type": "integer"}},
+            "tags": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+            "any": {},
+        }}));
+        for (key, text, value) in [
+            ("text", "007", json!("007")),
+            ("n", "7", json!(7)),
+            ("n", "x", json!("x")),
+            ("maybe", "7", json!(7)),
+            ("maybe", "null", json!(null)),
+            ("list", "7", json!([7])),
+            ("list", "[7, 8]", json!([7, 8])),
+            ("list", "[7", json!("[7")),
+            ("tags", "7", json!(["7"])),
+            ("any", "7", json!("7")),
+            ("none", "7", json!("7")),
+        ] {
+            assert_eq!(entry.typed(key, text), value, "{key}={text}");
+        }
+        for (key, value) in [
+            ("list", json!([1, 2])),
+            ("tags", json!(["1", "2"])),
+            ("any", json!(["1", "2"])),
+            ("none", json!(["1", "2"])),
+        ] {
+            assert_eq!(entry.typed_list(key, &["1", "2"]).unwrap(), value, "{key}");
+        }
+        let error = entry.typed_list("text", &["1", "2"]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`text` is given 2 times, and the schema of `s.t` wants one value, not a list"
+        );
+    }
+
+    #[test]
+    fn an_argument_that_the_schema_does_not_name_is_refused_or_told() {
+        let properties = json!({"text": {"type": "string"}, "n": {"type": "integer"}});
+        let check = |mut schema: Value, arguments: Value| {
+            schema["type"] = json!("object");
+            let Value::Object(arguments) = arguments else { unreachable!() };
+            entry(schema).check_named(&arguments).map_err(|error| error.causes())
+        };
+        let listed = json!({"properties": properties, "required": ["text"]});
+        assert_eq!(check(listed.clone(), json!({"text": "a", "n": 1})), Ok(vec![]));
+        let takes = "it takes `text` (required), `n`";
+        assert_eq!(
+            check(listed.clone(), json!({"text": "a", "typo": 1})),
+            Err(vec!["`typo` is unknown".to_owned(), takes.to_owned()])
+        );
+        let missing = check(listed, json!({"txt": "a"})).unwrap_err();
+        assert_eq!(
+            missing,
+            ["`text` is missing", "did you mean `text` instead of `txt`?", "`txt` is unknown", takes]
+        );
+        let closed = json!({"properties": properties, "additionalProperties": false});
+        assert_eq!(
+            check(closed, json!({"typo": 1})),
+            Err(vec!["`typo` is unknown".to_owned(), "it takes `text`, `n`".to_owned()])
+        );
+        assert_eq!(
+            check(json!({"properties": {}}), json!({"typo": 1})),
+            Err(vec!["`typo` is unknown".to_owned(), "it takes no arguments".to_owned()])
+        );
+        let open = json!({"properties": properties, "additionalProperties": true});
+        assert_eq!(
+            check(open.clone(), json!({"whatever": 1})),
+            Ok(vec![]),
+            "the schema says that it takes others"
+        );
+        let told = check(open, json!({"txt": "a"})).unwrap();
+        assert!(told.len() == 1 && told[0].ends_with("; did you mean `text`?"), "{told:?}");
+        let told = check(json!({}), json!({"typo": 1})).unwrap();
+        assert_eq!(told, ["`typo` was sent, and the schema of `s.t` does not name it"]);
+        let patterns = json!({"properties": properties, "patternProperties": {"^x-": {}}});
+        assert_eq!(check(patterns, json!({"x-a": 1})), Ok(vec![]));
+    }
+}
