@@ -1,6 +1,7 @@
 //! `toolcrib logs`: what servers wrote to stderr and what happened to them, as the daemon remembers it.
 
 use std::{
+    collections::VecDeque,
     io::Write,
     ops::ControlFlow,
     process::ExitCode,
@@ -15,6 +16,8 @@ use toolcrib::{Error, ErrorCode, LogLine, LogStream};
 
 use super::{context::Context, reach};
 
+const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
+
 #[derive(Args)]
 pub(super) struct Logs {
     /// Only these servers (names or patterns).
@@ -23,6 +26,9 @@ pub(super) struct Logs {
     /// Go on with what comes, until Ctrl-C.
     #[arg(long, short)]
     follow: bool,
+    /// Of the lines that are there, only the last N (after all other choices); with --follow, what comes is shown too.
+    #[arg(long, short = 'n', value_name = "N")]
+    lines: Option<usize>,
     /// Only what is younger, say 5m. The daemon remembers 1000 lines of each server.
     #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
     since: Option<Duration>,
@@ -55,7 +61,13 @@ impl Logs {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let from = self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since)).as_millis();
         let printer = Printer::new(context.ui.json);
+        // Lines that are held back until it is known which are the last ones.
+        let mut held = self.lines.map(|_| VecDeque::new());
         let told = daemon.logs(self.servers.clone(), self.follow, wire, |line| {
+            let Some(line) = line else {
+                let last = held.take().into_iter().flatten();
+                return last.map(|line| printer.print(&line)).find(ControlFlow::is_break).unwrap_or(GO_ON);
+            };
             let of_stream = match self.stream {
                 None => !line.stream.is_wire(),
                 Some(Stream::Stderr) => line.stream == LogStream::Stderr,
@@ -63,10 +75,15 @@ impl Logs {
                 Some(Stream::Wire) => line.stream.is_wire(),
             };
             let matches = || self.grep.as_ref().is_none_or(|grep| grep.is_match(&line.text));
-            if u128::from(line.at_ms) >= from && of_stream && matches() {
-                return printer.print(&line);
+            if u128::from(line.at_ms) < from || !of_stream || !matches() {
+                return GO_ON;
             }
-            ControlFlow::Continue(())
+            let Some(held) = &mut held else { return printer.print(&line) };
+            held.push_back(line);
+            if held.len() > self.lines.unwrap_or(usize::MAX) {
+                held.pop_front();
+            }
+            GO_ON
         });
         match told {
             // Whoever follows does so to the end.

@@ -61,7 +61,7 @@ impl Tail {
         std::thread::spawn(move || {
             let printer = Printer::new(false);
             let _ = daemon.logs(Vec::new(), true, false, |line| {
-                if line.stream == LogStream::Events {
+                if let Some(line) = line.filter(|line| line.stream == LogStream::Events) {
                     let mut lines = tail.lines();
                     if lines.len() == KEPT {
                         lines.pop_front();

@@ -75,7 +75,9 @@ impl Hall {
             Request::Stop { servers } => self.stop(&servers, voice).await,
             Request::Restart { servers } => self.restart(&servers, voice).await,
             Request::Wait { servers, limit } => self.wait(&servers, limit).await,
-            Request::Logs { servers, follow, wire } => self.logs(&servers, follow, wire, voice).await,
+            Request::Logs { servers, follow, wire, mark } => {
+                self.logs(&servers, follow, wire, mark, voice).await
+            }
             Request::Connect { .. } | Request::Down { .. } | Request::Retire => {
                 Err(Error::input("this request is not answered here", None))
             }
@@ -336,7 +338,14 @@ impl Hall {
         }
     }
 
-    async fn logs(&self, servers: &[String], follow: bool, wire: bool, voice: &mut Voice) -> Result<Reply> {
+    async fn logs(
+        &self,
+        servers: &[String],
+        follow: bool,
+        wire: bool,
+        mut mark: bool,
+        voice: &mut Voice,
+    ) -> Result<Reply> {
         let _listener = wire.then(|| self.keep.manager().listen_to_wire());
         let named = self.named(servers).map(|named| named.into_iter().collect::<HashSet<_>>())?;
         let wanted = |server: &ServerName| servers.is_empty() || named.contains(server);
@@ -347,6 +356,9 @@ impl Hall {
             from = next;
             for line in lines {
                 voice.say(&Reply::Line(line)).await;
+            }
+            if std::mem::take(&mut mark) {
+                voice.say(&Reply::Current).await;
             }
             if !follow {
                 return Ok(Reply::End);

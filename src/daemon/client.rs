@@ -68,7 +68,7 @@ impl DaemonClient {
         limit(&stream, Some(GREETING_LIMIT))?;
         let greeting = match read(&mut stream) {
             Ok(Some(Reply::Greeting(greeting))) => greeting,
-            // It ends at this moment.
+            // It ends at this moment, or was killed and its socket is being closed.
             Ok(None) => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
             Ok(Some(Reply::Error(error))) => return Err(error),
@@ -208,7 +208,7 @@ impl DaemonClient {
         }
     }
 
-    /// Tells `line` what is in the log, and with `follow` what comes, until `line` breaks off.
+    /// Tells `line` what is in the log, then `None`, and with `follow` what comes, until `line` breaks off.
     ///
     /// Messages to and from servers are among it with `follow` and `wire`.
     ///
@@ -219,18 +219,18 @@ impl DaemonClient {
         servers: Vec<String>,
         follow: bool,
         wire: bool,
-        mut line: impl FnMut(LogLine) -> ControlFlow<()>,
+        mut line: impl FnMut(Option<LogLine>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.ask(&Request::Logs { servers, follow, wire })?;
+        self.ask(&Request::Logs { servers, follow, wire, mark: true })?;
         loop {
-            match self.next()? {
-                Reply::Line(new) => {
-                    if line(new).is_break() {
-                        return Ok(());
-                    }
-                }
+            let new = match self.next()? {
+                Reply::Line(new) => Some(new),
+                Reply::Current => None,
                 Reply::End => return Ok(()),
                 other => return Err(unexpected(&other)),
+            };
+            if line(new).is_break() {
+                return Ok(());
             }
         }
     }

@@ -83,6 +83,9 @@ pub(super) enum Request {
         /// Messages too, of which nothing is told while nobody asks.
         #[serde(default)]
         wire: bool,
+        /// [`Reply::Current`] is wanted.
+        #[serde(default)]
+        mark: bool,
     },
     Connect {
         server: Option<String>,
@@ -122,6 +125,8 @@ pub(super) enum Reply {
     Event(Box<ServerEvent>),
     /// A line of the log. More follows.
     Line(LogLine),
+    /// All lines that were there at the time of the request have been told. More follows.
+    Current,
     Up(Standing),
     /// Required servers failed at the first start: the daemon ends.
     Failed(Vec<Error>),

@@ -1,6 +1,9 @@
 //! What stops somebody who uses the program for the first time: arguments, names, logs, and servers that do not start.
 
-use std::process::Output;
+use std::{
+    io::{BufRead, BufReader},
+    process::Output,
+};
 
 use serde_json::{Value, json};
 
@@ -125,6 +128,30 @@ fn a_variable_that_the_daemon_does_not_have_is_said_to_be_missing_there() {
     let up = crib.command(&["up", "-d"]).env("LATE_KEY", "set-in-this-shell").output().unwrap();
     assert_eq!(code(&up), 0, "{}", err(&up));
     assert!(crib.ok(&["call", "late.env"]).contains("GIVEN"));
+}
+
+#[test]
+fn logs_show_the_last_lines_and_follow_from_there() {
+    let script = "for i in 1 2 3 4 5 6 7 8; do echo line-$i >&2; done; exec \\\"$@\\\"";
+    let crib = Crib::new(&format!(
+        "[servers.fix]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"{script}\", \"sh\", FIXTURE]\n"
+    ));
+    crib.ok(&["up", "-d"]);
+    let words = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split_whitespace().next_back().unwrap().to_owned()).collect()
+    };
+    let logs = |more: &[&str]| words(&crib.ok(&[&["logs", "--stream", "stderr"], more].concat()));
+    assert_eq!(logs(&["-n", "2"]), ["line-7", "line-8"]);
+    assert_eq!(logs(&["-n", "1", "--grep", "line-[1-5]"]), ["line-5"]);
+    assert_eq!((logs(&["-n", "0"]).len(), logs(&["-n", "99"]).len(), logs(&[]).len()), (0, 8, 8));
+    let mut follower = crib.spawn(&["logs", "--stream", "stderr", "-f", "-n", "2"]);
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut next = |count: usize| words(&lines.by_ref().take(count).collect::<Vec<_>>().join("\n"));
+    assert_eq!(next(2), ["line-7", "line-8"]);
+    crib.ok(&["restart", "fix"]);
+    assert_eq!(next(3), ["line-1", "line-2", "line-3"]);
+    follower.kill().unwrap();
+    follower.wait().unwrap();
 }
 
 /// What npm 11 prints for a package that does not exist.
