@@ -1,6 +1,12 @@
 //! What every command needs: the configuration, the running servers, and an end that is always a teardown.
 
-use std::{future::Future, ops::ControlFlow, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    future::Future,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -88,7 +94,12 @@ pub(super) async fn until_killed<T>(
 impl Context<'_> {
     /// The configuration, with what imports did not understand as warnings.
     pub(super) fn load(&self) -> Result<Config, Error> {
-        let config = Config::load(self.config.as_deref(), &Env::process())?;
+        self.load_from(self.config.as_deref())
+    }
+
+    /// The same of another file than that of `--config`.
+    pub(super) fn load_from(&self, file: Option<&Path>) -> Result<Config, Error> {
+        let config = Config::load(file, &Env::process())?;
         for note in &config.notes {
             self.ui.warn(note);
         }

@@ -138,6 +138,20 @@ fn what_cannot_be_compared_is_refused_before_anything_is_measured() {
         assert!(err(&refused).contains(wanted), "{text}: {}", err(&refused));
         assert!(!err(&refused).contains("Measured"), "{}", err(&refused));
     }
+    bench.file("other.toml", "[servers.works]\nbuiltin = \"time\"\n");
+    for (given, wanted) in [
+        ("none.json", "--compare takes the file of an earlier measurement, and there is no file none.json"),
+        ("sequential", "modes are set side by side in every measurement: --mode sequential,parallel"),
+        ("other.toml", "another configuration is measured in the same run: --against other.toml"),
+    ] {
+        let refused = bench.run(&["bench", "init", "--compare", given]);
+        assert!(code(&refused) == 2 && err(&refused).contains(wanted), "{given}: {}", err(&refused));
+    }
+    let help = out(&bench.run(&["bench", "init", "--help"]));
+    assert!(
+        help.contains("--compare <FILE>") && help.contains("the JSON document that `--save FILE` wrote"),
+        "{help}"
+    );
     for arguments in [&["--mode", "parallel", "--drop-caches"][..], &["--call", "works.echo"]] {
         let refused = bench.run(&[&["bench", "init"], arguments].concat());
         assert_eq!(code(&refused), 2, "{}", err(&refused));
@@ -173,4 +187,59 @@ fn the_page_fits_narrow_windows() {
     for size in SIZES {
         fits(&bench, &page, size);
     }
+}
+
+#[test]
+fn two_configurations_are_measured_turn_by_turn_and_compared_figure_by_figure() {
+    let bench = Bench::new("[servers.works]\ncommand = FIXTURE\nargs = [\"init-delay=400\"]\n");
+    let text = std::fs::read_to_string(bench.0.path().join("servers.toml")).unwrap();
+    bench.file("other.toml", &text.replace("init-delay=400", "init-delay=0"));
+    let arguments = ["bench", "init", "--runs", "2", "--mode", "parallel", "--against", "other.toml"];
+    let output = bench.run(&[&["--json"], &arguments[..]].concat());
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    let document: Value = serde_json::from_str(&out(&output)).unwrap();
+    let least = |document: &Value| document["modes"][0]["wall_ms"]["min"].as_f64().unwrap();
+    assert!(least(&document) >= 400.0 && least(&document["against"]) < least(&document), "{document}");
+    let change = &document["comparison"]["modes"][0];
+    for figure in ["wall_ratio", "median_ratio", "first_tool_ratio", "cpu_ratio"] {
+        assert!(change[figure].as_f64().unwrap() > 0.0, "{figure}: {change}");
+    }
+    let ratio = least(&document) / least(&document["against"]);
+    assert!((change["wall_ratio"].as_f64().unwrap() - ratio).abs() < 1e-9 && ratio > 1.0, "{change}");
+
+    let slower = bench.run(&[&arguments[..], &["--max-regression", "10"]].concat());
+    assert_eq!(code(&slower), 100, "{}", err(&slower));
+    let measured: Vec<String> = err(&slower)
+        .lines()
+        .filter(|line| line.contains("Measured parallel"))
+        .map(ToOwned::to_owned)
+        .collect();
+    let of_other: Vec<bool> = measured.iter().map(|line| line.contains("other.toml")).collect();
+    assert_eq!(of_other, [false, true, true, false], "each goes first once: {measured:?}");
+    assert!(
+        out(&slower).contains("against other.toml (least times and their middle, same run"),
+        "{}",
+        out(&slower)
+    );
+    assert!(out(&slower).contains("all modes of "), "{}", out(&slower));
+    let both = bench.run(&[&arguments[..], &["--compare", "x.json"]].concat());
+    assert!(code(&both) == 2 && err(&both).contains("cannot be used with"), "{}", err(&both));
+}
+
+/// The first start of all goes through a parent that takes 64 MB and stays, as a package runner does.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_is_the_same_in_the_next_measurement_of_the_same_configuration() {
+    let script = "if [ -e seen ]; then exec \\\"$@\\\"; fi; touch seen; \
+        hold=$(head -c 64000000 /dev/zero | tr '\\\\0' x); \\\"$@\\\"; unset hold";
+    let bench = Bench::new(&format!(
+        "[servers.works]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"{script}\", \"sh\", FIXTURE]\n"
+    ));
+    let peak = || {
+        let document = document(&bench, &["--mode", "parallel"]);
+        document["modes"][0]["peak_rss_bytes"].as_f64().unwrap()
+    };
+    let (first, second) = (peak(), peak());
+    assert!(bench.0.path().join("seen").exists() && second > 0.0);
+    assert!((first / second - 1.0).abs() < 0.2, "{first} and {second}");
 }

@@ -68,12 +68,16 @@ pub(in crate::cli) struct Init {
     /// Its arguments, as a JSON object.
     #[arg(long, value_name = "JSON", requires = "call")]
     args: Option<String>,
-    /// Compare with a document that was saved earlier: least times, which other load has touched least.
-    #[arg(long, value_name = "FILE")]
+    /// Compare with an earlier measurement: FILE is the JSON document that `--save FILE` wrote. Least times are
+    /// compared, which other load has touched least.
+    #[arg(long, value_name = "FILE", group = "base")]
     compare: Option<PathBuf>,
-    /// Exit with 100 if in some mode the least wall time grew by more than so many percent, or fewer servers are
+    /// Compare with another configuration (a servers.toml), which is measured in the same run, turn by turn.
+    #[arg(long, value_name = "CONFIG", group = "base")]
+    against: Option<PathBuf>,
+    /// Exit with 100 if in some mode the least wall time is longer by more than so many percent, or fewer servers are
     /// ready.
-    #[arg(long, value_name = "PERCENT", requires = "compare", value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", requires = "base", value_parser = percent)]
     max_regression: Option<f64>,
     #[command(flatten)]
     output: Output,
@@ -82,13 +86,21 @@ pub(in crate::cli) struct Init {
 impl Init {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let modes = self.modes()?;
-        let config = self.load(context, &modes)?;
+        let config = self.load(context, context.config.as_deref(), &modes)?;
+        let other = self.against.as_deref().map(|file| self.load(context, Some(file), &modes)).transpose()?;
         let then = self.compare.as_deref().map(|file| earlier(file, &config, &modes)).transpose()?;
-        let all = self.measure(context, &config, &modes).await?;
-        let mut document = self.document(&config, &all);
-        if let (Some(file), Some(then)) = (&self.compare, &then) {
-            document.comparison = Some(Comparison::new(file, then, &document, self.max_regression));
+        let configs: Vec<&Config> = std::iter::once(&config).chain(&other).collect();
+        let all = self.measure(context, &configs, &modes).await?;
+        let mut documents = configs.iter().zip(&all).map(|(config, all)| self.document(config, all));
+        let Some(mut document) = documents.next() else { return Ok(ExitCode::SUCCESS) };
+        let other = documents.next().map(Box::new);
+        let base =
+            self.compare.as_deref().zip(then.as_ref()).or(self.against.as_deref().zip(other.as_deref()));
+        if let Some((file, base)) = base {
+            let comparison = Comparison::new(file, base, &document, self.max_regression, other.is_some());
+            document.comparison = Some(comparison);
         }
+        document.against = other;
         self.output.give(&document, context.ui.json)?;
         let regressions = document.comparison.map(|comparison| comparison.regressions).unwrap_or_default();
         for regression in &regressions {
@@ -125,8 +137,8 @@ impl Init {
         Ok(modes)
     }
 
-    fn load(&self, context: &Context<'_>, modes: &[Mode]) -> Result<Config, Error> {
-        let mut config = context.load()?;
+    fn load(&self, context: &Context<'_>, file: Option<&Path>, modes: &[Mode]) -> Result<Config, Error> {
+        let mut config = context.load_from(file)?;
         config.start_jobs = self.jobs.unwrap_or(config.start_jobs);
         config.start_all();
         if modes.iter().any(|mode| mode.is_bare()) {
@@ -147,28 +159,49 @@ impl Init {
         Ok(FirstCall::Tool(tool.clone(), arguments))
     }
 
+    /// Measures each of `configs` in each mode.
     async fn measure(
         &self,
         context: &Context<'_>,
-        config: &Config,
+        configs: &[&Config],
         modes: &[Mode],
-    ) -> anyhow::Result<Vec<Series>> {
-        let mut bench = Bench::new(context, config, self.first_call()?)?;
-        if self.drop_caches {
-            bench.drop_caches().await?;
+    ) -> anyhow::Result<Vec<Vec<Series>>> {
+        let mut benches = Vec::with_capacity(configs.len());
+        for config in configs {
+            let mut bench = Bench::new(context, config, self.first_call()?)?;
+            if self.drop_caches {
+                bench.drop_caches().await?;
+            }
+            benches.push(bench);
         }
-        if modes.iter().any(|mode| mode.is_taught()) {
-            context.ui.status("Starting", "unmeasured, for the caches of modes warm and lazy");
-            bench.teach().await?;
+        if modes.iter().any(|mode| mode.has_caches()) {
+            context.ui.status("Starting", "unmeasured, so that all runs find the same caches");
         }
-        let mut all: Vec<Series> = modes.iter().map(|mode| Series::new(*mode)).collect();
+        let series = || modes.iter().map(|mode| Series::new(*mode)).collect();
+        let mut all: Vec<Vec<Series>> = configs.iter().map(|_| series()).collect();
+        let mut before = None;
         // Turn by turn, so that whatever else the machine does falls on all of them.
         for number in 1..=self.runs.get() {
-            for series in &mut all {
-                let run = bench.run(series.mode).await?;
-                let text = format!("{} {number}/{}: {}", series.mode, self.runs, seconds(run.wall));
-                context.ui.status("Measured", text);
-                series.runs.push(run);
+            for (place, mode) in modes.iter().enumerate() {
+                let mut sides: Vec<usize> = (0..configs.len()).collect();
+                // Each goes first as often as the other.
+                if (number + place) % 2 == 0 {
+                    sides.reverse();
+                }
+                for side in sides {
+                    // The first start of a package goes through its runner, whose processes need more memory than
+                    // most servers; and a runner may have changed what the other configuration goes by.
+                    if before != Some(side) {
+                        benches[side].prepare(modes).await?;
+                        before = Some(side);
+                    }
+                    let run = benches[side].run(*mode).await?;
+                    let file = configs[side].file.as_ref().filter(|_| configs.len() > 1);
+                    let file = file.map_or_else(String::new, |file| format!(" of {}", file.display()));
+                    let text = format!("{mode} {number}/{}{file}: {}", self.runs, seconds(run.wall));
+                    context.ui.status("Measured", text);
+                    all[side][place].runs.push(run);
+                }
             }
         }
         Ok(all)
@@ -186,7 +219,9 @@ impl Init {
             bottleneck: bound.name,
             cores: cores(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            config: config.file.as_ref().map(|file| file.display().to_string()),
             comparison: None,
+            against: None,
         }
     }
 }

@@ -2,19 +2,27 @@
 //!
 //! The least of several times is compared: other load on the machine only ever adds.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolcrib::Error;
 
-use super::document::{Document, ModeRow, SCHEMA, ServerRow};
+use super::{
+    document::{Document, ModeRow, SCHEMA, ServerRow},
+    mode::Mode,
+};
 
-/// How a measurement compares with an earlier one. Ratios are now over then: below 1 is better.
+/// How a measurement compares with an earlier one, or with that of another configuration in the same run. Ratios are
+/// this one over the other: below 1 is better.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Comparison {
-    /// The file of the earlier one.
+    /// The file of the earlier one, or of the other configuration.
     file: String,
+    /// Both were measured in the same run, turn by turn.
+    #[serde(default)]
+    same_run: bool,
     pub(super) modes: Vec<ModeChange>,
     /// What is different about the measurement itself.
     notes: Vec<String>,
@@ -27,6 +35,8 @@ pub(super) struct ModeChange {
     mode: String,
     /// Of the least wall time.
     wall_ratio: Option<f64>,
+    #[serde(default)]
+    median_ratio: Option<f64>,
     first_tool_ratio: Option<f64>,
     cpu_ratio: Option<f64>,
     rss_ratio: Option<f64>,
@@ -50,7 +60,25 @@ pub(super) fn read(file: &Path, servers: &[&str], modes: &[&str]) -> Result<Docu
         Error::input(format!("--compare {}: {what}", file.display()), Some(help.to_owned()))
     };
     let again = "write a new one with `toolcrib bench init --save FILE`";
-    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string(), again))?;
+    let takes = "--compare takes the file of an earlier measurement";
+    let text = std::fs::read_to_string(file).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            let is_mode = file.to_str().is_some_and(|name| Mode::from_str(name, true).is_ok());
+            let help = match is_mode {
+                true => format!(
+                    "modes are set side by side in every measurement: --mode {},parallel",
+                    file.display()
+                ),
+                false => format!("{again}; another servers.toml is compared by --against FILE"),
+            };
+            Error::input(format!("{takes}, and there is no file {}", file.display()), Some(help))
+        }
+        _ => wrong(error.to_string(), again),
+    })?;
+    if file.extension().is_some_and(|extension| extension == "toml") {
+        let help = format!("another configuration is measured in the same run: --against {}", file.display());
+        return Err(Error::input(format!("{takes}, and {} is none", file.display()), Some(help)));
+    }
     let value: Value =
         serde_json::from_str(&text).map_err(|error| wrong(format!("not JSON: {error}"), again))?;
     match value.get("schema").and_then(Value::as_u64) {
@@ -90,14 +118,22 @@ pub(super) fn read(file: &Path, servers: &[&str], modes: &[&str]) -> Result<Docu
 impl Comparison {
     /// `now` against `then`. With `allowed` percent, a mode whose least wall time grew by more is a regression, and
     /// so is one with fewer servers ready.
-    pub(super) fn new(file: &Path, then: &Document, now: &Document, allowed: Option<f64>) -> Self {
+    /// `same_run`: `then` is another configuration, measured at the same time.
+    pub(super) fn new(
+        file: &Path,
+        then: &Document,
+        now: &Document,
+        allowed: Option<f64>,
+        same_run: bool,
+    ) -> Self {
         let pairs: Vec<(&ModeRow, &ModeRow)> =
             now.modes.iter().filter_map(|mode| Some((then.mode(&mode.mode)?, mode))).collect();
         let modes: Vec<ModeChange> = pairs.iter().map(|(then, now)| ModeChange::new(then, now)).collect();
         let mut notes = Vec::new();
         let mut note = |what: &str, then: String, now: String| {
             if then != now {
-                notes.push(format!("{what} then {then}, now {now}"));
+                let (this, other) = if same_run { ("here", "there") } else { ("now", "then") };
+                notes.push(format!("{what} {other} {then}, {this} {now}"));
             }
         };
         note("jobs", then.jobs.to_string(), now.jobs.to_string());
@@ -106,33 +142,41 @@ impl Comparison {
         if then.cores != 0 {
             note("cores", then.cores.to_string(), now.cores.to_string());
         }
+        let names = |document: &Document| -> Vec<String> {
+            let rows = document.modes.iter().flat_map(|mode| &mode.servers).map(|row| row.name.clone());
+            rows.collect::<BTreeSet<String>>().into_iter().collect()
+        };
+        note("servers", names(then).join(" "), names(now).join(" "));
+        let other = if same_run { "there" } else { "then" };
         let mut regressions = Vec::new();
         for (change, (then, now)) in modes.iter().zip(&pairs).filter(|_| allowed.is_some()) {
             let limit = allowed.unwrap_or(0.0);
             if now.ready < then.ready {
-                regressions.push(format!("{}: {} ready, then {}", now.mode, now.ready, then.ready));
+                regressions.push(format!("{}: {} ready, {other} {}", now.mode, now.ready, then.ready));
             }
             let grown = change.wall_ratio.map(|ratio| (ratio - 1.0) * 100.0);
             if let Some(grown) = grown.filter(|grown| *grown > limit) {
                 regressions.push(format!("{}: wall {grown:+.1} %, allowed {limit} %", now.mode));
             }
         }
-        Self { file: file.display().to_string(), modes, notes, regressions }
+        Self { file: file.display().to_string(), same_run, modes, notes, regressions }
     }
 
     /// As lines of text.
     pub(super) fn lines(&self) -> Vec<String> {
+        let how = if self.same_run { "same run, this / that" } else { "now / then" };
         let mut lines = vec![
-            format!("against {} (least times, now / then; below 1 is better)", self.file),
-            "mode        wall     first    cpu      rss".to_owned(),
+            format!("against {} (least times and their middle, {how}; below 1 is better)", self.file),
+            "mode        wall     median   first    cpu      rss".to_owned(),
         ];
         for mode in &self.modes {
             let ratio =
                 |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x"));
             lines.push(format!(
-                "{:<11} {:<8} {:<8} {:<8} {}",
+                "{:<11} {:<8} {:<8} {:<8} {:<8} {}",
                 mode.mode,
                 ratio(mode.wall_ratio),
+                ratio(mode.median_ratio),
                 ratio(mode.first_tool_ratio),
                 ratio(mode.cpu_ratio),
                 ratio(mode.rss_ratio),
@@ -150,6 +194,7 @@ impl ModeChange {
         Self {
             mode: now.mode.clone(),
             wall_ratio: ratio(then.wall_ms.min, now.wall_ms.min),
+            median_ratio: ratio(then.wall_ms.median, now.wall_ms.median),
             first_tool_ratio: ratio(then.first_tool_ms, now.first_tool_ms),
             cpu_ratio: ratio(Some(then.cpu_ms), Some(now.cpu_ms)),
             rss_ratio: ratio(memory(then), memory(now)),

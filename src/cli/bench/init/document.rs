@@ -27,8 +27,14 @@ pub(super) struct Document {
     /// Of toolcrib.
     #[serde(default)]
     pub(super) version: String,
+    /// The file of the configuration.
+    #[serde(default)]
+    pub(super) config: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) comparison: Option<Comparison>,
+    /// The other configuration that was measured in the same run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) against: Option<Box<Document>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -40,7 +46,7 @@ pub(super) struct ModeRow {
     pub(super) wall_ms: Spread,
     /// Of everything, this process and the guards included, in the leanest run.
     pub(super) cpu_ms: f64,
-    /// The most that each server's processes had, added up, in the largest run.
+    /// The most that each server's processes had until all servers were ready, added up, in the middle run.
     pub(super) peak_rss_bytes: u64,
     pub(super) first_tool_ms: Option<f64>,
     pub(super) middle_tool_ms: Option<f64>,

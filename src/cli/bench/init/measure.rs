@@ -73,11 +73,22 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Fills the cache folder of the modes that go by one.
-    pub(super) async fn teach(&self) -> anyhow::Result<()> {
-        let mut config = self.config.clone();
-        config.cache_folder = Some(self.taught());
-        let manager = self.context.start(&config, |_| {}).await?;
+    /// Starts everything once for each cache folder that `modes` go by: packages are installed, and what their runners
+    /// start is known.
+    pub(super) async fn prepare(&self, modes: &[Mode]) -> anyhow::Result<()> {
+        if modes.iter().any(|mode| mode.has_caches() && !mode.is_taught()) {
+            self.start_unmeasured(self.config).await?;
+        }
+        if modes.iter().any(|mode| mode.is_taught()) {
+            let mut config = self.config.clone();
+            config.cache_folder = Some(self.taught());
+            self.start_unmeasured(&config).await?;
+        }
+        Ok(())
+    }
+
+    async fn start_unmeasured(&self, config: &Config) -> anyhow::Result<()> {
+        let manager = self.context.start(config, |_| {}).await?;
         self.context.stop(manager).await?;
         Ok(())
     }

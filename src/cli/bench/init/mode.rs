@@ -66,6 +66,11 @@ impl Mode {
         matches!(self, Self::Bare | Self::BareCores)
     }
 
+    /// Whether it goes by what earlier starts left.
+    pub(super) fn has_caches(self) -> bool {
+        self != Self::Cold
+    }
+
     /// Whether it goes by the caches of an unmeasured start.
     pub(super) fn is_taught(self) -> bool {
         matches!(self, Self::Warm | Self::Lazy)

@@ -11,13 +11,9 @@ pub(super) fn lines(document: &Document) -> Vec<String> {
         None => format!("{} at a time", document.jobs),
     };
     let total = document.modes.first().map_or(0, |mode| mode.total);
-    let mut lines = vec![
-        format!("{total} servers, {} runs each, {jobs}, {} cores", document.runs, document.cores),
-        "mode        ready    min      median   max      first    cpu      rss    own cpu  own rss  guards"
-            .to_owned(),
-    ];
-    let base = document.mode("sequential").and_then(|mode| mode.wall_ms.median);
-    lines.extend(document.modes.iter().map(|mode| mode_line(mode, base)));
+    let mut lines =
+        vec![format!("{total} servers, {} runs each, {jobs}, {} cores", document.runs, document.cores)];
+    lines.extend(mode_lines(document));
     for mode in &document.modes {
         if let Some(note) = &mode.note {
             lines.push(format!("{}: {note}", mode.mode));
@@ -44,8 +40,21 @@ pub(super) fn lines(document: &Document) -> Vec<String> {
             lines.push(format!("last to be ready, of {} runs: {}", document.runs, last.join(", ")));
         }
     }
+    if let Some(other) = &document.against {
+        lines.push(format!("all modes of {}", other.config.as_deref().unwrap_or("the other configuration")));
+        lines.extend(mode_lines(other));
+    }
     lines.extend(document.comparison.iter().flat_map(super::compare::Comparison::lines));
     lines
+}
+
+/// The modes side by side, under their heads.
+fn mode_lines(document: &Document) -> Vec<String> {
+    let base = document.mode("sequential").and_then(|mode| mode.wall_ms.median);
+    let head =
+        "mode        ready    min      median   max      first    cpu      rss    own cpu  own rss  guards";
+    let lines = document.modes.iter().map(|mode| mode_line(mode, base));
+    std::iter::once(head.to_owned()).chain(lines).collect()
 }
 
 fn mode_line(mode: &ModeRow, base: Option<f64>) -> String {
