@@ -204,6 +204,19 @@ mod tests {
     }
 
     #[test]
+    fn the_shortest_value_that_is_hidden_is_the_documented_one() {
+        let secrets = Secrets::new(["s".repeat(Secrets::SHORTEST), "t".repeat(Secrets::SHORTEST - 1)]);
+        assert_eq!(secrets.hide("ssssss ttttt"), "**** ttttt");
+        let documented = format!("fewer than {} bytes", Secrets::SHORTEST);
+        for (file, text) in [
+            ("servers.toml", include_str!("../../servers.toml")),
+            ("README.md", include_str!("../../README.md")),
+        ] {
+            assert!(text.contains(&documented), "{file} does not say: {documented}");
+        }
+    }
+
+    #[test]
     fn nothing_is_left_of_secrets_that_overlap() {
         let secrets = Secrets::new(["first-second".into(), "second-third".into(), "abcabcab".into()]);
         assert_eq!(secrets.hide("<first-second-third>"), "<****>");
