@@ -4,7 +4,7 @@
 //! streams, no protocol library, since that would not let it do wrong. Without faults it is a good server.
 
 mod answer;
-mod fault;
+pub(super) mod fault;
 mod protocol;
 mod wire;
 

@@ -19,10 +19,15 @@ fn calls_are_measured_beside_bare_pipes_and_beside_slow_ones() {
         .iter()
         .map(|row| (row["client"].as_str().unwrap(), row["in_flight"].as_u64().unwrap()))
         .collect();
-    assert_eq!(widths, [("bare pipes", 1), ("toolcrib", 1), ("toolcrib", 7)]);
+    let expected = [("bare pipes", 1), ("rmcp", 1), ("toolcrib", 1), ("rmcp", 7), ("toolcrib", 7)];
+    assert_eq!(widths, expected);
     for row in rows {
         let at = |name: &str| row["us"][name].as_f64().unwrap();
         assert!(0.0 < at("p50") && at("p50") <= at("p99") && at("p99") <= at("max"), "{row}");
+        assert_eq!(
+            (&row["result_bytes"], row["times_rmcp"].is_null()),
+            (&5.into(), row["client"] != "toolcrib")
+        );
         assert!(row["calls"] == 300 && row["cpu_us_per_call"].as_f64().unwrap() > 0.0, "{row}");
     }
     // Ten calls of half a second each, one after the other, would take five seconds.
@@ -30,6 +35,27 @@ fn calls_are_measured_beside_bare_pipes_and_beside_slow_ones() {
     let wall = beside["wall_ms"].as_f64().unwrap();
     assert!(wall >= 500.0, "{beside}");
     assert!(beside["fast_us"]["max"].as_f64().unwrap() / 1e3 < wall / 2.0, "{beside}");
+}
+
+#[test]
+fn results_of_a_chosen_size_are_measured_beside_the_sdk() {
+    let bench = Bench::new("");
+    let sizes =
+        ["--json", "bench", "call", "--size", "1000B,256KiB,1MiB", "--calls", "8", "--in-flight", "1"];
+    let document = document(&bench, &sizes);
+    let rows = document["rows"].as_array().unwrap();
+    let seen: Vec<_> =
+        rows.iter().map(|row| (row["result_bytes"].as_u64().unwrap(), &row["client"])).collect();
+    let clients = ["bare pipes", "rmcp", "toolcrib"].map(Value::from);
+    let expected =
+        [1000, 256 << 10, 1 << 20].into_iter().flat_map(|size| clients.iter().map(move |c| (size, c)));
+    assert_eq!(seen, expected.collect::<Vec<_>>());
+    for row in rows.iter().filter(|row| row["client"] == "toolcrib") {
+        assert!(row["times_rmcp"]["p50"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["times_rmcp"]["cpu"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let refused = bench.run(&["bench", "call", "--size", "9MiB"]);
+    assert_eq!(code(&refused), 2, "{}", err(&refused));
 }
 
 #[test]

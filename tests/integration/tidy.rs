@@ -139,7 +139,10 @@ fn arrows_point_down() {
 #[test]
 fn the_protocol_library_stays_in_its_rooms() {
     for path in sources("src") {
-        let allowed = ["session", "builtin", "catalog", "gateway"].contains(&room(&path).as_str());
+        // The SDK's own client, which calls are measured beside.
+        let measured = path.ends_with("src/cli/bench/call/sdk.rs");
+        let allowed =
+            measured || ["session", "builtin", "catalog", "gateway"].contains(&room(&path).as_str());
         let text = fs::read_to_string(&path).unwrap();
         assert!(allowed || !text.contains("rmcp::"), "{} names the protocol library", path.display());
     }

@@ -1,4 +1,8 @@
-//! `toolcrib bench call`: what a tool call costs, beside the same server behind bare pipes in the same run.
+//! `toolcrib bench call`: what a tool call costs, beside bare pipes and the client of the official SDK (rmcp), which
+//! call the same server in the same run.
+
+mod sdk;
+mod table;
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -13,14 +17,26 @@ use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use toolcrib::{CatalogEntry, Config, Endpoint, Manager, ServerConfig, ServerName, StdioConfig, Toolbox};
 
-use super::times::{at_percent, median, own_cpu, sorted};
+use self::{
+    sdk::Sdk,
+    table::{document, print},
+};
+use super::{
+    floor::MAX_TEXT,
+    times::{at_percent, own_cpu, sorted},
+};
 use crate::cli::{
+    chaos::fault,
     context::Context,
-    ui::{Ui, at_least_one, micros, millis, seconds},
+    ui::{Ui, at_least_one},
 };
 
 /// Calls before the clock starts.
 const WARM_UP: usize = 500;
+/// The two clients take turns so many times in each row, so that a machine that gets slower hits both.
+const TURNS: usize = 4;
+/// Bytes of results in one row at most: long results are called for less often.
+const ROW_BYTES: usize = 512 << 20;
 /// Calls that wait in the server, and calls that do not, in the test for head-of-line blocking.
 const SLOW: usize = 10;
 const FAST: usize = 50;
@@ -34,7 +50,10 @@ pub(in crate::cli) struct Call {
     /// Its arguments as one JSON object.
     #[arg(long, value_name = "JSON", requires = "tool")]
     args: Option<String>,
-    /// Calls to measure in each row.
+    /// Bytes of text in a result, such as 4KiB,256KiB,1MiB, a group of rows each [default: an echo of 5 bytes].
+    #[arg(long, value_delimiter = ',', value_name = "SIZE,..", value_parser = text_size, conflicts_with = "tool")]
+    size: Vec<usize>,
+    /// Calls to measure in each row; fewer where their results would have more than 512 MiB together.
     #[arg(long, default_value = "20000", value_name = "N", value_parser = at_least_one)]
     calls: NonZeroUsize,
     /// Calls in flight, a row each.
@@ -48,6 +67,8 @@ pub(in crate::cli) struct Call {
 /// One measured load.
 struct Row {
     client: &'static str,
+    /// Bytes of text in each result.
+    bytes: usize,
     in_flight: usize,
     calls: usize,
     wall: Duration,
@@ -55,6 +76,21 @@ struct Row {
     cpu: Duration,
     /// Sorted.
     times: Vec<Duration>,
+}
+
+/// One call that can be made again and again.
+trait Caller: Clone + Send + 'static {
+    const NAME: &'static str;
+
+    fn call(&self) -> impl Future<Output = anyhow::Result<()>> + Send;
+}
+
+/// The same by this library.
+#[derive(Clone)]
+struct OwnCaller {
+    toolbox: Toolbox,
+    entry: Arc<CatalogEntry>,
+    arguments: Arc<Map<String, Value>>,
 }
 
 /// Fast calls beside slow ones on one session.
@@ -67,10 +103,26 @@ struct Beside {
 /// What is called.
 struct Target {
     config: Config,
-    path: String,
-    arguments: Map<String, Value>,
+    /// Tools, each with its arguments: a group of rows each.
+    calls: Vec<(String, Map<String, Value>)>,
     /// The trivial server: then there is something to compare with.
     floor: bool,
+}
+
+/// How it is called.
+#[derive(Clone)]
+struct Load {
+    /// Calls in a row.
+    calls: usize,
+    in_flight: Vec<NonZeroUsize>,
+}
+
+fn text_size(text: &str) -> Result<usize, String> {
+    let bytes = fault::size(text).ok().and_then(|bytes| usize::try_from(bytes).ok());
+    match bytes.filter(|bytes| (1..=MAX_TEXT).contains(bytes)) {
+        Some(bytes) => Ok(bytes),
+        None => Err("write a number of bytes up to 8MiB, such as 4KiB or 1MiB".to_owned()),
+    }
 }
 
 impl Call {
@@ -80,8 +132,8 @@ impl Call {
             server.required = true;
         }
         let cancel = context.cancel.clone();
-        let (threads, calls, in_flight) = (self.threads.get(), self.calls.get(), self.in_flight);
-        let floor = target.floor;
+        let threads = self.threads.get();
+        let load = Load { calls: self.calls.get(), in_flight: self.in_flight };
         // A runtime of its own: what is measured is not to share a thread with the rest of this command.
         let measuring = tokio::task::spawn_blocking(move || {
             let runtime = match threads {
@@ -89,17 +141,14 @@ impl Call {
                 _ => tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
             }?;
             runtime.block_on(async {
-                let all = measure(&target, calls, &in_flight);
+                let all = measure(&target, &load);
                 cancel
                     .run_until_cancelled(all)
                     .await
                     .unwrap_or_else(|| Err(toolcrib::Error::Cancelled.into()))
             })
         });
-        let (mut rows, beside) = measuring.await??;
-        if floor {
-            rows.insert(0, tokio::task::spawn_blocking(move || bare(calls)).await??);
-        }
+        let (rows, beside) = measuring.await??;
         if context.ui.json {
             Ui::data(document(threads, &rows, beside.as_ref()).to_string());
         } else {
@@ -110,9 +159,18 @@ impl Call {
 
     fn target(&self, context: &Context<'_>) -> anyhow::Result<Target> {
         let Some(path) = &self.tool else {
-            let config = Config::new([trivial()?]);
-            let arguments = Map::from_iter([("text".to_owned(), json!("hello"))]);
-            return Ok(Target { config, path: "floor.echo".to_owned(), arguments, floor: true });
+            let mut server = trivial()?;
+            server.max_output = server.max_output.max(self.size.iter().copied().max().unwrap_or(0));
+            let argument = |name: &str, value: Value| Map::from_iter([(name.to_owned(), value)]);
+            let mut calls: Vec<_> = self
+                .size
+                .iter()
+                .map(|bytes| ("floor.text".to_owned(), argument("bytes", json!(bytes))))
+                .collect();
+            if calls.is_empty() {
+                calls.push(("floor.echo".to_owned(), argument("text", json!("hello"))));
+            }
+            return Ok(Target { config: Config::new([server]), calls, floor: true });
         };
         let mut config = context.load()?;
         let server = crate::cli::call::server_of(&config, path)?;
@@ -123,7 +181,7 @@ impl Call {
             })?,
             None => Map::new(),
         };
-        Ok(Target { config, path: path.clone(), arguments, floor: false })
+        Ok(Target { config, calls: vec![(path.clone(), arguments)], floor: false })
     }
 }
 
@@ -137,13 +195,9 @@ fn words() -> [String; 2] {
     ["builtin", "floor"].map(str::to_owned)
 }
 
-async fn measure(
-    target: &Target,
-    calls: usize,
-    in_flight: &[NonZeroUsize],
-) -> anyhow::Result<(Vec<Row>, Option<Beside>)> {
+async fn measure(target: &Target, load: &Load) -> anyhow::Result<(Vec<Row>, Option<Beside>)> {
     let manager = Manager::start(&target.config).await?;
-    let outcome = measure_on(&manager.toolbox(), target, calls, in_flight).await;
+    let outcome = measure_on(&manager.toolbox(), target, load).await;
     let survivors = manager.shutdown().await.survivors;
     if !survivors.is_empty() {
         return Err(toolcrib::Error::TeardownIncomplete { pids: survivors }.into());
@@ -154,44 +208,83 @@ async fn measure(
 async fn measure_on(
     toolbox: &Toolbox,
     target: &Target,
-    calls: usize,
-    in_flight: &[NonZeroUsize],
+    load: &Load,
 ) -> anyhow::Result<(Vec<Row>, Option<Beside>)> {
     let catalog = toolbox.catalog();
-    let entry = catalog.find_path(&target.path)?;
-    let arguments = Arc::new(target.arguments.clone());
-    let first = toolbox.call_entry(entry, &arguments, None).await?;
-    anyhow::ensure!(!first.is_error, "{} says that it failed: {}", target.path, first.text());
-    call_many(toolbox, entry, &arguments, WARM_UP.min(calls), 1).await?;
+    let sdk = if target.floor { Some(Sdk::start().await?) } else { None };
     let mut rows = Vec::new();
-    for width in in_flight {
-        rows.push(call_many(toolbox, entry, &arguments, calls, width.get()).await?);
+    for (path, arguments) in &target.calls {
+        let entry = catalog.find_path(path)?.clone();
+        let own = OwnCaller { toolbox: toolbox.clone(), entry, arguments: Arc::new(arguments.clone()) };
+        let first = toolbox.call_entry(&own.entry, arguments, None).await?;
+        anyhow::ensure!(!first.is_error, "{path} says that it failed: {}", first.text());
+        let bytes = first.text().len();
+        let calls = load.calls.min((ROW_BYTES / bytes.max(1)).max(1));
+        if target.floor {
+            let (tool, arguments) = (own.entry.tool.name.clone(), arguments.clone());
+            let row = tokio::task::spawn_blocking(move || bare(&tool, &arguments, calls)).await??;
+            rows.push(Row { bytes, ..row });
+        }
+        let sdk = sdk.as_ref().map(|sdk| sdk.caller(&own.entry.tool.name, arguments));
+        call_many(&own, WARM_UP.min(calls), 1).await?;
+        if let Some(sdk) = &sdk {
+            call_many(sdk, WARM_UP.min(calls), 1).await?;
+        }
+        for width in load.in_flight.iter().map(|width| width.get()) {
+            let (mut of_sdk, mut of_own) = (None, None);
+            for turn in 0..TURNS {
+                let share = calls / TURNS + usize::from(turn < calls % TURNS);
+                if let Some(sdk) = &sdk {
+                    of_sdk = Some(join(of_sdk, call_many(sdk, share, width).await?));
+                }
+                of_own = Some(join(of_own, call_many(&own, share, width).await?));
+            }
+            rows.extend(of_sdk.into_iter().chain(of_own).map(|row| Row { bytes, ..row }));
+        }
+    }
+    if let Some(sdk) = sdk {
+        sdk.stop().await?;
     }
     let beside = match target.floor {
-        true => Some(beside(toolbox, entry, catalog.find("floor", "sleep")?, &arguments).await?),
+        true => Some(beside(toolbox, catalog.find("floor", "echo")?, catalog.find("floor", "sleep")?).await?),
         false => None,
     };
     Ok((rows, beside))
 }
 
+/// One row of two turns.
+fn join(earlier: Option<Row>, row: Row) -> Row {
+    let Some(earlier) = earlier else { return row };
+    Row {
+        calls: earlier.calls + row.calls,
+        wall: earlier.wall + row.wall,
+        cpu: earlier.cpu + row.cpu,
+        times: sorted(earlier.times.into_iter().chain(row.times)),
+        ..row
+    }
+}
+
+impl Caller for OwnCaller {
+    const NAME: &'static str = "toolcrib";
+
+    async fn call(&self) -> anyhow::Result<()> {
+        self.toolbox.call_entry(&self.entry, &self.arguments, None).await?;
+        Ok(())
+    }
+}
+
 /// `calls` calls by `width` callers, each of which waits for its answer.
-async fn call_many(
-    toolbox: &Toolbox,
-    entry: &Arc<CatalogEntry>,
-    arguments: &Arc<Map<String, Value>>,
-    calls: usize,
-    width: usize,
-) -> anyhow::Result<Row> {
+async fn call_many<C: Caller>(caller: &C, calls: usize, width: usize) -> anyhow::Result<Row> {
     let (cpu, began) = (own_cpu(), Instant::now());
     let mut callers = JoinSet::new();
     for number in 0..width {
-        let (toolbox, entry, arguments) = (toolbox.clone(), entry.clone(), arguments.clone());
+        let caller = caller.clone();
         let share = calls / width + usize::from(number < calls % width);
         callers.spawn(async move {
             let mut times = Vec::with_capacity(share);
             for _ in 0..share {
                 let began = Instant::now();
-                toolbox.call_entry(&entry, &arguments, None).await?;
+                caller.call().await?;
                 times.push(began.elapsed());
             }
             anyhow::Ok(times)
@@ -202,7 +295,8 @@ async fn call_many(
         times.extend(done??);
     }
     let (wall, cpu) = (began.elapsed(), own_cpu().saturating_sub(cpu));
-    Ok(Row { client: "toolcrib", in_flight: width, calls, wall, cpu, times: sorted(times.into_iter()) })
+    let times = sorted(times.into_iter());
+    Ok(Row { client: C::NAME, bytes: 0, in_flight: width, calls, wall, cpu, times })
 }
 
 /// Calls that wait in the server must not hold back those that do not.
@@ -210,7 +304,6 @@ async fn beside(
     toolbox: &Toolbox,
     echo: &Arc<CatalogEntry>,
     sleep: &Arc<CatalogEntry>,
-    arguments: &Arc<Map<String, Value>>,
 ) -> anyhow::Result<Beside> {
     let began = Instant::now();
     let mut slow = JoinSet::new();
@@ -220,7 +313,9 @@ async fn beside(
         slow.spawn(async move { toolbox.call_entry(&sleep, &time, None).await });
     }
     tokio::task::yield_now().await;
-    let fast = call_many(toolbox, echo, arguments, FAST, 1).await?.times;
+    let arguments = Arc::new(Map::from_iter([("text".to_owned(), json!("hello"))]));
+    let caller = OwnCaller { toolbox: toolbox.clone(), entry: echo.clone(), arguments };
+    let fast = call_many(&caller, FAST, 1).await?.times;
     while let Some(done) = slow.join_next().await {
         done??;
     }
@@ -228,14 +323,17 @@ async fn beside(
 }
 
 /// The same calls as bytes over pipes, one at a time: what no client can go below.
-fn bare(calls: usize) -> anyhow::Result<Row> {
+fn bare(tool: &str, arguments: &Map<String, Value>, calls: usize) -> anyhow::Result<Row> {
+    let params = json!({"name": tool, "arguments": arguments});
+    let request =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string() + "\n";
     let mut child = Command::new(std::env::current_exe()?)
         .args(words())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
     let outcome = match (child.stdin.take(), child.stdout.take()) {
-        (Some(stdin), Some(stdout)) => bare_on(stdin, BufReader::new(stdout), calls),
+        (Some(stdin), Some(stdout)) => bare_on(stdin, BufReader::new(stdout), request.as_bytes(), calls),
         _ => Err(anyhow::anyhow!("the server has no pipes")),
     };
     // Its input is closed: it leaves by itself.
@@ -243,8 +341,12 @@ fn bare(calls: usize) -> anyhow::Result<Row> {
     outcome
 }
 
-fn bare_on(mut stdin: ChildStdin, mut stdout: BufReader<ChildStdout>, calls: usize) -> anyhow::Result<Row> {
-    let request = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"echo\",\"arguments\":{\"text\":\"hello\"}}}\n";
+fn bare_on(
+    mut stdin: ChildStdin,
+    mut stdout: BufReader<ChildStdout>,
+    request: &[u8],
+    calls: usize,
+) -> anyhow::Result<Row> {
     let mut line = Vec::new();
     let mut call = || {
         line.clear();
@@ -262,7 +364,8 @@ fn bare_on(mut stdin: ChildStdin, mut stdout: BufReader<ChildStdout>, calls: usi
         times.push(began.elapsed());
     }
     let (wall, cpu) = (began.elapsed(), own_cpu().saturating_sub(cpu));
-    Ok(Row { client: "bare pipes", in_flight: 1, calls, wall, cpu, times: sorted(times.into_iter()) })
+    let times = sorted(times.into_iter());
+    Ok(Row { client: "bare pipes", bytes: 0, in_flight: 1, calls, wall, cpu, times })
 }
 
 impl Row {
@@ -278,52 +381,4 @@ impl Row {
     fn cpu(&self) -> Duration {
         self.cpu / u32::try_from(self.calls).unwrap_or(u32::MAX)
     }
-}
-
-fn print(threads: usize, rows: &[Row], beside: Option<&Beside>) {
-    Ui::data(format!(
-        "{threads} runtime thread{}; CPU is the client's own",
-        if threads == 1 { "" } else { "s" }
-    ));
-    Ui::data("client      in flight    calls      p50      p95      p99      max    calls/s  cpu/call");
-    for row in rows {
-        Ui::data(format!(
-            "{:<11} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10.0} {:>9}",
-            row.client,
-            row.in_flight,
-            row.calls,
-            micros(row.at(50)),
-            micros(row.at(95)),
-            micros(row.at(99)),
-            micros(row.at(100)),
-            row.rate(),
-            micros(row.cpu()),
-        ));
-    }
-    if let Some(Beside { wall, fast }) = beside {
-        Ui::data(format!(
-            "{FAST} fast calls beside {SLOW} of {} each: p50 {}, max {}; all done in {}",
-            seconds(SLOW_FOR),
-            micros(median(fast)),
-            micros(fast.last().copied().unwrap_or_default()),
-            seconds(*wall)
-        ));
-    }
-}
-
-fn document(threads: usize, rows: &[Row], beside: Option<&Beside>) -> Value {
-    let us = |time: Duration| (time.as_secs_f64() * 1e7).round() / 10.0;
-    let rows: Vec<Value> = rows
-        .iter()
-        .map(|row| {
-            json!({"client": row.client, "in_flight": row.in_flight, "calls": row.calls,
-                "us": {"p50": us(row.at(50)), "p95": us(row.at(95)), "p99": us(row.at(99)), "max": us(row.at(100))},
-                "calls_per_second": row.rate().round(), "cpu_us_per_call": us(row.cpu())})
-        })
-        .collect();
-    let beside = beside.map(|beside| {
-        json!({"slow": SLOW, "slow_ms": millis(SLOW_FOR), "fast": FAST, "wall_ms": millis(beside.wall),
-            "fast_us": {"p50": us(median(&beside.fast)), "max": beside.fast.last().map(|time| us(*time))}})
-    });
-    json!({"schema": 1, "threads": threads, "rows": rows, "head_of_line": beside})
 }

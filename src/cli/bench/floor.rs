@@ -19,7 +19,14 @@ use serde_json::value::RawValue;
 /// Bytes that are read at once.
 const BATCH: usize = 64 << 10;
 
-const TOOLS: &str = r#"{"tools":[{"name":"echo","description":"Gives the text back","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}},"annotations":{"readOnlyHint":true}},{"name":"sleep","description":"Answers after so many milliseconds","inputSchema":{"type":"object","properties":{"ms":{"type":"integer","minimum":0}},"required":["ms"]},"annotations":{"readOnlyHint":true}}]}"#;
+/// Longest text of the tool `text`, in bytes: its message stays below the longest one that a client reads.
+pub(super) const MAX_TEXT: usize = 8 << 20;
+/// What that text repeats, as it stands in JSON: a line of a source file with its line feed.
+const LINE: &str = "    let answers = requests.iter().map(|request| client.send(request)).collect();\\n";
+/// Its length once it is decoded.
+const LINE_BYTES: usize = LINE.len() - 1;
+
+const TOOLS: &str = r#"{"tools":[{"name":"echo","description":"Gives the text back","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}},"annotations":{"readOnlyHint":true}},{"name":"text","description":"Gives so many bytes of text","inputSchema":{"type":"object","properties":{"bytes":{"type":"integer","minimum":0}},"required":["bytes"]},"annotations":{"readOnlyHint":true}},{"name":"sleep","description":"Answers after so many milliseconds","inputSchema":{"type":"object","properties":{"ms":{"type":"integer","minimum":0}},"required":["ms"]},"annotations":{"readOnlyHint":true}}]}"#;
 
 /// Serves if this process was started to, and gives its exit code. Before there is any runtime.
 pub(in crate::cli) fn play_part() -> Option<ExitCode> {
@@ -53,6 +60,7 @@ struct Params<'a> {
 struct Call<'a> {
     #[serde(borrow)]
     text: Option<&'a RawValue>,
+    bytes: Option<usize>,
     ms: Option<u64>,
 }
 
@@ -110,6 +118,18 @@ fn answer(message: &Message<'_>, answers: &mut Vec<u8>, output: &Arc<Mutex<File>
             for part in parts {
                 answers.extend_from_slice(part.as_bytes());
             }
+        }
+        ("tools/call", Some("text")) => {
+            let bytes = call.and_then(|call| call.bytes).unwrap_or(0).min(MAX_TEXT);
+            let head = r#","result":{"content":[{"type":"text","text":""#;
+            for part in [r#"{"jsonrpc":"2.0","id":"#, id.get(), head] {
+                answers.extend_from_slice(part.as_bytes());
+            }
+            for _ in 0..bytes / LINE_BYTES {
+                answers.extend_from_slice(LINE.as_bytes());
+            }
+            answers.resize(answers.len() + bytes % LINE_BYTES, b'x');
+            answers.extend_from_slice(b"\"}],\"isError\":false}}\n");
         }
         ("tools/call", Some("sleep")) => {
             let time = Duration::from_millis(call.and_then(|call| call.ms).unwrap_or(0));

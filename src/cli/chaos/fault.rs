@@ -281,7 +281,7 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 /// A number of bytes, with or without a unit.
-fn size(text: &str) -> Result<u64, String> {
+pub(in crate::cli) fn size(text: &str) -> Result<u64, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let factor = match unit {
         "" | "B" => 1,
