@@ -14,13 +14,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use memchr::memchr;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::unix::pipe,
     sync::Mutex,
-    time::timeout_at,
+    time::{timeout, timeout_at},
 };
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::{
+    io::poll_read_buf,
+    sync::{CancellationToken, WaitForCancellationFutureOwned},
+};
 
 /// Longest line that is read whole, in bytes. The same limit as the protocol library's own transports.
 pub(crate) const MAX_LINE: usize = 16 << 20;
@@ -82,6 +86,12 @@ impl Traffic {
 /// Bytes that are read at once. They are on the stack of who reads: a server that says nothing has no buffer.
 const BUFFER: usize = 16 << 10;
 
+/// Room that is made for the rest of a long line at once, at least: what a pipe holds.
+const LONG_READ: usize = 64 << 10;
+
+/// Memory of a long line is kept so long for the next one.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+
 /// Reads lines. Safe to cancel: a line that was read in part is continued by the next call.
 pub(crate) struct LineReader {
     stream: Pin<Box<dyn AsyncRead + Send>>,
@@ -139,16 +149,27 @@ impl LineReader {
     /// The next line, or nothing at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<Line<'_>> {
         if self.complete {
+            // Long lines that follow each other share their memory; a short one gives it back.
+            if self.line.len() < self.line.capacity() / 4 {
+                self.line.shrink_to(USUAL);
+            }
             self.line.clear();
-            // One long line must not cost its memory for ever.
-            self.line.shrink_to(USUAL);
             self.tail.clear();
             self.total = 0;
             self.complete = false;
         }
         while !self.complete {
             let total = self.total;
-            let more = if total == 0 {
+            let more = if total == 0 && self.line.capacity() > USUAL {
+                // One long line must not cost its memory for ever.
+                match timeout(KEPT_FOR, poll_fn(|context| self.poll_more(context))).await {
+                    Ok(more) => more,
+                    Err(_) => {
+                        self.line.shrink_to(USUAL);
+                        continue;
+                    }
+                }
+            } else if total == 0 {
                 poll_fn(|context| self.poll_more(context)).await
             } else {
                 let limit = self.heard + LINE_STALL;
@@ -187,6 +208,9 @@ impl LineReader {
             }
             return Poll::Ready(true);
         }
+        if self.line.len() >= BUFFER && self.total < (MAX_LINE - LONG_READ) as u64 {
+            return self.poll_long(context);
+        }
         let mut space = [MaybeUninit::uninit(); BUFFER];
         let mut read = ReadBuf::uninit(&mut space);
         let outcome = ready!(self.stream.as_mut().poll_read(context, &mut read));
@@ -199,15 +223,35 @@ impl LineReader {
         Poll::Ready(true)
     }
 
+    /// As [`LineReader::poll_more`] in the midst of a long line: into its own memory, as much as there is.
+    fn poll_long(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let before = self.line.len();
+        self.line.reserve(LONG_READ);
+        let count = ready!(poll_read_buf(self.stream.as_mut(), context, &mut self.line)).unwrap_or(0);
+        if count == 0 {
+            return Poll::Ready(false);
+        }
+        let feed = memchr(b'\n', &self.line[before..]).map(|at| before + at);
+        let end = feed.unwrap_or(self.line.len());
+        if end > MAX_LINE {
+            let bytes = self.line.split_off(before);
+            let used = self.take_in(&bytes);
+            self.rest.extend_from_slice(&bytes[used..]);
+            return Poll::Ready(true);
+        }
+        if let Some(feed) = feed {
+            self.rest.extend_from_slice(&self.line[feed + 1..]);
+            self.line.truncate(feed);
+        }
+        self.grown(end - before, feed.is_some());
+        Poll::Ready(true)
+    }
+
     /// Adds bytes to the line; says how many of them belong to it, with its line feed.
     fn take_in(&mut self, bytes: &[u8]) -> usize {
-        let _ = self.first_byte.get_or_init(Instant::now);
-        // `contains` is the fast search of the standard library; the place is looked for once a line.
-        let feed = bytes.contains(&b'\n').then(|| bytes.iter().position(|byte| *byte == b'\n'));
-        let feed = feed.flatten();
+        let feed = memchr(b'\n', bytes);
         let part = &bytes[..feed.unwrap_or(bytes.len())];
-        self.total += part.len() as u64;
-        if self.total <= MAX_LINE as u64 {
+        if self.total + part.len() as u64 <= MAX_LINE as u64 {
             self.line.extend_from_slice(part);
         } else {
             if self.tail.is_empty() {
@@ -219,15 +263,21 @@ impl LineReader {
             let surplus = self.tail.len().saturating_sub(KEPT);
             self.tail.drain(..surplus);
         }
-        let used = feed.map_or(bytes.len(), |at| at + 1);
-        self.complete = feed.is_some();
-        self.traffic.0.bytes.fetch_add(used as u64, Ordering::Relaxed);
-        let open = if self.complete { 0 } else { self.total };
-        if !self.complete {
+        self.grown(part.len(), feed.is_some());
+        feed.map_or(bytes.len(), |at| at + 1)
+    }
+
+    /// Takes note of so many bytes of the line, with which it may be complete.
+    fn grown(&mut self, bytes: usize, complete: bool) {
+        let _ = self.first_byte.get_or_init(Instant::now);
+        self.total += bytes as u64;
+        self.complete = complete;
+        self.traffic.0.bytes.fetch_add((bytes + usize::from(complete)) as u64, Ordering::Relaxed);
+        let open = if complete { 0 } else { self.total };
+        if !complete {
             self.heard = Instant::now();
         }
         self.traffic.0.open_line.store(open, Ordering::Relaxed);
-        used
     }
 }
 
@@ -428,7 +478,7 @@ impl Sink {
 async fn write_all(sink: &mut (impl AsyncWrite + Unpin), line: &[u8]) -> Result<(), WriteError> {
     let mut written = 0;
     while written < line.len() {
-        let step = tokio::time::timeout(WRITE_STALL, sink.write(&line[written..])).await;
+        let step = timeout(WRITE_STALL, sink.write(&line[written..])).await;
         let fail = |reason: String| WriteError { may_have_left: written > 0, reason };
         match step {
             Ok(Ok(0)) => return Err(fail("its input takes no more".to_owned())),

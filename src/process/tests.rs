@@ -374,6 +374,31 @@ async fn lines_are_bounded_and_a_torn_read_goes_on() {
     assert!(reader.next().await.is_none());
 }
 
+#[tokio::test]
+async fn long_lines_are_read_whole_whatever_follows_them() {
+    let (client, server) = tokio::io::duplex(1 << 20);
+    let mut reader = LineReader::new(client);
+    let writer = LineWriter::new(server);
+    let long = |length: usize| {
+        let mut line: Vec<u8> = (0..length).map(|at| b'a' + u8::try_from(at % 23).unwrap()).collect();
+        line.push(b'\n');
+        line
+    };
+    let limit = MAX_LINE - 1;
+    let lengths = [1 << 14, 70_000, 1, (1 << 20) + 3, 0, 1 << 18, limit - 60_000, 5, limit, MAX_LINE, 2];
+    let all: Vec<u8> = lengths.iter().flat_map(|length| long(*length)).collect();
+    let reading = async {
+        for length in lengths {
+            match reader.next().await {
+                Some(Line::Whole(line)) => assert!(*line == long(length)[..length], "{length} bytes"),
+                other => panic!("{length} bytes: {other:?}"),
+            }
+        }
+    };
+    let (written, ()) = tokio::join!(writer.write(&all), reading);
+    written.unwrap();
+}
+
 mod lines {
     //! Lines are the same however the bytes arrive.
 

@@ -8,6 +8,7 @@ use std::{
     io::{self, BufWriter, Write},
 };
 
+use memchr::memchr2;
 use serde::{
     Deserializer,
     de::{DeserializeSeed, MapAccess, SeqAccess, Visitor},
@@ -105,17 +106,29 @@ impl Room {
 
 /// About how many values a JSON text holds: its separators and openings outside of strings.
 pub(super) fn weigh(json: &[u8]) -> usize {
-    let (mut values, mut in_string, mut escaped) = (1, false, false);
-    for byte in json {
+    let (mut values, mut at) = (1, 0);
+    while let Some(byte) = json.get(at) {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b',' | b':' | b'[' | b'{' if !in_string => values += 1,
+            b'"' => at += 1 + end_of_string(&json[at + 1..]),
+            b',' | b':' | b'[' | b'{' => values += 1,
             _ => {}
         }
+        at += 1;
     }
     values
+}
+
+/// Where the quote is that ends the string which `rest` begins in; the length of `rest` if there is none.
+fn end_of_string(rest: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(found) = memchr2(b'"', b'\\', &rest[at.min(rest.len())..]) {
+        at += found;
+        if rest[at] == b'"' {
+            return at;
+        }
+        at += 2;
+    }
+    rest.len()
 }
 
 /// A result under the knife.

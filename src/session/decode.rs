@@ -16,6 +16,8 @@ use crate::process::MAX_LINE;
 
 /// Lines up to this are decoded as they are: too short to cost much, whatever they hold.
 const SHORT: usize = 256 << 10;
+/// Lines up to this may be decoded where they are read: a usual result of this length takes a millisecond.
+const INLINE: usize = 2 << 20;
 /// Longest message that is not a tool result: a page of a tool list, say.
 const MAX_MESSAGE: usize = 4 << 20;
 
@@ -59,6 +61,24 @@ pub(super) fn short(line: &[u8]) -> Decoded {
     if let Some((id, result)) = plain::decode(line) {
         return Decoded::Answer(id, Answer::Plain(result));
     }
+    message(line)
+}
+
+/// A line over [`short_limit`] that is a usual result within its limits, and not too long to be decoded at once.
+pub(super) fn large(line: &[u8], cutter: &Cutter) -> Option<Decoded> {
+    if line.len() <= INLINE { usual(line, cutter) } else { None }
+}
+
+fn usual(line: &[u8], cutter: &Cutter) -> Option<Decoded> {
+    // A text and its structured form may each be as long as the limit; what is longer is not decoded to be dropped.
+    if line.len() > cutter.limit.saturating_mul(2).saturating_add(SHORT) {
+        return None;
+    }
+    let (id, result) = plain::decode_large(line, cutter.limit)?;
+    Some(Decoded::Answer(id, Answer::Plain(result)))
+}
+
+fn message(line: &[u8]) -> Decoded {
     let decoded = serde_json::from_slice(line).map_err(|error| error.to_string()).and_then(whole);
     decoded.unwrap_or_else(|why| malformed(line, &why))
 }
@@ -127,6 +147,16 @@ fn told(method: &str, params: Option<&RawValue>) -> Told {
 /// A line that is not short: a tool result is cut to its limit, anything else must be of a bearable size.
 /// Blocks.
 pub(super) fn long(line: &[u8], cutter: &Cutter) -> Decoded {
+    // Shorter ones were tried.
+    if line.len() > INLINE
+        && let Some(decoded) = usual(line, cutter)
+    {
+        return decoded;
+    }
+    // Nothing in it can be over a limit.
+    if line.len() <= cutter.limit.min(MAX_MESSAGE) && weigh(line) <= MAX_VALUES {
+        return message(line);
+    }
     let envelope = match serde_json::from_slice::<Envelope<'_>>(line) {
         Ok(envelope) => envelope,
         Err(error) => return malformed(line, &error.to_string()),
@@ -148,7 +178,7 @@ pub(super) fn long(line: &[u8], cutter: &Cutter) -> Decoded {
         values if values > MAX_VALUES => {
             refused(line, &format!("it holds {values} values, the limit is {MAX_VALUES}"))
         }
-        _ => short(line),
+        _ => message(line),
     }
 }
 

@@ -1,25 +1,37 @@
-//! The plainest answer to a call, decoded in one pass without the SDK's types: a result of text. Whatever is not
-//! exactly that goes the SDK's way, which decodes it to the same.
+//! The usual answers to a call, decoded in one pass without the SDK's types: results of text, images, sound and
+//! embedded resources without further members. Whatever is not exactly that goes the SDK's way, which decodes it to the
+//! same.
 
-use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
+use std::fmt;
 
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, SeqAccess, Visitor},
+};
+use serde_json::{Value, value::RawValue};
+
+use super::cut::{MAX_VALUES, weigh};
 use crate::tool::ToolResult;
 
+/// Content blocks of one result that are decoded here. What has more is counted value by value first.
+const MAX_BLOCKS: usize = MAX_VALUES / 10;
+
+/// `S` is the structured result: a value, or its text.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Answer<'a> {
+struct Answer<'a, S> {
     jsonrpc: &'a str,
     id: i64,
-    result: Plain<'a>,
+    #[serde(borrow, bound(deserialize = "S: Deserialize<'de>"))]
+    result: Plain<'a, S>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Plain<'a> {
-    content: Vec<Text>,
+#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "S: Deserialize<'de>"))]
+struct Plain<'a, S> {
+    content: Blocks,
     #[serde(default, deserialize_with = "present")]
-    structured_content: Option<Value>,
+    structured_content: Option<S>,
     is_error: Option<bool>,
     /// Of the revision 2026-07-28.
     result_type: Option<&'a str>,
@@ -31,36 +43,140 @@ struct Plain<'a> {
 #[derive(Deserialize)]
 struct Ignored {}
 
+/// The content blocks as values.
+struct Blocks {
+    values: Vec<Value>,
+    /// Bytes of all texts, as long as there is nothing else.
+    text_bytes: Option<usize>,
+}
+
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Text {
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Block {
     r#type: Kind,
-    text: String,
+    text: Option<String>,
+    data: Option<String>,
+    mime_type: Option<String>,
+    resource: Option<Resource>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
     Text,
+    Image,
+    Audio,
+    Resource,
 }
 
-/// The request that `line` answers, and its result.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Resource {
+    uri: String,
+    mime_type: Option<String>,
+    text: Option<String>,
+    blob: Option<String>,
+}
+
+/// The request that `line` answers, and its result. For lines that are too short to hold very many values.
 pub(super) fn decode(line: &[u8]) -> Option<(i64, ToolResult)> {
     let Answer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };
-    if result.result_type.is_some_and(|kind| kind != "complete") {
-        return None;
-    }
-    let content = result.content.into_iter().map(block).collect();
-    Some((id, ToolResult::new(content, result.structured_content, result.is_error.unwrap_or(false))))
+    let result: Plain<'_, Value> = result;
+    Some((id, tool_result(result.content, result.structured_content, result.is_error, result.result_type)?))
 }
 
-fn block(Text { r#type: Kind::Text, text }: Text) -> Value {
-    Value::Object(Map::from_iter([("type".to_owned(), "text".into()), ("text".to_owned(), text.into())]))
+/// As [`decode`], for a line of any length: nothing if the result may be over `limit` bytes, or may hold more values
+/// than are decoded.
+pub(super) fn decode_large(line: &[u8], limit: usize) -> Option<(i64, ToolResult)> {
+    let Answer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };
+    let result: Plain<'_, &RawValue> = result;
+    let structured = result.structured_content.map(RawValue::get);
+    // Whatever is in a line is no longer than the line.
+    if line.len() > limit {
+        let text = result.content.text_bytes?;
+        let rest = structured.map_or(0, str::len);
+        if text > limit || rest > limit {
+            return None;
+        }
+    }
+    if structured.is_some_and(|raw| weigh(raw.as_bytes()) > MAX_VALUES) {
+        return None;
+    }
+    let structured = structured.map(serde_json::from_str).transpose().ok()?;
+    Some((id, tool_result(result.content, structured, result.is_error, result.result_type)?))
+}
+
+fn tool_result(
+    content: Blocks,
+    structured: Option<Value>,
+    is_error: Option<bool>,
+    kind: Option<&str>,
+) -> Option<ToolResult> {
+    let complete = kind.is_none_or(|kind| kind == "complete");
+    complete.then(|| ToolResult::new(content.values, structured, is_error.unwrap_or(false)))
+}
+
+impl<'de> Deserialize<'de> for Blocks {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(BlocksVisitor)
+    }
+}
+
+struct BlocksVisitor;
+
+impl<'de> Visitor<'de> for BlocksVisitor {
+    type Value = Blocks;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of content blocks")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Blocks, A::Error> {
+        let mut blocks = Blocks { values: Vec::new(), text_bytes: Some(0) };
+        while let Some(block) = seq.next_element::<Block>()? {
+            if blocks.values.len() == MAX_BLOCKS {
+                return Err(A::Error::custom("too many blocks"));
+            }
+            let bytes = block.text.as_ref().map(String::len);
+            blocks.text_bytes = blocks.text_bytes.zip(bytes).map(|(all, one)| all + one);
+            blocks.values.push(value(block).ok_or_else(|| A::Error::custom("not a plain block"))?);
+        }
+        Ok(blocks)
+    }
+}
+
+/// The block in the protocol's own form; nothing if it has other fields than its kind has.
+fn value(block: Block) -> Option<Value> {
+    let Block { r#type: kind, text, data, mime_type, resource } = block;
+    Some(match (kind, text, data, mime_type, resource) {
+        (Kind::Text, Some(text), None, None, None) => {
+            object([("type", "text".into()), ("text", text.into())])
+        }
+        (kind @ (Kind::Image | Kind::Audio), None, Some(data), Some(mime_type), None) => {
+            let kind = if matches!(kind, Kind::Image) { "image" } else { "audio" };
+            object([("type", kind.into()), ("data", data.into()), ("mimeType", mime_type.into())])
+        }
+        (Kind::Resource, None, None, None, Some(Resource { uri, mime_type, text, blob })) => {
+            let (name, contents) = match (text, blob) {
+                (Some(text), None) => ("text", text),
+                (None, Some(blob)) => ("blob", blob),
+                _ => return None,
+            };
+            let mime_type = mime_type.map(|mime_type| ("mimeType", mime_type.into()));
+            let members = [("uri", uri.into())].into_iter().chain(mime_type).chain([(name, contents.into())]);
+            object([("type", "resource".into()), ("resource", object(members))])
+        }
+        _ => return None,
+    })
+}
+
+fn object<'a>(members: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
+    Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 /// A member that is there, `null` too.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
+fn present<'de, D: Deserializer<'de>, S: Deserialize<'de>>(deserializer: D) -> Result<Option<S>, D::Error> {
+    S::deserialize(deserializer).map(Some)
 }
 
 #[cfg(test)]
@@ -87,7 +203,21 @@ mod tests {
             (true, json!({"content": [text], "resultType": "complete", "isError": null})),
             (false, json!({"content": [text], "resultType": "task"})),
             (false, json!({"content": [{"type": "text", "text": "a", "annotations": {"priority": 0.5}}]})),
-            (false, json!({"content": [{"type": "image", "data": "", "mimeType": "a/b"}]})),
+            (true, json!({"content": [{"type": "image", "data": "QQ==", "mimeType": "a/b"}, text]})),
+            (true, json!({"content": [{"type": "audio", "data": "QQ==", "mimeType": "a/b"}]})),
+            (true, json!({"content": [{"type": "resource", "resource": {"uri": "a:b", "text": "c"}}]})),
+            (
+                true,
+                json!({"content": [{"type": "resource", "resource": {"uri": "a:b", "mimeType": "d/e", "blob": "QQ=="}}]}),
+            ),
+            (
+                false,
+                json!({"content": [{"type": "resource", "resource": {"uri": "a:b", "text": "c", "blob": "QQ=="}}]}),
+            ),
+            (false, json!({"content": [{"type": "image", "data": "QQ==", "mimeType": "a/b", "text": "c"}]})),
+            (false, json!({"content": [{"type": "image", "data": "QQ==", "mimeType": "a/b", "_meta": {}}]})),
+            (false, json!({"content": [{"type": "resource_link", "uri": "a:b", "name": "c"}]})),
+            (false, json!({"content": [{"type": "text"}]})),
             (true, json!({"content": [text], "_meta": {"a": {"b": 1}}})),
             (false, json!({"content": [text], "_meta": 1})),
             (false, json!({"structuredContent": {}})),
@@ -97,10 +227,34 @@ mod tests {
             let line = json!({"jsonrpc": "2.0", "id": 7, "result": result}).to_string();
             let ours = decode(line.as_bytes());
             assert_eq!(ours.is_some(), plain, "{line}");
+            assert_eq!(decode_large(line.as_bytes(), 1 << 20), ours, "{line}");
             if let Some((id, ours)) = ours {
                 assert_eq!((id, Some(ours)), (7, by_the_sdk(result)), "{line}");
             }
         }
+    }
+
+    #[test]
+    fn what_may_be_over_the_limit_is_left_alone() {
+        let line = |result: &Value| json!({"jsonrpc": "2.0", "id": 7, "result": result}).to_string();
+        let text = "\n\"".repeat(50);
+        let whole =
+            line(&json!({"content": [{"type": "text", "text": text}], "structuredContent": {"a": text}}));
+        let fits = decode_large(whole.as_bytes(), 300).unwrap().1;
+        assert_eq!((fits.text(), &fits.structured_content), (text.clone(), &Some(json!({"a": text}))));
+        let (content, structured) = (text.len(), json!({"a": text}).to_string().len());
+        assert!(content < structured && decode_large(whole.as_bytes(), structured).is_some());
+        assert!(decode_large(whole.as_bytes(), structured - 1).is_none());
+        let text_only = line(&json!({"content": [{"type": "text", "text": text}]}));
+        assert!(decode_large(text_only.as_bytes(), content).is_some());
+        assert!(decode_large(text_only.as_bytes(), content - 1).is_none());
+        let image = line(&json!({"content": [{"type": "image", "data": text, "mimeType": "a/b"}]}));
+        assert!(decode_large(image.as_bytes(), image.len()).is_some());
+        assert!(decode_large(image.as_bytes(), image.len() - 1).is_none(), "its own room is looked at");
+        let many = json!({"content": [], "structuredContent": vec![0; MAX_VALUES]});
+        assert!(decode_large(line(&many).as_bytes(), 1 << 20).is_none());
+        let blocks = json!({"content": vec![json!({"type": "text", "text": ""}); MAX_BLOCKS + 1]});
+        assert!(decode_large(line(&blocks).as_bytes(), 1 << 20).is_none());
     }
 
     #[test]

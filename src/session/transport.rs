@@ -144,7 +144,10 @@ impl LineTransport {
                 Line::Whole(line) if line.len() <= decode::short_limit(&self.cutter) => {
                     return Ok(decode::short(line));
                 }
-                Line::Whole(_) => {
+                Line::Whole(line) => {
+                    if let Some(decoded) = decode::large(line, &self.cutter) {
+                        return Ok(decoded);
+                    }
                     let (line, cutter) = (self.reader.take_line(), self.cutter.clone());
                     let work = move || decode::long(&line, &cutter);
                     // Its memory is bounded by the longest line; it writes a file and needs nobody to wait.

@@ -99,6 +99,7 @@ fn many_blocks_share_one_file() {
 #[test]
 fn small_values_weigh_too() {
     assert_eq!(weigh(br#"{"a,\"[": [1, 2, "x:y"]}"#), 6);
+    assert_eq!(weigh(br#"["a,b\"#), 2, "what is cut off ends it");
     let bench = bench(10 << 20);
     let structured = json!(vec![0; MAX_VALUES]);
     let cut = bench.cut(&json!({"content": [], "structuredContent": structured}));
