@@ -3,20 +3,27 @@
 use std::{
     io::Read,
     process::ExitCode,
+    sync::mpsc::{self, RecvTimeoutError},
     time::{Duration, Instant},
 };
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use toolcrib::{CallRequest, Config, Error, ErrorCode, Lifecycle, ServerName, Told, ToolResult};
+use toolcrib::{
+    CallRequest, Config, Error, ErrorCode, Lifecycle, ServerEvent, ServerName, Told, ToolResult,
+};
 
 use super::{
     context::{Context, Locked},
+    events,
     page::cut,
     reach::Through,
     ui::{Ui, millis, seconds, some_time},
     up,
 };
+
+/// How often it is said that a call through a daemon has no answer yet. The daemon itself goes by `slow_call_notice`.
+const NOTICE: Duration = Duration::from_secs(15);
 
 #[derive(Args)]
 pub(super) struct Call {
@@ -57,7 +64,7 @@ impl Call {
                 Argument::Value(value) => call.values.insert(key, value),
             };
         }
-        let outcome = daemon.call(call);
+        let outcome = telling(context.ui, &self.tool, || daemon.call(call));
         daemon.take_notes().iter().for_each(|note| context.ui.warn(note));
         let answer = outcome.map_err(with_help)?;
         let answer =
@@ -88,7 +95,13 @@ impl Call {
             }
         }
         let ui = context.ui;
-        let manager = match up::with_heartbeat(ui, context.start(&config, |_| {})).await {
+        let shown = ui.clone();
+        let observe = move |event| {
+            if let ServerEvent::SlowCall { server, tool, waited } = event {
+                events::slow_call(&shown, &server, &tool, waited);
+            }
+        };
+        let manager = match up::with_heartbeat(ui, context.start(&config, observe)).await {
             Err(Error::RequiredServers { failures }) => {
                 // The one server that was asked for: its own failure says more than "not available".
                 return Ok(ui.fail(&failures[0]));
@@ -164,6 +177,22 @@ impl Call {
             .map_err(|error| Error::input(format!("--args is not a JSON object: {error}"), None))?;
         Ok(values.into_iter().map(|(key, value)| (key, Argument::Value(value))).collect())
     }
+}
+
+/// Does `work`, which waits for the answer of a daemon, and says now and then that there is none yet.
+fn telling<T>(ui: &Ui, tool: &str, work: impl FnOnce() -> T) -> T {
+    std::thread::scope(|scope| {
+        let (done, over) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            let began = Instant::now();
+            while over.recv_timeout(NOTICE) == Err(RecvTimeoutError::Timeout) {
+                ui.warn(format!("{tool} has had no answer for {}", seconds(began.elapsed())));
+            }
+        });
+        let outcome = work();
+        drop(done);
+        outcome
+    })
 }
 
 /// One argument as it was typed.

@@ -64,6 +64,8 @@ fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
             told.again(server, error);
             ui.failure("Lost", error, true);
         }
+        ServerEvent::Warning { server, text } => warning(ui, server, text),
+        ServerEvent::SlowCall { server, tool, waited } => slow_call(ui, server, tool, *waited),
         ServerEvent::Restarted { server, ready, took, restarts } => {
             ui.ready(server, ready, *took, &format!("restart {restarts}"));
         }
@@ -79,6 +81,16 @@ fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
         ServerEvent::Leftover { process } => ui.leftover(process),
         _ => {}
     }
+}
+
+/// Something about a server that keeps nothing from working.
+pub(super) fn warning(ui: &Ui, server: &ServerName, text: &str) {
+    ui.warn(format!("server {server} {text}"));
+}
+
+/// A call that has no answer yet.
+pub(super) fn slow_call(ui: &Ui, server: &ServerName, tool: &str, waited: Duration) {
+    ui.warn(format!("{server}.{tool} has had no answer for {}", seconds(waited)));
 }
 
 fn next(wait: Option<Duration>) -> String {
@@ -111,6 +123,12 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
         },
         ServerEvent::Lost { server, pid, error } => {
             json!({"event": "lost", "server": server, "pid": pid, "error": error_json(error)})
+        }
+        ServerEvent::Warning { server, text } => {
+            json!({"event": "server_warning", "server": server, "text": text})
+        }
+        ServerEvent::SlowCall { server, tool, waited } => {
+            json!({"event": "slow_call", "server": server, "tool": tool, "waited_ms": millis(*waited)})
         }
         ServerEvent::Reconnecting { server } => json!({"event": "reconnecting", "server": server}),
         ServerEvent::Restarted { server, ready, took, restarts } => {

@@ -9,6 +9,7 @@ pub(super) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) const INSTALL_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) const MAX_CALL_TIME: Duration = Duration::from_secs(20 * 60);
+pub(super) const SLOW_CALL_NOTICE: Duration = Duration::from_secs(15);
 pub(super) const MAX_OUTPUT: usize = 1 << 20;
 
 /// One `[servers.NAME]` table.
@@ -42,6 +43,8 @@ pub struct ServerConfig {
     pub max_call_time: Duration,
     /// Limits of single tools, in place of `call_timeout`.
     pub tool_timeouts: BTreeMap<String, Duration>,
+    /// A call without an answer for so long is told, and again each time as long.
+    pub slow_call_notice: Duration,
     /// Bytes of one result that are passed on. The rest is kept in a file that a note in the result names.
     pub max_output: usize,
     /// Which tools are offered and may be called.
@@ -319,6 +322,7 @@ impl ServerConfig {
             install_timeout: INSTALL_TIMEOUT,
             call_timeout: CALL_TIMEOUT,
             max_call_time: MAX_CALL_TIME,
+            slow_call_notice: SLOW_CALL_NOTICE,
             max_output: MAX_OUTPUT,
             tool_timeouts: BTreeMap::new(),
             tools: ToolFilter::default(),

@@ -102,6 +102,7 @@ fn build(
     server.max_call_time = raw.max_call_time.unwrap_or(inherited);
     // The other way round, a ceiling lowers the inherited timeout.
     server.call_timeout = server.call_timeout.min(server.max_call_time);
+    server.slow_call_notice = defaults.slow_call_notice;
     server.max_output = raw.max_output.unwrap_or(defaults.max_output);
     server.tool_timeouts = raw.tool_timeouts;
     server.tools = raw.tools;

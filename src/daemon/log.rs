@@ -124,6 +124,10 @@ fn as_line(event: &ServerEvent) -> Option<LogLine> {
         ServerEvent::Lost { server, pid, error } => {
             (server, format!("lost{}: {}", process(*pid), because(error)))
         }
+        ServerEvent::Warning { server, text } => (server, text.clone()),
+        ServerEvent::SlowCall { server, tool, waited } => {
+            (server, format!("{tool} has had no answer for {}", ms(waited)))
+        }
         ServerEvent::Reconnecting { server } => (server, "reconnecting".to_owned()),
         ServerEvent::Restarted { server, ready, took, restarts } => {
             (server, format!("restart {restarts}: ready after {}{}", ms(took), process(ready.pid)))

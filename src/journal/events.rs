@@ -96,6 +96,11 @@ pub enum Event {
         pid: Option<u32>,
         error: Told,
     },
+    SlowCall {
+        server: String,
+        tool: String,
+        waited_ns: u64,
+    },
     ServerReconnecting {
         server: String,
     },

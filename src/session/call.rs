@@ -1,14 +1,16 @@
 //! One tool call: its limits, and what may be done when the server dies under it.
 
+use std::time::Duration;
+
 use rmcp::model::ServerResult;
 use serde_json::{Map, Value};
 
 use super::{
-    Borrowed, CallTerms, Session, convert,
+    Borrowed, CallTerms, Session, SessionEvent, convert,
     cut::Cutter,
     decode::why_unusable,
     health::{Call, Health},
-    reply::{NoReply, Patience, Reply},
+    reply::{NoReply, Notice, Patience, Reply},
     settings::Settings,
 };
 use crate::{
@@ -109,7 +111,12 @@ impl Session {
         let config = &settings.config;
         let configured = config.tool_timeouts.get(tool).copied().unwrap_or(config.call_timeout);
         let limit = terms.limit.unwrap_or(configured);
-        let patience = Patience { limit, ceiling: config.max_call_time.max(limit) };
+        let tell = |waited: Duration| {
+            tracing::warn!(server = %self.name(), tool, ?waited, "a call has no answer yet");
+            self.tell(SessionEvent::SlowCall { tool: tool.to_owned(), waited });
+        };
+        let notice = Some(Notice { every: config.slow_call_notice, tell: &tell });
+        let patience = Patience { limit, ceiling: config.max_call_time.max(limit), notice };
         let health = &connection.health;
         let call = health.call();
         let cutter = || Cutter::new(config, &settings.around.outputs);

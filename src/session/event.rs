@@ -23,6 +23,10 @@ pub(crate) enum SessionEvent {
     Lost { pid: Option<u32>, error: ServerError },
     /// The server wrote a line to stderr; secrets are hidden. Told only where it is asked for.
     Wrote { line: String },
+    /// Something about it that a person may want to change. Continues the sentence "server X ...".
+    Warning { text: String },
+    /// A call has had no answer for so long, and is still waited for.
+    SlowCall { tool: String, waited: Duration },
     /// A message was exchanged; secrets are hidden, a long one is cut. Told only while somebody listens.
     Message { sent: bool, text: String },
     /// A new one is being made.

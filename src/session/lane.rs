@@ -139,7 +139,7 @@ impl Lane {
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
-        patience: Patience,
+        patience: Patience<'_>,
         listener: Option<&ProgressListener>,
     ) -> Result<Reply, NoReply> {
         let line = |id| self.line(id, "tools/call", &Call { name: tool, arguments });
@@ -158,7 +158,7 @@ impl Lane {
         limit: Duration,
     ) -> Result<Answer, NoReply> {
         let line = |id| self.line(id, method, params);
-        self.send(line, Patience { limit, ceiling: limit }, true, None).await
+        self.send(line, Patience { limit, ceiling: limit, notice: None }, true, None).await
     }
 
     /// Asks before both sides know what they speak: `params` are all that is said, nothing is cancelled, and an
@@ -170,7 +170,7 @@ impl Lane {
             format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n")
                 .into_bytes()
         };
-        self.send(line, Patience { limit: NEVER, ceiling: NEVER }, false, None).await
+        self.send(line, Patience { limit: NEVER, ceiling: NEVER, notice: None }, false, None).await
     }
 
     /// Sends what asks for no answer. `line` is a whole message.
@@ -184,7 +184,7 @@ impl Lane {
     async fn send(
         &self,
         line: impl FnOnce(i64) -> Vec<u8>,
-        patience: Patience,
+        patience: Patience<'_>,
         cancel: bool,
         listener: Option<&ProgressListener>,
     ) -> Result<Answer, NoReply> {
@@ -203,11 +203,20 @@ impl Lane {
         }
         let began = Instant::now();
         let mut deadline = began + patience.limit;
+        let mut notice = patience.notice.map(|notice| began + notice.every);
         loop {
-            match timeout_at(deadline, &mut answered).await {
+            let next = notice.map_or(deadline, |notice| notice.min(deadline));
+            match timeout_at(next, &mut answered).await {
                 Ok(Ok(answer)) => return answer.map_err(NoReply::NotWritten),
                 Ok(Err(_)) => return Err(NoReply::Ended),
                 Err(_) => {}
+            }
+            if next < deadline {
+                notice = patience.notice.map(|notice| {
+                    (notice.tell)(began.elapsed());
+                    next + notice.every
+                });
+                continue;
             }
             let heard = self.0.began + Duration::from_micros(progress.load(Ordering::Relaxed));
             let next = (heard + patience.limit).min(began + patience.ceiling);

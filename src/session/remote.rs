@@ -1,6 +1,10 @@
 //! A session through the SDK: for servers behind a URL, whose transport is the SDK's own.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::BoxFuture;
 use rmcp::{
@@ -15,7 +19,7 @@ use rmcp::{
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
@@ -31,7 +35,7 @@ pub(super) async fn call(
     peer: &Peer<RoleClient>,
     tool: &str,
     arguments: &Map<String, Value>,
-    (patience, ears): (Patience, Option<(&Hearing, &ProgressListener)>),
+    (patience, ears): (Patience<'_>, Option<(&Hearing, &ProgressListener)>),
     cutter: &Cutter,
 ) -> Result<Reply, NoReply> {
     let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments.clone());
@@ -44,7 +48,14 @@ pub(super) async fn call(
     let _listening =
         ears.map(|(hearing, listener)| hearing.listen(pending.progress_token.clone(), listener.clone()));
     let mut abandoned = CancelOnDrop { peer, id: Some(pending.id.clone()) };
-    let outcome = pending.await_response().await;
+    let (began, mut response) = (Instant::now(), pin!(pending.await_response()));
+    let outcome = loop {
+        let Some(notice) = patience.notice else { break response.await };
+        match timeout(notice.every, &mut response).await {
+            Ok(outcome) => break outcome,
+            Err(_) => (notice.tell)(began.elapsed()),
+        }
+    };
     abandoned.id = None;
     Ok(match answered(outcome)? {
         Ok(ServerResult::CallToolResult(result)) => {

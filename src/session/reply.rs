@@ -33,9 +33,18 @@ pub(super) enum NoReply {
 
 /// The time that a call may take: so long without a sign of life, and so long with.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct Patience<'a> {
     pub(super) limit: Duration,
     pub(super) ceiling: Duration,
+    /// Is told while there is no answer.
+    pub(super) notice: Option<Notice<'a>>,
+}
+
+/// Tells how long a call has been without an answer, each time that it is so much longer.
+#[derive(Clone, Copy)]
+pub(super) struct Notice<'a> {
+    pub(super) every: Duration,
+    pub(super) tell: &'a (dyn Fn(Duration) + Send + Sync),
 }
 
 impl Reply {

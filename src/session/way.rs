@@ -44,7 +44,7 @@ impl Way {
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
-        (patience, progress): (Patience, Option<&ProgressListener>),
+        (patience, progress): (Patience<'_>, Option<&ProgressListener>),
         cutter: impl FnOnce() -> Cutter,
     ) -> Result<Reply, NoReply> {
         match self {

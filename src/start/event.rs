@@ -70,6 +70,24 @@ pub enum ServerEvent {
         /// The line, cut at 500 bytes, secrets hidden.
         line: String,
     },
+    /// Something about it that a person may want to change, and that keeps nothing from working.
+    Warning {
+        /// Which.
+        server: ServerName,
+        /// What it does, as the end of a sentence that begins with the server.
+        text: String,
+    },
+    /// A call of one of its tools has no answer yet. Told again and again:
+    /// [`ServerConfig::slow_call_notice`](crate::ServerConfig::slow_call_notice).
+    SlowCall {
+        /// Which.
+        server: ServerName,
+        /// The tool, by its name on the server.
+        tool: String,
+        /// The time since it was called.
+        #[serde(rename = "waited_ms", with = "crate::task::millis::plain")]
+        waited: Duration,
+    },
     /// A message went to it or came from it. Told only while there is a listener:
     /// [`Manager::listen_to_wire`](crate::Manager::listen_to_wire).
     Message {
@@ -158,6 +176,8 @@ impl ServerEvent {
             }
             SessionEvent::Lost { pid, error } => Self::Lost { server, pid, error: Arc::new(error.into()) },
             SessionEvent::Wrote { line } => Self::Wrote { server, line },
+            SessionEvent::Warning { text } => Self::Warning { server, text },
+            SessionEvent::SlowCall { tool, waited } => Self::SlowCall { server, tool, waited },
             SessionEvent::Message { sent, text } => Self::Message { server, sent, text },
             SessionEvent::Reconnecting => Self::Reconnecting { server },
             SessionEvent::Restarted { started, took, restarts } => {

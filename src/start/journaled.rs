@@ -50,6 +50,9 @@ impl ServerEvent {
             Self::Lost { server, pid, error } => {
                 Event::ServerLost { server: server.to_string(), pid: *pid, error: Told::from(&**error) }
             }
+            Self::SlowCall { server, tool, waited } => {
+                Event::SlowCall { server: server.to_string(), tool: tool.clone(), waited_ns: nanos(*waited) }
+            }
             Self::Reconnecting { server } => Event::ServerReconnecting { server: server.to_string() },
             Self::Restarted { server, ready, took, restarts } => Event::ServerRestarted {
                 server: server.to_string(),
@@ -77,7 +80,7 @@ impl ServerEvent {
                 status: row.status.clone(),
                 took_ns: nanos(row.took),
             },
-            Self::Wrote { .. } | Self::Message { .. } => return None,
+            Self::Wrote { .. } | Self::Message { .. } | Self::Warning { .. } => return None,
         })
     }
 }

@@ -1,10 +1,10 @@
 //! Calls on a session that stays.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use globset::Glob;
 use serde_json::json;
-use toolcrib::{Config, Error, ErrorCode, Manager};
+use toolcrib::{Config, Error, ErrorCode, Manager, ServerEvent};
 
 use crate::support::{Lab, call, manager, object, say, wait_until_says};
 
@@ -160,5 +160,31 @@ async fn a_result_of_a_megabyte_arrives_whole() {
     let big = call(&manager.toolbox(), "one", "big", json!({"bytes": 1_000_000})).await.unwrap();
     assert_eq!(big.len(), 1_000_000);
     assert!(big.bytes().all(|byte| byte == b'x'));
+    manager.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_without_an_answer_says_so_while_it_waits() {
+    let lab = Lab::new();
+    let mut server = lab.server("one", &[]);
+    server.slow_call_notice = Duration::from_millis(50);
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let observe = move |event| {
+        if let ServerEvent::SlowCall { server, tool, waited } = event {
+            let _ = tell.send((server.to_string(), tool, waited));
+        }
+    };
+    let manager = Manager::start_observed(&Config::new([server]), Arc::new(observe)).await.unwrap();
+    let tools = manager.toolbox();
+    let (first, second) = tokio::select! {
+        answer = call(&tools, "one", "sleep", json!({"ms": FOREVER})) => panic!("{answer:?}"),
+        told = async { (told.recv().await.unwrap(), told.recv().await.unwrap()) } => told,
+    };
+    assert_eq!((first.0.as_str(), first.1.as_str()), ("one", "sleep"));
+    assert!(
+        first.2 >= Duration::from_millis(50) && second.2 >= Duration::from_millis(100),
+        "{first:?} {second:?}"
+    );
+    assert_eq!(call(&tools, "one", "sleep", json!({"ms": 120})).await.unwrap(), "awake", "it goes on");
     manager.shutdown().await;
 }

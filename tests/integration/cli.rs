@@ -300,3 +300,11 @@ fn the_example_of_a_scripted_model_runs() {
     let document: Value = serde_json::from_str(out(&output).lines().last().unwrap()).unwrap();
     assert_eq!((&document["passed"], &document["tasks"]), (&json!(3), &json!(3)), "{document}");
 }
+
+#[test]
+fn a_call_that_hangs_says_so_on_stderr() {
+    let config = "[defaults]\nslow_call_notice = \"100ms\"\n[servers.one]\ncommand = FIXTURE\n";
+    let called = Bench::new(config).run(&["call", "one.sleep", "ms=1000"]);
+    assert_eq!((code(&called), out(&called).trim()), (0, "awake"), "{}", err(&called));
+    assert!(err(&called).contains("one.sleep has had no answer for 0."), "{}", err(&called));
+}

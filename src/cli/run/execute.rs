@@ -18,6 +18,7 @@ use super::{
 };
 use crate::cli::{
     context::Context,
+    events as server_events,
     progress::{Progress, Totals},
     report,
     ui::{Ui, counted, millis, seconds},
@@ -129,8 +130,13 @@ impl Plan {
         let (shown, journal) = (ui.clone(), journal.clone());
         let observe = self.doubts.observing(move |event| {
             event.record(&journal);
-            if let ServerEvent::Failed { row } = event {
-                shown.started(&row);
+            match event {
+                ServerEvent::Failed { row } => shown.started(&row),
+                ServerEvent::SlowCall { server, tool, waited } => {
+                    server_events::slow_call(&shown, &server, &tool, waited);
+                }
+                ServerEvent::Warning { server, text } => server_events::warning(&shown, &server, &text),
+                _ => {}
             }
         });
         let manager = context.start(&self.config, observe);
