@@ -238,11 +238,39 @@ pub struct HttpConfig {
     pub connect_timeout: Duration,
     /// Idle connections kept for each host. Active ones are never limited by the pool.
     pub max_idle_per_host: usize,
+    /// How long an idle connection is kept.
+    pub pool_idle_timeout: Duration,
+    /// The versions of HTTP that are spoken with remote tool servers, search engines and sites.
+    pub http_version: HttpVersion,
+}
+
+/// The version of HTTP on a connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum HttpVersion {
+    /// HTTP/2 where the server offers it for an encrypted connection (ALPN), HTTP/1.1 otherwise.
+    #[default]
+    Auto,
+    /// HTTP/1.1: a connection for each request under way.
+    Http1,
+    /// HTTP/2, over `http://` too (prior knowledge): one connection, on which the server limits how many requests are
+    /// under way. Further ones wait.
+    Http2,
+}
+
+impl HttpVersion {
+    /// All of them by their names in the configuration.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("auto", Self::Auto), ("1.1", Self::Http1), ("2", Self::Http2)];
 }
 
 impl Default for HttpConfig {
     fn default() -> Self {
-        Self { connect_timeout: Duration::from_secs(5), max_idle_per_host: 256 }
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            max_idle_per_host: 256,
+            pool_idle_timeout: Duration::from_secs(90),
+            http_version: HttpVersion::Auto,
+        }
     }
 }
 
@@ -311,6 +339,11 @@ pub struct LlmConfig {
     pub stream: bool,
     /// Limit of making a connection, in place of that of [`HttpConfig`].
     pub connect_timeout: Option<Duration>,
+    /// How long an idle connection is kept. Model servers (vLLM, llama.cpp, uvicorn, Node) close theirs after 5 s:
+    /// letting go before they do keeps a request from being written into a closing connection.
+    pub pool_idle_timeout: Duration,
+    /// The version of HTTP.
+    pub http_version: HttpVersion,
     /// Limit from sending to the first piece of an answer. Only where `stream` is set.
     pub first_token_timeout: Option<Duration>,
     /// Longest silence between two pieces of an answer. Only where `stream` is set.
@@ -360,6 +393,8 @@ impl LlmConfig {
             silence_check: Duration::from_secs(15),
             stream: false,
             connect_timeout: None,
+            pool_idle_timeout: Duration::from_secs(4),
+            http_version: HttpVersion::Http1,
             first_token_timeout: None,
             idle_timeout: None,
             request_timeout: Duration::from_secs(10 * 60),

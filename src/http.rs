@@ -17,7 +17,7 @@ use reqwest::{
 };
 
 use crate::{
-    config::HttpConfig,
+    config::{HttpConfig, HttpVersion, LlmConfig},
     error::Result,
     gate::{Gate, Gates},
 };
@@ -40,8 +40,9 @@ const USER_AGENT: &str = concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VE
 #[derive(Debug, Clone)]
 pub struct HttpClients {
     tools: HttpClient,
-    tools_plain: HttpClient,
     tools_loopback: HttpClient,
+    tools_unpooled: HttpClient,
+    tools_unpooled_loopback: HttpClient,
     search: HttpClient,
     search_loopback: HttpClient,
     pages: HttpClient,
@@ -56,7 +57,31 @@ struct Models {
     tls: tls::Shared,
     proxies: Arc<OnceLock<Matcher>>,
     connect_timeout: Duration,
-    origins: Arc<Mutex<HashMap<(String, Duration), Origin>>>,
+    origins: Arc<Mutex<HashMap<(String, ModelPool), Origin>>>,
+}
+
+/// How connections to a model server are made and kept. Those who ask for the same share its pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ModelPool {
+    /// Limit of making one, in place of that of [`HttpConfig`].
+    pub(crate) connect: Option<Duration>,
+    /// How long one is kept without a request.
+    pub(crate) idle: Duration,
+    pub(crate) version: HttpVersion,
+}
+
+impl ModelPool {
+    /// As `config` says.
+    pub(crate) fn of(config: &LlmConfig) -> Self {
+        let &LlmConfig { connect_timeout, pool_idle_timeout, http_version, .. } = config;
+        Self { connect: connect_timeout, idle: pool_idle_timeout, version: http_version }
+    }
+}
+
+impl Default for ModelPool {
+    fn default() -> Self {
+        Self::of(&LlmConfig::new(None, ""))
+    }
 }
 
 /// One pool with its count of connections.
@@ -92,12 +117,11 @@ impl HttpClient {
 }
 
 impl HttpClients {
-    const TOOL_IDLE: Duration = Duration::from_secs(90);
-
     /// Plans the clients. Opens nothing and reads no certificates yet.
     pub fn new(config: &HttpConfig) -> Result<Self> {
         let tools = Traffic {
-            idle: Self::TOOL_IDLE,
+            idle: config.pool_idle_timeout,
+            version: config.http_version,
             max_idle: config.max_idle_per_host,
             redirects: same_origin,
             gzip: false,
@@ -106,8 +130,7 @@ impl HttpClients {
             connect_timeout: config.connect_timeout,
             tls: tls::Shared::default(),
         };
-        // A server without TCP_NODELAY answers on a kept connection 40 ms late (delayed acknowledgement), which
-        // costs more than connecting anew; https servers are pooled, their handshake is dearer.
+        // For those that stall on kept connections.
         let unpooled = Traffic { max_idle: 0, ..tools.clone() };
         // An answer is read to its end before it is of use, and so may as well come compressed.
         let search = Traffic { gzip: true, ..tools.clone() };
@@ -116,8 +139,9 @@ impl HttpClients {
         let pages = Traffic { redirects: redirect::Policy::none, guarded: true, ..search.clone() };
         let pages_private = Traffic { guarded: false, ..pages.clone() };
         Ok(Self {
-            tools_plain: unpooled.clone().pool(),
-            tools_loopback: unpooled.direct().pool(),
+            tools_unpooled: unpooled.clone().pool(),
+            tools_unpooled_loopback: unpooled.direct().pool(),
+            tools_loopback: tools.clone().direct().pool(),
             search_loopback: search.clone().direct().pool(),
             pages: pages.direct().pool(),
             pages_private: pages_private.direct().pool(),
@@ -155,8 +179,15 @@ impl HttpClients {
     pub fn tools_for(&self, url: &str) -> &HttpClient {
         match Url::parse(url) {
             Ok(url) if is_loopback(&url) => &self.tools_loopback,
-            Ok(url) if url.scheme() == "http" => &self.tools_plain,
             _ => &self.tools,
+        }
+    }
+
+    /// The same with a new connection for each request.
+    pub(crate) fn unpooled_tools_for(&self, url: &str) -> &HttpClient {
+        match Url::parse(url) {
+            Ok(url) if is_loopback(&url) => &self.tools_unpooled_loopback,
+            _ => &self.tools_unpooled,
         }
     }
 
@@ -165,22 +196,38 @@ impl HttpClients {
         self.gates.of(endpoint)
     }
 
-    /// The model server at `url`, whose connections take no longer to make than `connect`. Those who ask for the same
-    /// share its pool.
+    /// The model server at `url`.
     ///
     /// # Errors
     /// Why there is no way to it.
-    pub(crate) fn model_server(&self, url: &Url, connect: Option<Duration>) -> Result<Origin, String> {
+    pub(crate) fn model_server(&self, url: &Url, pool: ModelPool) -> Result<Origin, String> {
         let Models { tls, proxies, connect_timeout, origins } = &self.models;
-        let connect = connect.unwrap_or(*connect_timeout);
+        let connect = pool.connect.unwrap_or(*connect_timeout);
+        let pool = ModelPool { connect: Some(connect), ..pool };
         let name = url.origin().ascii_serialization();
         let mut origins = origins.lock().unwrap_or_else(PoisonError::into_inner);
-        match origins.entry((name.clone(), connect)) {
+        match origins.entry((name.clone(), pool)) {
             Entry::Occupied(known) => Ok(known.get().clone()),
             Entry::Vacant(place) => {
                 let to = Uri::try_from(&name).map_err(|error| error.to_string())?;
                 let proxies = (!is_loopback(url)).then(|| proxies.get_or_init(Matcher::from_system));
-                Ok(place.insert(Origin::new(Road::new(&to, proxies, tls, connect)?, connect)).clone())
+                // HTTP/1.1 has a pool of its own, the other versions a general client.
+                let client = (pool.version != HttpVersion::Http1).then(|| {
+                    let traffic = Traffic {
+                        idle: pool.idle,
+                        max_idle: usize::MAX,
+                        redirects: redirect::Policy::none,
+                        gzip: false,
+                        guarded: false,
+                        proxied: proxies.is_some(),
+                        connect_timeout: connect,
+                        version: pool.version,
+                        tls: tls.clone(),
+                    };
+                    traffic.pool()
+                });
+                let road = Road::new(&to, proxies, tls, (connect, pool.version))?;
+                Ok(place.insert(Origin::new(road, (connect, pool.idle), client)).clone())
             }
         }
     }
@@ -198,7 +245,17 @@ struct Traffic {
     /// Through the proxy that the system has for an address, if it has one.
     proxied: bool,
     connect_timeout: Duration,
+    version: HttpVersion,
     tls: tls::Shared,
+}
+
+/// What is offered in the handshake of an encrypted connection, by the names of RFC 7301.
+fn protocols(version: HttpVersion) -> &'static [&'static str] {
+    match version {
+        HttpVersion::Auto => &["h2", "http/1.1"],
+        HttpVersion::Http1 => &["http/1.1"],
+        HttpVersion::Http2 => &["h2"],
+    }
 }
 
 impl Traffic {
@@ -215,7 +272,7 @@ impl Traffic {
     fn build(&self, count: &count::CountConnections) -> Client {
         let mut builder = Client::builder()
             .user_agent(USER_AGENT)
-            .tls_backend_preconfigured(self.tls.offering(&["h2", "http/1.1"]))
+            .tls_backend_preconfigured(self.tls.offering(protocols(self.version)))
             .connect_timeout(self.connect_timeout)
             .tcp_nodelay(true)
             .pool_idle_timeout(self.idle)
@@ -223,6 +280,11 @@ impl Traffic {
             .redirect((self.redirects)())
             .gzip(self.gzip)
             .connector_layer(count.clone());
+        builder = match self.version {
+            HttpVersion::Auto => builder,
+            HttpVersion::Http1 => builder.http1_only(),
+            HttpVersion::Http2 => builder.http2_prior_knowledge(),
+        };
         if self.guarded {
             builder = builder.dns_resolver(Arc::new(guard::PublicOnly));
         }

@@ -32,6 +32,7 @@ mod reply;
 mod restart;
 mod settings;
 mod slot;
+mod stalls;
 mod status;
 mod sync;
 mod text;

@@ -5,7 +5,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use globset::Glob;
 
 use super::{
-    AGENT_SERVER, AgentConfig, Guard, HttpConfig, LlmApi, StartJobs, StopGrace,
+    AGENT_SERVER, AgentConfig, Guard, HttpConfig, HttpVersion, LlmApi, StartJobs, StopGrace,
     env::Names,
     named::Named,
     node::{Node, Value},
@@ -45,7 +45,7 @@ const DEFAULTS: &[&str] = &[
     "guard",
     "reap_leftovers",
 ];
-const HTTP: &[&str] = &["connect_timeout", "max_idle_per_host"];
+const HTTP: &[&str] = &["connect_timeout", "max_idle_per_host", "pool_idle_timeout", "http_version"];
 const LLM: &[&str] = &[
     "client",
     "clients",
@@ -61,6 +61,8 @@ const LLM: &[&str] = &[
     "tokens_per_minute",
     "stream",
     "connect_timeout",
+    "pool_idle_timeout",
+    "http_version",
     "first_token_timeout",
     "idle_timeout",
     "request_timeout",
@@ -125,9 +127,9 @@ pub(super) struct Defaults {
     pub(super) install_timeout: std::time::Duration,
     pub(super) call_timeout: std::time::Duration,
     pub(super) max_call_time: std::time::Duration,
+    pub(super) slow_call_notice: std::time::Duration,
     pub(super) max_output: usize,
     pub(super) output_folder: Option<Text>,
-    pub(super) slow_call_notice: std::time::Duration,
     pub(super) cache_folder: Option<Text>,
     pub(super) lifecycle: super::Lifecycle,
     pub(super) inherit_env: Names,
@@ -223,9 +225,9 @@ impl Defaults {
             install_timeout: super::server::INSTALL_TIMEOUT,
             call_timeout: super::server::CALL_TIMEOUT,
             max_call_time: super::server::MAX_CALL_TIME,
+            slow_call_notice: super::server::SLOW_CALL_NOTICE,
             max_output: super::server::MAX_OUTPUT,
             output_folder: None,
-            slow_call_notice: super::server::SLOW_CALL_NOTICE,
             cache_folder: None,
             lifecycle: super::Lifecycle::default(),
             inherit_env: Names::inherited(),
@@ -253,9 +255,9 @@ fn defaults(table: &Section<'_>) -> Result<Defaults> {
         install_timeout: table.duration("install_timeout")?.unwrap_or(built_in.install_timeout),
         call_timeout,
         max_call_time: max_call_time.unwrap_or_else(|| built_in.max_call_time.max(call_timeout)),
+        slow_call_notice: table.duration("slow_call_notice")?.unwrap_or(built_in.slow_call_notice),
         max_output: table.size("max_output")?.unwrap_or(built_in.max_output),
         output_folder: table.text("output_folder")?,
-        slow_call_notice: table.duration("slow_call_notice")?.unwrap_or(built_in.slow_call_notice),
         cache_folder: table.text("cache_folder")?,
         lifecycle: server::lifecycle(table)?.unwrap_or(built_in.lifecycle),
         inherit_env: if table.has("inherit_env") {
@@ -291,6 +293,8 @@ fn http(table: &Section<'_>) -> Result<HttpConfig> {
     Ok(HttpConfig {
         connect_timeout: table.duration("connect_timeout")?.unwrap_or(built_in.connect_timeout),
         max_idle_per_host: table.number("max_idle_per_host", 0)?.unwrap_or(built_in.max_idle_per_host),
+        pool_idle_timeout: table.duration("pool_idle_timeout")?.unwrap_or(built_in.pool_idle_timeout),
+        http_version: table.choice("http_version", &HttpVersion::NAMES)?.unwrap_or(built_in.http_version),
     })
 }
 
@@ -315,6 +319,8 @@ fn llm(table: &Section<'_>, mut request: super::LlmConfig) -> Result<RawLlm> {
     if let Some(limit) = table.duration("connect_timeout")? {
         request.connect_timeout = Some(limit);
     }
+    request.pool_idle_timeout = table.duration("pool_idle_timeout")?.unwrap_or(request.pool_idle_timeout);
+    request.http_version = table.choice("http_version", &HttpVersion::NAMES)?.unwrap_or(request.http_version);
     for (key, limit) in [
         ("first_token_timeout", &mut request.first_token_timeout),
         ("idle_timeout", &mut request.idle_timeout),

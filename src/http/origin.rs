@@ -1,6 +1,8 @@
 //! One model server over HTTP/1.1, and its pool: each request under way has a connection of its own, those at rest are
 //! used again, the last one first, and closed before the server does it.
 //!
+//! Other versions of HTTP, where the configuration asks for them, are a general client's.
+//!
 //! Built on hyper's connections and not on a client for all servers: of a thousand requests at once such a client's
 //! queues, copies and second looks at addresses take as much CPU time as the connections themselves.
 
@@ -27,11 +29,13 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
+mod general;
 mod head;
 mod road;
 #[cfg(test)]
 mod tests;
 
+use super::HttpClient;
 pub(crate) use head::head;
 pub(super) use road::Road;
 use road::{Dial, Io, near};
@@ -39,9 +43,6 @@ use road::{Dial, Io, near};
 type Connection = http1::SendRequest<Full<Bytes>>;
 pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// Model servers (vLLM, llama.cpp, uvicorn, Node) close idle connections after 5 s. Letting go before they do is what
-/// keeps a request from being written into a closing connection.
-const IDLE: Duration = Duration::from_secs(4);
 /// A connection whose last answer was read is ready for a request within this time, or something is wrong with it.
 const SOON: Duration = Duration::from_millis(100);
 
@@ -53,6 +54,10 @@ pub(crate) struct Origin(Arc<Inner>);
 struct Inner {
     road: Road,
     connect_timeout: Duration,
+    /// How long a connection is kept without a request.
+    idle: Duration,
+    /// Sends the requests in place of the pool, where HTTP/1.1 is not what is to be spoken.
+    general: Option<HttpClient>,
     pool: Mutex<Pool>,
     opened: AtomicU64,
     reused: AtomicU64,
@@ -76,7 +81,7 @@ pub(crate) enum Unanswered {
     /// No connection.
     Unconnected(BoxError),
     /// It broke off before an answer.
-    Broken(hyper::Error),
+    Broken(BoxError),
 }
 
 impl PartialEq for Origin {
@@ -86,18 +91,34 @@ impl PartialEq for Origin {
 }
 
 impl Origin {
-    pub(super) fn new(road: Road, connect_timeout: Duration) -> Self {
+    pub(super) fn new(
+        road: Road,
+        (connect_timeout, idle): (Duration, Duration),
+        general: Option<HttpClient>,
+    ) -> Self {
         let (pool, opened, reused) = Default::default();
-        Self(Arc::new(Inner { road, connect_timeout, pool, opened, reused }))
+        Self(Arc::new(Inner { road, connect_timeout, idle, general, pool, opened, reused }))
     }
 
     /// What was counted so far: connections opened, and requests that found one open.
     pub(crate) fn connections(&self) -> (u64, u64) {
-        (self.0.opened.load(Relaxed), self.0.reused.load(Relaxed))
+        match &self.0.general {
+            // All requests are counted then.
+            Some(client) => {
+                let opened = client.connections().opened;
+                (opened, self.0.reused.load(Relaxed).saturating_sub(opened))
+            }
+            None => (self.0.opened.load(Relaxed), self.0.reused.load(Relaxed)),
+        }
     }
 
     /// Sends a request with the server's whole address. It has the headers that it came with, and no others.
     pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer, Unanswered> {
+        if let Some(client) = &self.0.general {
+            self.0.reused.fetch_add(1, Relaxed);
+            // Boxed: its future is large, and few need it.
+            return Box::pin(general::send(client, request)).await;
+        }
         match &self.0.road.proxy {
             // A proxy has to be told where to.
             Some(proxy) => {
@@ -125,15 +146,15 @@ impl Origin {
                 Ok(answer) => {
                     self.0.reused.fetch_add(reused.into(), Relaxed);
                     let (head, body) = answer.into_parts();
-                    let rest = Some((self.clone(), connection));
-                    return Ok(Answer { status: head.status, headers: head.headers, body, rest });
+                    let rest = Rest::Own(body, Some((self.clone(), connection)));
+                    return Ok(Answer { status: head.status, headers: head.headers, rest });
                 }
                 Err(mut error) => match error.take_message() {
                     // Closed meanwhile, and nothing of the request is on its way.
                     Some(unsent) if reused => request = unsent,
                     _ => {
                         self.0.reused.fetch_add(reused.into(), Relaxed);
-                        return Err(Unanswered::Broken(error.into_error()));
+                        return Err(Unanswered::Broken(error.into_error().into()));
                     }
                 },
             }
@@ -158,7 +179,8 @@ impl Origin {
         loop {
             let (since, mut connection) = self.pool().idle.pop()?;
             // Its last answer may have been read a moment ago, and its own task not have seen that yet.
-            if since.elapsed() < IDLE && matches!(timeout(SOON, connection.ready()).await, Ok(Ok(()))) {
+            if since.elapsed() < self.0.idle && matches!(timeout(SOON, connection.ready()).await, Ok(Ok(())))
+            {
                 return Some(connection);
             }
         }
@@ -219,13 +241,14 @@ async fn sweep(origin: Weak<Inner>) {
         let next = {
             let Some(origin) = origin.upgrade().map(Origin) else { return };
             let mut pool = origin.pool();
-            let old = pool.idle.partition_point(|(since, _)| since.elapsed() >= IDLE);
+            let idle = origin.0.idle;
+            let old = pool.idle.partition_point(|(since, _)| since.elapsed() >= idle);
             pool.idle.drain(..old);
             let Some((since, _)) = pool.idle.first() else {
                 pool.sweeper = None;
                 return;
             };
-            *since + IDLE
+            *since + idle
         };
         sleep_until(next).await;
     }
@@ -236,22 +259,33 @@ async fn sweep(origin: Weak<Inner>) {
 pub(crate) struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    body: Incoming,
-    rest: Option<(Origin, Connection)>,
+    rest: Rest,
+}
+
+/// What of an answer is still to be read.
+#[derive(Debug)]
+enum Rest {
+    /// With the connection that is kept afterwards.
+    Own(Incoming, Option<(Origin, Connection)>),
+    General(reqwest::Response),
 }
 
 impl Answer {
     /// The next piece of the body; none at its end.
-    pub(crate) async fn chunk(&mut self) -> hyper::Result<Option<Bytes>> {
+    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, BoxError> {
+        let (body, kept) = match &mut self.rest {
+            Rest::Own(body, kept) => (body, kept),
+            Rest::General(response) => return Ok(response.chunk().await?),
+        };
         loop {
-            match self.body.frame().await {
+            match body.frame().await {
                 Some(frame) => {
                     if let Ok(data) = frame?.into_data() {
                         return Ok(Some(data));
                     }
                 }
                 None => {
-                    if let Some((origin, connection)) = self.rest.take() {
+                    if let Some((origin, connection)) = kept.take() {
                         origin.keep(connection);
                     }
                     return Ok(None);
@@ -266,8 +300,7 @@ impl Unanswered {
     pub(crate) fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::Late => None,
-            Self::Unconnected(error) => Some(&**error),
-            Self::Broken(error) => Some(error),
+            Self::Unconnected(error) | Self::Broken(error) => Some(&**error),
         }
     }
 }

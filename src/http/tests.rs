@@ -25,15 +25,17 @@ async fn fetch(client: &HttpClient, url: &str) {
 }
 
 #[tokio::test]
-async fn only_encrypted_connections_to_tools_are_pooled() {
+async fn connections_to_tools_are_pooled_unless_they_stall() {
     let (url, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
     let clients = clients();
     for _ in 0..3 {
         fetch(clients.search_for(&url), &url).await;
         fetch(clients.tools_for(&url), &url).await;
+        fetch(clients.unpooled_tools_for(&url), &url).await;
     }
     assert_eq!(clients.search_for(&url).connections(), ConnectionCounts { opened: 1 });
-    assert_eq!(clients.tools_for(&url).connections(), ConnectionCounts { opened: 3 });
+    assert_eq!(clients.tools_for(&url).connections(), ConnectionCounts { opened: 1 });
+    assert_eq!(clients.unpooled_tools_for(&url).connections(), ConnectionCounts { opened: 3 });
 }
 
 #[tokio::test]

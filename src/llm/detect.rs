@@ -7,7 +7,7 @@ use reqwest::Url;
 use serde_json::Value;
 
 use super::transport::{MAX_ANSWER, read};
-use crate::http::HttpClients;
+use crate::http::{HttpClients, ModelPool};
 
 /// The ports that model servers listen on by default: llama.cpp, vLLM, Ollama, LM Studio.
 pub const DETECT_PORTS: [u16; 4] = [8080, 8000, 11434, 1234];
@@ -32,7 +32,7 @@ async fn detect_on(http: &HttpClients, ports: &[u16], limit: Duration) -> Vec<St
 /// Whether `base` answers as a model server does: a web server on the same port would not.
 async fn lists_models(http: &HttpClients, base: &str) -> Option<bool> {
     let models = Url::parse(&format!("{base}/models")).ok()?;
-    let answer = http.model_server(&models, None).ok()?.get(&models).await.ok()?;
+    let answer = http.model_server(&models, ModelPool::default()).ok()?.get(&models).await.ok()?;
     // 401 and 403 do not count: any protected web application answers so.
     let good = answer.status.is_success();
     let json: Value = serde_json::from_slice(&read(answer, MAX_ANSWER).await.ok()?).ok()?;

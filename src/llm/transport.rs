@@ -31,7 +31,7 @@ use super::{
 use crate::{
     config::{LlmApi, LlmConfig, Secrets, secret_name},
     error::{Error, Result},
-    http::{self, HttpClients, Origin},
+    http::{self, HttpClients, ModelPool, Origin},
 };
 
 mod read;
@@ -108,7 +108,7 @@ impl Endpoint {
         let telling = |name: &String| secret_name(name) || AUTHORIZATION.as_str().eq_ignore_ascii_case(name);
         let telling = config.headers.iter().filter(|(name, _)| telling(name)).map(|(_, value)| value.clone());
         let no_way = |why: String| Error::input(format!("`base_url` in {table} leads nowhere: {why}"), None);
-        let server = clients.model_server(&url, config.connect_timeout).map_err(no_way)?;
+        let server = clients.model_server(&url, ModelPool::of(config)).map_err(no_way)?;
         let (uri, mut headers) = http::head(&url).map_err(no_way)?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if config.api == LlmApi::Messages {

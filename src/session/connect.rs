@@ -26,6 +26,7 @@ use super::{
     listing::{ToolList, all_tools, follow, listing},
     outputs::Outputs,
     remote::{Ear, Service, Telling},
+    stalls::ToolClient,
     transport::LineTransport,
     way::Way,
     wiretap::{Listeners, Wiretap},
@@ -123,7 +124,8 @@ pub(super) struct Connection {
     pub(super) since: Instant,
     /// Of a server behind a package runner.
     pub(super) launch: Option<LaunchReport>,
-    /// What runs beside it: the in-memory server if it is one, and what keeps the tool list up to date.
+    /// What runs beside it: the in-memory server if it is one, the look for stalls, and what keeps the tool list up to
+    /// date.
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -240,10 +242,21 @@ async fn attempt(
             clock.spawned(Arc::default());
             let health = Health::remote(&around.kin.secrets);
             // The SDK's futures are large and deep, and most servers are none of these.
+            let client = ToolClient::new(&around.http, &endpoint.url);
+            let reach = (endpoint, client.clone());
             let connecting: BoxFuture<'_, _> =
-                Box::pin(over_http(endpoint, (around, tap), intake, known, deadline, &mut clock));
+                Box::pin(over_http(reach, tap, intake, known, deadline, &mut clock));
             match connecting.await {
-                Ok(agreed) => Ok(clock.connection(agreed, intake, None, health, None)),
+                Ok(agreed) => {
+                    let era = handshake::era_of(&agreed.info.protocol_version);
+                    let (way, tell) = (agreed.link.way(), around.on_event.clone());
+                    let looking = endpoint.url.starts_with("http://").then(|| {
+                        let look = client.look_for_stalls(way, era, config.name.clone(), tell);
+                        #[expect(clippy::disallowed_methods, reason = "the connection holds the handle")]
+                        AbortOnDropHandle::new(tokio::spawn(look))
+                    });
+                    Ok(clock.connection(agreed, intake, None, health, looking))
+                }
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }
         }
@@ -291,8 +304,8 @@ async fn over_lines(
 }
 
 async fn over_http(
-    endpoint: &HttpEndpoint,
-    (around, tap): (&Surroundings, Wiretap),
+    (endpoint, client): (&HttpEndpoint, ToolClient),
+    tap: Wiretap,
     intake: &Intake,
     known: Option<Era>,
     deadline: Instant,
@@ -302,13 +315,13 @@ async fn over_http(
         if known != Some(Era::Legacy) {
             let modern = vec![rmcp::model::ProtocolVersion::LATEST];
             let discover = ClientLifecycleMode::Discover { preferred_versions: modern };
-            match http_service(endpoint, around, &tap, discover).await {
+            match http_service(endpoint, client.clone(), &tap, discover).await {
                 Ok(service) => return Ok(service),
                 Err(Cause::Protocol(why)) => tracing::debug!(%why, "not of the new era"),
                 Err(cause) => return Err(cause),
             }
         }
-        http_service(endpoint, around, &tap, ClientLifecycleMode::Initialize).await
+        http_service(endpoint, client, &tap, ClientLifecycleMode::Initialize).await
     };
     let (service, gone) = timeout_at(deadline.into(), connecting)
         .await
@@ -322,13 +335,12 @@ async fn over_http(
 
 async fn http_service(
     endpoint: &HttpEndpoint,
-    around: &Surroundings,
+    client: ToolClient,
     tap: &Wiretap,
     lifecycle: ClientLifecycleMode,
 ) -> Result<(Service, CancellationToken), Cause> {
     let headers = crate::http::headers(&endpoint.headers).map_err(Cause::Protocol)?;
     let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str()).custom_headers(headers);
-    let client = around.http.tools_for(&endpoint.url).client().clone();
     let (transport, gone) =
         Telling::new(StreamableHttpClientTransport::with_client(client, config), tap.clone());
     rmcp::service::serve_client_with_lifecycle(Ear::new(client_config()), transport, lifecycle)
@@ -401,7 +413,7 @@ impl Clock {
         intake: &Intake,
         process: Option<Process>,
         health: Health,
-        builtin: Option<AbortOnDropHandle<()>>,
+        beside: Option<AbortOnDropHandle<()>>,
     ) -> Connection {
         let Agreed { link, info, changed, gone, tools, software, changes, mute } = agreed;
         let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
@@ -419,7 +431,7 @@ impl Clock {
         Connection {
             process,
             health,
-            _tasks: builtin.into_iter().chain(following).collect(),
+            _tasks: beside.into_iter().chain(following).collect(),
             tools,
             software,
             changes,

@@ -1,8 +1,23 @@
 //! Servers behind a URL: streamable HTTP in both eras, headers, and addresses where nothing answers.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
-use axum::{Router, extract::Request, http::StatusCode, middleware::Next, response::Response};
+use axum::{
+    Router,
+    extract::{ConnectInfo, Request, State},
+    http::StatusCode,
+    middleware::Next,
+    response::Response,
+    serve::ListenerExt,
+};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -17,9 +32,10 @@ use rmcp::{
     },
 };
 use serde_json::{Map, json};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use toolcrib::{
-    Config, Endpoint, ErrorCode, HttpEndpoint, Manager, ProgressListener, ServerConfig, ServerName,
+    Config, Endpoint, ErrorCode, HttpEndpoint, Manager, ProgressListener, ServerConfig, ServerEvent,
+    ServerName,
 };
 
 /// A remote server with one tool that tells the era it is called in.
@@ -51,13 +67,15 @@ impl ServerHandler for Remote {
 
     async fn call_tool(
         &self,
-        _: CallToolRequestParams,
+        params: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         if let Some(token) = context.meta.get_progress_token() {
             let report = ProgressNotificationParam::new(token, 0.5).with_total(1.0).with_message("half");
             let _ = context.peer.notify_progress(report).await;
         }
+        let pause = params.arguments.as_ref().and_then(|arguments| arguments.get("ms")?.as_u64());
+        tokio::time::sleep(Duration::from_millis(pause.unwrap_or(0))).await;
         let era = context.protocol_version().map_or_else(String::new, |version| version.to_string());
         Ok(CallToolResult::success(vec![ContentBlock::text(era)]).into())
     }
@@ -72,15 +90,51 @@ async fn only_with_key(request: Request, next: Next) -> Result<Response, StatusC
 
 /// Serves until the test ends; gives the address.
 async fn serve(legacy_only: bool) -> String {
+    serve_counted(legacy_only, false).await.0
+}
+
+type Accepted = Box<dyn FnMut(&mut TcpStream) + Send>;
+
+/// The clients' ends of all connections that had a request.
+type Known = Arc<Mutex<HashSet<SocketAddr>>>;
+
+/// As a server without TCP_NODELAY does it: each request but the first one on a connection is answered late.
+async fn late_when_kept(
+    State(known): State<Known>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let kept = !known.lock().unwrap().insert(from);
+    if kept {
+        tokio::time::sleep(Duration::from_millis(60)).await;
+    }
+    next.run(request).await
+}
+
+/// As [`serve`], with a count of the connections that were made; on kept ones it may answer late.
+async fn serve_counted(legacy_only: bool, stalls: bool) -> (String, Arc<AtomicUsize>) {
     let sessions = Arc::new(LocalSessionManager::default());
     let config = StreamableHttpServerConfig::default();
     let service = StreamableHttpService::new(move || Ok(Remote { legacy_only }), sessions, config);
     let router = Router::new().nest_service("/mcp", service).layer(axum::middleware::from_fn(only_with_key));
+    let router = if stalls {
+        router.layer(axum::middleware::from_fn_with_state(Known::default(), late_when_kept))
+    } else {
+        router
+    };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    let connections = Arc::<AtomicUsize>::default();
+    let count = connections.clone();
+    let accepted: Accepted = Box::new(move |socket| {
+        socket.set_nodelay(true).unwrap();
+        count.fetch_add(1, SeqCst);
+    });
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
     #[expect(clippy::disallowed_methods, reason = "ends with the test's runtime")]
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    format!("http://{address}/mcp")
+    tokio::spawn(async move { axum::serve(listener.tap_io(accepted), service).await });
+    (format!("http://{address}/mcp"), connections)
 }
 
 fn remote(url: String, key: Option<&str>) -> Config {
@@ -104,6 +158,61 @@ async fn both_eras_are_spoken_over_http() {
         }
         assert!(manager.shutdown().await.survivors.is_empty());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_over_http_share_connections() {
+    for legacy_only in [true, false] {
+        let (url, connections) = serve_counted(legacy_only, false).await;
+        let manager = Manager::start(&remote(url, Some("open sesame"))).await.unwrap();
+        let before = connections.load(SeqCst);
+        for _ in 0..100 {
+            manager.call("remote", "era", Map::new()).await.unwrap();
+        }
+        let opened = connections.load(SeqCst) - before;
+        assert!(opened <= 2, "legacy {legacy_only}: {opened} connections for 100 calls, {before} before");
+        manager.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stalls_on_kept_connections_is_told_and_given_new_ones() {
+    let (url, connections) = serve_counted(false, true).await;
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let observe = move |event| {
+        if let ServerEvent::Warning { text, .. } = event {
+            let _ = tell.send(text);
+        }
+    };
+    let config = remote(url, Some("open sesame"));
+    let manager = Manager::start_observed(&config, Arc::new(observe)).await.unwrap();
+    let text = tokio::time::timeout(Duration::from_secs(60), told.recv()).await.expect("a warning").unwrap();
+    assert!(text.contains("late on connections that are kept"), "{text}");
+    let before = connections.load(SeqCst);
+    for _ in 0..5 {
+        manager.call("remote", "era", Map::new()).await.unwrap();
+    }
+    assert_eq!(connections.load(SeqCst) - before, 5);
+    manager.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_without_an_answer_says_so_over_http_too() {
+    let mut config = remote(serve(false).await, Some("open sesame"));
+    config.servers[0].server.as_mut().unwrap().slow_call_notice = Duration::from_millis(50);
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let observe = move |event| {
+        if let ServerEvent::SlowCall { tool, .. } = event {
+            let _ = tell.send(tool);
+        }
+    };
+    let manager = Manager::start_observed(&config, Arc::new(observe)).await.unwrap();
+    let arguments = Map::from_iter([("ms".to_owned(), json!(3_600_000))]);
+    tokio::select! {
+        answer = manager.call("remote", "era", arguments) => panic!("{answer:?}"),
+        tool = told.recv() => assert_eq!(tool.as_deref(), Some("era")),
+    }
+    manager.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

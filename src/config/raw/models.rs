@@ -60,6 +60,8 @@ pub(super) fn clients(table: &Section<'_>, base: &LlmConfig) -> Result<Vec<RawLl
         shared.name = Some(name.to_owned());
         shared.stream = base.stream;
         shared.connect_timeout = base.connect_timeout;
+        shared.pool_idle_timeout = base.pool_idle_timeout;
+        shared.http_version = base.http_version;
         shared.first_token_timeout = base.first_token_timeout;
         shared.idle_timeout = base.idle_timeout;
         shared.request_timeout = base.request_timeout;

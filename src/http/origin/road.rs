@@ -21,7 +21,10 @@ use tokio::net::TcpStream;
 use tower_service::Service;
 
 use super::BoxError;
-use crate::http::tls;
+use crate::{
+    config::HttpVersion,
+    http::{protocols, tls},
+};
 
 /// Connections to `to`.
 #[derive(Debug)]
@@ -53,14 +56,13 @@ impl Road {
         to: &Uri,
         proxies: Option<&Matcher>,
         tls: &tls::Shared,
-        connect_timeout: Duration,
+        (connect_timeout, version): (Duration, HttpVersion),
     ) -> Result<Self, String> {
         if let (None, Some("http"), Some(at)) = (proxies, to.scheme_str(), to.authority()) {
             return Ok(Self { dial: Dial::Near(at.clone()), to: to.clone(), proxy: None });
         }
         let http = connector(connect_timeout);
-        // HTTP/1.1 on purpose: one HTTP/2 connection is a hidden cap of its streams.
-        let tls = || tls.offering(&["http/1.1"]);
+        let tls = || tls.offering(protocols(version));
         let straight = |to: &Uri, proxy| {
             let dial = match to.scheme_str() {
                 Some("http") => Dial::Plain(http.clone()),

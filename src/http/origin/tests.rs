@@ -16,8 +16,8 @@ use tokio::{
 
 use super::*;
 use crate::{
-    config::HttpConfig,
-    http::{HttpClients, tests::serve, tls},
+    config::{HttpConfig, HttpVersion},
+    http::{HttpClients, ModelPool, tests::serve, tls},
 };
 
 /// As a test waits for something that is sure to come.
@@ -44,7 +44,7 @@ async fn fetch(origin: &Origin, at: &str) -> String {
 #[tokio::test]
 async fn requests_one_after_the_other_share_a_connection() {
     let (at, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
-    let origin = clients().model_server(&url(&at), None).unwrap();
+    let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
     for _ in 0..50 {
         assert_eq!(fetch(&origin, &at).await, "ok");
     }
@@ -65,7 +65,7 @@ async fn fifty_at_once_are_fifty_in_flight() {
         "ok"
     };
     let (at, _server) = serve(Router::new().route("/", get(handler))).await;
-    let origin = clients().model_server(&url(&at), None).unwrap();
+    let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
     for _ in 0..2 {
         let mut burst = JoinSet::new();
         for _ in 0..50 {
@@ -82,7 +82,8 @@ async fn fifty_at_once_are_fifty_in_flight() {
 fn one_server_with_one_limit_is_one_pool() {
     let clients = clients();
     let pool = |at: &str, seconds| {
-        clients.model_server(&url(at), Option::map(seconds, Duration::from_secs)).unwrap()
+        let connect = Option::map(seconds, Duration::from_secs);
+        clients.model_server(&url(at), ModelPool { connect, ..ModelPool::default() }).unwrap()
     };
     let usual = pool("http://localhost/v1", None);
     assert_eq!(
@@ -110,7 +111,7 @@ const EMPTY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 async fn connections_at_rest_are_closed_and_those_that_the_server_closed_are_not_used() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = format!("http://{}/", listener.local_addr().unwrap());
-    let origin = clients().model_server(&url(&at), None).unwrap();
+    let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
     let answered = async || {
         let answer = async {
             let (mut socket, _) = listener.accept().await.unwrap();
@@ -138,7 +139,7 @@ async fn connections_at_rest_are_closed_and_those_that_the_server_closed_are_not
 #[tokio::test]
 async fn an_answer_that_is_not_read_takes_its_connection_along() {
     let (at, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
-    let origin = clients().model_server(&url(&at), None).unwrap();
+    let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
     drop(origin.get(&url(&at)).await.unwrap());
     assert_eq!(fetch(&origin, &at).await, "ok");
     assert_eq!(origin.connections(), (2, 0));
@@ -148,7 +149,7 @@ async fn an_answer_that_is_not_read_takes_its_connection_along() {
 async fn a_request_that_nobody_waits_for_ends_at_the_server_too() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = format!("http://{}/", listener.local_addr().unwrap());
-    let origin = clients().model_server(&url(&at), None).unwrap();
+    let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
     let asked = async {
         let (mut socket, _) = listener.accept().await.unwrap();
         request(&mut socket).await;
@@ -166,7 +167,7 @@ async fn a_request_that_nobody_waits_for_ends_at_the_server_too() {
 async fn a_redirect_is_an_answer() {
     let away = || async { axum::response::Redirect::temporary("/") };
     let (at, _server) = serve(Router::new().route("/away", get(away))).await;
-    let origin = clients().model_server(&url(&at), None).unwrap();
+    let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
     let answer = origin.get(&url(&format!("{at}away"))).await.unwrap();
     assert_eq!(answer.status, 307, "a POST would become a GET");
 }
@@ -176,8 +177,8 @@ static TLS: LazyLock<tls::Shared> = LazyLock::new(tls::Shared::default);
 /// The way to `to` where one proxy is set for all.
 fn road(to: &str, proxy: &str) -> Result<Origin, String> {
     let matcher = Matcher::builder().all(proxy).build();
-    let road = Road::new(&to.parse().unwrap(), Some(&matcher), &TLS, LONG)?;
-    Ok(Origin::new(road, LONG))
+    let road = Road::new(&to.parse().unwrap(), Some(&matcher), &TLS, (LONG, HttpVersion::Http1))?;
+    Ok(Origin::new(road, (LONG, LONG), None))
 }
 
 #[tokio::test]
@@ -235,7 +236,71 @@ async fn only_connections_to_other_machines_are_kept_alive() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let to: Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let without_proxy = Matcher::builder().build();
-    let way = |proxies| Origin::new(Road::new(&to, proxies, &TLS, LONG).unwrap(), LONG);
+    let way = |proxies| {
+        Origin::new(Road::new(&to, proxies, &TLS, (LONG, HttpVersion::Http1)).unwrap(), (LONG, LONG), None)
+    };
     assert_eq!(timer(&way(None), &listener).await, none);
     assert_eq!(timer(&way(Some(&without_proxy)), &listener).await, keepalive);
+}
+
+#[tokio::test]
+async fn connections_at_rest_are_kept_for_as_long_as_is_configured() {
+    let (at, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
+    let pool = |idle| ModelPool { idle, ..ModelPool::default() };
+    let clients = clients();
+    let patient = clients.model_server(&url(&at), pool(LONG)).unwrap();
+    let usual = clients.model_server(&url(&at), ModelPool::default()).unwrap();
+    assert_eq!((fetch(&patient, &at).await, fetch(&usual, &at).await), ("ok".to_owned(), "ok".to_owned()));
+    let closed = async {
+        while !usual.pool().idle.is_empty() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(LONG, closed).await.unwrap();
+    // Longer than the usual ones are kept.
+    fetch(&patient, &at).await;
+    assert_eq!(patient.connections(), (1, 1));
+}
+
+/// A frame of HTTP/2: its kind, its flags and its stream.
+async fn frame(socket: &mut TcpStream) -> (u8, u8, u32) {
+    let mut head = [0; 9];
+    socket.read_exact(&mut head).await.unwrap();
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+    socket.read_exact(&mut vec![0; length as usize]).await.unwrap();
+    (head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]))
+}
+
+#[tokio::test]
+async fn http_2_sends_all_requests_over_one_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = format!("http://{}/", listener.local_addr().unwrap());
+    let pool = ModelPool { version: HttpVersion::Http2, ..ModelPool::default() };
+    let origin = clients().model_server(&url(&at), pool).unwrap();
+    let serving = async {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut preface = [0; 24];
+        socket.read_exact(&mut preface).await.unwrap();
+        assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        socket.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+        // Nobody is answered before both requests are there.
+        let mut asked = Vec::new();
+        while asked.len() < 2 {
+            match frame(&mut socket).await {
+                (1, _, stream) => asked.push(stream),
+                (4, 0, _) => socket.write_all(&[0, 0, 0, 4, 1, 0, 0, 0, 0]).await.unwrap(),
+                _ => {}
+            }
+        }
+        for stream in asked {
+            // Headers that end the stream: the one that stands for the status 200.
+            let [a, b, c, d] = stream.to_be_bytes();
+            socket.write_all(&[0, 0, 1, 1, 5, a, b, c, d, 0x88]).await.unwrap();
+        }
+        socket
+    };
+    let asking = async { tokio::join!(fetch(&origin, &at), fetch(&origin, &at)) };
+    let (answers, _socket) = timeout(LONG, async { tokio::join!(asking, serving) }).await.unwrap();
+    assert_eq!(answers, (String::new(), String::new()));
+    assert_eq!(origin.connections(), (1, 1));
 }

@@ -1,0 +1,193 @@
+//! The HTTP client of a connection to a remote server, and the look for servers that stall on kept connections.
+//!
+//! A server without TCP_NODELAY that writes an answer in parts holds the second part back until the first one is
+//! acknowledged, which on a kept connection takes 40 ms (delayed acknowledgement). On a new one it does not. Nothing on
+//! our side of the connection can be set against it but not to keep it.
+
+use std::{
+    collections::HashMap,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use futures_util::{Stream, StreamExt, stream::BoxStream};
+use reqwest::{
+    Client, Error,
+    header::{HeaderName, HeaderValue},
+};
+use rmcp::{
+    model::ClientJsonRpcMessage,
+    transport::streamable_http_client::{
+        SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+    },
+};
+use serde::{Deserialize, de::IgnoredAny};
+use sse_stream::Sse;
+use tokio::{runtime::Handle, task::JoinSet, time::timeout};
+
+use super::{SessionEvent, SessionObserver, handshake::Era, way::Way};
+use crate::{http::HttpClients, tool::ServerName};
+
+/// Questions in a row that a connection is judged by. Those before the last ones may be answered at once: the system
+/// acknowledges the first parts on each connection without delay.
+const QUESTIONS: usize = 12;
+const JUDGED: usize = 4;
+/// A server that stalls takes so much longer, at least. The delay is 40 ms on Linux.
+const STALL: Duration = Duration::from_millis(25);
+/// How long the end of an answer may come after its message.
+const END_LIMIT: Duration = Duration::from_secs(1);
+/// Limit of one question.
+const LIMIT: Duration = Duration::from_secs(5);
+
+type Outcome<T> = Result<T, StreamableHttpError<Error>>;
+type Headers = HashMap<HeaderName, HeaderValue>;
+
+/// Keeps connections until they are found to stall. Clones share that.
+#[derive(Clone)]
+pub(super) struct ToolClient {
+    pooled: Client,
+    unpooled: Client,
+    stalls: Arc<AtomicBool>,
+    /// Read answers to their ends. Std mutex: held to add one.
+    rests: Arc<Mutex<JoinSet<()>>>,
+}
+
+impl ToolClient {
+    /// For the server at `url`.
+    pub(super) fn new(http: &HttpClients, url: &str) -> Self {
+        let (pooled, unpooled) = (http.tools_for(url), http.unpooled_tools_for(url));
+        let (stalls, rests) = Default::default();
+        Self { pooled: pooled.client().clone(), unpooled: unpooled.client().clone(), stalls, rests }
+    }
+
+    fn now(&self) -> &Client {
+        if self.stalls.load(Relaxed) { &self.unpooled } else { &self.pooled }
+    }
+
+    /// Looks whether the server answers later on kept connections than on new ones. If it does, it has a new one for
+    /// each request from then on, and that is told.
+    pub(super) async fn look_for_stalls(self, way: Way, era: Era, server: ServerName, tell: SessionObserver) {
+        let Some(kept) = quickest(&way, era).await.filter(|kept| *kept >= STALL) else { return };
+        // It may be far away, or slow in itself.
+        self.stalls.store(true, Relaxed);
+        let new = quickest(&way, era).await;
+        if new.is_some_and(|new| kept >= new + STALL) {
+            let text = format!(
+                "answers {} ms late on connections that are kept (no TCP_NODELAY, delayed acknowledgements): \
+                 each request has a new one",
+                kept.saturating_sub(new.unwrap_or_default()).as_millis()
+            );
+            tracing::warn!(%server, "{text}");
+            tell(&server, SessionEvent::Warning { text });
+        } else {
+            self.stalls.store(false, Relaxed);
+        }
+    }
+}
+
+/// The events of one answer. The SDK lets go of them once it has the message that it waits for, but a connection can
+/// only be used again once the answer was read to its end.
+struct Events {
+    stream: BoxStream<'static, Result<Sse, SseError>>,
+    /// The message has come, and nothing but the end is missing.
+    answered: bool,
+    rests: Arc<Mutex<JoinSet<()>>>,
+}
+
+/// What tells notifications and requests from answers.
+#[derive(Deserialize)]
+struct Kind {
+    method: Option<IgnoredAny>,
+}
+
+impl Stream for Events {
+    type Item = Result<Sse, SseError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let event = ready!(self.stream.as_mut().poll_next(context));
+        self.answered = match &event {
+            Some(Ok(Sse { data: Some(data), .. })) if !data.is_empty() => {
+                serde_json::from_str::<Kind>(data).is_ok_and(|kind| kind.method.is_none())
+            }
+            _ => false,
+        };
+        Poll::Ready(event)
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        // Without a runtime the connection is closed, as it is when the end does not come.
+        if !self.answered || Handle::try_current().is_err() {
+            return;
+        }
+        let mut stream = std::mem::replace(&mut self.stream, futures_util::stream::empty().boxed());
+        let mut rests = self.rests.lock().unwrap_or_else(PoisonError::into_inner);
+        while rests.try_join_next().is_some() {}
+        rests.spawn(async move {
+            let end = async { while stream.next().await.is_some() {} };
+            let _ = timeout(END_LIMIT, end).await;
+        });
+    }
+}
+
+/// The quickest of the last answers to some questions; nothing if one has none.
+async fn quickest(way: &Way, era: Era) -> Option<Duration> {
+    let mut times = Vec::with_capacity(QUESTIONS);
+    for _ in 0..QUESTIONS {
+        let began = Instant::now();
+        if !way.answers(era, LIMIT).await {
+            return None;
+        }
+        times.push(began.elapsed());
+    }
+    times.into_iter().skip(QUESTIONS - JUDGED).min()
+}
+
+impl StreamableHttpClient for ToolClient {
+    type Error = Error;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+    ) -> Outcome<StreamableHttpPostResponse> {
+        let answer = self.now().post_message(uri, message, session_id, auth_header, custom_headers).await?;
+        Ok(match answer {
+            StreamableHttpPostResponse::Sse(stream, session) => {
+                let events = Events { stream, answered: false, rests: self.rests.clone() };
+                StreamableHttpPostResponse::Sse(events.boxed(), session)
+            }
+            other => other,
+        })
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session_id: Arc<str>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+    ) -> Outcome<()> {
+        self.now().delete_session(uri, session_id, auth_header, custom_headers).await
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+    ) -> Outcome<BoxStream<'static, Result<Sse, SseError>>> {
+        self.now().get_stream(uri, session_id, last_event_id, auth_header, custom_headers).await
+    }
+}
