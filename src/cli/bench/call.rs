@@ -141,7 +141,8 @@ impl Call {
                 _ => tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
             }?;
             runtime.block_on(async {
-                let all = measure(&target, &load);
+                // Boxed: the SDK's futures are large.
+                let all = Box::pin(measure(&target, &load));
                 cancel
                     .run_until_cancelled(all)
                     .await

@@ -154,6 +154,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "write connect_timeout = \"30s\"",
     ),
     (
+        "[http]\nhttp_version = '3'",
+        "2: `http.http_version`: `3` is not allowed",
+        "use \"auto\", \"1.1\" or \"2\"",
+    ),
+    (
         "[llm]\napi_key = 5",
         "2: `llm.api_key`: expected a string or a list of strings, found an integer",
         "write api_key = \"${LLM_API_KEY}\"",

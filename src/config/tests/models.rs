@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::config::{LlmApi, LlmConfig, Order};
+use crate::config::{HttpVersion, LlmApi, LlmConfig, Order};
 
 const MODELS: &str = "
 [llm]
@@ -95,6 +95,24 @@ fn overrides_reach_all_members_and_the_outer_ones_have_the_last_word() {
 
     let error = parse("[llm.strategies.a]\nrace = ['llm']\noverride = { seed = 1 }").unwrap_err();
     assert!(error.to_string().contains("`llm.strategies.a.override.seed`"), "{error}");
+}
+
+#[test]
+fn connections_are_kept_and_made_as_each_client_says() {
+    let config = parse(
+        "[http]\npool_idle_timeout = '7s'\nhttp_version = '1.1'\n\
+         [llm]\nclient = 'a'\npool_idle_timeout = '9s'\nhttp_version = 'auto'\n[llm.clients]\n\
+         a = { base_url = 'http://a/v1', model = 'm' }\n\
+         b = { base_url = 'http://b/v1', model = 'm', pool_idle_timeout = '1s', http_version = '2' }",
+    )
+    .unwrap();
+    let http = (config.http.pool_idle_timeout, config.http.http_version);
+    assert_eq!(http, (Duration::from_secs(7), HttpVersion::Http1));
+    let of = |name: &str| {
+        let client = config.models[name].as_ref().unwrap();
+        (client.pool_idle_timeout.as_secs(), client.http_version)
+    };
+    assert_eq!((of("a"), of("b")), ((9, HttpVersion::Auto), (1, HttpVersion::Http2)));
 }
 
 #[test]
