@@ -156,7 +156,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         "[http]\nhttp_version = '3'",
         "2: `http.http_version`: `3` is not allowed",
-        "use \"auto\", \"1.1\" or \"2\"",
+        "use \"auto\", \"1.1\", \"2\"",
     ),
     (
         "[llm]\napi_key = 5",
