@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::{
     config::{AgentConfig, SubAgent},
@@ -16,6 +17,7 @@ use crate::{
     manager::Toolbox,
     tap::Tap,
     task::{Input, RunReport, Task},
+    trace,
 };
 
 mod again;
@@ -34,6 +36,7 @@ mod summary;
 mod talk;
 #[cfg(test)]
 mod tests;
+mod traced;
 mod xml;
 
 use bounds::{Bounds, End};
@@ -102,6 +105,16 @@ impl Agent {
     }
 
     async fn carry_out(&self, task: &Task, cancel: &CancellationToken) -> RunReport {
+        let model = self.llm.as_ref().filter(|_| task.calls.is_empty()).map(LlmClient::model_label);
+        // The task of an agent that another one called has that agent's name.
+        let (name, id) = if self.depth == 0 { ("main", Some(&*task.id)) } else { (&*task.id, None) };
+        let action = trace::agent(name, id, model);
+        let report = self.work(task, cancel).instrument(action.span()).await;
+        traced::ended(action, &report);
+        report
+    }
+
+    async fn work(&self, task: &Task, cancel: &CancellationToken) -> RunReport {
         let model = self.llm.as_ref().filter(|_| task.calls.is_empty()).map(LlmClient::model_label);
         let span = self.tap.as_ref().map(|tap| tap.agent_started(self.depth == 0, model));
         let bounds = Bounds::new(&task.limits, &self.config, cancel);

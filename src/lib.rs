@@ -81,6 +81,7 @@ mod start;
 mod tap;
 mod task;
 mod tool;
+mod trace;
 
 pub use agent::*;
 pub use batch::*;

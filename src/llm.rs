@@ -27,6 +27,7 @@ mod sse;
 mod stats;
 mod stream;
 mod taped;
+mod traced;
 mod transport;
 mod trouble;
 mod wire;

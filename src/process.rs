@@ -48,7 +48,10 @@ pub(crate) use survivors::marked_processes;
 pub use usage::ProcessUsage;
 pub(crate) use usage::{of_descendants, of_groups, of_trees, own_memory};
 
-use crate::config::{ResourceLimits, Secrets, StdioConfig, StopGrace};
+use crate::{
+    config::{ResourceLimits, Secrets, StdioConfig, StopGrace},
+    trace,
+};
 
 /// Name of the environment variable that marks every process of one manager, descendants included.
 pub(crate) const MARKER: &str = "TOOLCRIB_OWNER";
@@ -275,6 +278,7 @@ impl Process {
     /// The stop ladder: close stdin, wait, TERM everybody, wait, KILL, reap.
     pub(crate) async fn stop(self, grace: StopGrace) -> Stopped {
         self.stdin.close();
+        trace::stop_step("stdin_closed");
         match self.keeper {
             #[cfg(target_os = "linux")]
             Keeper::Guard(guarded) => guarded.stop(grace).await,

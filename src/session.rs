@@ -36,6 +36,7 @@ mod stalls;
 mod status;
 mod sync;
 mod text;
+mod traced;
 mod transport;
 mod way;
 mod wiretap;
@@ -316,12 +317,12 @@ impl Session {
         let Connection { link, process, .. } = connection;
         match process {
             Some(process) => {
-                let stopped = process.stop(self.settings().config.stop).await;
+                let stopped = self.stop_process(process).await;
                 drop(link);
                 Some(stopped)
             }
             None => {
-                link.close(GOODBYE_LIMIT).await;
+                self.say_goodbye(link).await;
                 None
             }
         }

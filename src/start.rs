@@ -24,6 +24,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 pub(crate) use self::event::of_sessions;
 pub use self::{
@@ -43,6 +44,7 @@ use crate::{
     launch::LaunchReport,
     session::{Booting, FirstStart, Phases, Session, Started, Surroundings},
     tool::ServerName,
+    trace,
 };
 
 /// The start of all servers.
@@ -218,6 +220,7 @@ impl Starter {
     ) -> (ServerStart, Option<Session>) {
         let mut waits = Vec::new();
         let mut installing = false;
+        let action = trace::server_start(name.as_str(), "start");
         // Boxed, as is the connecting below: all servers of a large configuration may be starting at once.
         let outcome = Box::pin(async {
             let config = entry.server.clone()?;
@@ -226,6 +229,7 @@ impl Starter {
             installing = install.is_some();
             let turn = self.slot(name, &plan, &mut waits).await;
             let queue = self.began.elapsed();
+            trace::phase("queue", queue);
             on_turn(installing);
             let installs =
                 plan.package.as_ref().filter(|_| installing).map(|package| self.shown(&package.words));
@@ -235,11 +239,15 @@ impl Starter {
             let (session, started) = outcome.map_err(Arc::new)?;
             Ok((session, ReadyServer::of(started, queue)))
         });
-        let outcome = give_up.run_until_cancelled(outcome).await;
+        let outcome = give_up.run_until_cancelled(outcome.instrument(action.span())).await;
         let (outcome, session) = match outcome.unwrap_or_else(|| Err(Arc::new(Error::Cancelled))) {
             Ok((session, ready)) => (Ok(ready), Some(session)),
             Err(error) => (Err(error), None),
         };
+        match &outcome {
+            Ok(ReadyServer { pid, era, tools, .. }) => action.started(*pid, era, *tools),
+            Err(error) => action.end(Some(&error.code())),
+        }
         let took = self.began.elapsed();
         let (name, required) = (name.clone(), entry.required);
         let row = ServerStart { name, required, outcome, took, waits, installing };
@@ -256,28 +264,36 @@ impl Starter {
     async fn install(&self, name: &ServerName, plan: &Plan, waits: &mut Vec<Wait>) -> Option<Install> {
         let package = plan.package.as_ref().filter(|package| !self.history.is_installed(&package.key))?;
         let began = Instant::now();
-        let mut reason = None;
+        let (mut reason, mut action) = (None, None);
         let waiting = |by| {
+            action = Some(trace::waiting("install", None));
             let waiting = WaitReason::Install { package: self.shown(&package.words), by };
             (self.observe)(ServerEvent::Queued { server: name.clone(), reason: waiting.clone() });
             reason = Some(waiting);
         };
         let install = self.installs.claim(&package.key, name, waiting).await;
         waits.extend(reason.map(|reason| Wait { reason, took: began.elapsed() }));
+        if let Some(action) = action {
+            action.end(None);
+        }
         install
     }
 
     /// Waits for a start slot. Nothing: none is needed.
     async fn slot(&self, name: &ServerName, plan: &Plan, waits: &mut Vec<Wait>) -> Option<Turn> {
         let began = Instant::now();
-        let mut reason = None;
+        let (mut reason, mut action) = (None, None);
         let waiting = |slots| {
+            action = Some(trace::waiting("start_slot", None));
             let waiting = WaitReason::Slot { jobs: self.turns.jobs(), slots };
             (self.observe)(ServerEvent::Queued { server: name.clone(), reason: waiting.clone() });
             reason = Some(waiting);
         };
         let turn = self.turns.next(plan.expected, plan.works, waiting).await;
         waits.extend(reason.map(|reason| Wait { reason, took: began.elapsed() }));
+        if let Some(action) = action {
+            action.end(None);
+        }
         turn
     }
 

@@ -19,6 +19,7 @@ use crate::{
         EarlierAttempt, FailureReason, Outcome, Reason, RunReport, Score, Task, TaskError, Timings, Usage,
         millis,
     },
+    trace,
 };
 
 /// A wait for an endpoint that has no part in a task's time being over.
@@ -249,6 +250,7 @@ impl Ledger {
             _ => {}
         }
         let Ok(line) = serde_json::to_value(event) else { return };
+        trace::decision(line["event"].as_str().unwrap_or_default());
         if let Some(tap) = &self.tap {
             tap.happened(event, &line);
         }

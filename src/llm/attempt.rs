@@ -25,6 +25,7 @@ use super::{
 use crate::{
     gate::{Pass, Refused, Shut, Trouble, Visit},
     retry::{self, Blame, Failure, GiveUp, Retry, Try},
+    trace,
 };
 
 /// One request with what is kept between its attempts.
@@ -141,7 +142,8 @@ impl Inner {
         let outage = if call.asking.patient { self.policy.outage } else { Duration::ZERO };
         let patience = outage.saturating_sub(call.paused()).min(attempt.left);
         let held = |hold| call.asking.observer.held(&self.trouble(hold));
-        let pass = match call.visit.enter(patience, call.asking.deadline, held).await {
+        let entering = call.visit.enter(patience, call.asking.deadline, held);
+        let pass = match trace::wait("endpoint", entering).await {
             Ok(pass) => pass,
             Err(refused) => return Err(Self::refused(call, refused, queue.elapsed())),
         };
@@ -190,13 +192,6 @@ impl Inner {
         ) {
             self.counters.note(Some(&fault.message));
         }
-        tracing::debug!(
-            attempt = attempt.number,
-            class = fault.class.name(),
-            status = fault.status,
-            message = fault.message,
-            "model request failed"
-        );
         record.class = Some(fault.class);
         record.status = fault.status;
         record.hint = fault.hint;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
@@ -22,6 +23,7 @@ use super::{
     script::Script,
     stats::{Counters, LlmStats},
     stream::Observer,
+    traced,
     transport::Endpoint,
     wire::{self, Decoded},
 };
@@ -316,9 +318,20 @@ impl LlmClient {
         call: &Call<'_>,
         asking: Asking<'_>,
     ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
+        let action = self.request_action();
+        let outcome = self.attempts(call, asking).instrument(action.span()).await;
+        traced::request_ended(action, &outcome);
+        outcome
+    }
+
+    async fn attempts(
+        &self,
+        call: &Call<'_>,
+        asking: Asking<'_>,
+    ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
         let inner = &*self.inner;
         let Asking { deadline, observer, .. } = asking;
-        let run = retry::run(&inner.policy, deadline, |attempt| inner.attempt(call, attempt)).await;
+        let run = retry::run(&inner.policy, deadline, |attempt| inner.traced_attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
         for failed in run.failures {
             let Failed(attempt, fault) = *failed;

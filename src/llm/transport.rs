@@ -135,6 +135,10 @@ impl Endpoint {
         })
     }
 
+    pub(super) fn api(&self) -> LlmApi {
+        self.config.api
+    }
+
     /// The base URL as it may be printed.
     pub(super) fn shown_url(&self) -> &str {
         &self.shown_url

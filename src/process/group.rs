@@ -15,7 +15,10 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, ChildStderr, ChildStdout};
 
 use super::{ExitWatch, SpawnError, StopOutcome, Stopped, program, survivors};
-use crate::config::{StdioConfig, StopGrace};
+use crate::{
+    config::{StdioConfig, StopGrace},
+    trace,
+};
 
 /// Pause between looks at a group that has no other way to tell that it is gone.
 const GROUP_POLL: Duration = Duration::from_millis(5);
@@ -76,15 +79,18 @@ impl Grouped {
         let mut outcome = StopOutcome::Exited;
         if !self.exit.within(grace.eof).await {
             outcome = StopOutcome::Terminated;
+            trace::stop_step("sigterm");
             self.signal(Signal::TERM);
             // A stopped process hears SIGTERM only once it goes on.
             self.signal(Signal::CONT);
             if !self.exit.within(grace.term).await {
                 outcome = StopOutcome::Killed;
+                trace::stop_step("sigkill");
                 self.signal(Signal::KILL);
                 self.exit.exited().await;
             }
         }
+        trace::stop_step("exited");
         // The leader is a zombie now: its id, and so the group's, is still ours. Helpers that outlived it are
         // asked to end before it is reaped.
         let left_behind = self.helpers_live();

@@ -49,7 +49,10 @@ use super::{
     confine::{Wanted, name_for},
     program, survivors,
 };
-use crate::config::{StdioConfig, StopGrace};
+use crate::{
+    config::{StdioConfig, StopGrace},
+    trace,
+};
 
 /// Name of the variable that makes a process a guard; its value is the version of what is said over the socket.
 const GUARD: &str = "TOOLCRIB_GUARD";
@@ -248,6 +251,7 @@ impl Guarded {
     pub(super) async fn stop(mut self, grace: StopGrace) -> Stopped {
         self.wake();
         self.control.order(&Order::Stop(grace.into()));
+        self.follow(grace).await;
         self.control.until(|heard| heard.gone.is_some()).await;
         let (exited, gone) = {
             let heard = self.control.heard();
@@ -273,6 +277,24 @@ impl Guarded {
 }
 
 impl Guarded {
+    /// Traces the steps that the guard takes, by its clock, until the server has ended.
+    async fn follow(&self, grace: StopGrace) {
+        let over = |heard: &Heard| heard.exited.is_some() || heard.gone.is_some();
+        let ladder =
+            [(grace.eof, StopOutcome::Exited, "sigterm"), (grace.term, StopOutcome::Terminated, "sigkill")];
+        for (wait, before, step) in ladder {
+            let in_time = tokio::time::timeout(wait, self.control.until(over)).await.is_ok();
+            // The guard's clock may be ahead of ours: what it says counts.
+            let outcome = self.control.heard().exited.map(|(_, outcome)| outcome);
+            if in_time && outcome.is_none_or(|outcome| outcome as u8 <= before as u8) {
+                break;
+            }
+            trace::stop_step(step);
+        }
+        self.control.until(over).await;
+        trace::stop_step("exited");
+    }
+
     /// Somebody may have stopped it together with its server, and a stopped guard hears nothing.
     fn wake(&self) {
         if let Some(handle) = &self.handle {

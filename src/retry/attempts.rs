@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Decision, Failed, GiveUp, RetryPolicy};
+use crate::trace;
 
 /// What the loop tells an attempt about itself.
 #[derive(Debug, Clone, Copy)]
@@ -163,7 +164,7 @@ where
         if remaining.is_some_and(|remaining| wait >= remaining) {
             return stop(Stop::GaveUp(GiveUp::Deadline { wait }), failures);
         }
-        tokio::time::sleep(wait).await;
+        trace::pause(if failure.hint.is_some() { "retry_after" } else { "backoff" }, wait).await;
         waited += wait;
         last_wait = wait;
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rmcp::model::ServerResult;
 use serde_json::{Map, Value};
+use tracing::Instrument as _;
 
 use super::{
     Borrowed, CallTerms, Session, SessionEvent, convert,
@@ -12,11 +13,13 @@ use super::{
     health::{Call, Health},
     reply::{NoReply, Notice, Patience, Reply},
     settings::Settings,
+    traced,
 };
 use crate::{
     config::RetryCalls,
     error::{Error, ErrorCode, Result, Silence},
     tool::{ToolAnnotations, ToolResult},
+    trace,
 };
 
 /// Times that one call is sent at most, when sending again is allowed at all.
@@ -40,10 +43,13 @@ impl Session {
         terms: CallTerms<'_>,
     ) -> Result<ToolResult> {
         self.permitted(tool, arguments)?;
-        let _place = self.settings().calls.acquire().await;
+        let action = self.call_action(tool);
+        let _place =
+            trace::wait("call_limit", self.settings().calls.acquire()).instrument(action.span()).await;
         let counted = self.counters.begin();
-        let outcome = self.call_in_place(tool, hints, arguments, terms).await;
+        let outcome = self.call_in_place(tool, hints, arguments, terms).instrument(action.span()).await;
         counted.end(&outcome);
+        traced::call_ended(action, &outcome);
         outcome
     }
 

@@ -40,6 +40,7 @@ use crate::{
     launch::{LaunchReport, Launcher},
     process::{Kinship, LineReader, LineWriter, Pipes, Process},
     tool::ServerName,
+    trace,
 };
 
 /// What all connections of one manager share.
@@ -390,6 +391,7 @@ impl Clock {
 
     fn spawned(&mut self, first_byte: Arc<OnceLock<Instant>>) {
         self.spawned = Instant::now();
+        trace::phase("spawn", self.spawned.duration_since(self.began));
         self.first_byte = first_byte;
     }
 
@@ -401,10 +403,14 @@ impl Clock {
         self.agreed = Instant::now();
         // Over HTTP no byte is seen by itself: the wait for the answer is the server's.
         let _ = self.first_byte.set(self.agreed);
+        let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
+        trace::phase("first_byte", first_byte.saturating_duration_since(self.spawned));
+        trace::phase("handshake", self.agreed.saturating_duration_since(first_byte));
     }
 
     fn listed(&mut self) {
         self.listed = Instant::now();
+        trace::phase("list", self.listed.duration_since(self.agreed));
     }
 
     fn connection(

@@ -195,6 +195,10 @@ impl Failure {
         self.code == ErrorCode::StartupTimeout
     }
 
+    pub(super) fn code(&self) -> ErrorCode {
+        self.code
+    }
+
     /// What happened, in one line.
     pub(super) fn in_short(&self) -> &str {
         &self.what

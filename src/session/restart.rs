@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tracing::Instrument as _;
+
 use super::{
     Down, NEVER, Rest, Session, SessionEvent, Started, Verdict,
     connect::Connection,
@@ -12,8 +14,12 @@ use super::{
     handshake::Era,
     launching::connect,
     slot::{Claim, State},
+    traced,
 };
-use crate::error::{Error, Result, ServerError};
+use crate::{
+    error::{Error, Result, ServerError},
+    trace,
+};
 
 /// The restarts of late, to keep a server that dies at once from being started without end.
 #[derive(Default)]
@@ -95,7 +101,11 @@ impl Session {
         }
         self.tell(if parked { SessionEvent::Starting } else { SessionEvent::Reconnecting });
         let settings = self.settings();
-        match connect(&settings.config, &settings.around, restarts.era, &|_| {}).await {
+        let action = self.start_action(parked);
+        let connecting = connect(&settings.config, &settings.around, restarts.era, &|_| {});
+        let connected = connecting.instrument(action.span()).await;
+        traced::start_ended(action, &connected);
+        match connected {
             Ok(connection) => {
                 restarts.failures = 0;
                 restarts.era = Some(connection.era);
@@ -144,7 +154,7 @@ impl Session {
             self.tell(SessionEvent::Lost { pid, error: cause.clone() });
         }
         if let Some(process) = process {
-            process.stop(self.settings().config.stop).await;
+            self.stop_process(process).await;
         }
         drop(link);
         cause
@@ -209,6 +219,7 @@ impl Session {
         }
         self.settled.notify_one();
         let next_try = Some(wait).filter(|wait| *wait < NEVER);
+        trace::stays_down(self.name().as_str(), &cause.code, next_try);
         self.tell(match parked {
             true => SessionEvent::NotStarted { error: cause.clone(), took: began.elapsed() },
             false => SessionEvent::Down { error: cause.clone(), next_try, gave_up: gave_up.is_some() },

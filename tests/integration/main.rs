@@ -55,6 +55,7 @@ mod teardown;
 mod thinking;
 mod tidy;
 mod torture;
+mod traced;
 mod warm;
 mod watch;
 mod wire;

@@ -7,7 +7,8 @@ use std::{
 };
 
 /// Rooms by layer. A room may use its own layer's rooms only where `SIBLINGS` says so, and any below.
-const LAYERS: [&[&str]; 6] = [
+const LAYERS: [&[&str]; 7] = [
+    &["trace"],
     &["error", "config", "task", "tool", "retry", "limit", "gate", "report", "score"],
     &["process", "launch", "builtin", "http", "llm", "journal", "cassette", "tap", "live"],
     &["session", "catalog"],

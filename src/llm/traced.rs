@@ -1,0 +1,81 @@
+//! What traces tell of model requests: one span for each, with all its attempts in it.
+
+use tracing::Instrument as _;
+
+use super::{
+    Attempt, LlmClient, LlmError,
+    attempt::{Call, Failed},
+    client::{Backend, Inner},
+    wire::Decoded,
+};
+use crate::{
+    config::LlmApi,
+    retry::{Failure, Retry, Try},
+    trace::{self, Action},
+};
+
+impl LlmClient {
+    /// A request to this model.
+    pub(super) fn request_action(&self) -> Action {
+        let (operation, provider) = match &self.inner.backend {
+            Backend::Http(endpoint) => match endpoint.api() {
+                LlmApi::Messages => ("chat", "anthropic"),
+                LlmApi::Completions => ("text_completion", "openai"),
+                LlmApi::Chat | LlmApi::Responses => ("chat", "openai"),
+            },
+            Backend::Script(_) | Backend::Several(_) => ("chat", "toolcrib.script"),
+        };
+        let action = trace::model_request(operation, provider, self.model_label());
+        if action.is_on() {
+            action.record("toolcrib.client", self.inner.name.as_deref());
+            if let Backend::Http(endpoint) = &self.inner.backend {
+                action.address(endpoint.shown_url());
+            }
+        }
+        action
+    }
+}
+
+impl Inner {
+    /// One attempt, in its span.
+    pub(super) async fn traced_attempt(
+        &self,
+        call: &Call<'_>,
+        attempt: Try,
+    ) -> Result<(Decoded, Attempt), Failure<Box<Failed>>> {
+        let action = trace::attempt(attempt.number);
+        let outcome = self.attempt(call, attempt).instrument(action.span()).await;
+        match &outcome {
+            Ok((_, record)) => {
+                action.record("http.response.status_code", record.status);
+                action.end(None);
+            }
+            Err(failure) => {
+                let Failed(_, fault) = &*failure.error;
+                action.record("http.response.status_code", fault.status);
+                action.record("toolcrib.retry", !matches!(failure.retry, Retry::Never | Retry::Stop(_)));
+                action.end(Some(&fault.class.name()));
+            }
+        }
+        outcome
+    }
+}
+
+pub(super) fn request_ended(action: Action, outcome: &Result<(Decoded, Vec<Attempt>), LlmError>) {
+    if !action.is_on() {
+        return;
+    }
+    match outcome {
+        Ok((answer, attempts)) => {
+            action.record("gen_ai.response.model", answer.model.as_deref());
+            action.record("gen_ai.usage.input_tokens", answer.usage.input);
+            action.record("gen_ai.usage.output_tokens", answer.usage.output);
+            action.record("toolcrib.attempts", attempts.len());
+            action.end(None);
+        }
+        Err(error) => {
+            action.record("toolcrib.attempts", error.attempts.len());
+            action.end(Some(&error.class.name()));
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Tracing: one span for each start, stop, call, task, model request, attempt and wait, under the names of
+//! `docs/tracing.md`. Whoever changes a name or a field changes that table; a test compares them.
+//!
+//! All spans and the events in them have the target `toolcrib` and the level DEBUG. Where no subscriber wants them, an
+//! action costs one comparison: nothing is allocated and no clock is read. No field holds an argument, a result, a
+//! prompt, an answer, a header or a key.
+
+use std::{
+    fmt::Display,
+    future::poll_fn,
+    pin::pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use reqwest::Url;
+use tracing::{
+    Instrument as _, Span, Value, debug, debug_span,
+    field::{Empty, display},
+};
+
+const TARGET: &str = "toolcrib";
+
+/// An action under way. [`Action::end`] tells how it ended; if it is dropped before, it was cancelled.
+#[must_use = "dropped at once it counts as cancelled"]
+pub(crate) struct Action {
+    span: Span,
+    /// Nothing: nobody wants the span, or its end was told.
+    began: Option<Instant>,
+}
+
+impl Action {
+    fn new(span: Span) -> Self {
+        let began = (!span.is_disabled()).then(Instant::now);
+        Self { span, began }
+    }
+
+    /// For the futures that are part of the action.
+    pub(crate) fn span(&self) -> Span {
+        self.span.clone()
+    }
+
+    /// Whether somebody wants it: what is costly to find out is found out only then.
+    pub(crate) fn is_on(&self) -> bool {
+        self.began.is_some()
+    }
+
+    /// Sets a field that the span has.
+    pub(crate) fn record(&self, field: &'static str, value: impl Value) {
+        self.span.record(field, value);
+    }
+
+    /// Sets the server's address; nothing else of `url` is looked at.
+    pub(crate) fn address(&self, url: &str) {
+        let Some(url) = self.is_on().then(|| Url::parse(url).ok()).flatten() else { return };
+        if let Some(host) = url.host_str() {
+            self.record("server.address", host);
+        }
+        if let Some(port) = url.port_or_known_default() {
+            self.record("server.port", port);
+        }
+    }
+
+    /// Tells that a server stands.
+    pub(crate) fn started(self, pid: Option<u32>, version: &str, tools: usize) {
+        self.record("process.pid", pid);
+        self.record("mcp.protocol.version", version);
+        self.record("toolcrib.tools", tools);
+        self.end(None);
+    }
+
+    /// Tells the end: a success, or a failure of this kind (`error.type`).
+    pub(crate) fn end(mut self, error: Option<&dyn Display>) {
+        self.tell(error);
+    }
+
+    fn tell(&mut self, error: Option<&dyn Display>) {
+        let Some(began) = self.began.take() else { return };
+        let elapsed_ms = millis(began.elapsed());
+        match error {
+            None => debug!(target: TARGET, parent: &self.span, elapsed_ms, "ended"),
+            Some(error) => {
+                self.record("error.type", display(error));
+                self.record("otel.status_code", "ERROR");
+                debug!(target: TARGET, parent: &self.span, elapsed_ms, "error.type" = %error, "failed");
+            }
+        }
+    }
+}
+
+impl Drop for Action {
+    fn drop(&mut self) {
+        self.tell(Some(&"cancelled"));
+    }
+}
+
+/// A server is started: `reason` is `start`, `first_call` of one that was put off, or `restart`.
+pub(crate) fn server_start(server: &str, reason: &'static str) -> Action {
+    Action::new(debug_span!(
+        target: TARGET,
+        "server.start",
+        otel.name = %format_args!("server.start {server}"),
+        otel.kind = "internal",
+        otel.status_code = Empty,
+        toolcrib.server = server,
+        toolcrib.reason = reason,
+        process.pid = Empty,
+        mcp.protocol.version = Empty,
+        toolcrib.tools = Empty,
+        "error.type" = Empty,
+    ))
+}
+
+/// A server is stopped.
+pub(crate) fn server_stop(server: &str) -> Action {
+    Action::new(debug_span!(
+        target: TARGET,
+        "server.stop",
+        otel.name = %format_args!("server.stop {server}"),
+        otel.kind = "internal",
+        otel.status_code = Empty,
+        toolcrib.server = server,
+        process.pid = Empty,
+        process.exit.code = Empty,
+        toolcrib.outcome = Empty,
+        "error.type" = Empty,
+    ))
+}
+
+/// A tool is called.
+pub(crate) fn tool_call(server: &str, tool: &str) -> Action {
+    Action::new(debug_span!(
+        target: TARGET,
+        "tools/call",
+        otel.name = %format_args!("tools/call {tool}"),
+        otel.kind = "client",
+        otel.status_code = Empty,
+        mcp.method.name = "tools/call",
+        gen_ai.operation.name = "execute_tool",
+        toolcrib.server = server,
+        gen_ai.tool.name = tool,
+        mcp.protocol.version = Empty,
+        network.transport = Empty,
+        server.address = Empty,
+        server.port = Empty,
+        rpc.response.status_code = Empty,
+        "error.type" = Empty,
+    ))
+}
+
+/// An agent carries out a task. `task` is nothing for an agent that another one called: its task is part of that one's.
+pub(crate) fn agent(agent: &str, task: Option<&str>, model: Option<&str>) -> Action {
+    Action::new(debug_span!(
+        target: TARGET,
+        "invoke_agent",
+        otel.name = %format_args!("invoke_agent {agent}"),
+        otel.kind = "internal",
+        otel.status_code = Empty,
+        gen_ai.operation.name = "invoke_agent",
+        gen_ai.agent.name = agent,
+        toolcrib.task = task,
+        gen_ai.request.model = model,
+        toolcrib.outcome = Empty,
+        toolcrib.turns = Empty,
+        toolcrib.tool_calls = Empty,
+        gen_ai.usage.input_tokens = Empty,
+        gen_ai.usage.output_tokens = Empty,
+        "error.type" = Empty,
+    ))
+}
+
+/// A model is asked, with all attempts.
+pub(crate) fn model_request(operation: &'static str, provider: &'static str, model: &str) -> Action {
+    Action::new(debug_span!(
+        target: TARGET,
+        "chat",
+        otel.name = %format_args!("{operation} {model}"),
+        otel.kind = "client",
+        otel.status_code = Empty,
+        gen_ai.operation.name = operation,
+        gen_ai.provider.name = provider,
+        gen_ai.request.model = model,
+        toolcrib.client = Empty,
+        server.address = Empty,
+        server.port = Empty,
+        gen_ai.response.model = Empty,
+        gen_ai.usage.input_tokens = Empty,
+        gen_ai.usage.output_tokens = Empty,
+        toolcrib.attempts = Empty,
+        "error.type" = Empty,
+    ))
+}
+
+/// One attempt of a model request, from 1.
+pub(crate) fn attempt(number: u32) -> Action {
+    let resent = (number > 1).then(|| number - 1);
+    Action::new(debug_span!(
+        target: TARGET,
+        "attempt",
+        otel.kind = "client",
+        otel.status_code = Empty,
+        toolcrib.attempt = number,
+        http.request.resend_count = resent,
+        http.response.status_code = Empty,
+        toolcrib.retry = Empty,
+        "error.type" = Empty,
+    ))
+}
+
+/// A wait for `reason`, of `planned` if that is known.
+pub(crate) fn waiting(reason: &'static str, planned: Option<Duration>) -> Action {
+    Action::new(debug_span!(
+        target: TARGET,
+        "wait",
+        otel.kind = "internal",
+        otel.status_code = Empty,
+        toolcrib.reason = reason,
+        toolcrib.wait_ms = planned.map(millis),
+        "error.type" = Empty,
+    ))
+}
+
+/// Awaits `work`, which waits for `reason` unless it is ready at once.
+pub(crate) async fn wait<T>(reason: &'static str, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    if let Poll::Ready(done) = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
+        return done;
+    }
+    let action = waiting(reason, None);
+    let done = work.instrument(action.span()).await;
+    action.end(None);
+    done
+}
+
+/// Sleeps for `time`, for `reason`.
+pub(crate) async fn pause(reason: &'static str, time: Duration) {
+    let action = waiting(reason, Some(time));
+    tokio::time::sleep(time).await;
+    action.end(None);
+}
+
+/// A phase of the start that the current span is of has ended: `queue`, `spawn`, `first_byte`, `handshake` or `list`.
+pub(crate) fn phase(phase: &'static str, took: Duration) {
+    debug!(target: TARGET, { "toolcrib.phase" = phase, elapsed_ms = millis(took) }, "phase ended");
+}
+
+/// A step of the stop ladder that the current span is of: `stdin_closed`, `sigterm`, `sigkill` or `exited`.
+pub(crate) fn stop_step(step: &'static str) {
+    debug!(target: TARGET, { "toolcrib.step" = step }, "stop ladder");
+}
+
+/// The agent that the current span is of decided something.
+pub(crate) fn decision(event: &str) {
+    debug!(target: TARGET, { "toolcrib.event" = event }, "agent event");
+}
+
+/// A server is down for `error`, and is not started again before `wait` is over, or at all.
+pub(crate) fn stays_down(server: &str, error: &dyn Display, wait: Option<Duration>) {
+    debug!(
+        target: TARGET,
+        { "toolcrib.server" = server, "error.type" = %error, "toolcrib.wait_ms" = wait.map(millis) },
+        "stays down"
+    );
+}
+
+/// Milliseconds, to the microsecond.
+fn millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
