@@ -17,6 +17,7 @@ mod down;
 mod events;
 mod import;
 mod lock;
+mod log;
 mod logs;
 mod memory;
 mod page;
@@ -39,7 +40,6 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand, builder::styling};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 
 use self::{context::Context, ui::Ui};
 
@@ -48,18 +48,24 @@ const STYLES: styling::Styles = styling::Styles::styled()
     .usage(styling::AnsiColor::Green.on_default().bold())
     .literal(styling::AnsiColor::Cyan.on_default().bold());
 
-const EXIT_CODES: &str = "Exit codes:
+const AFTER_HELP: &str = "Exit codes:
   0 ok            2 usage, or arguments refused by the tool's schema    3 configuration
   4 a required server is not available      5 the tool said it failed    6 no such server or tool, or it is denied
   7 timeout       8 a server broke the protocol     9 a process survived teardown
   10 the tools or the package of a server are not those of toolcrib.lock
   78 no model is configured     100 some tasks failed     101 some tasks errored
-  130 Ctrl-C      143 SIGTERM   1 anything else";
+  130 Ctrl-C      143 SIGTERM   1 anything else
+
+Environment variables:
+  TOOLCRIB_LOG=toolcrib=debug   what happens inside, on stderr (RUST_LOG is not read)
+  TOOLCRIB_CONFIG=FILE          as --config
+  TOOLCRIB_DAEMON=1             as --daemon, for the commands that have it
+  NO_COLOR=1                    no colours";
 
 /// Process manager for MCP tool servers: starts them all at once, keeps one session with each, runs agent
 /// tasks on them, and leaves no process behind.
 #[derive(Parser)]
-#[command(name = "toolcrib", version, styles = STYLES, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "toolcrib", version, styles = STYLES, after_help = AFTER_HELP, max_term_width = 100)]
 struct Arguments {
     /// The configuration file [default: servers.toml here or in a folder above].
     #[arg(long, short = 'c', global = true, value_name = "FILE")]
@@ -155,9 +161,14 @@ pub(crate) fn main() -> ExitCode {
     }
     let arguments = Arguments::parse();
     arguments.color.apply();
-    let filter = EnvFilter::try_from_env("TOOLCRIB_LOG").unwrap_or_else(|_| EnvFilter::new("off"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let ui = Ui::new(arguments.json, arguments.quiet);
+    #[cfg(feature = "top")]
+    let full_screen = matches!(arguments.command, Command::Top);
+    #[cfg(not(feature = "top"))]
+    let full_screen = false;
+    if let Err(error) = log::start(full_screen) {
+        return ui.fail(&error);
+    }
     let context = Context { config: arguments.config.clone(), ui: &ui, cancel: CancellationToken::new() };
     if let Some(outcome) = at_once(&arguments.command, &context) {
         return outcome.unwrap_or_else(|error| ui.fail_any(&error));

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use toolcrib::{FailureReason, LlmStats, ModelTrouble, Outcome, Reason, RunReport, Timings, Usage};
 
 use super::{
+    log,
     report::pass_rate,
     requests,
     ui::{Ui, counted, seconds},
@@ -66,6 +67,7 @@ impl<'a> Progress<'a> {
             let bar = ProgressBar::new(total as u64);
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.enable_steady_tick(Duration::from_millis(120));
+            log::beside(&bar);
             bar
         });
         Self { ui, bar, total, began, totals: RefCell::default(), cancelled: RefCell::default() }

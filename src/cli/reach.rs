@@ -86,6 +86,7 @@ pub(super) fn running(
     if compare(ours, &theirs) == Ordering::Greater {
         return replace(context, place, file, client).map(Some);
     }
+    tracing::debug!(pid = client.greeting().pid, "a daemon runs for this configuration");
     if !client.speaks_our_version() {
         let help = "use that version, or end it: toolcrib down".to_owned();
         return Err(Error::input(format!("the daemon is of toolcrib {theirs}, this is {ours}"), Some(help)));

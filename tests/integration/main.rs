@@ -28,6 +28,7 @@ mod lazy;
 mod lent;
 mod live;
 mod locked;
+mod logged;
 mod mistakes;
 mod model;
 mod names;

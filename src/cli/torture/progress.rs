@@ -5,7 +5,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{behaviour::Behaviour, ending::End, trial::Outcome};
-use crate::cli::ui::{Ui, seconds};
+use crate::cli::{
+    log,
+    ui::{Ui, seconds},
+};
 
 pub(super) struct Progress<'a> {
     ui: &'a Ui,
@@ -20,6 +23,7 @@ impl<'a> Progress<'a> {
             let bar = ProgressBar::new(trials as u64);
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.enable_steady_tick(Duration::from_millis(120));
+            log::beside(&bar);
             bar
         });
         Self { ui, bar }
