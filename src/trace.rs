@@ -52,13 +52,8 @@ impl Action {
 
     /// Sets the server's address; nothing else of `url` is looked at.
     pub(crate) fn address(&self, url: &str) {
-        let Some(url) = self.is_on().then(|| Url::parse(url).ok()).flatten() else { return };
-        if let Some(host) = url.host_str() {
-            self.record("server.address", host);
-        }
-        if let Some(port) = url.port_or_known_default() {
-            self.record("server.port", port);
-        }
+        self.record("server.address", host(url));
+        self.record("server.port", port(url));
     }
 
     /// Tells that a server stands.
@@ -169,8 +164,14 @@ pub(crate) fn agent(agent: &str, task: Option<&str>, model: Option<&str>) -> Act
     ))
 }
 
-/// A model is asked, with all attempts.
-pub(crate) fn model_request(operation: &'static str, provider: &'static str, model: &str) -> Action {
+/// A model is asked, with all attempts. `client` is its name in the configuration; of `url` host and port are told.
+pub(crate) fn model_request(
+    operation: &'static str,
+    provider: &'static str,
+    model: &str,
+    client: Option<&str>,
+    url: Option<&str>,
+) -> Action {
     Action::new(debug_span!(
         target: TARGET,
         "chat",
@@ -180,9 +181,9 @@ pub(crate) fn model_request(operation: &'static str, provider: &'static str, mod
         gen_ai.operation.name = operation,
         gen_ai.provider.name = provider,
         gen_ai.request.model = model,
-        toolcrib.client = Empty,
-        server.address = Empty,
-        server.port = Empty,
+        toolcrib.client = client,
+        server.address = url.and_then(host),
+        server.port = url.and_then(port),
         gen_ai.response.model = Empty,
         gen_ai.usage.input_tokens = Empty,
         gen_ai.usage.output_tokens = Empty,
@@ -261,6 +262,14 @@ pub(crate) fn stays_down(server: &str, error: &dyn Display, wait: Option<Duratio
         { "toolcrib.server" = server, "error.type" = %error, "toolcrib.wait_ms" = wait.map(millis) },
         "stays down"
     );
+}
+
+fn host(url: &str) -> Option<String> {
+    Some(Url::parse(url).ok()?.host_str()?.to_owned())
+}
+
+fn port(url: &str) -> Option<u16> {
+    Url::parse(url).ok()?.port_or_known_default()
 }
 
 /// Milliseconds, to the microsecond.

@@ -135,6 +135,7 @@ fn label(name: &'static str) -> &'static str {
         "gen_ai.tool.name" => "tool",
         "gen_ai.agent.name" => "agent",
         "gen_ai.request.model" => "model",
+        "http.response.status_code" => "status",
         _ => ["toolcrib.", "gen_ai.", "mcp.", "process."]
             .iter()
             .find_map(|prefix| name.strip_prefix(prefix))

@@ -17,22 +17,18 @@ use crate::{
 impl LlmClient {
     /// A request to this model.
     pub(super) fn request_action(&self) -> Action {
-        let (operation, provider) = match &self.inner.backend {
-            Backend::Http(endpoint) => match endpoint.api() {
-                LlmApi::Messages => ("chat", "anthropic"),
-                LlmApi::Completions => ("text_completion", "openai"),
-                LlmApi::Chat | LlmApi::Responses => ("chat", "openai"),
-            },
-            Backend::Script(_) | Backend::Several(_) => ("chat", "toolcrib.script"),
+        let endpoint = match &self.inner.backend {
+            Backend::Http(endpoint) => Some(endpoint),
+            Backend::Script(_) | Backend::Several(_) => None,
         };
-        let action = trace::model_request(operation, provider, self.model_label());
-        if action.is_on() {
-            action.record("toolcrib.client", self.inner.name.as_deref());
-            if let Backend::Http(endpoint) = &self.inner.backend {
-                action.address(endpoint.shown_url());
-            }
-        }
-        action
+        let (operation, provider) = match endpoint.map(|endpoint| endpoint.api()) {
+            Some(LlmApi::Messages) => ("chat", "anthropic"),
+            Some(LlmApi::Completions) => ("text_completion", "openai"),
+            Some(LlmApi::Chat | LlmApi::Responses) => ("chat", "openai"),
+            None => ("chat", "toolcrib.script"),
+        };
+        let url = endpoint.map(|endpoint| endpoint.shown_url());
+        trace::model_request(operation, provider, self.model_label(), self.inner.name.as_deref(), url)
     }
 }
 

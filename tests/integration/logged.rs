@@ -64,7 +64,7 @@ async fn the_log_tells_the_story_of_a_call_a_check_and_a_run() {
         &[
             "attempt task=question model=m attempt=1: failed",
             "error.type=overloaded",
-            "status_code=503",
+            "status=503",
             "retry=true",
         ],
         &["wait task=question", ": begins reason="],
