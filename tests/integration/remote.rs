@@ -89,7 +89,7 @@ async fn only_with_key(request: Request, next: Next) -> Result<Response, StatusC
 }
 
 /// Serves until the test ends; gives the address.
-async fn serve(legacy_only: bool) -> String {
+pub(crate) async fn serve(legacy_only: bool) -> String {
     serve_counted(legacy_only, false).await.0
 }
 
@@ -137,7 +137,7 @@ async fn serve_counted(legacy_only: bool, stalls: bool) -> (String, Arc<AtomicUs
     (format!("http://{address}/mcp"), connections)
 }
 
-fn remote(url: String, key: Option<&str>) -> Config {
+pub(crate) fn remote(url: String, key: Option<&str>) -> Config {
     let mut endpoint = HttpEndpoint::new(url);
     if let Some(key) = key {
         endpoint.headers.insert("x-key".to_owned(), key.to_owned());

@@ -9,12 +9,15 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use toolcrib::{Agent, AgentConfig, CancellationToken, HttpClients, HttpConfig, LlmClient, LlmConfig, Task};
+use toolcrib::{
+    Agent, AgentConfig, CancellationToken, HttpClients, HttpConfig, LlmClient, LlmConfig, Manager, Task,
+};
 use tracing::{
     Event, Subscriber,
     field::{Field, Visit},
@@ -28,6 +31,7 @@ use tracing_subscriber::{
 
 use crate::{
     answers::{calls, say},
+    remote::{remote, serve},
     support::{Lab, call, manager, served, within},
 };
 
@@ -36,11 +40,13 @@ const DOCUMENT: &str = include_str!("../../docs/tracing.md");
 /// What nothing may show.
 pub(crate) const PRIVATE: [&str; 4] = ["private-argument", "private-prompt", "private-answer", "private-key"];
 
-/// Fields that these actions do not set: of servers behind a URL, of refusals, and of processes that a signal ended.
-const UNSET: [(&str, &str); 3] = [
+/// Fields that these actions do not set: of servers behind a URL, and of refusals. How long a retry waits is known
+/// beforehand only where the request waits by itself, and not for its endpoint.
+const UNSET: [(&str, &str); 4] = [
     ("tools/call", "server.address"),
     ("tools/call", "server.port"),
     ("tools/call", "rpc.response.status_code"),
+    ("wait", "toolcrib.wait_ms"),
 ];
 
 type Values = BTreeMap<&'static str, String>;
@@ -154,7 +160,7 @@ async fn spans_are_those_of_the_documentation_and_stand_in_one_another() {
     let lab = Lab::new();
     let mut one = lab.server("one", &["ignore-eof"]);
     one.max_concurrent_calls = NonZeroUsize::new(1);
-    one.stop.eof = std::time::Duration::from_millis(50);
+    (one.stop.eof, one.stop.term) = (Duration::from_millis(50), Duration::from_secs(60));
     let mut frail = lab.server("frail", &[]);
     frail.restart.max = 0;
     let manager = manager([one, frail]).await;
@@ -274,5 +280,26 @@ async fn spans_are_those_of_the_documentation_and_stand_in_one_another() {
     // Nothing of what was said.
     for text in spans.iter().flat_map(|span| span.values.values()).chain(events.flat_map(BTreeMap::values)) {
         assert!(!PRIVATE.iter().any(|private| text.contains(private)), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_over_http_names_the_address_and_no_header() {
+    let capture = Capture::default();
+    let _subscriber = tracing::subscriber::set_default(tracing_subscriber::registry().with(capture.clone()));
+    let url = serve(false).await;
+    let manager =
+        Manager::start(&remote(format!("{url}?token=private-key"), Some("open sesame"))).await.unwrap();
+    manager.call("remote", "era", serde_json::Map::new()).await.unwrap();
+    manager.shutdown().await;
+    let seen = capture.0.lock().unwrap();
+    let call = seen.0.iter().find(|span| span.name == "tools/call").unwrap();
+    let port = url.rsplit(':').next().unwrap().trim_end_matches("/mcp");
+    let fields = ["server.address", "server.port", "network.transport", "mcp.protocol.version"];
+    assert_eq!(fields.map(|field| &*call.values[field]), ["127.0.0.1", port, "tcp", "2026-07-28"]);
+    let names: Vec<_> = seen.0.iter().map(|span| span.name).collect();
+    assert_eq!(names, ["server.start", "tools/call", "server.stop"]);
+    for text in seen.0.iter().flat_map(|span| span.values.values()) {
+        assert!(!text.contains("open sesame") && !text.contains("private-key"), "{text}");
     }
 }
