@@ -57,7 +57,7 @@ const AFTER_HELP: &str = "Exit codes:
   130 Ctrl-C      143 SIGTERM   1 anything else
 
 Environment variables:
-  TOOLCRIB_LOG=toolcrib=debug   what happens inside, on stderr (RUST_LOG is not read)
+  TOOLCRIB_LOG=toolcrib=debug   what happens inside (RUST_LOG is not read)
   TOOLCRIB_CONFIG=FILE          as --config
   TOOLCRIB_DAEMON=1             as --daemon, for the commands that have it
   NO_COLOR=1                    no colours";
