@@ -78,8 +78,8 @@ struct Turn {
     order: u64,
     not_before: Option<Instant>,
     paid: u32,
-    /// Whether an attempt failed already.
-    again: bool,
+    /// Attempts that failed.
+    failures: u32,
 }
 
 /// A place at the endpoint. Dropping it without a word means that the call was given up.
@@ -190,7 +190,7 @@ impl Gate {
 
     /// A call arrives.
     pub(crate) fn visit(&self, patience: Patience, tokens: u64) -> Visit {
-        let turn = Turn { order: lock(&self.0).next_order(), not_before: None, paid: 0, again: false };
+        let turn = Turn { order: lock(&self.0).next_order(), not_before: None, paid: 0, failures: 0 };
         Visit { gate: self.clone(), patience, tokens: tokens as f64, turn: Mutex::new(turn) }
     }
 
@@ -208,7 +208,7 @@ impl Visit {
         deadline: Option<Instant>,
         held: impl Fn(Hold),
     ) -> Result<Pass<'_>, Refused> {
-        let Turn { order, not_before, paid, again } = *lock(&self.turn);
+        let Turn { order, not_before, paid, failures } = *lock(&self.turn);
         let start = Instant::now();
         let called = Arc::new(Notify::new());
         let mut arriving = Some(Waiter { called: Arc::clone(&called), not_before, paid });
@@ -230,7 +230,7 @@ impl Visit {
                 let paused = state.paused_until(now).saturating_sub(before);
                 let left = deadline.map_or(Duration::MAX, |deadline| deadline - now);
                 let left = left.min(outage.saturating_sub(paused));
-                let step = state.step(order, !again, self.tokens, left.min(self.patience.asked), now);
+                let step = state.step(order, failures, self.tokens, left.min(self.patience.asked), now);
                 let hold = state.hold(now).filter(|_| !told && matches!(step, Step::Paused(_)));
                 (step, paused, hold)
             };
@@ -283,7 +283,7 @@ impl Pass<'_> {
         let (blame, again) = state.failed(entered, trouble, hint, &self.visit.patience, Instant::now());
         drop(state);
         let mut turn = lock(&self.visit.turn);
-        turn.again = true;
+        turn.failures += 1;
         turn.not_before = again.not_before;
         turn.paid += u32::from(again.paid);
         blame

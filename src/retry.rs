@@ -22,8 +22,8 @@ pub struct RetryPolicy {
     /// Attempts that an outage of the endpoint took do not count.
     pub max_attempts: u32,
     /// Greatest wait between attempts while the endpoint answers other requests: a tenth of it before the second
-    /// attempt, doubling, each drawn from 0 up to it. While it answers nobody, waits double on to eight times `base`,
-    /// at most `cap`, and are drawn from half to the whole.
+    /// attempt, doubling, each drawn from 0 up to it. While it answers nobody, waits quadruple from the fourth attempt
+    /// on, up to eight times `base` and at most `cap`, and are drawn from half to the whole.
     pub base: Duration,
     /// Greatest wait: see `base` and [`RetryPolicy::probes`].
     pub cap: Duration,
@@ -141,18 +141,18 @@ impl RetryPolicy {
             return Some(GiveUp::Attempts(failed.attempts));
         }
         let others_succeed = failed.failing.powf(failed.counted) <= Self::UNLUCKY;
-        (failed.counted >= f64::from(Self::FEWEST) && others_succeed).then(|| GiveUp::OnlyThis {
-            attempts: failed.attempts,
-            percent: (100.0 * failed.failing).round() as u8,
-        })
+        let gives_up = failed.counted >= f64::from(Self::FEWEST) && others_succeed;
+        gives_up.then_some(GiveUp::OnlyThis(failed.attempts))
     }
 
     fn own_wait(&self, failed: &Failed, random: &mut dyn FnMut() -> f64) -> Duration {
         if self.flat {
             return self.base;
         }
-        let doubled =
-            (self.base / 10).saturating_mul(2_u32.saturating_pow(failed.attempts.saturating_sub(1)));
+        // An endpoint that answers nobody is asked ever less often from the fourth time on.
+        let fewer = if failed.answering { 0 } else { failed.attempts.saturating_sub(3) };
+        let exponent = failed.attempts.saturating_sub(1).saturating_add(fewer);
+        let doubled = (self.base / 10).saturating_mul(2_u32.saturating_pow(exponent));
         let doubled = doubled.min(self.cap).min(Self::LONGEST);
         if failed.answering {
             doubled.min(self.base).mul_f64(random())
@@ -207,13 +207,8 @@ fn known_class<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ClassName, 
 pub enum GiveUp {
     /// All attempts are spent.
     Attempts(u32),
-    /// This request fails where others are answered.
-    OnlyThis {
-        /// Its attempts.
-        attempts: u32,
-        /// Of a hundred requests to the endpoint, so many fail at their first attempt.
-        percent: u8,
-    },
+    /// This request failed so often, where others are answered.
+    OnlyThis(u32),
     /// This kind of failure is repeated less often than others.
     Class {
         /// The kind of failure.
@@ -253,10 +248,9 @@ impl fmt::Display for GiveUp {
         match self {
             Self::Attempts(1) => write!(f, "gave up after 1 attempt"),
             Self::Attempts(attempts) => write!(f, "gave up after {attempts} attempts"),
-            Self::OnlyThis { attempts, percent } => write!(
-                f,
-                "gave up after {attempts} attempts: of the other requests, only {percent} % fail at first"
-            ),
+            Self::OnlyThis(attempts) => {
+                write!(f, "gave up after {attempts} attempts: other requests to this endpoint are answered")
+            }
             Self::Class { class, retries } => {
                 write!(f, "gave up: a failure of the kind `{class}` is repeated at most {retries} times")
             }

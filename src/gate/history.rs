@@ -19,12 +19,15 @@ const OUTCOMES: u32 = 64;
 const FIRSTS: u32 = 128;
 /// Fewer failures are never suspicious.
 const FEWEST: usize = 3;
+/// A request that a server that lives failed so often may be one that it cannot do.
+const OFTEN: u32 = 3;
 /// So many failures are kept at most.
 const MOST: usize = 128;
 /// Failures are suspicious when chance makes so many of them less likely than this.
 const UNLIKELY: f64 = 1e-3;
 /// The share of failures that is assumed at least: three in a row are just suspicious where none failed before.
-const LEAST_SHARE: f64 = 0.1;
+const LEAST_SHARE: f64 = 1.0 / LEAST_SHARE_PARTS as f64;
+const LEAST_SHARE_PARTS: usize = 10;
 /// An error of a server that lives (500) is a sign of an outage only after nothing was answered for so long.
 const UNANSWERED: Duration = Duration::from_secs(5);
 
@@ -36,12 +39,19 @@ pub(super) struct History {
     entered: u64,
     /// Of the attempts that were answered, the one that entered last.
     last_good: u64,
-    /// Of the attempts that entered after it, those that are under way, and those that failed, with whether that is a
-    /// sign of an outage.
+    /// Of the attempts that entered after it, those that are under way, and those that failed.
     under_way: BTreeSet<u64>,
-    failed: BTreeMap<u64, bool>,
+    failed: BTreeMap<u64, Failed>,
     last_answer: Option<Instant>,
     failing_since: Option<Instant>,
+}
+
+/// What a failed attempt is a sign of.
+struct Failed {
+    /// An outage.
+    outage: bool,
+    /// That the endpoint answers nobody. A request that fails again and again may be the cause itself.
+    silence: bool,
 }
 
 /// The last `N` outcomes, at most 128, as bits: a one is a failure.
@@ -81,16 +91,20 @@ impl History {
         self.failing_since = None;
     }
 
-    /// `of_endpoint`: the failure says that the endpoint is down, not that it could not do this request.
-    pub(super) fn failed(&mut self, number: u64, of_endpoint: bool, now: Instant) {
+    /// `of_endpoint`: the failure says that the endpoint is down, not that it could not do this request, which failed so
+    /// often `before`.
+    pub(super) fn failed(&mut self, number: u64, of_endpoint: bool, before: u32, now: Instant) {
         let since = *self.failing_since.get_or_insert(now);
         let unanswered = now.saturating_duration_since(self.last_answer.unwrap_or(since));
-        let sign = of_endpoint || unanswered >= UNANSWERED;
+        let outage = of_endpoint || unanswered >= UNANSWERED;
         if number < self.last_good {
             return self.outcomes.push(true);
         }
         self.under_way.remove(&number);
-        self.failed.insert(number, sign);
+        let silence = of_endpoint || before < OFTEN;
+        if outage || silence {
+            self.failed.insert(number, Failed { outage, silence });
+        }
         // More than these say no more.
         if self.failed.len() > MOST {
             self.failed.pop_first();
@@ -104,12 +118,12 @@ impl History {
 
     /// Whether the signs of an outage are too many for chance.
     pub(super) fn suspects_outage(&self) -> bool {
-        self.unlikely(self.failed.values().filter(|sign| **sign).count())
+        self.unlikely(self.failed.values().filter(|failed| failed.outage).count())
     }
 
     /// Whether the endpoint answers others, as far as is known.
     pub(super) fn answers(&self) -> bool {
-        !self.unlikely(self.failed.len())
+        !self.unlikely(self.failed.values().filter(|failed| failed.silence).count())
     }
 
     /// Whether anything was answered within the last minute, the usual time of a rate limit.
@@ -131,10 +145,10 @@ impl History {
             return false;
         };
         let share = self.outcomes.share().max(LEAST_SHARE);
-        // With so many under way the failures are no more than the share.
-        let enough = (failures as f64 / share) as usize + 1;
+        // With so many under way the failures are no more than the least share.
+        let enough = failures * LEAST_SHARE_PARTS;
         let under_way = self.under_way.range(oldest..).take(enough).count();
-        let all = (self.failed.len() + under_way) as f64;
+        let all = (failures + under_way) as f64;
         let failing = failures as f64 / all;
         if failing <= share {
             return false;

@@ -19,7 +19,7 @@ const SCOUTS: usize = 3;
 /// Probes at once of an endpoint that answers with errors of its own: some requests may be what it cannot do.
 const LIVE_PROBES: usize = 8;
 /// Greatest pause before those.
-const LIVE_PAUSE: Duration = Duration::from_secs(4);
+const LIVE_PAUSE: Duration = Duration::from_secs(5);
 /// So often in a row the same request probes such an endpoint.
 const SAME_PROBE: u32 = 4;
 
@@ -88,8 +88,8 @@ pub(super) struct Entered {
     /// Its number in the history.
     number: u64,
     role: Role,
-    /// Whether it is the first attempt of a request.
-    first: bool,
+    /// Attempts of its request that failed before.
+    failures: u32,
     ticket: Ticket,
 }
 
@@ -139,7 +139,7 @@ impl State {
     pub(super) fn step(
         &mut self,
         order: u64,
-        first: bool,
+        failures: u32,
         tokens: f64,
         limit: Duration,
         now: Instant,
@@ -181,18 +181,17 @@ impl State {
                 Role::Probe
             }
         };
-        Step::In(Entered { epoch: self.epoch, number: self.history.entered(), role, first, ticket })
+        Step::In(Entered { epoch: self.epoch, number: self.history.entered(), role, failures, ticket })
     }
 
     /// Whether the state of the endpoint lets another request through, or when it may.
     fn opens(&mut self, now: Instant) -> Result<(), Option<Instant>> {
         let live = self.live_probes();
         match &mut self.mode {
-            Mode::Open => Ok(()),
             Mode::Shut { until, .. } => Err(Some(*until)),
             Mode::Paused { until, .. } if now < *until => Err(Some(*until)),
             Mode::Paused { probes, .. } if *probes >= live => Err(None),
-            Mode::Paused { .. } => Ok(()),
+            Mode::Open | Mode::Paused { .. } => Ok(()),
             Mode::Suspected { under_way, .. } if *under_way >= SCOUTS => Err(None),
             Mode::Suspected { sent, pace, .. } => {
                 while sent.front().is_some_and(|at| now.saturating_duration_since(*at) >= *pace) {
@@ -272,7 +271,7 @@ impl State {
     /// The endpoint answers: open, or open further.
     fn works(&mut self, entered: Entered, patience: &Patience, now: Instant) {
         self.spoke = true;
-        self.history.answered(entered.number, entered.first, now);
+        self.history.answered(entered.number, entered.failures == 0, now);
         self.flow.answered(entered.ticket, self.waiting.is_empty(), now);
         self.steady = self.steady.saturating_sub(1);
         if self.steady == 0 {

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use humantime::format_duration;
 
-use super::{Decision, Failed, RetryPolicy};
+use super::{Decision, Failed, RetryPolicy, whole};
 
 /// Waits that are listed one by one.
 const LISTED: usize = 8;
@@ -23,7 +23,7 @@ impl RetryPolicy {
     }
 
     fn listed(&self, answering: bool) -> String {
-        let words = |duration| format_duration(duration).to_string();
+        let words = |duration| format_duration(whole(duration)).to_string();
         let mut waits: Vec<String> = self.ceilings(answering).take(LISTED + 1).map(words).collect();
         if waits.len() > LISTED {
             waits.truncate(LISTED);
@@ -35,12 +35,15 @@ impl RetryPolicy {
 
 impl fmt::Display for RetryPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = |duration| format_duration(duration).to_string();
+        let words = |duration| format_duration(whole(duration)).to_string();
         let fewest = self.max_attempts.min(Self::FEWEST);
         match self.max_attempts {
             0 | 1 => write!(f, "1 attempt")?,
             attempts if attempts > fewest => {
-                write!(f, "up to {attempts} attempts, {fewest} where nearly all other requests are answered")?
+                write!(
+                    f,
+                    "up to {attempts} attempts, {fewest} where nearly all other requests are answered"
+                )?;
             }
             attempts => write!(f, "{attempts} attempts")?,
         }

@@ -278,8 +278,7 @@ fn the_doctor_names_what_stands_in_the_way() {
     let shallow = Bench::new(model).run(&["doctor"]);
     assert_eq!(code(&shallow), 0, "{}", err(&shallow));
     assert!(out(&shallow).contains("ok    time             built in"), "{}", out(&shallow));
-    let schedule =
-        "m: 3 attempts, waits 100ms, 1s (each drawn from 0 up to it), 5m in all; Retry-After up to 2m;";
+    let schedule = "m: 3 attempts, waits up to 50ms, 100ms (drawn from 0), 5m in all; Retry-After up to 2m;";
     assert!(out(&shallow).contains(schedule), "{}", out(&shallow));
     assert!(out(&shallow).contains("ok    model requests   at most 6 at once"), "{}", out(&shallow));
 }

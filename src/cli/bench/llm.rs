@@ -131,7 +131,7 @@ async fn statuses() -> anyhow::Result<Vec<Row>> {
     let starting = move |number| if number < 2 { Reply::error(503, "starting") } else { good() };
     let reset = move |number| if number == 0 { good().reset() } else { good() };
     let rows = tokio::join!(
-        scenes::script("500 always", "12 to 14 attempts", 12..=14, |_| Reply::error(500, "out of luck")),
+        scenes::script("500 always", "12 to 16 attempts", 12..=16, |_| Reply::error(500, "out of luck")),
         scenes::script("429, Retry-After 1", "12 attempts, 1 s between or more", 12..=12, limited("1")),
         scenes::script("429, Retry-After 1h", "1 attempt", 1..=1, limited("3600")),
         scenes::script("401", "1 attempt", 1..=1, |_| Reply::error(401, "who are you")),

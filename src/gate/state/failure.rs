@@ -33,7 +33,7 @@ impl State {
         let mut again = Again::default();
         let (by_gate, counts) = match trouble {
             Trouble::Outage { .. } | Trouble::Server => {
-                if entered.first && entered.role != Role::Probe {
+                if entered.failures == 0 && entered.role != Role::Probe {
                     self.history.first_failed();
                 }
                 self.lives = server;
@@ -69,13 +69,8 @@ impl State {
         };
         self.call_next(now);
         let by_gate = by_gate || !matches!(self.mode, Mode::Open | Mode::Suspected { .. });
-        let failing = match server {
-            // An endpoint that never spoke may be a wrong address.
-            _ if !self.spoke => 0.0,
-            true => self.history.failing(),
-            // It is said of the endpoint: that others succeed is no reason to give up.
-            false => 1.0,
-        };
+        // What is said of the endpoint is no reason to give up because others succeed.
+        let failing = if server { self.history.failing() } else { 1.0 };
         let pace = if by_gate { Pace::Gate } else { Pace::Own { answering: self.history.answers() } };
         (Blame { pace, counts, failing }, again)
     }
@@ -117,6 +112,7 @@ impl State {
     fn weight(&self, entered: Entered, server: bool) -> f64 {
         match entered.role {
             Role::Request => 1.0,
+            // An endpoint that never spoke may be a wrong address.
             _ if !self.spoke => 1.0,
             // Said of the request, though perhaps of all that were sent then.
             _ if server => 0.5,
@@ -134,7 +130,7 @@ impl State {
         patience: &Patience,
         now: Instant,
     ) {
-        self.history.failed(entered.number, of_endpoint, now);
+        self.history.failed(entered.number, of_endpoint, entered.failures, now);
         let current = entered.epoch == self.epoch;
         match (&mut self.mode, hint) {
             (Mode::Open | Mode::Suspected { .. }, Some(_)) if of_endpoint && current => {

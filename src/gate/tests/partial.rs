@@ -204,7 +204,7 @@ async fn first_failures_of_all_are_over_in_a_moment() {
         (Trouble::Server, 3, 3.0),
         (Trouble::Throttled, 3, 3.0),
     ] {
-        let faults = Faults { first, trouble, ..FAULTLESS };
+        let faults = Faults { trouble, first, ..FAULTLESS };
         for seed in 0..20 {
             fastrand::seed(seed);
             let outcome = run(&faults, 20, 20, true).await;

@@ -107,6 +107,8 @@ impl Faults {
 impl Asking {
     /// A client that shares nothing but its connections.
     pub(super) fn plain(server: &Server) -> anyhow::Result<Self> {
+        // An error says that there is one already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         #[allow(clippy::disallowed_methods, reason = "what is measured against is a client of its own")]
         let client = reqwest::Client::builder().no_proxy().build()?;
         Ok(Self::Plain(client, format!("{}/chat/completions", server.url())))

@@ -83,7 +83,7 @@ async fn share_row(seed: u64, service: Duration, status: u16, share: f64, runs: 
     let (mut took, mut lost, mut requests) = ((Duration::ZERO, Duration::ZERO), (0, 0), 0);
     for run in 0..runs {
         let failure = Failure::Status(status);
-        let faults = Faults { share, failure, ..Faults::new(seed + run, service) };
+        let faults = Faults { failure, share, ..Faults::new(seed + run, service) };
         let (mine, other) = if runs == 1 {
             let (mine, other) =
                 tokio::join!(ours(faults, REQUESTS, CALLERS), plain(faults, REQUESTS, CALLERS));
@@ -117,7 +117,7 @@ async fn share_row(seed: u64, service: Duration, status: u16, share: f64, runs: 
 
 /// The first attempts of each of twenty fail.
 async fn first_row(seed: u64, what: &str, failure: Failure, first: u32) -> anyhow::Result<Row> {
-    let faults = Faults { first, failure, ..Faults::new(seed, SERVICE) };
+    let faults = Faults { failure, first, ..Faults::new(seed, SERVICE) };
     let (mine, other) = (ours(faults, 20, 20).await?, plain(faults, 20, 20).await?);
     let (within, target) = match first {
         1 => (Duration::from_millis(300), "20 callers, all answered within 300 ms"),
