@@ -153,12 +153,14 @@ impl State {
             _ => {}
         }
         let wait = if matches!(self.mode, Mode::Open) { Step::Wait } else { Step::Paused };
-        if let Err(until) = self.opens(now) {
-            return wait(until);
-        }
         let own = self.waiting.get(&order).and_then(|waiter| waiter.not_before);
-        if let Some(not_before) = own.filter(|not_before| *not_before > now) {
-            return wait(Some(not_before));
+        let own = own.filter(|not_before| *not_before > now);
+        if let Err(until) = self.opens(now) {
+            // Only those whose own time has come are called.
+            return wait(until.or(own));
+        }
+        if own.is_some() {
+            return wait(own);
         }
         if let Some((_, waiter)) = self.first_ready(now).filter(|(first, _)| *first != order) {
             waiter.called.notify_one();
@@ -280,7 +282,10 @@ impl State {
         match self.mode {
             // An answer to what entered before it began to fail says nothing of now.
             Mode::Suspected { .. } | Mode::Paused { .. } if self.history.suspects_outage() => return,
-            Mode::Suspected { .. } => self.flow.cleared(),
+            Mode::Suspected { .. } => {
+                self.clock(false, now);
+                self.flow.cleared();
+            }
             // What was under way when it asked for a pause, or refused the key, does not end that.
             Mode::Paused { asked: true, .. } | Mode::Shut { .. } if entered.epoch != self.epoch => return,
             Mode::Paused { .. } => {

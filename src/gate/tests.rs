@@ -261,6 +261,50 @@ async fn who_waits_is_told_why_and_until_when() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_with_a_wait_of_its_own_is_not_forgotten_behind_scouts() {
+    let gate = Gate::default();
+    let visits: Vec<Visit> = (0..9).map(|_| gate.visit(patience(), 0)).collect();
+    // One is told to come again while others are served, which then fail: a suspicion.
+    let mut passes = Vec::new();
+    for visit in &visits[..6] {
+        passes.push(visit.enter(SECOND, None, |_| ()).await.unwrap());
+    }
+    passes.pop().unwrap().failed(Trouble::Throttled, Some(SECOND));
+    let late = async {
+        sleep(SECOND / 20).await;
+        visits[5].enter(60 * SECOND, None, |_| ()).await.unwrap().answered(None);
+    };
+    let scouts = async {
+        passes.drain(..).for_each(|pass| _ = pass.failed(OUTAGE, None));
+        assert_eq!(gate.stats().hold.map(|hold| hold.reason), Some(HoldReason::Suspected));
+        let mut looking = Vec::new();
+        for visit in &visits[6..] {
+            looking.push(visit.enter(SECOND, None, |_| ()).await.unwrap());
+        }
+        sleep(SECOND / 10).await;
+        drop(looking);
+    };
+    let within = tokio::time::timeout(10 * SECOND, async { tokio::join!(late, scouts) }).await;
+    assert!(within.is_ok(), "it waits for a call that never comes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspicion_that_hangs_counts_as_an_outage() {
+    let gate = Gate::default();
+    let visits: Vec<Visit> = (0..7).map(|_| gate.visit(patience(), 0)).collect();
+    for visit in &visits[..3] {
+        visit.enter(SECOND, None, |_| ()).await.unwrap().failed(OUTAGE, None);
+    }
+    let mut hanging = Vec::new();
+    for visit in &visits[3..6] {
+        hanging.push(visit.enter(SECOND, None, |_| ()).await.unwrap());
+    }
+    let start = Instant::now();
+    let refused = visits[6].enter(8 * SECOND, None, |_| ()).await.unwrap_err();
+    assert_eq!((refused, start.elapsed()), (Refused::Outage(8 * SECOND), 8 * SECOND));
+}
+
+#[tokio::test(start_paused = true)]
 async fn limits_are_shared_and_the_strictest_counts() {
     let gates = Gates::default();
     let bounds = |n| Bounds { in_flight: NonZeroUsize::new(n), ..Bounds::default() };

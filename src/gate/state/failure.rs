@@ -145,6 +145,7 @@ impl State {
                 self.call_all();
             }
             (Mode::Open, _) if self.history.suspects_outage() => {
+                self.clock(true, now);
                 self.mode = Mode::Suspected {
                     since: now,
                     under_way: 0,
