@@ -6,8 +6,8 @@ use humantime::format_duration;
 
 use super::{Decision, Failed, RetryPolicy, whole};
 
-/// Waits that are listed one by one.
-const LISTED: usize = 8;
+/// So many waits are looked at: any schedule has come to its greatest by then.
+const LISTED: usize = 100;
 
 impl RetryPolicy {
     /// The greatest wait before each further attempt, without a hint of the server. `answering`: while the endpoint
@@ -22,14 +22,18 @@ impl RetryPolicy {
         })
     }
 
+    /// `100ms, 200ms, then 400ms`: the last one stays.
     fn listed(&self, answering: bool) -> String {
-        let words = |duration| format_duration(whole(duration)).to_string();
-        let mut waits: Vec<String> = self.ceilings(answering).take(LISTED + 1).map(words).collect();
-        if waits.len() > LISTED {
-            waits.truncate(LISTED);
-            waits.push("...".to_owned());
-        }
-        waits.join(", ")
+        let mut waits: Vec<Duration> = self.ceilings(answering).take(LISTED).collect();
+        let all = waits.len();
+        waits.dedup();
+        let last = waits.len().saturating_sub(1);
+        let stays = all > waits.len();
+        let words = waits.iter().enumerate().map(|(number, wait)| {
+            let then = if stays && number == last && last > 0 { "then " } else { "" };
+            format!("{then}{}", format_duration(whole(*wait)))
+        });
+        words.collect::<Vec<_>>().join(", ")
     }
 }
 

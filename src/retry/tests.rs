@@ -113,10 +113,9 @@ fn reasons_are_told_in_words() {
 fn a_policy_is_told_in_words() {
     assert_eq!(
         RetryPolicy::agent().to_string(),
-        "up to 12 attempts, 6 where nearly all other requests are answered, waits up to 100ms, 200ms, 400ms, 800ms, 1s, \
-         1s, 1s, 1s, ... (drawn from 0), while nobody is answered 100ms, 200ms, 400ms, 1s 600ms, 6s 400ms, 8s, 8s, 8s, \
-         ... (drawn from half), 10m in all; Retry-After up to 2m; an endpoint that is down is probed by one \
-         request after 200ms, later 5s, and waited for up to 10m"
+        "up to 12 attempts, 6 where nearly all other requests are answered, waits up to 100ms, 200ms, 400ms, 800ms, then 1s \
+         (drawn from 0), while nobody is answered 100ms, 200ms, 400ms, 1s 600ms, 6s 400ms, then 8s (drawn from half), 10m \
+         in all; Retry-After up to 2m; an endpoint that is down is probed by one request after 200ms, later 5s, and waited for up to 10m"
     );
     let patient = RetryPolicy::patient().to_string();
     assert!(patient.starts_with("up to 10 attempts, 6 where nearly all"), "{patient}");
