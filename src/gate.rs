@@ -241,6 +241,10 @@ impl Visit {
             let left = outage.saturating_sub(paused).min(LONGEST);
             let until = match step {
                 Step::In(entered) => {
+                    // The time that the endpoint named to this call alone is no wait in a queue.
+                    let own =
+                        not_before.map_or(Duration::ZERO, |at| at.min(now).saturating_duration_since(start));
+                    let paused = paused.max(own);
                     let queued = (now - start).saturating_sub(paused);
                     lock(&self.gate.0).queued += queued;
                     return Ok(Pass { visit: self, entered: Some(entered), queued, paused });

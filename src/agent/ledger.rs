@@ -388,6 +388,9 @@ fn flaw(answer: &ChatAnswer) -> Option<FailureReason> {
 fn late(error: &LlmError, wall: Duration, bounds: &Bounds<'_>) -> End {
     let (mut lost, mut working) = (Duration::ZERO, Duration::ZERO);
     let mut failure = None;
+    if error.attempts.is_empty() && error.with_others {
+        return bounds.out_of_time();
+    }
     if error.attempts.is_empty() {
         lost = wall;
     }

@@ -75,16 +75,18 @@ impl Talk<'_> {
 
     async fn summarize(&mut self, why: &str, last: Option<String>) -> End {
         let attempts = if self.agent.config.keep_tool_results.is_none() { ATTEMPTS } else { 1 };
+        let (mut failure, mut answered) = (None, false);
         for attempt in 1..=attempts {
             self.state.ask_anew = attempt > 1;
             let said = match self.ask_without_tools(self.summary_prompt(), None).await {
                 Ok(said) => said,
-                Err(End::Errored(error)) if last.is_none() && attempt == attempts => {
-                    return End::Errored(error);
-                }
                 Err(End::Cancelled) => return End::Cancelled,
-                Err(_) => continue,
+                Err(end) => {
+                    failure = Some(end).filter(|end| matches!(end, End::Errored(_))).or(failure);
+                    continue;
+                }
             };
+            answered = true;
             let end = if said.calls.is_empty() && said.unread.is_none() {
                 self.answer(said.content.clone())
             } else {
@@ -105,8 +107,9 @@ impl Talk<'_> {
             }
         }
         // What it said on the way is better than nothing.
-        let before = last.and_then(|last| self.answer(last));
-        before.or_else(|| self.boxed_on_the_way()).unwrap_or_else(|| self.no_answer())
+        let before = last.and_then(|last| self.answer(last)).or_else(|| self.boxed_on_the_way());
+        // That the model was not heard is not what it did.
+        before.or(failure.filter(|_| !answered)).unwrap_or_else(|| self.no_answer())
     }
 
     fn closing(&self, at_limit: bool) -> Closing {

@@ -81,6 +81,9 @@ pub(super) fn without_thoughts(text: &str) -> String {
     said.trim().to_owned()
 }
 
+/// After so many beginnings of a block that is none, no more are read: each may be looked for to the end of the text.
+const MOST_FAILED: usize = 16;
+
 /// Where the blocks and the thoughts of an answer are, in order.
 struct Parts {
     blocks: Vec<Block>,
@@ -91,15 +94,18 @@ struct Parts {
 impl Parts {
     fn of(text: &str) -> Self {
         let mut parts = Self { blocks: Vec::new(), thoughts: Vec::new() };
-        let (mut at, mut thought, mut any) = (0, None, false);
+        let (mut at, mut thought, mut any, mut failed) = (0, None, false, 0);
         while let Some(tag) = text[at..].find('<').map(|tag| at + tag) {
             let rest = &text[tag..];
             at = tag + 1;
-            if rest.starts_with(OPEN) {
+            if rest.starts_with(OPEN) && failed < MOST_FAILED {
                 // Whatever stands within a block belongs to it.
-                if let Some(block) = block(text, tag) {
-                    at = block.span.end;
-                    parts.blocks.push(block);
+                match block(text, tag) {
+                    Some(block) => {
+                        at = block.span.end;
+                        parts.blocks.push(block);
+                    }
+                    None => failed += 1,
                 }
             } else if rest.starts_with(THOUGHT) {
                 any = true;

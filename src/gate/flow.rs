@@ -181,8 +181,12 @@ impl Flow {
             if self.learned.as_mut().is_some_and(|learned| learned.covers(ticket) && learned.is_rate(now)) {
                 return Refusal::Rate;
             }
-            let wrong = self.learned.as_ref().is_some_and(|learned| learned.covers(ticket));
-            self.unlearn(wrong, now);
+            // A late refusal of the wave that met a limit of calls in a time says nothing against it.
+            match &self.learned {
+                Some(learned) if learned.covers(ticket) => self.unlearn(true, now),
+                Some(learned) if !learned.knows_rate(now) => self.unlearn(false, now),
+                _ => {}
+            }
             return Refusal::Unexplained;
         }
         if let Some(unteachable) = self.unteachable.as_mut().filter(|unteachable| now < unteachable.until) {

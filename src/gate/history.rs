@@ -28,6 +28,8 @@ const UNLIKELY: f64 = 1e-3;
 /// The share of failures that is assumed at least: three in a row are just suspicious where none failed before.
 const LEAST_SHARE: f64 = 1.0 / LEAST_SHARE_PARTS as f64;
 const LEAST_SHARE_PARTS: usize = 10;
+/// The share that is assumed at most: with a greater one no number of failures would be suspicious.
+const MOST_SHARE: f64 = 0.9;
 /// An error of a server that lives (500) is a sign of an outage only after nothing was answered for so long.
 const UNANSWERED: Duration = Duration::from_secs(5);
 
@@ -74,7 +76,8 @@ impl History {
         self.under_way.remove(&number);
     }
 
-    pub(super) fn answered(&mut self, number: u64, first: bool, now: Instant) {
+    /// `was_down`: until then the endpoint was down, and its failures say nothing of the share that fails otherwise.
+    pub(super) fn answered(&mut self, number: u64, first: bool, was_down: bool, now: Instant) {
         if first {
             self.firsts.push(false);
         }
@@ -82,7 +85,8 @@ impl History {
             self.last_good = number;
             self.under_way = self.under_way.split_off(&(number + 1));
             let newer = self.failed.split_off(&(number + 1));
-            for _ in mem::replace(&mut self.failed, newer) {
+            let older = mem::replace(&mut self.failed, newer);
+            for _ in older.iter().filter(|_| !was_down) {
                 self.outcomes.push(true);
             }
         }
@@ -144,7 +148,7 @@ impl History {
         let Some((oldest, _)) = self.failed.first_key_value().filter(|_| failures >= FEWEST) else {
             return false;
         };
-        let share = self.outcomes.share().max(LEAST_SHARE);
+        let share = self.outcomes.share().clamp(LEAST_SHARE, MOST_SHARE);
         // With so many under way the failures are no more than the least share.
         let enough = failures * LEAST_SHARE_PARTS;
         let under_way = self.under_way.range(oldest..).take(enough).count();

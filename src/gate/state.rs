@@ -16,6 +16,8 @@ use super::{
 
 /// Requests that look whether a suspected endpoint is down: at once, and in half the time of the first pause.
 const SCOUTS: usize = 3;
+/// A suspicion is old after so many times of these.
+const FORGOTTEN: u32 = 50;
 /// Probes at once of an endpoint that answers with errors of its own: some requests may be what it cannot do.
 const LIVE_PROBES: usize = 8;
 /// Greatest pause before those.
@@ -173,7 +175,11 @@ impl State {
         self.waiting.remove(&order);
         let role = match &mut self.mode {
             Mode::Open | Mode::Shut { .. } => Role::Request,
-            Mode::Suspected { under_way, sent, .. } => {
+            Mode::Suspected { since, under_way, sent, pace } => {
+                // Nobody looked for a while: what was suspected then is to be found out anew.
+                if *under_way == 0 && now.saturating_duration_since(*since) > *pace * FORGOTTEN {
+                    *since = now;
+                }
                 *under_way += 1;
                 sent.push_back(now);
                 Role::Scout
@@ -273,7 +279,8 @@ impl State {
     /// The endpoint answers: open, or open further.
     fn works(&mut self, entered: Entered, patience: &Patience, now: Instant) {
         self.spoke = true;
-        self.history.answered(entered.number, entered.failures == 0, now);
+        let was_down = matches!(self.mode, Mode::Paused { .. });
+        self.history.answered(entered.number, entered.failures == 0, was_down, now);
         self.flow.answered(entered.ticket, self.waiting.is_empty(), now);
         self.steady = self.steady.saturating_sub(1);
         if self.steady == 0 {
@@ -354,9 +361,9 @@ impl State {
         }
     }
 
-    /// Calls the first who may go, who on entering calls the next.
+    /// Calls the first who may go, who on entering calls the next. One that has to wait for a moment sets its alarm.
     fn call_next(&mut self, now: Instant) {
-        if self.opens(now).is_ok()
+        if !matches!(self.opens(now), Err(None))
             && self.flow.has_room()
             && let Some((_, waiter)) = self.first_ready(now)
         {

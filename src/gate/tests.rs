@@ -289,6 +289,89 @@ async fn a_call_with_a_wait_of_its_own_is_not_forgotten_behind_scouts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_go_on_when_scouts_and_probes_end_without_a_word() {
+    // Scouts that are given up.
+    let gate = Gate::default();
+    let visits: Vec<Visit> = (0..7).map(|_| gate.visit(patience(), 0)).collect();
+    for visit in &visits[..3] {
+        visit.enter(SECOND, None, |_| ()).await.unwrap().failed(OUTAGE, None);
+    }
+    let mut scouts = Vec::new();
+    for visit in &visits[3..6] {
+        scouts.push(visit.enter(SECOND, None, |_| ()).await.unwrap());
+    }
+    let start = Instant::now();
+    let give_up = async {
+        sleep(SECOND / 100).await;
+        drop(scouts);
+    };
+    let (entered, ()) = tokio::join!(visits[6].enter(600 * SECOND, None, |_| ()), give_up);
+    assert!(entered.is_ok() && start.elapsed() < SECOND, "{:?}", start.elapsed());
+
+    // A probe that could not be sent.
+    let gate = Gate::default();
+    let visits: Vec<Visit> = (0..3).map(|_| gate.visit(patience(), 0)).collect();
+    visits[0].enter(SECOND, None, |_| ()).await.unwrap().failed(OUTAGE, Some(SECOND / 10));
+    let probe = visits[1].enter(SECOND, None, |_| ()).await.unwrap();
+    let start = Instant::now();
+    let fail = async {
+        sleep(SECOND / 100).await;
+        probe.failed(Trouble::Local, None);
+    };
+    let (entered, ()) = tokio::join!(visits[2].enter(600 * SECOND, None, |_| ()), fail);
+    assert!(entered.is_ok() && start.elapsed() < 2 * SECOND, "{:?}", start.elapsed());
+
+    // Calls of one attempt each, three at a time.
+    let gate = Gate::default();
+    gate.bound(Bounds { in_flight: NonZeroUsize::new(3), ..Bounds::default() });
+    let mut calls = JoinSet::new();
+    for _ in 0..10 {
+        let gate = gate.clone();
+        calls.spawn(async move {
+            let visit = gate.visit(patience(), 0);
+            let pass = visit.enter(600 * SECOND, None, |_| ()).await.unwrap();
+            sleep(SECOND / 200).await;
+            pass.failed(OUTAGE, None);
+        });
+    }
+    assert!(tokio::time::timeout(60 * SECOND, calls.join_all()).await.is_ok(), "{:?}", gate.stats());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_answers_once_and_dies_again_is_down_again() {
+    let gate = Gate::default();
+    // A long outage that a hundred calls meet.
+    let visits: Vec<Visit> = (0..100).map(|_| gate.visit(patience(), 0)).collect();
+    let mut passes = Vec::new();
+    for visit in &visits {
+        passes.push(visit.enter(SECOND, None, |_| ()).await.unwrap());
+    }
+    passes.drain(..).for_each(|pass| _ = pass.failed(OUTAGE, None));
+    for _ in 0..9 {
+        gate.visit(patience(), 0).enter(60 * SECOND, None, |_| ()).await.unwrap().failed(OUTAGE, None);
+        sleep(SECOND).await;
+    }
+    assert!(gate.stats().pauses >= 3, "{:?}", gate.stats());
+    gate.visit(patience(), 0).enter(60 * SECOND, None, |_| ()).await.unwrap().answered(None);
+    assert_eq!(gate.stats().hold, None);
+    for _ in 0..3 {
+        gate.visit(patience(), 0).enter(60 * SECOND, None, |_| ()).await.unwrap().failed(OUTAGE, None);
+    }
+    assert_eq!(gate.stats().hold.map(|hold| hold.reason), Some(HoldReason::Suspected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_one_call_was_told_counts_toward_its_total() {
+    let gate = Gate::default();
+    let (one, two) = (gate.visit(patience(), 0), gate.visit(patience(), 0));
+    let held = one.enter(SECOND, None, |_| ()).await.unwrap();
+    two.enter(SECOND, None, |_| ()).await.unwrap().failed(Trouble::Throttled, Some(100 * SECOND));
+    held.answered(None);
+    let pass = two.enter(600 * SECOND, None, |_| ()).await.unwrap();
+    assert!(pass.paused >= 100 * SECOND && pass.queued < SECOND, "{:?} {:?}", pass.paused, pass.queued);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_suspicion_that_hangs_counts_as_an_outage() {
     let gate = Gate::default();
     let visits: Vec<Visit> = (0..7).map(|_| gate.visit(patience(), 0)).collect();

@@ -103,7 +103,7 @@ impl Origin {
     /// What was counted so far: connections opened, and requests that found one open.
     pub(crate) fn connections(&self) -> (u64, u64) {
         match &self.0.general {
-            // All requests are counted then.
+            // All requests that had a connection are counted then.
             Some(client) => {
                 let opened = client.connections().opened;
                 (opened, self.0.reused.load(Relaxed).saturating_sub(opened))
@@ -115,9 +115,11 @@ impl Origin {
     /// Sends a request with the server's whole address. It has the headers that it came with, and no others.
     pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer, Unanswered> {
         if let Some(client) = &self.0.general {
-            self.0.reused.fetch_add(1, Relaxed);
             // Boxed: its future is large, and few need it.
-            return Box::pin(general::send(client, request)).await;
+            let answer = Box::pin(general::send(client, request)).await;
+            let connected = !matches!(answer, Err(Unanswered::Unconnected(_) | Unanswered::Late));
+            self.0.reused.fetch_add(connected.into(), Relaxed);
+            return answer;
         }
         match &self.0.road.proxy {
             // A proxy has to be told where to.

@@ -14,6 +14,9 @@ pub(crate) struct Rate {
     at: Instant,
 }
 
+/// What is owed is paid within this time: a count that somebody else tells must not shut the gate for ever.
+const MOST_DEBT: Duration = Duration::from_secs(600);
+
 impl Rate {
     /// A full bucket.
     pub(crate) fn per_minute(units: NonZeroU64, now: Instant) -> Self {
@@ -30,13 +33,18 @@ impl Rate {
         self.fill(now);
         let missing = units.min(self.burst) - self.filled;
         // Below a millionth of a unit it is an error of rounding.
-        if missing < 1e-6 { Duration::ZERO } else { Duration::from_secs_f64(missing / self.per_second) }
+        if missing < 1e-6 {
+            Duration::ZERO
+        } else {
+            Duration::try_from_secs_f64(missing / self.per_second).unwrap_or(Duration::MAX)
+        }
     }
 
     /// Takes `units`; fewer than none gives back.
     pub(crate) fn take(&mut self, units: f64, now: Instant) {
         self.fill(now);
-        self.filled = (self.filled - units).min(self.burst);
+        let debt = -self.burst - MOST_DEBT.as_secs_f64() * self.per_second;
+        self.filled = (self.filled - units).clamp(debt, self.burst);
     }
 
     /// The stricter of two limits.
@@ -54,6 +62,14 @@ impl Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_owed_is_paid_within_ten_minutes() {
+        let now = Instant::now();
+        let mut rate = Rate::per_minute(NonZeroU64::new(50).unwrap(), now);
+        rate.take(u64::MAX as f64, now);
+        assert!(rate.wait(1.0, now) <= Duration::from_secs(700), "{:?}", rate.wait(1.0, now));
+    }
 
     #[test]
     fn no_minute_holds_more_than_the_limit() {

@@ -277,6 +277,7 @@ fn attempts_of(outcome: &mut Result<ChatAnswer, LlmError>) -> &mut Vec<Attempt> 
 fn without_attempts(error: &LlmError) -> LlmError {
     let mut error = error.clone();
     error.attempts.clear();
+    error.with_others = true;
     error
 }
 

@@ -178,7 +178,7 @@ impl Cache {
             };
             let Ok(shared) = shared else {
                 let told = "no answer to the same request of another caller before the caller's deadline";
-                return Err(late(Fault::new(LlmErrorClass::Deadline, told)));
+                return Err(late(Fault::new(LlmErrorClass::Deadline, told)).with_others());
             };
             let mine = asked.load(Relaxed);
             return match shared.as_ref() {

@@ -38,6 +38,9 @@ pub struct LlmError {
     pub request_id: Option<String>,
     /// What clients that were asked before met, each by its name.
     pub(super) others: Vec<String>,
+    /// The request waited for an answer that others asked for too: what that took is not among `attempts`.
+    #[serde(default)]
+    pub(crate) with_others: bool,
     help: Option<String>,
     /// The table of the configuration.
     table: String,
@@ -58,9 +61,15 @@ impl LlmError {
             overflow: fault.overflow,
             request_id: fault.request_id,
             others: Vec::new(),
+            with_others: false,
             help: fault.help,
             table: table.to_owned(),
         }
+    }
+
+    /// The same, of a request that waited for an answer that others asked for too.
+    pub(super) fn with_others(self) -> Self {
+        Self { with_others: true, ..self }
     }
 
     /// A strategy without members, which no configuration has.

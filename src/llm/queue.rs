@@ -76,7 +76,7 @@ impl Queue {
             Some(outcome) => outcome,
             None => {
                 let fault = Fault::new(LlmErrorClass::Deadline, "no answer before the caller's deadline");
-                Err(client.error(fault))
+                Err(client.error(fault).with_others())
             }
         }
     }

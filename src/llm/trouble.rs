@@ -30,10 +30,12 @@ pub struct ModelTrouble {
 }
 
 impl LlmClient {
-    /// Why requests wait for the model at the moment. None while its endpoint answers, also if it fails in part.
+    /// Why requests wait for the model at the moment. None while its endpoint answers, also if it fails in part, and
+    /// for a strategy while one of its members does.
     pub fn trouble(&self) -> Option<ModelTrouble> {
         if let Backend::Several(several) = &self.inner.backend {
-            return several.members.iter().find_map(Self::trouble);
+            let mut troubles: Vec<_> = several.members.iter().map(Self::trouble).collect::<Option<_>>()?;
+            return troubles.pop();
         }
         Some(self.inner.trouble(self.inner.gate.stats().hold?))
     }

@@ -157,12 +157,15 @@ where
         let mut draw = || if pace == Pace::Gate { 0.0 } else { fastrand::f64() };
         let wait = match policy.delay(&failed, failure.hint, elapsed, &mut draw) {
             Decision::GiveUp(reason) => return stop(Stop::GaveUp(reason), failures),
-            Decision::Wait(_) if pace == Pace::Gate => continue,
             Decision::Wait(wait) => wait,
         };
         let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if remaining.is_some_and(|remaining| wait >= remaining) {
+        let known = pace != Pace::Gate || failure.hint.is_some();
+        if known && remaining.is_some_and(|remaining| wait >= remaining) {
             return stop(Stop::GaveUp(GiveUp::Deadline { wait }), failures);
+        }
+        if pace == Pace::Gate {
+            continue;
         }
         trace::pause(if failure.hint.is_some() { "retry_after" } else { "backoff" }, wait).await;
         waited += wait;

@@ -111,7 +111,8 @@ impl Session {
                 restarts.era = Some(connection.era);
                 let started = Started::of(&connection);
                 let cause = first.map(|error| error.to_string());
-                tracing::info!(server = %self.name(), pid = started.pid, cause, parked, "started again");
+                let what = if parked { "started" } else { "started again" };
+                tracing::info!(server = %self.name(), pid = started.pid, cause, "{what}");
                 // Given back, it is dropped, and its process killed.
                 self.slot.install(Box::new(connection)).map_err(|_| Error::Cancelled)?;
                 self.settled.notify_one();

@@ -122,11 +122,14 @@ fn cells(row: &ServerRow, cpu: Option<f64>) -> [String; 15] {
 
 /// Why it is as it is.
 fn note(status: &ServerStatus) -> String {
-    let brief = |error: &Error| {
+    let what = |error: &Error| {
         let own = format!("server `{}` ", status.name);
         let text = error.to_string();
+        text.strip_prefix(&own).unwrap_or(&text).to_owned()
+    };
+    let brief = |error: &Error| {
         // What says most comes first: the end of a note may be cut off.
-        let what = text.strip_prefix(&own).unwrap_or(&text);
+        let what = what(error);
         let help = error.help().map_or_else(String::new, |help| format!("; help: {help}"));
         match error.stderr_line() {
             Some(line) => format!("{line} ({what}{help})"),
@@ -138,7 +141,8 @@ fn note(status: &ServerStatus) -> String {
         (Some(error), None, _) => brief(error),
         _ if status.waiting > 0 => format!("{} calls wait for `max_concurrent_calls`", status.waiting),
         _ if status.spares + status.lent > 0 => format!("{} lent, {} spare", status.lent, status.spares),
-        (None, _, Some(lost)) => format!("back after: {}", brief(lost)),
+        // It is well again: what it wrote last is no reason.
+        (None, _, Some(lost)) => format!("back after: {}", what(lost)),
         _ => String::new(),
     }
 }

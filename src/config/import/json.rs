@@ -22,17 +22,28 @@ pub(super) fn servers(root: &Node, origin: &Origin, notes: &mut Vec<String>) -> 
         Some(Value::List(inputs)) => inputs,
         _ => &[],
     });
+    let entries =
+        || ["mcpServers", "servers"].iter().flat_map(|table| root.get(table).map_or(&[][..], Node::entries));
+    // A file has one unit: a single small number tells that all of them are seconds.
+    let timeouts = entries().filter_map(|entry| entry.node.get("timeout").and_then(number));
+    let file = File { inputs, least_timeout: timeouts.reduce(f64::min) };
     let mut servers = Vec::new();
     for table in ["mcpServers", "servers"] {
         for entry in root.get(table).map_or(&[][..], Node::entries) {
             let Some(name) = legal_name(&entry.key, &servers, origin, notes) else { continue };
             let key = format!("{table}.{}", entry.key);
             let mut unit = None;
-            let table = translate(entry, &key, Table::new(origin, &name, notes), &inputs, &mut unit);
+            let table = translate(entry, &key, Table::new(origin, &name, notes), &file, &mut unit);
             servers.push(Foreign { name, key, line: entry.line, table, unit });
         }
     }
     servers
+}
+
+/// What all servers of a file have in common.
+struct File<'a> {
+    inputs: Inputs<'a>,
+    least_timeout: Option<f64>,
 }
 
 /// `unit` is told how the unit of a timeout was understood.
@@ -40,7 +51,7 @@ fn translate(
     server: &Entry,
     key: &str,
     mut table: Table<'_>,
-    inputs: &Inputs<'_>,
+    file: &File<'_>,
     unit: &mut Option<String>,
 ) -> Result<Node> {
     if !matches!(server.node.value, Value::Table(_)) {
@@ -48,7 +59,7 @@ fn translate(
     }
     let folder = table.origin.folder.clone();
     let base = folder.file_name().unwrap_or_default().to_string_lossy();
-    let adopt = |node: &Node| strings(node, &|text| adopt(text, inputs, &base));
+    let adopt = |node: &Node| strings(node, &|text| adopt(text, &file.inputs, &base));
     for entry in server.node.entries() {
         let node = &entry.node;
         match entry.key.as_str() {
@@ -64,7 +75,7 @@ fn translate(
                 }
                 _ => table.not_understood(entry),
             },
-            "timeout" => *unit = timeout(entry, &mut table),
+            "timeout" => *unit = timeout(entry, file.least_timeout, &mut table),
             "includeTools" => table.put_tools("allow", entry),
             "excludeTools" | "disabledTools" => table.put_tools("deny", entry),
             _ => table.not_understood(entry),
@@ -73,11 +84,11 @@ fn translate(
     Ok(table.finish(server.line))
 }
 
-/// Reads `timeout` in the unit of the tool whose file this is. A unit that was only guessed is noted at once; otherwise
+/// Reads `timeout` in the unit of the tool whose file this is, `least` being the smallest one of the file. A unit that was only guessed is noted at once; otherwise
 /// gives the note back, for whoever wants to know.
-fn timeout(entry: &Entry, table: &mut Table<'_>) -> Option<String> {
+fn timeout(entry: &Entry, least: Option<f64>, table: &mut Table<'_>) -> Option<String> {
     let number = number(&entry.node);
-    let unit = Unit::of(number, table.origin.file.as_deref().unwrap_or(Path::new("")));
+    let unit = Unit::of(least, table.origin.file.as_deref().unwrap_or(Path::new("")));
     let read = table.put_duration("call_timeout", entry, unit.length)?;
     let note = unit.note(number?, &read);
     if unit.is_guess() {

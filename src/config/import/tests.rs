@@ -376,6 +376,13 @@ fn a_timeout_is_read_in_the_unit_of_its_tool_and_its_unit_is_told() {
         assert_eq!(server(&config, "s").call_timeout.as_secs() / 60, if number == "1800" { 30 } else { 1 });
         assert_eq!(!config.notes.is_empty(), in_place, "{:?}", config.notes);
     }
+    // A file has one unit.
+    let two =
+        r#"{"mcpServers": {"a": {"command": "x", "timeout": 1800}, "b": {"command": "x", "timeout": 60}}}"#;
+    let project = Project::new(&[("other.json", two)]);
+    let config = project.load("import = ['other.json']", &project.env(&[]));
+    let seconds = |name| server(&config, name).call_timeout.as_secs();
+    assert_eq!((seconds("a"), seconds("b")), (1800, 60));
 }
 
 #[test]

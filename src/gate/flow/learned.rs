@@ -142,7 +142,7 @@ impl Learned {
         if mostly && self.in_a_row >= IN_A_ROW {
             self.limit = (self.limit * 3 / 4).max(1);
         }
-        self.rate_until.is_some_and(|until| now < until) || mostly || self.refusals.unexplained < UNEXPLAINED
+        self.knows_rate(now) || mostly || self.refusals.unexplained < UNEXPLAINED
     }
 
     /// Whether two of three calls of late were refused. Then there is a limit, if only of calls in a time.
@@ -160,6 +160,11 @@ impl Learned {
         let found = self.ended >= 2 * FEWEST_CALLS && 4 * self.refused > 3 * self.ended;
         self.rate_until = found.then(|| now + CERTAIN);
         found
+    }
+
+    /// Whether a limit of calls in a time was found, and is still certain.
+    pub(super) fn knows_rate(&self, now: Instant) -> bool {
+        self.rate_until.is_some_and(|until| now < until)
     }
 
     /// The endpoint was paused for so long that it may take more now: the limit grows freely again.
