@@ -18,7 +18,7 @@ use crate::cli::{context::Context, ui::Ui};
 
 /// Model requests against a server that counts: no hidden cap, one retry layer, one pause for all.
 ///
-/// `flaky` takes three minutes, everything else but `outage` one. An outage takes as long as it lasts; 240s is
+/// `flaky` takes four minutes, everything else but `outage` one. An outage takes as long as it lasts; 240s is
 /// a restart of a large engine.
 #[derive(Args)]
 pub(in crate::cli) struct Llm {
