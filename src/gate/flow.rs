@@ -97,13 +97,17 @@ impl Flow {
 
     /// The limit in force, and nothing if there is none.
     pub(super) fn limit(&self) -> Option<usize> {
-        let learned = self.learned.as_ref().map(Learned::limit);
-        self.max.into_iter().chain(learned).chain(self.ramp).min()
+        self.max.into_iter().chain(self.fresh_limit()).min()
+    }
+
+    /// The limit of those that entered since the last pause.
+    fn fresh_limit(&self) -> Option<usize> {
+        self.learned.as_ref().map(Learned::limit).into_iter().chain(self.ramp).min()
     }
 
     pub(super) fn has_room(&self) -> bool {
-        let own = self.learned.as_ref().map(Learned::limit).into_iter().chain(self.ramp).min();
-        own.is_none_or(|own| self.fresh < own) && self.max.is_none_or(|max| self.in_flight < max)
+        self.fresh_limit().is_none_or(|limit| self.fresh < limit)
+            && self.max.is_none_or(|max| self.in_flight < max)
     }
 
     /// Takes a place for a call of so many tokens, or says when there will be one, if only time is missing.

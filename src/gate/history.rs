@@ -38,7 +38,6 @@ const UNANSWERED: Duration = Duration::from_secs(5);
 pub(super) struct History {
     outcomes: Window<OUTCOMES>,
     firsts: Window<FIRSTS>,
-    entered: u64,
     /// Of the attempts that were answered, the one that entered last.
     last_good: u64,
     /// Of the attempts that entered after it, those that are under way, and those that failed.
@@ -64,11 +63,9 @@ struct Window<const N: u32> {
 }
 
 impl History {
-    /// An attempt enters: its number.
-    pub(super) fn entered(&mut self) -> u64 {
-        self.entered += 1;
-        self.under_way.insert(self.entered);
-        self.entered
+    /// An attempt enters, with a greater number than any before.
+    pub(super) fn entered(&mut self, number: u64) {
+        self.under_way.insert(number);
     }
 
     /// An attempt ended without saying how it was, or its failure says nothing of the endpoint.

@@ -87,8 +87,6 @@ pub(super) struct Waiter {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entered {
     epoch: u64,
-    /// Its number in the history.
-    number: u64,
     role: Role,
     /// Attempts of its request that failed before.
     failures: u32,
@@ -173,6 +171,7 @@ impl State {
             Err(until) => return wait(until),
         };
         self.waiting.remove(&order);
+        self.history.entered(ticket.number);
         let role = match &mut self.mode {
             Mode::Open | Mode::Shut { .. } => Role::Request,
             Mode::Suspected { since, under_way, sent, pace } => {
@@ -189,7 +188,7 @@ impl State {
                 Role::Probe
             }
         };
-        Step::In(Entered { epoch: self.epoch, number: self.history.entered(), role, failures, ticket })
+        Step::In(Entered { epoch: self.epoch, role, failures, ticket })
     }
 
     /// Whether the state of the endpoint lets another request through, or when it may.
@@ -232,7 +231,7 @@ impl State {
     /// A call ended without saying how it was. The next one goes in its place.
     pub(super) fn given_up(&mut self, entered: Entered, now: Instant) {
         self.leave(entered);
-        self.history.left(entered.number);
+        self.history.left(entered.ticket.number);
         self.call_next(now);
     }
 
@@ -280,7 +279,7 @@ impl State {
     fn works(&mut self, entered: Entered, patience: &Patience, now: Instant) {
         self.spoke = true;
         let was_down = matches!(self.mode, Mode::Paused { .. });
-        self.history.answered(entered.number, entered.failures == 0, was_down, now);
+        self.history.answered(entered.ticket.number, entered.failures == 0, was_down, now);
         self.flow.answered(entered.ticket, self.waiting.is_empty(), now);
         self.steady = self.steady.saturating_sub(1);
         if self.steady == 0 {

@@ -70,7 +70,7 @@ pub(in crate::gate) struct Ticket {
     /// Calls refused so far.
     pub(super) refusals: u64,
     /// Its number among all calls, from 1.
-    pub(super) number: u64,
+    pub(in crate::gate) number: u64,
 }
 
 impl Learned {

@@ -43,7 +43,7 @@ impl State {
             }
             Trouble::Throttled => self.throttled(entered, hint, &mut again, patience, now),
             Trouble::Local => {
-                self.history.left(entered.number);
+                self.history.left(entered.ticket.number);
                 let others = self.flow.fresh > 0 && entered.role == Role::Request;
                 if others {
                     self.flow.exhausted(now);
@@ -53,7 +53,7 @@ impl State {
                 (others, if others { 0.0 } else { 1.0 })
             }
             Trouble::Shut(why) => {
-                self.history.left(entered.number);
+                self.history.left(entered.ticket.number);
                 if entered.epoch == self.epoch {
                     self.next_epoch(1);
                     self.clock(false, now);
@@ -91,14 +91,14 @@ impl State {
         self.lives = false;
         match refusal {
             Refusal::Full { again: more } => {
-                self.history.left(entered.number);
+                self.history.left(entered.ticket.number);
                 // The others go on as places get free; this one was told when to come again, or leaves them a moment.
                 let moment = more.then(|| AFTER_REFUSAL.mul_f64(fastrand::f64()));
                 again.not_before = hint.map(spread).or(moment).map(|wait| now + wait);
                 return (true, 0.5);
             }
             Refusal::Rate => {
-                self.history.left(entered.number);
+                self.history.left(entered.ticket.number);
                 self.pause(hint, patience, now);
                 self.steady = STEADY_RATE;
             }
@@ -130,7 +130,7 @@ impl State {
         patience: &Patience,
         now: Instant,
     ) {
-        self.history.failed(entered.number, of_endpoint, entered.failures, now);
+        self.history.failed(entered.ticket.number, of_endpoint, entered.failures, now);
         let current = entered.epoch == self.epoch;
         match (&mut self.mode, hint) {
             (Mode::Open | Mode::Suspected { .. }, Some(_)) if of_endpoint && current => {
