@@ -3,6 +3,7 @@
 use std::{
     fs::OpenOptions,
     io::{Read, Write},
+    os::unix::fs::OpenOptionsExt,
     path::Path,
     process::ExitCode,
 };
@@ -45,7 +46,9 @@ impl Import {
 /// Adds the servers to a file, unless it has one of them.
 fn append(file: &Path, text: &str) -> Result<(), Error> {
     let written = |error| Error::io(format!("could not write {}", file.display()), error);
-    let mut open = OpenOptions::new().read(true).append(true).create(true).open(file).map_err(written)?;
+    // A new file is for its owner alone: the source may have keys written out.
+    let mut open =
+        OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(file).map_err(written)?;
     let mut before = String::new();
     open.read_to_string(&mut before).map_err(written)?;
     let servers = |text: &str| -> Result<Vec<String>, Error> {

@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -212,6 +213,10 @@ fn imported_servers_are_written_once() {
     assert_eq!(code(&import()), 0);
     let once = std::fs::read_to_string(bench.0.path().join("servers.toml")).unwrap();
     assert!(once.contains("\"time\"\n") && once.contains("[servers.far]"), "{once}");
+    let fresh = bench.run(&["import", "mcp.json", "--write", "fresh.toml"]);
+    assert_eq!(code(&fresh), 0);
+    let mode = std::fs::metadata(bench.0.path().join("fresh.toml")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it may hold keys");
     let twice = import();
     assert_eq!(code(&twice), 2);
     assert!(err(&twice).contains("has these servers already: far"), "{}", err(&twice));
