@@ -44,7 +44,7 @@ const LIST_TTL_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 pub(crate) enum Builtin {
     Time,
     Files(Arc<files::Files>),
-    Calc,
+    Calc(calc::Calc),
     Search(Arc<search::Search>),
     Fetch(Arc<fetch::Fetch>),
 }
@@ -73,7 +73,7 @@ impl Builtin {
     pub(crate) fn parse(name: &str, args: &[String], site: &Site<'_>) -> Result<Self, String> {
         let (server, taken) = match name {
             "time" => (Self::Time, 0),
-            "calc" => (Self::Calc, 0),
+            "calc" => (Self::Calc(calc::Calc::default()), 0),
             "files" => {
                 let root = args.first().map_or_else(|| site.base.to_owned(), |root| site.base.join(root));
                 (Self::Files(Arc::new(files::Files::open(&root)?)), 1)
@@ -118,7 +118,7 @@ impl Builtin {
         match self {
             Self::Time => "time",
             Self::Files(_) => "files",
-            Self::Calc => "calc",
+            Self::Calc(_) => "calc",
             Self::Search(_) => "search",
             Self::Fetch(_) => "fetch",
         }
@@ -128,7 +128,7 @@ impl Builtin {
         match self {
             Self::Time => time::tools(),
             Self::Files(_) => files::tools(),
-            Self::Calc => calc::tools(),
+            Self::Calc(_) => calc::tools(),
             Self::Search(search) => search.tools(),
             Self::Fetch(_) => fetch::Fetch::tools(),
         }
@@ -142,7 +142,7 @@ impl Builtin {
             Self::Fetch(fetch) => return Ok(fetch.run(&tool, arguments).await),
             Self::Time => Box::new(move || time::run(&tool, arguments)) as Box<dyn FnOnce() -> _ + Send>,
             Self::Files(files) => Box::new(move || files.run(&tool, arguments)),
-            Self::Calc => Box::new(move || calc::run(&tool, arguments)),
+            Self::Calc(calc) => Box::new(move || calc.run(&tool, arguments)),
         })
         .await
     }

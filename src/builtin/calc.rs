@@ -1,6 +1,20 @@
 //! `calc`: exact arithmetic and units through fend. Fractions stay fractions, integers have no limit.
+//!
+//! An expression comes from a model, and this may be the process that owns every server: whatever it says, it is
+//! evaluated on a thread of its own with room for its recursion, and given up after [`LIMIT`]. What fend could neither
+//! be interrupted in nor hold in memory is refused before fend sees it (`limits`).
 
-use std::time::{Duration, Instant};
+mod limits;
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 use rmcp::model::Tool;
 use schemars::JsonSchema;
@@ -11,6 +25,12 @@ use super::{Outcome, Output, arguments, tool};
 
 /// How long one expression may take.
 const LIMIT: Duration = Duration::from_secs(2);
+/// How much longer an expression may take to notice that its time is over.
+const GRACE: Duration = Duration::from_millis(500);
+/// Expressions that go on after they were given up. A thread cannot be ended, so no others are begun until one is done.
+const MAX_OVERDUE: usize = 4;
+/// Room for the recursion of the longest expression. Only what is used of it takes memory.
+const STACK: usize = 256 << 20;
 /// Longest result that is given, in characters.
 const LONGEST: usize = 20_000;
 
@@ -29,8 +49,48 @@ pub(super) fn tools() -> Vec<Tool> {
     )]
 }
 
-pub(super) fn run(name: &str, given: Map<String, Value>) -> Option<Outcome> {
-    (name == "evaluate").then(|| evaluate(&arguments::<Evaluate>(given)?.expression))
+/// The server. Its copies share the count of the expressions that were given up.
+#[derive(Clone, Default)]
+pub(crate) struct Calc {
+    /// The results of those that go on all the same.
+    overdue: Arc<Mutex<Vec<Receiver<Outcome>>>>,
+}
+
+impl Calc {
+    pub(super) fn run(&self, name: &str, given: Map<String, Value>) -> Option<Outcome> {
+        (name == "evaluate").then(|| self.begin(arguments::<Evaluate>(given)?.expression))
+    }
+
+    fn begin(&self, expression: String) -> Outcome {
+        limits::check(&expression)?;
+        self.on_thread(move || evaluate(&expression)).map_err(|error| format!("cannot evaluate: {error}"))?
+    }
+
+    /// The outcome of `work`, if it is there in time.
+    fn on_thread(&self, work: impl FnOnce() -> Outcome + Send + 'static) -> io::Result<Outcome> {
+        if self.count_overdue() >= MAX_OVERDUE {
+            let why = "busy: earlier expressions were given up and have not ended yet; try again later";
+            return Ok(Err(why.to_owned()));
+        }
+        let (done, outcome) = sync_channel(1);
+        let work = move || drop(done.send(work()));
+        thread::Builder::new().name("toolcrib-calc".to_owned()).stack_size(STACK).spawn(work)?;
+        Ok(match outcome.recv_timeout(LIMIT + GRACE) {
+            Ok(outcome) => outcome,
+            Err(RecvTimeoutError::Timeout) => {
+                self.overdue.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
+                Err(too_long())
+            }
+            Err(RecvTimeoutError::Disconnected) => Err("cannot evaluate this expression".to_owned()),
+        })
+    }
+
+    fn count_overdue(&self) -> usize {
+        let mut overdue = self.overdue.lock().unwrap_or_else(PoisonError::into_inner);
+        // A thread that is done has sent its outcome, or has dropped its end in a panic.
+        overdue.retain(|outcome| matches!(outcome.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty)));
+        overdue.len()
+    }
 }
 
 struct Deadline(Instant);
@@ -41,12 +101,16 @@ impl fend_core::Interrupt for Deadline {
     }
 }
 
+fn too_long() -> String {
+    format!("the expression takes longer than {} s", LIMIT.as_secs())
+}
+
 fn evaluate(expression: &str) -> Outcome {
     let mut context = fend_core::Context::new();
     let deadline = Deadline(Instant::now() + LIMIT);
     let result = fend_core::evaluate_with_interrupt(expression, &mut context, &deadline);
     let result = result.map_err(|why| match why.as_str() {
-        "interrupted" => format!("the expression takes longer than {} s", LIMIT.as_secs()),
+        "interrupted" => too_long(),
         _ => format!("cannot evaluate `{expression}`: {why}"),
     })?;
     let text = result.get_main_result();
@@ -57,4 +121,72 @@ fn evaluate(expression: &str) -> Outcome {
         return Err(format!("the result has {} characters, the limit is {LONGEST}", text.len()));
     }
     Ok(Output::Text(text.to_owned()))
+}
+
+/// For the fuzz target `calc`: whatever is not refused is evaluated within its limits.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz(expression: &str) {
+    let begun = Instant::now();
+    let _ = Calc::default().begin(expression.to_owned());
+    assert!(begun.elapsed() < LIMIT + GRACE + Duration::from_secs(2), "{expression}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calc(expression: &str) -> Result<String, String> {
+        match Calc::default().begin(expression.to_owned())? {
+            Output::Text(text) => Ok(text),
+            Output::Data(data) => Ok(data.to_string()),
+        }
+    }
+
+    #[test]
+    fn expressions_that_recurse_deeply_end_in_words_or_a_value() {
+        // Each of them ended the process once: on the stack of an ordinary thread its recursion has no room.
+        for (expression, value) in [
+            (format!("{}1{}", "(".repeat(2_000), ")".repeat(2_000)), "1"),
+            (format!("{}1", "-".repeat(4_000)), "1"),
+            (format!("{}1", "1^".repeat(2_000)), "1"),
+            (format!("{}1", "1+".repeat(1_000)), "1001"),
+            (format!("1{}", "!".repeat(4_000)), "1"),
+        ] {
+            // A slow machine may not get there in time.
+            let told = calc(&expression).unwrap_or_else(|why| why);
+            assert!(told == value || told == too_long(), "{told}");
+        }
+        let long = calc(&format!("{}1", "1+".repeat(10_000))).unwrap_err();
+        assert_eq!(long, "the expression has 20001 bytes, the limit is 4096");
+    }
+
+    #[test]
+    fn nothing_is_begun_while_too_many_go_on() {
+        let calc = Calc::default();
+        let gates: Vec<_> = (0..MAX_OVERDUE)
+            .map(|_| {
+                let (gate, wait) = sync_channel::<()>(0);
+                let (done, outcome) = sync_channel(1);
+                thread::spawn(move || {
+                    let _ = wait.recv();
+                    let _ = done.send(Err(String::new()));
+                });
+                calc.overdue.lock().unwrap().push(outcome);
+                gate
+            })
+            .collect();
+        assert!(calc.begin("1+1".to_owned()).is_err_and(|why| why.starts_with("busy")));
+        drop(gates);
+        while calc.count_overdue() > 0 {
+            thread::yield_now();
+        }
+        assert!(calc.begin("1+1".to_owned()).is_ok());
+    }
+
+    #[test]
+    fn a_panic_is_an_error_of_its_expression() {
+        let calc = Calc::default();
+        let outcome = calc.on_thread(|| panic!("an expected panic of this test")).unwrap();
+        assert!(outcome.is_err_and(|why| why.contains("cannot evaluate")));
+    }
 }

@@ -1,0 +1,175 @@
+//! What `calc` refuses to evaluate: expressions that fend would read for ever, or fill the memory with.
+//!
+//! fend can be interrupted while it calculates, but not while it parses, shifts or joins texts.
+
+/// Longest expression, in bytes: its recursion has to fit the stack, and a sum is read in quadratic time.
+const LONGEST: usize = 4096;
+/// Steps that the parser may need, by [`steps`]. So many take about half a second.
+const MOST_STEPS: u64 = 400_000;
+/// What evaluates to text, or is a text: repeated joining doubles it each time.
+const TEXTS: [&str; 8] =
+    ["string", "words", "roman", "roman_numeral", "char", "character", "version", "trans"];
+
+/// # Errors
+/// What about the expression is refused, and what to write instead.
+pub(super) fn check(expression: &str) -> Result<(), String> {
+    if expression.len() > LONGEST {
+        return Err(format!("the expression has {} bytes, the limit is {LONGEST}", expression.len()));
+    }
+    let letters: Vec<char> = expression.chars().collect();
+    let refused = [
+        defines_functions(&letters).then_some("functions cannot be defined: write the expression out"),
+        rolls_dice(&letters).then_some("dice are not supported"),
+        shifts_far(expression)
+            .then_some("`<<` needs a number of at most 4 digits to its right: write `* 2^n`"),
+        (assigns(&letters) && has_text(expression))
+            .then_some("an expression with variables can have no texts in it"),
+        (steps(&letters) > MOST_STEPS)
+            .then_some("the expression is nested too deep: evaluate parts of it first"),
+    ];
+    match refused.into_iter().flatten().next() {
+        Some(why) => Err(why.to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// `x: x + 1`, `x => x + 1` or `\x.x + 1`: applied to itself it never ends.
+fn defines_functions(letters: &[char]) -> bool {
+    letters.iter().any(|c| matches!(c, '\\' | 'λ' | ':')) || letters.windows(2).any(|pair| pair == ['=', '>'])
+}
+
+/// `d6`, `3d6`: a distribution has an entry for each outcome. `0x1d6` is a number.
+fn rolls_dice(letters: &[char]) -> bool {
+    let in_word = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    let die = |at: usize| {
+        let before = &letters[..at];
+        letters[at] == 'd'
+            && letters.get(at + 1).is_some_and(char::is_ascii_digit)
+            && !before.last().is_some_and(|c| c.is_ascii_alphabetic() || *c == '_')
+            && !letters[before.iter().rposition(|c| !in_word(c)).map_or(0, |space| space + 1)..]
+                .starts_with(&['0', 'x'])
+    };
+    (0..letters.len()).any(die)
+}
+
+/// fend moves by one word after another and does not look at the clock.
+fn shifts_far(expression: &str) -> bool {
+    expression.split("<<").skip(1).any(|right| {
+        let right = right.trim_start();
+        let rest = right.trim_start_matches(|c: char| c.is_ascii_digit());
+        let digits = right.len() - rest.len();
+        let ends = rest.trim_start().chars().next().is_none_or(|c| ")|&<>;=".contains(c));
+        !(1..=4).contains(&digits) || !ends
+    })
+}
+
+fn assigns(letters: &[char]) -> bool {
+    (0..letters.len()).any(|at| {
+        let compares = matches!(letters.get(at + 1), Some('='))
+            || at.checked_sub(1).is_some_and(|before| matches!(letters[before], '=' | '!'));
+        letters[at] == '=' && !compares
+    })
+}
+
+fn has_text(expression: &str) -> bool {
+    let mut words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    expression.contains(['"', '\''])
+        || words.any(|word| TEXTS.iter().any(|text| word.eq_ignore_ascii_case(text)))
+}
+
+/// A bound of what the parser does. It tries several meanings of what follows a number or a name, and reads what
+/// stands in the parentheses there once for each of them: nested ones multiply.
+fn steps(letters: &[char]) -> u64 {
+    let (mut weight, mut outer, mut steps) = (1_u64, Vec::new(), 0_u64);
+    for (at, c) in letters.iter().enumerate() {
+        steps = steps.saturating_add(weight);
+        match c {
+            '(' => {
+                outer.push(weight);
+                weight = weight.saturating_mul(meanings(&letters[..at]));
+            }
+            ')' => weight = outer.pop().unwrap_or(1),
+            _ => {}
+        }
+    }
+    steps
+}
+
+/// How often the parser may read a parenthesis that follows `before`.
+fn meanings(before: &[char]) -> u64 {
+    let mut before = before.iter().rev().skip_while(|c| c.is_whitespace());
+    match before.next() {
+        None | Some('(' | ';' | '=' | '&' | '|' | '<' | '>') => 1,
+        Some('+' | '-' | '*') => {
+            let operand = before.find(|c| !c.is_whitespace());
+            if operand.is_none_or(|c| c.is_alphanumeric() || *c == ')') { 1 } else { 4 }
+        }
+        Some(last) if last.is_ascii_alphabetic() => {
+            let word = before.take_while(|c| c.is_ascii_alphabetic());
+            let word: String = std::iter::once(last).chain(word).collect();
+            // Backwards: `of` and `per` take what follows as numbers do.
+            if word == "fo" || word == "rep" { 4 } else { 2 }
+        }
+        Some(_) => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_calculate_is_let_through() {
+        for expression in [
+            "1/3 + 1/6",
+            "5 feet 3 inches to cm",
+            "5'3\" to cm",
+            "x = 5; y = 3; x*y == 15",
+            "1 << 10",
+            "(1 << 10) | (1<<3)",
+            "1234 to words",
+            "0x1d6 + 0xd6",
+            "16 days + 3d",
+            "12 choose 5",
+            "sqrt(abs(sin(cos(tan(log10(ln(2.5)))))))",
+            "((((((((((((1+2)*3)+4)*5)+6)*7)+8)*9)+10)*11)+12)*13)+14",
+            "2(3+4(5+6(7+8)))",
+            "1000 * (1 + 0.05/12)^(12*10) - 250 * (((1 + 0.05/12)^(12*10) - 1) / (0.05/12))",
+            "@2020-01-01 + 3 days",
+            "78% of 1200",
+        ] {
+            assert_eq!(check(expression), Ok(()), "{expression}");
+        }
+    }
+
+    #[test]
+    fn what_would_not_end_or_fill_the_memory_is_refused() {
+        let nested = |open: &str, depth: usize| format!("{}1{}", open.repeat(depth), ")".repeat(depth));
+        for (expression, why) in [
+            ("1".repeat(5000), "the expression has 5000 bytes"),
+            (r"(\x. x x)(\x. x x)".to_owned(), "functions"),
+            ("f = x: x x; f f".to_owned(), "functions"),
+            ("(x => x x)".to_owned(), "functions"),
+            ("1 << 99999999".to_owned(), "`<<`"),
+            ("1<<(2^26)".to_owned(), "`<<`"),
+            ("1 << 10^9".to_owned(), "`<<`"),
+            ("1<<9!".to_owned(), "`<<`"),
+            ("1 << 5e9".to_owned(), "`<<`"),
+            ("d1000000".to_owned(), "dice"),
+            ("3d6".to_owned(), "dice"),
+            ("2*d1000*d1000".to_owned(), "dice"),
+            ("1e3d6".to_owned(), "dice"),
+            (format!("a=\"x\";{}", "a=a+a;".repeat(40)), "texts"),
+            (format!("a=9 to words;{}", "a=a+a;".repeat(40)), "texts"),
+            (nested("1(", 30), "nested too deep"),
+            (nested("1 2/(", 12), "nested too deep"),
+            (nested("1 2^(", 12), "nested too deep"),
+            (nested("1 2^-(", 12), "nested too deep"),
+            (nested("1 2 per (", 12), "nested too deep"),
+            (nested("sin(", 40), "nested too deep"),
+        ] {
+            let told = check(&expression).unwrap_err();
+            assert!(told.contains(why), "{expression}: {told}");
+        }
+    }
+}
