@@ -36,7 +36,7 @@ use crate::{
 
 mod read;
 
-use read::{Clock, Failed, read_some};
+use read::{Clock, Failed};
 pub(super) use read::{MAX_ANSWER, read};
 
 /// The version of Anthropic's API that is spoken: the only one there is.
@@ -256,8 +256,7 @@ impl Endpoint {
             }
         };
         if !status.is_success() {
-            // An error whose body breaks off is still that error.
-            let body = ErrorBody::read(&read_some(answer, MAX_ERROR).await.0);
+            let body = ErrorBody::read(&self.clock.error(answer, MAX_ERROR).await);
             let class = body.class(status.as_u16());
             return Err(fault(class, &spelled(status), &said(&headers, status, &body), &body));
         }

@@ -107,6 +107,23 @@ async fn a_break_after_the_end_is_no_break() {
 }
 
 #[tokio::test]
+async fn an_error_without_an_end_is_that_error() {
+    let head = "HTTP/1.1 500 Oops\r\ncontent-type: text/plain\r\ncontent-length: 9000000\r\n\r\nbroken";
+    // Silent after its beginning, and one that goes on for ever.
+    for again in ["", " "] {
+        let (url, _serving) = stalling(head.to_owned(), again).await;
+        let mut config = streaming(&url);
+        config.first_token_timeout = Some(Duration::from_millis(300));
+        config.retry.max_attempts = 1;
+        let asked = tokio::time::timeout(Duration::from_secs(60), observed(&config)).await;
+        let error = asked.expect("the end of the body is not waited for").0.unwrap_err();
+        assert_eq!(classes(&error.attempts), ["server"]);
+        let told = error.attempts[0].message.as_deref().unwrap();
+        assert!(told.starts_with("500 Internal Server Error: broken"), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn an_error_in_mid_stream_is_that_error() {
     let error =
         format!("{HEAD}{}data: {}\n\n", piece("ha"), json!({"error": {"code": 503, "message": "gone"}}));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     http::Answer,
@@ -19,6 +19,8 @@ use crate::{
 pub(in crate::llm) const MAX_ANSWER: usize = 16 * 1024 * 1024;
 /// How long the end of a stream is waited for when the answer has ended: a connection read to its end is used again.
 const LINGER: Duration = Duration::from_millis(100);
+/// How long the words of an error are waited for at most: its status is there, and says enough.
+const ERROR_WAIT: Duration = Duration::from_secs(3);
 
 /// Why a body brought no answer.
 pub(in crate::llm) enum Failed {
@@ -52,6 +54,15 @@ impl Clock {
 
     fn no_token(&self, limit: Duration) -> String {
         format!("no first token within {} (first_token_timeout in {})", spelled(limit), self.table)
+    }
+
+    /// The begin of an error's body: what is there of it in time.
+    pub(super) async fn error(&self, mut answer: Answer, most: usize) -> Vec<u8> {
+        let wait = self.first.map_or(ERROR_WAIT, |first| first.min(ERROR_WAIT));
+        let mut read = Vec::new();
+        // One whose body breaks off, or never ends, is still that error.
+        let _ = timeout(wait, read_into(&mut read, &mut answer, most)).await;
+        read
     }
 
     /// Reads a stream to its end.
@@ -111,32 +122,32 @@ impl Clock {
 
 /// Reads an answer that comes as a whole.
 pub(in crate::llm) async fn read(answer: Answer, most: usize) -> Result<Vec<u8>, Failed> {
-    match read_some(answer, most).await {
-        (body, End::Whole) => Ok(body),
-        (_, End::TooLong) => Err(too_long()),
-        (body, End::Broken) => Err(broken(body.len())),
+    let (mut answer, mut body) = (answer, Vec::new());
+    match read_into(&mut body, &mut answer, most).await {
+        End::Whole => Ok(body),
+        End::TooLong => Err(too_long()),
+        End::Broken => Err(broken(body.len())),
     }
 }
 
 /// How the reading of a body ended.
-pub(super) enum End {
+enum End {
     Whole,
     TooLong,
     Broken,
 }
 
 /// Reads at most `limit` bytes.
-pub(super) async fn read_some(mut answer: Answer, limit: usize) -> (Vec<u8>, End) {
-    let mut read = Vec::new();
+async fn read_into(read: &mut Vec<u8>, answer: &mut Answer, limit: usize) -> End {
     loop {
         match answer.chunk().await {
             Ok(Some(chunk)) if read.len() + chunk.len() > limit => {
                 read.extend_from_slice(&chunk[..limit - read.len()]);
-                return (read, End::TooLong);
+                return End::TooLong;
             }
             Ok(Some(chunk)) => read.extend_from_slice(&chunk),
-            Ok(None) => return (read, End::Whole),
-            Err(_) => return (read, End::Broken),
+            Ok(None) => return End::Whole,
+            Err(_) => return End::Broken,
         }
     }
 }
