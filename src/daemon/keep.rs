@@ -121,7 +121,11 @@ impl Book {
         jobs: Option<StartJobs>,
         locked: bool,
     ) -> Result<Self> {
-        let mut config = Config::load(Some(file), env)?;
+        let (mut config, stamps) = stamped(file, || {
+            let config = Config::load(Some(file), env)?;
+            let files = config.files.clone();
+            Ok((config, files))
+        })?;
         config.start_jobs = jobs.unwrap_or(config.start_jobs);
         if locked {
             config.lock_file = config.lock_path();
@@ -135,7 +139,6 @@ impl Book {
                 *error = Arc::new(unset_here((**wrong).clone()).into());
             }
         }
-        let stamps: Vec<Stamp> = config.files.iter().map(|file| stamp(file.clone())).collect();
         let mut digest = Sha256::new();
         for file in &config.files {
             digest.update(file.as_os_str().as_encoded_bytes());
@@ -167,6 +170,25 @@ impl Book {
         let mut config = (*self.config).clone();
         config.servers.retain(|name, _| self.selection.wants(name));
         config
+    }
+}
+
+/// What `load` reads, with stamps of its files from before it was read: an edit that comes in between is one more
+/// change, which is followed, and not taken for what was read.
+fn stamped<T>(file: &Path, mut load: impl FnMut() -> Result<(T, Vec<PathBuf>)>) -> Result<(T, Vec<Stamp>)> {
+    let mut stamps = vec![stamp(file.to_owned())];
+    loop {
+        let (read, files) = load()?;
+        let known = stamps.len();
+        for file in files {
+            if !stamps.iter().any(|known| known.0 == file) {
+                stamps.push(stamp(file));
+            }
+        }
+        // What it imports is known only now: it is read once more.
+        if stamps.len() == known {
+            return Ok((read, stamps));
+        }
     }
 }
 
@@ -272,6 +294,7 @@ impl Keep {
         let mut book = (*self.book()).clone();
         let stale = !book.is_current();
         if stale {
+            let stamps: Vec<Stamp> = book.stamps.iter().map(|known| stamp(known.0.clone())).collect();
             match Book::read(&self.file, &self.env, book.selection.clone(), self.jobs, self.locked) {
                 Ok(mut read) => {
                     // What was secret once stays secret.
@@ -280,9 +303,7 @@ impl Keep {
                     book = read;
                 }
                 Err(error) => {
-                    for known in &mut book.stamps {
-                        *known = stamp(std::mem::take(&mut known.0));
-                    }
+                    book.stamps = stamps;
                     book.trouble = Some(trouble(&error));
                 }
             }
@@ -386,4 +407,38 @@ fn unset_here(mut wrong: ConfigError) -> ConfigError {
 fn trouble(error: &Error) -> String {
     let help = error.help().map_or_else(String::new, |help| format!(" ({help})"));
     format!("the daemon serves by the configuration as it was: {error}{help}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edit_while_the_files_are_read_is_one_more_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let [main, import] = ["servers.toml", "more.toml"].map(|name| folder.path().join(name));
+        let mut longer = String::new();
+        for file in [&main, &import] {
+            let (mut reads, files) = (0, vec![main.clone(), import.clone()]);
+            fs::write(&main, "# main").unwrap();
+            fs::write(&import, "# import").unwrap();
+            let (_, stamps) = stamped(&main, || {
+                reads += 1;
+                // The last reading is the one that counts.
+                if reads == 2 {
+                    longer += "# edited";
+                    fs::write(file, &longer).unwrap();
+                }
+                Ok(((), files.clone()))
+            })
+            .unwrap();
+            assert_eq!((reads, stamps.len()), (2, 2));
+            let changed: Vec<&Path> = stamps
+                .iter()
+                .filter(|known| stamp(known.0.clone()) != **known)
+                .map(|known| &*known.0)
+                .collect();
+            assert_eq!(changed, [file.as_path()]);
+        }
+    }
 }
