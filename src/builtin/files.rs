@@ -1,12 +1,20 @@
 //! `files`: list, read and search below one folder. Nothing outside it, symbolic links included: every path
 //! is opened through a capability on that folder, which the operating system and cap-std hold to it.
 
-use std::{io::Read, path::Path};
+use std::{
+    io::Read,
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use cap_std::{ambient_authority, fs::Dir};
+use cap_std::{
+    ambient_authority,
+    fs::{Dir, OpenOptions, OpenOptionsExt},
+};
 use globset::{Glob, GlobMatcher};
 use regex::Regex;
 use rmcp::model::Tool;
+use rustix::fs::OFlags;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -19,6 +27,10 @@ const MAX_ENTRIES: usize = 1000;
 const MAX_READ: u64 = 1 << 20;
 /// Matches of one search.
 const MAX_MATCHES: usize = 200;
+/// How long a search may take.
+const SEARCH_TIME: Duration = Duration::from_secs(20);
+/// Entries of one folder that are looked at.
+const MAX_NAMES: usize = 100_000;
 /// Folders below each other.
 const MAX_DEPTH: usize = 32;
 
@@ -130,7 +142,7 @@ impl Files {
             Regex::new(&given.pattern).map_err(|error| format!("not a regular expression: {error}"))?;
         let glob = given.glob.as_deref().map(file_glob).transpose()?;
         let path = given.path.as_deref().unwrap_or(".");
-        let mut matches = Vec::new();
+        let (mut matches, end) = (Vec::new(), Instant::now() + SEARCH_TIME);
         let mut visit = |path: &str, size: Option<u64>| {
             let name_fits = glob.as_ref().is_none_or(|glob| glob.is_match(path));
             if size.is_some() && name_fits {
@@ -139,18 +151,23 @@ impl Files {
                 for (number, line) in text.lines().enumerate().filter(|(_, line)| pattern.is_match(line)) {
                     let line: String = line.chars().take(300).collect();
                     matches.push(format!("{path}:{}: {line}", number + 1));
+                    if matches.len() == MAX_MATCHES {
+                        break;
+                    }
                 }
             }
-            matches.len() < MAX_MATCHES
+            matches.len() < MAX_MATCHES && Instant::now() < end
         };
         let is_file = self.root.metadata(path).map_err(|error| Self::refusal(path, &error))?.is_file();
         let complete = if is_file { visit(path, Some(0)) } else { self.walk(path, MAX_DEPTH, &mut visit)? };
-        if matches.is_empty() {
+        if matches.is_empty() && complete {
             return Ok(Output::Text(format!("no line matches `{}`", given.pattern)));
         }
-        matches.truncate(MAX_MATCHES);
         if !complete {
-            matches.push(format!("[cut after {MAX_MATCHES} matches]"));
+            matches.push(match matches.len() {
+                MAX_MATCHES => format!("[cut after {MAX_MATCHES} matches]"),
+                _ => format!("[not all files were searched within {} s]", SEARCH_TIME.as_secs()),
+            });
         }
         Ok(Output::Text(matches.join("\n")))
     }
@@ -164,7 +181,7 @@ impl Files {
         visit: &mut dyn FnMut(&str, Option<u64>) -> bool,
     ) -> Result<bool, String> {
         let entries = self.root.read_dir(path).map_err(|error| Self::refusal(path, &error))?;
-        let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+        let mut names: Vec<_> = entries.flatten().take(MAX_NAMES).map(|entry| entry.file_name()).collect();
         names.sort();
         for name in names {
             let below = match path {
@@ -187,13 +204,21 @@ impl Files {
 
     /// The text of a file, and whether it is all of it.
     fn text(&self, path: &str) -> Result<(String, bool), String> {
-        let file = self.root.open(path).map_err(|error| Self::refusal(path, &error))?;
-        let kind = file.metadata().map_err(|error| Self::refusal(path, &error))?;
-        if !kind.is_file() {
-            return Err(format!("`{path}` is not a file"));
+        let refusal = |error| Self::refusal(path, &error);
+        let no_file = || format!("`{path}` is not a file");
+        // What is no file is not even opened: that alone may do something to a device.
+        if !self.root.metadata(path).map_err(refusal)?.is_file() {
+            return Err(no_file());
+        }
+        // Should it be a FIFO by now: it is not waited for somebody who writes.
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed());
+        let file = self.root.open_with(path, &options).map_err(refusal)?;
+        if !file.metadata().map_err(refusal)?.is_file() {
+            return Err(no_file());
         }
         let mut bytes = Vec::new();
-        file.take(MAX_READ + 1).read_to_end(&mut bytes).map_err(|error| Self::refusal(path, &error))?;
+        file.take(MAX_READ + 1).read_to_end(&mut bytes).map_err(refusal)?;
         let complete = bytes.len() as u64 <= MAX_READ;
         bytes.truncate(usize::try_from(MAX_READ).unwrap_or(usize::MAX));
         if bytes.contains(&0) {

@@ -23,7 +23,8 @@ fn call(server: &Builtin, tool: &str, arguments: Value) -> Result<String, String
 
 #[test]
 fn sums_are_exact_and_end_in_time() {
-    let calc = |expression: &str| call(&Builtin::Calc, "evaluate", json!({"expression": expression}));
+    let server = Builtin::Calc(calc::Calc::default());
+    let calc = |expression: &str| call(&server, "evaluate", json!({"expression": expression}));
     assert_eq!(calc("1/3 + 1/6").unwrap(), "0.5");
     assert_eq!(calc("0.1 + 0.2").unwrap(), "0.3");
     assert_eq!(calc("2^100").unwrap(), "1267650600228229401496703205376");
@@ -77,6 +78,29 @@ fn files_stay_in_their_folder() {
 }
 
 #[test]
+fn what_is_no_file_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    std::fs::write(root.join("a.txt"), "one\n").unwrap();
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, root.join("fifo"), fifo, 0o600.into(), 0).unwrap();
+    let _listening = std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap();
+    // An endless device, where one may be made.
+    let endless = rustix::fs::makedev(1, 5);
+    let device = rustix::fs::FileType::CharacterDevice;
+    let _ = rustix::fs::mknodat(rustix::fs::CWD, root.join("zero"), device, 0o600.into(), endless);
+    let server = parse("files", &["."], root).unwrap();
+    for path in ["fifo", "socket", "zero", "."] {
+        let refused = call(&server, "read", json!({"path": path})).unwrap_err();
+        let expected = if root.join(path).exists() { "is not a file" } else { "there is no" };
+        assert!(refused.contains(expected), "{path}: {refused}");
+    }
+    assert_eq!(call(&server, "search", json!({"pattern": "."})).unwrap(), "a.txt:1: one");
+    assert!(call(&server, "search", json!({"pattern": ".", "path": "fifo"})).is_err());
+    assert!(call(&server, "list", json!({})).unwrap().contains("fifo"));
+}
+
+#[test]
 fn names_and_arguments_are_checked() {
     let base = std::env::temp_dir();
     let refused = |name: &str, args: &[&str]| parse(name, args, &base).err().expect("is refused");
@@ -106,7 +130,7 @@ fn names_and_arguments_are_checked() {
 
 #[test]
 fn schemas_are_closed() {
-    for server in [Builtin::Time, Builtin::Calc] {
+    for server in [Builtin::Time, Builtin::Calc(calc::Calc::default())] {
         for tool in server.tools() {
             assert_eq!(tool.input_schema.get("additionalProperties"), Some(&json!(false)), "{}", tool.name);
         }
@@ -116,7 +140,7 @@ fn schemas_are_closed() {
 #[tokio::test]
 async fn a_client_in_memory_is_served() {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
-    let serving = Builtin::Calc.serve(theirs);
+    let serving = Builtin::Calc(calc::Calc::default()).serve(theirs);
     let asking = async {
         let client = ().serve(ours).await.unwrap();
         let mut call = CallToolRequestParams::new("evaluate");
