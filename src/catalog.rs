@@ -7,20 +7,21 @@
 mod arguments;
 mod cache;
 mod changes;
+mod check;
 mod fingerprint;
 mod lock;
 mod mismatch;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use globset::Glob;
-use jsonschema::Validator;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use self::check::{SchemaCheck, Verdict};
 pub use self::{
     cache::ServerSoftware,
     changes::ToolChanges,
@@ -28,6 +29,7 @@ pub use self::{
 };
 pub(crate) use self::{
     cache::{CatalogCache, Listing, Remembered},
+    check::CheckThreads,
     fingerprint::Fingerprint,
 };
 use crate::{
@@ -47,8 +49,7 @@ pub struct CatalogEntry {
     pub server: ServerName,
     /// The tool as the server describes it.
     pub tool: Tool,
-    // Compiled at the first check: most tools of a catalog are never called.
-    validator: OnceLock<Option<Validator>>,
+    check: Arc<SchemaCheck>,
 }
 
 impl CatalogEntry {
@@ -57,29 +58,45 @@ impl CatalogEntry {
         format!("{}.{}", self.server, self.tool.name)
     }
 
-    /// Checks `arguments` against the tool's JSON Schema. References to other documents are never followed.
+    /// Checks `arguments` against the tool's JSON Schema, as far as that is done in a moment. References to other
+    /// documents are never followed. A schema that may need long, with these arguments, lets them pass here: a call
+    /// checks them once more, on a thread for that.
     ///
     /// # Errors
     /// [`Error::ArgumentsInvalid`] with one line for each mismatch.
     pub fn check(&self, arguments: &Map<String, Value>) -> Result<()> {
-        let Some(validator) = self.validator.get_or_init(|| self.compile()) else { return Ok(()) };
-        let all = arguments;
-        let arguments = Value::Object(arguments.clone());
-        // Telling what is wrong costs many times what knowing does.
-        if validator.is_valid(&arguments) {
-            return Ok(());
-        }
-        let mut problems: Vec<String> =
-            validator.iter_errors(&arguments).flat_map(|error| mismatch::lines(&error)).collect();
-        problems.extend(self.meant(all));
+        let verdict = self.check.at_once(&Value::Object(arguments.clone())).unwrap_or(Ok(()));
+        self.checked(verdict, arguments)
+    }
+
+    /// As [`CatalogEntry::check`], with the time that it takes. What takes too long passes: the server will check for
+    /// itself.
+    ///
+    /// # Errors
+    /// [`Error::ArgumentsInvalid`] with one line for each mismatch.
+    pub(crate) async fn check_all(
+        &self,
+        arguments: &Map<String, Value>,
+        threads: &CheckThreads,
+    ) -> Result<()> {
+        let value = Value::Object(arguments.clone());
+        let verdict = match self.check.at_once(&value) {
+            Some(verdict) => verdict,
+            // Boxed: it is rarely needed, and every future of a call had room for it.
+            None => Box::pin(Arc::clone(&self.check).on_thread(value, threads)).await,
+        };
+        self.checked(verdict, arguments)
+    }
+
+    fn checked(&self, verdict: Verdict, arguments: &Map<String, Value>) -> Result<()> {
+        let Err(mut problems) = verdict else { return Ok(()) };
+        problems.extend(self.meant(arguments));
         Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
     }
 
-    /// A schema that cannot be compiled is the server's business: it will check for itself.
-    fn compile(&self) -> Option<Validator> {
-        jsonschema::validator_for(&Value::Object((*self.tool.input_schema).clone()))
-            .inspect_err(|error| tracing::warn!(tool = %self.path(), %error, "schema cannot be checked"))
-            .ok()
+    fn new(visible_name: String, server: ServerName, tool: Tool) -> Self {
+        let check = Arc::new(SchemaCheck::new(tool.input_schema.clone()));
+        Self { visible_name, server, tool, check }
     }
 }
 
@@ -115,8 +132,7 @@ impl ToolCatalog {
         names.insert(tool.name.clone(), index);
         let visible_name = visible(server, &tool.name, |name| self.by_visible.contains_key(name));
         self.by_visible.insert(visible_name.clone(), index);
-        let entry = CatalogEntry { visible_name, server: server.clone(), tool, validator: OnceLock::new() };
-        self.entries.push(Arc::new(entry));
+        self.entries.push(Arc::new(CatalogEntry::new(visible_name, server.clone(), tool)));
     }
 
     /// The same catalog, knowing of tools that the configuration denies. They are none of its tools.
@@ -129,9 +145,7 @@ impl ToolCatalog {
                     self.by_visible.contains_key(name)
                         || self.denied.iter().any(|other| other.visible_name == name)
                 });
-                let entry =
-                    CatalogEntry { visible_name, server: server.clone(), tool, validator: OnceLock::new() };
-                self.denied.push(Arc::new(entry));
+                self.denied.push(Arc::new(CatalogEntry::new(visible_name, server.clone(), tool)));
             }
         }
         self

@@ -326,10 +326,16 @@ impl Error {
 
 /// The name in `known` that `typed` most likely meant: case and separators aside, or a small typo.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    /// Longer texts are no names that somebody mistyped, and comparing two takes the product of their lengths.
+    const LONGEST: usize = 200;
+    if typed.len() > LONGEST {
+        return None;
+    }
     let fold = |text: &str| text.to_ascii_lowercase().replace(['-', '.'], "_");
     let wanted = fold(typed);
     known
         .into_iter()
+        .filter(|name| name.len() <= LONGEST)
         .map(|name| (strsim::normalized_damerau_levenshtein(&wanted, &fold(name)), name))
         .filter(|(similarity, _)| *similarity >= 0.6)
         .max_by(|a, b| a.0.total_cmp(&b.0))

@@ -5,8 +5,10 @@ use serde_json::{Map, Value};
 use super::CatalogEntry;
 use crate::error::{Error, Result, nearest};
 
-/// Names of arguments that are listed at most.
+/// Names of arguments that are listed at most, and arguments without a place that are looked into.
 const LISTED: usize = 20;
+/// Names that a wrong one is compared with.
+const COMPARED: usize = 1000;
 
 impl CatalogEntry {
     /// A text as the schema of the argument `key` wants it: `"007"` stays text where that says string, becomes a
@@ -73,6 +75,7 @@ impl CatalogEntry {
         let Some(properties) = self.properties() else { return vec![] };
         let unknown = arguments.keys().filter(|name| !properties.contains_key(*name));
         unknown
+            .take(LISTED)
             .filter_map(|name| {
                 Some((name, self.free_name_like(name, |known| arguments.contains_key(known))?))
             })
@@ -81,13 +84,14 @@ impl CatalogEntry {
     }
 
     fn free_name_like(&self, name: &str, is_taken: impl Fn(&str) -> bool) -> Option<String> {
-        nearest(name, self.properties()?.keys().map(String::as_str).filter(|known| !is_taken(known)))
+        let known = self.properties()?.keys().take(COMPARED).map(String::as_str);
+        nearest(name, known.filter(|known| !is_taken(known)))
     }
 
     /// About arguments that are sent although the schema does not name them.
     fn warnings(&self, unknown: &[&String]) -> Vec<String> {
         let is_open = self.tool.input_schema.get("additionalProperties").is_some();
-        let told = unknown.iter().filter_map(|name| {
+        let told = unknown.iter().take(LISTED).filter_map(|name| {
             let meant = self.free_name_like(name, |_| false);
             // What the schema expressly allows needs a word only where it looks like a mistake.
             if is_open && meant.is_none() {
@@ -183,8 +187,6 @@ fn typed_by(schema: Option<&Value>, text: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::OnceLock;
-
     use serde_json::json;
 
     use super::*;
@@ -192,12 +194,7 @@ mod tests {
 
     fn entry(schema: Value) -> CatalogEntry {
         let Value::Object(schema) = schema else { unreachable!() };
-        CatalogEntry {
-            visible_name: "s__t".to_owned(),
-            server: ServerName::new("s").unwrap(),
-            tool: Tool::new("t", "", schema),
-            validator: OnceLock::new(),
-        }
+        CatalogEntry::new("s__t".to_owned(), ServerName::new("s").unwrap(), Tool::new("t", "", schema))
     }
 
     #[test]

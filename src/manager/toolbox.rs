@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{place::Place, taped::Taped};
 use crate::{
-    catalog::{CatalogEntry, ToolCatalog},
+    catalog::{CatalogEntry, CheckThreads, ToolCatalog},
     config::Config,
     error::{ConfigError, Error, Result, nearest},
     session::{CallTerms, Edition, ProgressListener, ServerStatus, Session},
@@ -30,6 +30,7 @@ pub(super) struct Shared {
     // Both for a look or a swap. The list is exchanged as a whole: whoever holds it sees one configuration.
     places: Mutex<Arc<[Arc<Place>]>>,
     shelf: Mutex<Shelf>,
+    checks: CheckThreads,
 }
 
 /// The catalog, and what it was made of: places, and the editions of their lists.
@@ -269,11 +270,12 @@ impl Toolbox {
         let Awake { session, limit, started } = self.awake(entry, terms.limit).await?;
         match (check, started) {
             (false, _) => {}
-            (true, false) => entry.check(arguments)?,
+            (true, false) => entry.check_all(arguments, &self.shared.checks).await?,
             (true, true) => {
                 // It may have another schema by now.
                 let catalog = self.live_catalog();
-                catalog.find(entry.server.as_str(), &entry.tool.name)?.check(arguments)?;
+                let entry = catalog.find(entry.server.as_str(), &entry.tool.name)?;
+                entry.check_all(arguments, &self.shared.checks).await?;
             }
         }
         let terms = CallTerms { limit, ..terms };

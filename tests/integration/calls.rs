@@ -49,6 +49,31 @@ async fn arguments_that_break_the_schema_are_not_sent() {
     manager.shutdown().await;
 }
 
+/// One thread serves everybody, as in the command line.
+#[tokio::test]
+async fn a_schema_that_would_be_checked_for_ever_stops_nobody() {
+    let lab = Lab::new();
+    let next = |level: usize| json!({"$ref": format!("#/$defs/d{}", level + 1)});
+    let mut definitions: serde_json::Map<String, serde_json::Value> =
+        (0..60).map(|level| (format!("d{level}"), json!({"allOf": [next(level), next(level)]}))).collect();
+    definitions.insert("d60".to_owned(), json!({"type": "object"}));
+    let again = json!({"properties": {"x": {"$ref": "#"}}});
+    let schemas = [
+        // By its references alone, and at each level of the arguments.
+        json!({"type": "object", "$defs": definitions, "allOf": [{"$ref": "#/$defs/d0"}]}),
+        json!({"type": "object", "allOf": [again, again]}),
+    ];
+    let deep = (0..60).fold(json!({}), |below, _| json!({"x": below}));
+    for schema in schemas {
+        std::fs::write(lab.file("odd"), schema.to_string()).unwrap();
+        let manager = manager([lab.server("bad", &[&lab.flag("odd")]), lab.server("good", &[])]).await;
+        let tools = manager.toolbox();
+        assert_eq!(call(&tools, "bad", "odd", deep.clone()).await.unwrap(), "fine");
+        assert_eq!(call(&tools, "good", "echo", json!({"text": "here"})).await.unwrap(), "here");
+        manager.shutdown().await;
+    }
+}
+
 #[tokio::test]
 async fn denied_tools_are_refused_at_call_time() {
     let lab = Lab::new();

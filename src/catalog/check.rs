@@ -1,0 +1,184 @@
+//! The check of arguments against a tool's schema, which must never stop the thread that serves everybody: what is
+//! quick is done at once, what may take longer on a thread of its own with a limit of time, and what would not end is
+//! not done at all. The server checks its arguments too: what is left out here costs a better message.
+
+mod bounds;
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use jsonschema::{PatternOptions, Validator, error::ValidationErrorKind};
+use serde_json::{Map, Value};
+use tokio::{
+    sync::{Semaphore, oneshot},
+    time::{Instant, timeout_at},
+};
+
+use self::bounds::Shape;
+use super::mismatch;
+
+/// Steps of a check that is done at once: well below a millisecond where nothing is unusual.
+const QUICK: u64 = 100_000;
+/// Steps of a check that is done at all.
+const MOST: u64 = 1_000_000;
+/// How long one may take.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Threads at a time. One that was given up counts until it ends.
+const THREADS: usize = 4;
+/// Room for references within references. Only what is used of it takes memory.
+const STACK: usize = 64 << 20;
+/// Compiled size of one pattern.
+const PATTERN_BYTES: usize = 2 << 20;
+/// Steps back of one match. It is tried up to 64 times to find out what it depends on.
+const STEPS_BACK: usize = 20_000;
+/// Lines about mismatches, and bytes of each.
+const MOST_LINES: usize = 20;
+const LONGEST_LINE: usize = 500;
+
+/// Arguments do not fit: a line for each mismatch.
+pub(super) type Verdict = Result<(), Vec<String>>;
+
+/// The threads for checks that may take long.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckThreads(Arc<Semaphore>);
+
+impl Default for CheckThreads {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(THREADS)))
+    }
+}
+
+/// What a tool's schema says, compiled at the first check: most tools of a catalog are never called.
+#[derive(Debug)]
+pub(super) struct SchemaCheck {
+    schema: Arc<Map<String, Value>>,
+    /// Nothing if it cannot be checked.
+    shape: OnceLock<Option<Shape>>,
+    validator: OnceLock<Option<Validator>>,
+    /// A check took too long; there is no other.
+    given_up: AtomicBool,
+}
+
+impl SchemaCheck {
+    pub(super) fn new(schema: Arc<Map<String, Value>>) -> Self {
+        let given_up = AtomicBool::new(false);
+        Self { schema, shape: OnceLock::new(), validator: OnceLock::new(), given_up }
+    }
+
+    /// The check of `arguments`, if it can be done at once.
+    pub(super) fn at_once(&self, arguments: &Value) -> Option<Verdict> {
+        let Some(shape) = self.shape() else { return Some(Ok(())) };
+        if self.given_up.load(Relaxed) {
+            return Some(Ok(()));
+        }
+        if !shape.is_quick(&self.schema, arguments, QUICK) {
+            return None;
+        }
+        Some(self.validator().map_or(Ok(()), |validator| verdict(validator, arguments, true)))
+    }
+
+    /// The check of `arguments` on one of `threads`. What is not found out within the limits passes.
+    pub(super) async fn on_thread(self: Arc<Self>, arguments: Value, threads: &CheckThreads) -> Verdict {
+        let end = Instant::now() + LIMIT;
+        let Ok(Ok(permit)) = timeout_at(end, Arc::clone(&threads.0).acquire_owned()).await else {
+            self.unchecked(&"other checks take too long");
+            return Ok(());
+        };
+        let (done, verdict) = oneshot::channel();
+        let check = Arc::clone(&self);
+        let work = move || {
+            let _permit = permit;
+            // Whoever asked may be gone.
+            let _ = done.send(check.whole(&arguments));
+        };
+        let thread = thread::Builder::new().name("toolcrib-check".to_owned()).stack_size(STACK).spawn(work);
+        if let Err(error) = thread {
+            self.unchecked(&error);
+            return Ok(());
+        }
+        match timeout_at(Instant::now() + LIMIT, verdict).await {
+            Ok(Ok(verdict)) => verdict,
+            // It panicked.
+            Ok(Err(_)) => self.give_up("the check failed"),
+            Err(_) => self.give_up("the check takes too long"),
+        }
+    }
+
+    fn give_up(&self, why: &str) -> Verdict {
+        self.given_up.store(true, Relaxed);
+        self.unchecked(&why);
+        Ok(())
+    }
+
+    fn whole(&self, arguments: &Value) -> Verdict {
+        let Some(shape) = self.shape() else { return Ok(()) };
+        if !shape.is_feasible(&self.schema, arguments, MOST) {
+            self.unchecked(&"the check would take too long");
+            return Ok(());
+        }
+        let in_detail = shape.is_feasible(&self.schema, arguments, QUICK);
+        self.validator().map_or(Ok(()), |validator| verdict(validator, arguments, in_detail))
+    }
+
+    fn shape(&self) -> Option<&Shape> {
+        let look = || Shape::of(&self.schema).inspect_err(|why| self.unchecked(why)).ok();
+        self.shape.get_or_init(look).as_ref()
+    }
+
+    /// A schema that cannot be compiled is the server's business: it will check for itself. References to other
+    /// documents are never followed.
+    fn validator(&self) -> Option<&Validator> {
+        let compile = || {
+            let patterns = PatternOptions::fancy_regex()
+                .backtrack_limit(STEPS_BACK)
+                .size_limit(PATTERN_BYTES)
+                .dfa_size_limit(PATTERN_BYTES);
+            let options = jsonschema::options().with_pattern_options(patterns);
+            let compiled = options.build(&Value::Object((*self.schema).clone()));
+            compiled.inspect_err(|error| self.unchecked(error)).ok()
+        };
+        self.validator.get_or_init(compile).as_ref()
+    }
+
+    fn unchecked(&self, why: &dyn std::fmt::Display) {
+        tracing::warn!(%why, "a tool's arguments are not checked against its schema");
+    }
+}
+
+fn verdict(validator: &Validator, arguments: &Value, in_detail: bool) -> Verdict {
+    // Telling what is wrong costs many times what knowing does.
+    if validator.is_valid(arguments) {
+        return Ok(());
+    }
+    if !in_detail {
+        return Err(vec!["the arguments do not fit the schema, which is too large to say where".to_owned()]);
+    }
+    let errors: Vec<_> = validator.iter_errors(arguments).collect();
+    // A pattern that was not matched to its end says nothing.
+    if errors.iter().any(|error| matches!(error.kind(), ValidationErrorKind::BacktrackLimitExceeded { .. })) {
+        return Ok(());
+    }
+    let mut lines: Vec<String> =
+        errors.iter().flat_map(|error| mismatch::lines(error)).take(MOST_LINES + 1).map(cut).collect();
+    if lines.len() > MOST_LINES {
+        lines[MOST_LINES] = "and more".to_owned();
+    }
+    Err(lines)
+}
+
+fn cut(mut line: String) -> String {
+    if line.len() > LONGEST_LINE {
+        line.truncate(line.floor_char_boundary(LONGEST_LINE));
+        line.push_str("...");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests;
