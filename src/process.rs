@@ -24,6 +24,7 @@ mod stderr;
 mod support;
 mod survivors;
 mod usage;
+mod writer;
 
 use std::{
     fmt, io,
@@ -39,7 +40,7 @@ pub(crate) use exit::ExitWatch;
 pub use keeping::Keeping;
 pub use leftovers::Leftover;
 pub(crate) use leftovers::{new_mark, reap_leftovers};
-pub(crate) use lines::{Line, LineReader, LineWriter, MAX_LINE, Traffic, WriteError};
+pub(crate) use lines::{Line, LineReader, MAX_LINE, Traffic};
 pub use program::find_program;
 pub(crate) use program::program_path;
 pub(crate) use stderr::StderrTail;
@@ -47,6 +48,7 @@ pub use support::Support;
 pub(crate) use survivors::marked_processes;
 pub use usage::ProcessUsage;
 pub(crate) use usage::{of_descendants, of_groups, of_trees, own_memory};
+pub(crate) use writer::{LinePosition, LineWriter, WriteError};
 
 use crate::{
     config::{ResourceLimits, Secrets, StdioConfig, StopGrace},

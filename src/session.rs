@@ -27,6 +27,7 @@ mod outputs;
 mod park;
 mod plain;
 mod progress;
+mod queue;
 mod remote;
 mod reply;
 mod restart;

@@ -115,8 +115,8 @@ impl Manager {
         Ok(report)
     }
 
-    /// Restarts one server, whatever its state: its process is ended, and a new one started. Calls under way
-    /// are lost and told so; new ones wait.
+    /// Restarts one server, whatever its state: its process is ended, and a new one started. Calls that it may have
+    /// read are lost and told so; others wait for the new one.
     ///
     /// # Errors
     /// [`Error::ServerNotFound`]; otherwise why it is not there now. [`Error::Cancelled`] when another restart

@@ -1,9 +1,8 @@
-//! Bounded lines over a child's pipes, or any other byte stream that carries one message a line.
+//! Bounded lines read from a child's standard output, or from any other byte stream that carries one message a line.
 
 use std::{
-    fmt,
     future::poll_fn,
-    io::{self, Cursor},
+    io::Cursor,
     mem::MaybeUninit,
     pin::Pin,
     sync::{
@@ -16,27 +15,16 @@ use std::{
 
 use memchr::memchr;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
-    net::unix::pipe,
-    sync::Mutex,
+    io::{AsyncRead, AsyncReadExt, ReadBuf},
     time::{timeout, timeout_at},
 };
-use tokio_util::{
-    io::poll_read_buf,
-    sync::{CancellationToken, WaitForCancellationFutureOwned},
-};
+use tokio_util::io::poll_read_buf;
 
 /// Longest line that is read whole, in bytes. The same limit as the protocol library's own transports.
 pub(crate) const MAX_LINE: usize = 16 << 20;
 
-/// How long a peer may leave a full pipe unread before it counts as stuck.
-const WRITE_STALL: Duration = Duration::from_secs(10);
-
 /// Bytes kept from the head and from the tail of a line that is too long.
 const KEPT: usize = 4096;
-
-/// Bytes that the kernel writes to a pipe in one go, at least: limits.h.
-const PIPE_BUF: usize = 4096;
 
 /// Memory kept for the next line, in bytes. Every server has it for as long as it lives.
 const USUAL: usize = 2 << 10;
@@ -279,220 +267,4 @@ impl LineReader {
         }
         self.traffic.0.open_line.store(open, Ordering::Relaxed);
     }
-}
-
-type Listener = Box<dyn Fn(&[u8]) + Send + Sync>;
-
-/// Writes lines, each whole or not at all. Clones share one stream; closing one closes it.
-#[derive(Clone)]
-pub(crate) struct LineWriter {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    /// Bytes of whole lines that were written.
-    written: AtomicU64,
-    /// Why a write failed, the first time.
-    failure: OnceLock<String>,
-    // Tokio's mutex: the critical section is one write, which awaits.
-    stream: Mutex<Stream>,
-    closed: CancellationToken,
-    /// Is given every line that was written.
-    listener: OnceLock<Listener>,
-}
-
-struct Stream {
-    sink: Option<Sink>,
-    /// A write was abandoned half-way: whatever follows would be read as the rest of that line.
-    torn: bool,
-}
-
-enum Sink {
-    Pipe(pipe::Sender),
-    Other(Pin<Box<dyn AsyncWrite + Send>>),
-}
-
-/// A line that was not written whole.
-#[derive(Debug)]
-pub(crate) struct WriteError {
-    /// Whether any byte of the line may have reached the peer.
-    pub(crate) may_have_left: bool,
-    /// Why.
-    pub(crate) reason: String,
-}
-
-impl fmt::Display for WriteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-impl std::error::Error for WriteError {}
-
-impl LineWriter {
-    /// Writes to `stream`.
-    pub(crate) fn new(stream: impl AsyncWrite + Send + 'static) -> Self {
-        Self::over(Sink::Other(Box::pin(stream)))
-    }
-
-    /// Writes to the standard input of a child.
-    pub(crate) fn pipe(stdin: pipe::Sender) -> Self {
-        Self::over(Sink::Pipe(stdin))
-    }
-
-    fn over(sink: Sink) -> Self {
-        let stream = Mutex::new(Stream { sink: Some(sink), torn: false });
-        Self {
-            shared: Arc::new(Shared {
-                written: AtomicU64::new(0),
-                failure: OnceLock::new(),
-                stream,
-                closed: CancellationToken::new(),
-                listener: OnceLock::new(),
-            }),
-        }
-    }
-
-    /// Has `listener` given every line that is written from now on. There is one; a second one is not taken.
-    pub(crate) fn tell(&self, listener: impl Fn(&[u8]) + Send + Sync + 'static) {
-        let _ = self.shared.listener.set(Box::new(listener));
-    }
-
-    fn wrote(&self, line: &[u8]) {
-        self.shared.written.fetch_add(line.len() as u64, Ordering::Relaxed);
-        if let Some(listener) = self.shared.listener.get() {
-            listener(line);
-        }
-    }
-
-    /// Bytes in a pipe that nobody has read yet; also those that nobody will read any more.
-    pub(crate) fn unread(&self) -> Option<u64> {
-        match self.shared.stream.try_lock().ok()?.sink.as_ref()? {
-            Sink::Pipe(stdin) => rustix::io::ioctl_fionread(stdin).ok(),
-            Sink::Other(_) => None,
-        }
-    }
-
-    /// Bytes of whole lines that were written so far.
-    pub(crate) fn written(&self) -> u64 {
-        self.shared.written.load(Ordering::Relaxed)
-    }
-
-    /// Bytes that the peer has read so far, where that can be known and no write is under way.
-    pub(crate) fn taken(&self) -> Option<u64> {
-        let unread = self.unread()?;
-        self.written().checked_sub(unread)
-    }
-
-    /// Whether nothing can be written any more.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.shared.closed.is_cancelled()
-    }
-
-    /// Whether a write is under way: the peer has not made room for all of it.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.shared.stream.try_lock().is_err()
-    }
-
-    /// Why the stream is closed, if a write has failed.
-    pub(crate) fn failure(&self) -> Option<&str> {
-        self.shared.failure.get().map(String::as_str)
-    }
-
-    /// Writes `line`, which ends with a line feed, if that takes no waiting and cannot fail half-way.
-    pub(crate) fn write_now(&self, line: &[u8]) -> bool {
-        // What is no longer than this is written to a pipe whole or not at all: pipe(7).
-        if line.len() > PIPE_BUF {
-            return false;
-        }
-        let Ok(mut stream) = self.shared.stream.try_lock() else { return false };
-        let Stream { sink: Some(Sink::Pipe(stdin)), torn: torn @ false } = &mut *stream else { return false };
-        match stdin.try_write(line) {
-            Ok(count) if count == line.len() => {
-                self.wrote(line);
-                true
-            }
-            // Whoever writes the line after this one says what is wrong.
-            Ok(_) => {
-                *torn = true;
-                false
-            }
-            Err(_) => false,
-        }
-    }
-
-    /// Writes `line`, which ends with a line feed. A peer that leaves the pipe full makes it fail.
-    pub(crate) async fn write(&self, line: &[u8]) -> Result<(), WriteError> {
-        let closed = || WriteError { may_have_left: false, reason: "its input is closed".to_owned() };
-        let Some(mut stream) = self.shared.closed.run_until_cancelled(self.shared.stream.lock()).await else {
-            return Err(closed());
-        };
-        let stream = &mut *stream;
-        if stream.torn {
-            return Err(WriteError { may_have_left: false, reason: "its input is torn".to_owned() });
-        }
-        let sink = stream.sink.as_mut().ok_or_else(closed)?;
-        stream.torn = true;
-        let outcome = self.shared.closed.run_until_cancelled(sink.write_all(line)).await;
-        let result = match outcome {
-            Some(Ok(())) => {
-                stream.torn = false;
-                self.wrote(line);
-                return Ok(());
-            }
-            Some(error) => error,
-            None => Err(WriteError { may_have_left: true, reason: "its input was closed".to_owned() }),
-        };
-        // A line was lost, perhaps half of it: this stream is finished.
-        stream.sink = None;
-        if let Err(error) = &result {
-            let _ = self.shared.failure.set(error.reason.clone());
-        }
-        self.shared.closed.cancel();
-        result
-    }
-
-    /// Closes the stream: at once, or as soon as the write under way has noticed.
-    pub(crate) fn close(&self) {
-        self.shared.closed.cancel();
-        if let Ok(mut stream) = self.shared.stream.try_lock() {
-            stream.sink = None;
-        }
-    }
-
-    /// Ready once the stream is closed, by its owner or by a failed write, and ever after.
-    pub(crate) fn closed(&self) -> WaitForCancellationFutureOwned {
-        self.shared.closed.clone().cancelled_owned()
-    }
-}
-
-impl Sink {
-    async fn write_all(&mut self, line: &[u8]) -> Result<(), WriteError> {
-        match self {
-            Self::Pipe(stdin) => write_all(stdin, line).await,
-            Self::Other(stream) => write_all(stream, line).await,
-        }
-    }
-}
-
-async fn write_all(sink: &mut (impl AsyncWrite + Unpin), line: &[u8]) -> Result<(), WriteError> {
-    let mut written = 0;
-    while written < line.len() {
-        let step = timeout(WRITE_STALL, sink.write(&line[written..])).await;
-        let fail = |reason: String| WriteError { may_have_left: written > 0, reason };
-        match step {
-            Ok(Ok(0)) => return Err(fail("its input takes no more".to_owned())),
-            Ok(Ok(count)) => written += count,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(Err(error)) => return Err(fail(format!("writing to its input failed: {error}"))),
-            Err(_) => {
-                let limit = humantime::format_duration(WRITE_STALL);
-                return Err(fail(format!("it has not read its input for {limit}")));
-            }
-        }
-    }
-    sink.flush().await.map_err(|error| WriteError {
-        may_have_left: true,
-        reason: format!("writing to its input failed: {error}"),
-    })
 }

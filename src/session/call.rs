@@ -154,7 +154,9 @@ impl Session {
             Err(NoReply::NotWritten(error)) => {
                 Err(Lost::Session { never_left: !error.may_have_left, why: error.reason })
             }
-            Err(NoReply::Ended) => Err(lost(call.was_never_read(), "the connection ended during the call")),
+            Err(NoReply::Ended { never_left }) => {
+                Err(lost(never_left, "the connection ended during the call"))
+            }
             Err(NoReply::Broken(why)) => Err(Lost::Session { never_left: false, why }),
         }
     }

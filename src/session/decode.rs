@@ -21,6 +21,9 @@ const INLINE: usize = 2 << 20;
 /// Longest message that is not a tool result: a page of a tool list, say.
 const MAX_MESSAGE: usize = 4 << 20;
 
+/// Longest id of a request of the server's, as it is written.
+const MAX_ID: usize = 256;
+
 /// What a line is.
 pub(super) enum Decoded {
     /// An answer to a request of ours.
@@ -108,6 +111,10 @@ fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
     }
     let ours = |id: &RawValue| id.get().parse().ok();
     match (method, id, result, error) {
+        // It would be written back.
+        (Some(_), Some(id), ..) if id.get().len() > MAX_ID || id.get().starts_with(['{', '[']) => {
+            Err("its id is none, or too long".to_owned())
+        }
         (Some(method), Some(id), ..) => Ok(Decoded::Asked(id.to_owned(), method.into_owned())),
         (Some(method), None, ..) => Ok(Decoded::Told(told(&method, params))),
         (None, Some(id), Some(result), None) => {
@@ -145,8 +152,8 @@ fn told(method: &str, params: Option<&RawValue>) -> Told {
 }
 
 /// A line that is not short: a tool result is cut to its limit, anything else must be of a bearable size.
-/// Blocks.
-pub(super) fn long(line: &[u8], cutter: &Cutter) -> Decoded {
+/// What nobody waits for is neither kept nor decoded. Blocks.
+pub(super) fn long(line: &[u8], cutter: &Cutter, is_open: impl Fn(i64) -> bool) -> Decoded {
     // Shorter ones were tried.
     if line.len() > INLINE
         && let Some(decoded) = usual(line, cutter)
@@ -162,6 +169,11 @@ pub(super) fn long(line: &[u8], cutter: &Cutter) -> Decoded {
         Err(error) => return malformed(line, &error.to_string()),
     };
     if let Envelope { id: Some(id), method: None, result: Some(result), .. } = envelope {
+        match id.get().parse() {
+            Ok(id) if !is_open(id) => return unusable(id, "nobody waits for it"),
+            Ok(_) => {}
+            Err(_) => return Decoded::Stray,
+        }
         match cutter.cut(result.get()) {
             Ok(Some(result)) => {
                 let line = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, id.get());
@@ -322,7 +334,11 @@ pub(crate) fn fuzz(line: &[u8]) {
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{super::outputs::Outputs, *};
+    use crate::{
+        config::{Endpoint, ServerConfig, StdioConfig},
+        tool::ServerName,
+    };
 
     /// Messages that are almost right, cut and changed somewhere, and bytes of any kind.
     fn lines() -> impl Strategy<Value = Vec<u8>> {
@@ -396,6 +412,33 @@ mod tests {
         assert!(whole(r#"{"result":{"x":[},"id":4}"#).starts_with("4 is"), "an id at the end counts");
         let wrong = text(&short(b"{\"id\":4,\"result\":{\"x\":\"\xff\"}}"));
         assert!(wrong.contains("it is not UTF-8, from byte 23 on"), "{wrong}");
+    }
+
+    #[test]
+    fn an_id_that_would_be_written_back_has_a_limit() {
+        let ask =
+            |id: &str| text(&short(format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#).as_bytes()));
+        assert_eq!(ask(&format!("\"{}\"", "a".repeat(254))), format!("ping \"{}\"", "a".repeat(254)));
+        for none in [format!("\"{}\"", "a".repeat(255)), "1".repeat(257), "[1]".into(), "{}".into()] {
+            assert!(ask(&none).starts_with("junk"), "{}", ask(&none));
+        }
+    }
+
+    #[test]
+    fn a_long_answer_that_nobody_waits_for_is_not_kept() {
+        let outputs = tempfile::tempdir().unwrap();
+        let config = ServerConfig::new(
+            ServerName::new("one").unwrap(),
+            Endpoint::Stdio(StdioConfig::new("x", vec![], "/")),
+        );
+        let cutter = Cutter::new(&config, &Outputs::new(Some(outputs.path())));
+        let content = format!(r#"{{"content":[{{"type":"text","text":"{}"}}]}}"#, "x".repeat(3 << 20));
+        let line = format!(r#"{{"jsonrpc":"2.0","id":4,"result":{content}}}"#);
+        let files = || std::fs::read_dir(outputs.path()).map_or(0, Iterator::count);
+        assert_eq!(text(&long(line.as_bytes(), &cutter, |_| false)), "4 is refused: nobody waits for it");
+        assert_eq!(files(), 0);
+        assert!(text(&long(line.as_bytes(), &cutter, |id| id == 4)).contains("[cut: "));
+        assert_eq!(files(), 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -14,9 +14,13 @@ use crate::{
     process::{LineWriter, Pipes, Process, StderrTail, Traffic},
 };
 
-/// Lines that are no messages, or answers that nobody asked for, before the stream counts as something else
-/// than MCP.
+/// Lines that are no messages, or answers that nobody asked for, within a short time before the stream counts as
+/// something else than MCP.
 const JUNK_LIMIT: usize = 100;
+/// So many of them are forgotten in a second, and so many for each answer that was waited for: a server that writes a
+/// line now and then, or a few for each call, is a good one.
+const FORGOTTEN_IN_A_SECOND: f64 = 10.0;
+const FORGOTTEN_FOR_AN_ANSWER: f64 = 5.0;
 /// Lines that are no messages and are kept to be shown.
 const SAMPLES: usize = 3;
 
@@ -35,17 +39,40 @@ struct Shared {
     notes: Mutex<Notes>,
     /// Calls that wait for their answers.
     calls: AtomicUsize,
+    /// Answers that were waited for.
+    answers: AtomicUsize,
     death: OnceLock<ServerError>,
 }
 
 #[derive(Default)]
 struct Notes {
-    junk: usize,
+    junk: Noise,
     samples: Vec<String>,
-    unasked: usize,
+    unasked: Noise,
     end: Option<End>,
-    /// Bytes that the server had read when the stream ended.
-    taken: Option<u64>,
+}
+
+/// What does not belong into a stream, counted, and judged by how much of it came of late.
+#[derive(Default)]
+struct Noise {
+    count: usize,
+    level: f64,
+    /// When the level was that.
+    when: Option<Instant>,
+    /// Answers that were waited for, when it was that.
+    answers: usize,
+}
+
+impl Noise {
+    /// Notes one more after so many answers in all; says whether that can be borne.
+    fn add(&mut self, now: Instant, answers: usize) -> bool {
+        let time = self.when.map_or(0.0, |when| now.saturating_duration_since(when).as_secs_f64());
+        let since = answers.saturating_sub(self.answers) as f64;
+        let forgotten = time * FORGOTTEN_IN_A_SECOND + since * FORGOTTEN_FOR_AN_ANSWER;
+        self.level = (self.level - forgotten).max(0.0) + 1.0;
+        (self.count, self.when, self.answers) = (self.count.saturating_add(1), Some(now), answers);
+        self.level <= JUNK_LIMIT as f64
+    }
 }
 
 /// Why a stream ended while its server may have gone on.
@@ -82,8 +109,8 @@ impl Health {
     }
 
     fn over(pipes: Option<(Traffic, LineWriter)>, stderr: Option<StderrTail>, secrets: &Secrets) -> Self {
-        let (notes, calls, death) = (Mutex::default(), AtomicUsize::new(0), OnceLock::new());
-        Self(Arc::new(Shared { secrets: secrets.clone(), pipes, stderr, notes, calls, death }))
+        let (notes, calls, answers, death) = Default::default();
+        Self(Arc::new(Shared { secrets: secrets.clone(), pipes, stderr, notes, calls, answers, death }))
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {
@@ -95,28 +122,28 @@ impl Health {
         let line = self.0.secrets.hide_cut(line);
         tracing::warn!(line, "not a message on stdout");
         let mut notes = self.notes();
-        notes.junk += 1;
         if notes.samples.len() < SAMPLES {
             notes.samples.push(line);
         }
-        notes.junk <= JUNK_LIMIT
+        notes.junk.add(Instant::now(), self.0.answers.load(Ordering::Relaxed))
+    }
+
+    /// Notes an answer that was waited for.
+    pub(super) fn answered(&self) {
+        self.0.answers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes an answer that nobody asked for; says whether the stream can go on.
     pub(super) fn unasked(&self) -> bool {
         let mut notes = self.notes();
-        notes.unasked += 1;
-        tracing::warn!(count = notes.unasked, "ignored an answer that nobody asked for");
-        notes.unasked <= JUNK_LIMIT
+        let bearable = notes.unasked.add(Instant::now(), self.0.answers.load(Ordering::Relaxed));
+        tracing::warn!(count = notes.unasked.count, "ignored an answer that nobody asked for");
+        bearable
     }
 
     /// Notes why the stream ends. The first reason is the one.
     pub(super) fn ended(&self, end: End) {
-        let taken = self.0.pipes.as_ref().and_then(|(_, writer)| writer.taken());
-        let mut notes = self.notes();
-        if notes.end.is_none() {
-            (notes.end, notes.taken) = (Some(end), taken);
-        }
+        self.notes().end.get_or_insert(end);
     }
 
     /// Why the stream ended, if it was the stream that did.
@@ -126,7 +153,7 @@ impl Health {
 
     /// Whether the server wrote lines that are no messages.
     pub(super) fn has_junk(&self) -> bool {
-        self.notes().junk > 0
+        self.notes().junk.count > 0
     }
 
     /// Why the stream ended though its server went on, in words that continue "it ...", and the code for that.
@@ -143,11 +170,13 @@ impl Health {
             End::Torn(bytes) => (format!("stopped in the middle of a message, after {bytes} bytes"), broken),
             End::Endless(bytes) => (format!("wrote a message without end: {bytes} bytes so far"), broken),
             End::Garbage => (
-                format!("wrote more than {JUNK_LIMIT} lines to stdout that are not messages"),
+                format!(
+                    "wrote more than {JUNK_LIMIT} lines to stdout within a short time that are not messages"
+                ),
                 ErrorCode::StdoutGarbage,
             ),
             End::Unasked => (
-                format!("gave more than {JUNK_LIMIT} answers that nobody asked for"),
+                format!("gave more than {JUNK_LIMIT} answers that nobody asked for within a short time"),
                 ErrorCode::StdoutGarbage,
             ),
         }
@@ -156,11 +185,11 @@ impl Health {
     /// What was wrong in the stream without ending it, one line each.
     pub(super) fn oddities(&self) -> Vec<String> {
         let notes = self.notes();
-        let junk = notes.samples.first().map(|line| match notes.junk {
+        let junk = notes.samples.first().map(|line| match notes.junk.count {
             1 => format!("it wrote to stdout what is not a message: {line:?}"),
             count => format!("it wrote to stdout {count} lines that are not messages, the first: {line:?}"),
         });
-        let unasked = match notes.unasked {
+        let unasked = match notes.unasked.count {
             0 => None,
             1 => Some("it gave an answer that nobody asked for".to_owned()),
             count => Some(format!("it gave {count} answers that nobody asked for")),
@@ -173,8 +202,8 @@ impl Health {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
         let pipes = self.0.pipes.as_ref();
         let heard = pipes.map_or(0, |(traffic, _)| traffic.bytes());
-        let (before, closed) = pipes.map_or((0, false), |(_, writer)| (writer.written(), writer.is_closed()));
-        Call { health: self, heard, before, closed }
+        let before = pipes.map_or(0, |(_, writer)| writer.written());
+        Call { health: self, heard, before }
     }
 
     /// The last lines of the server's stderr, which may arrive a moment after what it wrote to stdout.
@@ -201,27 +230,16 @@ pub(super) struct Call<'a> {
     heard: u64,
     /// Bytes that were written before it.
     before: u64,
-    /// The input was closed already: what is written then never leaves.
-    closed: bool,
 }
 
 impl Call<'_> {
-    /// Whether the server had not read a byte of the call when the stream ended: then the call was not run.
-    pub(super) fn was_never_read(&self) -> bool {
-        self.closed || self.is_unread(self.health.notes().taken)
-    }
-
-    fn is_unread(&self, taken: Option<u64>) -> bool {
-        taken.is_some_and(|taken| taken <= self.before)
-    }
-
     /// What may have kept the answer from coming until the limit of the call. A server that has not read a
     /// byte meanwhile, and owes nobody else an answer, is given up: the next caller starts it anew.
     pub(super) fn overdue(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         if let Some((traffic, writer)) = &self.health.0.pipes {
             let silent = traffic.bytes() == self.heard;
-            let deaf = self.is_unread(writer.taken());
+            let deaf = writer.taken().is_some_and(|taken| taken <= self.before);
             if deaf || writer.is_busy() {
                 reasons.push("it has not read the call".to_owned());
             }
@@ -244,5 +262,29 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         self.health.0.calls.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines until it cannot be borne: so many in a second, and so many for each answer.
+    fn borne(in_a_second: u32, for_an_answer: usize) -> Option<usize> {
+        let (mut noise, now) = (Noise::default(), Instant::now());
+        (0..100_000).find(|line| {
+            let time = Duration::from_secs(1) * u32::try_from(*line).unwrap() / in_a_second;
+            !noise.add(now + time, line / for_an_answer)
+        })
+    }
+
+    #[test]
+    fn noise_is_judged_by_what_came_of_late() {
+        let never = usize::MAX;
+        assert_eq!(borne(1_000_000, never), Some(JUNK_LIMIT), "a flood");
+        assert!(borne(20, never).is_some_and(|lines| lines < 300), "more than can be forgotten");
+        assert_eq!(borne(10, never), None, "a line now and then");
+        assert_eq!(borne(1_000_000, 5), None, "some lines for each answer");
+        assert!(borne(1_000_000, 30).is_some(), "more of them than of answers");
     }
 }

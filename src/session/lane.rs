@@ -3,10 +3,10 @@
 //! In place of the SDK's service loop, which costs more than everything else about a call, and 30 KB a session.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map::Entry},
+    collections::{HashMap, hash_map::Entry},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -22,19 +22,17 @@ use tokio::{
 use super::{
     NEVER,
     progress::{Progress, ProgressListener},
+    queue::{Course, Kind, Later, Queue},
     reply::{NoReply, Patience, Reply},
 };
 use crate::{
-    process::{LineWriter, WriteError},
+    process::{LinePosition, LineWriter, WriteError},
     tool::ToolResult,
 };
 
 /// Ids are from 1 on, since some servers take 0 for none, to the last one of 32 bits, since some read no more.
 const FIRST: i64 = 1;
 const LAST: i64 = i32::MAX as i64;
-
-/// Requests that were given up and may still be answered, the last ones.
-pub(super) const REMEMBERED: usize = 1024;
 
 /// The requests of one connection. Clones share them.
 #[derive(Clone)]
@@ -49,15 +47,20 @@ struct Shared {
     requests: Mutex<Requests>,
     /// Lines that cannot be written at once, for the transport to write. No channel: one takes 1.3 KB with nothing in
     /// it.
-    later: Mutex<VecDeque<Later>>,
+    queue: Mutex<Queue>,
+    /// Lines in the queue.
+    queued: AtomicUsize,
     /// Told of each of them.
     arrived: Notify,
 }
 
 struct Requests {
     open: HashMap<i64, Waiting>,
-    given_up: VecDeque<i64>,
+    /// Requests that were sent, given up and not answered yet.
+    owed: u64,
     next: i64,
+    /// All ids were used: from here on each one may be that of an old request.
+    all_used: bool,
     /// The last one of the handshake.
     handshake: Option<i64>,
     ended: bool,
@@ -66,9 +69,8 @@ struct Requests {
 /// A request that waits for its answer.
 struct Waiting {
     answer: oneshot::Sender<Result<Answer, WriteError>>,
-    /// When its progress was reported last, in microseconds of the lane; 0 if never.
-    progress: Arc<AtomicU64>,
-    /// Hears of it.
+    course: Arc<Course>,
+    /// Hears of its progress.
     listener: Option<ProgressListener>,
 }
 
@@ -100,19 +102,14 @@ pub(super) enum Standing {
     Unasked,
 }
 
-/// A line to be written, and the request that it is.
-pub(super) struct Later {
-    pub(super) request: Option<i64>,
-    pub(super) line: Vec<u8>,
-}
-
 impl Lane {
     /// Requests over `writer`.
     pub(super) fn new(writer: LineWriter) -> Self {
         let requests = Mutex::new(Requests {
             open: HashMap::new(),
-            given_up: VecDeque::new(),
+            owed: 0,
             next: FIRST,
+            all_used: false,
             handshake: None,
             ended: false,
         });
@@ -121,7 +118,8 @@ impl Lane {
             meta: OnceLock::new(),
             began: Instant::now(),
             requests,
-            later: Mutex::default(),
+            queue: Mutex::default(),
+            queued: AtomicUsize::new(0),
             arrived: Notify::new(),
         }))
     }
@@ -175,10 +173,12 @@ impl Lane {
 
     /// Sends what asks for no answer. `line` is a whole message.
     pub(super) fn tell(&self, line: &str) {
-        let line = format!("{line}\n").into_bytes();
-        if !self.0.writer.write_now(&line) {
-            self.later(None, line);
-        }
+        self.write(format!("{line}\n").into_bytes(), Kind::Notification(LinePosition::default()));
+    }
+
+    /// Answers a request of the server's. `line` is a whole message.
+    pub(super) fn reply(&self, line: &str) {
+        self.write(format!("{line}\n").into_bytes(), Kind::Reply(LinePosition::default()));
     }
 
     async fn send(
@@ -189,26 +189,27 @@ impl Lane {
         listener: Option<&ProgressListener>,
     ) -> Result<Answer, NoReply> {
         let (answer, mut answered) = oneshot::channel();
-        let progress = Arc::<AtomicU64>::default();
-        let waiting = Waiting { answer, progress: progress.clone(), listener: listener.cloned() };
+        let course = Arc::<Course>::default();
+        let waiting = Waiting { answer, course: course.clone(), listener: listener.cloned() };
         let Some(id) = self.requests().open(waiting) else {
             return Err(NoReply::NotSent);
         };
-        let _open = OpenRequest { lane: self, id, cancel };
-        let line = line(id);
+        let mut request = OpenRequest { lane: self, id, queued: None, cancel };
         // Our future may be dropped at any time, and half a line would be the end of the stream. What takes no
         // waiting is written here, the rest by the transport.
-        if !self.0.writer.write_now(&line) {
-            self.later(Some(id), line);
-        }
+        request.queued = self.write(line(id), Kind::Request(id, course.clone()));
+        let may_have_left = || self.0.writer.may_have_left(&course.position, head(id).as_bytes());
         let began = Instant::now();
         let mut deadline = began + patience.limit;
         let mut notice = patience.notice.map(|notice| began + notice.every);
         loop {
             let next = notice.map_or(deadline, |notice| notice.min(deadline));
             match timeout_at(next, &mut answered).await {
-                Ok(Ok(answer)) => return answer.map_err(NoReply::NotWritten),
-                Ok(Err(_)) => return Err(NoReply::Ended),
+                Ok(Ok(Ok(answer))) => return Ok(answer),
+                Ok(Ok(Err(WriteError { reason, .. }))) => {
+                    return Err(NoReply::NotWritten(WriteError { may_have_left: may_have_left(), reason }));
+                }
+                Ok(Err(_)) => return Err(NoReply::Ended { never_left: !may_have_left() }),
                 Err(_) => {}
             }
             if next < deadline {
@@ -218,7 +219,7 @@ impl Lane {
                 });
                 continue;
             }
-            let heard = self.0.began + Duration::from_micros(progress.load(Ordering::Relaxed));
+            let heard = self.0.began + Duration::from_micros(course.progress.load(Ordering::Relaxed));
             let next = (heard + patience.limit).min(began + patience.ceiling);
             if next <= deadline {
                 let ceiling = deadline == began + patience.ceiling;
@@ -258,24 +259,80 @@ impl Lane {
         line
     }
 
-    fn later(&self, request: Option<i64>, line: Vec<u8>) {
-        self.queue().push_back(Later { request, line });
-        self.0.arrived.notify_one();
-    }
-
-    /// The next line for the transport to write. Safe to cancel.
-    pub(super) async fn next_line(&self) -> Later {
-        loop {
-            let line = self.queue().pop_front();
-            match line {
-                Some(line) => return line,
-                None => self.0.arrived.notified().await,
-            }
+    /// Writes a line now if nothing else waits and that takes no waiting, or else leaves it to the transport: then it
+    /// has the place that is returned.
+    fn write(&self, line: Vec<u8>, kind: Kind) -> Option<u64> {
+        if self.0.queued.load(Ordering::Relaxed) == 0 && self.0.writer.write_now(&line, kind.position()) {
+            return None;
         }
+        self.write_later(line, kind)
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Later>> {
-        self.0.later.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Leaves a line to the transport; says which place in the queue it has.
+    fn write_later(&self, line: Vec<u8>, kind: Kind) -> Option<u64> {
+        let mut queue = self.queue();
+        let place = queue.push(Later { line, kind });
+        self.0.queued.store(queue.lines.len(), Ordering::Relaxed);
+        drop(queue);
+        self.0.arrived.notify_one();
+        place
+    }
+
+    /// Takes a line that nobody waits for any more out of the queue, if it is there.
+    fn take_back(&self, place: u64) -> bool {
+        let mut queue = self.queue();
+        let later = queue.take(place);
+        self.0.queued.store(queue.lines.len(), Ordering::Relaxed);
+        later.is_some()
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what cannot be written at once, until that is not possible any more. Safe to cancel, but for a line that
+    /// is written in part.
+    pub(super) async fn write_queue(self) {
+        let writer = &self.0.writer;
+        let writing = async {
+            loop {
+                while self.0.queued.load(Ordering::Relaxed) == 0 {
+                    self.0.arrived.notified().await;
+                }
+                let ready = writer.ready().await;
+                let Some((Later { line, kind }, begun)) = self.begin_next(ready.is_err()) else { continue };
+                let written = match ready {
+                    Ok(()) => writer.write_from(&line, begun, kind.position()).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = written {
+                    if let Kind::Request(id, _) = kind {
+                        self.answer(id, Err(error));
+                    }
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = writing => {}
+            () = writer.closed() => {}
+        }
+        writer.close();
+    }
+
+    /// The first line of the queue, and how many bytes of it were written. It stays in the queue, where it can be taken
+    /// back, until there is room for a part of it, or none for anything any more.
+    fn begin_next(&self, closed: bool) -> Option<(Later, usize)> {
+        let mut queue = self.queue();
+        let (place, later) = queue.lines.first_key_value()?;
+        let (place, begun) = match closed {
+            true => (*place, 0),
+            false => (*place, self.0.writer.begin(&later.line, later.kind.position())?),
+        };
+        let later = queue.take(place)?;
+        self.0.queued.store(queue.lines.len(), Ordering::Relaxed);
+        Some((later, begun))
     }
 
     /// Gives a request its answer; says whether it was waited for.
@@ -287,14 +344,17 @@ impl Lane {
                 let _ = waiting.answer.send(answer);
                 Standing::Expected
             }
-            None => match requests.given_up.iter().position(|given_up| *given_up == id) {
-                Some(at) => {
-                    requests.given_up.remove(at);
-                    Standing::Late
-                }
-                None => Standing::Unasked,
-            },
+            None if requests.owed > 0 && requests.has_used(id) => {
+                requests.owed -= 1;
+                Standing::Late
+            }
+            None => Standing::Unasked,
         }
+    }
+
+    /// Whether somebody waits for the answer to a request.
+    pub(super) fn is_open(&self, id: i64) -> bool {
+        self.requests().open.contains_key(&id)
     }
 
     /// Takes in an error that names no request.
@@ -312,7 +372,7 @@ impl Lane {
     pub(super) fn progress(&self, id: i64, report: Option<Progress>) {
         let listener = self.requests().open.get(&id).and_then(|waiting| {
             let now = u64::try_from(self.0.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-            waiting.progress.store(now, Ordering::Relaxed);
+            waiting.course.progress.store(now, Ordering::Relaxed);
             waiting.listener.clone()
         });
         if let (Some(listener), Some(report)) = (listener, report) {
@@ -326,7 +386,7 @@ impl Lane {
         requests.ended = true;
         requests.open.clear();
         drop(requests);
-        self.queue().clear();
+        self.queue().end();
     }
 
     /// Whether the connection has ended.
@@ -347,39 +407,53 @@ impl Requests {
         loop {
             let id = self.next;
             self.next = if id == LAST { FIRST } else { id + 1 };
+            self.all_used |= id == LAST;
             if let Entry::Vacant(place) = self.open.entry(id) {
                 place.insert(waiting);
                 return Some(id);
             }
         }
     }
+
+    /// Whether there was a request with that id.
+    fn has_used(&self, id: i64) -> bool {
+        (FIRST..=LAST).contains(&id) && (self.all_used || id < self.next)
+    }
 }
 
-/// A request under way. Dropped before its answer, by its clock or by its caller, it tells the server.
+/// What the line of every request begins with, and no other line.
+fn head(id: i64) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"#)
+}
+
+/// A request under way. Dropped before its answer, by its clock or by its caller, it is not sent any more, or the server
+/// is told.
 struct OpenRequest<'a> {
     lane: &'a Lane,
     id: i64,
+    /// Its place in the queue, if it was put there.
+    queued: Option<u64>,
     cancel: bool,
 }
 
 impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
-        let mut requests = self.lane.requests();
-        if requests.open.remove(&self.id).is_none() {
-            return;
+        let unsent = self.queued.is_some_and(|place| self.lane.take_back(place));
+        {
+            let mut requests = self.lane.requests();
+            if requests.open.remove(&self.id).is_none() || unsent {
+                return;
+            }
+            requests.owed += 1;
         }
-        requests.given_up.push_back(self.id);
-        if requests.given_up.len() > REMEMBERED {
-            requests.given_up.pop_front();
-        }
-        drop(requests);
         if self.cancel {
             let cancel = format!(
                 "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{},\
                  \"reason\":\"given up by the caller\"}}}}\n",
                 self.id
             );
-            self.lane.later(None, cancel.into_bytes());
+            // In its turn: not before the request.
+            self.lane.write_later(cancel.into_bytes(), Kind::Notification(LinePosition::default()));
         }
     }
 }
@@ -401,9 +475,17 @@ mod tests {
         });
         assert!(asked.0.is_ok());
         assert_eq!(asked.1, (Standing::Expected, Standing::Unasked));
-        assert!(lane.ask("ping", &params, Duration::from_millis(1)).await.is_err());
-        assert_eq!(lane.answer(FIRST + 1, pong()), Standing::Late);
-        assert_eq!(lane.answer(FIRST + 1, pong()), Standing::Unasked);
+        let limit = Duration::from_millis(1);
+        assert!(lane.ask("ping", &params, limit).await.is_err());
+        assert_eq!(lane.answer(FIRST + 1, pong()), Standing::Unasked, "it was not sent");
+        tokio::select! {
+            biased;
+            () = lane.clone().write_queue() => unreachable!("the sink takes all"),
+            answer = lane.ask("ping", &params, limit) => assert!(answer.is_err()),
+        }
+        assert_eq!(lane.answer(FIRST + 3, pong()), Standing::Unasked, "that never was");
+        assert_eq!(lane.answer(FIRST + 2, pong()), Standing::Late);
+        assert_eq!(lane.answer(FIRST + 2, pong()), Standing::Unasked);
         lane.end();
         assert!(matches!(lane.ask("ping", &params, NEVER).await, Err(NoReply::NotSent)));
     }

@@ -85,8 +85,8 @@ fn answered(outcome: Result<ServerResult, ServiceError>) -> Result<Result<Server
         Ok(result) => Ok(Ok(result)),
         Err(ServiceError::McpError(error)) => Ok(Err(error)),
         Err(ServiceError::Timeout { timeout }) => Err(NoReply::Timeout(timeout)),
-        Err(ServiceError::TransportClosed) => Err(NoReply::Ended),
-        // How much of it has left is not known.
+        // How much of it has left is not known, here and below.
+        Err(ServiceError::TransportClosed) => Err(NoReply::Ended { never_left: false }),
         Err(ServiceError::TransportSend(error)) => {
             Err(NoReply::NotWritten(WriteError { may_have_left: true, reason: error.error.to_string() }))
         }

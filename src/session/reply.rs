@@ -23,8 +23,8 @@ pub(super) enum NoReply {
     NotSent,
     /// The request was not written whole.
     NotWritten(WriteError),
-    /// The connection ended.
-    Ended,
+    /// The connection ended. `never_left` if it is known that the server has not read a byte of the request.
+    Ended { never_left: bool },
     /// Its time is over.
     Timeout(Duration),
     /// Anything else, in words.

@@ -45,7 +45,7 @@ impl Session {
     }
 
     /// Ends the server and starts it anew, by other settings if there are any. Callers wait meanwhile; calls
-    /// that were under way are lost, and told so. A restart that was under way is given up for this one, which
+    /// that it may have read are lost, and told so. A restart that was under way is given up for this one, which
     /// does not count against the restart policy: somebody asked for it.
     ///
     /// # Errors

@@ -11,21 +11,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::Notify;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     cut::Cutter,
     decode::{self, Decoded, Told},
     health::{End, Health},
-    lane::{Lane, Later, REMEMBERED, Standing},
+    lane::{Lane, Standing},
     wiretap::Wiretap,
 };
 use crate::process::{ExitWatch, Line, LineReader, LineWriter, Pipes};
 
 /// What a server wrote before it died is still read for so long, whoever else holds its stdout.
 const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// Bytes of messages that are taken in before others on this thread have their turn.
+const TURN: usize = 128 << 10;
+/// So much counts a message at least: an empty one costs time too.
+const LEAST: usize = 128;
 
 /// How long the end of a stream may be ahead of that of its process.
 const EXIT_LAG: Duration = Duration::from_millis(300);
@@ -36,9 +40,11 @@ type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(super) struct LineTransport {
     reader: LineReader,
     writer: LineWriter,
-    /// Our side is closed. Waited for once, not anew for each line.
-    unwritable: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Writes what waits. It ends when our side is closed.
+    writing: Waiting<()>,
+    /// The end of the process, and then that of the wait for its last words.
     ended: Waiting<()>,
+    exited: bool,
     exit: Option<ExitWatch>,
     /// When one of the two streams was found closed.
     closed: Option<Instant>,
@@ -46,8 +52,8 @@ pub(super) struct LineTransport {
     cutter: Cutter,
     tap: Wiretap,
     lane: Lane,
-    /// What is being written.
-    outbox: FuturesUnordered<Waiting<()>>,
+    /// Bytes that were taken in since others had their turn.
+    turn: usize,
     changed: Arc<Notify>,
     gone: CancellationToken,
 }
@@ -71,25 +77,23 @@ impl LineTransport {
         let sent = tap.clone();
         pipes.writer.tell(move |line| sent.sent(line));
         let ended: Waiting<()> = match exit.clone() {
-            Some(exit) => Box::pin(async move {
-                exit.exited().await;
-                tokio::time::sleep(LAST_WORDS).await;
-            }),
+            Some(exit) => Box::pin(async move { exit.exited().await }),
             None => Box::pin(pending()),
         };
         let lane = Lane::new(pipes.writer.clone());
         Self {
             reader: pipes.reader,
-            unwritable: Box::pin(pipes.writer.closed()),
+            writing: Box::pin(lane.clone().write_queue()),
             writer: pipes.writer,
             ended,
+            exited: false,
             exit,
             closed: None,
             health,
             cutter,
             tap,
             lane,
-            outbox: FuturesUnordered::new(),
+            turn: 0,
             changed: Arc::default(),
             gone: CancellationToken::new(),
         }
@@ -116,8 +120,21 @@ impl LineTransport {
             if let Err(end) = self.decoded().await.and_then(|decoded| self.take_in(decoded)) {
                 break end;
             }
+            // A server that talks without end is not to keep all others waiting.
+            if self.turn > TURN {
+                self.turn = 0;
+                tokio::task::yield_now().await;
+            }
         };
+        self.seal().await;
         self.health.ended(end);
+    }
+
+    /// Writes nothing more, and takes back what the server has not read: whoever waits for the answer to such a
+    /// request may send it again. As early as possible: the server may go on.
+    async fn seal(&mut self) {
+        self.writing = Box::pin(pending());
+        self.writer.seal().await;
     }
 
     /// The next line, decoded, or why there is none.
@@ -125,19 +142,24 @@ impl LineTransport {
         loop {
             let line = tokio::select! {
                 biased;
-                Some(()) = self.outbox.next() => continue,
-                later = self.lane.next_line() => {
-                    self.write_later(later);
-                    continue;
-                }
+                () = &mut self.writing => return Err(self.cut_off(End::Input).await),
                 line = self.reader.next() => match line {
                     Some(line) => line,
                     None => return Err(self.cut_off(End::Closed).await),
                 },
-                () = &mut self.unwritable => return Err(self.cut_off(End::Input).await),
-                () = &mut self.ended => return Err(End::Exited),
+                () = &mut self.ended => {
+                    if self.exited {
+                        return Err(End::Exited);
+                    }
+                    self.exited = true;
+                    self.seal().await;
+                    self.ended = Box::pin(tokio::time::sleep(LAST_WORDS));
+                    continue;
+                }
             };
+            self.turn += LEAST;
             if let Line::Whole(line) = &line {
+                self.turn += line.len();
                 self.tap.received(line);
             }
             match line {
@@ -148,8 +170,9 @@ impl LineTransport {
                     if let Some(decoded) = decode::large(line, &self.cutter) {
                         return Ok(decoded);
                     }
-                    let (line, cutter) = (self.reader.take_line(), self.cutter.clone());
-                    let work = move || decode::long(&line, &cutter);
+                    let (line, cutter, lane) =
+                        (self.reader.take_line(), self.cutter.clone(), self.lane.clone());
+                    let work = move || decode::long(&line, &cutter, |id| lane.is_open(id));
                     // Its memory is bounded by the longest line; it writes a file and needs nobody to wait.
                     return tokio::task::spawn_blocking(work).await.map_err(|_| End::Closed);
                 }
@@ -163,6 +186,7 @@ impl LineTransport {
     /// Tells a server that ended from one that closed a stream and goes on, before our side is closed too and
     /// makes it end.
     async fn cut_off(&mut self, end: End) -> End {
+        self.seal().await;
         let Some(exit) = &self.exit else { return end };
         let until = *self.closed.get_or_insert_with(Instant::now) + EXIT_LAG;
         match tokio::time::timeout_at(until.into(), exit.exited()).await {
@@ -175,8 +199,9 @@ impl LineTransport {
     fn take_in(&mut self, decoded: Decoded) -> Result<(), End> {
         match decoded {
             Decoded::Answer(id, answer) => match self.lane.answer(id, Ok(answer)) {
+                Standing::Expected => self.health.answered(),
                 Standing::Unasked if !self.health.unasked() => return Err(End::Unasked),
-                Standing::Expected | Standing::Late | Standing::Unasked => {}
+                Standing::Late | Standing::Unasked => {}
             },
             Decoded::Stray if !self.health.unasked() => return Err(End::Unasked),
             Decoded::Junk(line) if !self.health.junk(&line) => return Err(End::Garbage),
@@ -192,26 +217,12 @@ impl LineTransport {
     /// Answers a request of the server's. We have told it that we can do nothing; what asks all the same gets the
     /// answer that lets it go on.
     fn reply(&self, id: &str, method: &str) {
-        // Who asks and asks, and does not read, is not answered any more.
-        if self.outbox.len() > REMEMBERED {
-            return;
-        }
         let outcome = match method {
             "ping" => r#""result":{}"#,
             "roots/list" => r#""result":{"roots":[]}"#,
             "elicitation/create" => r#""result":{"action":"decline"}"#,
             _ => r#""error":{"code":-32601,"message":"toolcrib has no such method"}"#,
         };
-        let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{outcome}}}\n").into_bytes();
-        self.write_later(Later { request: None, line });
-    }
-
-    fn write_later(&self, Later { request, line }: Later) {
-        let (writer, lane) = (self.writer.clone(), self.lane.clone());
-        self.outbox.push(Box::pin(async move {
-            if let (Err(error), Some(id)) = (writer.write(&line).await, request) {
-                lane.answer(id, Err(error));
-            }
-        }));
+        self.lane.reply(&format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{outcome}}}"));
     }
 }

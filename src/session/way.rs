@@ -89,7 +89,9 @@ impl Way {
         let why = match answer {
             Ok(Ok(page)) => return Ok(page),
             Ok(Err(why)) => why,
-            Err(NoReply::NotSent | NoReply::NotWritten(_) | NoReply::Ended) => return Err(Cause::Closed),
+            Err(NoReply::NotSent | NoReply::NotWritten(_) | NoReply::Ended { .. }) => {
+                return Err(Cause::Closed);
+            }
             Err(NoReply::Timeout(_)) => return Err(Cause::Timeout),
             Err(NoReply::Broken(why)) => format!("failed: {why}"),
         };
@@ -111,7 +113,7 @@ impl Way {
         };
         match asked {
             Err(NoReply::Timeout(_)) => false,
-            Err(NoReply::Ended | NoReply::NotWritten(_)) => {
+            Err(NoReply::Ended { .. } | NoReply::NotWritten(_)) => {
                 // The death of a process is noticed meanwhile, and told with its real cause. A remote server that
                 // cannot be reached has no other way to tell.
                 tokio::time::sleep(limit).await;

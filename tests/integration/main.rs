@@ -57,6 +57,7 @@ mod thinking;
 mod tidy;
 mod torture;
 mod traced;
+mod unread;
 mod warm;
 mod watch;
 mod wire;

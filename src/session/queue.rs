@@ -1,0 +1,112 @@
+//! Lines that wait until a server reads: requests that can still be taken back, replies up to a limit.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use crate::process::LinePosition;
+
+/// Bytes of replies that wait for a server to read them. Whoever asks on and does not read is not answered.
+const MAX_REPLIES: usize = 64 << 10;
+
+/// How far a request has come.
+#[derive(Default)]
+pub(super) struct Course {
+    /// When its progress was reported last, in microseconds of the lane; 0 if never.
+    pub(super) progress: AtomicU64,
+    pub(super) position: LinePosition,
+}
+
+/// Lines by the order in which they came. Those that nobody waits for any more leave it.
+#[derive(Default)]
+pub(super) struct Queue {
+    pub(super) lines: BTreeMap<u64, Later>,
+    next: u64,
+    /// Bytes of replies among them.
+    replies: usize,
+    /// Nobody writes them any more.
+    ended: bool,
+}
+
+/// A line to be written.
+pub(super) struct Later {
+    pub(super) line: Vec<u8>,
+    pub(super) kind: Kind,
+}
+
+/// What a line is.
+pub(super) enum Kind {
+    /// A request of ours.
+    Request(i64, Arc<Course>),
+    /// An answer to the server.
+    Reply(LinePosition),
+    Notification(LinePosition),
+}
+
+impl Kind {
+    pub(super) fn position(&self) -> &LinePosition {
+        match self {
+            Self::Request(_, course) => &course.position,
+            Self::Reply(position) | Self::Notification(position) => position,
+        }
+    }
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, later: Later) -> Option<u64> {
+        if self.ended {
+            return None;
+        }
+        if let Kind::Reply(_) = later.kind {
+            let replies = self.replies + later.line.len();
+            if replies > MAX_REPLIES {
+                return None;
+            }
+            self.replies = replies;
+        }
+        let place = self.next;
+        self.next += 1;
+        self.lines.insert(place, later);
+        Some(place)
+    }
+
+    pub(super) fn take(&mut self, place: u64) -> Option<Later> {
+        let later = self.lines.remove(&place)?;
+        if let Kind::Reply(_) = later.kind {
+            self.replies -= later.line.len();
+        }
+        Some(later)
+    }
+
+    /// Drops all lines, those to come too.
+    pub(super) fn end(&mut self) {
+        *self = Self { ended: true, ..Self::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn later(kind: Kind, bytes: usize) -> Later {
+        Later { line: vec![b'x'; bytes], kind }
+    }
+
+    #[test]
+    fn replies_are_bounded_in_bytes_and_nothing_else_is_turned_away() {
+        let mut queue = Queue::default();
+        let reply = || Kind::Reply(LinePosition::default());
+        let taken = (0..10_000).filter(|_| queue.push(later(reply(), 300)).is_some()).count();
+        assert_eq!(taken, MAX_REPLIES / 300);
+        let request = queue.push(later(Kind::Request(1, Arc::default()), 1 << 20)).unwrap();
+        assert_eq!(queue.take(request).unwrap().line.len(), 1 << 20);
+        assert!(queue.take(request).is_none(), "it can be taken once");
+        assert!(queue.push(later(reply(), 300)).is_none());
+        assert!(queue.take(0).is_some());
+        assert!(queue.push(later(reply(), 300)).is_some(), "what is read makes room");
+        queue.end();
+        assert!(queue.lines.is_empty());
+        assert!(queue.push(later(Kind::Notification(LinePosition::default()), 1)).is_none());
+    }
+}
