@@ -159,6 +159,9 @@ pub(crate) fn main() -> ExitCode {
     if let Some(code) = bench::floor::play_part() {
         return code;
     }
+    // The daemon has no terminal. Whoever starts it has what it was given by others: nothing of that is for servers.
+    #[cfg(target_os = "linux")]
+    toolcrib::reset_inherited(std::env::args_os().nth(1).is_none_or(|command| command != "daemon"));
     let arguments = Arguments::parse();
     arguments.color.apply();
     let ui = Ui::new(arguments.json, arguments.quiet);

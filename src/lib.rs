@@ -32,6 +32,10 @@
 //! nothing to call and nothing to forget. Where the library is not part of the executable (a plug-in of another
 //! program) there is no guard, and a server is kept by its process group: [`Manager::keeping`] and
 //! [`StopReport`] say which it is and why, and [`Config::guard`] can name an executable that serves as guard.
+//! A program with raised rights (set-user-ID, file capabilities) has no guard either.
+//!
+//! A fork of the program ends nobody's servers by dropping its copy of a [`Manager`]. But tokio's I/O is shared with the
+//! fork: it should execute another program or leave by `_exit`, without dropping its copy of the runtime.
 //!
 //! # Example
 //! ```no_run
@@ -101,6 +105,8 @@ pub use live::*;
 pub use llm::*;
 pub use manager::*;
 pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome, Support, find_program};
+#[cfg(target_os = "linux")]
+pub use process::{ignores_hangup, reset_inherited};
 pub use retry::*;
 pub use score::{check as check_score, judge};
 pub use session::{Phases, Progress, ProgressListener, ServerState, ServerStatus, WireListener};

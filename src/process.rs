@@ -15,6 +15,8 @@ mod exit;
 mod group;
 #[cfg(target_os = "linux")]
 mod guard;
+#[cfg(target_os = "linux")]
+mod inherited;
 mod keeping;
 mod leftovers;
 mod lines;
@@ -37,6 +39,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) use activity::{Activity, activity, cpu_time};
 pub(crate) use detach::{Detached, leave_session};
 pub(crate) use exit::ExitWatch;
+#[cfg(target_os = "linux")]
+pub use inherited::{ignores_hangup, reset_inherited};
 pub use keeping::Keeping;
 pub use leftovers::Leftover;
 pub(crate) use leftovers::{new_mark, reap_leftovers};

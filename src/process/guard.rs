@@ -47,7 +47,7 @@ use self::{
 use super::{
     SpawnError, StopOutcome, Stopped,
     confine::{Wanted, name_for},
-    program, survivors,
+    inherited, program, stat, survivors,
 };
 use crate::{
     config::{StdioConfig, StopGrace},
@@ -64,9 +64,11 @@ pub(super) const OWN_EXECUTABLE: &str = "/proc/self/exe";
 
 ctor::declarative::ctor! {
     /// Runs before `main` of every executable that this library is part of. Costs one look at the environment.
+    /// Does nothing in a program with raised rights: who asks for a guard there need not be its manager, and the
+    /// guard would do with these rights what it is told.
     #[ctor(unsafe)]
     fn before_main() {
-        if std::env::var_os(GUARD).is_some() {
+        if std::env::var_os(GUARD).is_some() && !inherited::has_raised_rights() {
             be_guard();
         }
     }
@@ -99,8 +101,21 @@ fn be_guard() {
     }
 }
 
+/// Why `executable` cannot be a guard of this process, whatever it is; nothing if it may.
+pub(super) fn refused(executable: &Path) -> Option<String> {
+    if inherited::would_have_raised_rights(executable) {
+        return Some(
+            "it would run with raised rights (set-user-ID, set-group-ID or file capabilities)".to_owned(),
+        );
+    }
+    (!stat::proc_is_ours()).then(|| "/proc shows another PID namespace: mount it anew".to_owned())
+}
+
 /// Why this process has no guard to offer; nothing if it has.
 pub(super) fn missing() -> Option<String> {
+    if let Some(because) = refused(Path::new(OWN_EXECUTABLE)) {
+        return Some(because);
+    }
     let own = match std::fs::read_link(OWN_EXECUTABLE) {
         Ok(own) => own,
         Err(error) => return Some(format!("{OWN_EXECUTABLE} cannot be read: {error}")),

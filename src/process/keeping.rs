@@ -12,13 +12,15 @@ use crate::config::Guard;
 #[non_exhaustive]
 pub enum Keeping {
     /// A guard process for each server (Linux). Holds however the manager ends, SIGKILL included, and for
-    /// processes that left the server's group (`setsid`, double fork).
+    /// processes that left the server's group (`setsid`, double fork). Servers get no descriptor but their
+    /// three pipes, signals with their default actions, and the rights that this process had when its first one was started.
     Guard {
         /// What is started as guard.
         executable: PathBuf,
     },
     /// The server's process group. Holds for every end of the manager that runs its destructors (return,
-    /// error, panic), not for SIGKILL or `abort`, and not for processes that left the group.
+    /// error, panic), not for SIGKILL or `abort`, and not for processes that left the group. Servers inherit the
+    /// descriptors that are not closed on exec, and the signals that are ignored or blocked (`reset_inherited`).
     Group {
         /// Why there is no guard.
         because: Arc<str>,
@@ -32,7 +34,13 @@ impl Keeping {
         match wanted {
             Guard::Off => group("`guard = \"off\"`"),
             _ if cfg!(not(target_os = "linux")) => group("guards need Linux"),
-            Guard::Program(executable) => Self::Guard { executable: executable.clone() },
+            #[cfg(target_os = "linux")]
+            Guard::Program(executable) => match super::guard::refused(executable) {
+                None => Self::Guard { executable: executable.clone() },
+                Some(because) => group(&because),
+            },
+            #[cfg(not(target_os = "linux"))]
+            Guard::Program(_) => group("guards need Linux"),
             Guard::Auto => Self::own().unwrap_or_else(|because| group(&because)),
         }
     }

@@ -29,7 +29,9 @@ impl Stat {
 
     /// Whether it has ended, whoever reaps it.
     pub(super) fn is_zombie(&self) -> bool {
-        matches!(self.state(), Some('Z' | 'X'))
+        // Of a process whose first thread has ended before the others, the state is that of the first one.
+        let threads = || self.field(20).unwrap_or(1);
+        matches!(self.state(), Some('Z' | 'X')) && threads() <= 1
     }
 
     /// The process above it.
@@ -41,6 +43,18 @@ impl Stat {
     pub(super) fn ticks(&self) -> u64 {
         (14..=17).filter_map(|number| self.field::<u64>(number)).sum()
     }
+}
+
+/// Whether the numbers in `/proc` are those by which this process knows others: in a PID namespace that was made without a
+/// mount of its own, `/proc` is still that of the namespace above, and its numbers mean other processes here.
+#[cfg(target_os = "linux")]
+pub(super) fn proc_is_ours() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let own = std::process::id().to_string();
+    let numbers = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    // One number for each namespace, from that of `/proc` down to our own. Kernels before 4.1 have the line not.
+    numbers("Pid").is_some_and(|pid| pid.trim() == own)
+        && numbers("NSpid").is_none_or(|all| all.split_whitespace().eq([own.as_str()]))
 }
 
 /// The same in a line that is there already, from behind the name.
@@ -58,5 +72,6 @@ mod tests {
         assert_eq!(own.parent(), Some(std::os::unix::process::parent_id()));
         assert!(!own.is_zombie() && own.field::<u64>(22).is_some() && own.field::<u64>(2).is_none());
         assert!(Stat::of("none").is_none());
+        assert!(proc_is_ours());
     }
 }

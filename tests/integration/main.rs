@@ -22,6 +22,8 @@ mod fetch;
 mod formats;
 mod headers;
 mod health;
+#[cfg(target_os = "linux")]
+mod inherited;
 mod killed;
 mod launched;
 mod lazy;

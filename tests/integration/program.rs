@@ -66,6 +66,12 @@ pub(crate) fn up(bench: &Bench) -> (Running, BufReader<ChildStderr>, String) {
 /// A program that its test ends, however the test ends.
 pub(crate) struct Running(Child);
 
+impl From<Child> for Running {
+    fn from(child: Child) -> Self {
+        Self(child)
+    }
+}
+
 impl Deref for Running {
     type Target = Child;
 

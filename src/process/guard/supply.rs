@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::process::{Child, Command};
 
 use super::{GUARD, NAME, VERSION, wire};
@@ -39,6 +39,9 @@ pub(super) struct Request<'a> {
 
 struct Zygote {
     child: Child,
+    /// A handle of it, by which no other process can be meant, whoever reaps it; nothing where the kernel has no
+    /// such handles.
+    handle: Option<OwnedFd>,
     requests: OwnedFd,
 }
 
@@ -77,8 +80,9 @@ impl Guards {
     /// Ends the zygote, now that there are no guards to be had any more. It is gone with the last of them.
     pub(in crate::process) async fn end(&self) {
         let zygote = self.zygote().take();
-        if let Some(Zygote { mut child, requests }) = zygote {
-            wake(&child);
+        if let Some(zygote) = zygote {
+            zygote.wake();
+            let Zygote { mut child, requests, .. } = zygote;
             drop(requests);
             let _ = tokio::time::timeout(END_LIMIT, child.wait()).await;
         }
@@ -110,19 +114,21 @@ impl Zygote {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        Ok(Self { child, requests })
+        let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Ok(Self { child, handle, requests })
     }
 
     fn ask(&self, request: &Request<'_>) -> io::Result<()> {
-        wake(&self.child);
+        self.wake();
         wire::send_bytes(&self.requests, request.packet, request.files)
     }
-}
 
-/// Somebody may have stopped it, and a stopped process makes nothing.
-fn wake(child: &Child) {
-    if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
-        let _ = kill_process(pid, Signal::CONT);
+    /// Somebody may have stopped it, and a stopped process makes nothing.
+    fn wake(&self) {
+        if let Some(handle) = &self.handle {
+            let _ = pidfd_send_signal(handle, Signal::CONT);
+        }
     }
 }
 

@@ -29,7 +29,8 @@ use nix::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    process::{Pid, PidfdFlags, WaitOptions, getppid, pidfd_open, setsid, wait},
+    net::sockopt::socket_peercred,
+    process::{Pid, PidfdFlags, WaitOptions, getppid, getuid, pidfd_open, setsid, wait},
 };
 
 use super::{
@@ -38,7 +39,7 @@ use super::{
     start::Start,
     wire::{self, Notice, REQUEST},
 };
-use crate::process::confine::offered_cgroup;
+use crate::process::{confine::offered_cgroup, inherited};
 
 /// What a guard hears of.
 pub(super) const HEARD: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
@@ -108,7 +109,16 @@ impl Owner {
 /// Makes a guard for each request that arrives over standard input, until no more can come and all guards are gone.
 /// `owner` is the manager's process.
 pub(super) fn serve(owner: i32) -> io::Result<()> {
+    // What the manager has open, or ignores, it need not have chosen: it may have it from others. Here nothing of it
+    // is used, and from here it would reach every server, and stay open for as long as one of them is there.
+    inherited::close_inherited();
+    inherited::reset_signals(|_| false);
     let Some(owner) = Owner::parent(owner) else { return Ok(()) };
+    // Made by that process, and as the user that this one is: nobody else's requests are taken.
+    let peer = socket_peercred(io::stdin())?;
+    if peer.pid != owner.pid || peer.uid != getuid() {
+        return Ok(());
+    }
     // The keys of the terminal do not concern it.
     setsid()?;
     std::env::set_current_dir("/")?;

@@ -1,0 +1,240 @@
+//! What toolcrib has from whoever starts it, and what of that a server, a guard or the daemon gets: nothing.
+
+use std::{
+    fs,
+    io::Read,
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        process::CommandExt,
+    },
+    path::Path,
+    process::{Command, Stdio},
+    sync::{Arc, Mutex},
+};
+
+use crate::{
+    daemon::Crib,
+    program::{Bench, Running, code, err},
+    support::{Lab, is_running, signal, wait_for},
+};
+
+/// Somebody without rights.
+const NOBODY: u32 = 65534;
+
+/// `command`, started by somebody who ignores and blocks all signals and has `file` open as descriptor 7. Nothing where
+/// `env` cannot do that.
+fn burdened(command: &Command, file: &Path) -> Option<Command> {
+    let able = Command::new("env").args(["--ignore-signal", "--block-signal", "true"]).output();
+    if !able.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: this `env` cannot ignore and block signals");
+        return None;
+    }
+    let mut burdened = Command::new("/bin/sh");
+    let script = "exec 7<\"$1\"; shift; exec env --ignore-signal --block-signal \"$@\"";
+    burdened.args(["-c", script, "sh"]).arg(file).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        value.map(|value| burdened.env(name, value));
+    }
+    burdened.current_dir(command.get_current_dir().unwrap()).stdin(Stdio::null());
+    Some(burdened)
+}
+
+/// The signals that a line of proc_pid_status(5) has, one bit for each.
+fn signals(status: &str, name: &str) -> u64 {
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    // Without those that the C library keeps for itself, and sets as it needs them.
+    u64::from_str_radix(value.trim(), 16).unwrap() & !(0b111 << 31)
+}
+
+/// Processes that have `file` open.
+fn holders(file: &Path) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let has_it = |pid: &u32| {
+        let list = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        list.into_iter().any(|entry| fs::read_link(entry.path()).is_ok_and(|path| path == file))
+    };
+    processes.filter(has_it).collect()
+}
+
+#[test]
+fn a_server_gets_three_pipes_and_signals_as_they_are_by_default() {
+    for guard in ["auto", "off"] {
+        let script = "(ls /proc/$$$$/fd) > open; cat /proc/$$$$/status > status; exec \\\"$@\\\"";
+        let bench = Bench::new(&format!(
+            "[defaults]\nguard = {guard:?}\n[servers.one]\ncommand = \"/bin/sh\"\n\
+             args = [\"-c\", \"{script}\", \"sh\", FIXTURE]\n"
+        ));
+        let file = bench.0.path().join("servers.toml");
+        let Some(mut command) = burdened(&bench.command(&["tools"]), &file) else { return };
+        let output = command.output().unwrap();
+        assert_eq!(code(&output), 0, "{}", err(&output));
+        let read = |name: &str| fs::read_to_string(bench.0.path().join(name)).unwrap();
+        assert_eq!(read("open").split_whitespace().collect::<Vec<_>>(), ["0", "1", "2"], "{guard}");
+        let status = read("status");
+        // By number less one: what `nohup` and jobs in the background have ignored is left as it is without a guard.
+        let of_the_terminal = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 19 | 1 << 20 | 1 << 21;
+        let left = if guard == "off" { of_the_terminal } else { 0 };
+        assert_eq!(
+            (signals(&status, "SigIgn") & !left, signals(&status, "SigBlk")),
+            (0, 0),
+            "{guard}: {status}"
+        );
+    }
+}
+
+#[test]
+fn a_daemon_keeps_nothing_open_of_whoever_starts_it() {
+    let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\n");
+    let file = crib.folder().join("held").canonicalize().unwrap_or_else(|_| crib.folder().join("held"));
+    fs::write(&file, "").unwrap();
+    let Some(mut command) = burdened(&crib.command(&["up", "-d"]), &file) else { return };
+    let output = command.output().unwrap();
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    assert_eq!(holders(&file), [0_u32; 0]);
+    let status = fs::read_to_string(format!("/proc/{}/status", crib.pid())).unwrap();
+    // SIGPIPE, which every Rust program ignores.
+    assert_eq!((signals(&status, "SigIgn"), signals(&status, "SigBlk")), (1 << 12, 0), "{status}");
+    crib.ok(&["down"]);
+}
+
+#[test]
+fn the_end_of_a_server_is_seen_where_sigchld_was_ignored() {
+    let lab = Lab::new();
+    let bench = Bench::new(&format!(
+        "[servers.one]\ncommand = FIXTURE\nargs = [\"helper-holds-stdout\"]\nenv = {{ {} = {:?} }}\n",
+        Lab::VARIABLE,
+        lab.mark()
+    ));
+    let file = bench.0.path().join("servers.toml");
+    let Some(mut command) = burdened(&bench.command(&["up"]), &file) else { return };
+    let mut owner = Running::from(command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+    let text = Arc::<Mutex<String>>::default();
+    let (mut stderr, heard) = (owner.stderr.take().unwrap(), text.clone());
+    std::thread::spawn(move || {
+        let mut some = [0; 1024];
+        while let Ok(bytes @ 1..) = stderr.read(&mut some) {
+            heard.lock().unwrap().push_str(&String::from_utf8_lossy(&some[..bytes]));
+        }
+    });
+    let says = |word: &str| text.lock().unwrap().contains(word);
+    wait_for("a server", || says("Serving"));
+    let is_fixture = |pid: &u32| {
+        let own = Path::new(env!("CARGO_BIN_EXE_toolcrib-fixture"));
+        fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == own)
+    };
+    let server = lab.servers().into_iter().find(is_fixture).unwrap();
+    signal("KILL", server);
+    wait_for("its end in words", || says("Lost"));
+    signal("TERM", owner.id());
+    owner.wait().unwrap();
+    lab.await_nobody();
+}
+
+#[test]
+fn nohup_keeps_it_beyond_its_terminal() {
+    let bench = Bench::new("[servers.time]\nbuiltin = \"time\"\n");
+    for (ignored, goes_on) in [("HUP", true), ("USR1", false)] {
+        let plain = bench.command(&["up"]);
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", &format!("trap '' {ignored}; exec \"$@\""), "sh"])
+            .arg(plain.get_program())
+            .arg("up");
+        command.current_dir(bench.0.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut owner = Running::from(command.stderr(Stdio::piped()).spawn().unwrap());
+        let mut text = String::new();
+        let mut stderr = std::io::BufReader::new(owner.stderr.take().unwrap());
+        while !text.contains("Serving") {
+            assert!(std::io::BufRead::read_line(&mut stderr, &mut text).unwrap() > 0, "ended early: {text}");
+        }
+        signal("HUP", owner.id());
+        if goes_on {
+            // Ignored by the kernel: it is never heard, however long one waits.
+            let status = fs::read_to_string(format!("/proc/{}/status", owner.id())).unwrap();
+            assert_eq!(signals(&status, "SigIgn") & 1, 1, "{status}");
+            signal("TERM", owner.id());
+        }
+        assert!(!owner.wait().unwrap().success());
+        assert!(!is_running(owner.id()));
+    }
+}
+
+/// A folder that others may enter, with a copy of `program` in it that has `mode`.
+fn copy(program: &str, mode: u32) -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let copy = folder.path().join(Path::new(program).file_name().unwrap());
+    fs::copy(program, &copy).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(mode)).unwrap();
+    (folder, copy)
+}
+
+/// Whether a program in such a folder can have other rights than its caller; says why not.
+fn can_raise_rights() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    let allowed = fs::read_to_string("/proc/self/status").unwrap().contains("NoNewPrivs:\t0");
+    let mounted = rustix::fs::statvfs(&std::env::temp_dir()).unwrap().f_flag;
+    let can = root && allowed && !mounted.contains(rustix::fs::StatVfsMountFlags::NOSUID);
+    if !can {
+        eprintln!("skipped: needs root, and a folder for temporary files that is not mounted `nosuid`");
+    }
+    can
+}
+
+/// Asks `program` to be where guards come from, as a manager would, but as another user.
+fn ask_for_a_guard(program: &Path) -> (std::process::Child, std::os::unix::net::UnixStream) {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut command = Command::new(program);
+    command.arg0("toolcrib-guard").arg(std::process::id().to_string()).uid(NOBODY).gid(NOBODY);
+    command.env_clear().env("TOOLCRIB_GUARD", "4").stdin(std::os::fd::OwnedFd::from(theirs));
+    (command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), ours)
+}
+
+#[test]
+fn a_program_with_raised_rights_is_nobodys_guard() {
+    if !can_raise_rights() {
+        return;
+    }
+    let (_folder, copy) = copy(env!("CARGO_BIN_EXE_toolcrib"), 0o4755);
+    assert_eq!(fs::metadata(&copy).unwrap().uid(), 0);
+    let (child, _socket) = ask_for_a_guard(&copy);
+    let output = child.wait_with_output().unwrap();
+    // Its own `main` has run, and does not know such a command.
+    assert_eq!(code(&output), 2, "{output:?}");
+    assert!(err(&output).contains("unrecognized subcommand"), "{output:?}");
+}
+
+#[test]
+fn a_guard_takes_no_requests_of_another_user() {
+    if !can_raise_rights() {
+        return;
+    }
+    let (_folder, copy) = copy(env!("CARGO_BIN_EXE_toolcrib"), 0o755);
+    let (child, _socket) = ask_for_a_guard(&copy);
+    // The socket is open still: by itself it would wait for requests.
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((code(&output), err(&output).as_str()), (0, ""), "{output:?}");
+}
+
+#[test]
+fn without_numbers_of_its_own_nobody_is_guarded_or_sought() {
+    let bench = Bench::new("[servers.one]\ncommand = FIXTURE\n");
+    let plain = bench.command(&["doctor"]);
+    let mut command = Command::new("unshare");
+    command
+        .args(["--user", "--map-root-user", "--pid", "--fork"])
+        .arg(plain.get_program())
+        .args(plain.get_args());
+    for (name, value) in plain.get_envs() {
+        value.map(|value| command.env(name, value));
+    }
+    let output = command.current_dir(bench.0.path()).stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if !err(&output).starts_with("unshare:") => {
+            let text = crate::program::out(&output) + &err(&output);
+            assert!(text.contains("/proc shows another PID namespace"), "{text}");
+        }
+        other => eprintln!("skipped: no PID namespace can be made: {other:?}"),
+    }
+}
