@@ -65,6 +65,18 @@ impl ExitWatch {
         tokio::time::timeout(limit, self.exited()).await.is_ok()
     }
 
+    /// Whether a child is not reaped yet, by whomever: its id cannot be that of another process.
+    pub(super) fn is_ours(&self) -> bool {
+        match &self.0 {
+            #[cfg(target_os = "linux")]
+            Watched::Guarded(_) => false,
+            Watched::Child { pid, notice } => {
+                let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+                waitid(wait_id(*pid, notice.as_deref()), look).is_ok()
+            }
+        }
+    }
+
     /// The status of a process that has ended, as long as it is known.
     pub(crate) fn status(&self) -> Option<ExitStatus> {
         match &self.0 {
@@ -73,6 +85,16 @@ impl ExitWatch {
             Watched::Child { pid, .. } => child_status(*pid),
         }
     }
+}
+
+#[cfg(target_os = "linux")]
+fn wait_id(pid: Pid, notice: Option<&Notice>) -> WaitId<'_> {
+    notice.map_or(WaitId::Pid(pid), |notice| WaitId::PidFd(std::os::fd::AsFd::as_fd(notice.get_ref())))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn wait_id(pid: Pid, _notice: Option<&Notice>) -> WaitId<'static> {
+    WaitId::Pid(pid)
 }
 
 async fn child_exited(pid: Pid, notice: Option<&Notice>) {

@@ -2,7 +2,8 @@
 //!
 //! Ends with its owner's orderly end only: SIGKILL of the owner and helpers that left the group are not
 //! followed. The leader is reaped only after its group was signalled, so the group's id cannot have been
-//! recycled.
+//! recycled. Where the program reaps it (`waitpid(-1)`, SIGCHLD ignored), those with the server's mark are signalled
+//! one by one instead.
 
 use std::{
     os::fd::OwnedFd,
@@ -28,7 +29,10 @@ pub(super) struct Grouped {
     child: Child,
     group: Pid,
     exit: ExitWatch,
+    mark: String,
     reaped: bool,
+    /// The process that made it. It is not its forks' to end anybody.
+    owner: u32,
 }
 
 impl Grouped {
@@ -58,7 +62,8 @@ impl Grouped {
         let stdout = child.stdout.take().expect("stdout is piped");
         let stderr = child.stderr.take().expect("stderr is piped");
         // From here on `Drop` holds: a failing watch kills the child.
-        let mut grouped = Self { child, group, exit: ExitWatch::none(group), reaped: false };
+        let (exit, mark, owner) = (ExitWatch::none(group), mark.to_owned(), std::process::id());
+        let mut grouped = Self { child, group, exit, mark, reaped: false, owner };
         grouped.exit = ExitWatch::new(group).map_err(|error| SpawnError {
             what: format!("could not watch process {pid}: {error}"),
             help: None,
@@ -95,9 +100,16 @@ impl Grouped {
         // asked to end before it is reaped.
         let left_behind = self.helpers_live();
         self.signal(Signal::TERM);
+        let mut helpers = left_behind;
+        if cfg!(target_os = "linux") {
+            helpers |= self.end_helpers(grace.term).await;
+        }
         let status = self.child.wait().await.ok();
         self.reaped = true;
-        let helpers = self.end_helpers(grace.term).await || left_behind;
+        if cfg!(not(target_os = "linux")) {
+            // There a dead leader cannot be told from living helpers, and is no member any more now.
+            helpers |= self.end_helpers(grace.term).await;
+        }
         Stopped { pid: self.pid(), outcome, status, helpers, killed: None }
     }
 
@@ -127,24 +139,37 @@ impl Grouped {
     /// Whether the group has others than its dead leader, before they are asked to end: they may be gone by
     /// the next look. Known only where zombies can be told apart.
     fn helpers_live(&self) -> bool {
-        cfg!(target_os = "linux") && survivors::group_has_living(self.group)
+        cfg!(target_os = "linux") && self.group_lives()
     }
 
     fn group_lives(&self) -> bool {
+        if !self.is_ours() {
+            return survivors::is_carried(&self.mark);
+        }
         // Zombies answer a signal too, and not every init reaps: the slower look tells them apart.
         test_kill_process_group(self.group).is_ok() && survivors::group_has_living(self.group)
     }
 
+    /// Whether the group's id is ours for certain: its leader is not reaped, or we have just done it ourselves.
+    fn is_ours(&self) -> bool {
+        self.reaped || self.exit.is_ours()
+    }
+
     fn signal(&self, signal: Signal) {
-        // The only failure is that nobody is left, which is what was wanted.
-        let _ = kill_process_group(self.group, signal);
+        if self.is_ours() {
+            // The only failure is that nobody is left, which is what was wanted.
+            let _ = kill_process_group(self.group, signal);
+        } else {
+            // The program waits for any child, and has taken ours: the id may be that of others by now.
+            survivors::signal_marked(&self.mark, signal);
+        }
     }
 }
 
 impl Drop for Grouped {
     /// Kills the group now: one system call, no runtime, no wait. The runtime, if any, reaps the leader.
     fn drop(&mut self) {
-        if !self.reaped {
+        if !self.reaped && self.owner == std::process::id() {
             self.signal(Signal::KILL);
             let _ = self.child.try_wait();
         }

@@ -164,6 +164,8 @@ pub(super) struct Guarded {
     handle: Option<OwnedFd>,
     mark: String,
     over: bool,
+    /// The process that made it. A fork of that has copies of all handles, but it is not its to end anybody.
+    owner: u32,
 }
 
 /// The manager's end of the socket, and what was heard over it.
@@ -216,8 +218,9 @@ impl Guarded {
             let (ours, theirs) = wire::pair().map_err(failed)?;
             let control = Arc::new(Control::new(ours).map_err(failed)?);
             // From here on `Drop` holds: giving up this future ends what was begun.
-            let guarded =
-                Self { control, pid: 0, guard: 0, handle: None, mark: mark.to_owned(), over: false };
+            let mark = mark.to_owned();
+            let owner = std::process::id();
+            let guarded = Self { control, pid: 0, guard: 0, handle: None, mark, over: false, owner };
             let [input, output, error] = &stdio;
             let files = [&theirs, input, output, error].into_iter().chain(&long);
             let files: Vec<_> = files.map(AsFd::as_fd).collect();
@@ -277,8 +280,7 @@ impl Guarded {
         self.over = gone.is_some();
         let mut killed = gone.map_or(0, |(killed, _)| killed);
         if !self.over {
-            // Somebody killed the guard. The server died with it; the others have no parent any more.
-            killed += survivors::sweep(&self.mark);
+            killed += self.sweep();
             self.over = true;
         }
         Stopped {
@@ -310,6 +312,13 @@ impl Guarded {
         trace::stop_step("exited");
     }
 
+    /// Ends what a guard left that was killed; says how many there were. The server died with it, unless it has raised
+    /// rights; the others have no parent any more.
+    fn sweep(&self) -> usize {
+        survivors::end_server(self.pid, self.guard);
+        survivors::sweep(&self.mark)
+    }
+
     /// Somebody may have stopped it together with its server, and a stopped guard hears nothing.
     fn wake(&self) {
         if let Some(handle) = &self.handle {
@@ -321,12 +330,12 @@ impl Guarded {
 impl Drop for Guarded {
     /// Orders the guard to kill everything: two system calls. Without a guard the marked ones are killed here.
     fn drop(&mut self) {
-        if self.over {
+        if self.over || self.owner != std::process::id() {
             return;
         }
         self.wake();
-        if !self.control.order(&Order::Kill) {
-            survivors::sweep(&self.mark);
+        if !self.control.order(&Order::Kill) && !self.control.is_done() {
+            self.sweep();
         }
     }
 }
@@ -353,6 +362,12 @@ impl Control {
     pub(super) fn exceeded(&self) -> Option<String> {
         self.listen();
         self.heard().exceeded.clone()
+    }
+
+    /// Whether the guard has said that nobody is left.
+    fn is_done(&self) -> bool {
+        self.listen();
+        self.heard().gone.is_some()
     }
 
     /// Returns once the server has ended.

@@ -3,6 +3,10 @@
 //! They are known by the mark in their environment, never by name. A mark names its owner by process id and
 //! start time, so that an id that was given anew is not taken for it, and by process id namespace: what runs
 //! in a container has an owner that cannot be seen from outside, which does not make it ownerless.
+//!
+//! A process chooses its environment, and so may carry any mark, also one of another manager. So each process is
+//! judged by its own mark alone, which has to be one of ours to the last character, and of an owner that is gone for certain:
+//! with a wrong mark a process ends itself, and nobody else.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,35 +26,62 @@ pub struct Leftover {
 mod linux {
     use std::{collections::HashSet, os::unix::fs::MetadataExt, path::PathBuf};
 
-    use rustix::process::{Pid, Signal, kill_process};
+    use rustix::{
+        io::Errno,
+        process::{Pid, Signal, test_kill_process},
+    };
 
     use super::Leftover;
     use crate::process::{
         stat::Stat,
-        survivors::{environment, mark_of, processes, sweep},
+        survivors::{environment, mark_of, processes, signal_if, sweep_all},
     };
 
     /// What a mark says about its owner.
-    struct Owner {
+    #[derive(Debug, PartialEq, Eq)]
+    pub(super) struct Owner {
         namespace: u64,
         pid: u32,
         started: u64,
     }
 
     impl Owner {
-        fn this() -> Option<Self> {
-            let pid = std::process::id();
+        pub(super) fn of_process(pid: u32) -> Option<Self> {
             Some(Self { namespace: namespace()?, pid, started: started(pid)? })
         }
 
-        fn of(mark: &str) -> Option<Self> {
-            let mut parts = mark.split('.');
-            let namespace = parts.next()?.parse().ok()?;
-            Some(Self { namespace, pid: parts.next()?.parse().ok()?, started: parts.next()?.parse().ok()? })
+        /// Nothing unless it is a mark as [`new_mark`] makes them, with or without a server's part behind it.
+        pub(super) fn of(mark: &str) -> Option<Self> {
+            let hex = |text: &str, digits: usize| {
+                text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+            };
+            let (family, server) =
+                mark.split_once('/').map_or((mark, None), |(family, server)| (family, Some(server)));
+            let parts: Vec<&str> = family.split('.').collect();
+            let &[namespace, pid, started, random] = &parts[..] else { return None };
+            let owner = Self {
+                namespace: namespace.parse().ok()?,
+                pid: pid.parse().ok().filter(|pid| i32::try_from(*pid).is_ok_and(|pid| pid > 0))?,
+                started: started.parse().ok()?,
+            };
+            // Numbers as we write them, without signs and zeros before them.
+            let exact = format!("{}.{}.{}.{random}", owner.namespace, owner.pid, owner.started) == family;
+            (exact && hex(random, 16) && server.is_none_or(|server| hex(server, 8))).then_some(owner)
         }
 
-        fn is_gone(&self) -> bool {
-            namespace() == Some(self.namespace) && started(self.pid) != Some(self.started)
+        /// Whether it is certain that it has ended.
+        pub(super) fn is_gone(&self) -> bool {
+            if namespace() != Some(self.namespace) {
+                return false;
+            }
+            match Stat::of(self.pid) {
+                Some(stat) => {
+                    stat.field(22).is_some_and(|started: u64| started != self.started) || stat.is_zombie()
+                }
+                // One of another user may be hidden (`hidepid`).
+                None => Pid::from_raw(self.pid.cast_signed())
+                    .is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH)),
+            }
         }
     }
 
@@ -59,9 +90,9 @@ mod linux {
         std::fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
     }
 
-    /// When `pid` was started, in clock ticks since boot. Nothing for a zombie: it has ended, whoever reaps it.
+    /// When `pid` was started, in clock ticks since boot.
     fn started(pid: u32) -> Option<u64> {
-        Stat::of(pid).filter(|stat| !stat.is_zombie())?.field(22)
+        Stat::of(pid)?.field(22)
     }
 
     /// Whether one of `guards` is above `pid`: it adopts whoever loses its parent.
@@ -75,13 +106,19 @@ mod linux {
 
     pub(crate) fn new_mark() -> String {
         let random = fastrand::u64(..);
-        match Owner::this() {
+        match Owner::of_process(std::process::id()) {
             Some(Owner { namespace, pid, started }) => format!("{namespace}.{pid}.{started}.{random:016x}"),
             None => format!("{random:016x}"),
         }
     }
 
-    pub(crate) fn reap_leftovers() -> Vec<Leftover> {
+    /// The owner of a process, where that is gone.
+    fn gone_owner(environment: &[u8]) -> Option<Owner> {
+        mark_of(environment).as_deref().and_then(Owner::of).filter(Owner::is_gone)
+    }
+
+    /// Who has lost their owner, and has no guard that ends them.
+    fn ownerless() -> Vec<(u32, Leftover)> {
         let own = rustix::process::geteuid().as_raw();
         let ours = |pid: &u32| {
             std::fs::metadata(PathBuf::from(format!("/proc/{pid}"))).is_ok_and(|meta| meta.uid() == own)
@@ -89,26 +126,24 @@ mod linux {
         let (mut guards, mut found) = (HashSet::new(), Vec::new());
         for pid in processes().filter(ours) {
             let environment = environment(pid);
-            let Some(mark) = mark_of(&environment) else { continue };
-            let Some(owner) = Owner::of(&mark).filter(Owner::is_gone) else { continue };
+            let Some(owner) = gone_owner(&environment) else { continue };
             if crate::process::guard::is_guard(&environment) {
                 // It is at work: what it has is ended in a moment, more politely than here. Unless somebody
                 // stopped it: a stopped guard has not even heard that its owner is gone.
-                if let Some(guard) = Pid::from_raw(pid.cast_signed()) {
-                    let _ = kill_process(guard, Signal::CONT);
-                }
+                signal_if(pid, Signal::CONT, || gone_owner(&self::environment(pid)).is_some());
                 guards.insert(pid);
             } else {
                 let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 let command = String::from_utf8_lossy(&line).replace('\0', " ").trim_end().to_owned();
-                found.push((mark, Leftover { pid, command, owner: owner.pid }));
+                found.push((pid, Leftover { pid, command, owner: owner.pid }));
             }
         }
-        found.retain(|(_, leftover)| !is_guarded(leftover.pid, &guards));
-        for (mark, _) in &found {
-            sweep(mark);
-        }
-        found.into_iter().map(|(_, leftover)| leftover).collect()
+        found.retain(|(pid, _)| !is_guarded(*pid, &guards));
+        found
+    }
+
+    pub(crate) fn reap_leftovers() -> Vec<Leftover> {
+        sweep_all(ownerless, |pid| gone_owner(&environment(pid)).is_some()).into_values().collect()
     }
 }
 
@@ -125,4 +160,65 @@ pub(crate) fn new_mark() -> String {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn reap_leftovers() -> Vec<Leftover> {
     Vec::new()
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::{linux::Owner, *};
+
+    #[test]
+    fn only_whole_marks_are_marks() {
+        let mark = new_mark();
+        let server = format!("{mark}/0123abcd");
+        let owner = Owner::of(&mark);
+        assert!(owner.is_some() && owner == Owner::of(&server), "{owner:?}");
+        let family: Vec<&str> = mark.split('.').collect();
+        let cut = family[2].strip_suffix(|_: char| true).unwrap();
+        let with = |started: &str, random: &str| format!("{}.{}.{started}.{random}", family[0], family[1]);
+        for wrong in [
+            // As a server could cut it, to make its owner one that never was.
+            &mark[..mark.rfind('.').unwrap()],
+            &format!("{}.{}.{cut}", family[0], family[1]),
+            &mark[..mark.len() - 1],
+            &with(&format!("+{}", family[2]), family[3]),
+            &with(&format!("0{}", family[2]), family[3]),
+            &with(family[2], &family[3].to_uppercase().replace(|c: char| c.is_ascii_digit(), "A")),
+            &format!("{mark}.1"),
+            &format!("{mark}/"),
+            &format!("{mark}/0123abc"),
+            &format!("{server}/"),
+            &format!(" {mark}"),
+            &mark.replace(&format!(".{}.", family[1]), ".4294967295."),
+            &mark.replace(&format!(".{}.", family[1]), ".0."),
+            "",
+            "/",
+        ] {
+            assert_eq!(Owner::of(wrong), None, "{wrong}");
+        }
+    }
+    #[test]
+    fn an_owner_is_there_until_its_last_thread_has_ended() {
+        let exit = if cfg!(target_arch = "x86_64") { 60 } else { 93 };
+        let script = format!(
+            "import ctypes, threading, time\n\
+             threading.Thread(target=lambda: time.sleep(600)).start()\n\
+             ctypes.CDLL(None).syscall({exit}, 0)"
+        );
+        let Ok(mut child) = std::process::Command::new("python3").args(["-c", &script]).spawn() else {
+            return;
+        };
+        let owner = Owner::of_process(child.id()).unwrap();
+        let state = || crate::process::stat::Stat::of(child.id()).unwrap().state();
+        while state() != Some('Z') {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert!(!owner.is_gone());
+        child.kill().unwrap();
+        // Not waited for yet, which is its parent's business.
+        while !owner.is_gone() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        child.wait().unwrap();
+        assert!(owner.is_gone());
+    }
 }

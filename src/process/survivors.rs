@@ -1,11 +1,14 @@
 //! Looks for processes that should be gone: by group, and by the marker in their environment.
 //!
-//! On systems without `/proc` only the group is known; the README says so.
+//! On systems without `/proc` only the group is known; the README says so. So it is where `/proc` is that of another
+//! PID namespace: its numbers would mean other processes here, and nobody is found.
 
 use rustix::process::Pid;
+#[cfg(target_os = "linux")]
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 #[cfg(target_os = "linux")]
-use super::stat::Stat;
+use super::stat::{Stat, proc_is_ours};
 
 /// Rounds of looking and killing: one that forks while it is looked for is found in the next.
 #[cfg(target_os = "linux")]
@@ -25,15 +28,20 @@ pub(super) fn group_has_living(_group: Pid) -> bool {
     true
 }
 
-/// Ids of living processes whose mark begins with `marker`, wherever in the process tree they are.
+/// Ids of living processes that carry `marker`, as it is or with a server's part behind it, wherever in the process tree
+/// they are.
 #[cfg(target_os = "linux")]
 pub(crate) fn marked_processes(marker: &str) -> Vec<u32> {
-    processes().filter(|pid| is_marked(*pid, marker)).collect()
+    // A mark that only begins with the same characters is another one.
+    let belongs =
+        |mark: &str| mark.strip_prefix(marker).is_some_and(|rest| matches!(rest.as_bytes(), [] | [b'/', ..]));
+    marked(belongs).collect()
 }
 
+/// Ids of living processes with such a mark.
 #[cfg(target_os = "linux")]
-fn is_marked(pid: u32, marker: &str) -> bool {
-    mark_of(&environment(pid)).is_some_and(|mark| mark.starts_with(marker))
+pub(super) fn marked(wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = u32> {
+    processes().filter(move |pid| mark_of(&environment(*pid)).is_some_and(|mark| wanted(&mark)))
 }
 
 /// The environment that a process was started with, as far as it is ours to read. A zombie has none.
@@ -51,28 +59,85 @@ pub(super) fn mark_of(environment: &[u8]) -> Option<String> {
     String::from_utf8(environment.split(|byte| *byte == 0).find_map(value)?).ok()
 }
 
-/// Kills whoever carries a mark that begins with `marker`, until nobody does or no more can be done; says how
-/// many there were.
+/// Kills all processes with the mark of one server, until nobody has it or no more can be done; says how many there
+/// were.
 #[cfg(target_os = "linux")]
-pub(super) fn sweep(marker: &str) -> usize {
-    use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+pub(super) fn sweep(mark: &str) -> usize {
+    sweep_all(
+        || marked(|found| found == mark).map(|pid| (pid, ())).collect(),
+        |pid| mark_of(&environment(pid)).is_some_and(|found| found == mark),
+    )
+    .len()
+}
 
-    let mut killed = std::collections::HashSet::new();
+/// Kills what `find` finds, until it finds nothing or no more can be done; who was killed, with what was found out.
+#[cfg(target_os = "linux")]
+pub(super) fn sweep_all<T>(
+    find: impl Fn() -> Vec<(u32, T)>,
+    is_still: impl Fn(u32) -> bool,
+) -> std::collections::BTreeMap<u32, T> {
+    let mut killed = std::collections::BTreeMap::new();
     for _ in 0..SWEEPS {
-        let found = marked_processes(marker);
+        let found = find();
         if found.is_empty() {
             break;
         }
-        for pid in found {
-            let Some(id) = Pid::from_raw(pid.cast_signed()) else { continue };
-            let Ok(handle) = pidfd_open(id, PidfdFlags::empty()) else { continue };
-            // Looked at once more: the handle keeps its process, the number alone could have changed hands.
-            if is_marked(pid, marker) && pidfd_send_signal(&handle, Signal::KILL).is_ok() {
-                killed.insert(pid);
+        for (pid, about) in found {
+            if signal_if(pid, Signal::KILL, || is_still(pid)) {
+                killed.insert(pid, about);
             }
         }
     }
-    killed.len()
+    killed
+}
+
+/// Signals a process if `is_it` says that it is the one that is meant; whether that was done.
+#[cfg(target_os = "linux")]
+pub(super) fn signal_if(pid: u32, signal: Signal, is_it: impl Fn() -> bool) -> bool {
+    let Some(id) = Pid::from_raw(pid.cast_signed()) else { return false };
+    let Ok(handle) = pidfd_open(id, PidfdFlags::empty()) else { return false };
+    // Looked at with the handle at hand: it keeps its process, the number alone could have changed hands.
+    is_it() && pidfd_send_signal(&handle, signal).is_ok()
+}
+
+/// Whether a living process has the mark of one server.
+#[cfg(target_os = "linux")]
+pub(super) fn is_carried(mark: &str) -> bool {
+    marked(|found| found == mark).next().is_some()
+}
+
+/// Nobody can be found here.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn is_carried(_mark: &str) -> bool {
+    false
+}
+
+/// Signals each process with the mark of one server.
+#[cfg(target_os = "linux")]
+pub(super) fn signal_marked(mark: &str, signal: Signal) {
+    let is_it = |pid| mark_of(&environment(pid)).is_some_and(|found| found == mark);
+    for pid in marked(|found| found == mark) {
+        signal_if(pid, signal, || is_it(pid));
+    }
+}
+
+/// Nobody can be found here.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn signal_marked(_mark: &str, _signal: rustix::process::Signal) {}
+
+/// Kills the process `server` of a guard that was killed, if it is there still. The kernel kills a server together with its
+/// guard, but not one with raised rights, and that one's environment, and so its mark, cannot be read.
+#[cfg(target_os = "linux")]
+pub(super) fn end_server(server: u32, guard: u32) {
+    // No session but the guard's has its number while a member is there; but the number could have been given anew after
+    // the last one had left.
+    let is_it = || {
+        let session = Stat::of(server).filter(|stat| !stat.is_zombie()).and_then(|stat| stat.field::<u32>(6));
+        session == Some(guard) && Stat::of(guard).is_none_or(|stat| stat.is_zombie())
+    };
+    if proc_is_ours() {
+        signal_if(server, Signal::KILL, is_it);
+    }
 }
 
 /// Nothing can be said here.
@@ -83,7 +148,9 @@ pub(crate) fn marked_processes(_marker: &str) -> Vec<u32> {
 
 #[cfg(target_os = "linux")]
 pub(super) fn processes() -> impl Iterator<Item = u32> {
-    std::fs::read_dir("/proc")
+    let table = proc_is_ours().then(|| std::fs::read_dir("/proc").ok());
+    table
+        .flatten()
         .into_iter()
         .flatten()
         .flatten()

@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::*;
 use crate::config::Guard;
 
+#[cfg(target_os = "linux")]
+mod owners;
+
 fn shell(script: &str) -> StdioConfig {
     let mut spec = StdioConfig::new("sh", vec!["-c".into(), script.into()], "/");
     spec.set_env("PATH", std::env::var("PATH").unwrap());
@@ -28,7 +31,8 @@ async fn spawn(script: &str, kin: &Kinship) -> (Process, Pipes) {
 
 /// Servers and helpers that are left.
 fn left(kin: &Kinship) -> Vec<u32> {
-    marked_processes(&format!("{}/", kin.marker))
+    let of_a_server = format!("{}/", kin.marker);
+    survivors::marked(|mark| mark.starts_with(&of_a_server)).collect()
 }
 
 /// Returns when nobody is left, guards and their zygote included.

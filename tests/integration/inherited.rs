@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     daemon::Crib,
-    program::{Bench, Running, code, err},
+    program::{Bench, Running, code, err, up},
     support::{Lab, is_running, signal, wait_for},
 };
 
@@ -237,4 +237,43 @@ fn without_numbers_of_its_own_nobody_is_guarded_or_sought() {
         }
         other => eprintln!("skipped: no PID namespace can be made: {other:?}"),
     }
+}
+
+#[test]
+fn a_server_is_left_alone_by_whoever_carries_a_like_mark() {
+    let lab = Lab::new();
+    let bench = Bench::new(&format!(
+        "[servers.one]\ncommand = FIXTURE\nenv = {{ {} = {:?} }}\n",
+        Lab::VARIABLE,
+        lab.mark()
+    ));
+    let (mut owner, _stderr, _) = up(&bench);
+    lab.await_processes(1);
+    let before = lab.processes();
+    let environment = fs::read(format!("/proc/{}/environ", lab.servers()[0])).unwrap();
+    let environment = String::from_utf8(environment).unwrap();
+    let mark = environment.split('\0').find_map(|entry| entry.strip_prefix("TOOLCRIB_OWNER=")).unwrap();
+    let family = mark.split_once('/').unwrap().0;
+    let (numbers, random) = family.rsplit_once('.').unwrap();
+    let (who, started) = numbers.rsplit_once('.').unwrap();
+    let cut = &started[..started.len() - 1];
+    let sleeper = |mark: &str| {
+        let mut command = Command::new("sleep");
+        Running::from(command.arg("600").env_clear().env("TOOLCRIB_OWNER", mark).spawn().unwrap())
+    };
+    // The first ones are the beginning of the living one's mark. The last one is whole, of an owner that never was.
+    let mut other =
+        [numbers, &format!("{who}.{cut}"), &format!("{who}.{cut}.{}", &random[..15])].map(&sleeper);
+    let mut ownerless = sleeper(&format!("{who}.{cut}.{random}/00000000"));
+    let output = Bench::new("[servers.time]\nbuiltin = \"time\"\n").run(&["check"]);
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    // By us, or by any other start on this machine.
+    wait_for("the end of who has no owner", || ownerless.try_wait().unwrap().is_some());
+    for other in &mut other {
+        assert!(other.try_wait().unwrap().is_none(), "what is no mark says nothing");
+    }
+    assert_eq!(lab.processes(), before);
+    signal("TERM", owner.id());
+    owner.wait().unwrap();
+    lab.await_nobody();
 }

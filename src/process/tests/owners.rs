@@ -1,0 +1,84 @@
+//! Whose a server is, and who may end it: owners that forked, that wait for any child, whose guard was killed.
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use super::*;
+
+#[tokio::test]
+async fn a_server_that_its_guard_takes_not_along_is_ended() {
+    // As one with raised rights: it does not hear of its guard's end, and its mark cannot be read.
+    let script = "echo up; exec env -i setpriv --pdeathsig clear sleep 600";
+    if !std::path::Path::new("/usr/bin/setpriv").exists() {
+        return;
+    }
+    for stop in [true, false] {
+        let [kin, _] = ways();
+        let (process, mut pipes) = spawn(script, &kin).await;
+        assert_eq!(line(&mut pipes.reader).await, "up");
+        let server = Pid::from_raw(process.pid().cast_signed()).unwrap();
+        let name = || std::fs::read_to_string(format!("/proc/{}/comm", process.pid())).unwrap();
+        while name() != "sleep\n" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        kill_process(Pid::from_raw(process.root().cast_signed()).unwrap(), Signal::KILL).unwrap();
+        process.exit_watch().exited().await;
+        if stop {
+            process.stop(SHORT).await;
+        } else {
+            drop(process);
+        }
+        while stat::Stat::of(server).is_some_and(|stat| !stat.is_zombie()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        until_gone(&kin).await;
+    }
+}
+
+#[tokio::test]
+async fn a_fork_of_the_owner_ends_nobody() {
+    for kin in ways() {
+        let (process, mut pipes) = spawn("while read word; do echo $word; done", &kin).await;
+        #[expect(unsafe_code, reason = "a fork without a program of its own")]
+        // SAFETY: the child does what it has to do and ends.
+        let child = unsafe { nix::unistd::fork() }.unwrap();
+        let nix::unistd::ForkResult::Parent { child } = child else {
+            drop(process);
+            #[expect(unsafe_code, reason = "nothing of the parent's is to run")]
+            // SAFETY: ends the process.
+            unsafe {
+                nix::libc::_exit(0)
+            }
+        };
+        while waitpid(Pid::from_raw(child.as_raw()), WaitOptions::NOHANG).unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        pipes.writer.write(b"there\n").await.unwrap();
+        assert_eq!(line(&mut pipes.reader).await, "there");
+        drop(process);
+        until_gone(&kin).await;
+    }
+}
+
+#[tokio::test]
+async fn a_group_is_not_signalled_once_its_leader_was_reaped_by_others() {
+    for stop in [true, false] {
+        let [_, kin] = ways();
+        // The one without a mark stands for a stranger, whose group has the id by now.
+        let script = "env -i sleep 600 >/dev/null 2>&1 & echo $!; sleep 600 >/dev/null 2>&1 & read word";
+        let (process, mut pipes) = spawn(script, &kin).await;
+        let stranger: i32 = line(&mut pipes.reader).await.parse().unwrap();
+        pipes.writer.write(b"leave\n").await.unwrap();
+        process.exit_watch().exited().await;
+        // As a program does that waits for any child.
+        waitpid(Pid::from_raw(process.pid().cast_signed()), WaitOptions::empty()).unwrap().unwrap();
+        if stop {
+            assert!(process.stop(SHORT).await.helpers);
+        } else {
+            drop(process);
+        }
+        until_gone(&kin).await;
+        let stranger = Pid::from_raw(stranger).unwrap();
+        assert!(!stat::Stat::of(stranger).unwrap().is_zombie());
+        kill_process(stranger, Signal::KILL).unwrap();
+    }
+}
