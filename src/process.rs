@@ -49,7 +49,7 @@ pub use program::find_program;
 pub(crate) use program::program_path;
 pub(crate) use stderr::StderrTail;
 pub use support::Support;
-pub(crate) use survivors::marked_processes;
+pub(crate) use survivors::{behind_guards, marked_processes};
 pub use usage::ProcessUsage;
 pub(crate) use usage::{of_descendants, of_groups, of_trees, own_memory};
 pub(crate) use writer::{LinePosition, LineWriter, WriteError};

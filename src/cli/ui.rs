@@ -237,6 +237,9 @@ impl Ui {
             if let Error::NoModel { found, asked } = error {
                 no_model(found, asked);
             }
+            if let Error::TeardownIncomplete { pids } = error {
+                pids.iter().for_each(|pid| survivor(*pid));
+            }
             Self::details(error);
         }
         ExitCode::from(exit)
@@ -253,6 +256,17 @@ impl Ui {
             }
         }
     }
+}
+
+/// A process that is left, and why that may be: that of another user can be ended by nobody else.
+fn survivor(pid: u32) {
+    use std::os::unix::fs::MetadataExt;
+    let folder = std::path::PathBuf::from(format!("/proc/{pid}"));
+    let Ok(name) = std::fs::read(folder.join("comm")) else { return };
+    let name = String::from_utf8_lossy(&name).trim_end().escape_debug().to_string();
+    let user = std::fs::metadata(&folder)
+        .map_or_else(|_| String::new(), |about| format!(", of user {}", about.uid()));
+    eprintln!("  process {pid} ({name}){user}");
 }
 
 fn no_model(found: &[String], asked: &[u16]) {

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::{Error, ErrorCode, Result, Told},
     manager::StopReport,
-    process::marked_processes,
+    process::{behind_guards, marked_processes},
     session::ServerStatus,
     start::ServerEvent,
     tool::ServerName,
@@ -276,6 +276,7 @@ impl DaemonClient {
             }
             sleep(LOOK);
         }
+        let mut left = behind_guards(left);
         left.extend((!gone).then_some(self.greeting.pid));
         Err(Error::TeardownIncomplete { pids: left })
     }

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     config::Env,
     error::{ConfigError, Error, Result},
-    process::marked_processes,
+    process::{behind_guards, marked_processes},
 };
 
 /// Longest path of a socket, in bytes: `sun_path` of unix(7) less its final zero; macOS has 104.
@@ -164,14 +164,14 @@ impl DaemonPlace {
         let stale = self.socket.exists();
         let mark = fs::read_to_string(self.lock_file()).unwrap_or_default();
         // Without its end it was not written whole, and would fit the processes of others.
-        if let Some(mark) = mark.strip_suffix('\n') {
+        if let Some(mark) = mark.strip_suffix('\n').filter(|mark| !mark.is_empty()) {
             loop {
                 let pids = marked_processes(mark);
                 if pids.is_empty() {
                     break;
                 }
                 if Instant::now() >= deadline {
-                    return Err(Error::TeardownIncomplete { pids });
+                    return Err(Error::TeardownIncomplete { pids: behind_guards(pids) });
                 }
                 sleep(LOOK);
             }

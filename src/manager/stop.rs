@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    process::{Keeping, StopOutcome, describe, marked_processes},
+    process::{Keeping, StopOutcome, behind_guards, describe, marked_processes},
     session::Session,
     tool::ServerName,
 };
@@ -20,7 +20,8 @@ pub struct StopReport {
     /// One row for each server that had been started, in configuration order.
     pub servers: Vec<ServerStop>,
     /// Processes of these servers that are still there, wherever in the process tree. On Linux every process
-    /// that inherited the environment of a server is found; elsewhere nothing can be said and this is empty.
+    /// that inherited the environment of a server is found, and whatever a guard could not end (a helper that became
+    /// another user); elsewhere nothing can be said and this is empty.
     pub survivors: Vec<u32>,
     /// What made sure of it.
     pub keeping: Keeping,
@@ -77,7 +78,7 @@ pub(super) async fn survivors(marker: &str) -> Vec<u32> {
     loop {
         let left = marked_processes(marker);
         if left.is_empty() || Instant::now() >= deadline {
-            return left;
+            return behind_guards(left);
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

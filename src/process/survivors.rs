@@ -140,10 +140,35 @@ pub(super) fn end_server(server: u32, guard: u32) {
     }
 }
 
+/// `pids` with those that a guard among them still waits for in its stead: it stays for them.
+#[cfg(target_os = "linux")]
+pub(crate) fn behind_guards(pids: Vec<u32>) -> Vec<u32> {
+    let (guards, mut left): (Vec<_>, Vec<_>) =
+        pids.into_iter().partition(|pid| super::guard::is_guard(&environment(*pid)));
+    let parent = |pid: u32| Stat::of(pid).filter(|stat| !stat.is_zombie())?.parent::<u32>();
+    let all: Vec<_> = processes().filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    for guard in &guards {
+        let mut waited_for = all.iter().filter(|(_, parent)| parent == guard).map(|(pid, _)| *pid).peekable();
+        if waited_for.peek().is_none() {
+            left.push(*guard);
+        }
+        left.extend(waited_for.filter(|pid| !guards.contains(pid)));
+    }
+    left.sort_unstable();
+    left.dedup();
+    left
+}
+
 /// Nothing can be said here.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn marked_processes(_marker: &str) -> Vec<u32> {
     Vec::new()
+}
+
+/// There are no guards here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn behind_guards(pids: Vec<u32>) -> Vec<u32> {
+    pids
 }
 
 #[cfg(target_os = "linux")]

@@ -218,6 +218,44 @@ fn a_guard_takes_no_requests_of_another_user() {
 }
 
 #[test]
+fn a_helper_that_became_another_user_is_named_and_its_guard_waits_in_peace() {
+    let Some(program) = Path::new("/usr/bin/setpriv").to_str().filter(|program| Path::new(program).is_file())
+    else {
+        eprintln!("skipped: no setpriv");
+        return;
+    };
+    if !can_raise_rights() {
+        return;
+    }
+    let (folder, setpriv) = copy(program, 0o4755);
+    let lab = Lab::new();
+    let script = format!(
+        "{} --reuid 0 --regid 0 --clear-groups sleep 600 </dev/null >/dev/null 2>&1 & echo $! > helper; exec \\\"$@\\\"",
+        setpriv.display()
+    );
+    let bench = Bench::new(&format!(
+        "[defaults]\neof_grace = \"200ms\"\nterm_grace = \"200ms\"\n[servers.one]\ncommand = \"/bin/sh\"\n\
+         args = [\"-c\", \"{script}\", \"sh\", FIXTURE]\nenv = {{ {} = {:?} }}\n",
+        Lab::VARIABLE,
+        lab.mark()
+    ));
+    fs::set_permissions(bench.0.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let mut command = bench.command(&["call", "one.pid"]);
+    command.uid(NOBODY).gid(NOBODY).env("HOME", folder.path());
+    let output = command.output().unwrap();
+    let helper: u32 = fs::read_to_string(bench.0.path().join("helper")).unwrap().trim().parse().unwrap();
+    let guard = crate::support::parent(helper).unwrap();
+    let status = fs::read_to_string(format!("/proc/{guard}/status")).unwrap();
+    signal("KILL", helper);
+    assert_eq!(code(&output), 9, "{}", err(&output));
+    assert!(err(&output).contains(&format!("1 process survived teardown: {helper}")), "{}", err(&output));
+    assert!(err(&output).contains("(sleep), of user 0"), "{}", err(&output));
+    let waits = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    assert!(waits.trim().parse::<u32>().unwrap() < 100, "{status}");
+    wait_for("the end of its guard", || !is_running(guard));
+}
+
+#[test]
 fn without_numbers_of_its_own_nobody_is_guarded_or_sought() {
     let bench = Bench::new("[servers.one]\ncommand = FIXTURE\n");
     let plain = bench.command(&["doctor"]);

@@ -49,6 +49,8 @@ const SIGNAL: usize = 128;
 
 /// Pause between two rounds of killing: orphans become children in between.
 const KILL_ROUND: Duration = Duration::from_millis(2);
+/// The longest one. It doubles while nobody ends: who may not be killed, or hangs in the kernel, stays for a while.
+const KILL_ROUND_MAX: Duration = Duration::from_secs(4);
 
 /// Runs the guard.
 pub(super) fn run(task: &Task, files: Files) {
@@ -63,6 +65,7 @@ pub(super) fn run(task: &Task, files: Files) {
                 exited: false,
                 stage: Stage::Running,
                 deadline: None,
+                round: KILL_ROUND,
                 graces: task.start.terms.graces,
                 killed: 0,
                 helpers: false,
@@ -133,6 +136,8 @@ struct Guard<'a> {
     exited: bool,
     stage: Stage,
     deadline: Option<Instant>,
+    /// The next pause between two rounds of killing.
+    round: Duration,
     graces: Graces,
     /// How many the server left behind who had to be killed.
     killed: usize,
@@ -168,6 +173,7 @@ impl Guard<'_> {
                     };
                     let exceeded = self.cgroup.as_ref().and_then(Cgroup::exceeded);
                     self.tell(&Notice::Exited { status: status.as_raw(), outcome, exceeded });
+                    self.hurry();
                     // What it left behind has nothing to wait for.
                     if self.stage <= Stage::Leaving {
                         self.stage = Stage::Leaving;
@@ -178,6 +184,7 @@ impl Guard<'_> {
                     let by_us = self.stage == Stage::Killing
                         && status.terminating_signal() == Some(Signal::KILL.as_raw());
                     self.killed += usize::from(by_us);
+                    self.hurry();
                 }
                 Err(Errno::INTR) => {}
                 Ok(None) => return true,
@@ -196,9 +203,19 @@ impl Guard<'_> {
             self.signal(Signal::CONT);
         } else {
             self.stage = Stage::Killing;
-            self.deadline = Some(now + KILL_ROUND);
+            self.deadline = Some(now + self.round);
+            self.round = (self.round * 2).min(KILL_ROUND_MAX);
             self.cgroup.iter().for_each(Cgroup::kill);
             self.signal(Signal::KILL);
+        }
+    }
+
+    /// Somebody has ended: what that one leaves are our children now, and the next to be killed.
+    fn hurry(&mut self) {
+        self.round = KILL_ROUND;
+        if self.stage == Stage::Killing {
+            let soon = Instant::now() + KILL_ROUND;
+            self.deadline = self.deadline.map(|deadline| deadline.min(soon));
         }
     }
 
