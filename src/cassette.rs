@@ -97,8 +97,5 @@ struct Head {
 /// Hides what is secret in `value`, names of fields included.
 fn hide(mut value: Value, secrets: &Secrets) -> Value {
     secrets.hide_in(&mut value);
-    let text = value.to_string();
-    let hidden = secrets.hide(&text);
-    // What is left after the first step are names, and those stay JSON.
-    if hidden == text { value } else { serde_json::from_str(&hidden).unwrap_or(Value::Null) }
+    value
 }

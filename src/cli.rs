@@ -20,6 +20,7 @@ mod lock;
 mod log;
 mod logs;
 mod memory;
+mod output;
 mod page;
 mod progress;
 mod ps;

@@ -59,7 +59,7 @@ pub use raw::BUILTINS;
 pub use reuse::*;
 pub use rules::{DenyRule, Fallback, FallbackWhen};
 pub use secrets::Secrets;
-pub(crate) use secrets::secret_name;
+pub(crate) use secrets::{origin_of, secret_name};
 pub(crate) use section::{Section, parse_size};
 pub use server::*;
 
@@ -431,7 +431,7 @@ impl std::fmt::Debug for LlmConfig {
     /// Hides the keys, and what follows the host of the address.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LlmConfig")
-            .field("base_url", &self.base_url.as_deref().map(secrets::origin_of))
+            .field("base_url", &self.base_url.as_deref().map(origin_of))
             .field("model", &self.model)
             .field("api_keys", &self.api_keys.len())
             .finish_non_exhaustive()

@@ -98,7 +98,9 @@ impl Journal {
     pub fn write_manifest(&self, manifest: &Value) -> Result<()> {
         let path = self.dir.join("run.json");
         let draft = self.dir.join("run.json.new");
-        let text = self.secrets.hide(&format!("{manifest:#}\n"));
+        let mut manifest = manifest.clone();
+        self.secrets.hide_in(&mut manifest);
+        let text = format!("{manifest:#}\n");
         let written = private::write(&draft, &text).and_then(|()| fs::rename(&draft, &path));
         written.map_err(|error| failed("write", &path, error))
     }
@@ -119,12 +121,18 @@ impl Journal {
         self.stderr.write(server, line);
     }
 
-    /// Writes a file of a task, without secrets. `place` is relative to the folder of the run.
+    /// Writes a conversation, without secrets.
+    fn write_messages(&self, place: &str, transcript: &[Value]) -> Result<()> {
+        let mut document = Value::from(transcript.to_vec());
+        self.secrets.hide_in(&mut document);
+        self.write(place, &format!("{document:#}\n"))
+    }
+
+    /// Writes a file of a task, which holds no secrets any more. `place` is relative to the folder of the run.
     fn write(&self, place: &str, text: &str) -> Result<()> {
         let path = self.dir.join(place);
         let folder = path.parent().unwrap_or(&self.dir);
-        let written =
-            private::create_dir_all(folder).and_then(|()| private::write(&path, &self.secrets.hide(text)));
+        let written = private::create_dir_all(folder).and_then(|()| private::write(&path, text));
         written.map_err(|error| failed("write", &path, error))
     }
 
@@ -137,26 +145,29 @@ impl Journal {
             serde_json::to_value(report).map_err(|error| failed("write", &self.dir, error.into()))?;
         if !report.transcript.is_empty() {
             let place = messages_path(&report.task, report.attempt);
-            self.write(&place, &format!("{:#}\n", Value::from(report.transcript.clone())))?;
+            self.write_messages(&place, &report.transcript)?;
             line["messages"] = place.into();
         }
         for earlier in &report.earlier {
             let place = messages_path(&report.task, earlier.attempt);
-            self.write(&place, &format!("{:#}\n", Value::from(earlier.transcript.clone())))?;
+            self.write_messages(&place, &earlier.transcript)?;
         }
         let earlier = report.earlier.iter().map(|earlier| (earlier.attempt, &earlier.outputs));
         for (attempt, outputs) in earlier.chain([(report.attempt, &report.outputs)]) {
             for (file, text) in outputs {
-                self.write(&format!("{}/{file}", task_path(&report.task, attempt)), text)?;
+                let place = format!("{}/{file}", task_path(&report.task, attempt));
+                self.write(&place, &self.secrets.hide(text))?;
             }
         }
         if !report.log.is_empty() {
             let place = log_path(&report.task, report.attempt);
-            let events: Vec<String> = report.log.iter().map(Value::to_string).collect();
+            let events: Vec<String> =
+                report.log.iter().map(|event| self.secrets.hide_json(event.to_string())).collect();
             self.write(&place, &(events.join("\n") + "\n"))?;
             line["log_file"] = place.into();
         }
-        let line = self.secrets.hide(&line.to_string()) + "\n";
+        self.secrets.hide_in(&mut line);
+        let line = line.to_string() + "\n";
         let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
         let written = results.file.write_all(line.as_bytes()).and_then(|()| results.file.flush());
         written.map_err(|error| failed("write", &self.dir.join("results.jsonl"), error))?;

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::{ServerSoftware, ToolChanges, fingerprint::hex};
 use crate::{
-    config::Config,
+    config::{Config, Secrets},
     error::{Error, Result},
     launch::Package,
     tool::{ServerName, Tool, canonical},
@@ -146,6 +146,18 @@ impl LockFile {
         let tools = tools.into_iter().map(LockedTool::of).collect();
         let (software, package) = (software.cloned(), package.cloned());
         self.servers.insert(server.to_string(), LockedServer { software, package, tools });
+    }
+
+    /// Hides `secrets` that servers tell of themselves: the file is meant for others, too.
+    pub fn hide(&mut self, secrets: &Secrets) {
+        for server in self.servers.values_mut() {
+            if let Some(ServerSoftware { name, version }) = &mut server.software {
+                (*name, *version) = (secrets.hide(name), secrets.hide(version));
+            }
+            for tool in &mut server.tools {
+                tool.name = secrets.hide(&tool.name);
+            }
+        }
     }
 
     /// Keeps those servers only that `wanted` names.

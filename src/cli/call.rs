@@ -68,7 +68,7 @@ impl Call {
         let answer =
             Answer { server: &answer.server, tool: &answer.tool, result: &answer.result, took: answer.took };
         // The daemon knows the secrets, and has hidden them.
-        Ok(Some(answer.show(context.ui, ToOwned::to_owned)))
+        Ok(Some(answer.show(context.ui)))
     }
 
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
@@ -154,7 +154,7 @@ impl Call {
         let result = result.map_err(with_help)?;
         let answer =
             Answer { server: &entry.server, tool: &entry.tool.name, result: &result, took: began.elapsed() };
-        Ok(answer.show(context.ui, |text| config.secrets.hide(text)))
+        Ok(answer.show(context.ui))
     }
 
     /// The arguments as far as they are known without the schema, each key once.
@@ -249,18 +249,18 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    fn show(&self, ui: &Ui, hide: impl Fn(&str) -> String) -> ExitCode {
+    fn show(&self, ui: &Ui) -> ExitCode {
         let Self { server, tool, result, took } = self;
         if ui.json {
             let document = json!({"schema": 1, "server": server, "tool": tool,
                 "is_error": result.is_error, "content": result.content,
                 "structured_content": result.structured_content, "ms": millis(*took)});
-            Ui::data(hide(&document.to_string()));
+            Ui::json(document);
         } else {
             if result.is_error {
                 ui.bad("error", format!("tool `{server}.{tool}` reported an error in {}", seconds(*took)));
             }
-            Ui::data(hide(&result.text()));
+            Ui::words(result.text());
         }
         if result.is_error { ExitCode::from(5) } else { ExitCode::SUCCESS }
     }

@@ -12,7 +12,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use toolcrib::{Config, Env, Error, ErrorCode, HttpClients, Manager, ServerEvent, StopReport};
 
-use super::ui::{Ui, exit_code};
+use super::{
+    output,
+    ui::{Ui, exit_code},
+};
 
 /// What every command is given.
 pub(super) struct Context<'a> {
@@ -105,6 +108,7 @@ impl Context<'_> {
     /// The same of another file than that of `--config`.
     pub(super) fn load_from(&self, file: Option<&Path>) -> Result<Config, Error> {
         let config = Config::load(file, &Env::process())?;
+        output::learn(&config.secrets);
         for note in &config.notes {
             self.ui.warn(note);
         }

@@ -65,7 +65,7 @@ impl Wait {
 /// How the servers are now. The code says whether all are as they should be.
 fn show(ui: &Ui, rows: &[ServerStatus], good: impl Fn(&ServerStatus) -> bool) -> ExitCode {
     if ui.json {
-        Ui::data(json!({"schema": 1, "servers": rows}).to_string());
+        Ui::json(json!({"schema": 1, "servers": rows}));
     }
     for row in rows {
         match &row.error {

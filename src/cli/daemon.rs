@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 use clap::Args;
 use toolcrib::{Config, DaemonOptions, Env, Error, ServerName, StartJobs, serve_daemon};
 
-use super::{context::Context, memory};
+use super::{context::Context, log, memory, output};
 
 /// From the beginning until what only the start needed is given back, be it over or not.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -32,7 +32,13 @@ pub(super) struct Daemon {
 impl Daemon {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let env = Env::process();
-        let mut options = DaemonOptions::new(Config::locate(context.config.as_deref(), &env)?);
+        let file = Config::locate(context.config.as_deref(), &env)?;
+        if log::is_on()
+            && let Ok(config) = Config::load(Some(&file), &env)
+        {
+            output::learn(&config.secrets);
+        }
+        let mut options = DaemonOptions::new(file);
         options.only =
             Some(self.servers.into_iter().collect::<BTreeSet<_>>()).filter(|only| !only.is_empty());
         (options.jobs, options.locked) = (self.jobs, self.locked);

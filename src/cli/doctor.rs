@@ -271,9 +271,7 @@ impl Findings {
                 .iter()
                 .map(|row| json!({"mark": word(row.mark), "subject": row.subject, "text": row.text, "help": row.help}))
                 .collect();
-            return Ui::data(
-                json!({"schema": 1, "support": Support::detect(), "findings": rows}).to_string(),
-            );
+            return Ui::json(json!({"schema": 1, "support": Support::detect(), "findings": rows}));
         }
         for row in &self.rows {
             Ui::finding(

@@ -43,7 +43,7 @@ impl Down {
         }
         if daemons.is_empty() && left.is_empty() {
             match ui.json {
-                true => Ui::data(json!({"schema": 1, "daemons": [], "processes_left": 0}).to_string()),
+                true => Ui::json(json!({"schema": 1, "daemons": [], "processes_left": 0})),
                 false => ui.status("Finished", "no daemon runs, 0 processes left"),
             }
             return Ok(ExitCode::SUCCESS);
@@ -70,7 +70,7 @@ impl Down {
             rows.push(row);
         }
         if ui.json {
-            Ui::data(json!({"schema": 1, "daemons": rows, "processes_left": left.len()}).to_string());
+            Ui::json(json!({"schema": 1, "daemons": rows, "processes_left": left.len()}));
         }
         match trouble {
             _ if !left.is_empty() => Err(Error::TeardownIncomplete { pids: left }.into()),

@@ -11,7 +11,7 @@ use super::ui::{Ui, date, millis, seconds};
 pub(super) fn doubt(ui: &Ui, error: &Error) {
     ui.doubt(error);
     if ui.json {
-        Ui::data(json!({"event": "warning", "error": error_json(error)}).to_string());
+        Ui::json(json!({"event": "warning", "error": error_json(error)}));
     }
 }
 
@@ -22,7 +22,7 @@ pub(super) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
     move |event| {
         if ui.json {
             if let Some(event) = as_json(&event) {
-                Ui::data(event.to_string());
+                Ui::json(event);
             }
         } else {
             show(&ui, &told, &event);

@@ -27,14 +27,14 @@ impl Import {
     pub(super) fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let (text, notes) = import_toml(&self.source, &Env::process())?;
         if context.ui.json && self.write.is_none() {
-            Ui::data(json!({"schema": 1, "toml": text, "notes": notes}).to_string());
+            Ui::json(json!({"schema": 1, "toml": text, "notes": notes}));
             return Ok(ExitCode::SUCCESS);
         }
         for note in &notes {
             context.ui.warn(note);
         }
         let Some(file) = self.write else {
-            Ui::data(text.trim_end());
+            Ui::words(text.trim_end());
             return Ok(ExitCode::SUCCESS);
         };
         append(&file, &text)?;

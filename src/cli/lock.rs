@@ -46,6 +46,7 @@ impl Lock {
         let known = |name: &str| configured.iter().any(|server| server.as_str() == name);
         now.retain(|name| !self.servers.is_empty() || known(name));
         let failed = gather(&mut now, &manager).await?;
+        now.hide(&config.secrets);
         let catalog = manager.catalog();
         context.stop(manager).await?;
         let changes = before.diff(&now);
@@ -56,12 +57,12 @@ impl Lock {
             let errors: Vec<Value> = failed.iter().map(|error| error_json(error)).collect();
             let document = json!({"schema": 1, "file": file, "equal": changes.is_empty(),
                 "servers": changes, "failed": errors});
-            Ui::data(config.secrets.hide(&document.to_string()));
+            Ui::json(document);
         }
         match self.diff {
             true => {
                 for change in changes.iter().filter(|_| !context.ui.json) {
-                    Ui::data(config.secrets.hide(&text_of(change, catalog.entries())));
+                    Ui::data(text_of(change, catalog.entries()));
                 }
                 if changes.is_empty() && failed.is_empty() {
                     context.ui.status("Equal", format!("all is as {} says", file.display()));

@@ -25,6 +25,8 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use super::output;
+
 const VARIABLE: &str = "TOOLCRIB_LOG";
 /// The target of all spans of the library.
 const OURS: &str = "toolcrib";
@@ -52,6 +54,11 @@ pub(super) fn start(full_screen: bool) -> Result<(), Error> {
     // An error means that a subscriber is set, and nobody has set one before us.
     let _ = tracing_subscriber::registry().with(filter).with(Lines).try_init();
     Ok(())
+}
+
+/// Whether anything may be written.
+pub(super) fn is_on() -> bool {
+    std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty())
 }
 
 /// Has lines written above `bar` for as long as there is one.
@@ -213,9 +220,10 @@ fn write(level: Level, place: &str, message: &str, fields: &[(&str, String)]) {
         _ => Style::new(),
     };
     let time = clock(SystemTime::now());
+    let [place, message] = [place, message].map(output::one_line);
     let mut line = format!("{dim}{time}{dim:#} {strong}{level:>5}{strong:#} {place}: {message}");
     for (label, value) in fields {
-        let _ = write!(line, " {dim}{label}={dim:#}{value}");
+        let _ = write!(line, " {dim}{label}={dim:#}{}", output::one_line(value));
     }
     line.push('\n');
     // As one piece, so that lines of several processes and threads stay whole.

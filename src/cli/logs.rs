@@ -14,7 +14,7 @@ use regex::Regex;
 use serde_json::json;
 use toolcrib::{Error, ErrorCode, LogLine, LogStream};
 
-use super::{context::Context, reach};
+use super::{context::Context, output, reach};
 
 const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
 
@@ -109,7 +109,7 @@ impl Printer {
     }
 
     fn print(&self, line: &LogLine) -> ControlFlow<()> {
-        let text = if self.json { json!(line).to_string() } else { self.text(line) };
+        let text = if self.json { output::json(json!(line).to_string()) } else { self.text(line) };
         match writeln!(std::io::stdout(), "{text}") {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
@@ -126,6 +126,6 @@ impl Printer {
             LogStream::Received => "wire <",
             _ => "event",
         };
-        format!("{} {:<12} {stream:<6}  {}", at.strftime(format), line.server, line.text)
+        format!("{} {:<12} {stream:<6}  {}", at.strftime(format), line.server, output::one_line(&line.text))
     }
 }

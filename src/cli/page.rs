@@ -7,6 +7,8 @@ pub(super) mod starts;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use sha2::{Digest, Sha256};
 
+use super::output::is_unseen;
+
 /// Ticks of a time axis, about.
 const TICKS: f64 = 6.0;
 /// Colours after Okabe and Ito, who chose them for all kinds of eyes; what they mean is told by pattern, too.
@@ -108,7 +110,7 @@ pub(super) fn escape(text: &str) -> String {
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
             // What no document may hold, escape sequences of terminals among it.
-            control if control.is_control() && control != '\n' => safe.push('\u{fffd}'),
+            control if is_unseen(control) => safe.push('\u{fffd}'),
             letter => safe.push(letter),
         }
     }

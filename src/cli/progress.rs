@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use toolcrib::{FailureReason, LlmStats, ModelTrouble, Outcome, Reason, RunReport, Timings, Usage};
 
 use super::{
-    log,
+    log, output,
     report::pass_rate,
     requests,
     ui::{Ui, counted, seconds},
@@ -146,7 +146,7 @@ impl<'a> Progress<'a> {
                     let now = trouble();
                     if let Some(bar) = &self.bar {
                         let words = self.totals.borrow().words();
-                        bar.set_message(now.as_ref().map_or(words, ToString::to_string));
+                        bar.set_message(now.as_ref().map_or(words, |trouble| output::one_line(&trouble.to_string())));
                     }
                     let cause = |trouble: &ModelTrouble| (trouble.reason, trouble.message.clone());
                     if now.as_ref().map(cause) != told.as_ref().map(cause) {

@@ -39,9 +39,11 @@ impl Ps {
             let status = daemon.status()?;
             let sample = Sample::of(&status);
             if ui.json {
-                Ui::data(document(&daemon, &status, &sample, before.as_ref()).to_string());
+                Ui::json(document(&daemon, &status, &sample, before.as_ref()));
             } else {
-                let clear = if self.watch && Ui::is_terminal() { "\x1b[H\x1b[J" } else { "" };
+                if self.watch {
+                    Ui::clear();
+                }
                 let greeting = daemon.greeting();
                 let lines = lines(
                     greeting,
@@ -50,7 +52,7 @@ impl Ps {
                     before.as_ref(),
                     if self.wide || !Ui::is_terminal() { usize::MAX } else { WIDTH },
                 );
-                Ui::data(format!("{clear}{}", lines.join("\n")));
+                Ui::data(lines.join("\n"));
             }
             if !self.watch {
                 return Ok(ExitCode::SUCCESS);

@@ -44,7 +44,7 @@ impl Report {
         context.ui.status("Run", made.summary);
         context.ui.status("Report", page.display().to_string());
         if context.ui.json {
-            Ui::data(made.json);
+            Ui::json(made.json);
         }
         if self.open {
             open(&page)?;

@@ -22,6 +22,7 @@ use toolcrib::{
 use super::{
     context::{Context, Locked},
     doubts::Doubts,
+    output,
     progress::Totals,
     reach::{Through, place},
     ui::{Ui, at_least_one},
@@ -133,6 +134,7 @@ impl Run {
         // The command line stands in `run.json`.
         if let Some(url) = &self.base_url {
             config.secrets = config.secrets.and_of_url(url);
+            output::learn(&config.secrets);
         }
         for server in config.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
             server.scope = match self.scope {
@@ -185,7 +187,7 @@ impl Run {
         let finished = plan.execute(context).await?;
         let answer = finished.reports.first().and_then(|report| report.answer.as_ref());
         if let Some(answer) = answer.filter(|_| answers) {
-            Ui::data(answer);
+            Ui::words(answer);
         }
         Ok(finished.totals.exit())
     }

@@ -8,6 +8,7 @@ use toolcrib::{Lifecycle, ServerTools, ToolRow};
 
 use super::{
     context::{Context, Locked},
+    output,
     page::cut,
     reach::Through,
     ui::{Ui, age, counted},
@@ -42,7 +43,7 @@ impl Tools {
         let Some(mut daemon) = self.through.reach(context)? else { return Ok(None) };
         let outcome = daemon.tools(self.servers.clone());
         daemon.take_notes().iter().for_each(|note| context.ui.warn(note));
-        Ok(Some(self.show(context.ui, outcome?, ToOwned::to_owned)))
+        Ok(Some(self.show(context.ui, outcome?)))
     }
 
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
@@ -61,13 +62,13 @@ impl Tools {
         let ui = context.ui;
         let manager = up::with_heartbeat(ui, context.start(&config, |_| {})).await?;
         let rows = ServerTools::of(&manager);
-        let code = self.show(ui, rows, |text| config.secrets.hide(text));
+        let code = self.show(ui, rows);
         let refused = Context::refused_by_lock(&manager);
         context.stop(manager).await?;
         Ok(Context::exit_after(code, refused.as_deref()))
     }
 
-    fn show(&self, ui: &Ui, mut rows: Vec<ServerTools>, hide: impl Fn(&str) -> String) -> ExitCode {
+    fn show(&self, ui: &Ui, mut rows: Vec<ServerTools>) -> ExitCode {
         if let Some(wanted) = self.search.as_ref().map(|wanted| wanted.to_lowercase()) {
             for row in &mut rows {
                 let text = |tool: &ToolRow| format!("{} {}", tool.name, tool.description).to_lowercase();
@@ -77,7 +78,7 @@ impl Tools {
         // Whoever names one server wants that one: its failure is the command's.
         let fails = matches!(&rows[..], [row] if !self.servers.is_empty() && row.error.is_some());
         if ui.json {
-            Ui::data(hide(&json!({"schema": 1, "servers": rows}).to_string()));
+            Ui::json(json!({"schema": 1, "servers": rows}));
         } else {
             for row in &rows {
                 let text: Vec<String> = row.tools.iter().map(|tool| self.tool_text(tool)).collect();
@@ -102,7 +103,7 @@ impl Tools {
 
     fn tool_text(&self, tool: &ToolRow) -> String {
         let first = tool.description.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        let signature = format!("{}({})", tool.name, signature(&tool.input_schema));
+        let signature = output::one_line(&format!("{}({})", tool.name, signature(&tool.input_schema)));
         let mut line = cut(&format!("  {signature:<44}  {}", first.trim()), 100);
         line.truncate(line.trim_end().len());
         if self.schema {

@@ -197,7 +197,7 @@ impl Torture {
             {
                 document.extend(scores);
             }
-            Ui::data(document.to_string());
+            Ui::json(document);
             return;
         }
         for line in table.table().into_iter().chain(table.remarks()) {

@@ -16,6 +16,8 @@ use toolcrib::{
     StopReport,
 };
 
+use super::output;
+
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 const WARN: Style = AnsiColor::Yellow.on_default().bold();
@@ -66,7 +68,15 @@ impl Ui {
         std::io::stdout().is_terminal()
     }
 
+    /// Makes room on a terminal for what is shown next.
+    pub(super) fn clear() {
+        if Self::is_terminal() {
+            let _ = std::io::stdout().write_all(b"\x1b[H\x1b[J");
+        }
+    }
+
     fn line(style: Style, verb: &str, text: &str) {
+        let text = indented(text);
         // As one piece: stderr has no buffer, and would write each part, each space even, by itself.
         let mut line = AutoStream::new(Vec::new(), AutoStream::choice(&std::io::stderr()));
         let _ = writeln!(line, "{style}{verb:>12}{style:#} {text}");
@@ -102,21 +112,37 @@ impl Ui {
         }
     }
 
-    /// One line of data.
+    /// Data for people.
     pub(super) fn data(text: impl AsRef<str>) {
-        println!("{}", text.as_ref());
+        println!("{}", output::printable(text.as_ref()));
+    }
+
+    /// Data as a tool or a model gave it, without secrets. Only a terminal gets control characters as escapes.
+    pub(super) fn words(text: impl AsRef<str>) {
+        match Self::is_terminal() {
+            true => Self::data(text),
+            // Not by way of the macro above, which would take out what looks like a colour.
+            #[expect(clippy::print_stdout, reason = "the data of the command")]
+            false => std::println!("{}", output::hidden(text.as_ref())),
+        }
+    }
+
+    /// Data as a JSON document.
+    #[expect(clippy::needless_pass_by_value, reason = "documents are made for this")]
+    pub(super) fn json(document: impl ToString) {
+        println!("{}", output::json(document.to_string()));
     }
 
     /// Causes, last words and help under a line that said what happened.
     fn details(error: &Error) {
         for line in last_words(error.stderr_tail(), error.stderr_line()) {
-            eprintln!("{DIM}             |{DIM:#} {line}");
+            eprintln!("{DIM}             |{DIM:#} {}", output::one_line(line));
         }
         for cause in error.causes() {
-            eprintln!("{DIM}             = cause:{DIM:#} {cause}");
+            eprintln!("{DIM}             = cause:{DIM:#} {}", indented(&cause));
         }
         if let Some(help) = error.help() {
-            eprintln!("{DIM}             = help: {DIM:#} {help}");
+            eprintln!("{DIM}             = help: {DIM:#} {}", indented(&help));
         }
     }
 
@@ -205,6 +231,7 @@ impl Ui {
             (_, true) => WARN,
             _ => BAD,
         };
+        let [subject, text] = [subject, text].map(output::printable);
         println!("{style}{word:<4}{style:#}  {subject:<16} {text}");
     }
 
@@ -231,9 +258,9 @@ impl Ui {
                 "message": error.to_string(),
                 "cause": error.causes(), "stderr_tail": error.stderr_tail(), "help": error.help(),
             }});
-            eprintln!("{document}");
+            eprintln!("{}", output::json(document.to_string()));
         } else {
-            eprintln!("{BAD}error{BAD:#}: {error}");
+            eprintln!("{BAD}error{BAD:#}: {}", indented(&error.to_string()));
             if let Error::NoModel { found, asked } = error {
                 no_model(found, asked);
             }
@@ -251,7 +278,7 @@ impl Ui {
         match error.downcast_ref::<Error>().or(shared) {
             Some(error) => self.fail(error),
             None => {
-                eprintln!("{BAD}error{BAD:#}: {error:#}");
+                eprintln!("{BAD}error{BAD:#}: {}", indented(&format!("{error:#}")));
                 ExitCode::FAILURE
             }
         }
@@ -267,6 +294,12 @@ fn survivor(pid: u32) {
     let user = std::fs::metadata(&folder)
         .map_or_else(|_| String::new(), |about| format!(", of user {}", about.uid()));
     eprintln!("  process {pid} ({name}){user}");
+}
+
+/// Words of others in a line of ours: without secrets and without what steers a terminal. What begins a new line cannot
+/// be taken for a line of ours.
+fn indented(text: &str) -> String {
+    output::printable(text).replace('\n', "\n             ")
 }
 
 fn no_model(found: &[String], asked: &[u16]) {

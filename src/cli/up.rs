@@ -95,9 +95,8 @@ impl Up {
             let left = report.as_ref().map_or(1, |_| 0);
             let servers = report.as_ref().map(|report| report.servers.clone()).unwrap_or_default();
             let keeping = report.as_ref().map(|report| report.keeping.clone()).ok();
-            Ui::data(
-                json!({"event": "teardown", "processes_left": left, "keeping": keeping, "servers": servers})
-                    .to_string(),
+            Ui::json(
+                json!({"event": "teardown", "processes_left": left, "keeping": keeping, "servers": servers}),
             );
         }
         ui.torn_down(&report?);
@@ -140,7 +139,7 @@ pub(super) fn summary(ui: &Ui, report: &StartReport) {
         let (up, failed) = (ready - parked, total - ready);
         let event =
             json!({"event": "summary", "ready": up, "parked": parked, "failed": failed, "wall_ms": wall});
-        Ui::data(event.to_string());
+        Ui::json(event);
         return;
     }
     let slowest = report.slowest().filter(|_| total > 1);

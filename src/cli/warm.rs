@@ -34,7 +34,7 @@ impl Warm {
         }
         if context.ui.json {
             let servers: Vec<Value> = rows.iter().map(document).collect();
-            Ui::data(json!({"schema": 1, "servers": servers}).to_string());
+            Ui::json(json!({"schema": 1, "servers": servers}));
         } else {
             summary(context.ui, &rows);
         }

@@ -90,6 +90,8 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         merge.import(source, origin, &mut taken, local)?;
     }
     let Merge { found: Found { mut secrets, files }, servers, named, notes, .. } = merge;
+    // What is a server's name is told all the time, say of a database whose password is `postgres`.
+    secrets.retain(|secret| !servers.keys().any(|name| name.as_str() == secret));
     let agents = raw.agent.sub_agents.keys().cloned();
     let named = NamedTools::new(named, servers.keys().cloned(), agents);
     let open = &raw.defaults.inherit_env;

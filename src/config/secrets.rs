@@ -2,14 +2,20 @@
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
-use serde_json::Value;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, ServerError, Told};
 
 /// Secret values, hidden as `****` in everything that is printed or written.
 ///
-/// A value is secret if it came from a variable outside the inherited names, from an `env_file` or from
-/// `api_key`, if it is a credential in a header or an address, or if its name ends in `KEY`, `TOKEN`,
-/// `SECRET`, `PASSWORD` or `CREDENTIALS`. Values shorter than [`Secrets::SHORTEST`] bytes are not searched
-/// for: they would turn ordinary text into stars. Of a value of several lines each line is secret by itself.
+/// A value is secret if it is an `api_key`, a credential in a header or an address, or a variable whose name says so:
+/// it ends in `KEY`, `TOKEN`, `SECRET`, `PASSWORD`, `PASSWD`, `PASSPHRASE`, `PASS`, `AUTH`, `CREDENTIAL` or
+/// `CREDENTIALS`. Any other value is secret if it came from a variable outside the inherited names or from an
+/// `env_file`, unless it is a number or one word of letters of fewer than 16 characters. Values shorter than
+/// [`Secrets::SHORTEST`] bytes are not searched for: they would turn ordinary text into stars. Of a value of several
+/// lines each line is secret by itself.
 #[derive(Clone, Default)]
 pub struct Secrets {
     values: Arc<[String]>,
@@ -47,16 +53,99 @@ impl Secrets {
         stars(text, self.found(text))
     }
 
-    /// Hides every secret in the texts of a document, and numbers that are one. Names of fields stay.
-    pub(crate) fn hide_in(&self, document: &mut Value) {
+    /// Hides every secret in a document, which stays one: in its texts, in names of fields, and in place of numbers
+    /// that are one. A secret that is an ordinary word stays in names of fields, and where it is one of the words that
+    /// toolcrib's own documents are read by (`"status": "passed"`).
+    pub fn hide_in(&self, document: &mut Value) {
         match document {
             Value::String(text) if !self.found(text).is_empty() => *text = self.hide(text),
-            Value::Number(number) if !self.found(&number.to_string()).is_empty() => {
-                *document = Value::String("****".to_owned());
+            Value::Number(number) => {
+                // No text is made of each number of a document unless one may be secret.
+                let numeric = |value: &&String| value.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+                let mut numbers = self.values.iter().filter(numeric).peekable();
+                if numbers.peek().is_some() {
+                    let text = number.to_string();
+                    if numbers.any(|value| *value == text) {
+                        *document = Value::String("****".to_owned());
+                    }
+                }
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.hide_in(item)),
-            Value::Object(fields) => fields.values_mut().for_each(|field| self.hide_in(field)),
+            Value::Object(fields) => self.hide_in_fields(fields),
             _ => {}
+        }
+    }
+
+    fn hide_in_fields(&self, fields: &mut Map<String, Value>) {
+        let extraordinary = |text: &str| {
+            let mut found = self.found(text).into_iter();
+            found.any(|place| !is_ordinary(&text[place]))
+        };
+        for (name, value) in fields.iter_mut() {
+            let ours = KEYWORDS.contains(&name.as_str())
+                && value.as_str().is_some_and(|word| is_keyword(word) && !extraordinary(word));
+            if !ours {
+                self.hide_in(value);
+            }
+        }
+        if !fields.keys().any(|name| extraordinary(name)) {
+            return;
+        }
+        for (name, value) in std::mem::take(fields) {
+            let hidden = if extraordinary(&name) { self.hide(&name) } else { name };
+            let mut free = hidden.clone();
+            let mut number = 2;
+            while fields.contains_key(&free) {
+                free = format!("{hidden} ({number})");
+                number += 1;
+            }
+            fields.insert(free, value);
+        }
+    }
+
+    /// As [`Secrets::hide_in`], for the text of a document. Text that is no JSON is hidden as text.
+    pub fn hide_json(&self, text: String) -> String {
+        if self.found(&text).is_empty() {
+            return text;
+        }
+        match serde_json::from_str(&text) {
+            Ok(mut document) => {
+                self.hide_in(&mut document);
+                document.to_string()
+            }
+            Err(_) => self.hide(&text),
+        }
+    }
+
+    /// `error` without secrets: one that holds any comes back in its words alone.
+    pub fn hide_error(&self, error: Error) -> Error {
+        let mut error = match error {
+            Error::Server(mut failed) => {
+                self.hide_failure(&mut failed);
+                return Error::Server(failed);
+            }
+            error => error,
+        };
+        if let Error::CallRefused { message, .. } = &mut error {
+            *message = self.hide(message);
+        }
+        let told = Told::from(&error);
+        let mut hidden = told.clone();
+        for text in std::iter::once(&mut hidden.message)
+            .chain(&mut hidden.causes)
+            .chain(&mut hidden.stderr_tail)
+            .chain(&mut hidden.help)
+        {
+            *text = self.hide(text);
+        }
+        if hidden == told { error } else { Error::Told(Box::new(hidden)) }
+    }
+
+    /// Hides what a server, or a library, had to say about a failure.
+    pub(crate) fn hide_failure(&self, failed: &mut ServerError) {
+        let ServerError { what, causes, stderr_tail, help, .. } = failed;
+        for text in std::iter::once(what).chain(causes).chain(stderr_tail).chain(help) {
+            *text = self.hide(text);
         }
     }
 
@@ -107,12 +196,48 @@ impl Secrets {
     }
 }
 
-/// How `value` may be written: as it is, line by line, and each in JSON, with and without letters beyond ASCII.
+/// Fields of toolcrib's own documents whose values are words of closed lists.
+const KEYWORDS: [&str; 12] = [
+    "type", "event", "status", "state", "kind", "code", "phase", "reason", "role", "outcome", "stream",
+    "server",
+];
+
+fn is_keyword(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+}
+
+/// Whether a value is so common in texts that only the name of its variable can make a secret of it: a number, or one
+/// word of letters, of fewer than 16 characters.
+pub(super) fn is_ordinary(value: &str) -> bool {
+    let digits = value.strip_prefix('-').unwrap_or(value);
+    value.len() < 16
+        && (value.bytes().all(|byte| byte.is_ascii_alphabetic())
+            || digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
+}
+
+/// What stays as it is in every part of an address.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// The same as libraries of addresses write it, which leave more as it is.
+const ESCAPED_BY_LIBRARIES: &AsciiSet = &ESCAPED
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'%')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',');
+
+/// How `value` may be written: as it is, line by line, as part of an address, and each in JSON, with and without
+/// letters beyond ASCII.
 fn forms(value: &str) -> impl Iterator<Item = String> {
     let lines = value.lines().map(str::trim).filter(|line| line.len() >= Secrets::SHORTEST);
-    let plain = std::iter::once(value).chain(lines);
-    plain.flat_map(|text| {
-        let quoted = Value::from(text).to_string();
+    let escaped = [ESCAPED, ESCAPED_BY_LIBRARIES].map(|set| utf8_percent_encode(value, set).to_string());
+    let plain = std::iter::once(value).chain(lines).map(str::to_owned);
+    plain.chain(escaped).flat_map(|text| {
+        let quoted = Value::from(text.as_str()).to_string();
         let escaped = quoted[1..quoted.len() - 1].to_owned();
         let mut ascii = String::with_capacity(escaped.len());
         for c in escaped.chars() {
@@ -121,7 +246,7 @@ fn forms(value: &str) -> impl Iterator<Item = String> {
                 _ => ascii.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}"))),
             }
         }
-        [text.to_owned(), escaped, ascii]
+        [text, escaped, ascii]
     })
 }
 
@@ -149,7 +274,18 @@ impl std::fmt::Debug for Secrets {
 
 /// Whether a variable, header or query parameter of this name holds a secret by its name alone.
 pub(crate) fn secret_name(name: &str) -> bool {
-    const ENDINGS: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS"];
+    const ENDINGS: [&str; 10] = [
+        "KEY",
+        "TOKEN",
+        "SECRET",
+        "PASSWORD",
+        "PASSWD",
+        "PASSPHRASE",
+        "PASS",
+        "AUTH",
+        "CREDENTIAL",
+        "CREDENTIALS",
+    ];
     let name = name.to_ascii_uppercase();
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
@@ -166,24 +302,29 @@ pub(super) fn in_header(name: &str, value: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The secret parts of an address: a password before the host, and query parameters with telling names.
+/// The secret parts of an address: what stands before the host, also as `Authorization: Basic` has it, and parameters
+/// with telling names.
 pub(super) fn in_url(url: &str, found: &mut Vec<String>) {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let host = place.split('/').next().unwrap_or_default();
-    if let Some((user, _)) = host.rsplit_once('@') {
-        found.push(user.split_once(':').map_or(user, |(_, password)| password).to_owned());
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    if let Some((user, _)) = rest[..end].rsplit_once('@') {
+        let (name, password) = user.split_once(':').unwrap_or((user, ""));
+        // Some services take a token as the name.
+        let secret = if password.is_empty() { name } else { password };
+        let basic = BASE64_STANDARD.encode(format!("{}:{}", decoded(name), decoded(password)));
+        found.extend([secret.to_owned(), decoded(secret), basic]);
     }
-    let query = query.split('#').next().unwrap_or_default();
-    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
-        if secret_name(name) {
-            found.push(value.to_owned());
+    let query = rest[end..].find(['?', '#']).map_or("", |at| &rest[end + at + 1..]);
+    for (name, value) in query.split(['&', '?', '#']).filter_map(|pair| pair.split_once('=')) {
+        if secret_name(name) || ["sig", "pwd"].contains(&name) {
+            found.extend([value.to_owned(), decoded(value)]);
         }
     }
 }
 
 /// Scheme, host and port of an address: what can be shown without showing a secret.
-pub(super) fn origin_of(url: &str) -> String {
+pub(crate) fn origin_of(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -255,13 +396,81 @@ mod tests {
     }
 
     #[test]
+    fn documents_stay_documents() {
+        let secrets = Secrets::new(["hunter2-x", "100000", "passed", "status"].map(str::to_owned));
+        let hidden = |text: &str| secrets.hide_json(text.to_owned());
+        assert_eq!(
+            hidden(
+                r#"{"status":"passed","size":100000,"ms":1000001,"hunter2-x":1,"a hunter2-x":"hunter2-x!"}"#
+            ),
+            r#"{"status":"passed","size":"****","ms":1000001,"****":1,"a ****":"****!"}"#
+        );
+        assert_eq!(
+            hidden(r#"{"hunter2-x":1,"****":2,"text":"it passed"}"#),
+            r#"{"****":1,"**** (2)":2,"text":"it ****"}"#
+        );
+        assert_eq!(
+            hidden(r#"[{"type":"run_passed"},{"type":"passed by"}]"#),
+            r#"[{"type":"run_passed"},{"type":"**** by"}]"#
+        );
+        assert_eq!(hidden("no JSON: hunter2-x"), "no JSON: ****");
+        assert_eq!(hidden(r#"{"a":1.0}"#), r#"{"a":1.0}"#);
+    }
+
+    #[test]
+    fn numbers_and_plain_words_are_ordinary_if_they_are_short() {
+        for value in ["100000", "-3.5", "production", "Status", ""] {
+            assert!(is_ordinary(value), "{value}");
+        }
+        for value in ["hunter2", "1234567890123456", "abcdefghijklmnop", "us-east-1", "a b", "12:30"] {
+            assert!(!is_ordinary(value), "{value}");
+        }
+    }
+
+    #[test]
+    fn errors_lose_their_secrets_and_nothing_else() {
+        let secrets = Secrets::new(["hunter2-x".to_owned()]);
+        let error =
+            |text: &str| Error::Io { what: text.to_owned(), source: std::io::Error::other("hunter2-x") };
+        let hidden = secrets.hide_error(error("cannot read"));
+        assert_eq!(
+            (hidden.to_string(), hidden.causes()),
+            ("cannot read".to_owned(), vec!["****".to_owned()])
+        );
+        let same = secrets.hide_error(Error::Cancelled);
+        assert!(matches!(same, Error::Cancelled), "{same}");
+    }
+
+    #[test]
+    fn secrets_are_known_as_parts_of_addresses() {
+        let secrets = Secrets::new(["p@ss w/rd!".to_owned()]);
+        assert_eq!(secrets.hide("p%40ss%20w%2Frd%21 p%40ss%20w%2Frd! p@ss w/rd!"), "**** **** ****");
+    }
+
+    #[test]
     fn credentials_in_headers_and_addresses_are_found() {
         let mut found = Vec::new();
         in_header("Accept", "application/json", &mut found);
         in_header("Authorization", "Bearer abc-def", &mut found);
         in_header("X-Api-Key", "key-value", &mut found);
-        in_url("https://me:pass-word@host/mcp?lang=english&apiKey=query-key#x", &mut found);
-        assert_eq!(found, ["Bearer abc-def", "abc-def", "key-value", "pass-word", "query-key"]);
+        assert_eq!(found, ["Bearer abc-def", "abc-def", "key-value"]);
+        let of = |url: &str| {
+            let mut found = Vec::new();
+            in_url(url, &mut found);
+            found.dedup();
+            found
+        };
+        let basic = |text: &str| BASE64_STANDARD.encode(text);
+        assert_eq!(
+            of("https://me:pass-word@host/mcp?lang=english&apiKey=query-key#x"),
+            ["pass-word", &basic("me:pass-word"), "query-key"]
+        );
+        assert_eq!(of("https://ghp-abc:@host"), ["ghp-abc", &basic("ghp-abc:")]);
+        assert_eq!(
+            of("https://me:a%40b-cd@host#access_token=t-1"),
+            ["a%40b-cd", "a@b-cd", &basic("me:a@b-cd"), "t-1"]
+        );
+        assert_eq!(of("https://host/a@b?c=d@e"), [""; 0]);
         assert_eq!(origin_of("https://me:pass@host:8/secret?x"), "https://host:8");
     }
 }

@@ -62,7 +62,9 @@ fn build(
 ) -> Result<ServerConfig> {
     if let Some(file) = &raw.env_file {
         vars.local = env_file(file, vars)?;
-        vars.secrets.extend(vars.local.values().cloned());
+        let secret =
+            |(name, value): &(&String, &String)| secrets::secret_name(name) || !secrets::is_ordinary(value);
+        vars.secrets.extend(vars.local.iter().filter(secret).map(|(_, value)| value.clone()));
     }
     let endpoint = match raw.kind {
         RawKind::Command {

@@ -7,7 +7,7 @@ use super::{
     dotenv::is_name,
     env::{Env, Names},
     origin::{Origin, Text},
-    secrets::secret_name,
+    secrets::{is_ordinary, secret_name},
 };
 use crate::{
     error::{ConfigError, Error, Result},
@@ -45,11 +45,12 @@ struct Used {
 }
 
 impl Vars<'_> {
-    /// The string with its variables put in; their values become secrets.
+    /// The string with its variables put in; their values become secrets, unless they are ordinary.
     pub(super) fn expand(&mut self, text: &Text) -> Result<String> {
         let (expanded, used) = self.run(text)?;
-        let secret = used.into_iter().filter(|var| secret_name(&var.name) || !self.open.contain(&var.name));
-        self.secrets.extend(secret.map(|var| var.value));
+        let secret =
+            |var: &Used| secret_name(&var.name) || !(self.open.contain(&var.name) || is_ordinary(&var.value));
+        self.secrets.extend(used.into_iter().filter(secret).map(|var| var.value));
         Ok(expanded)
     }
 
@@ -200,14 +201,14 @@ mod tests {
         let origin = Origin { folder: "/p".into(), ..Origin::default() };
         let open = Names::inherited();
         let local =
-            BTreeMap::from([("L".to_owned(), "local".to_owned()), ("A".to_owned(), "near".to_owned())]);
+            BTreeMap::from([("L".to_owned(), "lo-cal".to_owned()), ("A".to_owned(), "ne-ar".to_owned())]);
         let mut vars = Vars { env: &env, origin: &origin, server: None, local, open: &open, secrets: vec![] };
         let text = |value: &str| Text { value: value.to_owned(), line: 1, key: "k".to_owned() };
         for (written, expected) in [
             ("plain $5 $", "plain $5 $"),
-            ("${A}-${env:L}", "near-local"),
+            ("${A}-${env:L}", "ne-ar-lo-cal"),
             ("${NONE:-d}${EMPTY:-e}[${EMPTY}]", "de[]"),
-            ("${NONE:-${A}/x}", "near/x"),
+            ("${NONE:-${A}/x}", "ne-ar/x"),
             ("${NONE:-}", ""),
             ("$${A} $$", "${A} $"),
             ("${input:my-id}", "in"),
@@ -216,7 +217,7 @@ mod tests {
         ] {
             assert_eq!(vars.expand(&text(written)).unwrap(), expected, "{written}");
         }
-        assert_eq!(vars.secrets, ["near", "local", "", "near", "in"]);
+        assert_eq!(vars.secrets, ["ne-ar", "lo-cal", "ne-ar"]);
         for (written, expected) in [
             ("${NONE}", Fault::Unset { variable: "NONE".into(), input: None }),
             ("${input:a-b}", Fault::Unset { variable: "A_B".into(), input: Some("a-b".into()) }),

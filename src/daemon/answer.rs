@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     catalog::CatalogEntry,
-    config::Scope,
+    config::{Scope, Secrets},
     error::{Error, ErrorCode, Result, Told},
     process::{ProcessUsage, of_descendants, own_memory},
     session::{ServerState, ServerStatus},
@@ -51,15 +51,34 @@ pub(super) struct First {
 }
 
 /// The way back to a client.
-pub(super) struct Voice(pub(super) OwnedWriteHalf);
+pub(super) struct Voice {
+    pub(super) write: OwnedWriteHalf,
+    /// What the client, which may not have read the configuration, is not to be shown.
+    pub(super) secrets: Secrets,
+}
 
 impl Voice {
     /// Sends one frame. A client that does not read waits; one that is gone is noticed by its reader.
     pub(super) async fn say(&mut self, reply: &Reply) {
         // Our own frames have string keys and no floats that JSON lacks: this does not fail.
-        let mut line = serde_json::to_vec(reply).unwrap_or_default();
-        line.push(b'\n');
-        let _ = self.0.write_all(&line).await;
+        let line = serde_json::to_string(reply).unwrap_or_default();
+        let line = match reply {
+            // Of these nothing is in the words of others, and results were looked through.
+            Reply::Greeting(_) | Reply::Connected | Reply::Called(_) | Reply::Down(_) | Reply::Retired(_) => {
+                line
+            }
+            _ => self.without_secrets(line),
+        };
+        let _ = self.write.write_all((line + "\n").as_bytes()).await;
+    }
+
+    fn without_secrets(&self, line: String) -> String {
+        let hidden = self.secrets.hide_json(line.clone());
+        if hidden == line || serde_json::from_str::<Reply>(&hidden).is_ok() {
+            return hidden;
+        }
+        let error = Error::input("the answer holds a secret where it cannot be left out", None);
+        serde_json::to_string(&Reply::Error(error)).unwrap_or_default()
     }
 }
 

@@ -28,7 +28,7 @@ use super::{
     wire::{Greeting, PROTOCOL, Reply, Request, Terms},
 };
 use crate::{
-    config::{Env, StartJobs},
+    config::{Env, Secrets, StartJobs},
     error::{Error, Result},
     gateway::Gateway,
     manager::{Borrower, StopReport},
@@ -273,13 +273,14 @@ impl Hall {
         let own = rustix::process::geteuid().as_raw();
         let peer = stream.peer_cred().map(|peer| peer.uid());
         let (read, write) = stream.into_split();
-        let (mut reader, mut voice) = (LineReader::new(read), Voice(write));
+        let (mut reader, mut voice) = (LineReader::new(read), Voice { write, secrets: Secrets::default() });
         if peer.ok() != Some(own) {
             let help = Some("each user has daemons of their own".to_owned());
             voice.say(&Reply::Error(Error::input("this daemon serves another user", help))).await;
             return Leave::Content;
         }
         self.keep.begun().await;
+        voice.secrets = self.keep.book().config.secrets.clone();
         voice.say(&Reply::Greeting(self.greeting())).await;
         loop {
             let line = tokio::select! {
@@ -335,7 +336,7 @@ impl Hall {
         voice.say(&Reply::Connected).await;
         let loan = self.keep.manager().lend(Borrower::Client);
         let gateway = Gateway::new(loan.toolbox(), only, self.keep.log.follow(), self.draining.clone());
-        gateway.serve(reader.into_stream(), voice.0).await;
+        gateway.serve(reader.into_stream(), voice.write).await;
     }
 
     fn greeting(&self) -> Greeting {

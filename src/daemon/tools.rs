@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use serde_json::Value;
+
 use super::wire::{ServerTools, ToolRow};
 use crate::{
     catalog::ToolCatalog,
@@ -29,11 +31,17 @@ impl ServerTools {
     /// Hides secrets in what the server says about its tools.
     pub(super) fn hide(&mut self, secrets: &Secrets) {
         for tool in &mut self.tools {
-            tool.description = secrets.hide(&tool.description);
+            for text in [&mut tool.name, &mut tool.visible_name, &mut tool.description] {
+                *text = secrets.hide(text);
+            }
             // Copied if it holds one, which is rare.
             let text = serde_json::to_string(&*tool.input_schema).unwrap_or_default();
             if secrets.hide(&text) != text {
-                Arc::make_mut(&mut tool.input_schema).values_mut().for_each(|part| secrets.hide_in(part));
+                let mut schema = Value::Object((*tool.input_schema).clone());
+                secrets.hide_in(&mut schema);
+                if let Value::Object(schema) = schema {
+                    tool.input_schema = Arc::new(schema);
+                }
             }
         }
     }

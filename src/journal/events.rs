@@ -363,7 +363,7 @@ impl EventLog {
         // The clock is read under the lock: later lines have later times.
         let line = EventLine { ns: nanos(inner.began.elapsed()), at: now(), event };
         let line = match serde_json::to_string(&line) {
-            Ok(line) => inner.secrets.hide(&line) + "\n",
+            Ok(line) => inner.secrets.hide_json(line) + "\n",
             Err(error) => {
                 output.failure.get_or_insert(error.into());
                 return;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub struct Leftover {
     /// Its process id.
     pub pid: u32,
-    /// Its command line.
+    /// The name of its program.
     pub command: String,
     /// The process id of the manager that had started it.
     pub owner: u32,
@@ -104,6 +104,13 @@ mod linux {
         next.is_some()
     }
 
+    /// The name of its program. Its arguments may hold secrets of a configuration that is not ours.
+    fn program(pid: u32) -> String {
+        let file = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+        let name = file.as_deref().and_then(std::path::Path::file_name);
+        name.map_or_else(|| "a program".to_owned(), |name| name.to_string_lossy().into_owned())
+    }
+
     pub(crate) fn new_mark() -> String {
         let random = fastrand::u64(..);
         match Owner::of_process(std::process::id()) {
@@ -133,9 +140,7 @@ mod linux {
                 signal_if(pid, Signal::CONT, || gone_owner(&self::environment(pid)).is_some());
                 guards.insert(pid);
             } else {
-                let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                let command = String::from_utf8_lossy(&line).replace('\0', " ").trim_end().to_owned();
-                found.push((pid, Leftover { pid, command, owner: owner.pid }));
+                found.push((pid, Leftover { pid, command: program(pid), owner: owner.pid }));
             }
         }
         found.retain(|(pid, _)| !is_guarded(*pid, &guards));

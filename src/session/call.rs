@@ -48,6 +48,8 @@ impl Session {
             trace::wait("call_limit", self.settings().calls.acquire()).instrument(action.span()).await;
         let counted = self.counters.begin();
         let outcome = self.call_in_place(tool, hints, arguments, terms).instrument(action.span()).await;
+        // Much of an error is in the words of servers and libraries.
+        let outcome = outcome.map_err(|error| self.secrets().hide_error(error));
         counted.end(&outcome);
         traced::call_ended(action, &outcome);
         outcome
@@ -162,7 +164,7 @@ impl Session {
     }
 
     fn refused(&self, tool: &str, rpc_code: i64, message: &str) -> Lost {
-        let message = self.settings().around.kin.secrets.hide(&convert::brief(message));
+        let message = convert::brief(message);
         Lost::Final(Error::CallRefused {
             server: self.name().clone(),
             tool: tool.to_owned(),

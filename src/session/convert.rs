@@ -6,6 +6,7 @@ use rmcp::{model, service::ClientInitializeError, transport::streamable_http_cli
 use serde_json::{Map, Value};
 
 use super::failure::Cause;
+use crate::config::origin_of;
 use crate::tool::{Tool, ToolAnnotations, ToolResult};
 
 /// A tool as the server describes it.
@@ -77,17 +78,17 @@ pub(super) fn http_cause(error: &ClientInitializeError, url: &str) -> Cause {
         if let Some(http) = link.downcast_ref::<reqwest::Error>() {
             unreachable |= http.is_connect() || http.is_timeout();
         }
-        let text = without_types(&link.to_string());
+        let text = without_types(&without_address(&link.to_string(), url));
         if !words.iter().any(|word| word.contains(&text)) {
             words.push(text);
         }
         next = link.source();
     }
     if error.is_authorization_required() {
-        return Cause::Unreachable(format!("{url} asks for authorization: set `headers`"));
+        return Cause::Unreachable(format!("{} asks for authorization: set `headers`", origin_of(url)));
     }
     let why = words.join(": ");
-    if unreachable { Cause::Unreachable(why) } else { Cause::Protocol(why) }
+    if unreachable { Cause::Unreachable(format!("{}: {why}", origin_of(url))) } else { Cause::Protocol(why) }
 }
 
 /// The HTTP failure inside the SDK's wrapper, which hides it from `source`.
@@ -96,6 +97,35 @@ fn innermost<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'st
         Some(StreamableHttpError::Client(http)) => http,
         _ => error,
     }
+}
+
+/// Shows of `url` only what leads to its host: its path may hold a secret, too.
+fn without_address(text: &str, url: &str) -> String {
+    let mut text = text.replace(url, &origin_of(url));
+    if let Ok(parsed) = reqwest::Url::parse(url) {
+        let mut shown = parsed.clone();
+        // The library of the requests sends user and password as a header, and shows the rest.
+        let _ = shown.set_username("").and_then(|()| shown.set_password(None));
+        for address in [parsed.as_str(), shown.as_str()] {
+            text = text.replace(address, &origin_of(url));
+        }
+    }
+    without_url(&text)
+}
+
+/// Leaves out ` for url (...)`, which the library of the requests puts into its messages.
+pub(super) fn without_url(text: &str) -> String {
+    const BEGIN: &str = " for url (";
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(BEGIN) {
+        kept.push_str(before);
+        // An address holds parentheses only in pairs, or as `%29`; a blank, never.
+        let end = after.find(['\n', ' ']).unwrap_or(after.len());
+        let end = after[..end].rfind(')').map_or(end, |end| end + 1);
+        rest = &after[end..];
+    }
+    kept + rest
 }
 
 /// Leaves out `[some::rust::Type<..>]`, which the SDK puts into its messages.
@@ -122,6 +152,20 @@ mod tests {
         assert_eq!(brief("short ä"), "short ä");
         let long = brief(&"ä".repeat(3000));
         assert!(long.ends_with("ä... (6000 bytes)") && long.len() < 4100);
+    }
+
+    #[test]
+    fn of_addresses_only_the_host_is_shown() {
+        let url = "http://me:pw@host:1/secret/path(1)?key=x";
+        for (text, shown) in [
+            ("error for url (http://host:1/secret/path(1)?key=x): refused", "error: refused"),
+            ("error for url (http://host:1/other)", "error"),
+            ("http://host:1/secret/path(1)?key=x moved", "http://host:1 moved"),
+            ("asked http://me:pw@host:1/secret/path(1)?key=x", "asked http://host:1"),
+            ("nothing of it", "nothing of it"),
+        ] {
+            assert_eq!(without_address(text, url), shown);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::health::{End, Health};
 use crate::{
-    config::{Config, Endpoint, ServerConfig, StopGrace},
+    config::{Config, Endpoint, Secrets, ServerConfig, StopGrace},
     error::{ErrorCode, Phase, ServerError, diagnose, plain, rounded},
     launch::Package,
     process::{Process, describe},
@@ -204,6 +204,15 @@ impl Failure {
         &self.what
     }
 
+    /// Without `secrets`: much of it is in the words of servers and libraries.
+    pub(super) fn without(mut self, secrets: &Secrets) -> Self {
+        let Self { what, causes, stderr_tail, help, .. } = &mut self;
+        for text in std::iter::once(what).chain(causes).chain(stderr_tail).chain(help) {
+            *text = secrets.hide(text);
+        }
+        self
+    }
+
     /// With the server's name.
     pub(super) fn named(self, server: ServerName) -> ServerError {
         let mut error = ServerError::new(server, self.phase, self.code, self.what);
@@ -248,6 +257,7 @@ pub(super) async fn inquest(
     }
     lost.causes.extend(health.oddities());
     lost.help = lost.help.or_else(|| help(lost.code, &lost.stderr_tail));
+    health.secrets().hide_failure(&mut lost);
     lost
 }
 

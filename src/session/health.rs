@@ -104,6 +104,11 @@ impl Health {
     }
 
     /// Of a connection that the protocol library has made.
+    /// What is not to be shown.
+    pub(super) fn secrets(&self) -> &Secrets {
+        &self.0.secrets
+    }
+
     pub(super) fn remote(secrets: &Secrets) -> Self {
         Self::over(None, None, secrets)
     }

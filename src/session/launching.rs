@@ -16,8 +16,19 @@ use crate::{
     process::{Process, find_program},
 };
 
-/// Connects to `config`, within its start limit. Everything that was begun is ended before an error returns.
+/// Connects to `config`, within its start limit. Everything that was begun is ended before an error returns, which holds
+/// no secret.
 pub(super) async fn connect(
+    config: &ServerConfig,
+    around: &Surroundings,
+    known: Option<Era>,
+    on_process: OnProcess<'_>,
+) -> Result<Connection, Failure> {
+    let connected = connect_reviewed(config, around, known, on_process).await;
+    connected.map_err(|failure| failure.without(&around.kin.secrets))
+}
+
+async fn connect_reviewed(
     config: &ServerConfig,
     around: &Surroundings,
     known: Option<Era>,

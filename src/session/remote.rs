@@ -23,6 +23,7 @@ use tokio::{sync::Notify, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
+    convert::without_url,
     cut::Cutter,
     progress::{Hearing, ProgressListener},
     reply::{NoReply, Patience, Reply},
@@ -87,10 +88,11 @@ fn answered(outcome: Result<ServerResult, ServiceError>) -> Result<Result<Server
         Err(ServiceError::Timeout { timeout }) => Err(NoReply::Timeout(timeout)),
         // How much of it has left is not known, here and below.
         Err(ServiceError::TransportClosed) => Err(NoReply::Ended { never_left: false }),
-        Err(ServiceError::TransportSend(error)) => {
-            Err(NoReply::NotWritten(WriteError { may_have_left: true, reason: error.error.to_string() }))
-        }
-        Err(error) => Err(NoReply::Broken(error.to_string())),
+        Err(ServiceError::TransportSend(error)) => Err(NoReply::NotWritten(WriteError {
+            may_have_left: true,
+            reason: without_url(&error.error.to_string()),
+        })),
+        Err(error) => Err(NoReply::Broken(without_url(&error.to_string()))),
     }
 }
 

@@ -50,6 +50,7 @@ mod replay;
 mod report;
 mod run_folder;
 mod search;
+mod secrecy;
 mod shared;
 mod sites;
 mod start;

@@ -143,7 +143,7 @@ impl Agents {
                 "model": if self.cost_model { "engine" } else { "answers of 200 to 800 ms" },
                 "rows": rows.iter().map(told::row).collect::<Vec<_>>(),
                 "spread_3_to_20": told::spread(&rows), "missed": missed});
-            Ui::data(document.to_string());
+            Ui::json(document);
         } else {
             told::print(&rows, self.cost_model);
             for missed in &missed {

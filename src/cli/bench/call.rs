@@ -151,7 +151,7 @@ impl Call {
         });
         let (rows, beside) = measuring.await??;
         if context.ui.json {
-            Ui::data(document(threads, &rows, beside.as_ref()).to_string());
+            Ui::json(document(threads, &rows, beside.as_ref()));
         } else {
             print(threads, &rows, beside.as_ref());
         }

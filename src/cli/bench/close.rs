@@ -32,7 +32,7 @@ impl Close {
                 .iter()
                 .map(|row| json!({"servers": row.count, "wall_ms": millis(row.wall), "killed": row.killed}))
                 .collect();
-            Ui::data(json!({"schema": 1, "grace_ms": millis(grace), "rows": rows}).to_string());
+            Ui::json(json!({"schema": 1, "grace_ms": millis(grace), "rows": rows}));
             return Ok(ExitCode::SUCCESS);
         }
         Ui::data(format!("servers that ignore end of input and SIGTERM; grace {}", seconds(grace)));

@@ -188,7 +188,7 @@ impl Account {
                 "denied_with_effect": self.wrongly_denied, "processes_left": self.survivors,
                 "wall_ms": millis(self.wall),
             });
-            return Ui::data(document.to_string());
+            return Ui::json(document);
         }
         Ui::data(format!("deaths {}, restarts {}, in {}", self.killed, self.restarts, seconds(self.wall)));
         let errors: u64 = self.errors.values().sum();

@@ -79,7 +79,7 @@ impl Lazy {
         if context.ui.json {
             let document = json!({"schema": 1, "servers": self.servers, "runs": self.runs,
                 "request_bytes": request, "first_request_ms": spread_json(&times)});
-            Ui::data(document.to_string());
+            Ui::json(document);
         } else {
             let ms = |time: Option<&Duration>| time.map_or(0.0, |time| millis(*time));
             Ui::data(format!(

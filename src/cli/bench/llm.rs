@@ -73,7 +73,7 @@ impl Llm {
             let row = |row: &Row| json!({"scene": row.name, "target": row.target, "ok": row.ok, "measured": row.measured});
             let document =
                 json!({"schema": 1, "seed": self.seed, "rows": rows.iter().map(row).collect::<Vec<_>>()});
-            Ui::data(document.to_string());
+            Ui::json(document);
         } else {
             Ui::data(format!("{:<24} {:<50} {:<6} measured", "scene", "target", ""));
             for row in &rows {

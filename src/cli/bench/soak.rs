@@ -225,7 +225,7 @@ fn print(ui: &Ui, tally: &Tally, restarts: u64, verdict: &Verdict, survivors: us
             "second_quarter": sample(before), "last_quarter": sample(after), "flat": verdict.is_flat(),
             "processes_left": survivors,
         });
-        return Ui::data(document.to_string());
+        return Ui::json(document);
     }
     Ui::data(format!("calls {}: {:?}", tally.calls.get(), *outcomes));
     Ui::data(format!("faults {:?}, restarts {restarts}", *faults));

@@ -45,7 +45,7 @@ impl Spares {
             let document = json!({"schema": 1, "servers": servers, "spares": self.spares, "tasks": tasks,
                 "task_start_ms": {"p50": millis(at(50)), "p95": millis(at(95)), "p99": millis(at(99)),
                     "max": millis(at(100))}});
-            Ui::data(document.to_string());
+            Ui::json(document);
         } else {
             Ui::data(format!("{tasks} tasks, each with {servers} servers of its own, all tools known"));
             Ui::data(format!(

@@ -14,14 +14,20 @@ pub(super) struct Orphan {
 
 /// Who takes in orphans besides process 1: a user's own systemd, and the small ones of containers.
 const REAPERS: [&str; 6] = ["systemd", "init", "tini", "dumb-init", "docker-init", "catatonit"];
-/// Of a command line, as shown.
-const SHOWN: usize = 100;
-
 /// Whether a command line looks like that of a tool server: one of its words begins or ends with `mcp`.
 fn looks_like_one(line: &str) -> bool {
     let line = line.to_ascii_lowercase();
     let mut words = line.split(|c: char| !c.is_ascii_alphanumeric());
     words.any(|word| word.starts_with("mcp") || word.ends_with("mcp") || word == "modelcontextprotocol")
+}
+
+/// What a command line is about: its program, and the words by which it looks like a tool server. The others may hold
+/// secrets of a configuration that is not ours.
+fn shown(line: &str) -> String {
+    let mut words = line.split_whitespace();
+    let program = words.next().unwrap_or_default();
+    let telling = words.filter(|word| looks_like_one(word) && !word.contains(['=', ':', '?']));
+    std::iter::once(program).chain(telling.take(2)).collect::<Vec<_>>().join(" ")
 }
 
 /// Whether a process id is of somebody who takes in orphans.
@@ -67,7 +73,7 @@ pub(super) fn find() -> Vec<Orphan> {
             pid,
             age: format!("{} old", seconds(age)),
             memory: format!("{} MiB", memory >> 20),
-            command: line.trim_end().chars().take(SHOWN).collect(),
+            command: shown(&line),
         })
     };
     processes.filter_map(look).collect()
@@ -76,6 +82,20 @@ pub(super) fn find() -> Vec<Orphan> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_that_may_be_secret_are_not_shown() {
+        for (line, told) in [
+            (
+                "node /x/mcp-server-x/index.js --token abc --url https://me:pw@h/mcp",
+                "node /x/mcp-server-x/index.js",
+            ),
+            ("/bin/mcp --key=abc-mcp", "/bin/mcp"),
+            ("", ""),
+        ] {
+            assert_eq!(shown(line), told);
+        }
+    }
 
     #[test]
     fn tool_servers_are_known_by_their_words() {

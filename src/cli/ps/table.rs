@@ -7,7 +7,7 @@ use std::{
 
 use toolcrib::{DaemonStatus, Error, Greeting, ServerRow, ServerState, ServerStatus};
 
-use crate::cli::page::cut;
+use crate::cli::{output, page::cut};
 
 const HEAD: [&str; 15] = [
     "SERVER", "STATE", "PID", "PROCS", "UP", "RST", "TOOLS", "CALLS", "ERR", "P50", "P95", "CPU", "RSS",
@@ -52,8 +52,8 @@ pub(crate) fn lines(
     before: Option<&Sample>,
     width: usize,
 ) -> Vec<String> {
-    let rows: Vec<[String; 15]> =
-        status.servers.iter().map(|row| cells(row, sample.cpu(before, row))).collect();
+    let rows = status.servers.iter().map(|row| cells(row, sample.cpu(before, row)));
+    let rows: Vec<[String; 15]> = rows.map(|cells| cells.map(|cell| output::one_line(&cell))).collect();
     let longest = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([HEAD[column].len()]).max().unwrap_or(0)

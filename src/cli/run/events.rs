@@ -16,7 +16,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 use toolcrib::{CancellationToken, Error, Feed, Live, LiveEvent, LiveEvents, Missed, Secrets};
 
 use super::shown::Shown;
-use crate::cli::ui::Ui;
+use crate::cli::{output, ui::Ui};
 
 /// Events that are kept for a slow reader, in bytes.
 const ROOM: usize = 16 << 20;
@@ -98,7 +98,7 @@ async fn write(mut events: LiveEvents, mut output: impl Write, secrets: Secrets)
     while let Some(live) = events.next().await {
         for live in lines.of(live) {
             let line = serde_json::to_string(&live)?;
-            output.write_all((lines.secrets.hide(&line) + "\n").as_bytes())?;
+            output.write_all((output::json(lines.secrets.hide_json(line)) + "\n").as_bytes())?;
         }
         output.flush()?;
     }

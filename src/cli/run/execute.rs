@@ -96,7 +96,7 @@ impl Plan {
             if let [report] = &reports[..] {
                 document["answer"] = json!(report.answer);
             }
-            Ui::data(self.config.secrets.hide(&document.to_string()));
+            Ui::json(document);
         }
         match &tape {
             Some(Tape::Record(recorder)) => recorder.check()?,

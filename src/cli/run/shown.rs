@@ -7,6 +7,7 @@ use serde_json::Value;
 use toolcrib::{AgentEvent, Live, LiveEvent, LiveEvents, Secrets};
 
 use crate::cli::{
+    output,
     page::cut,
     ui::{Ui, seconds},
 };
@@ -98,7 +99,7 @@ fn line(live: &Live, secrets: &Secrets) -> Option<(bool, &'static str, String)> 
 
 /// The end of a text, in one line.
 fn tail(text: &str) -> String {
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = output::printable(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     let skip = text.chars().count().saturating_sub(TAIL);
     text.chars().skip(skip).collect()
 }

@@ -90,7 +90,7 @@ impl Up {
 
     fn stands(ui: &Ui, pid: u32, started: bool) {
         if ui.json {
-            Ui::data(json!({"event": "daemon", "pid": pid, "started": started}).to_string());
+            Ui::json(json!({"event": "daemon", "pid": pid, "started": started}));
         } else {
             let how = if started { "in the background" } else { "in the background, as before" };
             ui.status("Serving", format!("{how} (pid {pid}); `toolcrib down` stops everything"));
@@ -104,7 +104,7 @@ fn summary(ui: &Ui, standing: &Standing) {
     if ui.json {
         let wall = standing.wall.map(millis);
         let summary = json!({"event": "summary", "ready": ready, "failed": total - ready, "wall_ms": wall});
-        Ui::data(summary.to_string());
+        Ui::json(summary);
         return;
     }
     let wall = standing.wall.map_or_else(String::new, |wall| format!(" in {}", seconds(wall)));

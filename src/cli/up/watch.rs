@@ -56,7 +56,7 @@ pub(super) async fn watch(
         ),
     );
     if ui.json {
-        Ui::data(json!({"event": "watching", "files": watched.config, "servers": servers}).to_string());
+        Ui::json(json!({"event": "watching", "files": watched.config, "servers": servers}));
     }
 
     let mut applying: OptionFuture<LocalBoxFuture<'_, Applied>> = None.into();
@@ -184,7 +184,7 @@ fn list<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> String {
 fn show_change(ui: &Ui, server: &ServerName, paths: &[&PathBuf], wait: std::time::Duration) {
     if ui.json {
         let event = json!({"event": "changed", "server": server, "files": paths, "wait_ms": millis(wait)});
-        Ui::data(event.to_string());
+        Ui::json(event);
     } else if wait.is_zero() {
         ui.status("Changed", format!("{}: restarting {server}", list(paths.iter().copied())));
     } else {
@@ -198,7 +198,7 @@ fn show_change(ui: &Ui, server: &ServerName, paths: &[&PathBuf], wait: std::time
 
 fn refused(ui: &Ui, error: &Error) {
     if ui.json {
-        Ui::data(json!({"event": "reload_failed", "error": error_json(error)}).to_string());
+        Ui::json(json!({"event": "reload_failed", "error": error_json(error)}));
     } else {
         ui.failure("Refused", error, true);
         ui.status("Serving", "as before");
@@ -213,7 +213,7 @@ fn reloaded(ui: &Ui, files: &str, report: &ApplyReport) {
         let event = json!({"event": "reloaded", "files": files, "added": report.added, "removed": report.removed,
             "restarted": report.restarted, "unchanged": report.unchanged,
             "failures": failures.collect::<Vec<_>>()});
-        Ui::data(event.to_string());
+        Ui::json(event);
         return;
     }
     for failure in report.failures.iter().filter(|failure| failure.kept) {

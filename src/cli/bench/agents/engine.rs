@@ -84,7 +84,7 @@ fn show(ui: &Ui, model: &str, rows: &[(usize, Vec<Duration>)]) {
                 "median": millis(median(times)), "max": times.last().map(|time| millis(*time))}})
         };
         let rows: Vec<_> = rows.iter().map(row).collect();
-        return Ui::data(json!({"schema": 1, "model": model, "rows": rows}).to_string());
+        return Ui::json(json!({"schema": 1, "model": model, "rows": rows}));
     }
     Ui::data(format!("{:>6}  {:>8}  {:>8}  ratio   ({model})", "agents", "together", "worst"));
     for (agents, times) in rows {

@@ -31,7 +31,7 @@ impl Output {
             write(file, &page::html(document, &json))?;
         }
         if as_json {
-            Ui::data(json);
+            Ui::json(json);
         } else {
             self.print(document);
         }
