@@ -25,7 +25,7 @@ use self::check::{SchemaCheck, Verdict};
 pub use self::{
     cache::ServerSoftware,
     changes::ToolChanges,
-    lock::{LockChange, LockChangeKind, LockFile},
+    lock::{LockChange, LockChangeKind, LockFile, ToolText, ToolTextChange},
 };
 pub(crate) use self::{
     cache::{CatalogCache, Listing, Remembered},

@@ -122,7 +122,7 @@ enum Command {
     Call(call::Call),
     /// Write down the tools of all servers in toolcrib.lock, or show what changed since.
     ///
-    /// The file has a hash of what a model is told of each tool, their order, and the package that a server is started
+    /// The file has what a model is told of each tool, as a hash and as text for those who review it, their order, and the package that a server is started
     /// from with its installed version: of npm or PyPI, by its own command, `python -m` or a runner (npx, uvx, ...).
     /// With `--locked`, `up`, `run`, `call` and `tools` refuse a server whose tools are new or changed, and one whose
     /// package is another or of another version (exit code 10): install the reviewed version, or accept this one with

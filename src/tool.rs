@@ -14,6 +14,20 @@ pub(crate) fn canonical(mut value: Value) -> String {
     value.to_string()
 }
 
+/// Whether a character in words of others is not seen but does something: it steers a terminal or the direction of text,
+/// or it takes no place. Line feeds and tabs are seen.
+pub fn is_unseen(letter: char) -> bool {
+    match letter {
+        '\n' | '\t' => false,
+        letter if letter.is_control() => true,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' => true,
+        '\u{180b}'..='\u{180f}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' => true,
+        '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' => true,
+        '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}' => true,
+        _ => false,
+    }
+}
+
 /// The name of a server as written in the configuration: 1 to 64 characters of `[A-Za-z0-9_.-]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String")]

@@ -1,8 +1,8 @@
 //! `toolcrib.lock`: the tools of each server as somebody has reviewed them, meant for the repository of a project.
 //!
 //! What a model reads of a tool is in it as a hash: a description or a schema that a server exchanges later is
-//! noticed before a model reads it. Written in one form only, one line for each tool, so that a change of one tool is
-//! a change of one line. The package that a server is started from is in it by its version, where it can be told: a
+//! noticed before a model reads it. The texts themselves are in it for those who review a change; older lockfiles are
+//! without them. Written in one form only: what has not changed is the same to the byte. The package that a server is started from is in it by its version, where it can be told: a
 //! lockfile without it, as older ones are, says nothing about the package.
 
 use std::{
@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{ServerSoftware, ToolChanges, fingerprint::hex};
@@ -20,11 +20,14 @@ use crate::{
     config::{Config, Secrets},
     error::{Error, Result},
     launch::Package,
-    tool::{ServerName, Tool, canonical},
+    tool::{ServerName, Tool, canonical, is_unseen},
 };
 
-/// Version of the format.
-const SCHEMA: u32 = 1;
+/// Version of the format. The one before had no texts.
+const SCHEMA: u32 = 2;
+
+/// Texts of a tool that are longer, in bytes, are not kept.
+const MAX_TEXT: usize = 256 * 1024;
 
 const HEAD: &str = "# The tools of each server as they were reviewed: `toolcrib lock` writes this file, `toolcrib lock --diff`
 # compares, and `--locked` refuses servers that offer anything else or come from another version of their package.
@@ -44,6 +47,32 @@ struct LockedServer {
     package: Option<Package>,
     #[serde(default)]
     tools: Vec<LockedTool>,
+    /// By the name of the tool.
+    #[serde(default)]
+    texts: BTreeMap<String, ToolText>,
+}
+
+/// What a model is told of a tool, for people to read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ToolText {
+    /// In the server's words.
+    pub description: String,
+    /// Its schemas and hints, as JSON with sorted keys.
+    pub schemas: String,
+}
+
+/// What a tool's texts were, and what they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ToolTextChange {
+    /// The tool.
+    pub name: String,
+    /// Nothing: it is new, or the lockfile does not have its texts.
+    pub before: Option<ToolText>,
+    /// Nothing: it is gone, or its texts are too long for a lockfile.
+    pub now: Option<ToolText>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -79,6 +108,8 @@ pub struct LockChange {
     pub package: Option<Package>,
     /// Its tools.
     pub tools: ToolChanges,
+    /// The texts of those of its tools that are new, gone or changed.
+    pub texts: Vec<ToolTextChange>,
 }
 
 /// What became of a locked server.
@@ -115,6 +146,13 @@ impl LockFile {
         })
     }
 
+    /// As [`LockFile::read`], without the texts: they are for people.
+    pub(crate) fn read_hashes(path: &Path) -> Result<Self> {
+        let mut lock = Self::read(path)?;
+        lock.servers.values_mut().for_each(|server| server.texts.clear());
+        Ok(lock)
+    }
+
     /// Replaces the file as a whole.
     ///
     /// # Errors
@@ -128,7 +166,7 @@ impl LockFile {
 
     fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| error.message().to_owned())?;
-        if file.schema != SCHEMA {
+        if !(1..=SCHEMA).contains(&file.schema) {
             return Err(format!("is of version {} of its format (toolcrib: {SCHEMA})", file.schema));
         }
         Ok(Self { servers: file.servers })
@@ -143,9 +181,11 @@ impl LockFile {
         package: Option<&Package>,
         tools: impl IntoIterator<Item = &'a Tool>,
     ) {
+        let tools: Vec<&Tool> = tools.into_iter().collect();
+        let texts = tools.iter().filter_map(|tool| Some((tool.name.clone(), ToolText::of(tool)?))).collect();
         let tools = tools.into_iter().map(LockedTool::of).collect();
         let (software, package) = (software.cloned(), package.cloned());
-        self.servers.insert(server.to_string(), LockedServer { software, package, tools });
+        self.servers.insert(server.to_string(), LockedServer { software, package, tools, texts });
     }
 
     /// Hides `secrets` that servers tell of themselves: the file is meant for others, too.
@@ -156,6 +196,13 @@ impl LockFile {
             }
             for tool in &mut server.tools {
                 tool.name = secrets.hide(&tool.name);
+            }
+            for (name, mut text) in std::mem::take(&mut server.texts) {
+                text.description = secrets.hide(&text.description);
+                let mut schemas: Value = serde_json::from_str(&text.schemas).unwrap_or_default();
+                secrets.hide_in(&mut schemas);
+                text.schemas = format!("{schemas:#}");
+                server.texts.insert(secrets.hide(&name), text);
             }
         }
     }
@@ -195,8 +242,18 @@ impl LockFile {
                 _ if software_before == software => LockChangeKind::Reordered,
                 _ => LockChangeKind::Changed,
             };
+            let texts = texts_of(&tools, before, after);
             let server = name.clone();
-            Some(LockChange { server, kind, software_before, software, package_before, package, tools })
+            Some(LockChange {
+                server,
+                kind,
+                software_before,
+                software,
+                package_before,
+                package,
+                tools,
+                texts,
+            })
         };
         names.into_iter().filter_map(change).collect()
     }
@@ -241,11 +298,73 @@ impl std::fmt::Display for LockFile {
             }
             f.write_str("tools = [\n")?;
             for LockedTool { name, sha256 } in &server.tools {
-                writeln!(f, "    {{ name = {}, sha256 = {} }},", quoted(name), quoted(sha256))?;
+                writeln!(f, "    {{ name = {}, sha256 = {} }},", in_quotes(name), quoted(sha256))?;
             }
             f.write_str("]\n")?;
+            for (tool, ToolText { description, schemas }) in &server.texts {
+                writeln!(f, "\n[servers.{}.texts.{}]", quoted(name), in_quotes(tool))?;
+                writeln!(f, "description = {}\nschemas = {}", of_lines(description), of_lines(schemas))?;
+            }
         }
         Ok(())
+    }
+}
+
+/// A text as TOML that shows whoever reads the file what is in it: characters that steer or are not seen are escapes.
+fn in_quotes(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => quoted.extend(['\\', letter]),
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            letter if is_unseen(letter) => quoted.push_str(&format!("\\U{:08X}", u32::from(letter))),
+            letter => quoted.push(letter),
+        }
+    }
+    quoted + "\""
+}
+
+/// The same, in several lines where the text has them, so that a change is one of lines.
+fn of_lines(text: &str) -> String {
+    let is_plain = !text.contains("'''") && !text.ends_with('\'') && !text.contains(is_unseen);
+    match text.contains('\n') {
+        true if is_plain => format!("'''\n{text}'''"),
+        true => {
+            let lines: Vec<String> = text.split('\n').map(in_quotes).collect();
+            let lines: Vec<&str> = lines.iter().map(|line| &line[1..line.len() - 1]).collect();
+            format!("\"\"\"\n{}\"\"\"", lines.join("\n"))
+        }
+        false => in_quotes(text),
+    }
+}
+
+/// The texts of all tools in `changes`, in their order.
+fn texts_of(
+    changes: &ToolChanges,
+    before: Option<&LockedServer>,
+    after: Option<&LockedServer>,
+) -> Vec<ToolTextChange> {
+    let text = |server: Option<&LockedServer>, name: &str| server?.texts.get(name).cloned();
+    let names = changes.added.iter().chain(&changes.removed).chain(&changes.changed);
+    names
+        .map(|name| ToolTextChange { name: name.clone(), before: text(before, name), now: text(after, name) })
+        .collect()
+}
+
+impl ToolText {
+    /// Nothing if it is too long.
+    fn of(tool: &Tool) -> Option<Self> {
+        let mut schemas = json!({"input_schema": tool.input_schema});
+        if let Some(schema) = &tool.output_schema {
+            schemas["output_schema"] = json!(schema);
+        }
+        if tool.annotations != crate::tool::ToolAnnotations::default() {
+            schemas["annotations"] = json!(tool.annotations);
+        }
+        schemas.sort_all_objects();
+        let text = Self { description: tool.description.clone(), schemas: format!("{schemas:#}") };
+        (text.description.len() + text.schemas.len() <= MAX_TEXT).then_some(text)
     }
 }
 

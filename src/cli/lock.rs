@@ -1,14 +1,17 @@
 //! `toolcrib lock`: the tools of all servers written down as reviewed, or compared with what was.
 
+mod diff;
+
 use std::{fmt::Display, path::Path, process::ExitCode};
 
 use clap::Args;
 use serde_json::{Value, json};
-use toolcrib::{CatalogEntry, Config, Error, LockChange, LockChangeKind, LockFile, Manager, ServerName};
+use toolcrib::{Config, Error, LockChange, LockChangeKind, LockFile, Manager, ServerName};
 
 use super::{
     context::Context,
     events::error_json,
+    output,
     ui::{Ui, counted},
     up,
 };
@@ -47,7 +50,6 @@ impl Lock {
         now.retain(|name| !self.servers.is_empty() || known(name));
         let failed = gather(&mut now, &manager).await?;
         now.hide(&config.secrets);
-        let catalog = manager.catalog();
         context.stop(manager).await?;
         let changes = before.diff(&now);
         for error in &failed {
@@ -62,7 +64,7 @@ impl Lock {
         match self.diff {
             true => {
                 for change in changes.iter().filter(|_| !context.ui.json) {
-                    Ui::data(text_of(change, catalog.entries()));
+                    Ui::data(text_of(change));
                 }
                 if changes.is_empty() && failed.is_empty() {
                     context.ui.status("Equal", format!("all is as {} says", file.display()));
@@ -122,22 +124,17 @@ fn write(
     Ok(ExitCode::SUCCESS)
 }
 
-/// One server: what changed, then each tool, with the words of those that are new or have new words.
-fn text_of(change: &LockChange, entries: &[std::sync::Arc<CatalogEntry>]) -> String {
-    let mut text = format!("{}  {}", change.server, summary(change));
-    let words = |name: &str| {
-        let entry =
-            entries.iter().find(|entry| entry.server.as_str() == change.server && entry.tool.name == name);
-        let line =
-            entry.and_then(|entry| entry.tool.description.lines().find(|line| !line.trim().is_empty()));
-        line.map_or_else(String::new, |line| format!("  {}", line.trim()))
-    };
+/// One server: what changed, then each tool, with the lines of its texts that are new or gone.
+fn text_of(change: &LockChange) -> String {
+    let mut text = format!("{}  {}", change.server, output::one_line(&summary(change)));
     for (sign, names) in
         [('+', &change.tools.added), ('-', &change.tools.removed), ('~', &change.tools.changed)]
     {
         for name in names {
-            let line = format!("\n  {sign} {name:<24}{}", words(name));
-            text.push_str(line.trim_end());
+            text.push_str(&format!("\n  {sign} {}", output::one_line(name)));
+            if let Some(texts) = change.texts.iter().find(|texts| texts.name == *name) {
+                text.push_str(&diff::lines(texts, sign == '+', sign == '-').concat());
+            }
         }
     }
     text

@@ -8,7 +8,7 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use toolcrib::Secrets;
+use toolcrib::{Secrets, is_unseen};
 
 static SECRETS: RwLock<Option<Secrets>> = RwLock::new(None);
 
@@ -82,19 +82,6 @@ fn escaped(text: &str, escape: impl Fn(char, &mut String)) -> String {
 /// Joiners and variation selectors: nothing by themselves.
 fn is_joint(letter: char) -> bool {
     matches!(letter, '\u{200c}' | '\u{200d}' | '\u{fe00}'..='\u{fe0f}')
-}
-
-/// Whether a character steers (escape sequences, direction of text), or takes no place: tags, fillers, zero width.
-pub(super) fn is_unseen(letter: char) -> bool {
-    match letter {
-        '\n' | '\t' => false,
-        letter if letter.is_control() => true,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' => true,
-        '\u{180b}'..='\u{180f}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' => true,
-        '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' => true,
-        '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}' => true,
-        _ => false,
-    }
 }
 
 #[cfg(test)]

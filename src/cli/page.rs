@@ -7,7 +7,7 @@ pub(super) mod starts;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use sha2::{Digest, Sha256};
 
-use super::output::is_unseen;
+use toolcrib::is_unseen;
 
 /// Ticks of a time axis, about.
 const TICKS: f64 = 6.0;

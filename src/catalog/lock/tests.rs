@@ -35,8 +35,53 @@ fn its_text_comes_back_the_same() {
     let back = LockFile::parse(&text).unwrap();
     assert_eq!((back.to_string(), back), (text.clone(), locked));
     assert_eq!(text.lines().filter(|line| line.contains("sha256")).count(), 2, "{text}");
-    assert!(LockFile::parse(&text.replace("schema = 1", "schema = 2")).is_err());
+    assert!(LockFile::parse(&text.replace("schema = 2", "schema = 3")).is_err());
     assert!(LockFile::parse(&text.replace("sha256", "sha255")).is_err());
+}
+
+#[test]
+fn texts_come_back_as_they_were_and_show_what_is_not_seen() {
+    let words = [
+        "one line",
+        "two\nlines",
+        "two\r\nlines\n",
+        "'''\nquoted \"\"\" \\n '",
+        "\u{1b}[2J\u{202e}\nx\u{e0041}\u{7f}\u{0}",
+        "",
+    ];
+    let tools: Vec<Tool> = words
+        .iter()
+        .zip('a'..)
+        .map(|(words, name)| tool(&format!("{name}\u{1b}"), words, SCHEMA_A))
+        .collect();
+    let locked = lock(&tools);
+    let text = locked.to_string();
+    assert!(!text.contains(|letter| is_unseen(letter)), "{text:?}");
+    let back = LockFile::parse(&text).unwrap();
+    assert_eq!((back.to_string(), &back), (text, &locked));
+    let changes = LockFile::default().diff(&back);
+    let told: Vec<&str> =
+        changes[0].texts.iter().map(|text| text.now.as_ref().unwrap().description.as_str()).collect();
+    assert_eq!(told, words);
+    let schemas = &changes[0].texts[0].now.as_ref().unwrap().schemas;
+    assert!(schemas.contains("  \"input_schema\": {\n"), "{schemas}");
+}
+
+#[test]
+fn a_lockfile_without_texts_is_as_good_as_before() {
+    let tools = [tool("a", "words", SCHEMA_A)];
+    let (locked, hash) = (lock(&tools), hash_of(&tools[0]));
+    let old = format!(
+        "schema = 1\n[servers.\"one.x\"]\nsoftware = {{ name = 'a \"quoted\" name', version = \"1\" }}\ntools = [{{ name = \"a\", sha256 = \"{hash}\" }}]\n"
+    );
+    let old = LockFile::parse(&old).unwrap();
+    assert!(old.diff(&locked).is_empty());
+    assert!(old.objections(&ServerName::new("one.x").unwrap(), &[&tools[0]]).is_empty());
+    let changed = old.diff(&lock(&[tool("a", "other", SCHEMA_A)]));
+    let text = &changed[0].texts[0];
+    assert!(text.before.is_none() && text.now.as_ref().unwrap().description == "other", "{text:?}");
+    let long = lock(&[tool("a", &"x".repeat(MAX_TEXT), SCHEMA_A)]);
+    assert!(old.diff(&long)[0].texts[0].now.is_none() && long.to_string().len() < 1000);
 }
 
 #[test]

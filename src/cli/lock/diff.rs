@@ -1,0 +1,129 @@
+//! What changed in the texts of a tool, line by line, for those who review it.
+
+use std::time::{Duration, Instant};
+
+use similar::{Algorithm, DiffOp, capture_diff_slices_deadline};
+use toolcrib::{ToolText, ToolTextChange};
+
+use crate::cli::output;
+
+/// Lines of one tool that are shown.
+const MOST: usize = 2000;
+/// Bytes of a sentence or line; longer ones are shown in pieces.
+const PIECE: usize = 400;
+/// Lines before and after a change.
+const AROUND: usize = 3;
+/// How long lines may be looked for that are the same.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// Both texts of a tool as indented lines: `-` was, `+` is.
+pub(super) fn lines(change: &ToolTextChange, is_new: bool, is_gone: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    match (&change.before, &change.now) {
+        (None, _) if !is_new => {
+            lines.push("! what it was is not known: toolcrib.lock does not have its text".to_owned())
+        }
+        (_, None) if !is_gone => {
+            lines.push("! what it is cannot be shown here: its text is too long".to_owned())
+        }
+        _ => {}
+    }
+    let part = |part: fn(&ToolText) -> &str| {
+        [&change.before, &change.now].map(|text| text.as_ref().map_or("", part))
+    };
+    let descriptions = part(|text| &text.description);
+    let schemas = part(|text| &text.schemas);
+    for [before, now] in [descriptions, schemas] {
+        if before != now {
+            compare(&pieces(before), &pieces(now), &mut lines);
+        }
+    }
+    let more = lines.len().saturating_sub(MOST);
+    lines.truncate(MOST);
+    if more > 0 {
+        lines.push(format!("! and {more} more lines: --json has all of them"));
+    }
+    lines.iter().map(|line| format!("\n      {line}")).collect()
+}
+
+fn compare(before: &[String], now: &[String], lines: &mut Vec<String>) {
+    let deadline = Some(Instant::now() + LIMIT);
+    let operations = capture_diff_slices_deadline(Algorithm::Myers, before, now, deadline);
+    for (place, operation) in operations.iter().enumerate() {
+        if let DiffOp::Equal { old_index, len, .. } = *operation {
+            let same = &before[old_index..old_index + len];
+            // What follows a change, and what comes before the next one.
+            let after = if place == 0 { 0 } else { AROUND };
+            let ahead = if place + 1 == operations.len() { 0 } else { AROUND };
+            match same.len() > after + ahead {
+                true => {
+                    lines.extend(same[..after].iter().map(|line| format!("  {line}")));
+                    lines.push("...".to_owned());
+                    lines.extend(same[same.len() - ahead..].iter().map(|line| format!("  {line}")));
+                }
+                false => lines.extend(same.iter().map(|line| format!("  {line}"))),
+            }
+        } else {
+            lines.extend(before[operation.old_range()].iter().map(|line| format!("- {line}")));
+            lines.extend(now[operation.new_range()].iter().map(|line| format!("+ {line}")));
+        }
+    }
+}
+
+/// The lines of a text, as they may be shown. Long ones are cut behind sentences first: a word put into one is to change
+/// little, and a piece of its line is to be read whole.
+fn pieces(text: &str) -> Vec<String> {
+    if text.is_empty() {
+        return Vec::new();
+    }
+    let mut pieces = Vec::new();
+    for line in text.split('\n') {
+        let sentences = match line.len() {
+            ..=PIECE => vec![line],
+            _ => line.split_inclusive(". ").collect(),
+        };
+        for mut rest in sentences {
+            while rest.len() > PIECE {
+                let end = (0..=PIECE).rev().find(|end| rest.is_char_boundary(*end)).unwrap_or(rest.len());
+                pieces.push(output::one_line(&rest[..end]));
+                rest = &rest[end..];
+            }
+            pieces.push(output::one_line(rest));
+        }
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(before: &str, now: &str) -> String {
+        let mut lines = Vec::new();
+        compare(&pieces(before), &pieces(now), &mut lines);
+        lines.join("\n")
+    }
+
+    #[test]
+    fn lines_that_changed_are_shown_with_those_around_them() {
+        assert_eq!(
+            of("a\nb\nc\nd\ne\nf", "a\nb\nc\nd\nX\u{1b}[2J\nf"),
+            "...\n  b\n  c\n  d\n- e\n+ X\\u{1b}[2J\n  f"
+        );
+        assert_eq!(of("", "one\ntwo"), "+ one\n+ two");
+        assert_eq!(of("one\r\ntwo", "one\ntwo"), "- one\\r\n+ one\n  two");
+    }
+
+    #[test]
+    fn of_a_long_line_only_the_sentence_is_shown_that_changed() {
+        let text =
+            |word: &str| format!("{}It {word} this. {}", "Says so. ".repeat(60), "And that. ".repeat(60));
+        let shown = of(&text("reads"), &text("sends"));
+        assert!(
+            shown.contains("- It reads this. \n+ It sends this. ") && shown.lines().count() < 12,
+            "{shown}"
+        );
+        let long = of("", &"\u{e9}".repeat(1000));
+        assert_eq!((long.lines().count(), long.matches('\u{e9}').count()), (5, 1000));
+    }
+}
