@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     num::{NonZeroU64, NonZeroUsize},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -31,6 +31,7 @@ mod models;
 mod named;
 mod node;
 mod origin;
+mod owner;
 mod raw;
 mod reuse;
 mod rules;
@@ -159,6 +160,14 @@ impl Config {
     pub fn new(servers: impl IntoIterator<Item = ServerConfig>) -> Self {
         let entries = servers.into_iter().map(|server| (server.name.clone(), ServerEntry::new(server)));
         Self { servers: entries.collect(), ..Self::default() }
+    }
+
+    /// Refuses a lockfile of another user in a folder that anybody may write: it says what is reviewed.
+    ///
+    /// # Errors
+    /// It is one, and its owner is not that of the configuration either.
+    pub fn admit_lock(&self, lock: &Path) -> Result<()> {
+        owner::Owners::of(&Env::default()).admit_beside(lock, self.file.as_deref())
     }
 
     /// Where its lockfile is: beside the configuration file. Nothing for one in memory.

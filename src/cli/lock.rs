@@ -34,6 +34,7 @@ impl Lock {
         let Some(file) = config.lock_path() else {
             return Err(Error::input("a configuration without a file has no lockfile", None).into());
         };
+        config.admit_lock(&file)?;
         let configured: Vec<ServerName> = config.servers.keys().cloned().collect();
         Context::narrow(&mut config, &self.servers)?;
         config.start_all();

@@ -16,6 +16,7 @@ use super::{
     named::Named,
     node,
     origin::{Origin, Text},
+    owner::Owners,
     raw,
     raw::{Defaults, RawServer},
     validate::{self, Found},
@@ -29,9 +30,12 @@ impl Config {
     /// Reads a configuration file, and the files it imports.
     ///
     /// Without `path` the file is `$TOOLCRIB_CONFIG`, else the nearest `toolcrib.toml` or `servers.toml` from the
-    /// current folder up to the root of the repository (outside of a repository: in the current folder alone,
-    /// since a file that names programs should not come from a folder of others), else
-    /// `toolcrib/servers.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
+    /// current folder up to the root of the repository (outside of a repository: in the current folder alone),
+    /// else `toolcrib/servers.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
+    ///
+    /// A file that was found so, and the folders on the way to it, must belong to the user or to root (as root under
+    /// `sudo` also to the user in `$SUDO_UID`): it names programs to run. So must an `env_file`, an imported file and
+    /// the lockfile where they lie in a folder that anybody may write, or to the owner of the configuration.
     pub fn load(path: Option<&Path>, env: &Env) -> Result<Self> {
         let file = Self::locate(path, env)?;
         let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
@@ -170,6 +174,9 @@ impl Merge<'_> {
             }
         };
         self.found.files.extend(from.file.clone());
+        if let Some(file) = &from.file {
+            Owners::of(self.env).admit_beside(file, origin.file.as_deref())?;
+        }
         let file = import::read(&from, &mut self.notes)?;
         let name_of_file = from.name();
         for server in file {
@@ -207,9 +214,21 @@ fn discover(env: &Env) -> Result<PathBuf> {
     folders.truncate(root.map_or(1, |root| root + 1));
     let user = env.folder_of("XDG_CONFIG_HOME").or_else(|| Some(env.folder_of("HOME")?.join(".config")));
     let user = user.map(|folder| folder.join("toolcrib/servers.toml"));
-    let near = folders.iter().flat_map(|folder| Config::NAMES.map(|name| folder.join(name)));
-    if let Some(found) = near.chain(user.clone()).find(|file| file.is_file()) {
+    let owners = Owners::of(env);
+    for (at, folder) in folders.iter().enumerate() {
+        let Some(found) = Config::NAMES.map(|name| folder.join(name)).into_iter().find(|file| file.is_file())
+        else {
+            continue;
+        };
+        // What lies above is found because of the `.git` there.
+        let root = folders.last().filter(|_| at > 0).map(|root| root.join(".git"));
+        let way = folders[..=at].iter().chain(&root).map(PathBuf::as_path);
+        owners.admit(&found, way.chain([found.as_path()]))?;
         return Ok(found);
+    }
+    if let Some(found) = user.as_ref().filter(|file| file.is_file()) {
+        owners.admit(found, found.parent().into_iter().chain([found.as_path()]))?;
+        return Ok(found.clone());
     }
     let mut looked = format!("{} in {}", Config::NAMES.join(" or "), env.folder().display());
     if let Some(top) = folders.last().filter(|_| folders.len() > 1) {

@@ -301,3 +301,96 @@ fn every_file_with_a_say_is_known_and_equal_text_is_an_equal_server() {
         assert_ne!(server(&config, "b"), server(&read(&text.replace(before, after)), "b"), "{after}");
     }
 }
+
+/// What is refused of files that another user laid where they are found. Only root can make such files.
+#[test]
+fn files_of_other_users_are_not_found() {
+    use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
+    const OTHER: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can make files of other users");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    let write = |path: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "[servers.found]\nbuiltin = 'time'").unwrap();
+        path
+    };
+    let give = |path: &str| lchown(root.join(path), Some(OTHER), None).unwrap();
+    let find = |at: &str, vars: &[(&str, &str)]| {
+        let home = root.join("home").display().to_string();
+        let vars = vars.iter().copied().chain([("HOME", home.as_str())]);
+        let env = Env::new(root.join(at), vars);
+        Config::load(None, &env).map_err(|error| (error.to_string(), error.help().unwrap_or_default()))
+    };
+    let refused = |at: &str, whose: &str| {
+        let (message, help) = find(at, &[]).unwrap_err();
+        assert!(
+            message.contains("is not taken") && message.contains(whose) && message.contains("(65534)"),
+            "{message}"
+        );
+        assert!(help.contains("--config"), "{help}");
+    };
+    // In a folder of ours, and above it in a repository that they made.
+    let planted = write("mine/servers.toml");
+    give("mine/servers.toml");
+    refused("mine", "it belongs to");
+    let sudo = find("mine", &[("SUDO_UID", "65534")]).unwrap();
+    assert_eq!(sudo.file.as_deref(), Some(planted.as_path()));
+    let named = Config::load(Some(&planted), &Env::new("/", [("A", "b")])).unwrap();
+    assert_eq!(named.servers.len(), 1);
+    assert!(find("mine", &[("TOOLCRIB_CONFIG", planted.to_str().unwrap())]).is_ok());
+    write("theirs/servers.toml");
+    fs::create_dir_all(root.join("theirs/.git")).unwrap();
+    fs::create_dir_all(root.join("theirs/sub/mine")).unwrap();
+    assert!(find("theirs/sub/mine", &[]).is_ok());
+    for (path, whose) in [
+        ("theirs/.git", ".git belongs to"),
+        ("theirs", "theirs belongs to"),
+        ("theirs/sub", "sub belongs to"),
+    ] {
+        give(path);
+        refused("theirs/sub/mine", whose);
+        lchown(root.join(path), Some(0), None).unwrap();
+    }
+    assert!(find("theirs/sub/mine", &[]).is_ok());
+    // Links: where they lead, and whose they are.
+    fs::create_dir_all(root.join("linked")).unwrap();
+    symlink(&planted, root.join("linked/servers.toml")).unwrap();
+    refused("linked", "it belongs to");
+    fs::remove_file(root.join("linked/servers.toml")).unwrap();
+    symlink(root.join("theirs/servers.toml"), root.join("linked/servers.toml")).unwrap();
+    assert!(find("linked", &[]).is_ok());
+    give("linked/servers.toml");
+    refused("linked", "it belongs to");
+    // That of the user.
+    fs::create_dir_all(root.join("empty")).unwrap();
+    write("home/.config/toolcrib/servers.toml");
+    assert!(find("empty", &[]).is_ok());
+    give("home/.config/toolcrib/servers.toml");
+    refused("empty", "it belongs to");
+    // What lies beside one of ours, in a folder where everybody can put files.
+    fs::create_dir_all(root.join("open")).unwrap();
+    for (name, text) in [("x.env", "A=b"), ("more.json", "{}"), ("toolcrib.lock", "schema = 1")] {
+        fs::write(root.join("open").join(name), text).unwrap();
+        give(&format!("open/{name}"));
+    }
+    let own = root.join("open/servers.toml");
+    let beside = |text: &str, mode: u32| {
+        fs::write(&own, text).unwrap();
+        fs::set_permissions(root.join("open"), fs::Permissions::from_mode(mode)).unwrap();
+        Config::load(Some(&own), &Env::new("/", [("A", "b")]))
+    };
+    let with_env = "[servers.a]\ncommand = 'a'\nenv_file = 'x.env'\n";
+    for (mode, taken) in [(0o1777, false), (0o755, true)] {
+        let config = beside(with_env, mode).unwrap();
+        assert_eq!(config.servers["a"].server.is_ok(), taken, "{mode:o}");
+        assert_eq!(config.admit_lock(&config.lock_path().unwrap()).is_ok(), taken, "{mode:o}");
+        assert_eq!(beside("import = ['more.json']", mode).is_ok(), taken, "{mode:o}");
+    }
+    chown(&own, Some(OTHER), None).unwrap();
+    assert!(beside(with_env, 0o1777).unwrap().servers["a"].server.is_ok(), "all of it is of one user");
+}

@@ -8,6 +8,7 @@ use super::{
     dotenv,
     env::{Env, Names},
     origin::{Origin, Text},
+    owner::Owners,
     raw::{Defaults, RawKind, RawLlm, RawSandbox, RawServer},
     secrets,
     vars::Vars,
@@ -129,6 +130,7 @@ fn build(
 fn env_file(file: &Text, vars: &mut Vars<'_>) -> Result<BTreeMap<String, String>> {
     let written = vars.expand_open(file)?;
     let path = vars.env.resolve(&vars.origin.folder, &written);
+    Owners::of(vars.env).admit_beside(&path, vars.origin.file.as_deref())?;
     let text = fs::read_to_string(&path).map_err(|error| {
         let help = "create the file, or correct the path: it starts at the folder of the configuration";
         fault(vars, file, format!("cannot read {}: {error}", path.display()), Some(help))

@@ -89,6 +89,7 @@ impl Ground {
             self.http = config.http.clone();
         }
         self.cache.clone_from(&config.cache_folder);
+        config.lock_file.as_deref().map(|lock| config.admit_lock(lock)).transpose()?;
         self.around.lock = config.lock_file.as_deref().map(LockFile::read_hashes).transpose()?.map(Arc::new);
         self.around.kin.secrets = self.around.kin.secrets.and(&config.secrets);
         Ok(changed)

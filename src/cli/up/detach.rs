@@ -33,6 +33,7 @@ impl Up {
         let ui = context.ui;
         // What is wrong with the configuration is told here, before there is a daemon that could only log it.
         let config = self.load(context)?;
+        config.lock_file.as_deref().map(|lock| config.admit_lock(lock)).transpose()?;
         config.lock_file.as_deref().map(LockFile::read).transpose()?;
         announce(ui, &config);
         let names: Vec<ServerName> = config.servers.keys().cloned().collect();

@@ -1,0 +1,84 @@
+//! Whose files may say what is run, where nobody has named them: those of the user, and of root.
+//!
+//! Other users can lay a file where it is found (in `/tmp`, or in a folder of theirs that one works in), but not one that
+//! belongs to somebody else. As with git, `sudo` in a user's own project is no exception: there, files of the user who
+//! called it count as well.
+
+use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
+
+use super::env::Env;
+use crate::error::{ConfigError, Error, Result};
+
+/// Users whose files are taken.
+pub(super) struct Owners(Vec<u32>);
+
+impl Owners {
+    pub(super) fn of(env: &Env) -> Self {
+        let own = rustix::process::geteuid().as_raw();
+        // Only root has been somebody else before.
+        let caller = env.get("SUDO_UID").filter(|_| own == 0).and_then(|user| user.parse().ok());
+        Self([own, 0].into_iter().chain(caller).collect())
+    }
+
+    /// Who it is if it is another user's: a link by itself, or what it leads to.
+    fn stranger(&self, path: &Path) -> Option<u32> {
+        let owners =
+            [fs::symlink_metadata(path), fs::metadata(path)].map(|about| about.map(|about| about.uid()));
+        owners.into_iter().filter_map(io::Result::ok).find(|owner| !self.0.contains(owner))
+    }
+
+    /// # Errors
+    /// One of `paths`, by which `file` was found, is another user's.
+    pub(super) fn admit<'a>(&self, file: &Path, paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+        let strange = paths.into_iter().find_map(|path| Some((path, self.stranger(path)?)));
+        let Some((path, owner)) = strange else { return Ok(()) };
+        let whose = format!("belongs to {}", named(owner));
+        let message = match path == file {
+            true => format!("is not taken: it {whose}"),
+            false => format!("is not taken: {} {whose}", path.display()),
+        };
+        let help = format!(
+            "a configuration names programs to run: if you trust this one, say so with `--config {}`",
+            file.display()
+        );
+        Err(refused(file, message, help))
+    }
+
+    /// Of a file that a configuration, which was read from `config`, brings along.
+    ///
+    /// # Errors
+    /// Anybody may write where it lies, and it is of none of these users, nor of the owner of the configuration.
+    pub(super) fn admit_beside(&self, file: &Path, config: Option<&Path>) -> Result<()> {
+        let is_open = |folder: &Path| fs::metadata(folder).is_ok_and(|about| about.mode() & 0o002 != 0);
+        let Some(owner) = file.parent().filter(|folder| is_open(folder)).and_then(|_| self.stranger(file))
+        else {
+            return Ok(());
+        };
+        let same =
+            config.and_then(|config| fs::metadata(config).ok()).is_some_and(|about| about.uid() == owner);
+        if same {
+            return Ok(());
+        }
+        let message = format!(
+            "is not taken: it belongs to {}, and anybody may put files into its folder",
+            named(owner)
+        );
+        let help = "move the configuration to a folder of your own".to_owned();
+        Err(refused(file, message, help))
+    }
+}
+
+fn refused(file: &Path, message: String, help: String) -> Error {
+    ConfigError { file: Some(file.to_owned()), message, help: Some(help), ..ConfigError::default() }.into()
+}
+
+/// `user bob (1001)`.
+fn named(user: u32) -> String {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == user.to_string()).then(|| name.to_owned())
+    });
+    name.map_or_else(|| format!("user {user}"), |name| format!("user {name} ({user})"))
+}
