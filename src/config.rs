@@ -40,6 +40,7 @@ mod section;
 mod server;
 mod validate;
 mod vars;
+mod walls;
 
 #[cfg(test)]
 mod example;
@@ -106,7 +107,7 @@ pub struct Config {
     pub named: NamedTools,
     /// Secret values to hide in everything that is printed or written.
     pub secrets: Secrets,
-    /// What an import did not understand, one line each.
+    /// What an import did not understand, and servers that a sandboxed one may change, one line each.
     pub notes: Vec<String>,
 }
 

@@ -9,7 +9,8 @@
 //! Owner of: the folder of records. Invariants:
 //! - nothing is started here: a record is turned into a [`StdioConfig`], and the session starts that;
 //! - no secret value is stored; a resolution that would need one is not kept;
-//! - a broken, foreign or outdated record is as good as none.
+//! - a broken, foreign or outdated record is as good as none;
+//! - a server in a sandbox has no record, and is looked at by nobody: what can be seen of it are its own words.
 
 mod caches;
 mod observe;
@@ -130,7 +131,9 @@ impl Launcher {
         if let Some(direct) = self.plan(spec, &program).and_then(|launch| launch.direct(spec)) {
             return package::of(&direct.command, &direct.args, &direct.cwd);
         }
-        let seen = observe::look(&runner, live?).ok()?;
+        // Of a server in a sandbox all of it would be its own words.
+        let live = live.filter(|_| spec.sandbox.is_none())?;
+        let seen = observe::look(&runner, live).ok()?;
         package::of(&record::program_of(&seen)?, seen.argv.get(1..)?, &seen.cwd)
     }
 
@@ -142,9 +145,10 @@ impl Launcher {
     }
 }
 
-/// The runner of `spec`, if it may be done without.
+/// The runner of `spec`, if it may be done without. That of a server in a sandbox may not: what it has started is known
+/// by the server's own words (arguments, folder, environment), which would decide what the next start may reach.
 fn dispensable(spec: &StdioConfig) -> Option<Runner> {
-    let runner = Runner::of(&spec.command, &spec.args)?;
+    let runner = Runner::of(&spec.command, &spec.args).filter(|_| spec.sandbox.is_none())?;
     (spec.direct && runner.freshness != Freshness::Newest).then_some(runner)
 }
 

@@ -171,7 +171,11 @@ fn system(findings: &mut Findings) {
     }
     match (landlock_abi, seccomp) {
         (3.., true) => {
-            findings.add(Mark::Ok, "sandbox", format!("files by Landlock {landlock_abi}, network by seccomp"))
+            let signals = if landlock_abi < 6 { "signals to other processes of this user, " } else { "" };
+            let text = format!(
+                "files by Landlock {landlock_abi}, the network by seccomp; not held: {signals}modes and times of files"
+            );
+            findings.add(Mark::Ok, "sandbox", text)
         }
         (0..3, _) => {
             let text =

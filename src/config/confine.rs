@@ -19,8 +19,8 @@ pub struct ResourceLimits {
     pub processes_max: Option<u32>,
 }
 
-/// What one server may reach, on Linux: files through Landlock, the network through seccomp. Both hold for all that
-/// it starts.
+/// What one server may reach, on Linux: files through Landlock, sockets and what Landlock has no right for through
+/// seccomp. All of it holds for whatever the server starts.
 ///
 /// What every program needs is open without being named: the program, the interpreters that it and they name, and
 /// `../lib`, `../lib64` and `../pyvenv.cfg` of each that lies in a folder `bin`; `/usr`, `/bin`, `/sbin`, `/lib*`,
@@ -28,21 +28,34 @@ pub struct ResourceLimits {
 /// `/proc`, `/sys/devices/system/cpu`, `/sys/fs/cgroup`; and, for writing too, `/dev/null`, `/dev/zero`, `/dev/full`,
 /// `/dev/random` and `/dev/urandom`. Not open unless named: the working directory, `/tmp`, the home folder.
 ///
-/// Processes outside can be neither looked into nor, from Linux 6.12 on, signalled, and root's privileges that would
-/// break the walls are given up. Names and sizes of files, and command lines, stay visible everywhere.
+/// Paths are resolved once at each start, and nothing that a sandboxed server may write has a say in it: no symbolic
+/// link below a `write` folder is followed, and a script or link there that leads to an interpreter elsewhere opens
+/// nothing (what it needs has to be named in `read`).
+///
+/// Processes outside can be neither looked into nor, from Linux 6.12 on, signalled. Refused are also the user's kernel
+/// keys, owners, extended attributes and flags of files, set-user-ID programs, user namespaces, shared memory and queues
+/// of System V, io_uring, and all of root's privileges but those to use files and ports that are open.
+///
+/// What no kernel can hold: modes and times of any file of the user can be changed, by path. Names and sizes of files,
+/// and command lines, stay visible everywhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Sandbox {
-    /// Files and folders that may be read and executed, besides those that every program needs.
+    /// Files and folders that may be read and executed, besides those that every program needs. None of them may lie
+    /// below one of `write`.
     pub read: Vec<PathBuf>,
-    /// Files and folders that may be changed too.
+    /// Files and folders that may be changed too. None of them may lie below another one.
     pub write: Vec<PathBuf>,
-    /// Whether sockets may be made. Without, local ones are refused too: a service that listens on one (Docker, the
-    /// session bus) could do for a server what its sandbox refuses. Pairs of sockets and pipes remain.
+    /// Whether sockets may be made, other than local ones.
     pub network: bool,
+    /// Whether local sockets may be made: a service that listens on one (Docker, the session bus, a database) does for
+    /// a server what its sandbox refuses. Without, pairs of connected sockets and pipes remain.
+    pub local_sockets: bool,
     /// Whether the server runs with less than this where the kernel cannot do all of it. Otherwise it does not
     /// start there.
     pub best_effort: bool,
+    /// What other servers in sandboxes may write, and therefore decide. Set where a configuration is read.
+    pub written_by_others: Vec<PathBuf>,
 }
 
 impl ResourceLimits {

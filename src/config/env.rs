@@ -92,6 +92,22 @@ impl Env {
         Some(caches?.join("toolcrib"))
     }
 
+    /// The configuration of the user, whether there is one or not: `toolcrib/servers.toml` in `$XDG_CONFIG_HOME` or
+    /// `~/.config`.
+    pub(super) fn user_config(&self) -> Option<PathBuf> {
+        let folder =
+            self.folder_of("XDG_CONFIG_HOME").or_else(|| Some(self.folder_of("HOME")?.join(".config")));
+        Some(folder?.join("toolcrib/servers.toml"))
+    }
+
+    /// Where the daemon's socket may be, and results that are too long.
+    pub(super) fn private_folders(&self) -> Vec<PathBuf> {
+        let name = format!("toolcrib-{}", rustix::process::geteuid().as_raw());
+        let runtime = self.folder_of("XDG_RUNTIME_DIR").map(|folder| folder.join("toolcrib"));
+        let temporary = self.folder_of("TMPDIR").map(|folder| folder.join(&name));
+        [runtime, temporary, Some(Path::new("/tmp").join(name))].into_iter().flatten().collect()
+    }
+
     /// `path` made absolute: from the home folder after `~/`, else from `base`.
     pub(super) fn resolve(&self, base: &Path, path: &str) -> PathBuf {
         let home = || path.strip_prefix("~/").and_then(|rest| Some(self.folder_of("HOME")?.join(rest)));

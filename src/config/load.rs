@@ -20,6 +20,7 @@ use super::{
     raw,
     raw::{Defaults, RawServer},
     validate::{self, Found},
+    walls,
 };
 use crate::{
     error::{ConfigError, Error, Result},
@@ -103,7 +104,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     let (llm, models) = models.map_or_else(Default::default, |(llm, models)| (Some(llm), models));
     let cache_folder = cache_folder(raw.defaults.cache_folder.as_ref(), origin, env);
     let output_folder = raw.defaults.output_folder.map(|text| env.resolve(&origin.folder, &text.value));
-    Ok(Config {
+    let mut config = Config {
         file: origin.file.clone(),
         files,
         servers,
@@ -121,7 +122,9 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         named,
         secrets: Secrets::new(secrets),
         notes,
-    })
+    };
+    walls::check(&mut config, env);
+    Ok(config)
 }
 
 /// The folder for what may be lost: as configured, else where the user's programs keep such things.
@@ -212,8 +215,7 @@ fn discover(env: &Env) -> Result<PathBuf> {
     let mut folders: Vec<PathBuf> = env.folder().ancestors().map(Path::to_owned).collect();
     let root = folders.iter().position(|folder| folder.join(".git").exists());
     folders.truncate(root.map_or(1, |root| root + 1));
-    let user = env.folder_of("XDG_CONFIG_HOME").or_else(|| Some(env.folder_of("HOME")?.join(".config")));
-    let user = user.map(|folder| folder.join("toolcrib/servers.toml"));
+    let user = env.user_config();
     let owners = Owners::of(env);
     for (at, folder) in folders.iter().enumerate() {
         let Some(found) = Config::NAMES.map(|name| folder.join(name)).into_iter().find(|file| file.is_file())

@@ -195,7 +195,9 @@ fn sandbox(raw: &RawSandbox, vars: &mut Vars<'_>) -> Result<Sandbox> {
         read: paths(&raw.read)?,
         write: paths(&raw.write)?,
         network: raw.network,
+        local_sockets: raw.local_sockets,
         best_effort: raw.best_effort,
+        written_by_others: Vec::new(),
     })
 }
 

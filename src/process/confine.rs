@@ -5,6 +5,7 @@
 
 mod cgroup;
 mod limits;
+mod privileges;
 mod sandbox;
 
 use std::{ffi::OsStr, io, path::Path};

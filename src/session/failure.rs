@@ -273,8 +273,11 @@ pub(super) fn seconds(time: Duration) -> String {
 fn walls(code: ErrorCode, config: &ServerConfig) -> Option<String> {
     let Endpoint::Stdio(spec) = &config.endpoint else { return None };
     let sandbox = spec.sandbox.as_ref()?;
-    let network =
-        if sandbox.network { "has a network" } else { "has no network (`network = true` gives it one)" };
+    let network = match (sandbox.network, sandbox.local_sockets) {
+        (true, true) => "has a network",
+        (true, false) => "has no local sockets (`local_sockets = true` gives it some)",
+        (false, _) => "has no network (`network = true` gives it one)",
+    };
     matches!(code, ErrorCode::ServerExited | ErrorCode::StartupTimeout).then(|| {
         format!(
             "its sandbox {network}, and hides all files but its program, the system's and those of `read` and `write`: \

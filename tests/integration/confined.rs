@@ -1,6 +1,9 @@
 //! Budgets and the sandbox, on real processes.
 
-use std::path::Path;
+use std::{
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+};
 
 use serde_json::json;
 use toolcrib::{Config, Endpoint, Guard, Manager, Sandbox, ServerConfig, StdioConfig};
@@ -64,6 +67,16 @@ async fn a_sandboxed_server_cannot_end_its_guard() {
     lab.await_nobody();
 }
 
+/// The Python that a virtual environment was made with, and its libraries. Nothing: it is the system's.
+fn python_of(environment: &Path) -> Vec<PathBuf> {
+    let python = environment.join("bin/python").canonicalize().unwrap();
+    if python.starts_with("/usr") {
+        return Vec::new();
+    }
+    let library = python.ancestors().nth(2).unwrap().join("lib");
+    vec![python, library]
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn real_servers_need_no_more_than_their_own_folder() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
@@ -90,7 +103,11 @@ async fn real_servers_need_no_more_than_their_own_folder() {
                 child.args = vec!["--repository".to_owned(), repository.path().display().to_string()];
                 walls.read = vec![python.clone(), repository.path().to_owned()];
             }
-            "sqlite" => walls.write = vec![sqlite.clone()],
+            "sqlite" => {
+                // An environment in a `write` folder: its Python is named where it is not the system's.
+                walls.write = vec![sqlite.clone()];
+                walls.read = python_of(&sqlite);
+            }
             "filesystem" => walls.read = vec![node.clone(), folder.clone()],
             _ => walls.read = vec![node.clone()],
         }
@@ -130,5 +147,124 @@ async fn what_cannot_be_held_is_an_error_and_never_silence() {
     });
     let (_, causes) = refusal(missing, Guard::Auto).await;
     assert!(causes[0].contains("the sandbox names /no/such/folder"), "{causes:?}");
+    lab.await_nobody();
+}
+
+/// A server whose program is a link in the folder that it may write. It first runs `script`.
+fn in_its_folder(lab: &Lab, script: &str) -> ServerConfig {
+    let mut server = server(lab, script, |child| sandbox(lab, child));
+    let Endpoint::Stdio(child) = &mut server.endpoint else { unreachable!("made as a command") };
+    std::fs::create_dir_all(lab.file("proj/bin")).unwrap();
+    if !lab.file("proj/bin/sh").exists() {
+        symlink("/bin/sh", lab.file("proj/bin/sh")).unwrap();
+    }
+    child.command = lab.file("proj/bin/sh");
+    child.sandbox.as_mut().unwrap().write = vec![lab.file("proj")];
+    server
+}
+
+#[tokio::test]
+async fn a_server_that_plants_links_reaches_no_more_at_its_next_start() {
+    let lab = Lab::new();
+    std::fs::write(lab.file("secret"), "text").unwrap();
+    let (secret, proj) = (lab.file("secret"), lab.file("proj"));
+    // Whatever it can read fails the start.
+    let script = format!(
+        "cat '{}' && exit 7; cat /etc/shadow && exit 8; cd '{}'; ln -sfn / lib; ln -sfn / lib64; ln -sfn / pyvenv.cfg; \
+         rmdir data; ln -sfn / data",
+        secret.display(),
+        proj.display()
+    );
+    for _ in 0..3 {
+        manager([in_its_folder(&lab, &script)]).await.shutdown().await;
+    }
+    assert!(std::fs::read_link(lab.file("proj/lib64")).is_ok(), "the links were not made");
+    // A folder that was named, and is a link now.
+    let mut named = in_its_folder(&lab, &script);
+    let Endpoint::Stdio(child) = &mut named.endpoint else { unreachable!("made as a command") };
+    child.sandbox.as_mut().unwrap().read.push(lab.file("proj/data"));
+    let (_, causes) = refusal(named, Guard::Auto).await;
+    assert!(causes[0].contains("proj/data is a symbolic link below"), "{causes:?}");
+    lab.await_nobody();
+}
+
+#[tokio::test]
+async fn a_program_that_a_link_in_a_write_folder_leads_to_is_named_once_and_works() {
+    let lab = Lab::new();
+    std::fs::create_dir_all(lab.file("home/bin")).unwrap();
+    std::fs::copy("/bin/sh", lab.file("home/bin/sh")).unwrap();
+    let mut server = in_its_folder(&lab, "true");
+    std::fs::remove_file(lab.file("proj/bin/sh")).unwrap();
+    symlink(lab.file("home/bin/sh"), lab.file("proj/bin/sh")).unwrap();
+    let (_, causes) = refusal(server.clone(), Guard::Auto).await;
+    let shell = lab.file("home/bin/sh").canonicalize().unwrap();
+    assert!(causes[0].contains(&format!("add \"{}\" to `read`", shell.display())), "{causes:?}");
+    let Endpoint::Stdio(child) = &mut server.endpoint else { unreachable!("made as a command") };
+    child.sandbox.as_mut().unwrap().read.push(shell);
+    manager([server]).await.shutdown().await;
+    lab.await_nobody();
+}
+
+#[tokio::test]
+async fn a_virtual_environment_in_a_write_folder_works() {
+    let lab = Lab::new();
+    std::fs::create_dir_all(lab.file("proj")).unwrap();
+    let made = std::process::Command::new("/usr/bin/python3")
+        .args(["-m", "venv", "--without-pip"])
+        .arg(lab.file("proj/.venv"))
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        return eprintln!("left out: no /usr/bin/python3 with venv");
+    }
+    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let script = format!(
+        "import os, sys\nassert sys.prefix != sys.base_prefix, sys.prefix\n\
+         os.execv({fixture:?}, [{fixture:?}])"
+    );
+    let mut server =
+        lab.command("one", lab.file("proj/.venv/bin/python").to_str().unwrap(), &["-c", &script]);
+    let Endpoint::Stdio(child) = &mut server.endpoint else { unreachable!("made as a command") };
+    sandbox(&lab, child);
+    child.sandbox.as_mut().unwrap().write = vec![lab.file("proj")];
+    manager([server]).await.shutdown().await;
+    lab.await_nobody();
+}
+
+#[tokio::test]
+async fn a_runner_in_a_sandbox_leaves_no_word_of_what_it_started() {
+    let lab = Lab::new();
+    std::fs::write(
+        lab.file("npx"),
+        format!("#!/bin/sh\nsh -c {}\nexit $?\n", env!("CARGO_BIN_EXE_toolcrib-fixture")),
+    )
+    .unwrap();
+    std::fs::set_permissions(lab.file("npx"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let start = async |walls: bool| {
+        let mut server = lab.command("one", lab.file("npx").to_str().unwrap(), &["-y", "server@1.0.0"]);
+        let Endpoint::Stdio(child) = &mut server.endpoint else { unreachable!("made as a command") };
+        if walls {
+            sandbox(&lab, child);
+        }
+        let mut config = Config::new([server]);
+        config.cache_folder = Some(lab.file("cache"));
+        let manager = Manager::start(&config).await.unwrap();
+        let ready = manager.report().servers[0].outcome.clone().unwrap();
+        manager.shutdown().await;
+        ready.launch.is_some_and(|launch| launch.direct)
+    };
+    let kept = || std::fs::read_dir(lab.file("cache/launch")).map_or(0, Iterator::count);
+    assert!(!start(true).await && !start(true).await);
+    assert_eq!(kept(), 0);
+    // Nor does it use that of a server outside, which has the same command line.
+    assert!(!start(false).await && start(false).await && !start(true).await);
+    lab.await_nobody();
+}
+
+#[tokio::test]
+async fn the_limit_of_memory_holds_for_root() {
+    let lab = Lab::new();
+    let raise = "ulimit -d unlimited && exit 7; ulimit -Hd unlimited && exit 7; true";
+    let modest = server(&lab, raise, |child| child.limits.memory_max = Some(500 << 20));
+    manager([modest]).await.shutdown().await;
     lab.await_nobody();
 }

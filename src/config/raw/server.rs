@@ -57,7 +57,7 @@ pub(super) const TOOLS: &[&str] = &["allow", "deny", "timeout"];
 pub(super) const RESULT_FILTER: &[&str] = &["deny_args"];
 pub(super) const DENY_ARGS: &[&str] = &["tool", "arg", "match"];
 pub(super) const RESTART: &[&str] = &["max", "within", "backoff"];
-pub(super) const SANDBOX: &[&str] = &["read", "write", "network", "best_effort"];
+pub(super) const SANDBOX: &[&str] = &["read", "write", "network", "local_sockets", "best_effort"];
 
 /// Keys that do something for one or two of the three kinds only: `(key, command, url, builtin)`.
 const PLACES: &[(&str, bool, bool, bool)] = &[
@@ -119,6 +119,7 @@ pub(in crate::config) struct RawSandbox {
     pub(in crate::config) read: Vec<Text>,
     pub(in crate::config) write: Vec<Text>,
     pub(in crate::config) network: bool,
+    pub(in crate::config) local_sockets: bool,
     pub(in crate::config) best_effort: bool,
 }
 
@@ -300,6 +301,7 @@ fn sandbox(table: &Section<'_>) -> Result<RawSandbox> {
         read: table.texts("read")?,
         write: table.texts("write")?,
         network: table.flag("network")?.unwrap_or(false),
+        local_sockets: table.flag("local_sockets")?.unwrap_or(false),
         best_effort: table.flag("best_effort")?.unwrap_or(false),
     })
 }

@@ -39,7 +39,6 @@ mod tests {
         disabled.set_env(DISABLED, "1".to_owned());
         assert_eq!(given(&disabled), None);
         assert_eq!(given(&StdioConfig { start_caches: false, ..node.clone() }), None);
-        let walls = Sandbox { read: vec![], write: vec![], network: false, best_effort: false };
-        assert_eq!(given(&StdioConfig { sandbox: Some(walls), ..node }), None);
+        assert_eq!(given(&StdioConfig { sandbox: Some(Sandbox::default()), ..node }), None);
     }
 }

@@ -8,6 +8,7 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::privileges;
 use crate::config::ResourceLimits;
 
 /// What the child sets.
@@ -32,6 +33,9 @@ impl Limits {
     }
 
     pub(super) fn put_on(&self) -> io::Result<()> {
+        if self.memory.is_some() {
+            privileges::obey_limits()?;
+        }
         // Why data and not address space: V8 and Go reserve gigabytes of addresses that they never touch.
         for (resource, limit) in [(Resource::Data, self.memory), (Resource::Nproc, self.tasks)] {
             if let Some(limit) = limit {

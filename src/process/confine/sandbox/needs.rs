@@ -2,10 +2,16 @@
 
 use std::{
     ffi::OsStr,
-    fs::{self, File},
+    fs::File,
     io::Read,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
 };
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
+
+use super::resolve::{Opened, Refusal, Roots};
+use crate::config::Sandbox;
 
 /// Programs, libraries and what they ask about the machine.
 ///
@@ -61,44 +67,177 @@ const ETC: &[&str] = &[
 ];
 
 /// Devices without a secret; they may be written too.
-pub(super) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// A script may name an interpreter that is a script; the kernel follows four times.
 const INTERPRETERS: usize = 5;
 
-/// What `program` must be able to read, there or not; `path` is where `env` looks for interpreters.
-pub(super) fn of(program: &Path, path: Option<&OsStr>) -> Vec<PathBuf> {
-    let system = SYSTEM.iter().map(PathBuf::from);
+/// A file or folder that is opened to a server, with all below it.
+pub(super) struct Rule {
+    pub(super) file: Opened,
+    /// Whether it may be changed too.
+    pub(super) write: bool,
+}
+
+/// All rules of a sandbox around `program`; `path` is where `env` looks for interpreters.
+///
+/// Nothing that a sandboxed server may write decides what is opened: neither links nor the first lines of scripts in
+/// its `write` folders, nor what lies in those folders under the name of something else that is opened.
+///
+/// # Errors
+/// A path of `read` or `write` that cannot be opened safely, or a program that needs one more: what, and what to do.
+pub(super) fn rules(sandbox: &Sandbox, program: &Path, path: Option<&OsStr>) -> Result<Vec<Rule>, String> {
+    let roots = Roots::new(&sandbox.write, &sandbox.written_by_others)
+        .map_err(|(path, error)| format!("the sandbox names {}: {error}", path.display()))?;
+    let listed = [("write", true, &sandbox.write), ("read", false, &sandbox.read)];
+    let listed =
+        listed.iter().flat_map(|(key, write, paths)| paths.iter().map(move |path| (*key, *write, path)));
+    let mut rules = Vec::new();
+    let mut refusals = Vec::new();
+    for (key, write, path) in listed {
+        match named(&roots, key, path) {
+            Ok(file) => rules.push(Rule { file, write }),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    // Where a link was put in the place of one of them, that explains the others.
+    if let Some((_, words)) = refusals.into_iter().max_by_key(|(is_link, _)| *is_link) {
+        return Err(words);
+    }
     let etc = ETC.iter().map(|name| Path::new("/etc").join(name));
-    system.chain(etc).chain(beside(program, path)).collect()
+    let system = SYSTEM.iter().map(PathBuf::from).chain(etc).map(|path| (path, false));
+    let devices = DEVICES.iter().map(|path| (PathBuf::from(path), true));
+    for (path, write) in system.chain(devices) {
+        // Not every system has all of them. What lies in a `write` folder is open already.
+        let file = roots.open(&path).ok().filter(|file| file.below_own.is_none());
+        rules.extend(file.map(|file| Rule { file, write }));
+    }
+    of_program(&roots, &mut rules, program, path)?;
+    Ok(rules)
+}
+
+/// Opens a path of `read` or `write`.
+///
+/// # Errors
+/// In words, and whether it is for a symbolic link.
+fn named(roots: &Roots, key: &str, path: &Path) -> Result<Opened, (bool, String)> {
+    let shown = path.display();
+    match roots.open(path) {
+        Ok(Opened { below_own: Some(root), .. }) => {
+            let root = root.display();
+            let words = format!(
+                "`{key}` names {shown}, which lies below {root} of `write`: it is open already, so remove it from `{key}`"
+            );
+            Err((false, words))
+        }
+        Ok(file) => Ok(file),
+        Err(Refusal::System(error)) => Err((false, format!("the sandbox names {shown}: {error}"))),
+        Err(Refusal::Link { link, root }) => {
+            let words = format!(
+                "`{key}` names {shown}, but {} is a symbolic link below {}, which a sandboxed server may write and \
+                 could point elsewhere: name in `{key}` what you mean, by a path without that link",
+                link.display(),
+                root.display()
+            );
+            Err((true, words))
+        }
+    }
 }
 
 /// The program, the interpreters that it and they name, and the libraries beside each: a Python or Node.js that
 /// was installed below a home folder has them in `lib` next to its `bin`.
-fn beside(program: &Path, path: Option<&OsStr>) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+fn of_program(
+    roots: &Roots,
+    rules: &mut Vec<Rule>,
+    program: &Path,
+    path: Option<&OsStr>,
+) -> Result<(), String> {
     let mut next = Some(program.to_owned());
+    // The file in a `write` folder that decides what comes next; from there on nothing is opened.
+    let mut decided_by: Option<PathBuf> = None;
     for _ in 0..INTERPRETERS {
         let Some(program) = next else { break };
-        let whole = fs::canonicalize(&program).unwrap_or_else(|_| program.clone());
-        for place in [&program, &whole] {
-            let Some(bin) = place.parent() else { continue };
-            found.push(place.clone());
-            if let (Some("bin"), Some(prefix)) =
-                (bin.file_name().and_then(|name| name.to_str()), bin.parent())
-            {
-                found.extend(["lib", "lib64", "pyvenv.cfg"].map(|name| prefix.join(name)));
+        let file = match roots.open(&program) {
+            Ok(file) => file,
+            Err(Refusal::Link { link, .. }) => {
+                decided_by.get_or_insert(link);
+                match Roots::default().open(&program) {
+                    Ok(file) => file,
+                    Err(_) => break,
+                }
             }
+            // The start tells that it is not there.
+            Err(Refusal::System(_)) => break,
+        };
+        next = interpreter(&file, path);
+        if let Some(decider) = &decided_by {
+            if !is_open(rules, &file.path) {
+                return Err(advice(decider, &file.path));
+            }
+            continue;
         }
-        next = interpreter(&whole, path);
+        if file.writable {
+            decided_by = Some(file.path.clone());
+        }
+        let mut places = vec![program];
+        if !places.contains(&file.path) {
+            places.push(file.path.clone());
+        }
+        for place in places {
+            let beside = prefix(&place).into_iter().flat_map(|prefix| BESIDE.map(|name| prefix.join(name)));
+            let beside = beside.filter_map(|path| roots.open(&path).ok());
+            rules.extend(
+                beside.filter(|file| file.below_own.is_none()).map(|file| Rule { file, write: false }),
+            );
+        }
+        if file.below_own.is_none() {
+            rules.push(Rule { file, write: false });
+        }
     }
-    found
+    Ok(())
+}
+
+/// What lies beside the `bin` of an interpreter and belongs to it.
+const BESIDE: [&str; 3] = ["lib", "lib64", "pyvenv.cfg"];
+
+/// The folder that a program is installed in, if it lies in a `bin`.
+fn prefix(program: &Path) -> Option<&Path> {
+    let bin = program.parent()?;
+    if bin.file_name()? == "bin" { bin.parent() } else { None }
+}
+
+/// Whether a file is open by what there is.
+fn is_open(rules: &[Rule], path: &Path) -> bool {
+    rules.iter().any(|rule| path.starts_with(&rule.file.path))
+}
+
+/// What to do where a link or a script in a `write` folder needs more than is open.
+fn advice(decider: &Path, program: &Path) -> String {
+    let library = prefix(program).map(|prefix| prefix.join("lib")).filter(|library| library.is_dir());
+    let wanted: Vec<String> = [Some(program), library.as_deref()]
+        .into_iter()
+        .flatten()
+        .map(|path| format!("\"{}\"", path.display()))
+        .collect();
+    format!(
+        "it needs {}, which its sandbox does not open by itself, since {} leads there and a sandboxed server may write \
+         that: if it is what you mean, add {} to `read`",
+        program.display(),
+        decider.display(),
+        wanted.join(", "),
+    )
 }
 
 /// The program that the first line of a script names, behind `env` too.
-fn interpreter(script: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
+fn interpreter(script: &Opened, path: Option<&OsStr>) -> Option<PathBuf> {
+    // Anything else than a file, a pipe above all, could hold up whoever opens it.
+    if script.kind != FileType::RegularFile {
+        return None;
+    }
+    let again = format!("/proc/self/fd/{}", script.file.as_raw_fd());
+    let file = openat(CWD, again, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut head = Vec::new();
-    File::open(script).ok()?.take(512).read_to_end(&mut head).ok()?;
+    File::from(file).take(512).read_to_end(&mut head).ok()?;
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let mut words = std::str::from_utf8(line).ok()?.split_whitespace();
     let first = Path::new(words.next()?);
@@ -110,41 +249,4 @@ fn interpreter(script: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    #[test]
-    fn interpreters_and_their_libraries_are_followed() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |path: &str| folder.path().canonicalize().unwrap().join(path);
-        for name in ["venv/bin", "python/bin", "python/lib", "node/bin", "node/lib"] {
-            fs::create_dir_all(at(name)).unwrap();
-        }
-        fs::write(at("python/bin/python3"), "\x7fELF").unwrap();
-        symlink(at("python/bin/python3"), at("venv/bin/python")).unwrap();
-        fs::write(at("venv/bin/server"), format!("#!{}\nimport x\n", at("venv/bin/python").display()))
-            .unwrap();
-        let found = beside(&at("venv/bin/server"), None);
-        for path in ["venv/bin/server", "venv/lib", "venv/pyvenv.cfg", "python/bin/python3", "python/lib"] {
-            assert!(found.contains(&at(path)), "{path} is not in {found:?}");
-        }
-        assert!(!found.contains(&at("venv")) && !found.contains(&at("python")), "{found:?}");
-
-        fs::write(at("node/bin/node"), "\x7fELF").unwrap();
-        fs::write(at("tool"), "#!/usr/bin/env -S node --title=x\n").unwrap();
-        let path = format!("/no/such:{}", at("node/bin").display());
-        let found = beside(&at("tool"), Some(path.as_ref()));
-        assert!(found.contains(&at("node/lib")), "{found:?}");
-        assert!(!found.contains(&at("lib")), "a folder that is not `bin` opens nothing beside it: {found:?}");
-    }
-
-    #[test]
-    fn scripts_that_name_each_other_come_to_an_end() {
-        let folder = tempfile::tempdir().unwrap();
-        let script = folder.path().join("loop");
-        fs::write(&script, format!("#!{}\n", script.display())).unwrap();
-        assert!(beside(&script, None).contains(&script));
-    }
-}
+mod tests;

@@ -5,12 +5,16 @@ use std::{
     net::{TcpStream, UdpSocket},
     os::{
         linux::net::SocketAddrExt,
-        unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream},
+        unix::{
+            fs::{OpenOptionsExt, PermissionsExt},
+            net::{SocketAddr, UnixDatagram, UnixListener, UnixStream},
+        },
     },
     process::{Child, Command},
 };
 
 use rustix::{
+    io::Errno,
     net::{AddressFamily, SocketType, socket},
     process::{Pid, Signal, kill_process},
 };
@@ -18,7 +22,10 @@ use rustix::{
 use super::*;
 
 fn inside<T: Send>(sandbox: &Sandbox, look: impl FnOnce() -> T + Send) -> T {
-    let walls = Walls::build(sandbox, Path::new("/bin/sh"), None).unwrap();
+    within(Walls::build(sandbox, Path::new("/bin/sh"), None).unwrap(), look)
+}
+
+fn within<T: Send>(walls: Walls, look: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         scope
             .spawn(|| {
@@ -73,18 +80,22 @@ fn files_are_open_as_far_as_they_are_named() {
 fn without_the_network_no_socket_is_left() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let network = |network: bool| {
-        inside(&Sandbox { network, ..Sandbox::default() }, || {
+    let sockets = |network: bool, local_sockets: bool| {
+        inside(&Sandbox { network, local_sockets, ..Sandbox::default() }, || {
             [
                 kind(TcpStream::connect(address)),
                 kind(UdpSocket::bind("127.0.0.1:0")),
                 kind(std::net::TcpListener::bind("127.0.0.1:0")),
                 kind(UnixDatagram::unbound()),
+                kind(UnixDatagram::pair()),
+                kind(UnixStream::pair()),
             ]
         })
     };
-    assert_eq!(network(false), [DENIED; 4]);
-    assert_eq!(network(true), [None; 4]);
+    assert_eq!(sockets(false, false), [DENIED, DENIED, DENIED, DENIED, DENIED, None]);
+    assert_eq!(sockets(true, false), [None, None, None, DENIED, DENIED, None]);
+    assert_eq!(sockets(false, true), [DENIED, DENIED, DENIED, None, None, None]);
+    assert_eq!(sockets(true, true), [None; 6]);
 }
 
 #[test]
@@ -119,7 +130,7 @@ fn nobody_outside_is_looked_into_or_signalled() {
         // A server must not be able to end its guard. Landlock keeps it from that from Linux 6.12 on.
         if landlock_abi() >= 6 {
             let signal = kill_process(Pid::from_child(&outsider.0), Signal::TERM);
-            assert_eq!(signal, Err(rustix::io::Errno::PERM));
+            assert_eq!(signal, Err(Errno::PERM));
         }
         let mut own = Outsider::start();
         kill_process(Pid::from_child(&own.0), Signal::TERM).unwrap();
@@ -129,30 +140,178 @@ fn nobody_outside_is_looked_into_or_signalled() {
 
 #[test]
 fn root_keeps_no_privilege_that_breaks_the_walls() {
-    let of = |status: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    let of = |status: &str, set: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(set)).unwrap();
         CapabilitySet::from_bits_retain(u64::from_str_radix(line.trim(), 16).unwrap())
     };
+    let settable = rustix::thread::capabilities(None).unwrap().effective.contains(CapabilitySet::SETPCAP);
     inside(&Sandbox::default(), || {
         assert!(rustix::thread::no_new_privs().unwrap());
         // A program that root starts gets all of root's privileges anew, if nothing keeps them from it.
         let started = Command::new("/bin/cat").arg("/proc/self/status").output().unwrap();
-        assert!(!of(&String::from_utf8(started.stdout).unwrap()).intersects(BREAKERS));
+        let status = String::from_utf8(started.stdout).unwrap();
+        for set in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
+            assert!(KEPT.contains(of(&status, set)), "{set} {status}");
+        }
+        assert!(!settable || KEPT.contains(of(&status, "CapBnd:")), "{status}");
+    });
+}
+
+/// A system call by its number.
+fn call(number: i64, arguments: [u64; 5]) -> Result<i64, Errno> {
+    let [a, b, c, d, e] = arguments;
+    #[expect(unsafe_code, reason = "calls that no library has")]
+    // SAFETY: those that are made here are refused, or take numbers alone.
+    let outcome = unsafe { nix::libc::syscall(number, a, b, c, d, e) };
+    if outcome == -1 { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap()) } else { Ok(outcome) }
+}
+
+#[test]
+fn what_landlock_has_no_right_for_is_refused() {
+    use nix::libc;
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::create_dir(path("write")).unwrap();
+    fs::write(path("other"), "text").unwrap();
+    fs::write(path("write/file"), "text").unwrap();
+    let outsider = Outsider::start();
+    let pid = u64::from(outsider.0.id());
+    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    let sandbox =
+        Sandbox { write: vec![path("write")], network: true, local_sockets: true, ..Sandbox::default() };
+    inside(&sandbox, || {
+        // The user's keyring; who changes hands; somebody else's limits; privileges in a world of its own.
+        let refused = [
+            (libc::SYS_keyctl, [0, u64::MAX - 3, 0, 0, 0]),
+            (libc::SYS_add_key, [0; 5]),
+            (libc::SYS_request_key, [0; 5]),
+            (libc::SYS_prlimit64, [pid, 0, 0, 0, 0]),
+            (libc::SYS_unshare, [libc::CLONE_NEWUSER.unsigned_abs().into(), 0, 0, 0, 0]),
+            (libc::SYS_unshare, [0x1000_0000 | 0x0002_0000, 0, 0, 0, 0]),
+            (libc::SYS_clone, [libc::CLONE_NEWUSER.unsigned_abs().into(), 0, 0, 0, 0]),
+            (libc::SYS_setns, [0; 5]),
+            (libc::SYS_open_by_handle_at, [0; 5]),
+            (libc::SYS_io_uring_setup, [0; 5]),
+            (libc::SYS_ioctl, [0, 0x4008_6602, 0, 0, 0]),
+        ];
+        for (number, arguments) in refused {
+            assert_eq!(call(number, arguments), Err(Errno::PERM), "{number}");
+        }
+        for number in
+            [libc::SYS_shmget, libc::SYS_msgget, libc::SYS_semget, libc::SYS_mq_open, libc::SYS_openat2]
+        {
+            assert_eq!(call(number, [0; 5]), Err(Errno::NOSYS), "{number}");
+        }
+        for name in ["other", "write/file"] {
+            let owned = rustix::fs::chown(path(name), Some(uid), Some(gid));
+            assert_eq!(owned, Err(Errno::PERM), "{name}");
+            let marked = rustix::fs::setxattr(path(name), "user.x", b"1", rustix::fs::XattrFlags::empty());
+            assert_eq!(marked, Err(Errno::OPNOTSUPP), "{name}");
+        }
+        // What installers do goes on: modes, but for those that lend a user's rights.
+        let mode = |mode| fs::set_permissions(path("write/file"), fs::Permissions::from_mode(mode));
+        assert_eq!([kind(mode(0o755)), kind(mode(0o4755)), kind(mode(0o2755))], [None, DENIED, DENIED]);
+        let made = fs::OpenOptions::new().write(true).create(true).mode(0o4755).open(path("write/new"));
+        assert_eq!(kind(made), DENIED);
+        let own = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, own).unwrap();
+        std::thread::spawn(|| ()).join().unwrap();
     });
 }
 
 #[test]
-fn sockets_without_a_file_are_closed_with_the_network() {
+fn a_pair_of_sockets_cannot_be_pointed_elsewhere() {
+    inside(&Sandbox::default(), || {
+        let pair = |family: i32, kind: i32| {
+            let mut pair = [0_i32; 2];
+            call(
+                nix::libc::SYS_socketpair,
+                [
+                    family.unsigned_abs().into(),
+                    kind.unsigned_abs().into(),
+                    0,
+                    (&raw mut pair).expose_provenance() as u64,
+                    0,
+                ],
+            )
+        };
+        use nix::libc::{AF_TIPC, AF_UNIX, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM};
+        for kind in [SOCK_DGRAM, SOCK_RAW, SOCK_DGRAM | SOCK_CLOEXEC] {
+            assert_eq!(pair(AF_UNIX, kind), Err(Errno::PERM), "{kind}");
+        }
+        assert_eq!(pair(AF_TIPC, SOCK_STREAM), Err(Errno::PERM));
+        for kind in [SOCK_STREAM, SOCK_SEQPACKET, SOCK_STREAM | SOCK_CLOEXEC] {
+            assert_eq!(pair(AF_UNIX, kind), Ok(0), "{kind}");
+        }
+    });
+}
+
+#[test]
+fn older_kernels_hold_the_same_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for name in ["read", "write", "other"] {
+        fs::create_dir(path(name)).unwrap();
+        fs::write(path(name).join("file"), "text").unwrap();
+    }
+    let sandbox = Sandbox { read: vec![path("read")], write: vec![path("write")], ..Sandbox::default() };
+    for abi in LEAST as u8..=landlock_abi() {
+        let walls = Walls::build_for(abi, &sandbox, Path::new("/bin/sh"), None).unwrap();
+        within(walls, || {
+            assert_eq!(kind(fs::read(path("read/file"))), None, "{abi}");
+            assert_eq!(kind(fs::write(path("write/file"), "more")), None, "{abi}");
+            assert_eq!(kind(fs::read(path("other/file"))), DENIED, "{abi}");
+            assert_eq!(kind(fs::write(path("read/file"), "")), DENIED, "{abi}");
+            assert_eq!(kind(fs::File::options().write(true).truncate(true).open(path("other/file"))), DENIED);
+            assert_eq!(kind(UdpSocket::bind("127.0.0.1:0")), DENIED, "{abi}");
+            assert_eq!(kind(UnixDatagram::unbound()), DENIED, "{abi}");
+        });
+    }
+    for abi in 0..LEAST as u8 {
+        let built = |sandbox: &Sandbox| Walls::build_for(abi, sandbox, Path::new("/bin/sh"), None);
+        let error = built(&sandbox).err().unwrap().to_string();
+        assert!(error.contains(&format!("it has Landlock {abi}, and 3 is needed")), "{error}");
+        let some = Sandbox { best_effort: true, ..sandbox.clone() };
+        within(built(&some).unwrap(), || {
+            assert_eq!(kind(fs::read(path("other/file"))), None);
+            assert_eq!(kind(UdpSocket::bind("127.0.0.1:0")), DENIED);
+        });
+    }
+}
+
+/// A kernel without Landlock, or one whose container refuses it, says so in one of these ways.
+#[test]
+fn a_kernel_that_refuses_landlock_is_an_error_in_words() {
+    for error in [nix::libc::ENOSYS, nix::libc::EOPNOTSUPP, nix::libc::EPERM] {
+        let calls = [nix::libc::SYS_landlock_create_ruleset, nix::libc::SYS_landlock_restrict_self];
+        let filter = seccompiler::SeccompFilter::new(
+            calls.map(|call| (call, vec![])).into(),
+            seccompiler::SeccompAction::Allow,
+            seccompiler::SeccompAction::Errno(error.unsigned_abs()),
+            std::env::consts::ARCH.try_into().unwrap(),
+        );
+        let filter: BpfProgram = filter.unwrap().try_into().unwrap();
+        let refused = std::thread::spawn(move || {
+            seccompiler::apply_filter(&filter).unwrap();
+            assert_eq!(landlock_abi(), 0);
+            Walls::build(&Sandbox::default(), Path::new("/bin/sh"), None).err().unwrap().to_string()
+        });
+        let refused = refused.join().unwrap();
+        assert!(refused.contains("cannot keep a server from files: it has Landlock 0"), "{refused}");
+    }
+}
+
+#[test]
+fn sockets_without_a_file_are_closed_too() {
     let name = format!("toolcrib-test-{:016x}", fastrand::u64(..));
     let address = SocketAddr::from_abstract_name(name).unwrap();
     let _listener = UnixListener::bind_addr(&address).unwrap();
-    let connect = |network: bool| {
-        inside(&Sandbox { network, ..Sandbox::default() }, || kind(UnixStream::connect_addr(&address)))
+    let connect = |local_sockets: bool| {
+        let sandbox = Sandbox { network: true, local_sockets, ..Sandbox::default() };
+        inside(&sandbox, || kind(UnixStream::connect_addr(&address)))
     };
-    assert_eq!(connect(true), None);
-    if landlock_abi() >= 6 {
-        assert_eq!(connect(false), DENIED);
-    }
+    assert_eq!([connect(true), connect(false)], [None, DENIED]);
 }
 
 #[test]
@@ -164,7 +323,7 @@ fn no_kind_of_socket_and_no_other_number_is_forgotten() {
             (AddressFamily::NETLINK, SocketType::RAW),
             (AddressFamily::VSOCK, SocketType::STREAM),
         ] {
-            assert_eq!(socket(family, kind, None).err(), Some(rustix::io::Errno::PERM));
+            assert_eq!(socket(family, kind, None).err(), Some(Errno::PERM));
         }
         UnixStream::pair().unwrap();
         let python = Path::new("/usr/bin/python3");
@@ -185,7 +344,8 @@ fn no_kind_of_socket_and_no_other_number_is_forgotten() {
 
 #[test]
 fn private_keys_beside_public_ones_stay_closed() {
-    let open = needs::of(Path::new("/bin/sh"), None);
+    let open = needs::rules(&Sandbox::default(), Path::new("/bin/sh"), None).unwrap();
+    let open: Vec<_> = open.iter().map(|rule| &rule.file.path).collect();
     for closed in ["/", "/etc", "/etc/ssl/private/key", "/etc/pki/tls/private/key", "/root", "/home", "/tmp"]
     {
         assert!(!open.iter().any(|path| Path::new(closed).starts_with(path)), "{closed} is open");
