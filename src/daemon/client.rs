@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::{Error, ErrorCode, Result, Told},
     manager::StopReport,
-    process::{behind_guards, marked_processes},
+    process::{behind_guards, is_sandboxed, marked_processes},
     session::ServerStatus,
     start::ServerEvent,
     tool::ServerName,
@@ -59,7 +59,9 @@ impl DaemonClient {
                 };
             }
         };
-        is_ours(&stream)?;
+        if !is_ours(&stream)? {
+            return Ok(None);
+        }
         let mut stream = BufReader::new(stream);
         let limit = |stream: &BufReader<UnixStream>, limit| {
             let set = stream.get_ref().set_read_timeout(limit);
@@ -338,21 +340,34 @@ fn read(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Reply>> {
     serde_json::from_slice(&line).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Whether whoever listens belongs to this user: in our own folder nobody else could.
+/// Whether who listens is there still.
+///
+/// # Errors
+/// It belongs to another user, or is a server in a sandbox: neither could get into our own folder.
 #[cfg(target_os = "linux")]
-fn is_ours(stream: &UnixStream) -> Result<()> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)
-        .map_err(|error| Error::io("could not tell whose daemon it is", error.into()))?;
-    if peer.uid == rustix::process::geteuid() {
-        return Ok(());
+fn is_ours(stream: &UnixStream) -> Result<bool> {
+    let failed = |error| Error::io("could not tell whose daemon it is", error);
+    let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|error| failed(error.into()))?;
+    if peer.uid != rustix::process::geteuid() {
+        return Err(Error::input("the daemon at this place belongs to another user", None));
     }
-    Err(Error::input("the daemon at this place belongs to another user", None))
+    match is_sandboxed(stream) {
+        Ok(false) => Ok(true),
+        Ok(true) => Err(Error::input(
+            "a process in the sandbox of a tool server listens in the place of the daemon",
+            Some(
+                "end it, and let no sandbox have the folder of the daemon's socket in its `write`".to_owned(),
+            ),
+        )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(error)),
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
 #[expect(clippy::unnecessary_wraps, reason = "as on Linux")]
-fn is_ours(_stream: &UnixStream) -> Result<()> {
-    Ok(())
+fn is_ours(_stream: &UnixStream) -> Result<bool> {
+    Ok(true)
 }
 
 fn unexpected(reply: &Reply) -> Error {

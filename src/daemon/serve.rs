@@ -32,7 +32,7 @@ use crate::{
     error::{Error, Result},
     gateway::Gateway,
     manager::{Borrower, StopReport},
-    process::{Line, LineReader, leave_session},
+    process::{Line, LineReader, is_sandboxed, leave_session},
     tool::ServerName,
 };
 
@@ -272,11 +272,19 @@ impl Hall {
     async fn receive(&self, stream: UnixStream) -> Leave {
         let own = rustix::process::geteuid().as_raw();
         let peer = stream.peer_cred().map(|peer| peer.uid());
+        let sandboxed = is_sandboxed(&stream);
         let (read, write) = stream.into_split();
         let (mut reader, mut voice) = (LineReader::new(read), Voice { write, secrets: Secrets::default() });
         if peer.ok() != Some(own) {
             let help = Some("each user has daemons of their own".to_owned());
             voice.say(&Reply::Error(Error::input("this daemon serves another user", help))).await;
+            return Leave::Content;
+        }
+        // It would do for a server what the server's sandbox refuses. One of which nothing can be told may be one.
+        if sandboxed.unwrap_or(true) {
+            let help = Some("call it from outside of the sandbox".to_owned());
+            let what = "this daemon serves no process in the sandbox of a tool server";
+            voice.say(&Reply::Error(Error::input(what, help))).await;
             return Leave::Content;
         }
         self.keep.begun().await;

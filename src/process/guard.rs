@@ -81,6 +81,11 @@ pub(super) fn is_guard(environment: &[u8]) -> bool {
     environment.split(|byte| *byte == 0).any(is)
 }
 
+/// Whether a command line is that of a guard or of a zygote.
+pub(super) fn is_named_guard(line: &[u8]) -> bool {
+    line.split(|byte| *byte == 0).next() == Some(NAME.as_bytes())
+}
+
 /// Runs the zygote and ends the process, if it was started for that.
 fn be_guard() {
     // Not from `std::env::args`: where the C library is not glibc it is empty before `main`.

@@ -4,6 +4,7 @@ mod amiss;
 mod connect;
 mod locked;
 mod parked;
+mod sandboxed;
 mod tasks;
 mod versions;
 

@@ -1,0 +1,194 @@
+//! Whether the process at the other end of a local socket is in the sandbox of a server.
+//!
+//! A sandbox can be left by asking a process outside of it. Ours do not answer: a process is in a sandbox if more is
+//! refused to it than to a toolcrib guard that it descends from. Guards adopt what their servers leave behind, and what
+//! is refused to a process is inherited and never given back, so neither can be shaken off.
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::{fs, io, os::fd::AsFd};
+
+    use rustix::{
+        fd::{FromRawFd, OwnedFd},
+        net::sockopt::socket_peercred,
+    };
+
+    use crate::process::{guard, stat::Stat};
+
+    /// Processes above one another that are looked at. No shell history is that deep.
+    const DEPTH: usize = 4096;
+
+    /// What is refused to a process, in part: more of one of them is more.
+    #[derive(Debug, Clone, Copy, Default)]
+    pub(super) struct Confinement {
+        no_new_privs: u64,
+        /// Whether there are filters of system calls.
+        seccomp: u64,
+        /// How many, from Linux 5.9 on.
+        filters: u64,
+    }
+
+    impl Confinement {
+        pub(super) fn of(pid: impl std::fmt::Display) -> io::Result<Self> {
+            let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+            let mut found = Self::default();
+            for (name, value) in status.lines().filter_map(|line| line.split_once(':')) {
+                let value = || value.trim().parse().unwrap_or_default();
+                match name {
+                    "NoNewPrivs" => found.no_new_privs = value(),
+                    "Seccomp" => found.seccomp = value(),
+                    "Seccomp_filters" => found.filters = value(),
+                    _ => {}
+                }
+            }
+            Ok(found)
+        }
+
+        fn exceeds(self, other: Self) -> bool {
+            self.no_new_privs > other.no_new_privs
+                || self.seccomp > other.seccomp
+                || self.filters > other.filters
+        }
+    }
+
+    /// # Errors
+    /// It cannot be told, as of one that has ended: then it is not to be served.
+    pub(crate) fn is_sandboxed(socket: impl AsFd) -> io::Result<bool> {
+        let socket = socket.as_fd();
+        let pid = socket_peercred(socket)?.pid.as_raw_nonzero().get();
+        // A handle keeps the number from being taken for another process's. Before Linux 6.5 there is none.
+        let handle = peer_handle(socket)?;
+        let before = started(pid)?;
+        let sandboxed = descends_into_sandbox(pid, Confinement::of("self")?)?;
+        let same = match &handle {
+            Some(handle) => is_there(handle),
+            None => started(pid)? == before,
+        };
+        if same { Ok(sandboxed) } else { Err(gone()) }
+    }
+
+    /// Whether `pid` is below a guard to which less is refused. Nothing is looked for where no more is refused to it
+    /// than to us, `own`: then it gains nothing by us.
+    pub(super) fn descends_into_sandbox(pid: i32, own: Confinement) -> io::Result<bool> {
+        let peer = Confinement::of(pid)?;
+        if !peer.exceeds(own) {
+            return Ok(false);
+        }
+        let mut next = pid;
+        for _ in 0..DEPTH {
+            next = match Stat::of(next).ok_or_else(gone)?.parent() {
+                Some(parent @ 1..) => parent,
+                _ => return Ok(false),
+            };
+            // Any process may call itself so; that it is more confined than one that only does tells nothing false.
+            let name = fs::read(format!("/proc/{next}/cmdline")).unwrap_or_default();
+            if guard::is_named_guard(&name) && peer.exceeds(Confinement::of(next)?) {
+                return Ok(true);
+            }
+        }
+        Err(io::Error::other("too many processes are above it"))
+    }
+
+    fn started(pid: i32) -> io::Result<u64> {
+        Stat::of(pid).filter(|stat| !stat.is_zombie()).and_then(|stat| stat.field(22)).ok_or_else(gone)
+    }
+
+    fn gone() -> io::Error {
+        io::Error::new(io::ErrorKind::NotFound, "the process has ended")
+    }
+
+    /// Whether the process of a handle has not ended.
+    fn is_there(handle: &OwnedFd) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut files = [PollFd::new(handle, PollFlags::IN)];
+        poll(&mut files, Some(&Timespec::default())) == Ok(0)
+    }
+
+    /// `SO_PEERPIDFD`; nothing where the kernel has none.
+    fn peer_handle(socket: rustix::fd::BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+        use std::os::fd::AsRawFd;
+
+        use nix::libc;
+        let mut handle: libc::c_int = -1;
+        let mut size = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or_default();
+        #[expect(unsafe_code, reason = "rustix has no such option")]
+        // SAFETY: a number and its size, both of which live until the call returns.
+        let outcome = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERPIDFD,
+                (&raw mut handle).cast(),
+                &raw mut size,
+            )
+        };
+        if outcome == 0 {
+            #[expect(unsafe_code, reason = "a descriptor that the kernel has made for us")]
+            // SAFETY: nobody else knows of it.
+            return Ok(Some(unsafe { OwnedFd::from_raw_fd(handle) }));
+        }
+        match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(None),
+            // The process is gone and was waited for.
+            _ => Err(gone()),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) use linux::is_sandboxed;
+
+/// There are no sandboxes here.
+#[cfg(not(target_os = "linux"))]
+#[expect(clippy::unnecessary_wraps, reason = "as on Linux")]
+pub(crate) fn is_sandboxed(_socket: impl std::os::fd::AsFd) -> std::io::Result<bool> {
+    Ok(false)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::{
+        io::Read,
+        os::unix::net::{UnixListener, UnixStream},
+        process::Command,
+    };
+
+    use super::{is_sandboxed, linux::*};
+
+    #[test]
+    fn whoever_is_no_more_confined_than_we_are_is_served() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        assert!(!is_sandboxed(&ours).unwrap());
+    }
+
+    #[test]
+    fn a_process_that_is_confined_by_others_is_not_taken_for_a_server() {
+        // As in a container or a service with a filter of its own.
+        let mut child = Command::new("setpriv").args(["--no-new-privs", "sleep", "600"]).spawn();
+        let Ok(child) = &mut child else { return eprintln!("left out: no setpriv") };
+        let pid = child.id().cast_signed();
+        while !std::fs::read(format!("/proc/{pid}/cmdline")).unwrap().starts_with(b"sleep") {}
+        let found = descends_into_sandbox(pid, Confinement::of("self").unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!found.unwrap());
+    }
+
+    #[test]
+    fn a_peer_that_has_ended_is_not_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let script = format!(
+            "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect({:?})",
+            path.to_str().unwrap()
+        );
+        match Command::new("python3").args(["-c", &script]).status() {
+            Ok(ended) => assert!(ended.success()),
+            Err(_) => return eprintln!("left out: no python3"),
+        }
+        let (mut stream, _) = listener.accept().unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        assert!(is_sandboxed(&stream).is_err());
+    }
+}

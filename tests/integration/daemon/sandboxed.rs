@@ -1,0 +1,113 @@
+//! A server in a sandbox and the daemon: it is not served, and not believed to be one.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::net::UnixStream,
+    path::Path,
+};
+
+use super::Crib;
+use crate::{
+    program::{code, err},
+    support::wait_for,
+};
+
+/// A server that runs `script` beside itself.
+fn server(name: &str, script: &str, rest: &str) -> String {
+    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    format!(
+        "[servers.{name}]\ncommand = \"/bin/sh\"\nargs = [\"-c\", '({script}) & exec \"$0\"', \"{fixture}\"]\n{rest}\n"
+    )
+}
+
+/// What a script has written, once it has.
+fn said(path: &Path) -> String {
+    wait_for("the script", || fs::read_to_string(path).is_ok_and(|text| text.ends_with("done\n")));
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn no_server_in_a_sandbox_is_served() {
+    let scratch = tempfile::tempdir().unwrap();
+    let at = |name: &str| scratch.path().join(name);
+    let program = env!("CARGO_BIN_EXE_toolcrib");
+    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let ask = |file: &str| {
+        let file = at(file);
+        let file = file.display();
+        format!(
+            "while ! test -e go; do sleep 0.05; done; \"{program}\" --config servers.toml ps > {file} 2>&1; \
+             echo done >> {file}"
+        )
+    };
+    let walls = |more: &str| {
+        format!(
+            "sandbox = {{ read = [\".\", \"{program}\", \"{fixture}\"], write = [\"{}\"]{more} }}",
+            scratch.path().display()
+        )
+    };
+    let config = [
+        server("closed", &ask("closed"), &walls(", network = true")),
+        server("open", &ask("open"), &walls(", local_sockets = true")),
+        // Out of its session, and without the parent that it was started by.
+        server(
+            "orphan",
+            &format!("(setsid sh \"{}\" &)", at("orphan.sh").display()),
+            &walls(", local_sockets = true"),
+        ),
+        server("free", &ask("free"), ""),
+    ];
+    fs::write(at("orphan.sh"), ask("orphan")).unwrap();
+    let crib = Crib::new(&config.concat());
+    crib.ok(&["up", "-d"]);
+    fs::write(crib.folder().join("go"), "").unwrap();
+    let (closed, free) = (said(&at("closed")), said(&at("free")));
+    assert!(closed.contains("Operation not permitted"), "{closed}");
+    for name in ["open", "orphan"] {
+        let open = said(&at(name));
+        assert!(open.contains("serves no process in the sandbox of a tool server"), "{name}: {open}");
+    }
+    assert!(free.contains("closed") && free.contains("ready"), "{free}");
+    let stream = UnixStream::connect(crib.socket()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    assert!(line.contains("greeting"), "{line}");
+}
+
+#[test]
+fn a_server_in_the_place_of_the_daemon_is_not_believed() {
+    let python = Path::new("/usr/bin/python3");
+    if !python.exists() {
+        return eprintln!("left out: no /usr/bin/python3");
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    // It may write where the daemon of another configuration would be, which nobody refuses here.
+    let folder = scratch.path().join("run/toolcrib");
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let victim = Crib::new("[servers.time]\nbuiltin = \"time\"\n");
+    let listen = format!(
+        "import socket, time\ns = socket.socket(socket.AF_UNIX)\ns.bind(\"{0}/s.sock\")\ns.listen()\n\
+         open(\"{0}/there\", \"w\").close()\ntime.sleep(600)\n",
+        folder.display()
+    );
+    fs::write(folder.join("listen.py"), listen).unwrap();
+    let script = format!("/usr/bin/python3 {}/listen.py", folder.display());
+    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let walls = format!(
+        "sandbox = {{ read = [\"{fixture}\"], write = [\"{}\"], local_sockets = true }}",
+        scratch.path().display()
+    );
+    let crib = Crib::new(&server("box", &script, &walls));
+    crib.ok(&["up", "-d"]);
+    wait_for("the listener", || folder.join("there").exists());
+    // Found at the name of the victim's socket.
+    victim.ok(&["up", "-d"]);
+    let name = victim.socket().file_name().unwrap().to_owned();
+    victim.ok(&["down"]);
+    fs::rename(folder.join("s.sock"), folder.join(name)).unwrap();
+    let ps = victim.command(&["ps"]).env("XDG_RUNTIME_DIR", scratch.path().join("run")).output().unwrap();
+    assert_ne!(code(&ps), 0);
+    assert!(err(&ps).contains("a process in the sandbox of a tool server listens"), "{}", err(&ps));
+}
