@@ -24,7 +24,7 @@ pub struct ResourceLimits {
 ///
 /// What every program needs is open without being named: the program, the interpreters that it and they name, and
 /// `../lib`, `../lib64` and `../pyvenv.cfg` of each that lies in a folder `bin`; `/usr`, `/bin`, `/sbin`, `/lib*`,
-/// `/nix/store`, `/gnu/store`; public files of `/etc` (loader, users, hosts, time zone, certificates without keys);
+/// `/nix/store`, `/gnu/store`; public files of `/etc` (loader, users, hosts, time zone, release, certificates without keys);
 /// `/proc`, `/sys/devices/system/cpu`, `/sys/fs/cgroup`; and, for writing too, `/dev/null`, `/dev/zero`, `/dev/full`,
 /// `/dev/random` and `/dev/urandom`. Not open unless named: the working directory, `/tmp`, the home folder.
 ///

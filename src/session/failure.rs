@@ -275,7 +275,7 @@ fn walls(code: ErrorCode, config: &ServerConfig) -> Option<String> {
     let sandbox = spec.sandbox.as_ref()?;
     let network = match (sandbox.network, sandbox.local_sockets) {
         (true, true) => "has a network",
-        (true, false) => "has no local sockets (`local_sockets = true` gives it some)",
+        (true, false) => "has a network without local sockets (`local_sockets = true` opens those too)",
         (false, _) => "has no network (`network = true` gives it one)",
     };
     matches!(code, ErrorCode::ServerExited | ErrorCode::StartupTimeout).then(|| {

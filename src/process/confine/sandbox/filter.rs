@@ -61,9 +61,6 @@ fn forbidden(sandbox: &Sandbox) -> Result<Calls, BackendError> {
         libc::SYS_keyctl,
         libc::SYS_add_key,
         libc::SYS_request_key,
-        // Whose a file is, wherever it lies.
-        libc::SYS_fchownat,
-        libc::SYS_fchown,
         // Makes sockets and opens files past these filters.
         libc::SYS_io_uring_setup,
         libc::SYS_open_by_handle_at,
@@ -72,8 +69,7 @@ fn forbidden(sandbox: &Sandbox) -> Result<Calls, BackendError> {
         libc::SYS_perf_event_open,
         libc::SYS_userfaultfd,
     ]);
-    #[cfg(target_arch = "x86_64")]
-    calls.extend(always([libc::SYS_chown, libc::SYS_lchown]));
+    calls.extend(owners(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())?);
     // All privileges, if over little: most ways to break a kernel begin here.
     for call in [libc::SYS_unshare, libc::SYS_clone] {
         calls.insert(call, vec![has(0, libc::CLONE_NEWUSER.unsigned_abs().into())?]);
@@ -96,6 +92,27 @@ fn forbidden(sandbox: &Sandbox) -> Result<Calls, BackendError> {
         calls.insert(call, SET_ID.into_iter().map(|bit| has(mode, bit)).collect::<Result<_, _>>()?);
     }
     calls.extend(sockets(sandbox)?);
+    Ok(calls)
+}
+
+/// Whose a file is, wherever it lies. As root `cp` and `tar` fail where they cannot give a file to its user, so root
+/// may give what is its own to itself: others' it cannot take, without the privilege.
+fn owners(user: u32, group: u32) -> Result<Calls, BackendError> {
+    const UNCHANGED: u32 = u32::MAX;
+    let mut with_owner = vec![(libc::SYS_fchown, 1), (libc::SYS_fchownat, 2)];
+    #[cfg(target_arch = "x86_64")]
+    with_owner.extend([(libc::SYS_chown, 1), (libc::SYS_lchown, 1)]);
+    let mut calls = Calls::new();
+    for (call, owner) in with_owner {
+        let mut rules = Vec::new();
+        if user == 0 {
+            for (argument, own) in [(owner, user), (owner + 1, group)] {
+                let other = [own, UNCHANGED].map(|id| condition(argument, SeccompCmpOp::Ne, id.into()));
+                rules.push(SeccompRule::new(other.into_iter().collect::<Result<_, _>>()?)?);
+            }
+        }
+        calls.insert(call, rules);
+    }
     Ok(calls)
 }
 
@@ -172,7 +189,11 @@ fn has(argument: u8, bit: u64) -> Result<SeccompRule, BackendError> {
     rule(argument, SeccompCmpOp::MaskedEq(bit), bit)
 }
 
-/// Of the lower half of an argument, which is all that these calls look at.
 fn rule(argument: u8, compare: SeccompCmpOp, value: u64) -> Result<SeccompRule, BackendError> {
-    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, compare, value)?])
+    SeccompRule::new(vec![condition(argument, compare, value)?])
+}
+
+/// Of the lower half of an argument, which is all that these calls look at.
+fn condition(argument: u8, compare: SeccompCmpOp, value: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, compare, value)
 }

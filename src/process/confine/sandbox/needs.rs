@@ -33,7 +33,7 @@ const SYSTEM: &[&str] = &[
     "/sys/kernel/mm/transparent_hugepage",
 ];
 
-/// Public files of `/etc`: the dynamic loader, names of users and hosts, time zone, roots of trust. Not the folders
+/// Public files of `/etc`: the dynamic loader, names of users and hosts, time zone, release, roots of trust. Not the folders
 /// that hold private keys beside those, `ssl` and `pki`.
 const ETC: &[&str] = &[
     "ld.so.cache",
@@ -54,6 +54,12 @@ const ETC: &[&str] = &[
     "protocols",
     "mime.types",
     "os-release",
+    "lsb-release",
+    // pip does not start without the one of its system.
+    "debian_version",
+    "redhat-release",
+    "system-release",
+    "alpine-release",
     "locale.alias",
     "ssl/certs",
     "ssl/cert.pem",
@@ -185,6 +191,9 @@ fn of_program(
         }
         for place in places {
             let beside = prefix(&place).into_iter().flat_map(|prefix| BESIDE.map(|name| prefix.join(name)));
+            // All that `uvx` does is to start the `uv` beside it.
+            let uv = place.file_name().filter(|name| *name == "uvx").map(|_| place.with_file_name("uv"));
+            let beside = beside.chain(uv);
             let beside = beside.filter_map(|path| roots.open(&path).ok());
             rules.extend(
                 beside.filter(|file| file.below_own.is_none()).map(|file| Rule { file, write: false }),

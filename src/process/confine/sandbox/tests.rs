@@ -159,10 +159,11 @@ fn root_keeps_no_privilege_that_breaks_the_walls() {
 
 /// A system call by its number.
 fn call(number: i64, arguments: [u64; 5]) -> Result<i64, Errno> {
-    let [a, b, c, d, e] = arguments;
     #[expect(unsafe_code, reason = "calls that no library has")]
     // SAFETY: those that are made here are refused, or take numbers alone.
-    let outcome = unsafe { nix::libc::syscall(number, a, b, c, d, e) };
+    let outcome = unsafe {
+        nix::libc::syscall(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4])
+    };
     if outcome == -1 { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap()) } else { Ok(outcome) }
 }
 
@@ -177,7 +178,13 @@ fn what_landlock_has_no_right_for_is_refused() {
     fs::write(path("write/file"), "text").unwrap();
     let outsider = Outsider::start();
     let pid = u64::from(outsider.0.id());
-    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    let nobody = (rustix::fs::Uid::from_raw(65534), rustix::fs::Gid::from_raw(65534));
+    let own = (rustix::process::geteuid(), rustix::process::getegid());
+    let root = own.0.is_root();
+    if root {
+        fs::write(path("foreign"), "text").unwrap();
+        rustix::fs::chown(path("foreign"), Some(nobody.0), Some(nobody.1)).unwrap();
+    }
     let sandbox =
         Sandbox { write: vec![path("write")], network: true, local_sockets: true, ..Sandbox::default() };
     inside(&sandbox, || {
@@ -204,15 +211,29 @@ fn what_landlock_has_no_right_for_is_refused() {
             assert_eq!(call(number, [0; 5]), Err(Errno::NOSYS), "{number}");
         }
         for name in ["other", "write/file"] {
-            let owned = rustix::fs::chown(path(name), Some(uid), Some(gid));
-            assert_eq!(owned, Err(Errno::PERM), "{name}");
+            let give = |user, group| rustix::fs::chown(path(name), user, group);
+            assert_eq!(give(Some(nobody.0), None), Err(Errno::PERM), "{name}");
+            assert_eq!(give(None, Some(nobody.1)), Err(Errno::PERM), "{name}");
+            // `cp -p` and `tar` of root do this, and fail where it fails.
+            assert_eq!(
+                give(Some(own.0), Some(own.1)),
+                if root { Ok(()) } else { Err(Errno::PERM) },
+                "{name}"
+            );
             let marked = rustix::fs::setxattr(path(name), "user.x", b"1", rustix::fs::XattrFlags::empty());
             assert_eq!(marked, Err(Errno::OPNOTSUPP), "{name}");
+        }
+        if root {
+            // Not its own: neither to be taken, nor its mode to be changed.
+            assert_eq!(rustix::fs::chown(path("foreign"), Some(own.0), None), Err(Errno::PERM));
+            let opened = fs::set_permissions(path("foreign"), fs::Permissions::from_mode(0o777));
+            assert_eq!(kind(opened), DENIED);
+            assert_eq!(call(libc::SYS_setuid, [65534, 0, 0, 0, 0]), Err(Errno::PERM));
         }
         // What installers do goes on: modes, but for those that lend a user's rights.
         let mode = |mode| fs::set_permissions(path("write/file"), fs::Permissions::from_mode(mode));
         assert_eq!([kind(mode(0o755)), kind(mode(0o4755)), kind(mode(0o2755))], [None, DENIED, DENIED]);
-        let made = fs::OpenOptions::new().write(true).create(true).mode(0o4755).open(path("write/new"));
+        let made = fs::OpenOptions::new().append(true).create(true).mode(0o4755).open(path("write/new"));
         assert_eq!(kind(made), DENIED);
         let own = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         rustix::process::setrlimit(rustix::process::Resource::Nofile, own).unwrap();
