@@ -1,5 +1,6 @@
 //! `toolcrib doctor`: what this machine can do for servers, and what stands in the way of each.
 
+mod machine;
 mod orphans;
 
 use std::process::ExitCode;
@@ -7,8 +8,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use toolcrib::{
-    Config, Endpoint, Error, ErrorCode, Keeping, LlmConfig, Order, Phase, ServerEntry, ServerError,
-    ServerName, Support, find_program,
+    Config, Endpoint, Error, ErrorCode, LlmConfig, Order, Phase, ServerEntry, ServerError, ServerName,
+    Support, find_program,
 };
 
 use super::{
@@ -68,7 +69,7 @@ impl Findings {
 impl Doctor {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut findings = Findings::default();
-        system(&mut findings);
+        machine::look(&mut findings, &Support::detect());
         match context.load() {
             Err(error) => findings.fail("config", &error),
             Ok(config) => {
@@ -153,47 +154,6 @@ impl Doctor {
         }
         Ok(())
     }
-}
-
-/// What the system can do.
-fn system(findings: &mut Findings) {
-    let Support { keeping, landlock_abi, seccomp, no_cgroup, root, .. } = Support::detect();
-    match keeping {
-        Keeping::Guard { .. } => {
-            findings.add(Mark::Ok, "teardown", "guards: it holds through SIGKILL of toolcrib");
-        }
-        Keeping::Group { because } => {
-            let text = format!("process groups only, not through SIGKILL of toolcrib: {because}");
-            findings.add(Mark::Warn, "teardown", text).help =
-                Some("name an executable that holds toolcrib as `guard` in [defaults]".to_owned());
-        }
-        _ => {}
-    }
-    match (landlock_abi, seccomp) {
-        (3.., true) => {
-            let signals = if landlock_abi < 6 { "signals to other processes of this user, " } else { "" };
-            let text = format!(
-                "files by Landlock {landlock_abi}, the network by seccomp; not held: {signals}modes and times of files"
-            );
-            findings.add(Mark::Ok, "sandbox", text)
-        }
-        (0..3, _) => {
-            let text =
-                format!("files cannot be closed to a server: Landlock {landlock_abi}, and 3 is needed");
-            findings.add(Mark::Warn, "sandbox", text)
-        }
-        (3.., false) => {
-            findings.add(Mark::Warn, "sandbox", "the network cannot be closed to a server: no seccomp")
-        }
-    };
-    match no_cgroup {
-        None => findings.add(Mark::Ok, "budgets", "by cgroup v2: memory_max, cpu_max, processes_max"),
-        Some(why) => {
-            let holds = if root { "memory_max" } else { "memory_max and processes_max" };
-            let text = format!("by resource limits: {holds} only; no cgroup: {why}");
-            findings.add(Mark::Warn, "budgets", text)
-        }
-    };
 }
 
 /// How model requests are repeated and limited.
