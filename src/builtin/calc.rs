@@ -123,14 +123,6 @@ fn evaluate(expression: &str) -> Outcome {
     Ok(Output::Text(text.to_owned()))
 }
 
-/// For the fuzz target `calc`: whatever is not refused is evaluated within its limits.
-#[cfg(any(fuzzing, test))]
-pub(crate) fn fuzz(expression: &str) {
-    let begun = Instant::now();
-    let _ = Calc::default().begin(expression.to_owned());
-    assert!(begun.elapsed() < LIMIT + GRACE + Duration::from_secs(2), "{expression}");
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,8 +4,8 @@
 
 /// Longest expression, in bytes: its recursion has to fit the stack, and a sum is read in quadratic time.
 const LONGEST: usize = 4096;
-/// Steps that the parser may need, by [`steps`]. So many take about half a second.
-const MOST_STEPS: u64 = 400_000;
+/// Steps that the parser may need, by [`steps`]. So many take about a second.
+const MOST_STEPS: u64 = 4_000_000;
 /// What evaluates to text, or is a text: repeated joining doubles it each time.
 const TEXTS: [&str; 8] =
     ["string", "words", "roman", "roman_numeral", "char", "character", "version", "trans"];
@@ -77,20 +77,30 @@ fn has_text(expression: &str) -> bool {
         || words.any(|word| TEXTS.iter().any(|text| word.eq_ignore_ascii_case(text)))
 }
 
-/// A bound of what the parser does. It tries several meanings of what follows a number or a name, and reads what
-/// stands in the parentheses there once for each of them: nested ones multiply.
+/// A bound of what the parser does. It reads what follows each term of a sum once more, as something that might be
+/// added to it without a sign, and it tries several meanings of what follows a number or a name: a parenthesis there is
+/// read once for each of them, and nested ones multiply.
 fn steps(letters: &[char]) -> u64 {
-    let (mut weight, mut outer, mut steps) = (1_u64, Vec::new(), 0_u64);
+    // How often the parenthesis is read, and how often the term in it.
+    let (mut readings, mut term, mut outer) = (1_u64, 1_u64, Vec::new());
+    let (mut steps, mut last) = (0_u64, None);
     for (at, c) in letters.iter().enumerate() {
-        steps = steps.saturating_add(weight);
+        let here = readings.saturating_mul(term);
+        steps = steps.saturating_add(here);
         match c {
             '(' => {
-                outer.push(weight);
-                weight = weight.saturating_mul(meanings(&letters[..at]));
+                outer.push((readings, term));
+                (readings, term) = (here.saturating_mul(meanings(&letters[..at])), 1);
             }
-            ')' => weight = outer.pop().unwrap_or(1),
+            ')' => (readings, term) = outer.pop().unwrap_or((1, 1)),
+            // Not those that are the sign of what follows.
+            '+' | '-' | '\u{2212}' if !matches!(last, None | Some('+' | '-' | '*' | '/' | '^' | '(')) => {
+                term += 1
+            }
+            ';' => term = 1,
             _ => {}
         }
+        last = Some(*c).filter(|c| !c.is_whitespace()).or(last);
     }
     steps
 }
@@ -134,6 +144,9 @@ mod tests {
             "sqrt(abs(sin(cos(tan(log10(ln(2.5)))))))",
             "((((((((((((1+2)*3)+4)*5)+6)*7)+8)*9)+10)*11)+12)*13)+14",
             "2(3+4(5+6(7+8)))",
+            "1+(2+(3+(4+(5+(6+(7+(8+(9+10))))))))",
+            &"100*(1.05^3) + ".repeat(200),
+            &format!("{}1", "1+".repeat(1_500)),
             "1000 * (1 + 0.05/12)^(12*10) - 250 * (((1 + 0.05/12)^(12*10) - 1) / (0.05/12))",
             "@2020-01-01 + 3 days",
             "78% of 1200",
@@ -162,6 +175,8 @@ mod tests {
             (format!("a=\"x\";{}", "a=a+a;".repeat(40)), "texts"),
             (format!("a=9 to words;{}", "a=a+a;".repeat(40)), "texts"),
             (nested("1(", 30), "nested too deep"),
+            (nested("1+(", 30), "nested too deep"),
+            (nested("1-2-3*(", 15), "nested too deep"),
             (nested("1 2/(", 12), "nested too deep"),
             (nested("1 2^(", 12), "nested too deep"),
             (nested("1 2^-(", 12), "nested too deep"),
