@@ -59,6 +59,9 @@ pub(super) fn arguments(
     (!done.is_empty() && entry.check(&fixed).is_ok()).then_some((fixed, done))
 }
 
+/// Pairs of names that are compared.
+const MOST_COMPARED: usize = 20_000;
+
 /// What a schema says of the arguments by name.
 struct Schema<'a> {
     properties: &'a Map<String, Value>,
@@ -90,6 +93,10 @@ impl<'a> Schema<'a> {
         let mut free: Vec<&str> =
             self.properties.keys().map(String::as_str).filter(|key| !given.contains_key(*key)).collect();
         let mut renames = Vec::new();
+        // Each is compared with each: so many were not misspelt.
+        if strange.len().saturating_mul(free.len()) > MOST_COMPARED {
+            return renames;
+        }
         let mut settle =
             |strange: &mut Vec<(&String, &Value)>, free: &mut Vec<&str>, from: &str, to: &str| {
                 strange.retain(|(key, _)| key.as_str() != from);

@@ -52,8 +52,11 @@ pub(super) struct Block {
 /// The calls of an answer: the blocks outside of its thoughts, or where there is none those within them. A model that
 /// calls only while it thinks means it; one that calls afterwards has tried the call out before.
 pub(super) fn blocks(text: &str) -> Vec<Block> {
-    let Parts { blocks, thoughts } = Parts::of(text);
-    let thought = |block: &Block| thoughts.iter().any(|thought| thought.contains(&block.span.start));
+    let Parts { blocks, thoughts, .. } = Parts::of(text);
+    let thought = |block: &Block| {
+        let next = thoughts.partition_point(|thought| thought.end <= block.span.start);
+        thoughts.get(next).is_some_and(|thought| thought.contains(&block.span.start))
+    };
     let (within, outside): (Vec<Block>, Vec<Block>) = blocks.into_iter().partition(thought);
     if outside.is_empty() { within } else { outside }
 }
@@ -83,24 +86,29 @@ pub(super) fn without_thoughts(text: &str) -> String {
 
 /// After so many beginnings of a block that is none, no more are read: each may be looked for to the end of the text.
 const MOST_FAILED: usize = 16;
+/// So many times the length of the text is looked through for ends of arguments that stand outside of strings. After
+/// that the first end counts: a model that loops would have each of its blocks looked for to the end of the text.
+const MOST_LOOKED: usize = 16;
 
 /// Where the blocks and the thoughts of an answer are, in order.
 struct Parts {
     blocks: Vec<Block>,
     /// From `<think>` to `</think>`. The first one may lack its beginning, which some prompts end with.
     thoughts: Vec<Range<usize>>,
+    /// Bytes that were looked through for ends of arguments.
+    looked: usize,
 }
 
 impl Parts {
     fn of(text: &str) -> Self {
-        let mut parts = Self { blocks: Vec::new(), thoughts: Vec::new() };
+        let mut parts = Self { blocks: Vec::new(), thoughts: Vec::new(), looked: 0 };
         let (mut at, mut thought, mut any, mut failed) = (0, None, false, 0);
         while let Some(tag) = text[at..].find('<').map(|tag| at + tag) {
             let rest = &text[tag..];
             at = tag + 1;
             if rest.starts_with(OPEN) && failed < MOST_FAILED {
                 // Whatever stands within a block belongs to it.
-                match block(text, tag) {
+                match block(text, tag, &mut parts.looked) {
                     Some(block) => {
                         at = block.span.end;
                         parts.blocks.push(block);
@@ -120,12 +128,12 @@ impl Parts {
     }
 }
 
-fn block(text: &str, start: usize) -> Option<Block> {
+fn block(text: &str, start: usize, looked: &mut usize) -> Option<Block> {
     let rest = &text[start + OPEN.len()..];
     let (server, rest) = field(rest, "<server_name>", "</server_name>")?;
     let (tool, rest) = field(rest, "<tool_name>", "</tool_name>")?;
     let rest = rest.trim_start().strip_prefix("<arguments>")?;
-    let length = arguments(rest)?;
+    let length = arguments(rest, looked, text.len() * MOST_LOOKED)?;
     let (arguments, rest) = rest.split_at(length);
     let rest = &rest[END_OF_ARGUMENTS.len()..];
     let (rest, closed) = match rest.trim_start().strip_prefix(CLOSE) {
@@ -146,8 +154,9 @@ fn field<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a str
     text.trim_start().strip_prefix(open)?.split_once(close)
 }
 
-/// Where the arguments end. They may hold the mark of their own end, in a string, and raw line breaks in it too.
-fn arguments(text: &str) -> Option<usize> {
+/// Where the arguments end. They may hold the mark of their own end, in a string, and raw line breaks in it too. That
+/// is `looked` for until it comes to `most`.
+fn arguments(text: &str, looked: &mut usize, most: usize) -> Option<usize> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde::de::IgnoredAny>();
     if let Some(Ok(_)) = values.next() {
         let end = values.byte_offset();
@@ -157,7 +166,12 @@ fn arguments(text: &str) -> Option<usize> {
         }
     }
     let first = text.find(END_OF_ARGUMENTS)?;
-    let outside = end_outside_of_strings(text).filter(|end| *end > first);
+    if *looked >= most {
+        return Some(first);
+    }
+    let outside = end_outside_of_strings(text);
+    *looked += outside.unwrap_or(text.len());
+    let outside = outside.filter(|end| *end > first);
     Some(outside.filter(|end| correct::parse(text[..*end].trim(), true).is_ok()).unwrap_or(first))
 }
 
@@ -304,6 +318,20 @@ mod tests {
         // A quote too many does not swallow the next block.
         let text = write("s", "t", "{\"a\": \"it\"s\"}") + &write("s", "u", "{\"b\": \"\"}");
         assert_eq!(blocks(&text).len(), 2);
+    }
+
+    #[test]
+    fn the_whole_text_is_not_looked_through_for_each_block() {
+        // At the end of each block's arguments a string is open, and it stays so to the end of the text.
+        let text = write("s", "t", "{\"\\\"").repeat(2_000);
+        let parts = Parts::of(&text);
+        assert_eq!(parts.blocks.len(), 2_000);
+        assert!(parts.looked <= (MOST_LOOKED + 1) * text.len(), "{} of {}", parts.looked, text.len());
+        // Begun blocks without an end, and thoughts around each of many.
+        let begun = "<use_mcp_tool><server_name>".repeat(50_000);
+        assert!(blocks(&begun).is_empty());
+        let thoughts = format!("<think>{}</think>", write("s", "t", "{}")).repeat(50_000);
+        assert_eq!(blocks(&thoughts).len(), 50_000);
     }
 
     #[test]

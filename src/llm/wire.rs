@@ -92,6 +92,9 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Result<Value,
     Ok(Value::Object(body))
 }
 
+/// A piece goes on with one of so many calls or blocks before it: each of them is looked at.
+const RECENT: usize = 128;
+
 /// An answer that comes in pieces, put together again. Each format has its own.
 pub(super) trait Parts: Send {
     /// Takes one piece and tells what is new in it.

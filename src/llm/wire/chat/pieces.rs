@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::llm::{
     stream::Delta,
-    wire::{Parts, keep, keep_reason, nonempty, text},
+    wire::{Parts, RECENT, keep, keep_reason, nonempty, text},
 };
 
 /// What came so far of the first choice.
@@ -81,7 +81,8 @@ impl Pieces {
             (number.is_none() || call.index == number)
                 && (id.is_empty() || call.id.is_empty() || call.id == id)
         };
-        let known = self.calls.iter().rposition(same);
+        let old = self.calls.len().saturating_sub(RECENT);
+        let known = self.calls[old..].iter().rposition(same).map(|known| old + known);
         // Without number and id a piece goes on with the last call, or begins one by its name.
         let function = piece.get("function").unwrap_or(piece);
         let name = nonempty(function, "name").unwrap_or_default();

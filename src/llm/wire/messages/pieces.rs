@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::llm::{
     stream::Delta,
-    wire::{Parts, keep, nonempty},
+    wire::{Parts, RECENT, keep, nonempty},
 };
 
 /// What came so far.
@@ -52,7 +52,8 @@ impl Parts for Pieces {
                 self.blocks.push(Block { index, block, more: String::new(), call });
             }
             "content_block_delta" => {
-                let Some(block) = self.blocks.iter_mut().rfind(|block| block.index == index) else { return };
+                let mut recent = self.blocks.iter_mut().rev().take(RECENT);
+                let Some(block) = recent.find(|block| block.index == index) else { return };
                 let delta = piece.get("delta").unwrap_or(&Value::Null);
                 if let Some(more) = nonempty(delta, "signature") {
                     let begun = nonempty(&block.block, "signature").unwrap_or_default();

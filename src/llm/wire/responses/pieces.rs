@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::llm::{
     stream::Delta,
-    wire::{Parts, nonempty},
+    wire::{Parts, RECENT, nonempty},
 };
 
 /// What came so far.
@@ -39,7 +39,8 @@ impl Parts for Pieces {
                 }
             }
             "response.function_call_arguments.delta" => {
-                let index = self.calls.iter().position(|known| *known == place);
+                let old = self.calls.len().saturating_sub(RECENT);
+                let index = self.calls[old..].iter().position(|known| *known == place).map(|at| old + at);
                 if let Some((index, text)) = index.zip(delta) {
                     tell(Delta::Arguments { index, text });
                 }
