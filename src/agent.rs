@@ -39,6 +39,9 @@ mod tests;
 mod traced;
 mod xml;
 
+#[cfg(any(fuzzing, test))]
+pub(crate) use self::xml::fuzz as fuzz_blocks;
+
 use bounds::{Bounds, End};
 use history::History;
 use ledger::Ledger;

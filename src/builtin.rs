@@ -12,6 +12,9 @@ mod settings;
 mod time;
 mod web;
 
+#[cfg(any(fuzzing, test))]
+pub(crate) use self::calc::fuzz as fuzz_calc;
+
 use std::{path::Path, sync::Arc};
 
 use rmcp::{

@@ -37,6 +37,9 @@ use crate::{
     tool::{ServerName, Tool},
 };
 
+#[cfg(any(fuzzing, test))]
+pub(crate) use self::{cache::fuzz as fuzz_list, check::fuzz as fuzz_schema, lock::fuzz as fuzz_lock};
+
 /// Longest name that model servers accept.
 const MAX_VISIBLE: usize = 64;
 
@@ -273,6 +276,18 @@ fn visible(server: &ServerName, tool: &str, taken: impl Fn(&str) -> bool) -> Str
         // A server may have given one of its tools this very name.
         digest = Sha256::digest(digest);
     }
+}
+
+/// For the fuzz target `arguments`: those of a person, typed and checked by a schema.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz_arguments(schema: Map<String, Value>, arguments: &Map<String, Value>) {
+    let Ok(server) = ServerName::new("s") else { return };
+    let entry = CatalogEntry::new("s__t".to_owned(), server, Tool::new("t", "", schema));
+    for (key, value) in arguments {
+        let text = value.to_string();
+        let _ = (entry.typed(key, &text), entry.typed_list(key, &[&text, key]));
+    }
+    let _ = entry.check_named(arguments);
 }
 
 #[cfg(test)]

@@ -19,6 +19,9 @@ mod spawn;
 mod tools;
 mod wire;
 
+#[cfg(any(fuzzing, test))]
+pub(crate) use self::wire::fuzz as fuzz_frame;
+
 use sha2::{Digest, Sha256};
 
 pub use self::{

@@ -18,6 +18,9 @@ mod package;
 mod record;
 mod runner;
 
+#[cfg(any(fuzzing, test))]
+pub(crate) use self::record::fuzz as fuzz_record;
+
 use std::{
     borrow::Cow,
     path::{Path, PathBuf},

@@ -64,7 +64,7 @@ mod config;
 mod crew;
 mod daemon;
 mod error;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 #[doc(hidden)]
 pub mod fuzz;
 mod gate;

@@ -33,7 +33,7 @@ mod trouble;
 mod wire;
 
 /// For the fuzz target `answer`: a body of any kind.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz_answer(body: &[u8]) {
     for (_, api) in crate::config::LlmApi::NAMES {
         let _ = wire::decode(api, body, 0);

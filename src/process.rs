@@ -319,11 +319,11 @@ pub(crate) fn describe(status: ExitStatus) -> String {
 }
 
 /// For the fuzz target `message`: every whole line of `bytes`, which arrive in pieces.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz_lines(bytes: &[u8], mut each: impl FnMut(&[u8])) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build() else { return };
     // A reader of a slice is always ready.
-    let stream = std::io::Cursor::new(bytes.to_vec());
+    let stream = io::Cursor::new(bytes.to_vec());
     let mut reader = LineReader::new(stream);
     runtime.block_on(async {
         while let Some(line) = reader.next().await {
@@ -334,7 +334,7 @@ pub(crate) fn fuzz_lines(bytes: &[u8], mut each: impl FnMut(&[u8])) {
     });
 }
 
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub(crate) use stderr::fuzz as fuzz_stderr;
 
 #[cfg(test)]

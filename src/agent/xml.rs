@@ -225,6 +225,16 @@ pub(super) fn prompt(entries: &[Arc<CatalogEntry>]) -> String {
     text
 }
 
+/// For the fuzz target `blocks`: an answer with calls in its text.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz(text: &str) {
+    let read = blocks(text);
+    assert!(read.windows(2).all(|pair| pair[0].span.end <= pair[1].span.start));
+    assert!(read.iter().all(|block| text.get(block.span.clone()).is_some()));
+    assert!(without_thoughts(text).len() <= text.len());
+    let _ = (leftover(text), super::boxed::last(text), correct::parse(text, true));
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -236,6 +236,12 @@ fn whole_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// For the fuzz target `records`: a file of a tool list.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let _ = serde_json::from_slice::<Entry>(bytes);
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Map, json};

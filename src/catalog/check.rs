@@ -180,5 +180,17 @@ fn cut(mut line: String) -> String {
     line
 }
 
+/// For the fuzz target `schema`: what is found out at once is found out on a thread as well.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz(schema: Map<String, Value>, arguments: Map<String, Value>) {
+    let (check, arguments) = (SchemaCheck::new(Arc::new(schema)), Value::Object(arguments));
+    let at_once = check.at_once(&arguments);
+    let checked = thread::Builder::new().stack_size(STACK).spawn(move || check.whole(&arguments));
+    if let (Some(at_once), Ok(checked)) = (at_once, checked) {
+        let whole = checked.join().expect("a check does not panic");
+        assert_eq!(at_once.is_ok(), whole.is_ok());
+    }
+}
+
 #[cfg(test)]
 mod tests;

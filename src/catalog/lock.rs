@@ -400,5 +400,14 @@ fn hash_of(tool: &Tool) -> String {
     hex(&Sha256::digest(canonical(shown)))
 }
 
+/// For the fuzz target `records`: a lockfile.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz(text: &str) {
+    if let Ok(file) = LockFile::parse(text) {
+        // What was read is written so that it is read again.
+        assert!(LockFile::parse(&file.to_string()).is_ok(), "{file}");
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -310,3 +310,10 @@ impl LogLine {
         Self { at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX), server, stream, text }
     }
 }
+
+/// For the fuzz target `records`: frames of either side.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let _ = (serde_json::from_slice::<Request>(bytes), serde_json::from_slice::<Reply>(bytes));
+    let _ = serde_json::from_slice::<Greeting>(bytes);
+}

@@ -115,9 +115,10 @@ impl Record {
     /// Whether it can be gone by at `now`: every file is as it was, and it is not too old for a package of that
     /// freshness.
     pub(super) fn holds(&self, freshness: Freshness, now: SystemTime) -> bool {
-        let age = now.duration_since(UNIX_EPOCH + Duration::from_secs(self.made));
+        let made = UNIX_EPOCH.checked_add(Duration::from_secs(self.made));
         // A record from the future comes from a clock that was wrong.
-        let young = age.is_ok_and(|age| age < MAX_AGE || freshness == Freshness::Pinned);
+        let age = made.and_then(|made| now.duration_since(made).ok());
+        let young = age.is_some_and(|age| age < MAX_AGE || freshness == Freshness::Pinned);
         self.schema == SCHEMA && young && self.proofs.iter().all(Proof::holds)
     }
 
@@ -154,6 +155,17 @@ pub(super) fn program_of(seen: &Seen) -> Option<PathBuf> {
     }
     let path: &OsStr = seen.env.get("PATH")?.as_ref();
     std::env::split_paths(path).map(|folder| seen.cwd.join(folder).join(called)).find(is_it)
+}
+
+/// For the fuzz target `records`: what is kept of a package.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Ok(record) = serde_json::from_slice::<Record>(bytes) {
+        let spec = StdioConfig::new("/bin/true", Vec::new(), Path::new("/"));
+        let _ =
+            (record.holds(Freshness::Pinned, SystemTime::now()), record.words(), record.applied_to(&spec));
+        let _ = record.changed_since(SystemTime::now());
+    }
 }
 
 #[cfg(test)]

@@ -130,7 +130,7 @@ impl Tail {
 }
 
 /// For the fuzz target `stderr`: two pieces, with a secret from the middle.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let (first, second) = bytes.split_at(bytes.len() / 2);
     let secret = String::from_utf8_lossy(&second[..second.len().min(12)]).into_owned();

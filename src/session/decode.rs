@@ -323,7 +323,7 @@ fn number(text: &str) -> Option<i64> {
 }
 
 /// For the fuzz target `message`: a line whole, and as one that was skipped.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz(line: &[u8]) {
     let _ = short(line);
     let (head, tail) = line.split_at(line.len() / 2);

@@ -25,7 +25,7 @@ pub(super) fn check(expression: &str) -> Result<(), String> {
         (assigns(&letters) && has_text(expression))
             .then_some("an expression with variables can have no texts in it"),
         (steps(&letters) > MOST_STEPS)
-            .then_some("the expression is nested too deep: evaluate parts of it first"),
+            .then_some("the expression is nested too deep, or too long: evaluate parts of it first"),
     ];
     match refused.into_iter().flatten().next() {
         Some(why) => Err(why.to_owned()),
@@ -78,26 +78,26 @@ fn has_text(expression: &str) -> bool {
 }
 
 /// A bound of what the parser does. It reads what follows each term of a sum once more, as something that might be
-/// added to it without a sign, and it tries several meanings of what follows a number or a name: a parenthesis there is
-/// read once for each of them, and nested ones multiply.
+/// added to it without a sign; it copies what it has of a term at each further factor; and it tries several meanings of
+/// what follows a number or a name: a parenthesis there is read once for each of them, and nested ones multiply.
 fn steps(letters: &[char]) -> u64 {
-    // How often the parenthesis is read, and how often the term in it.
-    let (mut readings, mut term, mut outer) = (1_u64, 1_u64, Vec::new());
-    let (mut steps, mut last) = (0_u64, None);
+    // How often the parenthesis is read, how often the term in it, and where that begins.
+    let (mut readings, mut term, mut begin) = (1_u64, 1_u64, 0);
+    let (mut steps, mut last, mut outer) = (0_u64, None, Vec::new());
     for (at, c) in letters.iter().enumerate() {
         let here = readings.saturating_mul(term);
-        steps = steps.saturating_add(here);
+        steps = steps.saturating_add(here.saturating_mul(1 + (at - begin) as u64 / 2));
         match c {
             '(' => {
-                outer.push((readings, term));
-                (readings, term) = (here.saturating_mul(meanings(&letters[..at])), 1);
+                outer.push((readings, term, begin));
+                (readings, term, begin) = (here.saturating_mul(meanings(&letters[..at])), 1, at);
             }
-            ')' => (readings, term) = outer.pop().unwrap_or((1, 1)),
+            ')' => (readings, term, begin) = outer.pop().unwrap_or((1, 1, begin)),
             // Not those that are the sign of what follows.
             '+' | '-' | '\u{2212}' if !matches!(last, None | Some('+' | '-' | '*' | '/' | '^' | '(')) => {
-                term += 1
+                (term, begin) = (term + 1, at);
             }
-            ';' => term = 1,
+            ';' => (term, begin) = (1, at),
             _ => {}
         }
         last = Some(*c).filter(|c| !c.is_whitespace()).or(last);
@@ -177,6 +177,7 @@ mod tests {
             (nested("1(", 30), "nested too deep"),
             (nested("1+(", 30), "nested too deep"),
             (nested("1-2-3*(", 15), "nested too deep"),
+            (format!("{}{}1", "1+".repeat(1_000), "a*".repeat(1_000)), "nested too deep"),
             (nested("1 2/(", 12), "nested too deep"),
             (nested("1 2^(", 12), "nested too deep"),
             (nested("1 2^-(", 12), "nested too deep"),
