@@ -117,7 +117,7 @@ impl Session {
 
 /// Starts `spec`, the process of `config`. One that is started without its runner and does not come up is started
 /// once more, through the runner, with a limit of its own. One that only takes too long is not: its runner would not
-/// make it faster.
+/// make it faster. Nor is one that the lockfile refuses.
 async fn start(
     (config, spec): (&ServerConfig, &StdioConfig),
     around: &Surroundings,
@@ -135,6 +135,8 @@ async fn start(
                 connection.launch = Some(launch.report());
                 return Ok(connection);
             }
+            // The program came up, and the lockfile refuses what it offers: a runner might fetch another version.
+            Err(failure) if failure.is_final() => return Err(failure),
             Err(failure) => {
                 launch.forget();
                 if failure.is_timeout() {

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use serde_json::json;
-use toolcrib::{Config, Endpoint, LaunchReport, Manager, ServerConfig};
+use toolcrib::{Config, Endpoint, ErrorCode, LaunchReport, LockFile, Manager, ServerConfig};
 
 use crate::support::{Lab, call, say};
 
@@ -210,6 +210,35 @@ async fn a_restart_is_direct_too() {
     let tools = manager.toolbox();
     manager.restart("one").await.unwrap();
     assert_eq!(call(&tools, "one", "echo", json!({"text": "hi"})).await.unwrap(), "hi");
+    manager.shutdown().await;
+    assert_eq!(house.runs(), 1);
+}
+
+#[tokio::test]
+async fn what_the_lockfile_refuses_is_not_fetched_anew() {
+    let house = House::new();
+    fs::write(house.lab.file("extra"), "").unwrap();
+    let server = house.server(&[&house.lab.flag("extra")]);
+    let mut config = house.config(server.clone());
+    let manager = Manager::start(&config).await.unwrap();
+    let mut lock = LockFile::default();
+    lock.put(&server.name, None, None, manager.catalog().entries().iter().map(|entry| &entry.tool));
+    manager.shutdown().await;
+    let path = house.lab.file("toolcrib.lock");
+    lock.write(&path).unwrap();
+    config.lock_file = Some(path);
+    fs::write(house.lab.file("extra"), "extra").unwrap();
+    for _ in 0..2 {
+        let manager = Manager::start(&config).await.unwrap();
+        let error = manager.report().servers[0].outcome.clone().unwrap_err();
+        assert_eq!(error.code(), ErrorCode::ToolsChanged, "{error}: {:?}", error.causes());
+        manager.shutdown().await;
+        assert_eq!(house.runs(), 1, "the runner was not asked again");
+    }
+    fs::write(house.lab.file("extra"), "").unwrap();
+    let manager = Manager::start(&config).await.unwrap();
+    let ready = manager.report().servers[0].outcome.clone().unwrap();
+    assert!(ready.launch.unwrap().direct, "what is known of it is kept");
     manager.shutdown().await;
     assert_eq!(house.runs(), 1);
 }
