@@ -137,6 +137,8 @@ impl Manager {
         // Whoever starts it holds this lock: it is started once. A start that hangs gives way to this one.
         place.give_up();
         let ground = self.ground.lock().await;
+        // A change may have taken it out meanwhile, or put another in its place.
+        let place = self.toolbox.place(server)?;
         let Life::Missing { why, server } = place.life() else { return place.session().await.map(drop) };
         let server = server.map(|server| (*server).clone()).ok_or(why);
         let entry = ServerEntry { required: false, source: None, server };

@@ -240,3 +240,20 @@ async fn what_goes_is_gone_before_what_comes_is_started() {
     assert_eq!(events.names(), ["Starting", "Ready", "Stopped", "Starting", "Ready"]);
     manager.shutdown().await;
 }
+
+#[tokio::test]
+async fn a_restart_that_waited_does_not_start_what_was_removed_meanwhile() {
+    let lab = Lab::new();
+    let mut dead = lab.server("one", &["never-init"]);
+    dead.startup_timeout = Duration::from_millis(300);
+    let slow = lab.server("slow", &["init-delay=500"]);
+    let manager = Manager::start(&Config::new([dead.clone()])).await.unwrap();
+    // In this order: each waits for the one before.
+    let (both, without) = (Config::new([dead, slow.clone()]), Config::new([slow]));
+    let (first, second, restarted) =
+        tokio::join!(manager.apply(&both), manager.apply(&without), manager.restart("one"));
+    assert_eq!((first.unwrap().added.len(), second.unwrap().removed.len()), (1, 1));
+    assert_eq!(restarted.unwrap_err().code(), ErrorCode::ServerNotFound);
+    assert!(manager.shutdown().await.servers.iter().all(|row| row.server.as_str() == "slow"));
+    lab.await_nobody();
+}
