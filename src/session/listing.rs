@@ -7,7 +7,7 @@ use std::{
 
 use rmcp::model::ServerPeerInfo;
 use serde_json::{Map, json};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -35,6 +35,10 @@ const MAX_VALUES: usize = 200_000;
 
 /// From the first word of a change until the list is read: changes come in flocks.
 const SETTLE: Duration = Duration::from_millis(50);
+/// After a list was read, nothing is done about changes for so many times as long as that took, up to a limit: a server
+/// that tells of changes without end does not keep us reading.
+const REST: u32 = 10;
+const MAX_REST: Duration = Duration::from_secs(5);
 /// How long a page of a list that is read again may take.
 const PAGE_LIMIT: Duration = Duration::from_secs(30);
 /// Pause before a subscription that ended is asked for again.
@@ -111,7 +115,11 @@ pub(super) async fn all_tools(way: &Way, info: &ServerPeerInfo, limit: Duration)
             Some(next) if !seen.insert(next.clone()) => {
                 return Err(broken(format!("gave the cursor {next:?} twice")));
             }
-            next => cursor = next,
+            next => {
+                // It is sent back, and kept to be known again.
+                bytes += next.as_ref().map_or(0, String::len);
+                cursor = next;
+            }
         }
     }
     Err(broken(format!("has more than {MAX_PAGES} pages")))
@@ -137,17 +145,23 @@ pub(super) async fn follow(
     changed: Arc<Notify>,
     era: Era,
 ) {
-    let relisting = async {
-        loop {
-            changed.notified().await;
-            tokio::time::sleep(SETTLE).await;
-            // In a box, as most of the time nothing changes, and this waits for as long as the server lives.
-            Box::pin(relist(&way, &info, &list, &intake)).await;
-        }
-    };
+    // In a box, as most of the time nothing changes, and this waits for as long as the server lives.
+    let (to, info, list, intake) = (&way, &*info, &*list, &intake);
+    let relisting = whenever(&changed, move || Box::pin(relist(to, info, list, intake)));
     match (era, &way) {
         (Era::Modern, Way::Lines(lane)) => tokio::join!(relisting, subscribe(lane)).0,
         _ => relisting.await,
+    }
+}
+
+/// Reads what has `changed`, again and again, with rests.
+async fn whenever<F: Future<Output = ()>>(changed: &Notify, read: impl Fn() -> F) {
+    loop {
+        changed.notified().await;
+        tokio::time::sleep(SETTLE).await;
+        let began = Instant::now();
+        read().await;
+        tokio::time::sleep((began.elapsed() * REST).min(MAX_REST)).await;
     }
 }
 
@@ -176,5 +190,36 @@ async fn relist(way: &Way, info: &ServerPeerInfo, list: &ToolList, intake: &Inta
             }
         },
         Err(cause) => tracing::warn!(?cause, "the changed tool list cannot be read; the old one stays"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_without_end_are_read_with_rests_and_the_last_one_is_read() {
+        let (changed, reads) = (Notify::new(), AtomicUsize::new(0));
+        let storm = async {
+            for _ in 0..60_000 {
+                changed.notify_one();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let during = reads.load(Relaxed);
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            (during, reads.load(Relaxed))
+        };
+        let reading = whenever(&changed, || async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            reads.fetch_add(1, Relaxed);
+        });
+        let (during, after) = tokio::select! {
+            counts = storm => counts,
+            () = reading => unreachable!(),
+        };
+        assert!((30..60).contains(&during), "{during} in a minute, each of which takes 100 ms");
+        assert!(after > during, "what came during a rest counts");
     }
 }
