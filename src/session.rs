@@ -54,8 +54,19 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::decode::fuzz as fuzz_line;
 pub use self::status::{ServerState, ServerStatus};
 pub use self::wiretap::WireListener;
+pub use self::{
+    connect::Phases,
+    progress::{Progress, ProgressListener},
+};
+pub(crate) use self::{
+    connect::{Booting, OnProcess, Surroundings},
+    event::{SessionEvent, SessionObserver},
+    outputs::Outputs,
+    progress::CallTerms,
+    wiretap::Listeners,
+};
 use self::{
-    connect::Connection,
+    connect::{Connection, Server},
     failure::OTHER_TOOLS,
     handshake::Era,
     health::Health,
@@ -67,17 +78,6 @@ use self::{
     slot::{Slot, State},
     status::Counters,
     way::Way,
-};
-pub use self::{
-    connect::Phases,
-    progress::{Progress, ProgressListener},
-};
-pub(crate) use self::{
-    connect::{Booting, OnProcess, Surroundings},
-    event::{SessionEvent, SessionObserver},
-    outputs::Outputs,
-    progress::CallTerms,
-    wiretap::Listeners,
 };
 use crate::{
     catalog::{ServerSoftware, ToolChanges},
@@ -103,6 +103,8 @@ pub(crate) struct Session {
     slot: Slot<Box<Connection>, Down>,
     // Tokio's mutex: its critical section is a whole restart, which awaits.
     reconnect: tokio::sync::Mutex<Restarts>,
+    /// The process that a restart under way ends or starts.
+    in_hand: Mutex<Option<Server>>,
     closed: CancellationToken,
     /// A restart came to an end: for the keeper, who may be waiting for a later one.
     settled: Notify,
@@ -218,6 +220,7 @@ impl Session {
             settings: Mutex::new(Settings::new(config, around, &closed)),
             slot,
             reconnect: tokio::sync::Mutex::new(restarts),
+            in_hand: Mutex::default(),
             closed,
             settled: Notify::new(),
             counters: Counters::default(),
@@ -308,10 +311,13 @@ impl Session {
     /// Ends the session: the stop ladder for a process, a goodbye for a remote server.
     pub(crate) async fn close(&self) -> Option<Stopped> {
         let _ending = self.counters.ending();
-        let connection = self.shut()?;
+        let connection = self.shut();
         // A restart under way is cancelled; its process dies with its future.
         let _ = tokio::time::timeout(ABANDON_LIMIT, self.reconnect.lock()).await;
-        self.part(connection).await
+        match connection {
+            Some(connection) => self.part(connection).await,
+            None => self.abandoned().await,
+        }
     }
 
     async fn part(&self, connection: Connection) -> Option<Stopped> {

@@ -151,13 +151,13 @@ impl Place {
         self.life.send_replace(Life::Here(session));
     }
 
-    /// Tears the server down in its own time; nothing if there is none, or one that nobody has needed.
+    /// Tears the server down in its own time; nothing if there is no process, and none that was lost.
     pub(super) async fn close(&self) -> Option<ServerStop> {
         let session = self.here()?;
         let running = !session.is_parked();
         let stopped = super::stop::close(&session).await;
         *lock(&self.keeper) = None;
-        running.then_some(stopped)
+        (running || stopped.pid.is_some()).then_some(stopped)
     }
 
     /// Ends the server now, synchronously, with or without a runtime. Handles may outlive us: the session is

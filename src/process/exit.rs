@@ -60,6 +60,15 @@ impl ExitWatch {
         }
     }
 
+    /// Returns once all that the process started has ended too, where a guard follows that.
+    pub(crate) async fn gone(&self) {
+        match &self.0 {
+            #[cfg(target_os = "linux")]
+            Watched::Guarded(control) => control.gone().await,
+            Watched::Child { .. } => self.exited().await,
+        }
+    }
+
     /// Whether the process ends within `limit`.
     pub(crate) async fn within(&self, limit: Duration) -> bool {
         tokio::time::timeout(limit, self.exited()).await.is_ok()

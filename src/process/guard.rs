@@ -380,6 +380,11 @@ impl Control {
         self.until(|heard| heard.exited.is_some()).await;
     }
 
+    /// Returns once nothing of the server is left, or nobody can tell.
+    pub(super) async fn gone(&self) {
+        self.until(|heard| heard.gone.is_some()).await;
+    }
+
     fn heard(&self) -> MutexGuard<'_, Heard> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }

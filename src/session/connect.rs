@@ -38,7 +38,7 @@ use crate::{
     error::Phase,
     http::HttpClients,
     launch::{LaunchReport, Launcher},
-    process::{Kinship, LineReader, LineWriter, Pipes, Process},
+    process::{ExitWatch, Kinship, LineReader, LineWriter, Pipes, Process},
     tool::ServerName,
     trace,
 };
@@ -160,6 +160,21 @@ pub(crate) struct Booting {
     pub(crate) root: u32,
     /// Set when the server says its first byte.
     pub(crate) first_byte: Arc<OnceLock<Instant>>,
+    /// The server's own.
+    pub(crate) server: Option<Server>,
+}
+
+/// The process of a server, for who does not own it.
+#[derive(Clone)]
+pub(crate) struct Server {
+    pub(super) pid: u32,
+    pub(super) exit: ExitWatch,
+}
+
+impl Server {
+    pub(super) fn of(process: &Process) -> Self {
+        Self { pid: process.pid(), exit: process.exit_watch() }
+    }
 }
 
 /// Is told of each process that a start creates.
@@ -209,7 +224,8 @@ async fn attempt(
                     .await
                     .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
                     .map_err(|error| Failure::spawn(error.what, error.help))?;
-            on_process(Booting { root: process.root(), first_byte: pipes.reader.first_byte() });
+            let server = Some(Server::of(&process));
+            on_process(Booting { root: process.root(), first_byte: pipes.reader.first_byte(), server });
             clock.spawned(pipes.reader.first_byte());
             if around.follow_stderr {
                 let (name, tell) = (config.name.clone(), around.on_event.clone());

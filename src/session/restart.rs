@@ -1,15 +1,15 @@
 //! Bringing a server back: one restart for each death, however many notice it; capped backoff; no storms.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
 use tracing::Instrument as _;
 
 use super::{
-    Down, NEVER, Rest, Session, SessionEvent, Started, Verdict,
-    connect::Connection,
+    ABANDON_LIMIT, Booting, Down, NEVER, Rest, Session, SessionEvent, Started, Verdict,
+    connect::{Connection, Server},
     failure::{Failure, inquest, seconds},
     handshake::Era,
     launching::connect,
@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result, ServerError},
+    process::{StopOutcome, Stopped},
     trace,
 };
 
@@ -85,7 +86,9 @@ impl Session {
             Claim::Refused => return Err(refused.unwrap_or(Error::Cancelled)),
             Claim::Closed => return Err(Error::Cancelled),
         };
-        // The old process must be gone before the next one starts, or generations pile up.
+        // The old process must be gone before the next one starts, or generations pile up. So must one whose start was
+        // given up.
+        self.abandoned().await;
         let first = match died {
             Some(connection) => Some(self.bury(*connection, verdict).await),
             None => None,
@@ -97,14 +100,18 @@ impl Session {
             if let Some((refusal, wait)) = self.refuse_storm(restarts, first.as_ref().or(known)) {
                 return Err(self.down(refusal, restarts, began, Some(wait)));
             }
-            restarts.recent.push(Instant::now());
         }
         self.tell(if parked { SessionEvent::Starting } else { SessionEvent::Reconnecting });
         let settings = self.settings();
         let action = self.start_action(parked);
-        let connecting = connect(&settings.config, &settings.around, restarts.era, &|_| {});
+        let on_process = |booting: Booting| self.in_hand(booting.server);
+        let connecting = connect(&settings.config, &settings.around, restarts.era, &on_process);
         let connected = connecting.instrument(action.span()).await;
         traced::start_ended(action, &connected);
+        // One that its caller gives up half way does not count: it says nothing of the server.
+        if !asked && !parked {
+            restarts.recent.push(Instant::now());
+        }
         match connected {
             Ok(connection) => {
                 restarts.failures = 0;
@@ -115,6 +122,7 @@ impl Session {
                 tracing::info!(server = %self.name(), pid = started.pid, cause, "{what}");
                 // Given back, it is dropped, and its process killed.
                 self.slot.install(Box::new(connection)).map_err(|_| Error::Cancelled)?;
+                self.in_hand(None);
                 self.settled.notify_one();
                 let took = began.elapsed();
                 self.tell(match parked {
@@ -124,11 +132,13 @@ impl Session {
                 Ok(())
             }
             Err(failure) if parked => {
+                self.in_hand(None);
                 let never = failure.is_final().then_some(NEVER);
                 let failure = failure.named(self.name().clone());
                 Err(self.down(failure, restarts, began, never))
             }
             Err(failure) => {
+                self.in_hand(None);
                 let never = failure.is_final().then_some(NEVER);
                 Err(self.down(self.failed_restart(failure, first), restarts, began, never))
             }
@@ -155,10 +165,26 @@ impl Session {
             self.tell(SessionEvent::Lost { pid, error: cause.clone() });
         }
         if let Some(process) = process {
+            self.in_hand(Some(Server::of(&process)));
             self.stop_process(process).await;
+            self.in_hand(None);
         }
         drop(link);
         cause
+    }
+
+    /// Takes note of the process that a restart ends or starts.
+    fn in_hand(&self, server: Option<Server>) {
+        *self.in_hand.lock().unwrap_or_else(PoisonError::into_inner) = server;
+    }
+
+    /// Waits for the end of the process that a restart had in hand when it was given up, which is killed with it.
+    pub(super) async fn abandoned(&self) -> Option<Stopped> {
+        let server = self.in_hand.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Server { pid, exit } = server?;
+        let _ = tokio::time::timeout(ABANDON_LIMIT, exit.gone()).await;
+        let (outcome, status) = (StopOutcome::Killed, exit.status());
+        Some(Stopped { pid, outcome, status, helpers: false, killed: None })
     }
 
     /// Why no further restart is made now, and for how long, if too many were made of late.

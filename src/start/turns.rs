@@ -280,8 +280,9 @@ mod tests {
         let mut worker =
             std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let turn = turns.next(None, true, |_| ()).await.unwrap();
-        let process =
-            |child: &std::process::Child| Some(Booting { root: child.id(), first_byte: Arc::default() });
+        let process = |child: &std::process::Child| {
+            Some(Booting { root: child.id(), first_byte: Arc::default(), server: None })
+        };
         let (_keep, seen) = watch::channel(process(&sleeper));
         // Somebody waits, so the sleeper is looked at.
         let (turn, ()) = tokio::join!(turns.next(None, true, |_| ()), turn.end_when_idle(seen));

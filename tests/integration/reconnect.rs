@@ -6,9 +6,9 @@ use std::{
 };
 
 use serde_json::json;
-use toolcrib::{Error, ErrorCode, RetryCalls, Toolbox};
+use toolcrib::{Config, Error, ErrorCode, Lifecycle, Manager, RetryCalls, ServerState, StopOutcome, Toolbox};
 
-use crate::support::{Lab, call, manager, say, wait_for, wait_until_says};
+use crate::support::{Lab, call, manager, say, wait_for, wait_until_says, within};
 
 /// Longer than any test.
 const FOREVER: u64 = 3_600_000;
@@ -215,5 +215,65 @@ async fn closing_during_a_restart_leaves_nobody() {
     assert_eq!(died.code(), ErrorCode::Cancelled);
     assert_eq!(report.survivors, [0; 0]);
     lab.await_nobody();
-    assert_eq!(lab.lines("spawns").len(), 2);
+    let spawns = lab.lines("spawns");
+    let row = &report.servers[0];
+    let pid = row.pid.map(|pid| pid.to_string());
+    assert_eq!((spawns.len(), pid, row.outcome), (2, spawns.last().cloned(), StopOutcome::Killed));
+}
+
+#[tokio::test]
+async fn closing_during_the_start_of_a_parked_server_names_its_process() {
+    let lab = Lab::new();
+    let mut config = lab.server("one", &[&lab.flag("spawns"), "init-delay=1000"]);
+    config.lifecycle = Lifecycle::Lazy;
+    let mut config = Config::new([config]);
+    config.cache_folder = Some(lab.file("cache"));
+    // Parked is what was seen before.
+    Manager::start(&config).await.unwrap().shutdown().await;
+    let manager = Manager::start(&config).await.unwrap();
+    let tools = manager.toolbox();
+    let closer = async {
+        within("the start", || lab.lines("spawns").len() == 2).await;
+        manager.shutdown().await
+    };
+    let (refused, report) = tokio::join!(say(&tools, "one", "pid"), closer);
+    assert_eq!(refused.unwrap_err().code(), ErrorCode::Cancelled);
+    let pids: Vec<String> =
+        report.servers.iter().filter_map(|row| row.pid).map(|pid| pid.to_string()).collect();
+    assert_eq!((pids.last(), report.survivors), (lab.lines("spawns").last(), vec![]));
+    lab.await_nobody();
+}
+
+#[tokio::test]
+async fn restarts_that_callers_give_up_do_not_count() {
+    let lab = Lab::new();
+    let mut config = lab.server("one", &[&lab.flag("spawns"), "init-delay=300"]);
+    config.restart.max = 2;
+    config.restart.within = Duration::from_secs(3600);
+    let manager = manager([config]).await;
+    let tools = manager.toolbox();
+    for deaths in 1..=2 {
+        // Whoever of them notices first begins the restart, and none waits for it.
+        let callers = (0..4).map(|caller| {
+            let limit = Duration::from_millis(50 + 50 * caller);
+            let die = call(
+                &tools,
+                "one",
+                if caller == 0 { "die" } else { "sleep" },
+                match caller {
+                    0 => json!({}),
+                    _ => json!({"ms": FOREVER}),
+                },
+            );
+            tokio::time::timeout(limit, die)
+        });
+        futures_util::future::join_all(callers.rev()).await;
+        within("ready again", || {
+            let status = &manager.status()[0];
+            (status.state, status.restarts) == (ServerState::Ready, deaths)
+        })
+        .await;
+    }
+    manager.shutdown().await;
+    lab.await_nobody();
 }
