@@ -6,9 +6,10 @@ use std::{
 };
 
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 use toolcrib::{Config, Error, ErrorCode, Lifecycle, Manager, RetryCalls, ServerState, StopOutcome, Toolbox};
 
-use crate::support::{Lab, call, manager, say, wait_for, wait_until_says, within};
+use crate::support::{Lab, call, manager, say, signal, wait_for, wait_until_says, within};
 
 /// Longer than any test.
 const FOREVER: u64 = 3_600_000;
@@ -244,30 +245,32 @@ async fn closing_during_the_start_of_a_parked_server_names_its_process() {
     lab.await_nobody();
 }
 
-#[tokio::test]
+/// Whoever notices a death first begins the restart: often enough one of the callers, none of whom waits for its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn restarts_that_callers_give_up_do_not_count() {
+    const DEATHS: u32 = 6;
     let lab = Lab::new();
-    let mut config = lab.server("one", &[&lab.flag("spawns"), "init-delay=300"]);
-    config.restart.max = 2;
+    let mut config = lab.server("one", &[&lab.flag("spawns"), "init-delay=200"]);
+    config.restart.max = DEATHS;
     config.restart.within = Duration::from_secs(3600);
     let manager = manager([config]).await;
-    let tools = manager.toolbox();
-    for deaths in 1..=2 {
-        // Whoever of them notices first begins the restart, and none waits for it.
-        let callers = (0..4).map(|caller| {
-            let limit = Duration::from_millis(50 + 50 * caller);
-            let die = call(
-                &tools,
-                "one",
-                if caller == 0 { "die" } else { "sleep" },
-                match caller {
-                    0 => json!({}),
-                    _ => json!({"ms": FOREVER}),
-                },
-            );
-            tokio::time::timeout(limit, die)
-        });
-        futures_util::future::join_all(callers.rev()).await;
+    for deaths in 1..=u64::from(DEATHS) {
+        let mut callers = tokio::task::JoinSet::new();
+        let give_up = CancellationToken::new();
+        for _ in 0..8 {
+            let (tools, give_up) = (manager.toolbox(), give_up.clone());
+            callers.spawn(async move {
+                let call = call(&tools, "one", "sleep", json!({"ms": FOREVER}));
+                give_up.run_until_cancelled(call).await.is_none()
+            });
+        }
+        let all = || manager.status()[0].in_flight == 8;
+        within("all callers", all).await;
+        let before = lab.lines("spawns").len();
+        signal("KILL", manager.status()[0].pid.unwrap());
+        within("a restart", || lab.lines("spawns").len() > before).await;
+        give_up.cancel();
+        callers.join_all().await;
         within("ready again", || {
             let status = &manager.status()[0];
             (status.state, status.restarts) == (ServerState::Ready, deaths)

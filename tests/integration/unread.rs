@@ -67,7 +67,7 @@ async fn nothing_runs_twice_however_and_whenever_a_server_is_lost() {
     let manager = manager([server(&lab, &["mayhem"])]).await;
     let tools = manager.toolbox();
     let mut outcomes = Vec::new();
-    for wave in 0..25 {
+    for wave in 0..40 {
         let calls = (0..20).map(|index| {
             let n = wave * 20 + index;
             run(&tools, n, [0, 10, 500, 3900, 9000, 150_000][fastrand::usize(..6)])
