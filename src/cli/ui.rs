@@ -265,7 +265,9 @@ impl Ui {
                 no_model(found, asked);
             }
             if let Error::TeardownIncomplete { pids } = error {
-                pids.iter().for_each(|pid| survivor(*pid));
+                for pid in pids {
+                    survivor(*pid);
+                }
             }
             Self::details(error);
         }

@@ -31,15 +31,17 @@ const LAST_SIGNAL: i32 = 64;
 /// guards (`guard = "off"`) a server has what the program leaves open, ignored and blocked.
 pub fn reset_inherited(keep_terminal: bool) {
     if close_range(CLOEXEC).is_err() {
-        each_descriptor(|descriptor| {
-            #[expect(unsafe_code, reason = "a descriptor that is known by its number alone")]
-            // SAFETY: it is used for this one call, which fails where it is not open and changes nobody's file.
-            let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
-            let _ = rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC);
-        });
+        each_descriptor(close_on_exec);
     }
     reset_signals(|signal| signal == libc::SIGPIPE || keep_terminal && OF_THE_TERMINAL.contains(&signal));
     let _ = SigSet::empty().thread_set_mask();
+}
+
+fn close_on_exec(descriptor: RawFd) {
+    #[expect(unsafe_code, reason = "a descriptor that is known by its number alone")]
+    // SAFETY: it is used for this one call, which fails where it is not open and changes nobody's file.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let _ = rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC);
 }
 
 /// Whether SIGHUP is ignored: this process is to outlive its terminal (`nohup`).
@@ -140,15 +142,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_names_what_is_open() {
-        let file = std::fs::File::open("/dev/null").unwrap();
+    fn without_ranges_each_descriptor_is_found_and_marked() {
+        let file = rustix::io::dup(std::io::stderr()).unwrap();
         let found = std::cell::RefCell::new(Vec::new());
         each_descriptor(|descriptor| found.borrow_mut().push(descriptor));
         let found = found.into_inner();
+        let marked = || rustix::io::fcntl_getfd(&file).unwrap().contains(FdFlags::CLOEXEC);
         assert!(
             found.contains(&file.as_raw_fd()) && found.iter().all(|number| *number >= FIRST),
             "{found:?}"
         );
+        assert!(!marked());
+        close_on_exec(file.as_raw_fd());
+        assert!(marked());
     }
 
     #[test]

@@ -174,7 +174,7 @@ fn copy(program: &str, mode: u32) -> (tempfile::TempDir, std::path::PathBuf) {
 fn can_raise_rights() -> bool {
     let root = rustix::process::geteuid().is_root();
     let allowed = fs::read_to_string("/proc/self/status").unwrap().contains("NoNewPrivs:\t0");
-    let mounted = rustix::fs::statvfs(&std::env::temp_dir()).unwrap().f_flag;
+    let mounted = rustix::fs::statvfs(std::env::temp_dir()).unwrap().f_flag;
     let can = root && allowed && !mounted.contains(rustix::fs::StatVfsMountFlags::NOSUID);
     if !can {
         eprintln!("skipped: needs root, and a folder for temporary files that is not mounted `nosuid`");
