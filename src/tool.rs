@@ -17,15 +17,13 @@ pub(crate) fn canonical(mut value: Value) -> String {
 /// Whether a character in words of others is not seen but does something: it steers a terminal or the direction of text,
 /// or it takes no place. Line feeds and tabs are seen.
 pub fn is_unseen(letter: char) -> bool {
-    match letter {
-        '\n' | '\t' => false,
-        letter if letter.is_control() => true,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' => true,
-        '\u{180b}'..='\u{180f}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' => true,
-        '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' => true,
-        '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}' => true,
-        _ => false,
-    }
+    let is_ignored = matches!(letter,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}'
+    );
+    is_ignored || (letter.is_control() && !matches!(letter, '\n' | '\t'))
 }
 
 /// The name of a server as written in the configuration: 1 to 64 characters of `[A-Za-z0-9_.-]`.

@@ -43,9 +43,9 @@ pub(super) fn json(document: String) -> String {
         None => document,
     };
     escaped(&document, |letter, shown| {
-        let units =
-            letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
-        shown.push_str(&units);
+        for unit in letter.encode_utf16(&mut [0; 2]) {
+            shown.push_str(&format!("\\u{unit:04x}"));
+        }
     })
 }
 

@@ -67,13 +67,13 @@ impl Voice {
             Reply::Greeting(_) | Reply::Connected | Reply::Called(_) | Reply::Down(_) | Reply::Retired(_) => {
                 line
             }
-            _ => self.without_secrets(line),
+            _ => self.without_secrets(&line),
         };
         let _ = self.write.write_all((line + "\n").as_bytes()).await;
     }
 
-    fn without_secrets(&self, line: String) -> String {
-        let hidden = self.secrets.hide_json(line.clone());
+    fn without_secrets(&self, line: &str) -> String {
+        let hidden = self.secrets.hide_json(line.to_owned());
         if hidden == line || serde_json::from_str::<Reply>(&hidden).is_ok() {
             return hidden;
         }

@@ -334,7 +334,9 @@ async fn over_http(
             let discover = ClientLifecycleMode::Discover { preferred_versions: modern };
             match http_service(endpoint, client.clone(), &tap, discover).await {
                 Ok(service) => return Ok(service),
-                Err(Cause::Protocol(why)) => tracing::debug!(%why, "not of the new era"),
+                Err(Cause::Protocol(why)) => {
+                    tracing::debug!(why = tap.secrets.hide(&why), "not of the new era");
+                }
                 Err(cause) => return Err(cause),
             }
         }

@@ -33,6 +33,11 @@ impl Intake {
         }
     }
 
+    /// What stands in the way of a list, without secrets that a server may have put into it.
+    pub(super) fn shown(&self, cause: &Cause) -> String {
+        self.secrets.hide(&format!("{cause:?}"))
+    }
+
     /// Says how the list differs from the last one that was remembered, if there is such a one and it does.
     ///
     /// # Errors

@@ -171,7 +171,7 @@ async fn subscribe(lane: &Lane) {
     loop {
         match Box::pin(lane.ask("subscriptions/listen", &wanted, NEVER)).await {
             Ok(Answer::Refused(error)) => {
-                tracing::debug!(?error, "changes of the tool list will not be heard of");
+                tracing::debug!(code = error.code.0, "changes of the tool list will not be heard of");
                 return;
             }
             Ok(_) => tokio::time::sleep(RESUBSCRIBE).await,
@@ -185,11 +185,14 @@ async fn relist(way: &Way, info: &ServerPeerInfo, list: &ToolList, intake: &Inta
         Ok(listing) => match intake.take(&listing) {
             Ok(_) => list.replace(listing.tools),
             Err(cause) => {
-                tracing::warn!(?cause, "the changed tool list is refused");
+                tracing::warn!(cause = intake.shown(&cause), "the changed tool list is refused");
                 list.refused.cancel();
             }
         },
-        Err(cause) => tracing::warn!(?cause, "the changed tool list cannot be read; the old one stays"),
+        Err(cause) => {
+            let cause = intake.shown(&cause);
+            tracing::warn!(cause, "the changed tool list cannot be read; the old one stays");
+        }
     }
 }
 

@@ -56,7 +56,7 @@ fn texts_come_back_as_they_were_and_show_what_is_not_seen() {
         .collect();
     let locked = lock(&tools);
     let text = locked.to_string();
-    assert!(!text.contains(|letter| is_unseen(letter)), "{text:?}");
+    assert!(!text.contains(is_unseen), "{text:?}");
     let back = LockFile::parse(&text).unwrap();
     assert_eq!((back.to_string(), &back), (text, &locked));
     let changes = LockFile::default().diff(&back);

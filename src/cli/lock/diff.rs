@@ -21,10 +21,10 @@ pub(super) fn lines(change: &ToolTextChange, is_new: bool, is_gone: bool) -> Vec
     let mut lines = Vec::new();
     match (&change.before, &change.now) {
         (None, _) if !is_new => {
-            lines.push("! what it was is not known: toolcrib.lock does not have its text".to_owned())
+            lines.push("! what it was is not known: toolcrib.lock does not have its text".to_owned());
         }
         (_, None) if !is_gone => {
-            lines.push("! what it is cannot be shown here: its text is too long".to_owned())
+            lines.push("! its text is too long to be kept: `toolcrib --json tools` has all of it".to_owned());
         }
         _ => {}
     }
