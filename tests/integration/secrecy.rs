@@ -378,3 +378,19 @@ fn no_control_character_of_a_server_reaches_a_terminal() {
     // A script gets what the tool said.
     assert_eq!(out(&bench.run(&["call", "x.read"])), format!("{evil}\n"));
 }
+
+#[test]
+fn what_a_daemon_tells_of_servers_steers_no_terminal() {
+    let crib = Crib::new(&format!("[servers.x]\ncommand = \"/bin/sh\"\nargs = [\"-c\", {LISTED:?}]\n"));
+    let bench = listed();
+    list(&bench, "\u{1b}[2J", &json!({"description": "\u{202e}"}));
+    fs::copy(bench.0.path().join("list"), crib.folder().join("list")).unwrap();
+    crib.ok(&["up", "-d"]);
+    let logs = crib.ok(&["logs"]);
+    assert!(logs.contains("\\u{1b}]0;owned\\u{7} on stderr"), "{logs}");
+    for words in [&["logs"][..], &["ps"], &["tools", "--schema"], &["--json", "tools"]] {
+        let said = crib.ok(words);
+        assert!(!said.contains(|letter: char| toolcrib::is_unseen(letter)), "{words:?}: {said:?}");
+    }
+    crib.ok(&["down"]);
+}
