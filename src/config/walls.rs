@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Config, Endpoint, Env, Sandbox, ServerConfig};
+use super::{Config, Endpoint, Env, Sandbox, ServerConfig, ServerEntry};
 use crate::{
     error::{ConfigError, Error},
     tool::ServerName,
@@ -25,63 +25,83 @@ struct Ours {
 
 /// Refuses sandboxes that do not hold, warns of servers that others decide, and tells each sandbox of the others.
 pub(super) fn check(config: &mut Config, env: &Env) {
-    let written: Vec<(ServerName, Vec<PathBuf>)> = config
-        .servers
+    let usable = |entry: &ServerEntry| entry.server.as_ref().ok().cloned();
+    let servers: Vec<ServerConfig> = config.servers.values().filter_map(usable).collect();
+    let written: Vec<(&ServerName, &[PathBuf])> = servers
         .iter()
-        .filter_map(|(name, entry)| {
-            let sandbox = sandbox(entry.server.as_ref().ok()?)?;
-            Some((name.clone(), sandbox.write.clone()))
-        })
+        .filter_map(|server| Some((&server.name, &*sandbox(server)?.write)))
+        .filter(|(_, write)| !write.is_empty())
         .collect();
     if written.is_empty() {
         return;
     }
+    let started: Vec<(&ServerConfig, Vec<PathBuf>)> =
+        servers.iter().map(|server| (server, started_from(server))).collect();
     let ours = ours(config, env);
     for (name, write) in &written {
-        let write: Vec<PathBuf> = write.iter().map(|path| real(path)).collect();
-        let warnings = config.servers.iter().filter(|(other, _)| *other != name).filter_map(|(other, entry)| {
-            let file = decided(entry.server.as_ref().ok()?, &write)?;
-            let root = write.iter().find(|root| file.starts_with(root))?;
-            Some(format!(
-                "{other}: it is started from {}, which the sandboxed server {name} may change ({} is in its `write`)",
-                file.display(),
-                root.display()
-            ))
-        });
-        let warnings: Vec<String> = warnings.collect();
-        config.notes.extend(warnings);
-        let Some(entry) = config.servers.get_mut(name) else { continue };
+        let roots: Vec<PathBuf> = write.iter().map(|path| real(path)).collect();
+        for (server, files) in started.iter().filter(|(server, _)| server.name != **name) {
+            let decided = files.iter().find(|file| roots.iter().any(|root| file.starts_with(root)));
+            config.notes.extend(decided.map(|file| {
+                format!(
+                    "{}: it is started from {}, which the sandboxed server {name} may change",
+                    server.name,
+                    file.display()
+                )
+            }));
+        }
+    }
+    for entry in config.servers.values_mut() {
         let Ok(server) = &mut entry.server else { continue };
+        let name = server.name.clone();
         let Some(sandbox) = sandbox_mut(server) else { continue };
-        let others = written.iter().filter(|(other, _)| other != name).flat_map(|(_, write)| write.iter());
+        let others = written.iter().flat_map(|(_, write)| write.iter());
         let mut others: Vec<PathBuf> = others.filter(|path| !sandbox.write.contains(path)).cloned().collect();
         others.sort();
         others.dedup();
         sandbox.written_by_others = others;
-        if let Some((key, message, help)) = fault(sandbox, &ours) {
-            let error = ConfigError {
-                file: entry.source.clone(),
-                key: Some(format!("servers.{name}.sandbox.{key}")),
-                server: Some(name.clone()),
-                message,
-                help: Some(help),
-                ..ConfigError::default()
-            };
-            entry.server = Err(Arc::new(Error::from(error)));
-        }
+        let Some((key, message, help)) = fault(sandbox, &ours) else { continue };
+        let error = ConfigError {
+            file: entry.source.clone(),
+            key: Some(format!("servers.{name}.sandbox.{key}")),
+            server: Some(name),
+            message,
+            help: Some(help),
+            ..ConfigError::default()
+        };
+        entry.server = Err(Arc::new(Error::from(error)));
     }
 }
 
-/// What of `server` lies in one of the folders: its program or a script among its arguments, if it may not write that
-/// itself.
-fn decided(server: &ServerConfig, write: &[PathBuf]) -> Option<PathBuf> {
-    let own: Vec<PathBuf> = sandbox(server)
-        .map_or_else(Vec::new, |sandbox| sandbox.write.iter().map(|path| real(path)).collect());
-    let within = |file: &Path, folders: &[PathBuf]| folders.iter().any(|folder| file.starts_with(folder));
-    let files = server.own_files();
-    // The link decides as much as what it leads to.
-    let places = files.named().iter().flat_map(|file| [real(file), beside(file)]);
-    places.into_iter().find(|file| within(file, write) && !within(file, &own))
+/// Package runners, and where they keep what they start: named by a variable, else below the home folder.
+const RUNNERS: &[(&[&str], &str, &str)] = &[
+    (&["npx", "npm"], "npm_config_cache", ".npm"),
+    (&["uvx", "uv"], "UV_CACHE_DIR", ".cache/uv"),
+    (&["uvx", "uv"], "UV_TOOL_DIR", ".local/share/uv"),
+    (&["pipx"], "PIPX_HOME", ".local/share/pipx"),
+    (&["bunx", "bun"], "BUN_INSTALL", ".bun"),
+];
+
+/// What decides what a server is, as far as it may not write that itself: its program, scripts among its arguments, what
+/// its package runner keeps.
+fn started_from(server: &ServerConfig) -> Vec<PathBuf> {
+    let Endpoint::Stdio(child) = &server.endpoint else { return Vec::new() };
+    let mut files = server.own_files().named().to_vec();
+    let variable = |name: &str| child.env.get(name).map(String::as_str).filter(|value| !value.is_empty());
+    if !child.is_path() {
+        let places = std::env::split_paths(variable("PATH").unwrap_or_default());
+        files.extend(places.map(|place| place.join(&child.command)).find(|file| file.is_file()));
+    }
+    let name = child.command.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    for (_, given, usual) in RUNNERS.iter().filter(|(names, ..)| names.contains(&name)) {
+        let usual = || Some(Path::new(variable("HOME")?).join(usual));
+        files.extend(variable(given).map(PathBuf::from).or_else(usual));
+    }
+    let own = child.sandbox.iter().flat_map(|sandbox| sandbox.write.iter().map(|path| real(path)));
+    let own: Vec<PathBuf> = own.collect();
+    // A link decides as much as what it leads to.
+    let files = files.iter().flat_map(|file| [real(file), beside(file)]);
+    files.filter(|file| !own.iter().any(|folder| file.starts_with(folder))).collect()
 }
 
 /// Why the rules of a sandbox do not hold: the key, what is wrong, what to do.
@@ -109,7 +129,7 @@ fn fault(sandbox: &Sandbox, ours: &[Ours]) -> Option<(&'static str, String, Stri
             let strictly = |path: &Path, root: &Path| path != root && path.starts_with(root);
             strictly(&path, &root.1) || strictly(&beside(written), &root.1) || strictly(written, root.0)
         };
-        if let Some((root, _)) = write.iter().find(below) {
+        if let Some((_, root)) = write.iter().find(below) {
             let message = format!(
                 "names {}, which lies below {} of `write`: the server could put a link to anything in its place",
                 written.display(),
@@ -270,12 +290,15 @@ mod tests {
              [servers.one]\ncommand = \"../work/bin/one\"\n\
              [servers.two]\ncommand = \"/bin/sh\"\nargs = [\"../work/data/two.sh\"]\nsandbox = { read = [\"../other\"] }\n\
              [servers.same]\ncommand = \"../work/bin/one\"\nsandbox = { write = [\"../work\"] }\n\
-             [servers.far]\ncommand = \"/bin/cat\"\n",
+             [servers.far]\ncommand = \"/bin/cat\"\n\
+             [servers.run]\ncommand = \"npx\"\nargs = [\"-y\", \"x\"]\nenv = { npm_config_cache = \"WORK/npm\" }\n"
+                .replace("WORK", lab.at("work").to_str().unwrap())
+                .as_str(),
         );
         let about =
             |name: &str| config.notes.iter().filter(|note| note.starts_with(&format!("{name}: "))).count();
         // By `box`, and by `same`.
-        assert_eq!([about("one"), about("two"), about("same"), about("far"), about("box")], [2, 2, 0, 0, 0]);
+        assert_eq!(["one", "two", "run", "same", "far", "box"].map(about), [2, 2, 2, 0, 0, 0]);
         let others = |name: &str| {
             let server = config.servers[name].server.as_ref().unwrap();
             sandbox(server).unwrap().written_by_others.len()

@@ -19,8 +19,8 @@ pub(super) use self::store::Store;
 use super::{Freshness, Runner, observe::Seen};
 use crate::config::{Secrets, StdioConfig, secret_name};
 
-/// Version of the form of records.
-const SCHEMA: u32 = 1;
+/// Version of the form of records. Those of version 1 may be words of servers in sandboxes.
+const SCHEMA: u32 = 2;
 /// After this a package without a version is given to its runner again: other conditions than files may have
 /// changed what the runner would choose.
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);

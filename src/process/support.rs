@@ -33,4 +33,21 @@ impl Support {
         let (landlock_abi, seccomp, no_cgroup) = (0, false, Some("cgroups need Linux".to_owned()));
         Self { keeping, landlock_abi, seccomp, no_cgroup, root }
     }
+
+    /// What a sandbox does not hold here. Where more than the last is missing, only one with `best_effort` starts, or
+    /// (signals) all that can be is held.
+    pub fn sandbox_gaps() -> Vec<&'static str> {
+        #[cfg(target_os = "linux")]
+        let (landlock, seccomp) = (super::confine::landlock_abi(), super::confine::has_seccomp());
+        #[cfg(not(target_os = "linux"))]
+        let (landlock, seccomp) = (0, false);
+        let gaps = [
+            (landlock < 3, "files"),
+            (!seccomp, "network and local sockets"),
+            (landlock < 6, "signals to other processes of this user"),
+            // Landlock has no right for it, and installers need it.
+            (true, "modes and times of this user's files"),
+        ];
+        gaps.into_iter().filter(|(missing, _)| *missing).map(|(_, what)| what).collect()
+    }
 }

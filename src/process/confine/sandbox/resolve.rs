@@ -57,6 +57,7 @@ struct Root {
 struct Step {
     file: OwnedFd,
     name: OsString,
+    kind: FileType,
     /// Indexes of the roots that it is, or lies below.
     own: Option<usize>,
     any: Option<usize>,
@@ -106,7 +107,8 @@ impl Roots {
                 None => openat(CWD, "/", flags, Mode::empty())?,
             };
             let about = fstat(&file)?;
-            if FileType::from_raw_mode(about.st_mode) == FileType::Symlink {
+            let kind = FileType::from_raw_mode(about.st_mode);
+            if kind == FileType::Symlink {
                 if let Some(root) = here.and_then(|here| self.0.get(here.any?)) {
                     return Err(Refusal::Link { link: joined(&trail, &name), root: root.path.clone() });
                 }
@@ -122,14 +124,13 @@ impl Roots {
             let find = |own: bool| self.0.iter().position(|root| root.id == id && (root.own || !own));
             let above = |of: fn(&Step) -> Option<usize>| here.and_then(of);
             let (own, any) = (find(true).or(above(|step| step.own)), find(false).or(above(|step| step.any)));
-            trail.push(Step { file, name, own, any });
+            trail.push(Step { file, name, kind, own, any });
         }
         let Some(last) = trail.pop() else { return Err(Errno::NOENT.into()) };
         let root = trail.last().and_then(|parent| self.0.get(parent.own?));
-        let kind = FileType::from_raw_mode(fstat(&last.file)?.st_mode);
         Ok(Opened {
             path: joined(&trail, &last.name),
-            kind,
+            kind: last.kind,
             below_own: root.map(|root| root.path.clone()),
             writable: last.any.is_some(),
             file: last.file,
