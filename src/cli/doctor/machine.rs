@@ -52,18 +52,8 @@ fn sandbox(findings: &mut Findings, &Support { landlock_abi, seccomp, .. }: &Sup
             "a server with a sandbox does not start here, unless it says `best_effort = true`".to_owned(),
         );
     } else {
-        let text = format!("closes files and other processes' memory (Landlock {landlock_abi})");
+        let text = format!("closes files, and the memory of other processes (Landlock {landlock_abi})");
         findings.add(Mark::Ok, "sandbox", text);
-        match landlock_abi >= CLOSES_SIGNALS {
-            true => findings.add(Mark::Ok, "sandbox", "closes signals to processes outside"),
-            false => {
-                let text = format!(
-                    "does not close signals to other processes of this user: Landlock {landlock_abi}, and \
-                     {CLOSES_SIGNALS} (Linux 6.12) is needed"
-                );
-                findings.add(Mark::Warn, "sandbox", text)
-            }
-        };
     }
     match seccomp {
         true => findings.add(
@@ -73,9 +63,9 @@ fn sandbox(findings: &mut Findings, &Support { landlock_abi, seccomp, .. }: &Sup
         ),
         false => findings.add(Mark::Warn, "sandbox", "the network cannot be closed to a server: no seccomp"),
     };
-    let text =
-        "no kernel closes modes and times of this user's files, names and sizes of files, and command lines";
-    findings.add(Mark::Ok, "sandbox", text);
+    let text = format!("does not close here: {}", Support::sandbox_gaps().join("; "));
+    let mark = if landlock_abi < CLOSES_SIGNALS { Mark::Warn } else { Mark::Ok };
+    findings.add(mark, "sandbox", text);
 }
 
 fn budgets(findings: &mut Findings, support: &Support) {
