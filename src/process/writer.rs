@@ -451,5 +451,6 @@ fn take_back(_: &pipe::Sender) -> Option<Vec<u8>> {
     None
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests;
