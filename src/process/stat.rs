@@ -13,8 +13,10 @@ impl Stat {
 
     /// Of the process or thread whose folder that is.
     pub(super) fn in_folder(folder: &Path) -> Option<Self> {
-        let line = std::fs::read_to_string(folder.join("stat")).ok()?;
-        line.rsplit_once(')').map(|(_, rest)| Self(rest.to_owned()))
+        let line = std::fs::read(folder.join("stat")).ok()?;
+        // A process gives itself its name, which need not be text: it is not to hide by that.
+        let rest = line.rsplit(|byte| *byte == b')').next()?;
+        Some(Self(str::from_utf8(rest).ok()?.to_owned()))
     }
 
     /// A field by its number in the manual: 3 is the first one behind the name.
@@ -65,6 +67,23 @@ pub(super) fn field<T: FromStr>(line: &str, number: usize) -> Option<T> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_is_no_text_hides_nobody() {
+        use std::io::{Read, Write};
+
+        let mut shell = std::process::Command::new("sh");
+        let script = r"printf '\377) Z' > /proc/$$/comm; echo; read word";
+        shell.args(["-c", script]).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        shell.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let name = std::fs::read(format!("/proc/{}/comm", shell.id())).unwrap();
+        assert_eq!(name, b"\xff) Z\n");
+        let stat = Stat::of(shell.id()).unwrap();
+        assert_eq!((stat.parent(), stat.is_zombie()), (Some(std::process::id()), false));
+        shell.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        shell.wait().unwrap();
+    }
 
     #[test]
     fn this_process_has_its_parent_and_lives() {
