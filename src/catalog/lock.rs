@@ -285,7 +285,6 @@ impl std::fmt::Display for LockFile {
     /// The text of the file.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "{HEAD}schema = {SCHEMA}")?;
-        let quoted = |text: &str| toml::Value::from(text).to_string();
         for (name, server) in &self.servers {
             writeln!(f, "\n[servers.{}]", quoted(name))?;
             if let Some(ServerSoftware { name, version }) = &server.software {
@@ -298,11 +297,11 @@ impl std::fmt::Display for LockFile {
             }
             f.write_str("tools = [\n")?;
             for LockedTool { name, sha256 } in &server.tools {
-                writeln!(f, "    {{ name = {}, sha256 = {} }},", in_quotes(name), quoted(sha256))?;
+                writeln!(f, "    {{ name = {}, sha256 = {} }},", quoted(name), quoted(sha256))?;
             }
             f.write_str("]\n")?;
             for (tool, ToolText { description, schemas }) in &server.texts {
-                writeln!(f, "\n[servers.{}.texts.{}]", quoted(name), in_quotes(tool))?;
+                writeln!(f, "\n[servers.{}.texts.{}]", quoted(name), quoted(tool))?;
                 writeln!(f, "description = {}\nschemas = {}", of_lines(description), of_lines(schemas))?;
             }
         }
@@ -311,18 +310,18 @@ impl std::fmt::Display for LockFile {
 }
 
 /// A text as TOML that shows whoever reads the file what is in it: characters that steer or are not seen are escapes.
-fn in_quotes(text: &str) -> String {
-    let mut quoted = String::from("\"");
+fn quoted(text: &str) -> String {
+    let mut shown = String::from("\"");
     for letter in text.chars() {
         match letter {
-            '"' | '\\' => quoted.extend(['\\', letter]),
-            '\n' => quoted.push_str("\\n"),
-            '\t' => quoted.push_str("\\t"),
-            letter if is_unseen(letter) => quoted.push_str(&format!("\\U{:08X}", u32::from(letter))),
-            letter => quoted.push(letter),
+            '"' | '\\' => shown.extend(['\\', letter]),
+            '\n' => shown.push_str("\\n"),
+            '\t' => shown.push_str("\\t"),
+            letter if is_unseen(letter) => shown.push_str(&format!("\\U{:08X}", u32::from(letter))),
+            letter => shown.push(letter),
         }
     }
-    quoted + "\""
+    shown + "\""
 }
 
 /// The same, in several lines where the text has them, so that a change is one of lines.
@@ -331,11 +330,11 @@ fn of_lines(text: &str) -> String {
     match text.contains('\n') {
         true if is_plain => format!("'''\n{text}'''"),
         true => {
-            let lines: Vec<String> = text.split('\n').map(in_quotes).collect();
+            let lines: Vec<String> = text.split('\n').map(quoted).collect();
             let lines: Vec<&str> = lines.iter().map(|line| &line[1..line.len() - 1]).collect();
             format!("\"\"\"\n{}\"\"\"", lines.join("\n"))
         }
-        false => in_quotes(text),
+        false => quoted(text),
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn printable(text: &str) -> String {
 
 /// The same in one line.
 pub(super) fn one_line(text: &str) -> String {
-    printable(text).replace('\n', "\\n")
+    printable(text).replace('\r', "\\r").replace('\n', "\\n")
 }
 
 /// A JSON document as a terminal may be given it. It stays the same document but for its secrets.
@@ -112,7 +112,7 @@ mod tests {
         ] {
             assert_eq!(printable(text), shown);
         }
-        assert_eq!(one_line("a\nb"), "a\\nb");
+        assert_eq!(one_line("a\nb\r\nc\r"), "a\\nb\\r\\nc\\r");
     }
 
     #[test]

@@ -13,7 +13,7 @@ fn tool(name: &str, description: &str, schema: &str) -> Tool {
 
 fn lock(tools: &[Tool]) -> LockFile {
     let mut lock = LockFile::default();
-    let software = ServerSoftware { name: "a \"quoted\" name".into(), version: "1".into() };
+    let software = ServerSoftware { name: "a \"quoted\" \u{202e}name".into(), version: "1".into() };
     lock.put(&ServerName::new("one.x").unwrap(), Some(&software), None, tools);
     lock
 }
@@ -72,7 +72,7 @@ fn a_lockfile_without_texts_is_as_good_as_before() {
     let tools = [tool("a", "words", SCHEMA_A)];
     let (locked, hash) = (lock(&tools), hash_of(&tools[0]));
     let old = format!(
-        "schema = 1\n[servers.\"one.x\"]\nsoftware = {{ name = 'a \"quoted\" name', version = \"1\" }}\ntools = [{{ name = \"a\", sha256 = \"{hash}\" }}]\n"
+        "schema = 1\n[servers.\"one.x\"]\nsoftware = {{ name = 'a \"quoted\" \u{202e}name', version = \"1\" }}\ntools = [{{ name = \"a\", sha256 = \"{hash}\" }}]\n"
     );
     let old = LockFile::parse(&old).unwrap();
     assert!(old.diff(&locked).is_empty());
