@@ -25,51 +25,53 @@ struct Ours {
 
 /// Refuses sandboxes that do not hold, warns of servers that others decide, and tells each sandbox of the others.
 pub(super) fn check(config: &mut Config, env: &Env) {
-    let usable = |entry: &ServerEntry| entry.server.as_ref().ok().cloned();
-    let servers: Vec<ServerConfig> = config.servers.values().filter_map(usable).collect();
-    let written: Vec<(&ServerName, &[PathBuf])> = servers
-        .iter()
-        .filter_map(|server| Some((&server.name, &*sandbox(server)?.write)))
-        .filter(|(_, write)| !write.is_empty())
-        .collect();
-    if written.is_empty() {
+    let writes = |entry: &ServerEntry| {
+        entry
+            .server
+            .as_ref()
+            .is_ok_and(|server| sandbox(server).is_some_and(|sandbox| !sandbox.write.is_empty()))
+    };
+    if !config.servers.values().any(writes) {
         return;
     }
-    let started: Vec<(&ServerConfig, Vec<PathBuf>)> =
-        servers.iter().map(|server| (server, started_from(server))).collect();
     let ours = ours(config, env);
-    for (name, write) in &written {
-        let roots: Vec<PathBuf> = write.iter().map(|path| real(path)).collect();
-        for (server, files) in started.iter().filter(|(server, _)| server.name != **name) {
-            let decided = files.iter().find(|file| roots.iter().any(|root| file.starts_with(root)));
-            config.notes.extend(decided.map(|file| {
-                format!(
-                    "{}: it is started from {}, which the sandboxed server {name} may change",
-                    server.name,
-                    file.display()
-                )
-            }));
-        }
-    }
-    for entry in config.servers.values_mut() {
-        let Ok(server) = &mut entry.server else { continue };
-        let name = server.name.clone();
-        let Some(sandbox) = sandbox_mut(server) else { continue };
-        let others = written.iter().flat_map(|(_, write)| write.iter());
-        let mut others: Vec<PathBuf> = others.filter(|path| !sandbox.write.contains(path)).cloned().collect();
-        others.sort();
-        others.dedup();
-        sandbox.written_by_others = others;
+    for (name, entry) in &mut config.servers {
+        let Some(sandbox) = entry.server.as_ref().ok().and_then(sandbox) else { continue };
         let Some((key, message, help)) = fault(sandbox, &ours) else { continue };
         let error = ConfigError {
             file: entry.source.clone(),
             key: Some(format!("servers.{name}.sandbox.{key}")),
-            server: Some(name),
+            server: Some(name.clone()),
             message,
             help: Some(help),
             ..ConfigError::default()
         };
         entry.server = Err(Arc::new(Error::from(error)));
+    }
+    let servers: Vec<&ServerConfig> =
+        config.servers.values().filter_map(|entry| entry.server.as_ref().ok()).collect();
+    let started: Vec<(&ServerName, Vec<PathBuf>)> =
+        servers.iter().map(|server| (&server.name, started_from(server))).collect();
+    let mut notes = Vec::new();
+    let mut written: Vec<PathBuf> = Vec::new();
+    for (writer, sandbox) in servers.iter().filter_map(|server| Some((&server.name, sandbox(server)?))) {
+        let roots: Vec<PathBuf> = sandbox.write.iter().map(|path| real(path)).collect();
+        for (name, files) in started.iter().filter(|(name, _)| *name != writer) {
+            let decided = files.iter().find(|file| roots.iter().any(|root| file.starts_with(root)));
+            notes.extend(decided.map(|file| {
+                let file = file.display();
+                format!("{name}: it is started from {file}, which the sandboxed server {writer} may change")
+            }));
+        }
+        written.extend(sandbox.write.iter().cloned());
+    }
+    written.sort();
+    written.dedup();
+    config.notes.extend(notes);
+    for entry in config.servers.values_mut() {
+        let Some(sandbox) = entry.server.as_mut().ok().and_then(sandbox_mut) else { continue };
+        let others = written.iter().filter(|path| !sandbox.write.contains(path));
+        sandbox.written_by_others = others.cloned().collect();
     }
 }
 
@@ -127,7 +129,8 @@ fn fault(sandbox: &Sandbox, ours: &[Ours]) -> Option<(&'static str, String, Stri
     for (key, written, path) in named {
         let below = |root: &&(&PathBuf, PathBuf)| {
             let strictly = |path: &Path, root: &Path| path != root && path.starts_with(root);
-            strictly(&path, &root.1) || strictly(&beside(written), &root.1) || strictly(written, root.0)
+            // A link on the way decides as much as what is behind it.
+            strictly(&path, &root.1) || written.ancestors().any(|part| strictly(&beside(part), &root.1))
         };
         if let Some((_, root)) = write.iter().find(below) {
             let message = format!(
@@ -264,9 +267,11 @@ mod tests {
     #[test]
     fn a_rule_below_a_write_folder_is_refused_in_words() {
         let lab = Lab::new();
+        std::os::unix::fs::symlink("/usr", lab.at("work/out")).unwrap();
         for (sandbox, key) in [
             ("read = [\"../work/data\"], write = [\"../work\"]", "read"),
             ("read = [\"../work/none\"], write = [\"../work\"]", "read"),
+            ("read = [\"../work/out/lib\"], write = [\"../work\"]", "read"),
             ("write = [\"../work\", \"../work/data\"]", "write"),
         ] {
             let refusal = lab.refusal(sandbox).unwrap_or_default();
@@ -279,6 +284,8 @@ mod tests {
         let refusal = lab.refusal("read = [\"../work/data\"], write = [\"../work\"]").unwrap();
         assert!(refusal.contains("lies below"), "{refusal}");
         assert_eq!(lab.refusal("read = [\"../work\"], write = [\"../work\"]"), None);
+        // Below it as it is written only.
+        assert_eq!(lab.refusal("read = [\"../work/../other\"], write = [\"../work\"]"), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::{Error, ErrorCode, Result, Told},
     manager::StopReport,
-    process::{behind_guards, is_sandboxed, marked_processes},
+    process::{behind_guards, marked_processes},
     session::ServerStatus,
     start::ServerEvent,
     tool::ServerName,
@@ -351,7 +351,7 @@ fn is_ours(stream: &UnixStream) -> Result<bool> {
     if peer.uid != rustix::process::geteuid() {
         return Err(Error::input("the daemon at this place belongs to another user", None));
     }
-    match is_sandboxed(stream) {
+    match crate::process::is_sandboxed(stream) {
         Ok(false) => Ok(true),
         Ok(true) => Err(Error::input(
             "a process in the sandbox of a tool server listens in the place of the daemon",

@@ -162,6 +162,27 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_without_handles_of_peers_will_do() {
+        use nix::libc;
+        use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
+        let option = libc::SO_PEERPIDFD.unsigned_abs().into();
+        let asks = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, option).unwrap();
+        let filter = seccompiler::SeccompFilter::new(
+            [(libc::SYS_getsockopt, vec![SeccompRule::new(vec![asks]).unwrap()])].into(),
+            SeccompAction::Allow,
+            SeccompAction::Errno(libc::ENOPROTOOPT.unsigned_abs()),
+            std::env::consts::ARCH.try_into().unwrap(),
+        );
+        let filter: seccompiler::BpfProgram = filter.unwrap().try_into().unwrap();
+        let looked = std::thread::spawn(move || {
+            seccompiler::apply_filter(&filter).unwrap();
+            let (ours, _theirs) = UnixStream::pair().unwrap();
+            is_sandboxed(&ours)
+        });
+        assert!(!looked.join().unwrap().unwrap());
+    }
+
+    #[test]
     fn a_process_that_is_confined_by_others_is_not_taken_for_a_server() {
         // As in a container or a service with a filter of its own.
         let mut child = Command::new("setpriv").args(["--no-new-privs", "sleep", "600"]).spawn();

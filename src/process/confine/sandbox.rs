@@ -34,6 +34,7 @@ const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::NET
 pub(super) struct Walls {
     files: Option<RulesetCreated>,
     filters: Vec<BpfProgram>,
+    best_effort: bool,
 }
 
 /// The version of Landlock that this kernel has, be it newer than what is made use of here; 0 without it.
@@ -84,7 +85,7 @@ impl Walls {
                 ));
             }
         };
-        Ok(Self { files, filters })
+        Ok(Self { files, filters, best_effort: sandbox.best_effort })
     }
 
     pub(super) fn put_on(self) -> io::Result<()> {
@@ -94,7 +95,13 @@ impl Walls {
             files.restrict_self().map_err(io::Error::other)?;
         }
         for filter in &self.filters {
-            seccompiler::apply_filter(filter).map_err(io::Error::other)?;
+            match seccompiler::apply_filter(filter) {
+                Err(error) if !self.best_effort => {
+                    let what = format!("this kernel takes no filter of system calls (seccomp): {error}");
+                    return Err(io::Error::other(what));
+                }
+                _ => {}
+            }
         }
         Ok(())
     }

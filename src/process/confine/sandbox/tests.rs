@@ -324,6 +324,24 @@ fn a_kernel_that_refuses_landlock_is_an_error_in_words() {
 }
 
 #[test]
+fn a_kernel_that_refuses_filters_is_an_error_in_words() {
+    let walls = Walls::build(&Sandbox::default(), Path::new("/bin/sh"), None).unwrap();
+    let filter = seccompiler::SeccompFilter::new(
+        [(nix::libc::SYS_seccomp, vec![])].into(),
+        seccompiler::SeccompAction::Allow,
+        seccompiler::SeccompAction::Errno(nix::libc::ENOSYS.unsigned_abs()),
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    let filter: BpfProgram = filter.unwrap().try_into().unwrap();
+    let refused = std::thread::spawn(move || {
+        seccompiler::apply_filter(&filter).unwrap();
+        walls.put_on().unwrap_err().to_string()
+    });
+    let refused = refused.join().unwrap();
+    assert!(refused.contains("this kernel takes no filter of system calls"), "{refused}");
+}
+
+#[test]
 fn sockets_without_a_file_are_closed_too() {
     let name = format!("toolcrib-test-{:016x}", fastrand::u64(..));
     let address = SocketAddr::from_abstract_name(name).unwrap();
