@@ -98,7 +98,8 @@ impl CatalogEntry {
     }
 
     fn new(visible_name: String, server: ServerName, tool: Tool) -> Self {
-        let check = Arc::new(SchemaCheck::new(tool.input_schema.clone()));
+        let path = format!("{server}.{}", tool.name);
+        let check = Arc::new(SchemaCheck::new(path, tool.input_schema.clone()));
         Self { visible_name, server, tool, check }
     }
 }

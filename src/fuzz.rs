@@ -76,7 +76,7 @@ pub fn records(bytes: &[u8]) {
 fn spelled(bytes: &[u8], words: &str, between: &str) -> String {
     let words: Vec<&str> = words.split(' ').filter(|word| !word.is_empty()).collect();
     let word = |byte: &u8| match words.get(usize::from(*byte) % (words.len() + 20)) {
-        Some(word) if byte % 2 == 0 => format!("{word}{between}"),
+        Some(word) if byte.is_multiple_of(2) => format!("{word}{between}"),
         Some(word) => (*word).to_owned(),
         None => char::from(byte % 128).to_string(),
     };
@@ -101,7 +101,7 @@ fn part(bytes: &mut impl Iterator<Item = u8>, depth: u8) -> Map<String, Value> {
         let Some(byte) = bytes.next() else { break };
         let mut below = || -> Value {
             match bytes.next().unwrap_or(0) {
-                to if depth == 0 || to % 3 == 0 => {
+                to if depth == 0 || to.is_multiple_of(3) => {
                     json!({"$ref": (["#", "#/$defs/d0", "#/$defs/d1", "#/$defs/d2"][usize::from(to / 3 % 4)])})
                 }
                 _ => part(bytes, depth - 1).into(),

@@ -57,6 +57,8 @@ impl Default for CheckThreads {
 /// What a tool's schema says, compiled at the first check: most tools of a catalog are never called.
 #[derive(Debug)]
 pub(super) struct SchemaCheck {
+    /// For the log.
+    tool: String,
     schema: Arc<Map<String, Value>>,
     /// Nothing if it cannot be checked.
     shape: OnceLock<Option<Shape>>,
@@ -66,9 +68,9 @@ pub(super) struct SchemaCheck {
 }
 
 impl SchemaCheck {
-    pub(super) fn new(schema: Arc<Map<String, Value>>) -> Self {
+    pub(super) fn new(tool: String, schema: Arc<Map<String, Value>>) -> Self {
         let given_up = AtomicBool::new(false);
-        Self { schema, shape: OnceLock::new(), validator: OnceLock::new(), given_up }
+        Self { tool, schema, shape: OnceLock::new(), validator: OnceLock::new(), given_up }
     }
 
     /// The check of `arguments`, if it can be done at once.
@@ -105,15 +107,20 @@ impl SchemaCheck {
         match timeout_at(Instant::now() + LIMIT, verdict).await {
             Ok(Ok(verdict)) => verdict,
             // It panicked.
-            Ok(Err(_)) => self.give_up("the check failed"),
-            Err(_) => self.give_up("the check takes too long"),
+            Ok(Err(_)) => {
+                self.give_up("the check failed");
+                Ok(())
+            }
+            Err(_) => {
+                self.give_up("the check takes too long");
+                Ok(())
+            }
         }
     }
 
-    fn give_up(&self, why: &str) -> Verdict {
+    fn give_up(&self, why: &str) {
         self.given_up.store(true, Relaxed);
         self.unchecked(&why);
-        Ok(())
     }
 
     fn whole(&self, arguments: &Value) -> Verdict {
@@ -147,7 +154,7 @@ impl SchemaCheck {
     }
 
     fn unchecked(&self, why: &dyn std::fmt::Display) {
-        tracing::warn!(%why, "a tool's arguments are not checked against its schema");
+        tracing::warn!(tool = self.tool, %why, "arguments are not checked against the schema");
     }
 }
 
@@ -167,14 +174,16 @@ fn verdict(validator: &Validator, arguments: &Value, in_detail: bool) -> Verdict
     let mut lines: Vec<String> =
         errors.iter().flat_map(|error| mismatch::lines(error)).take(MOST_LINES + 1).map(cut).collect();
     if lines.len() > MOST_LINES {
-        lines[MOST_LINES] = "and more".to_owned();
+        lines.truncate(MOST_LINES);
+        lines.push("and more".to_owned());
     }
     Err(lines)
 }
 
 fn cut(mut line: String) -> String {
     if line.len() > LONGEST_LINE {
-        line.truncate(line.floor_char_boundary(LONGEST_LINE));
+        let end = (0..=LONGEST_LINE).rev().find(|end| line.is_char_boundary(*end));
+        line.truncate(end.unwrap_or_default());
         line.push_str("...");
     }
     line
@@ -183,7 +192,7 @@ fn cut(mut line: String) -> String {
 /// For the fuzz target `schema`: what is found out at once is found out on a thread as well.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz(schema: Map<String, Value>, arguments: Map<String, Value>) {
-    let (check, arguments) = (SchemaCheck::new(Arc::new(schema)), Value::Object(arguments));
+    let (check, arguments) = (SchemaCheck::new(String::new(), Arc::new(schema)), Value::Object(arguments));
     let at_once = check.at_once(&arguments);
     let checked = thread::Builder::new().stack_size(STACK).spawn(move || check.whole(&arguments));
     if let (Some(at_once), Ok(checked)) = (at_once, checked) {

@@ -422,7 +422,7 @@ mod tests {
             let (mut reads, files) = (0, vec![main.clone(), import.clone()]);
             fs::write(&main, "# main").unwrap();
             fs::write(&import, "# import").unwrap();
-            let (_, stamps) = stamped(&main, || {
+            let ((), stamps) = stamped(&main, || {
                 reads += 1;
                 // The last reading is the one that counts.
                 if reads == 2 {

@@ -149,7 +149,7 @@ impl Look {
                 ("$id", Value::String(_)) => self.ids += 1,
                 ("id", Value::String(_)) => self.old_ids += 1,
                 ("$schema", Value::String(draft)) => {
-                    self.old |= draft.contains("draft-0") && !draft.contains("draft-07")
+                    self.old |= draft.contains("draft-0") && !draft.contains("draft-07");
                 }
                 ("pattern", Value::String(pattern)) => self.pattern(pattern)?,
                 ("patternProperties", Value::Object(patterns)) => {
@@ -160,7 +160,7 @@ impl Look {
                     self.patterns = self.patterns.max(wanted);
                 }
                 ("contentMediaType" | "contentEncoding", _) => {
-                    self.patterns = self.patterns.max(Patterns::Quick)
+                    self.patterns = self.patterns.max(Patterns::Quick);
                 }
                 ("unevaluatedProperties" | "unevaluatedItems", _) => self.unevaluated = true,
                 _ => {}
@@ -237,7 +237,7 @@ impl<'a> Count<'a> {
     /// Where a reference leads; nothing if that is `true` or `false`. Of one that leads nowhere nothing can be said.
     fn target(&mut self, reference: &str) -> Result<Option<&'a Schema>, TooMuch> {
         self.spend(1 + reference.len() / 32)?;
-        target(self.root, reference).ok_or(TooMuch)
+        target(self.root, reference)
     }
 
     /// `map` with everything in it and everything that it refers to.
@@ -367,21 +367,25 @@ impl<'a> Count<'a> {
     }
 }
 
-/// Where a reference leads: `#`, or `#/$defs/...` as a JSON pointer. Nothing within, if it is no object.
-fn target<'a>(root: &'a Schema, reference: &str) -> Option<Option<&'a Schema>> {
-    let pointer = percent_decode_str(reference.strip_prefix('#')?).decode_utf8().ok()?;
+/// Where a reference leads: `#`, or `#/$defs/...` as a JSON pointer. Nothing, if that is no object.
+fn target<'a>(root: &'a Schema, reference: &str) -> Result<Option<&'a Schema>, TooMuch> {
+    let pointer = reference.strip_prefix('#').map(|pointer| percent_decode_str(pointer).decode_utf8());
+    let Some(Ok(pointer)) = pointer else { return Err(TooMuch) };
     if pointer.is_empty() {
-        return Some(Some(root));
+        return Ok(Some(root));
     }
-    let mut segments =
-        pointer.strip_prefix('/')?.split('/').map(|segment| segment.replace("~1", "/").replace("~0", "~"));
-    let mut at = root.get(&segments.next()?)?;
+    let mut segments = pointer.split('/').map(|segment| segment.replace("~1", "/").replace("~0", "~"));
+    if segments.next().is_none_or(|before| !before.is_empty()) {
+        return Err(TooMuch);
+    }
+    let mut at = segments.next().and_then(|segment| root.get(&segment)).ok_or(TooMuch)?;
     for segment in segments {
-        at = match at {
-            Value::Object(map) => map.get(&segment)?,
-            Value::Array(list) => list.get(segment.parse::<usize>().ok()?)?,
-            _ => return None,
+        let below = match at {
+            Value::Object(map) => map.get(&segment),
+            Value::Array(list) => segment.parse::<usize>().ok().and_then(|index| list.get(index)),
+            _ => None,
         };
+        at = below.ok_or(TooMuch)?;
     }
-    Some(at.as_object())
+    Ok(at.as_object())
 }

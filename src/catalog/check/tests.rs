@@ -6,7 +6,7 @@ use super::*;
 
 fn check(schema: Value) -> Arc<SchemaCheck> {
     let Value::Object(schema) = schema else { unreachable!() };
-    Arc::new(SchemaCheck::new(Arc::new(schema)))
+    Arc::new(SchemaCheck::new(String::new(), Arc::new(schema)))
 }
 
 /// The verdict, and whether it was there at once.
