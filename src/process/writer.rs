@@ -148,12 +148,14 @@ impl LineWriter {
         let _ = self.shared.listener.set(Box::new(listener));
     }
 
-    /// Bytes in a pipe that nobody has read yet; also those that nobody will read any more.
+    /// Bytes in a pipe that nobody has read yet; also those that nobody will read any more, or that were taken back.
     pub(crate) fn unread(&self) -> Option<u64> {
-        match self.shared.stream.try_lock().ok()?.sink.as_ref()? {
-            Sink::Pipe(stdin) => rustix::io::ioctl_fionread(stdin).ok(),
-            Sink::Other(_) => None,
-        }
+        let there = match self.shared.stream.try_lock().ok()?.sink.as_ref()? {
+            Sink::Pipe(stdin) => rustix::io::ioctl_fionread(stdin).ok()?,
+            Sink::Other(_) => return None,
+        };
+        let returned = self.shared.returned.get().map_or(0, |returned| returned.bytes.len() as u64);
+        Some(there + returned)
     }
 
     /// Bytes that were written so far.

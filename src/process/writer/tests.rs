@@ -37,7 +37,10 @@ async fn what_was_not_read_is_taken_back_line_by_line() {
     assert_eq!(left(&writer, &positions), [true, true, true, true, false], "the last one was not written");
     // All of the first line, and one byte of the second.
     reader.read_exact(&mut [0; 15]).unwrap();
+    let unread = writer.unread();
+    assert!(unread.is_some_and(|bytes| bytes > 10));
     writer.seal().await;
+    assert_eq!(writer.unread(), unread, "what is taken back was not read");
     assert_eq!(left(&writer, &positions), [true, true, false, false, false]);
     assert!(!writer.write_now(b"{9:\n", &LinePosition::default()));
     writer.close();
