@@ -113,7 +113,7 @@ pub(super) fn refused(executable: &Path) -> Option<String> {
             "it would run with raised rights (set-user-ID, set-group-ID or file capabilities)".to_owned(),
         );
     }
-    (!stat::proc_is_ours()).then(|| "/proc shows another PID namespace: mount it anew".to_owned())
+    (!stat::proc_is_ours()).then(|| "/proc is missing or shows another PID namespace: mount it".to_owned())
 }
 
 /// Why this process has no guard to offer; nothing if it has.

@@ -29,7 +29,7 @@ use nix::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::sockopt::socket_peercred,
+    net::{UCred, sockopt::socket_peercred},
     process::{Pid, PidfdFlags, WaitOptions, getppid, getuid, pidfd_open, setsid, wait},
 };
 
@@ -115,8 +115,8 @@ pub(super) fn serve(owner: i32) -> io::Result<()> {
     inherited::reset_signals(|_| false);
     let Some(owner) = Owner::parent(owner) else { return Ok(()) };
     // Made by that process, and as the user that this one is: nobody else's requests are taken.
-    let peer = socket_peercred(io::stdin())?;
-    if peer.pid != owner.pid || peer.uid != getuid() {
+    let is_stranger = |peer: UCred| peer.pid != owner.pid || peer.uid != getuid();
+    if socket_peercred(io::stdin()).is_ok_and(is_stranger) {
         return Ok(());
     }
     // The keys of the terminal do not concern it.
