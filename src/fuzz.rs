@@ -16,6 +16,11 @@ pub fn stderr(bytes: &[u8]) {
     process::fuzz_stderr(bytes);
 }
 
+/// The environment of a process that may carry the mark of a manager.
+pub fn marks(bytes: &[u8]) {
+    process::fuzz_mark(bytes);
+}
+
 /// `servers.toml`.
 pub fn config(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
@@ -214,6 +219,10 @@ mod tests {
         fn target_message(bytes in texts(JSON)) { message(&bytes); }
         #[test]
         fn target_stderr(bytes in texts(JSON)) { stderr(&bytes); }
+        #[test]
+        fn target_marks(text in "(A=B\0)?TOOLCRIB_OWNER=[+0-9]{1,5}\\.[0-9]{1,11}\\.[0-9]{1,21}\\.[0-9a-fA]{15,17}(/[0-9a-f]{7,9})?\0?") {
+            marks(text.as_bytes());
+        }
         #[test]
         fn target_config(bytes in texts(TOML)) { config(&bytes); }
         #[test]

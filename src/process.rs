@@ -335,6 +335,8 @@ pub(crate) fn fuzz_lines(bytes: &[u8], mut each: impl FnMut(&[u8])) {
 }
 
 #[cfg(any(fuzzing, test))]
+pub(crate) use leftovers::fuzz as fuzz_mark;
+#[cfg(any(fuzzing, test))]
 pub(crate) use stderr::fuzz as fuzz_stderr;
 
 #[cfg(test)]

@@ -147,11 +147,22 @@ mod linux {
         found
     }
 
+    /// For the fuzz target `marks`: what is believed of an environment is what a manager writes, to the last character.
+    #[cfg(any(fuzzing, test))]
+    pub(crate) fn fuzz(environment: &[u8]) {
+        let Some(mark) = mark_of(environment) else { return };
+        let Some(Owner { namespace, pid, started }) = Owner::of(&mark) else { return };
+        let rest = mark.strip_prefix(&format!("{namespace}.{pid}.{started}."));
+        assert!(rest.is_some_and(|rest| matches!(rest.len(), 16 | 25)), "{mark}");
+    }
+
     pub(crate) fn reap_leftovers() -> Vec<Leftover> {
         sweep_all(ownerless, |pid| gone_owner(&environment(pid)).is_some()).into_values().collect()
     }
 }
 
+#[cfg(all(any(fuzzing, test), target_os = "linux"))]
+pub(crate) use linux::fuzz;
 #[cfg(target_os = "linux")]
 pub(crate) use linux::{new_mark, reap_leftovers};
 
@@ -160,6 +171,10 @@ pub(crate) use linux::{new_mark, reap_leftovers};
 pub(crate) fn new_mark() -> String {
     format!("{}-{:016x}", std::process::id(), fastrand::u64(..))
 }
+
+/// There are no such marks here.
+#[cfg(all(any(fuzzing, test), not(target_os = "linux")))]
+pub(crate) fn fuzz(_: &[u8]) {}
 
 /// Nothing can be found here.
 #[cfg(not(target_os = "linux"))]
