@@ -232,7 +232,7 @@ fn a_helper_that_became_another_user_is_named_and_its_guard_waits_in_peace() {
     let (folder, setpriv) = copy(program, 0o4755);
     let lab = Lab::new();
     let script = format!(
-        "{} --reuid 0 --regid 0 --clear-groups sleep 600 </dev/null >/dev/null 2>&1 & echo $! > helper; exec \\\"$@\\\"",
+        "{} --reuid 0 --regid 0 --clear-groups sleep 600 </dev/null >/dev/null 2>&1 & echo $! > helper; until grep -q sleep /proc/$!/comm; do :; done; exec \\\"$@\\\"",
         setpriv.display()
     );
     let bench = Bench::new(&format!(
