@@ -120,10 +120,14 @@ impl LineTransport {
             if let Err(end) = self.decoded().await.and_then(|decoded| self.take_in(decoded)) {
                 break end;
             }
-            // A server that talks without end is not to keep all others waiting.
+            // A server that talks without end is not to keep all others waiting, nor what is to be written to it.
             if self.turn > TURN {
                 self.turn = 0;
-                tokio::task::yield_now().await;
+                tokio::select! {
+                    biased;
+                    () = &mut self.writing => break self.cut_off(End::Input).await,
+                    () = tokio::task::yield_now() => {}
+                }
             }
         };
         self.seal().await;
@@ -142,11 +146,12 @@ impl LineTransport {
         loop {
             let line = tokio::select! {
                 biased;
-                () = &mut self.writing => return Err(self.cut_off(End::Input).await),
+                // First, since it is what there is to do for nearly every call.
                 line = self.reader.next() => match line {
                     Some(line) => line,
                     None => return Err(self.cut_off(End::Closed).await),
                 },
+                () = &mut self.writing => return Err(self.cut_off(End::Input).await),
                 () = &mut self.ended => {
                     if self.exited {
                         return Err(End::Exited);
