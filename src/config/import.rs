@@ -99,7 +99,11 @@ pub(super) fn find(source: &str, base: &Path, env: &Env) -> Result<Found, (Strin
     Ok(Found::File(Origin::of(&file, folder, env.folder())))
 }
 
-fn places(tool: &str, env: &Env) -> Vec<PathBuf> {
+/// Where a tool that is found by name keeps its file; nothing for other words.
+pub(super) fn places(tool: &str, env: &Env) -> Vec<PathBuf> {
+    if !TOOLS.contains(&tool) {
+        return Vec::new();
+    }
     let home = env.folder_of("HOME").unwrap_or_default();
     let config = env.folder_of("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
     if tool == "codex" {

@@ -94,7 +94,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     for source in &raw.import {
         merge.import(source, origin, &mut taken, local)?;
     }
-    let Merge { found: Found { mut secrets, files }, servers, named, notes, .. } = merge;
+    let Merge { found: Found { mut secrets, files, places }, servers, named, notes, .. } = merge;
     // What is a server's name is told all the time, say of a database whose password is `postgres`.
     secrets.retain(|secret| !servers.keys().any(|name| name.as_str() == secret));
     let agents = raw.agent.sub_agents.keys().cloned();
@@ -123,7 +123,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         secrets: Secrets::new(secrets),
         notes,
     };
-    walls::check(&mut config, env);
+    walls::check(&mut config, env, places)?;
     Ok(config)
 }
 
@@ -166,6 +166,7 @@ impl Merge<'_> {
         taken: &mut Vec<ServerName>,
         local: usize,
     ) -> Result<()> {
+        self.found.places.extend(import::places(&source.value, self.env));
         let found = import::find(&source.value, &origin.folder, self.env).map_err(|(message, help)| {
             origin.error(source.line, Some(source.key.clone()), message, Some(help))
         })?;

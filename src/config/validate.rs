@@ -22,6 +22,8 @@ pub(super) struct Found {
     pub(super) secrets: Vec<String>,
     /// Files that were read, or could not be.
     pub(super) files: Vec<PathBuf>,
+    /// Where files of other tools were looked for, whether they are there or not.
+    pub(super) places: Vec<PathBuf>,
 }
 
 /// One server; what it brings along is added to `found` whether it is usable or not.

@@ -5,26 +5,35 @@
 //! following any link that a server may have made since (`process::confine`).
 
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use super::{Config, Endpoint, Env, Sandbox, ServerConfig, ServerEntry};
 use crate::{
-    error::{ConfigError, Error},
+    error::{ConfigError, Error, Result},
     tool::ServerName,
 };
+
+/// Symbolic links on one way that are followed, as the kernel counts them.
+const LINKS: usize = 40;
 
 /// A path of ours that decides what runs, and what it is.
 struct Ours {
     what: &'static str,
-    path: PathBuf,
+    way: Vec<PathBuf>,
     /// Whether a `write` folder may not lie in it either.
     whole: bool,
 }
 
 /// Refuses sandboxes that do not hold, warns of servers that others decide, and tells each sandbox of the others.
-pub(super) fn check(config: &mut Config, env: &Env) {
+/// `imported` is where files to import are looked for by a tool's name, whether they are there or not.
+///
+/// # Errors
+/// A sandboxed server may write what decides what runs outside. All of the configuration is refused: what the server
+/// has put there in an earlier life may be any part of it.
+pub(super) fn check(config: &mut Config, env: &Env, imported: Vec<PathBuf>) -> Result<()> {
     let writes = |entry: &ServerEntry| {
         entry
             .server
@@ -32,32 +41,38 @@ pub(super) fn check(config: &mut Config, env: &Env) {
             .is_ok_and(|server| sandbox(server).is_some_and(|sandbox| !sandbox.write.is_empty()))
     };
     if !config.servers.values().any(writes) {
-        return;
+        return Ok(());
     }
-    let ours = ours(config, env);
+    let ours = ours(config, env, imported);
     for (name, entry) in &mut config.servers {
         let Some(sandbox) = entry.server.as_ref().ok().and_then(sandbox) else { continue };
-        let Some((key, message, help)) = fault(sandbox, &ours) else { continue };
-        let error = ConfigError {
-            file: entry.source.clone(),
-            key: Some(format!("servers.{name}.sandbox.{key}")),
-            server: Some(name.clone()),
-            message,
-            help: Some(help),
-            ..ConfigError::default()
+        let error = |key: &str, message, help| {
+            Error::from(ConfigError {
+                file: entry.source.clone(),
+                key: Some(format!("servers.{name}.sandbox.{key}")),
+                server: Some(name.clone()),
+                message,
+                help: Some(help),
+                ..ConfigError::default()
+            })
         };
-        entry.server = Err(Arc::new(Error::from(error)));
+        if let Some((message, help)) = sandbox.write.iter().find_map(|path| escape(path, &ours)) {
+            return Err(error("write", message, help));
+        }
+        if let Some((key, message, help)) = fault(sandbox) {
+            entry.server = Err(Arc::new(error(key, message, help)));
+        }
     }
     let servers: Vec<&ServerConfig> =
         config.servers.values().filter_map(|entry| entry.server.as_ref().ok()).collect();
-    let started: Vec<(&ServerName, Vec<PathBuf>)> =
+    let started: Vec<(&ServerName, Vec<Vec<PathBuf>>)> =
         servers.iter().map(|server| (&server.name, started_from(server))).collect();
     let mut notes = Vec::new();
     let mut written: Vec<PathBuf> = Vec::new();
     for (writer, sandbox) in servers.iter().filter_map(|server| Some((&server.name, sandbox(server)?))) {
         let roots: Vec<PathBuf> = sandbox.write.iter().map(|path| real(path)).collect();
-        for (name, files) in started.iter().filter(|(name, _)| *name != writer) {
-            let decided = files.iter().find(|file| roots.iter().any(|root| file.starts_with(root)));
+        for (name, ways) in started.iter().filter(|(name, _)| *name != writer) {
+            let decided = ways.iter().find_map(|way| roots.iter().find_map(|root| decided_in(way, root)));
             notes.extend(decided.map(|file| {
                 let file = file.display();
                 format!("{name}: it is started from {file}, which the sandboxed server {writer} may change")
@@ -73,6 +88,7 @@ pub(super) fn check(config: &mut Config, env: &Env) {
         let others = written.iter().filter(|path| !sandbox.write.contains(path));
         sandbox.written_by_others = others.cloned().collect();
     }
+    Ok(())
 }
 
 /// Package runners, and where they keep what they start: named by a variable, else below the home folder.
@@ -84,9 +100,9 @@ const RUNNERS: &[(&[&str], &str, &str)] = &[
     (&["bunx", "bun"], "BUN_INSTALL", ".bun"),
 ];
 
-/// What decides what a server is, as far as it may not write that itself: its program, scripts among its arguments, what
-/// its package runner keeps.
-fn started_from(server: &ServerConfig) -> Vec<PathBuf> {
+/// The ways to what decides what a server is, as far as it may not write that itself: its program, scripts among its
+/// arguments, what its package runner keeps.
+fn started_from(server: &ServerConfig) -> Vec<Vec<PathBuf>> {
     let Endpoint::Stdio(child) = &server.endpoint else { return Vec::new() };
     let mut files = server.own_files().named().to_vec();
     let variable = |name: &str| child.env.get(name).map(String::as_str).filter(|value| !value.is_empty());
@@ -101,38 +117,39 @@ fn started_from(server: &ServerConfig) -> Vec<PathBuf> {
     }
     let own = child.sandbox.iter().flat_map(|sandbox| sandbox.write.iter().map(|path| real(path)));
     let own: Vec<PathBuf> = own.collect();
-    // A link decides as much as what it leads to.
-    let files = files.iter().flat_map(|file| [real(file), beside(file)]);
-    files.filter(|file| !own.iter().any(|folder| file.starts_with(folder))).collect()
+    let ways = files.iter().map(|file| {
+        let mut way = way(file);
+        way.retain(|place| !own.iter().any(|folder| place.starts_with(folder)));
+        way
+    });
+    ways.collect()
 }
 
-/// Why the rules of a sandbox do not hold: the key, what is wrong, what to do.
-fn fault(sandbox: &Sandbox, ours: &[Ours]) -> Option<(&'static str, String, String)> {
-    let write: Vec<(&PathBuf, PathBuf)> = sandbox.write.iter().map(|path| (path, real(path))).collect();
-    for (written, path) in &write {
-        let held = |ours: &&Ours| {
-            ours.path.starts_with(path) || (ours.whole && path.starts_with(&ours.path) && *path != ours.path)
-        };
-        if let Some(Ours { what, path: ours, .. }) = ours.iter().find(held) {
-            let message = format!(
-                "opens {} to changes, and with it {what} {}: the server could decide what runs outside of its sandbox",
-                written.display(),
-                ours.display()
-            );
-            let help =
-                "name a folder that holds nothing but what the server is to change, such as one made for it";
-            return Some(("write", message, help.to_owned()));
-        }
+/// Why a folder or file of `write` opens a way out of the sandbox: what is wrong, what to do.
+fn escape(written: &Path, ours: &[Ours]) -> Option<(String, String)> {
+    let root = real(written);
+    let (what, place) = ours.iter().find_map(|ours| {
+        let around = |end: &&PathBuf| ours.whole && strictly_below(&root, end);
+        let place = decided_in(&ours.way, &root).or_else(|| ours.way.last().filter(around));
+        Some((ours, place?))
+    })?;
+    let (written, end) = (written.display(), what.way.last().unwrap_or(place));
+    let mut message = format!("opens {written} to changes, and with it {} {}", what.what, end.display());
+    if !end.starts_with(&root) && place != end {
+        message = format!("{message}, which is reached through {}", place.display());
     }
-    let read = sandbox.read.iter().map(|path| ("read", path, real(path)));
-    let named = read.chain(write.iter().map(|(written, path)| ("write", *written, path.clone())));
-    for (key, written, path) in named {
-        let below = |root: &&(&PathBuf, PathBuf)| {
-            let strictly = |path: &Path, root: &Path| path != root && path.starts_with(root);
-            // A link on the way decides as much as what is behind it.
-            strictly(&path, &root.1) || written.ancestors().any(|part| strictly(&beside(part), &root.1))
-        };
-        if let Some((_, root)) = write.iter().find(below) {
+    let help = "name a folder that holds nothing but what the server is to change, such as one made for it";
+    Some((format!("{message}: the server could decide what runs outside of its sandbox"), help.to_owned()))
+}
+
+/// Why the rules of a sandbox do not go together: the key, what is wrong, what to do.
+fn fault(sandbox: &Sandbox) -> Option<(&'static str, String, String)> {
+    let roots: Vec<(&PathBuf, PathBuf)> = sandbox.write.iter().map(|path| (path, real(path))).collect();
+    let read = sandbox.read.iter().map(|path| ("read", path));
+    for (key, written) in read.chain(sandbox.write.iter().map(|path| ("write", path))) {
+        let way = way(written);
+        let below = |(_, root): &&(&PathBuf, PathBuf)| way.iter().any(|place| strictly_below(place, root));
+        if let Some((root, _)) = roots.iter().find(below) {
             let message = format!(
                 "names {}, which lies below {} of `write`: the server could put a link to anything in its place",
                 written.display(),
@@ -145,15 +162,20 @@ fn fault(sandbox: &Sandbox, ours: &[Ours]) -> Option<(&'static str, String, Stri
     None
 }
 
-fn ours(config: &Config, env: &Env) -> Vec<Ours> {
+fn ours(config: &Config, env: &Env, imported: Vec<PathBuf>) -> Vec<Ours> {
     let mut ours = Vec::new();
     let mut add = |what, path: Option<PathBuf>, whole| {
-        for path in path.into_iter().flat_map(|path| [real(&path), beside(&path)]) {
-            ours.push(Ours { what, path, whole });
-        }
+        ours.extend(path.map(|path| Ours { what, way: way(&path), whole }));
     };
     for file in &config.files {
-        add("the configuration file", Some(file.clone()), false);
+        let what = match config.file.as_ref() == Some(file) {
+            true => "the configuration file",
+            false => "a file that the configuration is read from,",
+        };
+        add(what, Some(file.clone()), false);
+    }
+    for file in imported {
+        add("a place where a file to import is looked for,", Some(file), false);
     }
     add("the lockfile", config.lock_path(), false);
     add("the place of the user's configuration", env.user_config(), false);
@@ -181,15 +203,48 @@ fn sandbox_mut(server: &mut ServerConfig) -> Option<&mut Sandbox> {
 
 /// A path without symbolic links, as far as it is there.
 fn real(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| beside(path))
+    way(path).pop().unwrap_or_default()
 }
 
-/// The same, but for its last component.
-fn beside(path: &Path) -> PathBuf {
-    match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) => real(parent).join(name),
-        _ => path.to_owned(),
+/// All that decides where `path` leads: the folders and symbolic links on the way, and last what it leads to. Each as a
+/// path without symbolic links before its last component.
+fn way(path: &Path) -> Vec<PathBuf> {
+    let parts = |path: &Path| {
+        let parts: Vec<OsString> = path.components().map(|part| part.as_os_str().to_owned()).collect();
+        parts.into_iter().rev()
+    };
+    let mut left: Vec<OsString> = parts(path).collect();
+    let (mut way, mut at, mut links) = (Vec::new(), PathBuf::new(), 0);
+    while let Some(part) = left.pop() {
+        if part == "." {
+            continue;
+        }
+        if part == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(part);
+        way.push(next.clone());
+        match next.read_link().ok().filter(|_| links < LINKS) {
+            Some(target) => left.extend(parts(&target)),
+            None => at = next,
+        }
+        links += usize::from(way.last() != Some(&at));
     }
+    if way.last() != Some(&at) {
+        way.push(at);
+    }
+    way
+}
+
+/// What of a way may be replaced by who may write `root`, and all below it.
+fn decided_in<'a>(way: &'a [PathBuf], root: &Path) -> Option<&'a PathBuf> {
+    let place = way.iter().find(|place| strictly_below(place, root));
+    place.or_else(|| way.last().filter(|end| *end == root))
+}
+
+fn strictly_below(path: &Path, root: &Path) -> bool {
+    path != root && path.starts_with(root)
 }
 
 #[cfg(test)]
@@ -214,6 +269,10 @@ mod tests {
         }
 
         fn load(&self, servers: &str) -> Config {
+            self.try_load(servers).unwrap()
+        }
+
+        fn try_load(&self, servers: &str) -> Result<Config> {
             fs::write(self.at("conf/servers.toml"), servers).unwrap();
             let folder = |name: &str| self.at(name).to_str().unwrap().to_owned();
             let env = Env::new(
@@ -225,14 +284,16 @@ mod tests {
                     ("TMPDIR", folder("tmp")),
                 ],
             );
-            Config::load(Some(&self.at("conf/servers.toml")), &env).unwrap()
+            Config::load(Some(&self.at("conf/servers.toml")), &env)
         }
 
         /// What is wrong with a server that has this sandbox.
         fn refusal(&self, sandbox: &str) -> Option<String> {
-            let config =
-                self.load(&format!("[servers.box]\ncommand = \"/bin/cat\"\nsandbox = {{ {sandbox} }}\n"));
-            let error = config.servers[0].server.as_ref().err()?;
+            let server = format!("[servers.box]\ncommand = \"/bin/cat\"\nsandbox = {{ {sandbox} }}\n");
+            let error = match self.try_load(&server) {
+                Ok(config) => config.servers[0].server.clone().err()?,
+                Err(error) => Arc::new(error),
+            };
             assert!(error.to_string().contains("servers.box.sandbox."), "{error}");
             Some(format!("{error} ({})", error.help().unwrap_or_default()))
         }
@@ -262,6 +323,54 @@ mod tests {
         std::os::unix::fs::symlink(lab.at("conf"), lab.at("link")).unwrap();
         assert!(lab.refusal("write = [\"../link\"]").unwrap().contains("the configuration file"));
         assert_eq!(lab.refusal("read = [\".\", \"/\"], write = [\"../work\"]"), None);
+    }
+
+    /// Why a configuration is refused as a whole.
+    fn whole(lab: &Lab, before: &str, after: &str) -> String {
+        let text = format!(
+            "{before}\n[servers.box]\ncommand = \"/bin/cat\"\nsandbox = {{ write = [\"../work\"] }}\n{after}"
+        );
+        let error = lab.try_load(&text).err();
+        error.map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_is_reached_through_a_write_folder_refuses_the_configuration() {
+        use std::os::unix::fs::symlink;
+        let lab = Lab::new();
+        for name in ["other/.mcp.json", "other/.env"] {
+            fs::write(lab.at(name), "").unwrap();
+        }
+        fs::write(lab.at("other/.mcp.json"), "{\"mcpServers\":{\"far\":{\"command\":\"/bin/cat\"}}}")
+            .unwrap();
+        // The server could put a folder of its own in the place of each.
+        symlink("../other", lab.at("work/way")).unwrap();
+        symlink("work/way", lab.at("short")).unwrap();
+        symlink(lab.at("short/.mcp.json"), lab.at("conf/deep.json")).unwrap();
+        let env_file = |file: &str| format!("[servers.b]\ncommand = \"/bin/cat\"\nenv_file = \"{file}\"");
+        for (before, after) in [
+            ("import = [\"../work/way/.mcp.json\"]", ""),
+            ("import = [\"../short/.mcp.json\"]", ""),
+            ("import = [\"deep.json\"]", ""),
+            ("import = [\"../work/way/../other/.mcp.json\"]", ""),
+            ("[defaults]\ncache_folder = \"../work/way/cache\"", ""),
+            ("[defaults]\noutput_folder = \"../short/out\"", ""),
+            ("", &*env_file("../work/way/.env")),
+            ("", &*env_file("../short/.env")),
+            ("", &*env_file("../work/none.env")),
+        ] {
+            let refusal = whole(&lab, before, after);
+            assert!(refusal.contains("servers.box.sandbox.write"), "{before} {after}: {refusal}");
+        }
+        let refusal = whole(&lab, "import = [\"deep.json\"]", "");
+        let through = format!("which is reached through {}:", lab.at("work/way").display());
+        assert!(refusal.contains(&through), "{refusal}");
+        // Where a tool keeps its file, if there is none yet.
+        symlink(lab.at("work"), lab.at("home/.codex")).unwrap();
+        assert!(whole(&lab, "import = [\"codex\"]", "").contains("looked for"));
+        // The folder by itself, which the server cannot replace, is no more than a word in the path.
+        let honest = "import = [\"../work/../other/.mcp.json\"]";
+        assert_eq!(whole(&lab, honest, &env_file("../other/.env")), "");
     }
 
     #[test]
