@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Config, Endpoint, Env, Sandbox, ServerConfig, ServerEntry};
+use super::{Config, Endpoint, Env, Guard, Sandbox, ServerConfig, ServerEntry};
 use crate::{
     error::{ConfigError, Error, Result},
     tool::ServerName,
@@ -181,6 +181,11 @@ fn ours(config: &Config, env: &Env, imported: Vec<PathBuf>) -> Vec<Ours> {
     add("the place of the user's configuration", env.user_config(), false);
     add("the folder of results", config.output_folder.clone(), false);
     add("the folder of what is kept for later starts", config.cache_folder.clone(), true);
+    // Both are started outside of every sandbox: this program is the daemon as well.
+    if let Guard::Program(guard) = &config.guard {
+        add("the guard", Some(guard.clone()), false);
+    }
+    add("this program", std::env::current_exe().ok(), false);
     for folder in env.private_folders() {
         add("the folder of the daemon's socket and of long results", Some(folder), true);
     }
@@ -302,6 +307,7 @@ mod tests {
     #[test]
     fn a_sandbox_does_not_hold_what_decides_over_it() {
         let lab = Lab::new();
+        let program = std::env::current_exe().unwrap();
         for (write, what) in [
             (".", "the configuration file"),
             ("..", "the configuration file"),
@@ -314,6 +320,8 @@ mod tests {
             ("../cache/toolcrib/launch", "for later starts"),
             ("../home", "the user's configuration"),
             ("/tmp", "opens /tmp to changes"),
+            (program.to_str().unwrap(), "this program"),
+            (program.parent().unwrap().to_str().unwrap(), "this program"),
         ] {
             fs::create_dir_all(lab.at("cache/toolcrib/launch")).unwrap();
             let refusal = lab.refusal(&format!("write = [\"{write}\"]")).unwrap_or_default();
@@ -355,6 +363,8 @@ mod tests {
             ("import = [\"../work/way/../other/.mcp.json\"]", ""),
             ("[defaults]\ncache_folder = \"../work/way/cache\"", ""),
             ("[defaults]\noutput_folder = \"../short/out\"", ""),
+            (&*format!("[defaults]\nguard = \"{}\"", lab.at("work/bin/guard").display()), ""),
+            (&*format!("[defaults]\nguard = \"{}\"", lab.at("short/guard").display()), ""),
             ("", &*env_file("../work/way/.env")),
             ("", &*env_file("../short/.env")),
             ("", &*env_file("../work/none.env")),
