@@ -18,7 +18,7 @@ use super::{
     origin::{Origin, Text},
     owner::Owners,
     raw,
-    raw::{Defaults, RawServer},
+    raw::{Defaults, RawKind, RawServer},
     validate::{self, Found},
     walls,
 };
@@ -87,14 +87,17 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     };
     merge.found.files.extend(origin.file.clone());
     let mut taken: Vec<ServerName> = raw.servers.iter().map(|server| server.name.clone()).collect();
-    for server in raw.servers.into_iter().filter(|server| server.enabled) {
-        merge.add(server);
+    for server in raw.servers {
+        match server.enabled {
+            true => merge.add(server),
+            false => merge.set_aside(server),
+        }
     }
     let local = taken.len();
     for source in &raw.import {
         merge.import(source, origin, &mut taken, local)?;
     }
-    let Merge { found: Found { mut secrets, files, places }, servers, named, notes, .. } = merge;
+    let Merge { found: Found { mut secrets, files, places, writes }, servers, named, notes, .. } = merge;
     // What is a server's name is told all the time, say of a database whose password is `postgres`.
     secrets.retain(|secret| !servers.keys().any(|name| name.as_str() == secret));
     let agents = raw.agent.sub_agents.keys().cloned();
@@ -123,7 +126,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
         secrets: Secrets::new(secrets),
         notes,
     };
-    walls::check(&mut config, env, places)?;
+    walls::check(&mut config, env, places, &writes)?;
     Ok(config)
 }
 
@@ -155,6 +158,16 @@ impl Merge<'_> {
             name,
             validate::server(server, self.defaults, &self.inherited, self.env, &mut self.found),
         );
+    }
+
+    /// Of a disabled server, what it may have written when it was enabled.
+    fn set_aside(&mut self, server: RawServer) {
+        if matches!(&server.kind, RawKind::Command { sandbox: Some(sandbox), .. } if !sandbox.write.is_empty())
+        {
+            let mut aside = Found::default();
+            validate::server(server, self.defaults, &self.inherited, self.env, &mut aside);
+            self.found.writes.append(&mut aside.writes);
+        }
     }
 
     /// Adds the servers of one imported file. `taken` are the names seen so far, the first `local` of them

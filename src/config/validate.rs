@@ -13,7 +13,10 @@ use super::{
     secrets,
     vars::Vars,
 };
-use crate::error::{ConfigError, Result};
+use crate::{
+    error::{ConfigError, Result},
+    tool::ServerName,
+};
 
 /// What is met on the way, whether a server is usable or not.
 #[derive(Default)]
@@ -24,6 +27,15 @@ pub(super) struct Found {
     pub(super) files: Vec<PathBuf>,
     /// Where files of other tools were looked for, whether they are there or not.
     pub(super) places: Vec<PathBuf>,
+    /// What sandboxed servers may write, or might at another time: those of disabled and unusable entries too.
+    pub(super) writes: Vec<Written>,
+}
+
+/// A path of `write`.
+pub(super) struct Written {
+    pub(super) server: ServerName,
+    pub(super) file: Option<PathBuf>,
+    pub(super) path: PathBuf,
 }
 
 /// One server; what it brings along is added to `found` whether it is usable or not.
@@ -52,7 +64,17 @@ pub(super) fn server(
         found.files.extend(vars.expand_open(file).ok().map(|file| env.resolve(&origin.folder, &file)));
     }
     let required = raw.required;
+    let writes = match &raw.kind {
+        RawKind::Command { sandbox: Some(sandbox), .. } => sandbox.write.clone(),
+        _ => Vec::new(),
+    };
     let server = build(raw, defaults, inherited, &mut vars).map_err(Arc::new);
+    for text in &writes {
+        // One that is not known now cannot be judged now.
+        let path = vars.expand(text).ok().map(|path| env.resolve(&origin.folder, &path));
+        let file = origin.file.clone();
+        found.writes.extend(path.map(|path| Written { server: name.clone(), file, path }));
+    }
     found.secrets.append(&mut vars.secrets);
     ServerEntry { required, source: origin.file, server }
 }

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Config, Endpoint, Env, Guard, Sandbox, ServerConfig, ServerEntry};
+use super::{Config, Endpoint, Env, Guard, Sandbox, ServerConfig, validate::Written};
 use crate::{
     error::{ConfigError, Error, Result},
     tool::ServerName,
@@ -28,39 +28,42 @@ struct Ours {
 }
 
 /// Refuses sandboxes that do not hold, warns of servers that others decide, and tells each sandbox of the others.
-/// `imported` is where files to import are looked for by a tool's name, whether they are there or not.
+/// `writes` are the paths of all `write` keys, `imported` is where files to import are looked for by a tool's name, whether
+/// they are there or not.
 ///
 /// # Errors
 /// A sandboxed server may write what decides what runs outside. All of the configuration is refused: what the server
 /// has put there in an earlier life may be any part of it.
-pub(super) fn check(config: &mut Config, env: &Env, imported: Vec<PathBuf>) -> Result<()> {
-    let writes = |entry: &ServerEntry| {
-        entry
-            .server
-            .as_ref()
-            .is_ok_and(|server| sandbox(server).is_some_and(|sandbox| !sandbox.write.is_empty()))
-    };
-    if !config.servers.values().any(writes) {
+pub(super) fn check(
+    config: &mut Config,
+    env: &Env,
+    imported: Vec<PathBuf>,
+    writes: &[Written],
+) -> Result<()> {
+    if writes.is_empty() {
         return Ok(());
     }
     let ours = ours(config, env, imported);
+    let error = |server: &ServerName, file: Option<PathBuf>, key: &str, message, help| {
+        Error::from(ConfigError {
+            file,
+            key: Some(format!("servers.{server}.sandbox.{key}")),
+            server: Some(server.clone()),
+            message,
+            help: Some(help),
+            ..ConfigError::default()
+        })
+    };
+    let roots: Vec<PathBuf> = writes.iter().map(|written| real(&written.path)).collect();
+    for (Written { server, file, path }, root) in writes.iter().zip(&roots) {
+        if let Some((message, help)) = escape(path, root, &ours) {
+            return Err(error(server, file.clone(), "write", message, help));
+        }
+    }
     for (name, entry) in &mut config.servers {
         let Some(sandbox) = entry.server.as_ref().ok().and_then(sandbox) else { continue };
-        let error = |key: &str, message, help| {
-            Error::from(ConfigError {
-                file: entry.source.clone(),
-                key: Some(format!("servers.{name}.sandbox.{key}")),
-                server: Some(name.clone()),
-                message,
-                help: Some(help),
-                ..ConfigError::default()
-            })
-        };
-        if let Some((message, help)) = sandbox.write.iter().find_map(|path| escape(path, &ours)) {
-            return Err(error("write", message, help));
-        }
         if let Some((key, message, help)) = fault(sandbox) {
-            entry.server = Err(Arc::new(error(key, message, help)));
+            entry.server = Err(Arc::new(error(name, entry.source.clone(), key, message, help)));
         }
     }
     let servers: Vec<&ServerConfig> =
@@ -68,18 +71,17 @@ pub(super) fn check(config: &mut Config, env: &Env, imported: Vec<PathBuf>) -> R
     let started: Vec<(&ServerName, Vec<Vec<PathBuf>>)> =
         servers.iter().map(|server| (&server.name, started_from(server))).collect();
     let mut notes = Vec::new();
-    let mut written: Vec<PathBuf> = Vec::new();
-    for (writer, sandbox) in servers.iter().filter_map(|server| Some((&server.name, sandbox(server)?))) {
-        let roots: Vec<PathBuf> = sandbox.write.iter().map(|path| real(path)).collect();
-        for (name, ways) in started.iter().filter(|(name, _)| *name != writer) {
-            let decided = ways.iter().find_map(|way| roots.iter().find_map(|root| decided_in(way, root)));
+    for (name, ways) in &started {
+        for (Written { server, .. }, root) in writes.iter().zip(&roots).filter(|(by, _)| by.server != **name)
+        {
+            let decided = ways.iter().find_map(|way| decided_in(way, root));
             notes.extend(decided.map(|file| {
                 let file = file.display();
-                format!("{name}: it is started from {file}, which the sandboxed server {writer} may change")
+                format!("{name}: it is started from {file}, which the sandboxed server {server} may change")
             }));
         }
-        written.extend(sandbox.write.iter().cloned());
     }
+    let mut written: Vec<PathBuf> = writes.iter().map(|written| written.path.clone()).collect();
     written.sort();
     written.dedup();
     config.notes.extend(notes);
@@ -125,17 +127,16 @@ fn started_from(server: &ServerConfig) -> Vec<Vec<PathBuf>> {
     ways.collect()
 }
 
-/// Why a folder or file of `write` opens a way out of the sandbox: what is wrong, what to do.
-fn escape(written: &Path, ours: &[Ours]) -> Option<(String, String)> {
-    let root = real(written);
+/// Why a path of `write`, which leads to `root`, opens a way out of the sandbox: what is wrong, what to do.
+fn escape(written: &Path, root: &Path, ours: &[Ours]) -> Option<(String, String)> {
     let (what, place) = ours.iter().find_map(|ours| {
-        let around = |end: &&PathBuf| ours.whole && strictly_below(&root, end);
-        let place = decided_in(&ours.way, &root).or_else(|| ours.way.last().filter(around));
+        let around = |end: &&PathBuf| ours.whole && strictly_below(root, end);
+        let place = decided_in(&ours.way, root).or_else(|| ours.way.last().filter(around));
         Some((ours, place?))
     })?;
     let (written, end) = (written.display(), what.way.last().unwrap_or(place));
     let mut message = format!("opens {written} to changes, and with it {} {}", what.what, end.display());
-    if !end.starts_with(&root) && place != end {
+    if !end.starts_with(root) && place != end {
         message = format!("{message}, which is reached through {}", place.display());
     }
     let help = "name a folder that holds nothing but what the server is to change, such as one made for it";
@@ -381,6 +382,29 @@ mod tests {
         // The folder by itself, which the server cannot replace, is no more than a word in the path.
         let honest = "import = [\"../work/../other/.mcp.json\"]";
         assert_eq!(whole(&lab, honest, &env_file("../other/.env")), "");
+    }
+
+    #[test]
+    fn what_a_disabled_or_unusable_server_may_have_written_counts() {
+        let lab = Lab::new();
+        let box_with = |more: &str| {
+            format!("[servers.box]\ncommand = \"/bin/cat\"\nsandbox = {{ write = [\"../work\"] }}\n{more}\n")
+        };
+        let other = "[servers.two]\ncommand = \"/bin/cat\"\nsandbox = { read = [\"../work/x\"] }\n\
+                     [servers.one]\ncommand = \"../work/bin/one\"\n";
+        for more in ["", "enabled = false", "env = { X = \"${UNSET}\" }", "env_file = \"none.env\""] {
+            let config = lab.load(&(box_with(more) + other));
+            let two = sandbox(config.servers["two"].server.as_ref().unwrap()).unwrap();
+            assert_eq!(two.written_by_others, [lab.at("conf/../work")], "{more}");
+            assert!(config.notes.iter().any(|note| note.starts_with("one: ")), "{more}: {:?}", config.notes);
+            let text = "import = [\"../work/mcp.json\"]\n".to_owned() + &box_with(more);
+            fs::write(lab.at("work/mcp.json"), "{\"mcpServers\":{}}").unwrap();
+            let refusal = lab.try_load(&text).unwrap_err().to_string();
+            assert!(refusal.contains("servers.box.sandbox.write"), "{more}: {refusal}");
+        }
+        // Its secrets and files are none of ours.
+        let config = lab.load(&box_with("enabled = false\nenv_file = \"none.env\""));
+        assert_eq!(config.files, [lab.at("conf/servers.toml")]);
     }
 
     #[test]
