@@ -53,6 +53,8 @@ const ETC: &[&str] = &[
     "services",
     "protocols",
     "mime.types",
+    // git ends where it is there and cannot be read.
+    "gitconfig",
     "os-release",
     "lsb-release",
     // pip does not start without the one of its system.

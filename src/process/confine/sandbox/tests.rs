@@ -390,3 +390,37 @@ fn private_keys_beside_public_ones_stay_closed() {
         assert!(!open.iter().any(|path| Path::new(closed).starts_with(path)), "{closed} is open");
     }
 }
+
+#[test]
+fn git_works_in_a_sandbox() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, work) = (folder.path().join("home"), folder.path().join("work"));
+    for path in [&home, &work] {
+        fs::create_dir(path).unwrap();
+    }
+    let git = |args: &[&str], variable: (&str, &str)| {
+        // That of the system reads /etc/gitconfig; others may not.
+        let system = Path::new("/usr/bin/git");
+        let mut git = Command::new(if system.exists() { system } else { Path::new("git") });
+        git.args(["-c", "user.name=x", "-c", "user.email=x@y"]).args(args).current_dir(&work);
+        git.env("HOME", &home).env_remove("GIT_CONFIG_NOSYSTEM").env_remove("XDG_CONFIG_HOME");
+        git.env(variable.0, variable.1).output()
+    };
+    if git(&["--version"], ("X", "")).is_err() {
+        return eprintln!("left out: no git");
+    }
+    let works = |read: &[std::path::PathBuf], variable| {
+        inside(&Sandbox { read: read.to_vec(), write: vec![work.clone()], ..Sandbox::default() }, || {
+            for args in [&["init", "-q"][..], &["commit", "-q", "--allow-empty", "-m", "x"], &["status"]] {
+                let output = git(args, variable).unwrap();
+                assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            }
+        });
+    };
+    // With the system's own configuration, where it has one.
+    works(&[], ("X", ""));
+    // By both ways that the README names.
+    fs::write(home.join(".gitconfig"), "[user]\nname = x\n").unwrap();
+    works(&[], ("GIT_CONFIG_GLOBAL", "/dev/null"));
+    works(&[home.join(".gitconfig")], ("X", ""));
+}
