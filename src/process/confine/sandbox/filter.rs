@@ -28,8 +28,11 @@ const FCHMODAT2: i64 = 452;
 const SOCKET_TYPE: u64 = 0xf;
 /// Set-user-ID and set-group-ID.
 const SET_ID: [u64; 2] = [0o4000, 0o2000];
-/// Of `ioctl`: flags and project of a file, by two calls and for 32-bit programs, and verity.
+/// Of `ioctl`, where a file that is open for reading is enough: flags and project of a file, by two calls and for
+/// 32-bit programs, and verity.
 const FILE_FLAGS: [u64; 4] = [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4080_6685];
+/// Of `fcntl`: leases on files and (since Linux 6.19) on folders, which hold up others who open or change them.
+const LEASES: [u64; 2] = [1024, 1040];
 
 /// Calls by their number. No rule: whatever the arguments are.
 type Calls = BTreeMap<i64, Vec<SeccompRule>>;
@@ -78,6 +81,8 @@ fn forbidden(sandbox: &Sandbox) -> Result<Calls, BackendError> {
     calls.insert(libc::SYS_prlimit64, vec![rule(0, SeccompCmpOp::Ne, 0)?]);
     let flags = FILE_FLAGS.map(|flags| rule(1, SeccompCmpOp::Eq, flags));
     calls.insert(libc::SYS_ioctl, flags.into_iter().collect::<Result<_, _>>()?);
+    let leases = LEASES.map(|lease| rule(1, SeccompCmpOp::Eq, lease));
+    calls.insert(libc::SYS_fcntl, leases.into_iter().collect::<Result<_, _>>()?);
     // A program that others run with the rights of this user is one outside of the sandbox.
     let mut with_mode = vec![
         (libc::SYS_fchmod, 1),
