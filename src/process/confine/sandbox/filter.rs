@@ -28,9 +28,18 @@ const FCHMODAT2: i64 = 452;
 const SOCKET_TYPE: u64 = 0xf;
 /// Set-user-ID and set-group-ID.
 const SET_ID: [u64; 2] = [0o4000, 0o2000];
-/// Of `ioctl`, where a file that is open for reading is enough: flags and project of a file, by two calls and for
-/// 32-bit programs, and verity.
-const FILE_FLAGS: [u64; 4] = [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4080_6685];
+/// Of `ioctl`, where a file or folder that is open for reading is enough.
+#[rustfmt::skip]
+const FILE_FLAGS: [u64; 17] = [
+    // Flags and project of a file, by two calls and for 32-bit programs, and verity.
+    0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4080_6685,
+    // Its version, the same, and by the older numbers of ext4.
+    0x4008_7602, 0x4004_7602, 0x4008_6604, 0x4004_6604,
+    // Encryption of a folder; flags on FAT.
+    0x800c_6613, 0x4004_7211,
+    // Of btrfs: making and removing snapshots and subvolumes, by two calls, and their flags.
+    0x5000_9401, 0x5000_940e, 0x5000_940f, 0x5000_9417, 0x5000_9418, 0x5000_943f, 0x4008_941a,
+];
 /// Of `fcntl`: leases on files and (since Linux 6.19) on folders, which hold up others who open or change them.
 const LEASES: [u64; 2] = [1024, 1040];
 

@@ -462,3 +462,19 @@ fcntl.fcntl(file, fcntl.F_GETLEASE)
 ";
     python(&Sandbox { read: vec![file.clone()], ..Sandbox::default() }, script, &[file.to_str().unwrap()]);
 }
+
+#[test]
+fn a_file_that_may_be_read_keeps_its_version_and_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "text").unwrap();
+    let script = "
+import struct
+file = os.open(sys.argv[1], os.O_RDONLY)
+for number in (0x40087602, 0x40047602, 0x40086604, 0x40046604, 0x40086602, 0x800c6613, 0x40047211, 0x5000940e):
+    refused(hex(number), lambda: fcntl.ioctl(file, number, bytes(64)))
+# What programs use.
+fcntl.ioctl(file, 0x541b, bytes(8))
+";
+    python(&Sandbox { read: vec![file.clone()], ..Sandbox::default() }, script, &[file.to_str().unwrap()]);
+}
