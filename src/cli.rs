@@ -22,6 +22,7 @@ mod logs;
 mod memory;
 mod output;
 mod page;
+mod proc;
 mod progress;
 mod ps;
 mod reach;

@@ -49,6 +49,7 @@ pub(crate) use lines::{Line, LineReader, MAX_LINE, Traffic};
 pub(crate) use peer::is_sandboxed;
 pub use program::find_program;
 pub(crate) use program::program_path;
+pub(crate) use stat::{ENVIRONMENT_MAX, beginning};
 pub(crate) use stderr::StderrTail;
 pub use support::Support;
 pub(crate) use survivors::{behind_guards, marked_processes};

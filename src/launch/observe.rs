@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{Live, Runner};
+use crate::process::{ENVIRONMENT_MAX, beginning};
 
 /// Processes that may stand between a runner and its program: itself, a shell, itself once more.
 const DEPTH: usize = 6;
@@ -54,7 +55,11 @@ pub(super) fn look(runner: &Runner, live: Live) -> Result<Seen, String> {
 impl Seen {
     fn of(pid: u32) -> Option<Self> {
         let folder = PathBuf::from(format!("/proc/{pid}"));
-        let text = |name: &str| String::from_utf8(fs::read(folder.join(name)).ok()?).ok();
+        // Nothing where there is more: of a part no start can be repeated.
+        let text = |name: &str| {
+            let text = beginning(folder.join(name), ENVIRONMENT_MAX).ok()?;
+            String::from_utf8(text).ok().filter(|text| text.len() < ENVIRONMENT_MAX)
+        };
         let cmdline = text("cmdline")?;
         let environ = text("environ")?;
         let variables = environ.split_terminator('\0').filter_map(|variable| variable.split_once('='));

@@ -6,17 +6,24 @@
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::{fs, io, os::fd::AsFd};
+    use std::{io, os::fd::AsFd};
 
     use rustix::{
         fd::{FromRawFd, OwnedFd},
         net::sockopt::socket_peercred,
     };
 
-    use crate::process::{guard, stat::Stat};
+    use crate::process::{
+        guard,
+        stat::{Stat, beginning},
+    };
 
     /// Processes above one another that are looked at. No shell history is that deep.
-    const DEPTH: usize = 4096;
+    const DEPTH: usize = 512;
+    /// Enough of a command line for the name of a guard.
+    const NAME_MAX: usize = 64;
+    /// More than a status has, with all groups that a process can be in.
+    const STATUS_MAX: usize = 1 << 20;
 
     /// What is refused to a process, in part: more of one of them is more.
     #[derive(Debug, Clone, Copy, Default)]
@@ -30,7 +37,9 @@ mod linux {
 
     impl Confinement {
         pub(super) fn of(pid: impl std::fmt::Display) -> io::Result<Self> {
-            let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+            let status = beginning(format!("/proc/{pid}/status"), STATUS_MAX)?;
+            // The name may be no text.
+            let status = String::from_utf8_lossy(&status);
             let mut found = Self::default();
             for (name, value) in status.lines().filter_map(|line| line.split_once(':')) {
                 let value = || value.trim().parse().unwrap_or_default();
@@ -81,7 +90,7 @@ mod linux {
                 _ => return Ok(false),
             };
             // Any process may call itself so; that it is more confined than one that only does tells nothing false.
-            let name = fs::read(format!("/proc/{next}/cmdline")).unwrap_or_default();
+            let name = beginning(format!("/proc/{next}/cmdline"), NAME_MAX).unwrap_or_default();
             if guard::is_named_guard(&name) && peer.exceeds(Confinement::of(next)?) {
                 return Ok(true);
             }

@@ -1,6 +1,26 @@
-//! What the kernel says of a process or a thread in one line: proc_pid_stat(5).
+//! What the kernel says of a process or a thread: files below `/proc`, and the line of proc_pid_stat(5).
 
-use std::{fmt::Display, path::Path, str::FromStr};
+use std::{
+    fmt::Display,
+    io::{self, Read},
+    path::Path,
+    str::FromStr,
+};
+
+/// The most that is read of an environment. A process chooses how long its own is, with prctl(2) up to all of its
+/// memory. The mark of a manager is the first variable that a server is given.
+pub(crate) const ENVIRONMENT_MAX: usize = 256 << 10;
+/// The most that is read of a line whose length the kernel bounds.
+const LINE_MAX: usize = 16 << 10;
+/// Enough for most files: they are read by one call then.
+const PIECE: usize = 4 << 10;
+
+/// The first `limit` bytes of a file of another process.
+pub(crate) fn beginning(path: impl AsRef<Path>, limit: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(limit.min(PIECE));
+    std::fs::File::open(path)?.take(limit as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
 /// The line, from behind the name, which may hold anything.
 pub(super) struct Stat(String);
@@ -13,7 +33,7 @@ impl Stat {
 
     /// Of the process or thread whose folder that is.
     pub(super) fn in_folder(folder: &Path) -> Option<Self> {
-        let line = std::fs::read(folder.join("stat")).ok()?;
+        let line = beginning(folder.join("stat"), LINE_MAX).ok()?;
         // A process gives itself its name, which need not be text: it is not to hide by that.
         let rest = line.rsplit(|byte| *byte == b')').next()?;
         Some(Self(str::from_utf8(rest).ok()?.to_owned()))
@@ -83,6 +103,13 @@ mod tests {
         assert_eq!((stat.parent(), stat.is_zombie()), (Some(std::process::id()), false));
         shell.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         shell.wait().unwrap();
+    }
+
+    #[test]
+    fn no_more_is_read_than_asked_for() {
+        assert_eq!(beginning("/proc/self/stat", 3).unwrap().len(), 3);
+        assert!(beginning("/dev/zero", ENVIRONMENT_MAX).unwrap().len() == ENVIRONMENT_MAX);
+        assert_eq!(beginning("/proc/self/comm", 100).unwrap(), std::fs::read("/proc/self/comm").unwrap());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use rustix::process::Pid;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 #[cfg(target_os = "linux")]
-use super::stat::{Stat, proc_is_ours};
+use super::stat::{ENVIRONMENT_MAX, Stat, beginning, proc_is_ours};
 
 /// Rounds of looking and killing: one that forks while it is looked for is found in the next.
 #[cfg(target_os = "linux")]
@@ -44,10 +44,10 @@ pub(super) fn marked(wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = u32>
     processes().filter(move |pid| mark_of(&environment(*pid)).is_some_and(|mark| wanted(&mark)))
 }
 
-/// The environment that a process was started with, as far as it is ours to read. A zombie has none.
+/// The beginning of the environment of a process, as far as it is ours to read. A zombie has none.
 #[cfg(target_os = "linux")]
 pub(super) fn environment(pid: u32) -> Vec<u8> {
-    std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
+    beginning(format!("/proc/{pid}/environ"), ENVIRONMENT_MAX).unwrap_or_default()
 }
 
 /// The mark in an environment.
@@ -180,4 +180,38 @@ pub(super) fn processes() -> impl Iterator<Item = u32> {
         .flatten()
         .flatten()
         .filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn of_a_long_environment_the_beginning_is_read() {
+        // A shorter string than the kernel's longest one; as many as are longer than what is read.
+        let padding = "x".repeat(100 << 10);
+        let sleeper = |mark_first: bool| {
+            let mut command = Command::new("env");
+            command.env_clear().env("PATH", "/usr/bin:/bin").arg("-i");
+            command.args(mark_first.then_some("TOOLCRIB_OWNER=first"));
+            command.args((0..3).map(|number| format!("A{number}={padding}")));
+            command.args((!mark_first).then_some("TOOLCRIB_OWNER=last"));
+            let child = command.args(["sleep", "600"]).spawn().unwrap();
+            let name = || std::fs::read(format!("/proc/{}/comm", child.id())).unwrap();
+            while name() != b"sleep\n" {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            child
+        };
+        let mut children = [sleeper(true), sleeper(false)];
+        let read = children.each_ref().map(|child| environment(child.id()));
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(read.each_ref().map(Vec::len), [ENVIRONMENT_MAX; 2]);
+        assert_eq!(read.map(|environment| mark_of(&environment)), [Some("first".to_owned()), None]);
+    }
 }

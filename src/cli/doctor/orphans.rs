@@ -2,7 +2,7 @@
 
 use std::{os::unix::fs::MetadataExt, path::Path, time::Duration};
 
-use crate::cli::ui::seconds;
+use crate::cli::{proc::beginning, ui::seconds};
 
 /// A process that nobody will miss and nobody will end.
 pub(super) struct Orphan {
@@ -54,7 +54,7 @@ pub(super) fn find() -> Vec<Orphan> {
         if process.metadata().ok()?.uid() != own {
             return None;
         }
-        let line = std::fs::read(path.join("cmdline")).ok()?;
+        let line = beginning(path.join("cmdline")).ok()?;
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         if !looks_like_one(&line) {
             return None;

@@ -4,6 +4,8 @@ use std::{fs, path::Path};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::cli::proc::beginning;
+
 /// The variable that a server puts into its own environment, and so into that of all it starts.
 pub(super) const MARK: &str = "TOOLCRIB_TORTURE";
 /// The variable that the program under test is given. It may keep it from its servers.
@@ -25,7 +27,7 @@ pub(super) fn marked(entries: &[&str]) -> Vec<Pid> {
 }
 
 fn holds(pid: Pid, entries: &[&str]) -> bool {
-    let environment = fs::read(file(pid, "environ")).unwrap_or_default();
+    let environment = beginning(file(pid, "environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|held| entries.iter().any(|entry| entry.as_bytes() == held))
 }
 
@@ -40,7 +42,7 @@ pub(super) fn kill(pid: Pid, entries: &[&str]) {
 
 /// What is known of a process that was found.
 pub(super) fn describe(pid: Pid) -> Living {
-    let words = fs::read(file(pid, "cmdline")).unwrap_or_default();
+    let words = beginning(file(pid, "cmdline")).unwrap_or_default();
     let words = String::from_utf8_lossy(&words);
     let command = words.trim_end_matches('\0').replace('\0', " ");
     let name = || fs::read_to_string(file(pid, "comm")).unwrap_or_default().trim().to_owned();

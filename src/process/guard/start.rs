@@ -67,10 +67,11 @@ impl Start {
         for arg in &spec.args {
             row.add(&[arg.as_bytes()])?;
         }
+        // The first one: who looks for it reads only the beginning of an environment.
+        row.add(&[MARKER.as_bytes(), b"=", mark.as_bytes()])?;
         for (name, value) in &*spec.env {
             row.add(&[name.as_bytes(), b"=", value.as_bytes()])?;
         }
-        row.add(&[MARKER.as_bytes(), b"=", mark.as_bytes()])?;
         if row.0.len() <= REQUEST {
             return Ok((row.0, None));
         }

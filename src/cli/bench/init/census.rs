@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fs, time::Duration};
 
-use crate::cli::bench::times::own_cpu;
+use crate::cli::{bench::times::own_cpu, proc::beginning};
 
 /// Marks a guard in its environment; its server does not inherit it.
 const GUARD: &[u8] = b"TOOLCRIB_GUARD=";
@@ -110,7 +110,7 @@ fn peak(pid: u32) -> Option<u64> {
 }
 
 fn is_guard(pid: u32) -> bool {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let environment = beginning(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(GUARD))
 }
 

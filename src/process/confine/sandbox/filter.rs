@@ -82,6 +82,8 @@ fn forbidden(sandbox: &Sandbox) -> Result<Calls, BackendError> {
         libc::SYS_userfaultfd,
     ]);
     calls.extend(owners(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())?);
+    // How long its command line and environment are, for whoever reads them: all of its memory.
+    calls.insert(libc::SYS_prctl, vec![rule(0, SeccompCmpOp::Eq, libc::PR_SET_MM.unsigned_abs().into())?]);
     // All privileges, if over little: most ways to break a kernel begin here.
     for call in [libc::SYS_unshare, libc::SYS_clone] {
         calls.insert(call, vec![has(0, libc::CLONE_NEWUSER.unsigned_abs().into())?]);

@@ -188,6 +188,7 @@ fn what_landlock_has_no_right_for_is_refused() {
     let sandbox =
         Sandbox { write: vec![path("write")], network: true, local_sockets: true, ..Sandbox::default() };
     inside(&sandbox, || {
+        let mut size = 0_u32;
         // The user's keyring; who changes hands; somebody else's limits; privileges in a world of its own.
         let refused = [
             (libc::SYS_keyctl, [0, u64::MAX - 3, 0, 0, 0]),
@@ -201,6 +202,8 @@ fn what_landlock_has_no_right_for_is_refused() {
             (libc::SYS_open_by_handle_at, [0; 5]),
             (libc::SYS_io_uring_setup, [0; 5]),
             (libc::SYS_ioctl, [0, 0x4008_6602, 0, 0, 0]),
+            // How large the structure of PR_SET_MM_MAP is: allowed to everybody, and given where it may be written.
+            (libc::SYS_prctl, [35, 15, (&raw mut size).expose_provenance() as u64, 0, 0]),
         ];
         for (number, arguments) in refused {
             assert_eq!(call(number, arguments), Err(Errno::PERM), "{number}");
