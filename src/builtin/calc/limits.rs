@@ -1,11 +1,14 @@
 //! What `calc` refuses to evaluate: expressions that fend would read for ever, or fill the memory with.
 //!
-//! fend can be interrupted while it calculates, but not while it parses, shifts or joins texts.
+//! fend can be interrupted while it calculates, but not while it parses, shifts, joins texts, or counts days from a
+//! date. It multiplies units by listing them one after the other, so that `a=a*a` doubles the list.
 
 /// Longest expression, in bytes: its recursion has to fit the stack, and a sum is read in quadratic time.
 const LONGEST: usize = 4096;
 /// Steps that the parser may need, by [`steps`]. So many take half a second or so.
 const MOST_STEPS: u64 = 2_000_000;
+/// Units that all values of an expression with variables may have, by [`uses`].
+const MOST_UNITS: usize = 10_000;
 /// What evaluates to text, or is a text: repeated joining doubles it each time.
 const TEXTS: [&str; 8] =
     ["string", "words", "roman", "roman_numeral", "char", "character", "version", "trans"];
@@ -24,6 +27,8 @@ pub(super) fn check(expression: &str) -> Result<(), String> {
             .then_some("`<<` needs a number of at most 4 digits to its right: write `* 2^n`"),
         (assigns(&letters) && has_text(expression))
             .then_some("an expression with variables can have no texts in it"),
+        has_date(expression).then_some("dates are not supported: the server `time` has them"),
+        assigns(&letters).then(|| uses(expression).err()).flatten(),
         (steps(&letters) > MOST_STEPS)
             .then_some("the expression is nested too deep, or too long: evaluate parts of it first"),
     ];
@@ -75,6 +80,62 @@ fn has_text(expression: &str) -> bool {
     let mut words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     expression.contains(['"', '\''])
         || words.any(|word| TEXTS.iter().any(|text| word.eq_ignore_ascii_case(text)))
+}
+
+/// `@2020-01-01`, or a text `to date`: fend adds days one by one and does not look at the clock.
+fn has_date(expression: &str) -> bool {
+    let mut words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    expression.contains('@') || words.any(|word| word.eq_ignore_ascii_case("date"))
+}
+
+/// Bounds the units of all values: of each the letters, and for each use of a variable as many as that has. A name
+/// counts wherever its letters are, so that it does not matter where fend sees words.
+fn uses(expression: &str) -> Result<(), &'static str> {
+    let (mut variables, mut all_units) = (Vec::<(&str, usize)>::new(), 0_usize);
+    for statement in statements(expression) {
+        let parts = statement.split_once('=').filter(|(_, value)| !value.starts_with('='));
+        let (name, value) = match parts {
+            Some((name, value)) if !name.ends_with('!') => (Some(name.trim()), value),
+            _ => (None, statement),
+        };
+        let word = |name: &str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        // fend knows comments, too.
+        if name.is_some_and(|name| name.is_empty() || !word(name)) || statement.contains('#') {
+            return Err(
+                "a variable is assigned as `name = value;`, and its name has letters, digits and `_` only",
+            );
+        }
+        let all: Vec<char> = value.chars().collect();
+        if assigns(&all) {
+            return Err("a variable can be assigned only at the start of a statement");
+        }
+        let letters = all.iter().filter(|c| !c.is_ascii_digit() && !" +-*/^().".contains(**c)).count();
+        let units = variables.iter().fold(1 + letters, |sum, (name, units)| {
+            sum.saturating_add(value.matches(name).count().saturating_mul(*units))
+        });
+        all_units = all_units.saturating_add(units);
+        if all_units > MOST_UNITS {
+            return Err("variables are used in each other too often: evaluate parts of it first");
+        }
+        if let Some(name) = name {
+            variables.retain(|(known, _)| *known != name);
+            variables.push((name, units));
+        }
+    }
+    Ok(())
+}
+
+/// What is between the semicolons that are in no parenthesis.
+fn statements(expression: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_usize;
+    expression.split(move |c| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ';' && depth == 0
+    })
 }
 
 /// A bound of what the parser does. It reads what follows each term of a sum once more, as something that might be
@@ -148,8 +209,12 @@ mod tests {
             &"100*(1.05^3) + ".repeat(200),
             &format!("{}1", "1+".repeat(1_000)),
             "1000 * (1 + 0.05/12)^(12*10) - 250 * (((1 + 0.05/12)^(12*10) - 1) / (0.05/12))",
-            "@2020-01-01 + 3 days",
             "78% of 1200",
+            "principal = 1000; rate = 5%; n = 12; t = 10; principal * (1 + rate/n)^(n*t)",
+            "x = 1; x = x/2 + 1/x; x = x/2 + 1/x; x = x/2 + 1/x; x = x/2 + 1/x; x = x/2 + 1/x; x",
+            "m = 5 kg; v = 3 m/s; e_k = m*v^2/2; e_k to J",
+            "a = 3; a == 3",
+            "a = 3; 4 != a",
         ] {
             assert_eq!(check(expression), Ok(()), "{expression}");
         }
@@ -174,6 +239,19 @@ mod tests {
             ("1e3d6".to_owned(), "dice"),
             (format!("a=\"x\";{}", "a=a+a;".repeat(40)), "texts"),
             (format!("a=9 to words;{}", "a=a+a;".repeat(40)), "texts"),
+            ("@2020-01-01 + 10^18 days".to_owned(), "dates"),
+            ("'2020-01-01' to date + 10^18 days".to_owned(), "dates"),
+            ("\"2020-01-01\" as Date".to_owned(), "dates"),
+            (format!("a=kg m s A;{}a", "a=a*a;".repeat(60)), "too often"),
+            (format!("a=kg m s A;{}a", "b=a*a;a=b;".repeat(60)), "too often"),
+            (format!("a=kg m s A;{}a", "a=2a/a^-1;".repeat(60)), "too often"),
+            (format!("a={}1;b={}1;b", "kg ".repeat(500), "a*".repeat(500)), "too often"),
+            (format!("a={}1;{}", "kg ".repeat(300), "b=a;".repeat(500)), "too often"),
+            (format!("a=kg;{}", "(b=a*a)*b*(a=b*b);".repeat(20)), "a variable"),
+            (format!("a=kg;{}", "a=(1;a*a)*a;".repeat(20)), "too often"),
+            (format!("a=kg;{}", "a=b=a*a*b;".repeat(20)), "a variable"),
+            (format!("a=kg;{}", "(1;a=a*a)*a;".repeat(20)), "a variable"),
+            (format!("a=kg;{}", "a=#)\na*a;".repeat(20)), "a variable"),
             (nested("1(", 30), "nested too deep"),
             (nested("1+(", 30), "nested too deep"),
             (nested("1-2-3*(", 15), "nested too deep"),
