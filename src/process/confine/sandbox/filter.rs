@@ -90,6 +90,7 @@ fn forbidden(sandbox: &Sandbox) -> Result<Calls, BackendError> {
     }
     // A limit of processor time ends a process as a signal does.
     calls.insert(libc::SYS_prlimit64, vec![rule(0, SeccompCmpOp::Ne, 0)?]);
+    calls.extend(scheduling()?);
     let flags = FILE_FLAGS.map(|flags| rule(1, SeccompCmpOp::Eq, flags));
     calls.insert(libc::SYS_ioctl, flags.into_iter().collect::<Result<_, _>>()?);
     let leases = LEASES.map(|lease| rule(1, SeccompCmpOp::Eq, lease));
@@ -108,6 +109,26 @@ fn forbidden(sandbox: &Sandbox) -> Result<Calls, BackendError> {
         calls.insert(call, SET_ID.into_iter().map(|bit| has(mode, bit)).collect::<Result<_, _>>()?);
     }
     calls.extend(sockets(sandbox)?);
+    Ok(calls)
+}
+
+/// When and where processes run. A thread may change that of itself, as `nice`, `taskset` and `chrt` do: by the number
+/// zero alone, since no filter can tell its own number, or those of its process, from others.
+fn scheduling() -> Result<Calls, BackendError> {
+    const IOPRIO_PROCESS: u64 = 1;
+    let mut calls = Calls::new();
+    for call in [
+        libc::SYS_sched_setaffinity,
+        libc::SYS_sched_setscheduler,
+        libc::SYS_sched_setparam,
+        libc::SYS_sched_setattr,
+    ] {
+        calls.insert(call, vec![rule(0, SeccompCmpOp::Ne, 0)?]);
+    }
+    let kinds = [(libc::SYS_setpriority, libc::PRIO_PROCESS.into()), (libc::SYS_ioprio_set, IOPRIO_PROCESS)];
+    for (call, kind) in kinds {
+        calls.insert(call, vec![rule(0, SeccompCmpOp::Ne, kind)?, rule(1, SeccompCmpOp::Ne, 0)?]);
+    }
     Ok(calls)
 }
 

@@ -21,6 +21,8 @@ use rustix::{
 
 use super::*;
 
+mod calls;
+
 fn inside<T: Send>(sandbox: &Sandbox, look: impl FnOnce() -> T + Send) -> T {
     within(Walls::build(sandbox, Path::new("/bin/sh"), None).unwrap(), look)
 }
@@ -426,58 +428,4 @@ fn git_works_in_a_sandbox() {
     fs::write(home.join(".gitconfig"), "[user]\nname = x\n").unwrap();
     works(&[], ("GIT_CONFIG_GLOBAL", "/dev/null"));
     works(&[home.join(".gitconfig")], ("X", ""));
-}
-
-/// Runs a script of Python in the sandbox, which has `refused(what, function)`: the function must fail with EPERM.
-fn python(sandbox: &Sandbox, script: &str, args: &[&str]) {
-    let python = Path::new("/usr/bin/python3");
-    if !python.exists() {
-        return eprintln!("left out: no /usr/bin/python3 to make system calls by their numbers");
-    }
-    let script = format!(
-        "import ctypes, errno, fcntl, os, sys, threading\nlibc = ctypes.CDLL(None, use_errno=True)\n\
-         def call(number, *args):\n    if libc.syscall(number, *args) == -1:\n        \
-         raise OSError(ctypes.get_errno(), 'failed')\n\
-         def refused(what, function):\n    try:\n        function()\n    except OSError as error:\n        \
-         assert error.errno == errno.EPERM, (what, error)\n    else:\n        raise AssertionError(what)\n{script}"
-    );
-    inside(sandbox, || {
-        let output = Command::new(python).args(["-c", &script]).args(args).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    });
-}
-
-#[test]
-fn a_file_that_may_be_read_is_not_held_up_for_others() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("file");
-    fs::write(&file, "text").unwrap();
-    let script = "
-file = os.open(sys.argv[1], os.O_RDONLY)
-for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK):
-    refused('lease', lambda: fcntl.fcntl(file, fcntl.F_SETLEASE, kind))
-refused('delegation', lambda: fcntl.fcntl(file, 1040, bytes(8)))
-# What programs use.
-fcntl.fcntl(file, fcntl.F_SETFD, fcntl.fcntl(file, fcntl.F_GETFD))
-fcntl.lockf(file, fcntl.LOCK_SH)
-fcntl.flock(file, fcntl.LOCK_EX)
-fcntl.fcntl(file, fcntl.F_GETLEASE)
-";
-    python(&Sandbox { read: vec![file.clone()], ..Sandbox::default() }, script, &[file.to_str().unwrap()]);
-}
-
-#[test]
-fn a_file_that_may_be_read_keeps_its_version_and_flags() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("file");
-    fs::write(&file, "text").unwrap();
-    let script = "
-import struct
-file = os.open(sys.argv[1], os.O_RDONLY)
-for number in (0x40087602, 0x40047602, 0x40086604, 0x40046604, 0x40086602, 0x800c6613, 0x40047211, 0x5000940e):
-    refused(hex(number), lambda: fcntl.ioctl(file, number, bytes(64)))
-# What programs use.
-fcntl.ioctl(file, 0x541b, bytes(8))
-";
-    python(&Sandbox { read: vec![file.clone()], ..Sandbox::default() }, script, &[file.to_str().unwrap()]);
 }
