@@ -6,6 +6,8 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -187,8 +189,11 @@ fn write(file: &Path, book: &Book) -> std::io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
     let draft = folder.join(format!(".{FILE}-{:016x}", fastrand::u64(..)));
-    let written =
-        std::fs::write(&draft, serde_json::to_vec(book)?).and_then(|()| std::fs::rename(&draft, file));
+    // When a user starts what is nobody else's business.
+    let made = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&draft);
+    let written = made
+        .and_then(|mut made| made.write_all(&serde_json::to_vec(book)?))
+        .and_then(|()| std::fs::rename(&draft, file));
     if written.is_err() {
         let _ = std::fs::remove_file(&draft);
     }
@@ -260,6 +265,10 @@ mod tests {
         third.save();
         assert!(!History::open(Some(&inner)).is_installed("p"));
         assert_eq!(std::fs::read_dir(&inner).unwrap().count(), 1, "no drafts");
+        let mode = std::os::unix::fs::PermissionsExt::mode(
+            &std::fs::metadata(inner.join(FILE)).unwrap().permissions(),
+        );
+        assert_eq!(mode & 0o777, 0o600, "{mode:o}");
     }
 
     #[test]
