@@ -34,8 +34,8 @@ impl Config {
     /// current folder up to the root of the repository (outside of a repository: in the current folder alone),
     /// else `toolcrib/servers.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
     ///
-    /// A file that was found so, and the folders on the way to it, must belong to the user or to root (as root under
-    /// `sudo` also to the user in `$SUDO_UID`): it names programs to run. So must an `env_file`, an imported file and
+    /// A file that was found so, and the folders and links on the way to it from the root, must belong to the user or to
+    /// root (as root under `sudo` also to the user in `$SUDO_UID`): it names programs to run. So must an `env_file`, an imported file and
     /// the lockfile where they lie in a folder that anybody may write, or to the owner of the configuration.
     pub fn load(path: Option<&Path>, env: &Env) -> Result<Self> {
         let file = Self::locate(path, env)?;

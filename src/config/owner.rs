@@ -6,7 +6,7 @@
 
 use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
-use super::env::Env;
+use super::{env::Env, walls::way};
 use crate::error::{ConfigError, Error, Result};
 
 /// Users whose files are taken.
@@ -28,12 +28,21 @@ impl Owners {
     }
 
     /// # Errors
-    /// One of `paths`, by which `file` was found, is another user's.
+    /// One of `paths`, by which `file` was found, is another user's, or a folder or link on the way to it from the root. Modes
+    /// are not looked at: many file systems (of Windows, of hosts of virtual machines) show all as open to everybody.
     pub(super) fn admit<'a>(&self, file: &Path, paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
-        let strange = paths.into_iter().find_map(|path| Some((path, self.stranger(path)?)));
+        let strange = paths.into_iter().find_map(|path| Some((path.to_owned(), self.stranger(path)?)));
+        // Who owns a folder above, or one that a link leads through, can put another one in the place of what is below.
+        let above = || {
+            let places = way(file).into_iter();
+            places
+                .filter_map(|place| Some((self.stranger(&place)?, place)))
+                .find(|(owner, _)| !is_unknown(*owner))
+        };
+        let strange = strange.or_else(|| above().map(|(owner, path)| (path, owner)));
         let Some((path, owner)) = strange else { return Ok(()) };
         let whose = format!("belongs to {}", named(owner));
-        let message = match path == file {
+        let message = match path == *file {
             true => format!("is not taken: it {whose}"),
             false => format!("is not taken: {} {whose}", path.display()),
         };
@@ -66,6 +75,13 @@ impl Owners {
         let help = "move the configuration to a folder of your own".to_owned();
         Err(refused(file, message, help))
     }
+}
+
+/// Whether an owner is shown in place of all that have no number in this user namespace, root among them.
+fn is_unknown(owner: u32) -> bool {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let all_known = read("/proc/self/uid_map").split_whitespace().eq(["0", "0", "4294967295"]);
+    !all_known && read("/proc/sys/kernel/overflowuid").trim() == owner.to_string()
 }
 
 fn refused(file: &Path, message: String, help: String) -> Error {

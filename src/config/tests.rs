@@ -366,6 +366,16 @@ fn files_of_other_users_are_not_found() {
     assert!(find("linked", &[]).is_ok());
     give("linked/servers.toml");
     refused("linked", "it belongs to");
+    // Folders above, and those that a link leads through.
+    fs::create_dir_all(root.join("up/sub/mine")).unwrap();
+    write("up/sub/mine/servers.toml");
+    assert!(find("up/sub/mine", &[]).is_ok());
+    fs::remove_file(root.join("linked/servers.toml")).unwrap();
+    symlink(root.join("up/sub/mine/servers.toml"), root.join("linked/servers.toml")).unwrap();
+    assert!(find("linked", &[]).is_ok());
+    give("up");
+    refused("up/sub/mine", "up belongs to");
+    refused("linked", "up belongs to");
     // That of the user.
     fs::create_dir_all(root.join("empty")).unwrap();
     write("home/.config/toolcrib/servers.toml");

@@ -214,7 +214,7 @@ fn real(path: &Path) -> PathBuf {
 
 /// All that decides where `path` leads: the folders and symbolic links on the way, and last what it leads to. Each as a
 /// path without symbolic links before its last component.
-fn way(path: &Path) -> Vec<PathBuf> {
+pub(super) fn way(path: &Path) -> Vec<PathBuf> {
     let parts = |path: &Path| {
         let parts: Vec<OsString> = path.components().map(|part| part.as_os_str().to_owned()).collect();
         parts.into_iter().rev()
