@@ -97,7 +97,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     for source in &raw.import {
         merge.import(source, origin, &mut taken, local)?;
     }
-    let Merge { found: Found { mut secrets, files, places, writes }, servers, named, notes, .. } = merge;
+    let Merge { found: Found { mut secrets, files, places, writes }, servers, named, mut notes, .. } = merge;
     // What is a server's name is told all the time, say of a database whose password is `postgres`.
     secrets.retain(|secret| !servers.keys().any(|name| name.as_str() == secret));
     let agents = raw.agent.sub_agents.keys().cloned();
@@ -105,8 +105,19 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
     let open = &raw.defaults.inherit_env;
     let models = raw.llm.map(|llm| models::resolve(llm, origin, open, env, &mut secrets)).transpose()?;
     let (llm, models) = models.map_or_else(Default::default, |(llm, models)| (Some(llm), models));
-    let cache_folder = cache_folder(raw.defaults.cache_folder.as_ref(), origin, env);
+    let mut cache_folder = cache_folder(raw.defaults.cache_folder.as_ref(), origin, env);
     let output_folder = raw.defaults.output_folder.map(|text| env.resolve(&origin.folder, &text.value));
+    let owners = Owners::of(env);
+    // It says what is started.
+    if let Some((folder, doubt)) =
+        cache_folder.as_ref().and_then(|at| Some((at.display(), owners.doubt(at)?)))
+    {
+        notes.push(format!("cache_folder: {folder} is not used: {doubt}"));
+        cache_folder = None;
+    }
+    if let Some(doubt) = output_folder.as_ref().and_then(|at| owners.doubt(at)) {
+        notes.push(format!("output_folder: {doubt}, who can read and change the results there"));
+    }
     let mut config = Config {
         file: origin.file.clone(),
         files,

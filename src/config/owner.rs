@@ -4,7 +4,11 @@
 //! belongs to somebody else. As with git, `sudo` in a user's own project is no exception: there, files of the user who
 //! called it count as well.
 
-use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 use super::{env::Env, walls::way};
 use crate::error::{ConfigError, Error, Result};
@@ -32,14 +36,7 @@ impl Owners {
     /// are not looked at: many file systems (of Windows, of hosts of virtual machines) show all as open to everybody.
     pub(super) fn admit<'a>(&self, file: &Path, paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
         let strange = paths.into_iter().find_map(|path| Some((path.to_owned(), self.stranger(path)?)));
-        // Who owns a folder above, or one that a link leads through, can put another one in the place of what is below.
-        let above = || {
-            let places = way(file).into_iter();
-            places
-                .filter_map(|place| Some((self.stranger(&place)?, place)))
-                .find(|(owner, _)| !is_unknown(*owner))
-        };
-        let strange = strange.or_else(|| above().map(|(owner, path)| (path, owner)));
+        let strange = strange.or_else(|| self.on_the_way(file));
         let Some((path, owner)) = strange else { return Ok(()) };
         let whose = format!("belongs to {}", named(owner));
         let message = match path == *file {
@@ -51,6 +48,19 @@ impl Owners {
             file.display()
         );
         Err(refused(file, message, help))
+    }
+
+    /// A folder or link on the way to `path`, or itself, that is another user's, and whose. Who owns a folder above, or one
+    /// that a link leads through, can put another one in the place of what is below.
+    fn on_the_way(&self, path: &Path) -> Option<(PathBuf, u32)> {
+        let places = way(path).into_iter().filter_map(|place| Some((self.stranger(&place)?, place)));
+        places.map(|(owner, place)| (place, owner)).find(|(_, owner)| !is_unknown(*owner))
+    }
+
+    /// What is wrong with the owner of a folder that we write to.
+    pub(super) fn doubt(&self, folder: &Path) -> Option<String> {
+        let (place, owner) = self.on_the_way(folder)?;
+        Some(format!("{} belongs to {}", place.display(), named(owner)))
     }
 
     /// Of a file that a configuration, which was read from `config`, brings along.

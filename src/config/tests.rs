@@ -376,6 +376,18 @@ fn files_of_other_users_are_not_found() {
     give("up");
     refused("up/sub/mine", "up belongs to");
     refused("linked", "up belongs to");
+    // Folders that are written to.
+    fs::create_dir_all(root.join("kept")).unwrap();
+    fs::create_dir_all(root.join("folders")).unwrap();
+    let kept = || {
+        let text = "[defaults]\ncache_folder = '../kept/cache'\noutput_folder = '../kept/out'";
+        fs::write(root.join("folders/servers.toml"), text).unwrap();
+        find("folders", &[]).unwrap()
+    };
+    assert!(kept().cache_folder.is_some() && kept().notes.is_empty(), "{:?}", kept().notes);
+    give("kept");
+    assert!(kept().cache_folder.is_none() && kept().output_folder.is_some());
+    assert_eq!(kept().notes.iter().filter(|note| note.contains("kept belongs to")).count(), 2);
     // That of the user.
     fs::create_dir_all(root.join("empty")).unwrap();
     write("home/.config/toolcrib/servers.toml");
