@@ -220,7 +220,7 @@ mod tests {
         #[test]
         fn target_stderr(bytes in texts(JSON)) { stderr(&bytes); }
         #[test]
-        fn target_marks(text in "(A=B\0)?TOOLCRIB_OWNER=[+0-9]{1,5}\\.[0-9]{1,11}\\.[0-9]{1,21}\\.[0-9a-fA]{15,17}(/[0-9a-f]{7,9})?\0?") {
+        fn target_marks(text in "(A=B\0)?TOOLCRIB_OWNER=[+0-9]{1,5}\\.[0-9]{1,11}\\.[0-9]{1,11}\\.[0-9]{1,21}\\.[0-9a-fA]{15,17}(/[0-9a-f]{7,9})?\0?") {
             marks(text.as_bytes());
         }
         #[test]

@@ -2,7 +2,8 @@
 //!
 //! They are known by the mark in their environment, never by name. A mark names its owner by process id and
 //! start time, so that an id that was given anew is not taken for it, and by process id namespace: what runs
-//! in a container has an owner that cannot be seen from outside, which does not make it ownerless.
+//! in a container has an owner that cannot be seen from outside, which does not make it ownerless. Start times are
+//! shifted in a time namespace, so a mark names that too, and times of another one are not compared.
 //!
 //! A process chooses its environment, and so may carry any mark, also one of another manager. So each process is
 //! judged by its own mark alone, which has to be one of ours to the last character, and of an owner that is gone for certain:
@@ -38,16 +39,18 @@ mod linux {
     };
 
     /// What a mark says about its owner.
-    #[derive(Debug, PartialEq, Eq)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) struct Owner {
         namespace: u64,
+        /// The time namespace; 0 where the kernel has none.
+        time: u64,
         pid: u32,
         started: u64,
     }
 
     impl Owner {
         pub(super) fn of_process(pid: u32) -> Option<Self> {
-            Some(Self { namespace: namespace()?, pid, started: started(pid)? })
+            Some(Self { namespace: namespace()?, time: time_namespace()?, pid, started: started(pid)? })
         }
 
         /// Nothing unless it is a mark as [`new_mark`] makes them, with or without a server's part behind it.
@@ -58,15 +61,20 @@ mod linux {
             let (family, server) =
                 mark.split_once('/').map_or((mark, None), |(family, server)| (family, Some(server)));
             let parts: Vec<&str> = family.split('.').collect();
-            let &[namespace, pid, started, random] = &parts[..] else { return None };
+            let &[namespace, time, pid, started, random] = &parts[..] else { return None };
             let owner = Self {
                 namespace: namespace.parse().ok()?,
+                time: time.parse().ok()?,
                 pid: pid.parse().ok().filter(|pid| i32::try_from(*pid).is_ok_and(|pid| pid > 0))?,
                 started: started.parse().ok()?,
             };
             // Numbers as we write them, without signs and zeros before them.
-            let exact = format!("{}.{}.{}.{random}", owner.namespace, owner.pid, owner.started) == family;
+            let exact = owner.written(random) == family;
             (exact && hex(random, 16) && server.is_none_or(|server| hex(server, 8))).then_some(owner)
+        }
+
+        fn written(&self, random: &str) -> String {
+            format!("{}.{}.{}.{}.{random}", self.namespace, self.time, self.pid, self.started)
         }
 
         /// Whether it is certain that it has ended.
@@ -76,7 +84,8 @@ mod linux {
             }
             match Stat::of(self.pid) {
                 Some(stat) => {
-                    stat.field(22).is_some_and(|started: u64| started != self.started) || stat.is_zombie()
+                    let is_another = || stat.field(22).is_some_and(|started: u64| started != self.started);
+                    stat.is_zombie() || time_namespace() == Some(self.time) && is_another()
                 }
                 // One of another user may be hidden (`hidepid`).
                 None => Pid::from_raw(self.pid.cast_signed())
@@ -85,9 +94,29 @@ mod linux {
         }
     }
 
+    #[cfg(test)]
+    impl Owner {
+        pub(super) fn started_later(self) -> Self {
+            Self { started: self.started + 100, ..self }
+        }
+
+        pub(super) fn in_another_time(self) -> Self {
+            Self { time: self.time + 1, ..self }
+        }
+    }
+
     /// The inode of our process id namespace.
     fn namespace() -> Option<u64> {
         std::fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
+    }
+
+    /// The inode of our time namespace; 0 where the kernel has none.
+    fn time_namespace() -> Option<u64> {
+        match std::fs::metadata("/proc/self/ns/time") {
+            Ok(namespace) => Some(namespace.ino()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(0),
+            Err(_) => None,
+        }
     }
 
     /// When `pid` was started, in clock ticks since boot.
@@ -114,7 +143,7 @@ mod linux {
     pub(crate) fn new_mark() -> String {
         let random = fastrand::u64(..);
         match Owner::of_process(std::process::id()) {
-            Some(Owner { namespace, pid, started }) => format!("{namespace}.{pid}.{started}.{random:016x}"),
+            Some(owner) => owner.written(&format!("{random:016x}")),
             None => format!("{random:016x}"),
         }
     }
@@ -151,8 +180,8 @@ mod linux {
     #[cfg(any(fuzzing, test))]
     pub(crate) fn fuzz(environment: &[u8]) {
         let Some(mark) = mark_of(environment) else { return };
-        let Some(Owner { namespace, pid, started }) = Owner::of(&mark) else { return };
-        let rest = mark.strip_prefix(&format!("{namespace}.{pid}.{started}."));
+        let Some(owner) = Owner::of(&mark) else { return };
+        let rest = mark.strip_prefix(&owner.written(""));
         assert!(rest.is_some_and(|rest| matches!(rest.len(), 16 | 25)), "{mark}");
     }
 
@@ -193,29 +222,40 @@ mod tests {
         let owner = Owner::of(&mark);
         assert!(owner.is_some() && owner == Owner::of(&server), "{owner:?}");
         let family: Vec<&str> = mark.split('.').collect();
-        let cut = family[2].strip_suffix(|_: char| true).unwrap();
-        let with = |started: &str, random: &str| format!("{}.{}.{started}.{random}", family[0], family[1]);
+        let [namespace, time, pid, started, random] = family[..] else { panic!("{mark}") };
+        let cut = started.strip_suffix(|_: char| true).unwrap();
+        let with = |started: &str, random: &str| format!("{namespace}.{time}.{pid}.{started}.{random}");
         for wrong in [
             // As a server could cut it, to make its owner one that never was.
             &mark[..mark.rfind('.').unwrap()],
-            &format!("{}.{}.{cut}", family[0], family[1]),
+            &format!("{namespace}.{time}.{pid}.{cut}"),
+            &format!("{namespace}.{pid}.{started}.{random}"),
             &mark[..mark.len() - 1],
-            &with(&format!("+{}", family[2]), family[3]),
-            &with(&format!("0{}", family[2]), family[3]),
-            &with(family[2], &family[3].to_uppercase().replace(|c: char| c.is_ascii_digit(), "A")),
+            &with(&format!("+{started}"), random),
+            &with(&format!("0{started}"), random),
+            &with(started, &random.to_uppercase().replace(|c: char| c.is_ascii_digit(), "A")),
             &format!("{mark}.1"),
             &format!("{mark}/"),
             &format!("{mark}/0123abc"),
             &format!("{server}/"),
             &format!(" {mark}"),
-            &mark.replace(&format!(".{}.", family[1]), ".4294967295."),
-            &mark.replace(&format!(".{}.", family[1]), ".0."),
+            &mark.replace(&format!(".{pid}."), ".4294967295."),
+            &mark.replace(&format!(".{pid}."), ".0."),
             "",
             "/",
         ] {
             assert_eq!(Owner::of(wrong), None, "{wrong}");
         }
     }
+
+    #[test]
+    fn start_times_of_another_time_namespace_prove_nothing() {
+        let own = Owner::of(&new_mark()).unwrap();
+        let shifted = own.started_later();
+        assert!(!own.is_gone() && shifted.is_gone());
+        assert!(!shifted.in_another_time().is_gone());
+    }
+
     #[test]
     fn an_owner_is_there_until_its_last_thread_has_ended() {
         let exit = if cfg!(target_arch = "x86_64") { 60 } else { 93 };

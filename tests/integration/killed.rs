@@ -109,6 +109,37 @@ fn what_belongs_to_a_living_owner_is_nobodys_leftover() {
 }
 
 #[test]
+fn who_sees_other_start_times_ends_nobody() {
+    let lab = Lab::new();
+    let (mut owner, _stderr, _) = up(&stubborn(&lab, "off"));
+    lab.await_processes(2);
+    let before = lab.servers();
+    let other = Bench::new("[servers.time]\nbuiltin = \"time\"\n");
+    let plain = other.command(&["check"]);
+    let mut command = Command::new("unshare");
+    command.args(["--time", "--boottime", "100000", "--"]).arg(plain.get_program()).args(plain.get_args());
+    for (name, value) in plain.get_envs() {
+        value.map(|value| command.env(name, value));
+    }
+    if let Some(folder) = plain.get_current_dir() {
+        command.current_dir(folder);
+    }
+    match command.output() {
+        Ok(output) if !err(&output).starts_with("unshare:") => {
+            assert_eq!(code(&output), 0, "{}", err(&output))
+        }
+        other => eprintln!("left out: no time namespace can be made: {other:?}"),
+    }
+    assert_eq!(lab.servers(), before);
+    signal("TERM", owner.id());
+    owner.wait().unwrap();
+    for pid in lab.servers() {
+        signal("KILL", pid);
+    }
+    lab.await_nobody();
+}
+
+#[test]
 fn a_guard_that_was_stopped_is_woken_by_the_next_start() {
     let lab = Lab::new();
     let (owner, _stderr, _) = up(&stubborn(&lab, "auto"));
