@@ -48,9 +48,9 @@ const NOT_STARTED: c_int = 127;
 const SIGNAL: usize = 128;
 
 /// Pause between two rounds of killing: orphans become children in between.
-const KILL_ROUND: Duration = Duration::from_millis(2);
+pub(super) const KILL_ROUND: Duration = Duration::from_millis(2);
 /// The longest one. It doubles while nobody ends: who may not be killed, or hangs in the kernel, stays for a while.
-const KILL_ROUND_MAX: Duration = Duration::from_secs(4);
+pub(super) const KILL_ROUND_MAX: Duration = Duration::from_secs(4);
 
 /// Runs the guard.
 pub(super) fn run(task: &Task, files: Files) {

@@ -7,6 +7,10 @@
 //! files and signals. The price is that it may not take or give back memory ([`main`](super::main)). One that has to
 //! confine its server needs to, and gets a copy.
 //!
+//! Whoever kills a guard would set free what its server has started: the kernel kills the server alone. So the zygote is
+//! the next parent of what a guard leaves, and kills it, [`FIRST_ROUND`] later: by then the manager has seen the end of
+//! the guard, has ended what carries the server's mark, and can say so.
+//!
 //! A guard depends on its zygote for nothing but to be reaped: the memory is there until the last of them has ended. The
 //! zygote takes no more requests once the manager has closed its end of the socket or has ended, and is gone when
 //! the last of its guards is.
@@ -17,6 +21,7 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -30,11 +35,15 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     net::{UCred, sockopt::socket_peercred},
-    process::{Pid, PidfdFlags, WaitOptions, getppid, getuid, pidfd_open, setsid, wait},
+    process::{
+        Pid, PidfdFlags, Signal as Kill, WaitOptions, getpid, getppid, getuid, kill_process, pidfd_open,
+        set_child_subreaper, setsid, wait,
+    },
 };
 
 use super::{
-    main,
+    children::each_child,
+    main::{self, KILL_ROUND, KILL_ROUND_MAX},
     stack::Stack,
     start::Start,
     wire::{self, Notice, REQUEST},
@@ -43,6 +52,9 @@ use crate::process::{confine::offered_cgroup, inherited};
 
 /// What a guard hears of.
 pub(super) const HEARD: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
+
+/// How long after the end of a killed guard what it left is killed.
+const FIRST_ROUND: Duration = Duration::from_millis(200);
 
 /// What one guard is there for. It is the zygote's, and stays until it has reaped the guard.
 pub(super) struct Task {
@@ -121,6 +133,7 @@ pub(super) fn serve(owner: i32) -> io::Result<()> {
     }
     // The keys of the terminal do not concern it.
     setsid()?;
+    set_child_subreaper(Some(getpid()))?;
     std::env::set_current_dir("/")?;
     SigSet::from(Signal::SIGCHLD).thread_set_mask()?;
     let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
@@ -136,11 +149,13 @@ pub(super) fn serve(owner: i32) -> io::Result<()> {
         offered: offered_cgroup().map(|folder| &*Box::leak(PathBuf::into_boxed_path(folder))),
         signals,
         guards: HashMap::new(),
+        kill_at: None,
+        round: KILL_ROUND,
     };
     let served = zygote.serve(&requests);
     // No request can be made any more, and the manager sees it at once.
     drop(requests);
-    zygote.reap(WaitOptions::empty());
+    zygote.outlive();
     served
 }
 
@@ -150,6 +165,10 @@ struct Zygote {
     signals: SignalFd,
     /// What those that are there work with.
     guards: HashMap<Pid, Box<Task>>,
+    /// When what killed guards left is killed; nothing where there is none.
+    kill_at: Option<Instant>,
+    /// The next pause between two rounds of that.
+    round: Duration,
 }
 
 impl Zygote {
@@ -159,7 +178,7 @@ impl Zygote {
             let mut files =
                 vec![PollFd::new(requests, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
             files.extend(self.owner.handle.as_ref().map(|owner| PollFd::new(owner, PollFlags::IN)));
-            match poll(&mut files, None) {
+            match poll(&mut files, self.pause().as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -168,8 +187,9 @@ impl Zygote {
             drop(files);
             if child_gone {
                 while let Ok(Some(_)) = self.signals.read_signal() {}
-                self.reap(WaitOptions::NOHANG);
+                self.reap();
             }
+            self.kill_in_time();
             if owner_gone {
                 return Ok(());
             }
@@ -207,21 +227,64 @@ impl Zygote {
         }
     }
 
-    /// Takes leave of the guards that have ended.
-    fn reap(&mut self, options: WaitOptions) {
+    /// Returns once all guards have ended, and what killed ones left.
+    fn outlive(&mut self) {
+        while self.reap() {
+            let mut files = [PollFd::new(&self.signals, PollFlags::IN)];
+            let _ = poll(&mut files, self.pause().as_ref());
+            while let Ok(Some(_)) = self.signals.read_signal() {}
+            self.kill_in_time();
+        }
+    }
+
+    /// Takes leave of who has ended; whether there are others.
+    fn reap(&mut self) -> bool {
         loop {
-            match wait(options) {
+            match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
                     let task = self.guards.remove(&pid);
-                    if status.signaled() {
+                    let killed_guard = task.is_some() && status.signaled();
+                    if killed_guard {
                         // Its server may be on the way still, with these words and on this stack.
                         std::mem::forget(task);
                     }
+                    if killed_guard && self.kill_at.is_none() {
+                        self.kill_at = Some(Instant::now() + FIRST_ROUND);
+                    } else if self.round > KILL_ROUND {
+                        // Its children are ours now, and the next to be killed.
+                        self.round = KILL_ROUND;
+                        let soon = Instant::now() + KILL_ROUND;
+                        self.kill_at = self.kill_at.map(|at| at.min(soon));
+                    }
                 }
                 Err(Errno::INTR) => {}
-                Ok(None) | Err(_) => return,
+                Ok(None) => return true,
+                Err(_) => return false,
             }
         }
+    }
+
+    /// How long to wait at most for something to happen.
+    fn pause(&self) -> Option<Timespec> {
+        let left = self.kill_at?.saturating_duration_since(Instant::now());
+        Timespec::try_from(left).ok()
+    }
+
+    /// Kills all children that are no guards, if it is time to, until there are none.
+    fn kill_in_time(&mut self) {
+        if self.kill_at.is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        let mut found = false;
+        each_child(|child| {
+            if !self.guards.contains_key(&child) {
+                found = true;
+                // Not reaped, so its number is nobody else's.
+                let _ = kill_process(child, Kill::KILL);
+            }
+        });
+        self.kill_at = found.then(|| Instant::now() + self.round);
+        self.round = if found { (self.round * 2).min(KILL_ROUND_MAX) } else { KILL_ROUND };
     }
 }
 

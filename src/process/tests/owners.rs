@@ -35,6 +35,51 @@ async fn a_server_that_its_guard_takes_not_along_is_ended() {
 }
 
 #[tokio::test]
+async fn what_has_no_mark_ends_though_its_guard_was_killed() {
+    let [kin, _] = ways();
+    for stop in [true, false] {
+        // In a session of its own; one that forks on and on would be the same once more.
+        let (process, mut pipes) = spawn("setsid env -i sleep 600 & echo $!; cat", &kin).await;
+        let helper: u32 = line(&mut pipes.reader).await.parse().unwrap();
+        let name = || std::fs::read_to_string(format!("/proc/{helper}/comm")).unwrap();
+        while name() != "sleep\n" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(survivors::mark_of(&survivors::environment(helper)), None);
+        kill_process(Pid::from_raw(process.root().cast_signed()).unwrap(), Signal::KILL).unwrap();
+        if stop {
+            process.stop(SHORT).await;
+        } else {
+            drop(process);
+        }
+        while stat::Stat::of(helper).is_some_and(|stat| !stat.is_zombie()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // Guards are to be had as before.
+        let (process, mut pipes) = spawn("echo up; cat", &kin).await;
+        assert_eq!(line(&mut pipes.reader).await, "up");
+        process.stop(LONG).await;
+    }
+    kin.end().await;
+    until_gone(&kin).await;
+}
+
+#[tokio::test]
+async fn what_a_killed_guard_leaves_ends_after_its_manager() {
+    let [kin, _] = ways();
+    let (process, mut pipes) = spawn("setsid env -i sleep 600 & echo $!; cat", &kin).await;
+    let helper: u32 = line(&mut pipes.reader).await.parse().unwrap();
+    kill_process(Pid::from_raw(process.root().cast_signed()).unwrap(), Signal::KILL).unwrap();
+    // No request can be made any more.
+    kin.end().await;
+    while stat::Stat::of(helper).is_some_and(|stat| !stat.is_zombie()) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(process);
+    until_gone(&kin).await;
+}
+
+#[tokio::test]
 async fn a_fork_of_the_owner_ends_nobody() {
     for kin in ways() {
         let (process, mut pipes) = spawn("while read word; do echo $word; done", &kin).await;
@@ -67,6 +112,10 @@ async fn a_group_is_not_signalled_once_its_leader_was_reaped_by_others() {
         let script = "env -i sleep 600 >/dev/null 2>&1 & echo $!; sleep 600 >/dev/null 2>&1 & read word";
         let (process, mut pipes) = spawn(script, &kin).await;
         let stranger: i32 = line(&mut pipes.reader).await.parse().unwrap();
+        // Until then it has the mark.
+        while std::fs::read(format!("/proc/{stranger}/comm")).unwrap() != b"sleep\n" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         pipes.writer.write(b"leave\n").await.unwrap();
         process.exit_watch().exited().await;
         // As a program does that waits for any child.
