@@ -46,6 +46,8 @@ use crate::process::{
 const NOT_STARTED: c_int = 127;
 /// Bytes of what the kernel tells of one signal: signalfd(2).
 const SIGNAL: usize = 128;
+/// Who has sent a signal: no process, but the kernel (sigaction(2)).
+const SI_KERNEL: i32 = 0x80;
 
 /// Pause between two rounds of killing: orphans become children in between.
 pub(super) const KILL_ROUND: Duration = Duration::from_millis(2);
@@ -257,9 +259,12 @@ impl Guard<'_> {
     fn hear_signals(&mut self) {
         let mut heard = [0; SIGNAL];
         while rustix::io::read(&self.signals, &mut heard).is_ok_and(|bytes| bytes == SIGNAL) {
-            let [a, b, c, d, ..] = heard;
-            let signal = u32::from_ne_bytes([a, b, c, d]);
-            if signal != libc::SIGCHLD.cast_unsigned() && self.stage < Stage::Terminating {
+            let [a, b, c, d, _, _, _, _, e, f, g, h, ..] = heard;
+            let (signal, code) = (i32::from_ne_bytes([a, b, c, d]), i32::from_ne_bytes([e, f, g, h]));
+            // The kernel hangs up a process group that has a stopped member and no parent any more. A process of the
+            // server can bring that about in the guard's group, whatever its sandbox is.
+            let is_order = signal != libc::SIGCHLD && code != SI_KERNEL;
+            if is_order && self.stage < Stage::Terminating {
                 self.stage = Stage::Leaving;
                 self.deadline = Some(Instant::now());
             }

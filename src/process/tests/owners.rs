@@ -80,6 +80,37 @@ async fn what_a_killed_guard_leaves_ends_after_its_manager() {
 }
 
 #[tokio::test]
+async fn the_kernel_hangs_up_no_guard() {
+    let python = std::path::Path::new("/usr/bin/python3");
+    if !python.exists() {
+        return eprintln!("left out: no /usr/bin/python3");
+    }
+    let [kin, _] = ways();
+    // A stopped process in the guard's group, whose parent in another group of the session ends.
+    let script = "import os, signal, time\n\
+        guard = os.getppid()\n\
+        parent = os.fork()\n\
+        if parent == 0:\n    \
+            os.setpgid(0, 0)\n    \
+            child = os.fork()\n    \
+            if child == 0:\n        \
+                os.setpgid(0, guard)\n        \
+                signal.signal(signal.SIGHUP, lambda *_: print(\"hung up\", flush=True))\n        \
+                os.kill(os.getpid(), signal.SIGSTOP)\n        \
+                time.sleep(600)\n    \
+            os.waitpid(child, os.WUNTRACED)\n    \
+            os._exit(0)\n\
+        os.waitpid(parent, 0)\n\
+        time.sleep(600)";
+    let (process, mut pipes) = spawn(&format!("exec /usr/bin/python3 -c '{script}'"), &kin).await;
+    assert_eq!(line(&mut pipes.reader).await, "hung up");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!stat::Stat::of(process.pid()).unwrap().is_zombie());
+    drop(process);
+    until_gone(&kin).await;
+}
+
+#[tokio::test]
 async fn a_fork_of_the_owner_ends_nobody() {
     for kin in ways() {
         let (process, mut pipes) = spawn("while read word; do echo $word; done", &kin).await;
