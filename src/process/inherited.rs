@@ -21,6 +21,8 @@ const OF_THE_TERMINAL: [i32; 6] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 /// The last signal there is, real-time ones included.
 const LAST_SIGNAL: i32 = 64;
+/// Bytes of the kernel's set of signals.
+const SIGNALS_SIZE: usize = 8;
 
 /// Keeps what this process inherited from its servers and from every other program that it starts: each descriptor
 /// from 3 on is closed when a program is executed, signals have their default actions, and none is blocked. The
@@ -50,14 +52,26 @@ pub fn ignores_hangup() -> bool {
 }
 
 fn is_ignored(signal: i32) -> bool {
-    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    #[expect(unsafe_code, reason = "no safe way to ask for the action of a signal")]
-    // SAFETY: nothing is set, and what is written to is an action, of which zeros are a valid one.
-    let action = unsafe {
-        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
-        action.assume_init()
-    };
-    action.sa_sigaction == libc::SIG_IGN
+    let mut action = Action::default();
+    change_action(signal, None, Some(&mut action)).is_ok() && action[0] == libc::SIG_IGN
+}
+
+/// An action as rt_sigaction(2) has it: what is called, and more, which is zero for [`libc::SIG_DFL`].
+type Action = [usize; 8];
+
+/// Not by the C library: it hides the signals that it keeps for itself, and posix_spawn(3) ignores those for good.
+fn change_action(
+    signal: i32,
+    new: Option<&Action>,
+    old: Option<&mut Action>,
+) -> Result<usize, syscalls::Errno> {
+    let new = new.map_or(0, |action| action.as_ptr().expose_provenance());
+    let old = old.map_or(0, |action| action.as_mut_ptr().expose_provenance());
+    #[expect(unsafe_code, reason = "no safe way to ask for the action of each signal")]
+    // SAFETY: an action is set only by `reset_signals`; both are longer than any kernel's.
+    unsafe {
+        syscall!(Sysno::rt_sigaction, signal, new, old, SIGNALS_SIZE)
+    }
 }
 
 /// Closes all but the standard streams. Nobody else in this process may use any of them.
@@ -74,14 +88,11 @@ pub(super) fn close_inherited() {
 }
 
 /// Gives every signal that is ignored its default action, except where `keep` says otherwise. A handler is the program's
-/// own. The C library keeps one or two signals for itself and does not show them.
+/// own, or the C library's.
 pub(super) fn reset_signals(keep: impl Fn(i32) -> bool) {
     for signal in (1..=LAST_SIGNAL).filter(|signal| is_ignored(*signal) && !keep(*signal)) {
-        #[expect(unsafe_code, reason = "no safe way to set the action of a signal")]
-        // SAFETY: the default action runs no code of ours.
-        unsafe {
-            libc::signal(signal, libc::SIG_DFL);
-        }
+        // The default action runs no code of ours. Where that fails the signal stays ignored.
+        let _ = change_action(signal, Some(&Action::default()), None);
     }
 }
 

@@ -318,7 +318,9 @@ async fn both_ways_start_a_program_as_a_shell_would() {
         // Whatever else is inherited: Rust programs ignore SIGPIPE, and no other program expects that.
         let ignored = line(&mut pipes.reader).await;
         let ignored = u64::from_str_radix(ignored.rsplit('\t').next().unwrap(), 16).unwrap();
-        assert_eq!(ignored & 1 << (13 - 1), 0, "{ignored:x}");
+        // Without a guard also two that posix_spawn(3) of the GNU C library keeps from every program that it starts.
+        let expected = if matches!(kin.keeping, Keeping::Group { .. }) { 1 << (13 - 1) } else { u64::MAX };
+        assert_eq!(ignored & expected, 0, "{ignored:x}");
         let mut spec = shell("true");
         spec.args.push("a\0b".to_owned());
         let error = Process::spawn(&spec, &kin, LONG).await.err().unwrap();
