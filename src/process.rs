@@ -47,6 +47,8 @@ pub use leftovers::Leftover;
 pub(crate) use leftovers::{new_mark, reap_leftovers};
 pub(crate) use lines::{Line, LineReader, MAX_LINE, Traffic};
 pub(crate) use peer::is_sandboxed;
+#[cfg(target_os = "linux")]
+pub(crate) use peer::peer_of;
 pub use program::find_program;
 pub(crate) use program::program_path;
 pub(crate) use stat::{ENVIRONMENT_MAX, beginning};

@@ -347,7 +347,7 @@ fn read(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Reply>> {
 #[cfg(target_os = "linux")]
 fn is_ours(stream: &UnixStream) -> Result<bool> {
     let failed = |error| Error::io("could not tell whose daemon it is", error);
-    let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|error| failed(error.into()))?;
+    let peer = crate::process::peer_of(stream).map_err(failed)?;
     if peer.uid != rustix::process::geteuid() {
         return Err(Error::input("the daemon at this place belongs to another user", None));
     }

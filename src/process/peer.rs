@@ -6,12 +6,13 @@
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::{io, os::fd::AsFd};
-
-    use rustix::{
-        fd::{FromRawFd, OwnedFd},
-        net::sockopt::socket_peercred,
+    use std::{
+        io,
+        os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     };
+
+    use nix::libc;
+    use rustix::process::{Pid, Uid};
 
     use crate::process::{
         guard,
@@ -20,6 +21,8 @@ mod linux {
 
     /// Processes above one another that are looked at. No shell history is that deep.
     const DEPTH: usize = 512;
+    /// How often they are looked at where some of them end meanwhile.
+    const ATTEMPTS: usize = 16;
     /// Enough of a command line for the name of a guard.
     const NAME_MAX: usize = 64;
     /// More than a status has, with all groups that a process can be in.
@@ -60,11 +63,33 @@ mod linux {
         }
     }
 
+    /// The process and the user at the other end of a socket.
+    pub(crate) struct Peer {
+        pub(crate) pid: Pid,
+        pub(crate) uid: Uid,
+    }
+
+    /// # Errors
+    /// Also where that process has no number here.
+    pub(crate) fn peer_of(socket: impl AsFd) -> io::Result<Peer> {
+        let mut about = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+        option(socket.as_fd(), libc::SO_PEERCRED, &mut about)?;
+        named(about.pid, about.uid)
+    }
+
+    /// Who has these numbers. The kernel says 0 of a process that has none here.
+    pub(super) fn named(pid: i32, uid: u32) -> io::Result<Peer> {
+        let pid = Pid::from_raw(pid).ok_or_else(|| {
+            io::Error::other("it is in another PID namespace: start both in the same container or outside")
+        })?;
+        Ok(Peer { pid, uid: Uid::from_raw(uid) })
+    }
+
     /// # Errors
     /// It cannot be told, as of one that has ended: then it is not to be served.
     pub(crate) fn is_sandboxed(socket: impl AsFd) -> io::Result<bool> {
         let socket = socket.as_fd();
-        let pid = socket_peercred(socket)?.pid.as_raw_nonzero().get();
+        let pid = peer_of(socket)?.pid.as_raw_nonzero().get();
         // A handle keeps the number from being taken for another process's. Before Linux 6.5 there is none.
         let handle = peer_handle(socket)?;
         let before = started(pid)?;
@@ -83,19 +108,47 @@ mod linux {
         if !peer.exceeds(own) {
             return Ok(false);
         }
-        let mut next = pid;
-        for _ in 0..DEPTH {
-            next = match Stat::of(next).ok_or_else(gone)?.parent() {
-                Some(parent @ 1..) => parent,
-                _ => return Ok(false),
-            };
-            // Any process may call itself so; that it is more confined than one that only does tells nothing false.
-            let name = beginning(format!("/proc/{next}/cmdline"), NAME_MAX).unwrap_or_default();
-            if guard::is_named_guard(&name) && peer.exceeds(Confinement::of(next)?) {
-                return Ok(true);
+        for _ in 0..ATTEMPTS {
+            if let Some(sandboxed) = walk(pid, peer)? {
+                return Ok(sandboxed);
             }
         }
+        Err(io::Error::other("the processes above it do not stay the same"))
+    }
+
+    /// The same, of one that more is refused to. Nothing if a process on the way has ended meanwhile: what was read of
+    /// its number may be another's.
+    fn walk(pid: i32, peer: Confinement) -> io::Result<Option<bool>> {
+        let place = |pid: i32| {
+            let stat = Stat::of(pid)?;
+            Some((stat.parent::<i32>()?, stat.field::<u64>(22)?))
+        };
+        let mut child = (pid, place(pid).ok_or_else(gone)?);
+        for _ in 0..DEPTH {
+            let parent = match child.1.0 {
+                parent @ 1.. => parent,
+                _ => return Ok(Some(false)),
+            };
+            let looked = look(parent, peer);
+            let above = place(parent);
+            // While it has this parent, the parent's number is nobody else's.
+            if place(child.0) != Some(child.1) {
+                return Ok(None);
+            }
+            if looked.map_err(io::Error::other)? {
+                return Ok(Some(true));
+            }
+            child =
+                (parent, above.ok_or_else(|| io::Error::other("a process above it cannot be looked at"))?);
+        }
         Err(io::Error::other("too many processes are above it"))
+    }
+
+    /// Whether it is a guard to which less is refused than to `peer`. Any process may call itself so; that `peer` is more
+    /// confined than one that only does tells nothing false.
+    pub(super) fn look(pid: i32, peer: Confinement) -> io::Result<bool> {
+        let name = beginning(format!("/proc/{pid}/cmdline"), NAME_MAX)?;
+        Ok(guard::is_named_guard(&name) && peer.exceeds(Confinement::of(pid)?))
     }
 
     fn started(pid: i32) -> io::Result<u64> {
@@ -114,38 +167,44 @@ mod linux {
     }
 
     /// `SO_PEERPIDFD`; nothing where the kernel has none.
-    fn peer_handle(socket: rustix::fd::BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-        use std::os::fd::AsRawFd;
-
-        use nix::libc;
+    fn peer_handle(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
         let mut handle: libc::c_int = -1;
-        let mut size = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or_default();
-        #[expect(unsafe_code, reason = "rustix has no such option")]
-        // SAFETY: a number and its size, both of which live until the call returns.
+        let asked = option(socket, libc::SO_PEERPIDFD, &mut handle);
+        match asked {
+            Ok(()) => {
+                #[expect(unsafe_code, reason = "a descriptor that the kernel has made for us")]
+                // SAFETY: nobody else knows of it.
+                Ok(Some(unsafe { OwnedFd::from_raw_fd(handle) }))
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(None),
+            // The process is gone and was waited for.
+            Err(_) => Err(gone()),
+        }
+    }
+
+    /// Writes what the kernel says of a socket, by numbers alone, to `value`.
+    fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int, value: &mut T) -> io::Result<()> {
+        let mut size = libc::socklen_t::try_from(size_of::<T>()).unwrap_or_default();
+        #[expect(
+            unsafe_code,
+            reason = "rustix has one of them not, and takes a process without a number for an error"
+        )]
+        // SAFETY: numbers and their size, both of which live until the call returns.
         let outcome = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
                 libc::SOL_SOCKET,
-                libc::SO_PEERPIDFD,
-                (&raw mut handle).cast(),
+                name,
+                (&raw mut *value).cast(),
                 &raw mut size,
             )
         };
-        if outcome == 0 {
-            #[expect(unsafe_code, reason = "a descriptor that the kernel has made for us")]
-            // SAFETY: nobody else knows of it.
-            return Ok(Some(unsafe { OwnedFd::from_raw_fd(handle) }));
-        }
-        match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(None),
-            // The process is gone and was waited for.
-            _ => Err(gone()),
-        }
+        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::is_sandboxed;
+pub(crate) use linux::{Peer, is_sandboxed, peer_of};
 
 /// There are no sandboxes here.
 #[cfg(not(target_os = "linux"))]
@@ -168,6 +227,16 @@ mod tests {
     fn whoever_is_no_more_confined_than_we_are_is_served() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         assert!(!is_sandboxed(&ours).unwrap());
+    }
+
+    #[test]
+    fn a_peer_without_a_number_is_an_error_in_words() {
+        let error = named(0, 0).err().unwrap().to_string();
+        assert!(error.contains("another PID namespace"), "{error}");
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let peer = peer_of(&ours).unwrap();
+        assert_eq!(peer.pid, rustix::process::getpid());
+        assert_eq!(peer.uid, rustix::process::geteuid());
     }
 
     #[test]
@@ -202,6 +271,13 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!found.unwrap());
+    }
+
+    #[test]
+    fn who_cannot_be_looked_at_is_not_taken_for_no_guard() {
+        // There is no such number.
+        assert!(look(i32::MAX, Confinement::default()).is_err());
+        assert!(!look(std::process::id().cast_signed(), Confinement::default()).unwrap());
     }
 
     #[test]

@@ -34,7 +34,6 @@ use nix::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{UCred, sockopt::socket_peercred},
     process::{
         Pid, PidfdFlags, Signal as Kill, WaitOptions, getpid, getppid, getuid, kill_process, pidfd_open,
         set_child_subreaper, setsid, wait,
@@ -48,7 +47,11 @@ use super::{
     start::Start,
     wire::{self, Notice, REQUEST},
 };
-use crate::process::{confine::offered_cgroup, inherited};
+use crate::process::{
+    confine::offered_cgroup,
+    inherited,
+    peer::{Peer, peer_of},
+};
 
 /// What a guard hears of.
 pub(super) const HEARD: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
@@ -127,8 +130,8 @@ pub(super) fn serve(owner: i32) -> io::Result<()> {
     inherited::reset_signals(|_| false);
     let Some(owner) = Owner::parent(owner) else { return Ok(()) };
     // Made by that process, and as the user that this one is: nobody else's requests are taken.
-    let is_stranger = |peer: UCred| peer.pid != owner.pid || peer.uid != getuid();
-    if socket_peercred(io::stdin()).is_ok_and(is_stranger) {
+    let is_stranger = |peer: Peer| peer.pid != owner.pid || peer.uid != getuid();
+    if peer_of(io::stdin()).is_ok_and(is_stranger) {
         return Ok(());
     }
     // The keys of the terminal do not concern it.
