@@ -125,10 +125,7 @@ mod linux {
         };
         let mut child = (pid, place(pid).ok_or_else(gone)?);
         for _ in 0..DEPTH {
-            let parent = match child.1.0 {
-                parent @ 1.. => parent,
-                _ => return Ok(Some(false)),
-            };
+            let parent @ 1.. = child.1.0 else { return Ok(Some(false)) };
             let looked = look(parent, peer);
             let above = place(parent);
             // While it has this parent, the parent's number is nobody else's.

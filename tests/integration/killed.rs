@@ -126,7 +126,7 @@ fn who_sees_other_start_times_ends_nobody() {
     }
     match command.output() {
         Ok(output) if !err(&output).starts_with("unshare:") => {
-            assert_eq!(code(&output), 0, "{}", err(&output))
+            assert_eq!(code(&output), 0, "{}", err(&output));
         }
         other => eprintln!("left out: no time namespace can be made: {other:?}"),
     }

@@ -259,8 +259,10 @@ impl Guard<'_> {
     fn hear_signals(&mut self) {
         let mut heard = [0; SIGNAL];
         while rustix::io::read(&self.signals, &mut heard).is_ok_and(|bytes| bytes == SIGNAL) {
-            let [a, b, c, d, _, _, _, _, e, f, g, h, ..] = heard;
-            let (signal, code) = (i32::from_ne_bytes([a, b, c, d]), i32::from_ne_bytes([e, f, g, h]));
+            let number =
+                |at: usize| heard.as_chunks().0.get(at).map_or(0, |bytes| i32::from_ne_bytes(*bytes));
+            // Behind the signal an error, then who sent it.
+            let (signal, code) = (number(0), number(2));
             // The kernel hangs up a process group that has a stopped member and no parent any more. A process of the
             // server can bring that about in the guard's group, whatever its sandbox is.
             let is_order = signal != libc::SIGCHLD && code != SI_KERNEL;
