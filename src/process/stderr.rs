@@ -22,6 +22,9 @@ const LINE_BYTES: usize = 500;
 
 /// Bytes that are read at once.
 const BUFFER: usize = 8 << 10;
+/// Lines of one read that a listener is told; of more it is told how many. Text has fewer, but 8 KiB of empty lines
+/// would keep everybody else on this thread waiting.
+const TOLD: usize = 256;
 
 /// Is told each whole line. Called from the task that reads: it must not block.
 type Listener = Box<dyn Fn(String) + Send>;
@@ -66,7 +69,10 @@ impl StderrTail {
                 }
                 Poll::Ready(more)
             });
-            while (&mut more).await {}
+            // What is always readable would only give way when tokio's budget is spent, after 128 reads.
+            while (&mut more).await {
+                tokio::task::yield_now().await;
+            }
             shared.lock().unwrap_or_else(PoisonError::into_inner).end(&hidden);
         }));
         Self { tail, ended, secrets, _drain: Arc::new(drain) }
@@ -103,6 +109,7 @@ fn shown(line: &[u8], secrets: &Secrets) -> String {
 
 impl Tail {
     fn push(&mut self, bytes: &[u8], secrets: &Secrets) {
+        let mut whole = 0;
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             if !self.open {
                 if self.lines.len() == LINES {
@@ -115,9 +122,13 @@ impl Tail {
             let text = piece.strip_suffix(b"\n").unwrap_or(piece);
             line.extend_from_slice(&text[..text.len().min(room)]);
             self.open = !piece.ends_with(b"\n");
-            if let (Some(listener), false) = (&self.listener, self.open) {
+            whole += usize::from(!self.open);
+            if let (Some(listener), false, ..=TOLD) = (&self.listener, self.open, whole) {
                 listener(shown(line, secrets));
             }
+        }
+        if let (Some(listener), Some(more @ 1..)) = (&self.listener, whole.checked_sub(TOLD)) {
+            listener(format!("({more} more lines)"));
         }
     }
 
@@ -192,6 +203,39 @@ mod tests {
         drop(ours);
         tail.settled(Duration::from_secs(30)).await;
         assert_eq!(heard.try_iter().collect::<Vec<_>>(), ["before", "half", "****", "last"]);
+    }
+
+    #[test]
+    fn a_listener_hears_no_more_lines_of_one_read_than_text_has() {
+        let (mut tail, none) = (Tail::default(), Secrets::default());
+        let (sender, heard) = std::sync::mpsc::channel();
+        tail.listener = Some(Box::new(move |line| sender.send(line).unwrap()));
+        let page = "a line of thirty-three characters\n".repeat(BUFFER / 34);
+        tail.push(page.as_bytes(), &none);
+        assert_eq!(heard.try_iter().count(), BUFFER / 34);
+        tail.push(&[b'\n'; BUFFER], &none);
+        tail.push(b"after\n", &none);
+        let heard: Vec<_> = heard.try_iter().collect();
+        assert_eq!(heard.len(), TOLD + 2);
+        assert_eq!(heard[TOLD..], [format!("({} more lines)", BUFFER - TOLD), "after".to_owned()]);
+    }
+
+    #[tokio::test]
+    async fn a_flood_gives_way_after_each_read() {
+        // It always has something to read, as a pipe that is written at full speed.
+        let tail = StderrTail::drain(tokio::io::repeat(b'\n'), Secrets::default());
+        let told = Arc::<std::sync::atomic::AtomicUsize>::default();
+        let counted = told.clone();
+        tail.tell(move |_| {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        });
+        let mut most = 0;
+        for _ in 0..100 {
+            let before = told.load(std::sync::atomic::Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            most = most.max(told.load(std::sync::atomic::Ordering::Relaxed) - before);
+        }
+        assert!((1..=TOLD + 1).contains(&most), "{most} lines were told in one turn");
     }
 
     #[test]
