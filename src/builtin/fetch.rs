@@ -157,7 +157,7 @@ async fn read(url: Url, wanted: Wanted, body: Body, notes: Vec<String>) -> Outco
         }
     });
     let page = reading.await.map_err(|_| "the page cannot be understood: ask for its `source`".to_owned())?;
-    let cut = page.cut.then(|| "cut where it takes too long to understand".to_owned());
+    let cut = page.cut.then(|| "cut where it takes too long, or comes to too much, to understand".to_owned());
     head.extend((!page.title.is_empty()).then(|| format!("title: {}", page.title)));
     head.extend(page.byline.map(|byline| format!("by: {byline}")));
     head.extend(page.published.map(|published| format!("published: {published}")));

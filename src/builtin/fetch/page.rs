@@ -5,10 +5,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dom_query::{Document, NodeRef};
+use dom_query::{Document, NodeId, NodeRef};
 use dom_smoothie::{Config, Readability, TextMode};
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
-use html5ever::{ParseOpts, parse_document, tendril::TendrilSink, tree_builder::TreeBuilderOpts};
+use html5ever::{
+    TokenizerResult,
+    buffer_queue::BufferQueue,
+    interface::TreeSink,
+    tokenizer::{Token, TokenSink, TokenSinkResult, Tokenizer, TokenizerOpts},
+    tree_builder::{TreeBuilder, TreeBuilderOpts},
+};
 use reqwest::Url;
 
 use super::{Format, get::Body};
@@ -21,6 +27,15 @@ const MAX_DEPTH: usize = 400;
 /// How long a page is parsed. Each element inside of thousands of others costs a look at all of these, so that a small
 /// page could be made to take hours; one that was not takes a fraction of a second.
 const MAX_PARSING: Duration = Duration::from_secs(3);
+/// Nodes that a page may come to: some 200 bytes each. A page of 5 MB has some 100 000, but a small one may come to any
+/// number, since a formatting element that was not closed is opened again in each paragraph.
+const MAX_NODES: usize = 250_000;
+/// Formatting elements, and which attributes they keep if they have more: they are copied with them.
+const FORMATTING: [&str; 14] =
+    ["a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"];
+const KEPT: [&str; 5] = ["href", "id", "class", "rel", "itemprop"];
+/// Bytes of the page that are parsed without a look at the clock and at what it came to.
+const PIECE: usize = 4096;
 /// Elements that have no text to read.
 const SILENT: &str = "script, style, noscript, template, iframe, object, svg, canvas, img, picture, video, audio, \
     input, select, button";
@@ -33,7 +48,7 @@ pub(super) struct Page {
     pub byline: Option<String>,
     pub published: Option<String>,
     pub text: String,
-    /// Whether the end is missing, since it took too long.
+    /// Whether the end is missing, since it took too long or came to too much.
     pub cut: bool,
 }
 
@@ -102,7 +117,12 @@ pub(super) fn read(html: &str, url: &Url, format: Format, whole: bool) -> Page {
     let (document, complete) = parse(html);
     flatten(&document);
     document.select(SILENT).remove();
-    if !whole && let Some(page) = main_text(document.clone(), url, format) {
+    // The search works on a copy. It would not begin with as many elements as there are in so many nodes.
+    let short = document.tree.len() <= 5 * MAX_ELEMENTS;
+    if !whole
+        && short
+        && let Some(page) = main_text(document.clone(), url, format)
+    {
         return Page { cut: !complete, ..page };
     }
     absolute(&document, url);
@@ -117,16 +137,51 @@ pub(super) fn read(html: &str, url: &Url, format: Format, whole: bool) -> Page {
 
 /// The document, and whether it is all of it.
 fn parse(html: &str) -> (Document, bool) {
-    let tree_builder = TreeBuilderOpts { scripting_enabled: false, ..TreeBuilderOpts::default() };
-    let mut parser = parse_document(Document::default(), ParseOpts { tree_builder, ..ParseOpts::default() });
+    let options = TreeBuilderOpts { scripting_enabled: false, ..TreeBuilderOpts::default() };
+    let builder = Slim(TreeBuilder::new(Document::default(), options));
+    let tokenizer = Tokenizer::new(builder, TokenizerOpts::default());
+    let document = &tokenizer.sink.0.sink;
+    let input = BufferQueue::default();
+    let feed = || while !matches!(tokenizer.feed(&input), TokenizerResult::Done) {};
     let begun = Instant::now();
     let mut rest = html;
-    while !rest.is_empty() && begun.elapsed() < MAX_PARSING {
-        let (piece, after) = rest.split_at(boundary(rest, 4096));
-        parser.process(piece.into());
+    while !rest.is_empty() && begun.elapsed() < MAX_PARSING && document.tree.len() < MAX_NODES {
+        // One tag at most, since each may open again all that is open.
+        let end = rest.bytes().take(PIECE).position(|byte| byte == b'>').map_or(PIECE, |at| at + 1);
+        let (piece, after) = rest.split_at(boundary(rest, end));
+        input.push_back(piece.into());
+        feed();
+        document.errors.borrow_mut().clear();
         rest = after;
     }
-    (parser.finish(), rest.is_empty())
+    feed();
+    tokenizer.end();
+    (tokenizer.sink.0.sink.finish(), rest.is_empty())
+}
+
+/// Builds the tree from tags without most of the attributes that would be copied with their element.
+struct Slim(TreeBuilder<NodeId, Document>);
+
+impl TokenSink for Slim {
+    type Handle = NodeId;
+
+    fn process_token(&self, mut token: Token, line: u64) -> TokenSinkResult<NodeId> {
+        if let Token::TagToken(tag) = &mut token
+            && tag.attrs.len() > KEPT.len()
+            && FORMATTING.contains(&&*tag.name)
+        {
+            tag.attrs.retain(|attribute| KEPT.contains(&&*attribute.name.local));
+        }
+        self.0.process_token(token, line)
+    }
+
+    fn end(&self) {
+        self.0.end();
+    }
+
+    fn adjusted_current_node_present_but_not_in_html_namespace(&self) -> bool {
+        self.0.adjusted_current_node_present_but_not_in_html_namespace()
+    }
 }
 
 /// The first place at `at` or after it where a character begins.
@@ -248,6 +303,31 @@ mod tests {
                 .unwrap();
             assert!(page.text.contains("seen"), "{open}");
         }
+    }
+
+    #[test]
+    fn no_page_comes_to_more_than_its_share_of_nodes() {
+        let many = |open: fn(usize) -> String, count| (0..count).map(open).collect::<String>();
+        let attributes = many(|n| format!(" a{n}=1"), 2_000);
+        for html in [
+            "<b><i><p>".repeat(300_000),
+            // All of them are opened again by the `x` of each paragraph.
+            format!("<p>{}{}", many(|n| format!("<b a={n}>"), 2_000), "<p>x".repeat(100_000)),
+            format!("<p><b{attributes}>{}", "<p>x".repeat(200_000)),
+        ] {
+            let (document, complete) = parse(&html);
+            let nodes = document.tree.len();
+            let attributes = document.select("b").nodes().iter().map(|node| node.attrs().len()).max();
+            assert!(!complete && nodes < 2 * MAX_NODES, "{nodes}");
+            assert!(attributes.is_some_and(|most| most <= KEPT.len()), "{attributes:?}");
+        }
+        // As much as a long page has.
+        let (document, complete) = parse(
+            &"<p><a c=1 d=2 e=3 f=4 g=5 href=x>some text of a link</a> > and <b>more</b>\n".repeat(2_000),
+        );
+        assert!(complete && document.select("p").length() == 2_000);
+        assert!(document.select("a[href=x]").length() == 2_000);
+        assert_eq!(&*document.select("p").nodes()[1_999].text(), "some text of a link > and more\n");
     }
 
     #[test]
