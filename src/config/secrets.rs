@@ -230,24 +230,41 @@ const ESCAPED_BY_LIBRARIES: &AsciiSet = &ESCAPED
     .remove(b'+')
     .remove(b',');
 
-/// How `value` may be written: as it is, line by line, as part of an address, and each in JSON, with and without
-/// letters beyond ASCII.
+/// The same in a form, where a blank is a `+` besides.
+const ESCAPED_IN_FORMS: &AsciiSet = &ESCAPED.remove(b'*').add(b'~');
+/// How deep JSON may be text in JSON: a result that is JSON, in a message, in a document.
+const JSON_DEPTH: usize = 3;
+
+/// How `value` may be written: as it is, line by line, as part of an address or of a form, and each in JSON, with and
+/// without letters beyond ASCII.
 fn forms(value: &str) -> impl Iterator<Item = String> {
     let lines = value.lines().map(str::trim).filter(|line| line.len() >= Secrets::SHORTEST);
-    let escaped = [ESCAPED, ESCAPED_BY_LIBRARIES].map(|set| utf8_percent_encode(value, set).to_string());
+    let encode = |set| utf8_percent_encode(value, set).to_string();
+    let escaped = [ESCAPED, ESCAPED_BY_LIBRARIES].map(encode);
+    let in_forms = [ESCAPED, ESCAPED_IN_FORMS].map(|set| encode(set).replace("%20", "+"));
     let plain = std::iter::once(value).chain(lines).map(str::to_owned);
-    plain.chain(escaped).flat_map(|text| {
-        let quoted = Value::from(text.as_str()).to_string();
-        let escaped = quoted[1..quoted.len() - 1].to_owned();
-        let mut ascii = String::with_capacity(escaped.len());
-        for c in escaped.chars() {
-            match c {
-                '\0'..='\x7f' => ascii.push(c),
-                _ => ascii.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}"))),
-            }
+    plain.chain(escaped).chain(in_forms).flat_map(|text| {
+        let mut all = BTreeSet::from([text]);
+        for _ in 0..JSON_DEPTH {
+            let deeper: Vec<String> = all.iter().flat_map(|text| in_json(text)).collect();
+            all.extend(deeper);
         }
-        [text, escaped, ascii]
+        all
     })
+}
+
+/// `text` inside a JSON string, with and without letters beyond ASCII.
+fn in_json(text: &str) -> [String; 2] {
+    let quoted = Value::from(text).to_string();
+    let escaped = quoted[1..quoted.len() - 1].to_owned();
+    let mut ascii = String::with_capacity(escaped.len());
+    for c in escaped.chars() {
+        match c {
+            '\0'..='\x7f' => ascii.push(c),
+            _ => ascii.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}"))),
+        }
+    }
+    [escaped, ascii]
 }
 
 /// `text` with four stars for each of `places`, or for several that overlap.
@@ -445,6 +462,28 @@ mod tests {
     fn secrets_are_known_as_parts_of_addresses() {
         let secrets = Secrets::new(["p@ss w/rd!".to_owned()]);
         assert_eq!(secrets.hide("p%40ss%20w%2Frd%21 p%40ss%20w%2Frd! p@ss w/rd!"), "**** **** ****");
+        assert_eq!(secrets.hide("a=p%40ss+w%2Frd%21&b"), "a=****&b");
+        let tilde = Secrets::new(["one two*~".to_owned()]);
+        assert_eq!(tilde.hide("one+two*%7E one+two%2A~"), "**** ****");
+    }
+
+    #[test]
+    fn secrets_are_known_in_json_that_is_text_in_json() {
+        let secret = "sk-Zq8\"w\\9=\u{e9}&7";
+        let secrets = Secrets::new([secret.to_owned()]);
+        type Write = fn(&str) -> String;
+        let ascii: Write = |text| Value::from(text).to_string().replace('\u{e9}', "\\u00e9");
+        let plain: Write = |text| Value::from(text).to_string();
+        for writers in
+            [[plain, plain, plain], [ascii, plain, plain], [ascii, ascii, ascii], [plain, ascii, plain]]
+        {
+            let mut text = secret.to_owned();
+            let mut hidden = "****".to_owned();
+            for write in writers {
+                (text, hidden) = (write(&text), write(&hidden));
+                assert_eq!(secrets.hide(&text), hidden);
+            }
+        }
     }
 
     #[test]
