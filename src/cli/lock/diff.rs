@@ -64,10 +64,37 @@ fn compare(before: &[String], now: &[String], lines: &mut Vec<String>) {
                 false => lines.extend(same.iter().map(|line| format!("  {line}"))),
             }
         } else {
-            lines.extend(before[operation.old_range()].iter().map(|line| format!("- {line}")));
-            lines.extend(now[operation.new_range()].iter().map(|line| format!("+ {line}")));
+            let (was, is) = (&before[operation.old_range()], &now[operation.new_range()]);
+            lines.extend(was.iter().enumerate().map(|(at, line)| format!("- {}", marked(line, is.get(at)))));
+            lines.extend(is.iter().enumerate().map(|(at, line)| format!("+ {}", marked(line, was.get(at)))));
         }
     }
+}
+
+/// A line that looks like `other`, which it replaces or is replaced by, with escapes for what it differs in: blanks, and
+/// letters beyond ASCII. Every other line stays as it is.
+fn marked(line: &str, other: Option<&String>) -> String {
+    let Some(other) = other else { return line.to_owned() };
+    let is_odd = |letter: char| !letter.is_ascii() || letter.is_whitespace();
+    let pairs = || line.chars().zip(other.chars());
+    if line.chars().count() == other.chars().count()
+        && pairs().all(|(ours, theirs)| ours == theirs || is_odd(ours) || is_odd(theirs))
+    {
+        let shown = |(ours, theirs): (char, char)| match ours != theirs && is_odd(ours) {
+            true => ours.escape_unicode().to_string(),
+            false => ours.to_string(),
+        };
+        return pairs().map(shown).collect();
+    }
+    if !line.split_whitespace().eq(other.split_whitespace()) {
+        return line.to_owned();
+    }
+    let end = line.trim_end().len();
+    let escaped = |(at, letter): (usize, char)| match at >= end || (letter.is_whitespace() && letter != ' ') {
+        true => letter.escape_unicode().to_string(),
+        false => letter.to_string(),
+    };
+    line.char_indices().map(escaped).collect()
 }
 
 /// The lines of a text, as they may be shown. Long ones are cut behind sentences first: a word put into one is to change
@@ -112,6 +139,15 @@ mod tests {
         );
         assert_eq!(of("", "one\ntwo"), "+ one\n+ two");
         assert_eq!(of("one\r\ntwo", "one\ntwo"), "- one\\r\n+ one\n  two");
+    }
+
+    #[test]
+    fn lines_that_look_alike_show_what_they_differ_in() {
+        assert_eq!(of("reads it", "reads\u{a0}it"), "- reads\\u{20}it\n+ reads\\u{a0}it");
+        assert_eq!(of("p\u{e4}y a", "p\u{e4}y \u{430}"), "- p\u{e4}y a\n+ p\u{e4}y \\u{430}");
+        assert_eq!(of("reads it", "reads it  "), "- reads it\n+ reads it\\u{20}\\u{20}");
+        assert_eq!(of("reads it\u{2003} ", "reads it"), "- reads it\\u{2003}\\u{20}\n+ reads it");
+        assert_eq!(of("for caf\u{e9}s", "for the caf\u{e9}s"), "- for caf\u{e9}s\n+ for the caf\u{e9}s");
     }
 
     #[test]
