@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
+    error::Error as _,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
@@ -11,7 +12,7 @@ use std::{
 use hyper::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::{
-    Client, Url,
+    Client, StatusCode, Url,
     header::{HeaderName, HeaderValue},
     redirect,
 };
@@ -123,7 +124,7 @@ impl HttpClients {
             idle: config.pool_idle_timeout,
             version: config.http_version,
             max_idle: config.max_idle_per_host,
-            redirects: same_origin,
+            redirects: told,
             gzip: false,
             guarded: false,
             proxied: true,
@@ -133,7 +134,7 @@ impl HttpClients {
         // For those that stall on kept connections.
         let unpooled = Traffic { max_idle: 0, ..tools.clone() };
         // An answer is read to its end before it is of use, and so may as well come compressed.
-        let search = Traffic { gzip: true, ..tools.clone() };
+        let search = Traffic { gzip: true, redirects: same_origin, ..tools.clone() };
         // Each redirect is looked at like a first address. No proxy: it would look names up by itself, and what it
         // finds could not be checked.
         let pages = Traffic { redirects: redirect::Policy::none, guarded: true, ..search.clone() };
@@ -305,6 +306,38 @@ fn same_origin() -> redirect::Policy {
             attempt.stop()
         }
     })
+}
+
+/// Follows no redirect, and gives one within the origin as the error [`Moved`]: a tool call must not be sent twice.
+fn told() -> redirect::Policy {
+    redirect::Policy::custom(|attempt| {
+        let from = attempt.previous().last().map(Url::origin);
+        if from == Some(attempt.url().origin()) && attempt.status() != StatusCode::SEE_OTHER {
+            let to = attempt.url().clone();
+            attempt.error(Moved(to))
+        } else {
+            attempt.stop()
+        }
+    })
+}
+
+/// A redirect of a tool server to another path of its own. What it displays has no address in it.
+#[derive(Debug, thiserror::Error)]
+#[error("it was answered with a redirect")]
+pub(crate) struct Moved(Url);
+
+impl Moved {
+    /// Where to, if that is what `error` is about.
+    pub(crate) fn cause_of(error: &reqwest::Error) -> Option<Url> {
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            if let Some(Self(to)) = error.downcast_ref::<Self>() {
+                return Some(to.clone());
+            }
+            cause = error.source();
+        }
+        None
+    }
 }
 
 /// Whether this machine itself is meant; `0.0.0.0` is, when it is connected to.

@@ -50,8 +50,11 @@ async fn redirects_stay_within_their_origin() {
     let status = async |client: &HttpClient, path| {
         client.client().get(format!("{url}{path}")).send().await.unwrap().status().as_u16()
     };
-    assert_eq!(status(clients.tools_for(&url), "here").await, 200);
+    assert_eq!(status(clients.search_for(&url), "here").await, 200);
+    assert_eq!(status(clients.search_for(&url), "away").await, 307);
     assert_eq!(status(clients.tools_for(&url), "away").await, 307);
+    let moved = clients.tools_for(&url).client().get(format!("{url}here")).send().await.unwrap_err();
+    assert_eq!(Moved::cause_of(&moved).unwrap().as_str(), url);
 }
 
 #[test]

@@ -3,6 +3,9 @@
 //! A server without TCP_NODELAY that writes an answer in parts holds the second part back until the first one is
 //! acknowledged, which on a kept connection takes 40 ms (delayed acknowledgement). On a new one it does not. Nothing on
 //! our side of the connection can be set against it but not to keep it.
+//!
+//! A tool call is sent once: neither a redirect nor an expired session repeats it here. Other requests follow redirects
+//! within the origin, and later ones, calls included, go where those led.
 
 use std::{
     collections::HashMap,
@@ -17,11 +20,11 @@ use std::{
 
 use futures_util::{Stream, StreamExt, stream::BoxStream};
 use reqwest::{
-    Client, Error,
+    Client, Error, Url,
     header::{HeaderName, HeaderValue},
 };
 use rmcp::{
-    model::ClientJsonRpcMessage,
+    model::{ClientJsonRpcMessage, ClientRequest},
     transport::streamable_http_client::{
         SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
     },
@@ -31,7 +34,10 @@ use sse_stream::Sse;
 use tokio::{runtime::Handle, task::JoinSet, time::timeout};
 
 use super::{SessionEvent, SessionObserver, handshake::Era, way::Way};
-use crate::{http::HttpClients, tool::ServerName};
+use crate::{
+    http::{HttpClients, Moved},
+    tool::ServerName,
+};
 
 /// Questions in a row that a connection is judged by. Those before the last ones may be answered at once: the system
 /// acknowledges the first parts on each connection without delay.
@@ -43,6 +49,8 @@ const STALL: Duration = Duration::from_millis(25);
 const END_LIMIT: Duration = Duration::from_secs(1);
 /// Limit of one question.
 const LIMIT: Duration = Duration::from_secs(5);
+/// Redirects that one request follows.
+const REDIRECTS: usize = 5;
 
 type Outcome<T> = Result<T, StreamableHttpError<Error>>;
 type Headers = HashMap<HeaderName, HeaderValue>;
@@ -55,14 +63,54 @@ pub(super) struct ToolClient {
     stalls: Arc<AtomicBool>,
     /// Read answers to their ends. Std mutex: held to add one.
     rests: Arc<Mutex<JoinSet<()>>>,
+    /// Where redirects of this connection's POST requests led.
+    moved: Arc<Mutex<Option<Arc<str>>>>,
 }
 
 impl ToolClient {
     /// For the server at `url`.
     pub(super) fn new(http: &HttpClients, url: &str) -> Self {
         let (pooled, unpooled) = (http.tools_for(url), http.unpooled_tools_for(url));
-        let (stalls, rests) = Default::default();
-        Self { pooled: pooled.client().clone(), unpooled: unpooled.client().clone(), stalls, rests }
+        let (stalls, rests, moved) = Default::default();
+        Self { pooled: pooled.client().clone(), unpooled: unpooled.client().clone(), stalls, rests, moved }
+    }
+
+    /// Where requests to `uri` go.
+    fn place(&self, uri: Arc<str>) -> Arc<str> {
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(uri)
+    }
+
+    /// Asks what may be asked again, and follows redirects within the origin.
+    async fn following<T, F>(&self, uri: Arc<str>, learn: bool, ask: impl Fn(Arc<str>) -> F) -> Outcome<T>
+    where
+        F: Future<Output = Outcome<T>>,
+    {
+        let mut at = self.place(uri);
+        for _ in 0..REDIRECTS {
+            let error = match ask(at.clone()).await {
+                Err(StreamableHttpError::Client(error)) => error,
+                outcome => return outcome,
+            };
+            let Some(to) = Moved::cause_of(&error) else { return Err(StreamableHttpError::Client(error)) };
+            at = with_credentials(to, &at);
+            if learn {
+                *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(at.clone());
+            }
+        }
+        ask(at).await
+    }
+
+    /// Sends a tool call, once.
+    async fn once<T>(sending: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+        let words = |text: &'static str| StreamableHttpError::UnexpectedServerResponse(text.into());
+        sending.await.map_err(|error| match error {
+            // The SDK makes a new session upon this error and sends the call again.
+            StreamableHttpError::SessionExpired => words("HTTP 404, as if the session had ended"),
+            StreamableHttpError::Client(error) if Moved::cause_of(&error).is_some() => {
+                words("a redirect, which is not followed for a call")
+            }
+            error => error,
+        })
     }
 
     fn now(&self) -> &Client {
@@ -88,6 +136,14 @@ impl ToolClient {
             self.stalls.store(false, Relaxed);
         }
     }
+}
+
+/// `to` with the name and password of `from`, whose origin it has: a redirect does not repeat them.
+fn with_credentials(mut to: Url, from: &str) -> Arc<str> {
+    if let Ok(from) = Url::parse(from) {
+        let _ = to.set_username(from.username()).and_then(|()| to.set_password(from.password()));
+    }
+    to.as_str().into()
 }
 
 /// The events of one answer. The SDK lets go of them once it has the message that it waits for, but a connection can
@@ -160,7 +216,19 @@ impl StreamableHttpClient for ToolClient {
         auth_header: Option<String>,
         custom_headers: Headers,
     ) -> Outcome<StreamableHttpPostResponse> {
-        let answer = self.now().post_message(uri, message, session_id, auth_header, custom_headers).await?;
+        let call = matches!(&message, ClientJsonRpcMessage::Request(request)
+            if matches!(request.request, ClientRequest::CallToolRequest(_)));
+        let answer = if call {
+            let uri = self.place(uri);
+            Self::once(self.now().post_message(uri, message, session_id, auth_header, custom_headers)).await?
+        } else {
+            let ask = |at| {
+                let (session, auth, headers) =
+                    (session_id.clone(), auth_header.clone(), custom_headers.clone());
+                self.now().post_message(at, message.clone(), session, auth, headers)
+            };
+            self.following(uri, true, ask).await?
+        };
         Ok(match answer {
             StreamableHttpPostResponse::Sse(stream, session) => {
                 let events = Events { stream, answered: false, rests: self.rests.clone() };
@@ -177,7 +245,11 @@ impl StreamableHttpClient for ToolClient {
         auth_header: Option<String>,
         custom_headers: Headers,
     ) -> Outcome<()> {
-        self.now().delete_session(uri, session_id, auth_header, custom_headers).await
+        let ask = |at| {
+            let (auth, headers) = (auth_header.clone(), custom_headers.clone());
+            self.now().delete_session(at, session_id.clone(), auth, headers)
+        };
+        self.following(uri, false, ask).await
     }
 
     async fn get_stream(
@@ -188,6 +260,10 @@ impl StreamableHttpClient for ToolClient {
         auth_header: Option<String>,
         custom_headers: Headers,
     ) -> Outcome<BoxStream<'static, Result<Sse, SseError>>> {
-        self.now().get_stream(uri, session_id, last_event_id, auth_header, custom_headers).await
+        let ask = |at| {
+            let (session, last) = (session_id.clone(), last_event_id.clone());
+            self.now().get_stream(at, session, last, auth_header.clone(), custom_headers.clone())
+        };
+        self.following(uri, false, ask).await
     }
 }

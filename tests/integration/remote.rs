@@ -11,11 +11,12 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Json, Router,
     extract::{ConnectInfo, Request, State},
     http::StatusCode,
     middleware::Next,
-    response::Response,
+    response::{IntoResponse as _, Redirect, Response},
+    routing::post,
     serve::ListenerExt,
 };
 use rmcp::{
@@ -31,7 +32,7 @@ use rmcp::{
         streamable_http_server::session::local::LocalSessionManager,
     },
 };
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use toolcrib::{
     Config, Endpoint, ErrorCode, HttpEndpoint, Manager, ProgressListener, ServerConfig, ServerEvent,
@@ -272,4 +273,75 @@ async fn an_address_where_nothing_answers_says_so() {
     let error = manager.report().servers[0].outcome.clone().unwrap_err();
     assert!(error.causes().join(" ").contains("403"), "{:?}", error.causes());
     assert!(!error.causes().join(" ").contains("rmcp"), "no type names: {:?}", error.causes());
+}
+
+/// A server of the old era behind `/mcp`, which redirects to `/mcp/`. It counts the calls that it runs, and then
+/// answers as `answer` says.
+async fn serve_moved(answer: fn() -> Response) -> (String, Arc<AtomicUsize>) {
+    let runs = Arc::<AtomicUsize>::default();
+    let count = runs.clone();
+    let handle = move |Json(asked): Json<Value>| {
+        let count = count.clone();
+        async move {
+            let result = match asked["method"].as_str().unwrap_or_default() {
+                "initialize" => json!({
+                    "protocolVersion": "2025-11-25",
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "moved", "version": "1"},
+                }),
+                "tools/list" => json!({"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}),
+                "tools/call" => {
+                    count.fetch_add(1, SeqCst);
+                    return answer();
+                }
+                "ping" => json!({}),
+                _ if asked.get("id").is_none() => return StatusCode::ACCEPTED.into_response(),
+                _ => {
+                    let error = json!({"code": -32601, "message": "no such method"});
+                    let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "error": error});
+                    return Json(answer).into_response();
+                }
+            };
+            let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": result});
+            ([("mcp-session-id", "one")], Json(answer)).into_response()
+        }
+    };
+    let router = Router::new()
+        .route("/mcp", post(|| async { Redirect::temporary("/mcp/") }))
+        .route("/mcp/", post(handle));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    #[expect(clippy::disallowed_methods, reason = "ends with the test's runtime")]
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (url, runs)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_over_http_is_sent_once_whatever_the_answer_is() {
+    let answers: [fn() -> Response; 3] = [
+        || StatusCode::NOT_FOUND.into_response(),
+        || Redirect::temporary("/mcp/").into_response(),
+        || Redirect::permanent("/mcp/").into_response(),
+    ];
+    for (number, answer) in answers.into_iter().enumerate() {
+        let (url, runs) = serve_moved(answer).await;
+        let manager = Manager::start(&remote(url, None)).await.unwrap();
+        for call in 1..=2 {
+            let error = manager.call("remote", "t", Map::new()).await.unwrap_err();
+            assert!(error.to_string().contains("outcome unknown, it was sent once"), "{number}: {error}");
+            assert_eq!(runs.load(SeqCst), call, "{number}");
+        }
+        manager.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_redirects_to_another_path_is_used_there() {
+    let (url, runs) = serve_moved(|| Redirect::to("/elsewhere").into_response()).await;
+    let manager = Manager::start(&remote(url, None)).await.unwrap();
+    assert_eq!(manager.report().servers[0].outcome.as_ref().unwrap().tools, 1);
+    // It reaches the place where it is run, though calls follow no redirect.
+    manager.call("remote", "t", Map::new()).await.unwrap_err();
+    assert_eq!(runs.load(SeqCst), 1);
+    manager.shutdown().await;
 }
