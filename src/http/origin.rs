@@ -31,6 +31,7 @@ use tokio::{
 
 mod general;
 mod head;
+mod paced;
 mod road;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,9 @@ pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// A connection whose last answer was read is ready for a request within this time, or something is wrong with it.
 const SOON: Duration = Duration::from_millis(100);
+
+/// The longest head of an answer, and the most that is read of one connection before others run.
+const MAX_READ: usize = 1 << 16;
 
 /// A server with its pool. Cloning is cheap and shares it.
 #[derive(Debug, Clone)]
@@ -220,7 +224,8 @@ impl Origin {
 
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     async fn handshake(&self, io: impl Io) -> Result<Connection, BoxError> {
-        let (connection, work) = http1::handshake(io).await?;
+        let mut builder = http1::Builder::new();
+        let (connection, work) = builder.max_buf_size(MAX_READ).handshake(paced::Paced::new(io)).await?;
         let mut pool = self.pool();
         while pool.tasks.try_join_next().is_some() {}
         pool.tasks.spawn(async move {

@@ -1,0 +1,106 @@
+//! Reads that let others run.
+//!
+//! Bytes that lead to no part of an answer (interim heads, leading zeros of a chunk's size) are read by hyper in a loop
+//! that ends when nothing is there. A server that sends them without end would hold the thread.
+
+use std::{
+    io,
+    pin::{Pin, pin},
+    task::{Context, Poll},
+};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use tokio::task::yield_now;
+
+/// Room for bytes that is offered in a row before others run.
+const SHARE: usize = 1 << 17;
+
+/// A connection that is read in shares.
+pub(super) struct Paced<T> {
+    io: T,
+    /// Room that was offered since nothing was there, or since the last pause.
+    offered: usize,
+}
+
+impl<T> Paced<T> {
+    pub(super) fn new(io: T) -> Self {
+        Self { io, offered: 0 }
+    }
+}
+
+impl<T: Read + Unpin> Read for Paced<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.offered >= SHARE {
+            self.offered = 0;
+            // Its first poll has this task woken after the others ran and the system was asked what is there.
+            let _ = pin!(yield_now()).poll(context);
+            return Poll::Pending;
+        }
+        let room = buffer.remaining();
+        let read = Pin::new(&mut self.io).poll_read(context, buffer);
+        self.offered = if read.is_pending() { 0 } else { self.offered.saturating_add(room) };
+        read
+    }
+}
+
+impl<T: Write + Unpin> Write for Paced<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(context, parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use hyper::rt::ReadBuf;
+    use hyper_util::rt::TokioIo;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_side_that_never_stops_lets_others_run() {
+        let mut endless =
+            Paced::new(TokioIo::new(tokio::io::join(tokio::io::repeat(b'0'), tokio::io::sink())));
+        let (mut bytes, mut pauses) = (vec![0; 1 << 13], 0);
+        for _ in 0..100 {
+            poll_fn(|context| {
+                let mut buffer = ReadBuf::new(&mut bytes);
+                let read = Pin::new(&mut endless).poll_read(context, buffer.unfilled());
+                pauses += usize::from(read.is_pending());
+                read
+            })
+            .await
+            .unwrap();
+        }
+        assert_eq!(pauses, 6, "800 KiB were read");
+    }
+}
