@@ -2,7 +2,10 @@
 
 use std::{
     pin::pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -30,6 +33,11 @@ use super::{
     wiretap::Wiretap,
 };
 use crate::process::WriteError;
+
+/// Answers to the server's own requests that may wait to be sent, with what each of them costs beside its id. A server
+/// that asks for more is given up: each answer is a request over HTTP, and the SDK keeps all that wait.
+const MAX_OWED: usize = 64 << 10;
+const ANSWER: usize = 256;
 
 /// Calls `tool`. If the time is over, or the future is dropped, the server is told to cancel.
 pub(super) async fn call(
@@ -157,16 +165,33 @@ impl ClientHandler for Ear {
 
 /// A transport that tells when the SDK has let go of it: then the connection has ended, whoever ended it.
 pub(super) struct Telling<T> {
-    inner: T,
+    /// Nothing: the server was given up. The transport must be dropped then: it may wait for its messages to be taken.
+    inner: Option<T>,
     tap: Wiretap,
+    /// The sum of [`cost`] of the server's requests whose answers are not sent yet.
+    owed: Arc<AtomicUsize>,
     _gone: DropGuard,
+}
+
+/// What the answer to a request of the server's costs while it waits.
+fn cost(id: &RequestId) -> usize {
+    ANSWER + id.to_string().len()
+}
+
+/// An answer that is being sent. It is sent, or given up, when this is dropped.
+struct Owed(Arc<AtomicUsize>, usize);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        let _ = self.0.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(self.1)));
+    }
 }
 
 impl<T> Telling<T> {
     /// The transport, and the token that is cancelled at its end.
     pub(super) fn new(inner: T, tap: Wiretap) -> (Self, CancellationToken) {
         let gone = CancellationToken::new();
-        (Self { inner, tap, _gone: gone.clone().drop_guard() }, gone)
+        (Self { inner: Some(inner), tap, owed: Arc::default(), _gone: gone.clone().drop_guard() }, gone)
     }
 
     /// Gives `tell` the message where somebody wants to see it.
@@ -185,16 +210,40 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Telling<T> {
         message: ClientJsonRpcMessage,
     ) -> impl Future<Output = Result<(), T::Error>> + Send + 'static {
         self.show(&message, Wiretap::sent);
-        self.inner.send(message)
+        let answered = match &message {
+            ClientJsonRpcMessage::Response(answer) => Some(&answer.id),
+            ClientJsonRpcMessage::Error(answer) => answer.id.as_ref(),
+            _ => None,
+        };
+        let owed = answered.map(|id| Owed(self.owed.clone(), cost(id)));
+        let sending = self.inner.as_mut().map(|inner| inner.send(message));
+        async move {
+            let _owed = owed;
+            match sending {
+                Some(sending) => sending.await,
+                None => Ok(()),
+            }
+        }
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
-        let message = self.inner.receive().await?;
+        let message = self.inner.as_mut()?.receive().await?;
         self.show(&message, Wiretap::received);
+        if let ServerJsonRpcMessage::Request(request) = &message {
+            let cost = cost(&request.id);
+            if self.owed.fetch_add(cost, Relaxed) + cost > MAX_OWED {
+                tracing::warn!("a server asks faster than it takes answers: its connection is ended");
+                self.inner = None;
+                return None;
+            }
+        }
         Some(message)
     }
 
     async fn close(&mut self) -> Result<(), T::Error> {
-        self.inner.close().await
+        match &mut self.inner {
+            Some(inner) => inner.close().await,
+            None => Ok(()),
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::{
 
 use axum::{
     Json, Router,
+    body::Body,
     extract::{ConnectInfo, Request, State},
     http::StatusCode,
     middleware::Next,
@@ -295,6 +296,8 @@ async fn serve_moved(answer: fn() -> Response) -> (String, Arc<AtomicUsize>) {
                     return answer();
                 }
                 "ping" => json!({}),
+                // Takes no answers.
+                "" => std::future::pending().await,
                 _ if asked.get("id").is_none() => return StatusCode::ACCEPTED.into_response(),
                 _ => {
                     let error = json!({"code": -32601, "message": "no such method"});
@@ -342,6 +345,27 @@ async fn a_server_that_redirects_to_another_path_is_used_there() {
     assert_eq!(manager.report().servers[0].outcome.as_ref().unwrap().tools, 1);
     // It reaches the place where it is run, though calls follow no redirect.
     manager.call("remote", "t", Map::new()).await.unwrap_err();
+    assert_eq!(runs.load(SeqCst), 1);
+    manager.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_remote_server_that_asks_without_end_is_given_up() {
+    let flood = || {
+        let pings = futures_util::stream::unfold(0, |first| async move {
+            let next = first + 500;
+            let ping = |id| format!("data: {}\n\n", json!({"jsonrpc": "2.0", "id": id, "method": "ping"}));
+            let pings: String = (first..next).map(ping).collect();
+            Some((Ok::<_, std::io::Error>(pings), next))
+        });
+        ([("content-type", "text/event-stream")], Body::from_stream(pings)).into_response()
+    };
+    let (url, runs) = serve_moved(flood).await;
+    let mut config = remote(url, None);
+    config.servers[0].server.as_mut().unwrap().call_timeout = Duration::from_secs(600);
+    let manager = Manager::start(&config).await.unwrap();
+    let error = manager.call("remote", "t", Map::new()).await.unwrap_err();
+    assert!(error.to_string().contains("was lost during `t`"), "{error}");
     assert_eq!(runs.load(SeqCst), 1);
     manager.shutdown().await;
 }
