@@ -1,6 +1,6 @@
 //! `calc`: exact arithmetic and units through fend. Fractions stay fractions, integers have no limit.
 //!
-//! An expression comes from a model, and this may be the process that owns every server: whatever it says, it is
+//! An expression comes from a model, and this may be the process that owns every server. Every expression is
 //! evaluated on a thread of its own with room for its recursion, and given up after [`LIMIT`]. What fend could neither
 //! be interrupted in nor hold in memory is refused before fend sees it (`limits`).
 

@@ -103,12 +103,12 @@ impl Health {
         Self::over(Some(streams), process.map(|process| process.stderr().clone()), secrets)
     }
 
-    /// Of a connection that the protocol library has made.
     /// What is not to be shown.
     pub(super) fn secrets(&self) -> &Secrets {
         &self.0.secrets
     }
 
+    /// Of a connection that the protocol library has made.
     pub(super) fn remote(secrets: &Secrets) -> Self {
         Self::over(None, None, secrets)
     }
