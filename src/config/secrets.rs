@@ -133,22 +133,20 @@ impl Secrets {
         }
         let told = Told::from(&error);
         let mut hidden = told.clone();
-        for text in std::iter::once(&mut hidden.message)
-            .chain(&mut hidden.causes)
-            .chain(&mut hidden.stderr_tail)
-            .chain(&mut hidden.help)
-        {
-            *text = self.hide(text);
-        }
+        let Told { message, causes, stderr_tail, help, .. } = &mut hidden;
+        self.hide_each(std::iter::once(message).chain(causes).chain(stderr_tail).chain(help));
         if hidden == told { error } else { Error::Told(Box::new(hidden)) }
     }
 
     /// Hides what a server, or a library, had to say about a failure.
     pub(crate) fn hide_failure(&self, failed: &mut ServerError) {
         let ServerError { what, causes, stderr_tail, help, .. } = failed;
-        for text in std::iter::once(what).chain(causes).chain(stderr_tail).chain(help) {
-            *text = self.hide(text);
-        }
+        self.hide_each(std::iter::once(what).chain(causes).chain(stderr_tail).chain(help));
+    }
+
+    /// Hides every secret in each of `texts`.
+    pub(crate) fn hide_each<'a>(&self, texts: impl IntoIterator<Item = &'a mut String>) {
+        texts.into_iter().for_each(|text| *text = self.hide(text));
     }
 
     /// As [`Secrets::hide`], for text that was cut at its end: the beginning of a secret is hidden there, too.

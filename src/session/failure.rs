@@ -207,9 +207,7 @@ impl Failure {
     /// Without `secrets`: much of it is in the words of servers and libraries.
     pub(super) fn without(mut self, secrets: &Secrets) -> Self {
         let Self { what, causes, stderr_tail, help, .. } = &mut self;
-        for text in std::iter::once(what).chain(causes).chain(stderr_tail).chain(help) {
-            *text = secrets.hide(text);
-        }
+        secrets.hide_each(std::iter::once(what).chain(causes).chain(stderr_tail).chain(help));
         self
     }
 
