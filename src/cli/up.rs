@@ -9,7 +9,7 @@ use std::{cell::RefCell, process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Config, Endpoint, Error, Keeping, StartJobs, StartReport, Support};
+use toolcrib::{Config, Error, Keeping, StartJobs, StartReport, Support};
 
 use super::{
     context::{Context, Locked},
@@ -130,10 +130,9 @@ pub(super) fn announce(ui: &Ui, config: &Config) {
     let imported = if imported > 0 { format!("; {imported} imported") } else { String::new() };
     ui.status("Loading", format!("{file} ({}{imported})", counted(config.servers.len(), "server")));
     let servers = config.servers.values().filter_map(|entry| entry.server.as_ref().ok());
-    let boxed = |server: &&toolcrib::ServerConfig| matches!(&server.endpoint, Endpoint::Stdio(child) if child.sandbox.is_some());
-    let boxed = servers.filter(boxed).count();
+    let boxed = servers.filter(|server| server.endpoint.sandbox().is_some()).count();
     if boxed > 0 {
-        let gaps = Support::sandbox_gaps().join(", ");
+        let gaps = Support::detect().sandbox_gaps().join(", ");
         ui.status("Sandboxing", format!("{}; not held: {gaps}", counted(boxed, "server")));
     }
 }

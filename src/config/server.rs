@@ -92,6 +92,16 @@ pub enum Endpoint {
     },
 }
 
+impl Endpoint {
+    /// The sandbox of a child process, if it has one.
+    pub fn sandbox(&self) -> Option<&Sandbox> {
+        match self {
+            Self::Stdio(child) => child.sandbox.as_ref(),
+            Self::Http(_) | Self::Builtin { .. } => None,
+        }
+    }
+}
+
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -61,7 +61,9 @@ pub(super) fn check(
         }
     }
     for (name, entry) in &mut config.servers {
-        let Some(sandbox) = entry.server.as_ref().ok().and_then(sandbox) else { continue };
+        let Some(sandbox) = entry.server.as_ref().ok().and_then(|server| server.endpoint.sandbox()) else {
+            continue;
+        };
         if let Some((key, message, help)) = fault(sandbox) {
             entry.server = Err(Arc::new(error(name, entry.source.clone(), key, message, help)));
         }
@@ -191,13 +193,6 @@ fn ours(config: &Config, env: &Env, imported: Vec<PathBuf>) -> Vec<Ours> {
         add("the folder of the daemon's socket and of long results", Some(folder), true);
     }
     ours
-}
-
-fn sandbox(server: &ServerConfig) -> Option<&Sandbox> {
-    match &server.endpoint {
-        Endpoint::Stdio(child) => child.sandbox.as_ref(),
-        Endpoint::Http(_) | Endpoint::Builtin { .. } => None,
-    }
 }
 
 fn sandbox_mut(server: &mut ServerConfig) -> Option<&mut Sandbox> {
@@ -394,7 +389,7 @@ mod tests {
                      [servers.one]\ncommand = \"../work/bin/one\"\n";
         for more in ["", "enabled = false", "env = { X = \"${UNSET}\" }", "env_file = \"none.env\""] {
             let config = lab.load(&(box_with(more) + other));
-            let two = sandbox(config.servers["two"].server.as_ref().unwrap()).unwrap();
+            let two = config.servers["two"].server.as_ref().unwrap().endpoint.sandbox().unwrap();
             assert_eq!(two.written_by_others, [lab.at("conf/../work")], "{more}");
             assert!(config.notes.iter().any(|note| note.starts_with("one: ")), "{more}: {:?}", config.notes);
             let text = "import = [\"../work/mcp.json\"]\n".to_owned() + &box_with(more);
@@ -451,7 +446,7 @@ mod tests {
         assert_eq!(["one", "two", "run", "same", "far", "box"].map(about), [2, 2, 2, 0, 0, 0]);
         let others = |name: &str| {
             let server = config.servers[name].server.as_ref().unwrap();
-            sandbox(server).unwrap().written_by_others.len()
+            server.endpoint.sandbox().unwrap().written_by_others.len()
         };
         assert_eq!([others("box"), others("two"), others("same")], [0, 1, 0]);
     }

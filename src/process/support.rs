@@ -36,15 +36,11 @@ impl Support {
 
     /// What a sandbox does not hold here. Where more than the last is missing, only one with `best_effort` starts, or
     /// (signals) all that can be is held.
-    pub fn sandbox_gaps() -> Vec<&'static str> {
-        #[cfg(target_os = "linux")]
-        let (landlock, seccomp) = (super::confine::landlock_abi(), super::confine::has_seccomp());
-        #[cfg(not(target_os = "linux"))]
-        let (landlock, seccomp) = (0, false);
+    pub fn sandbox_gaps(&self) -> Vec<&'static str> {
         let gaps = [
-            (landlock < 3, "files"),
-            (!seccomp, "network and local sockets"),
-            (landlock < 6, "signals to other processes of this user"),
+            (self.landlock_abi < 3, "files"),
+            (!self.seccomp, "network and local sockets"),
+            (self.landlock_abi < 6, "signals to other processes of this user"),
             // Landlock has no right for it, and installers need it.
             (true, "modes and times of this user's files"),
         ];

@@ -37,13 +37,18 @@ fn teardown(findings: &mut Findings, keeping: &Keeping) {
 
 fn calls(findings: &mut Findings) {
     let text = match cfg!(target_os = "linux") {
-        true => "none is run twice; what a lost server has not read is taken back and sent to the next one",
-        false => "none is run twice; the outcome of all that was sent to a lost server is unknown",
+        true => {
+            "none is run twice unless `retry_calls` allows it; what a lost server has not read is sent to the next one"
+        }
+        false => {
+            "none is run twice unless `retry_calls` allows it; what was sent to a lost server has an unknown outcome"
+        }
     };
     findings.add(Mark::Ok, "calls", text);
 }
 
-fn sandbox(findings: &mut Findings, &Support { landlock_abi, seccomp, .. }: &Support) {
+fn sandbox(findings: &mut Findings, support: &Support) {
+    let &Support { landlock_abi, seccomp, .. } = support;
     if landlock_abi < CLOSES_FILES {
         let text = format!(
             "files cannot be closed to a server: Landlock {landlock_abi}, and {CLOSES_FILES} is needed"
@@ -63,7 +68,7 @@ fn sandbox(findings: &mut Findings, &Support { landlock_abi, seccomp, .. }: &Sup
         ),
         false => findings.add(Mark::Warn, "sandbox", "the network cannot be closed to a server: no seccomp"),
     };
-    let text = format!("does not close here: {}", Support::sandbox_gaps().join("; "));
+    let text = format!("does not close here: {}", support.sandbox_gaps().join("; "));
     let mark = if landlock_abi < CLOSES_SIGNALS { Mark::Warn } else { Mark::Ok };
     findings.add(mark, "sandbox", text);
 }
