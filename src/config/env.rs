@@ -102,10 +102,20 @@ impl Env {
 
     /// Where the daemon's socket may be, and results that are too long.
     pub(super) fn private_folders(&self) -> Vec<PathBuf> {
-        let name = format!("toolcrib-{}", rustix::process::geteuid().as_raw());
-        let runtime = self.folder_of("XDG_RUNTIME_DIR").map(|folder| folder.join("toolcrib"));
+        let name = Self::name_among_others();
         let temporary = self.folder_of("TMPDIR").map(|folder| folder.join(&name));
-        [runtime, temporary, Some(Path::new("/tmp").join(name))].into_iter().flatten().collect()
+        let shared = Some(Path::new("/tmp").join(name));
+        [self.runtime_folder(), temporary, shared].into_iter().flatten().collect()
+    }
+
+    /// `toolcrib` in `$XDG_RUNTIME_DIR`.
+    pub(crate) fn runtime_folder(&self) -> Option<PathBuf> {
+        Some(self.folder_of("XDG_RUNTIME_DIR")?.join("toolcrib"))
+    }
+
+    /// What a folder of this user is called where those of all users are: `toolcrib-UID`.
+    pub(crate) fn name_among_others() -> String {
+        format!("toolcrib-{}", rustix::process::geteuid().as_raw())
     }
 
     /// `path` made absolute: from the home folder after `~/`, else from `base`.

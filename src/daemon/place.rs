@@ -222,9 +222,8 @@ fn folder(env: &Env) -> Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let name = format!("{}.sock", "0".repeat(NAME));
     let short = |folder: &PathBuf| folder.join(&name).as_os_str().len() <= MAX_SOCKET;
-    let runtime = env.get("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let runtime = runtime.filter(|folder| folder.is_dir()).map(|folder| folder.join("toolcrib"));
-    let folder = runtime.filter(short).unwrap_or_else(|| PathBuf::from(format!("/tmp/toolcrib-{uid}")));
+    let runtime = env.runtime_folder().filter(|folder| folder.parent().is_some_and(Path::is_dir));
+    let folder = runtime.filter(short).unwrap_or_else(|| Path::new("/tmp").join(Env::name_among_others()));
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(Error::io(format!("could not create {}", folder.display()), error));

@@ -9,7 +9,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use crate::tool::ServerName;
+use crate::{config::Env, tool::ServerName};
 
 /// How every file of ours begins: nothing else in the folder is ever removed.
 const PREFIX: &str = "output-";
@@ -31,10 +31,7 @@ impl Outputs {
     pub(crate) fn new(folder: Option<&Path>) -> Self {
         match folder {
             Some(folder) => Self { folder: folder.into(), private: None },
-            None => {
-                let uid = rustix::process::getuid().as_raw();
-                Self::below(&std::env::temp_dir().join(format!("toolcrib-{uid}")))
-            }
+            None => Self::below(&std::env::temp_dir().join(Env::name_among_others())),
         }
     }
 
@@ -59,7 +56,7 @@ impl Outputs {
             make(private)?;
             // Anybody may have made a folder of that name before us, to read along.
             let about = fs::symlink_metadata(private)?;
-            let ours = about.is_dir() && about.uid() == rustix::process::getuid().as_raw();
+            let ours = about.is_dir() && about.uid() == rustix::process::geteuid().as_raw();
             if !ours || about.mode() & 0o077 != 0 {
                 let why = format!("{} is not a private folder of this user", private.display());
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
