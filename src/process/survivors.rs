@@ -44,6 +44,12 @@ pub(super) fn marked(wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = u32>
     processes().filter(move |pid| mark_of(&environment(*pid)).is_some_and(|mark| wanted(&mark)))
 }
 
+/// Whether a process has exactly this mark.
+#[cfg(target_os = "linux")]
+fn carries(pid: u32, mark: &str) -> bool {
+    mark_of(&environment(pid)).is_some_and(|found| found == mark)
+}
+
 /// The beginning of the environment of a process, as far as it is ours to read. A zombie has none.
 #[cfg(target_os = "linux")]
 pub(super) fn environment(pid: u32) -> Vec<u8> {
@@ -64,8 +70,8 @@ pub(super) fn mark_of(environment: &[u8]) -> Option<String> {
 #[cfg(target_os = "linux")]
 pub(super) fn sweep(mark: &str) -> usize {
     sweep_all(
-        || marked(|found| found == mark).map(|pid| (pid, ())).collect(),
-        |pid| mark_of(&environment(pid)).is_some_and(|found| found == mark),
+        || processes().filter(|pid| carries(*pid, mark)).map(|pid| (pid, ())).collect(),
+        |pid| carries(pid, mark),
     )
     .len()
 }
@@ -103,7 +109,7 @@ pub(super) fn signal_if(pid: u32, signal: Signal, is_it: impl Fn() -> bool) -> b
 /// Whether a living process has the mark of one server.
 #[cfg(target_os = "linux")]
 pub(super) fn is_carried(mark: &str) -> bool {
-    marked(|found| found == mark).next().is_some()
+    processes().any(|pid| carries(pid, mark))
 }
 
 /// Nobody can be found here.
@@ -115,9 +121,8 @@ pub(super) fn is_carried(_mark: &str) -> bool {
 /// Signals each process with the mark of one server.
 #[cfg(target_os = "linux")]
 pub(super) fn signal_marked(mark: &str, signal: Signal) {
-    let is_it = |pid| mark_of(&environment(pid)).is_some_and(|found| found == mark);
-    for pid in marked(|found| found == mark) {
-        signal_if(pid, signal, || is_it(pid));
+    for pid in processes().filter(|pid| carries(*pid, mark)) {
+        signal_if(pid, signal, || carries(pid, mark));
     }
 }
 

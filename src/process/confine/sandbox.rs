@@ -50,7 +50,11 @@ pub(in crate::process) fn landlock_abi() -> u8 {
 
 /// Whether this kernel and processor have filters of system calls.
 pub(in crate::process) fn has_seccomp() -> bool {
-    filter::of(&Sandbox::default()).is_ok() && Path::new("/proc/sys/kernel/seccomp/actions_avail").exists()
+    filter::of(&Sandbox::default()).is_ok() && kernel_has_seccomp()
+}
+
+fn kernel_has_seccomp() -> bool {
+    Path::new("/proc/sys/kernel/seccomp/actions_avail").exists()
 }
 
 impl Walls {
@@ -75,7 +79,7 @@ impl Walls {
             Some(files(abi, sandbox, program, search).map_err(io::Error::other)?)
         };
         let filters = match filter::of(sandbox) {
-            Ok(filters) if has_seccomp() => filters,
+            Ok(filters) if kernel_has_seccomp() => filters,
             _ if sandbox.best_effort => Vec::new(),
             Err(error) => return Err(io::Error::other(format!("no filter of system calls: {error}"))),
             Ok(_) => {

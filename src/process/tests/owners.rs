@@ -4,6 +4,13 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::*;
 
+/// Returns once a process has become `sleep`.
+async fn until_it_sleeps(pid: impl fmt::Display) {
+    while std::fs::read(format!("/proc/{pid}/comm")).unwrap() != b"sleep\n" {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_its_guard_takes_not_along_is_ended() {
     // As one with raised rights: it does not hear of its guard's end, and its mark cannot be read.
@@ -16,10 +23,7 @@ async fn a_server_that_its_guard_takes_not_along_is_ended() {
         let (process, mut pipes) = spawn(script, &kin).await;
         assert_eq!(line(&mut pipes.reader).await, "up");
         let server = Pid::from_raw(process.pid().cast_signed()).unwrap();
-        let name = || std::fs::read_to_string(format!("/proc/{}/comm", process.pid())).unwrap();
-        while name() != "sleep\n" {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_it_sleeps(process.pid()).await;
         kill_process(Pid::from_raw(process.root().cast_signed()).unwrap(), Signal::KILL).unwrap();
         process.exit_watch().exited().await;
         if stop {
@@ -41,10 +45,7 @@ async fn what_has_no_mark_ends_though_its_guard_was_killed() {
         // In a session of its own; one that forks on and on would be the same once more.
         let (process, mut pipes) = spawn("setsid env -i sleep 600 & echo $!; cat", &kin).await;
         let helper: u32 = line(&mut pipes.reader).await.parse().unwrap();
-        let name = || std::fs::read_to_string(format!("/proc/{helper}/comm")).unwrap();
-        while name() != "sleep\n" {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_it_sleeps(helper).await;
         assert_eq!(survivors::mark_of(&survivors::environment(helper)), None);
         kill_process(Pid::from_raw(process.root().cast_signed()).unwrap(), Signal::KILL).unwrap();
         if stop {
@@ -144,9 +145,7 @@ async fn a_group_is_not_signalled_once_its_leader_was_reaped_by_others() {
         let (process, mut pipes) = spawn(script, &kin).await;
         let stranger: i32 = line(&mut pipes.reader).await.parse().unwrap();
         // Until then it has the mark.
-        while std::fs::read(format!("/proc/{stranger}/comm")).unwrap() != b"sleep\n" {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_it_sleeps(stranger).await;
         pipes.writer.write(b"leave\n").await.unwrap();
         process.exit_watch().exited().await;
         // As a program does that waits for any child.

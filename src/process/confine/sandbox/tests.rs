@@ -45,15 +45,21 @@ fn kind<T>(outcome: io::Result<T>) -> Option<io::ErrorKind> {
 
 const DENIED: Option<io::ErrorKind> = Some(io::ErrorKind::PermissionDenied);
 
+/// A folder with a file in each of `read`, `write` and `other`, and the sandbox in which the first two are open.
+fn lab() -> (tempfile::TempDir, Sandbox) {
+    let folder = tempfile::tempdir().unwrap();
+    let [read, write, other] = ["read", "write", "other"].map(|name| folder.path().join(name));
+    for place in [&read, &write, &other] {
+        fs::create_dir(place).unwrap();
+        fs::write(place.join("file"), "text").unwrap();
+    }
+    (folder, Sandbox { read: vec![read], write: vec![write], ..Sandbox::default() })
+}
+
 #[test]
 fn files_are_open_as_far_as_they_are_named() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, sandbox) = lab();
     let path = |name: &str| folder.path().join(name);
-    for name in ["read", "write", "other"] {
-        fs::create_dir(path(name)).unwrap();
-        fs::write(path(name).join("file"), "text").unwrap();
-    }
-    let sandbox = Sandbox { read: vec![path("read")], write: vec![path("write")], ..Sandbox::default() };
     inside(&sandbox, || {
         assert_eq!(kind(fs::read(path("read/file"))), None);
         assert_eq!(kind(fs::write(path("read/file"), "")), DENIED);
@@ -275,13 +281,8 @@ fn a_pair_of_sockets_cannot_be_pointed_elsewhere() {
 
 #[test]
 fn older_kernels_hold_the_same_files() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, sandbox) = lab();
     let path = |name: &str| folder.path().join(name);
-    for name in ["read", "write", "other"] {
-        fs::create_dir(path(name)).unwrap();
-        fs::write(path(name).join("file"), "text").unwrap();
-    }
-    let sandbox = Sandbox { read: vec![path("read")], write: vec![path("write")], ..Sandbox::default() };
     for abi in LEAST as u8..=landlock_abi() {
         let walls = Walls::build_for(abi, &sandbox, Path::new("/bin/sh"), None).unwrap();
         within(walls, || {
