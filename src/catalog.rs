@@ -17,6 +17,7 @@ use std::{
     sync::Arc,
 };
 
+use futures_util::future::BoxFuture;
 use globset::Glob;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -72,23 +73,26 @@ impl CatalogEntry {
         self.checked(verdict, arguments)
     }
 
-    /// As [`CatalogEntry::check`], with the time that it takes. What takes too long passes: the server will check for
-    /// itself.
+    /// As [`CatalogEntry::check`], with the time that it takes: what is not done in a moment is returned, to be
+    /// awaited. What takes too long passes: the server will check for itself.
     ///
     /// # Errors
     /// [`Error::ArgumentsInvalid`] with one line for each mismatch.
-    pub(crate) async fn check_all(
-        &self,
-        arguments: &Map<String, Value>,
-        threads: &CheckThreads,
-    ) -> Result<()> {
+    // No future of its own: nearly every check is done at once, and is on the path of every call.
+    pub(crate) fn begin_check<'a>(
+        &'a self,
+        arguments: &'a Map<String, Value>,
+        threads: &'a CheckThreads,
+    ) -> Result<Option<BoxFuture<'a, Result<()>>>> {
         let value = Value::Object(arguments.clone());
-        let verdict = match self.check.at_once(&value) {
-            Some(verdict) => verdict,
-            // Boxed: it is rarely needed, and every future of a call had room for it.
-            None => Box::pin(Arc::clone(&self.check).on_thread(value, threads)).await,
-        };
-        self.checked(verdict, arguments)
+        if let Some(verdict) = self.check.at_once(&value) {
+            return self.checked(verdict, arguments).map(|()| None);
+        }
+        let check = Arc::clone(&self.check);
+        Ok(Some(Box::pin(async move {
+            let verdict = check.on_thread(value, threads).await;
+            self.checked(verdict, arguments)
+        })))
     }
 
     fn checked(&self, verdict: Verdict, arguments: &Map<String, Value>) -> Result<()> {

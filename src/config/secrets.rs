@@ -119,23 +119,20 @@ impl Secrets {
         }
     }
 
-    /// `error` without secrets: one that holds any comes back in its words alone.
-    pub fn hide_error(&self, error: Error) -> Error {
-        let mut error = match error {
-            Error::Server(mut failed) => {
-                self.hide_failure(&mut failed);
-                return Error::Server(failed);
-            }
-            error => error,
-        };
-        if let Error::CallRefused { message, .. } = &mut error {
-            *message = self.hide(message);
+    /// Hides every secret in `error`. One whose other words hold any becomes [`Error::Told`], which is words alone.
+    pub fn hide_error(&self, error: &mut Error) {
+        match error {
+            Error::Server(failed) => return self.hide_failure(failed),
+            Error::CallRefused { message, .. } => *message = self.hide(message),
+            _ => {}
         }
-        let told = Told::from(&error);
+        let told = Told::from(&*error);
         let mut hidden = told.clone();
         let Told { message, causes, stderr_tail, help, .. } = &mut hidden;
         self.hide_each(std::iter::once(message).chain(causes).chain(stderr_tail).chain(help));
-        if hidden == told { error } else { Error::Told(Box::new(hidden)) }
+        if hidden != told {
+            *error = Error::Told(Box::new(hidden));
+        }
     }
 
     /// Hides what a server, or a library, had to say about a failure.
@@ -395,15 +392,13 @@ mod tests {
     #[test]
     fn errors_lose_their_secrets_and_nothing_else() {
         let secrets = Secrets::new(["hunter2-x".to_owned()]);
-        let error =
-            |text: &str| Error::Io { what: text.to_owned(), source: std::io::Error::other("hunter2-x") };
-        let hidden = secrets.hide_error(error("cannot read"));
-        assert_eq!(
-            (hidden.to_string(), hidden.causes()),
-            ("cannot read".to_owned(), vec!["****".to_owned()])
-        );
-        let same = secrets.hide_error(Error::Cancelled);
-        assert!(matches!(same, Error::Cancelled), "{same}");
+        let source = std::io::Error::other("hunter2-x");
+        let mut error = Error::Io { what: "cannot read".to_owned(), source };
+        secrets.hide_error(&mut error);
+        assert_eq!((error.to_string(), error.causes()), ("cannot read".to_owned(), vec!["****".to_owned()]));
+        let mut error = Error::Cancelled;
+        secrets.hide_error(&mut error);
+        assert!(matches!(error, Error::Cancelled), "{error}");
     }
 
     #[test]

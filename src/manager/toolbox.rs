@@ -268,14 +268,15 @@ impl Toolbox {
         check: bool,
     ) -> Result<ToolResult> {
         let Awake { session, limit, started } = self.awake(entry, terms.limit).await?;
-        match (check, started) {
-            (false, _) => {}
-            (true, false) => entry.check_all(arguments, &self.shared.checks).await?,
-            (true, true) => {
-                // It may have another schema by now.
-                let catalog = self.live_catalog();
-                let entry = catalog.find(entry.server.as_str(), &entry.tool.name)?;
-                entry.check_all(arguments, &self.shared.checks).await?;
+        if check {
+            // One that was started may have another schema by now.
+            let listed = if started { Some(self.live_catalog()) } else { None };
+            let entry = match &listed {
+                Some(catalog) => catalog.find(entry.server.as_str(), &entry.tool.name)?,
+                None => entry,
+            };
+            if let Some(rest) = entry.begin_check(arguments, &self.shared.checks)? {
+                rest.await?;
             }
         }
         let terms = CallTerms { limit, ..terms };

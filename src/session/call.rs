@@ -47,9 +47,11 @@ impl Session {
         let _place =
             trace::wait("call_limit", self.settings().calls.acquire()).instrument(action.span()).await;
         let counted = self.counters.begin();
-        let outcome = self.call_in_place(tool, hints, arguments, terms).instrument(action.span()).await;
-        // Much of an error is in the words of servers and libraries.
-        let outcome = outcome.map_err(|error| self.secrets().hide_error(error));
+        let mut outcome = self.call_in_place(tool, hints, arguments, terms).instrument(action.span()).await;
+        if let Err(error) = &mut outcome {
+            // Much of it is in the words of servers and libraries.
+            self.secrets().hide_error(error);
+        }
         counted.end(&outcome);
         traced::call_ended(action, &outcome);
         outcome
