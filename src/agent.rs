@@ -20,33 +20,33 @@ use crate::{
     trace,
 };
 
-mod again;
-mod bounds;
-mod boxed;
+mod attempts;
+mod boxed_answer;
 mod calls;
-mod correct;
+mod correction;
 mod delegate;
+mod final_answer;
 mod history;
-mod ledger;
-mod offer;
+mod limits;
 mod planned;
 mod protocol;
+mod report_builder;
 mod rollback;
-mod summary;
-mod talk;
 #[cfg(test)]
 mod tests;
+mod tool_set;
 mod traced;
+mod turn_loop;
 mod xml;
 
 #[cfg(any(fuzzing, test))]
 pub(crate) use self::xml::fuzz as fuzz_blocks;
 
-use bounds::{Bounds, End};
 use history::History;
-use ledger::Ledger;
-use offer::Offer;
-use talk::{State, Talk};
+use limits::{TaskEnd, TaskLimits};
+use report_builder::ReportBuilder;
+use tool_set::ToolSet;
+use turn_loop::{TurnLoop, TurnState};
 
 /// Carries out tasks, any number at once. Cheap to clone.
 #[derive(Clone)]
@@ -120,14 +120,14 @@ impl Agent {
     async fn work(&self, task: &Task, cancel: &CancellationToken) -> RunReport {
         let model = self.llm.as_ref().filter(|_| task.calls.is_empty()).map(LlmClient::model_label);
         let span = self.tap.as_ref().map(|tap| tap.agent_started(self.depth == 0, model));
-        let bounds = Bounds::new(&task.limits, &self.config, cancel);
-        let mut ledger = Ledger::begin(task, self.tap.clone());
+        let limits = TaskLimits::new(&task.limits, &self.config, cancel);
+        let mut report = ReportBuilder::begin(task, self.tap.clone());
         let end = if task.calls.is_empty() {
-            self.converse(task, &bounds, &mut ledger).await
+            self.run_attempts(task, &limits, &mut report).await
         } else {
-            self.run_planned(&task.calls, &bounds, &mut ledger).await
+            self.run_planned(&task.calls, &limits, &mut report).await
         };
-        let report = ledger.finish(task, end);
+        let report = report.finish(task, end);
         if let Some(span) = span {
             span.ended(&report);
         }
@@ -139,30 +139,31 @@ impl Agent {
         &self,
         task: &Task,
         another: bool,
-        bounds: &Bounds<'_>,
-        ledger: &mut Ledger,
-    ) -> (End, Option<String>) {
+        limits: &TaskLimits<'_>,
+        report: &mut ReportBuilder,
+    ) -> (TaskEnd, Option<String>) {
         let Some(llm) = &self.llm else {
             let error = Error::NoModel { found: Vec::new(), asked: Vec::new() };
-            return (End::of(&error), None);
+            return (TaskEnd::of(&error), None);
         };
-        ledger.model(llm);
-        let offer = match Offer::new(self.toolbox.catalog(), task.tools.as_deref(), self.delegates()) {
-            Ok(offer) => offer,
-            Err(error) => return (End::of(&error), None),
+        report.model(llm);
+        let tool_set = match ToolSet::new(self.toolbox.catalog(), task.tools.as_deref(), self.delegates()) {
+            Ok(tool_set) => tool_set,
+            Err(error) => return (TaskEnd::of(&error), None),
         };
-        ledger.servers(offer.servers());
+        report.servers(tool_set.servers());
         let (system, messages) = match self.opening(task) {
             Ok(opening) => opening,
-            Err(problem) => return (End::errored(ErrorCode::ConfigInvalid, problem), None),
+            Err(problem) => return (TaskEnd::errored(ErrorCode::ConfigInvalid, problem), None),
         };
         let history = History::new(messages);
-        let state = State::new(another, ledger, task);
-        let mut talk = Talk { agent: self, llm, task, bounds, ledger, offer, history, system, state };
-        let end = talk.run().await;
-        let lesson = talk.learn(&end).await;
-        let history = talk.history;
-        ledger.transcript(history.messages());
+        let state = TurnState::new(another, report, task);
+        let mut turn_loop =
+            TurnLoop { agent: self, llm, task, limits, report, tool_set, history, system, state };
+        let end = turn_loop.run().await;
+        let lesson = turn_loop.ask_for_lesson(&end).await;
+        let history = turn_loop.history;
+        report.transcript(history.messages());
         (end, lesson)
     }
 

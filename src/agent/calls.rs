@@ -1,4 +1,4 @@
-//! Running the calls of one turn, all at once, and telling their results to the model.
+//! Runs the tool calls of one turn in parallel and returns their results to the model.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{
-    Agent, Bounds, Correction, End, Ledger,
-    offer::{self, Ready},
+    Agent, Correction, ReportBuilder, TaskEnd, TaskLimits,
+    tool_set::{self, CheckedCall},
 };
 use crate::{
     error::{Error, Phase, Result},
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// What came of the calls of one turn, in order.
-pub(super) struct Outcomes {
+pub(super) struct CallResults {
     /// What the model reads.
     pub texts: Vec<String>,
     /// Which of them failed, or could not be made.
@@ -26,49 +26,49 @@ pub(super) struct Outcomes {
     /// One of them may have changed something, and nobody knows whether it did.
     pub unknown: bool,
     /// The end, if it came meanwhile.
-    pub stopped: Option<End>,
+    pub stopped: Option<TaskEnd>,
 }
 
 impl Agent {
     /// Runs what can be run, all at once.
     pub(super) async fn run_calls(
         &self,
-        calls: Vec<Result<Ready, String>>,
-        bounds: &Bounds<'_>,
-        ledger: &mut Ledger,
-    ) -> Outcomes {
+        calls: Vec<Result<CheckedCall, String>>,
+        limits: &TaskLimits<'_>,
+        report: &mut ReportBuilder,
+    ) -> CallResults {
         let began = Instant::now();
-        let turn = ledger.turns_begun();
+        let turn = report.turns_begun();
         let running = calls.iter().enumerate().map(|(index, call)| async move {
             match call {
-                Ok(ready) => Some(self.run_call(ready, &format!("{turn}-{}", index + 1), bounds).await),
+                Ok(ready) => Some(self.run_call(ready, &format!("{turn}-{}", index + 1), limits).await),
                 Err(_) => None,
             }
         });
         let done = join_all(running).await;
         let mut parts = Timings::default();
         done.iter().flatten().for_each(|ran| parts += ran.time());
-        ledger.tool_phase(began.elapsed(), parts);
+        report.record_tool_time(began.elapsed(), parts);
         let mut outcomes =
-            Outcomes { texts: Vec::new(), failed: Vec::new(), ran: 0, unknown: false, stopped: None };
+            CallResults { texts: Vec::new(), failed: Vec::new(), ran: 0, unknown: false, stopped: None };
         for (index, (call, done)) in calls.into_iter().zip(done).enumerate() {
             let (text, failed) = match (call, done) {
                 (Err(problem), _) => (problem, true),
                 (Ok(ready), Some(ran)) => {
                     for call in &ran.calls {
-                        ledger.called(&call.path, call.took, call.failed);
+                        report.called(&call.path, call.took, call.failed);
                         outcomes.ran += 1;
                     }
                     if let Some(taken) = ran.taken_over {
-                        ledger.taken_over(taken);
+                        report.taken_over(taken);
                     }
-                    if let Some(report) = ran.report {
+                    if let Some(theirs) = ran.report {
                         let id = format!("{turn}-{}", index + 1);
-                        ledger.handed_over(&ready.entry.tool.name, &id, *report);
+                        report.merge_delegate_report(&ready.entry.tool.name, &id, *theirs);
                     }
                     outcomes.unknown |= ran.unknown;
                     outcomes.stopped = ran.stopped.or(outcomes.stopped);
-                    (self.fit(ran.text, index, &ready, ledger), ran.failed)
+                    (self.fit(ran.text, index, &ready, report), ran.failed)
                 }
                 (Ok(_), None) => (String::new(), true),
             };
@@ -79,49 +79,49 @@ impl Agent {
     }
 
     /// As much of a result as a model is shown. All of it is kept for the task's folder.
-    fn fit(&self, text: String, index: usize, ready: &Ready, ledger: &mut Ledger) -> String {
+    fn fit(&self, text: String, index: usize, ready: &CheckedCall, report: &mut ReportBuilder) -> String {
         let max = self.config.max_result_chars;
         let Some((cut, _)) = text.char_indices().nth(max) else { return text };
         let all = text.chars().count();
-        let file = format!("results/{}-{}.txt", ledger.turns_begun(), index + 1);
+        let file = format!("results/{}-{}.txt", report.turns_begun(), index + 1);
         let begun = self.toolbox.cut(&text, cut);
         let shown = format!("{begun}\n[cut: the first {max} of {all} characters; all of it: {file}]");
-        ledger.keep_whole(ready.entry.path(), file, text);
+        report.save_output(ready.entry.path(), file, text);
         shown
     }
 
     /// Runs a call, and the one that takes over where it fails, if a rule says so.
-    async fn run_call(&self, ready: &Ready, id: &str, bounds: &Bounds<'_>) -> Ran {
+    async fn run_call(&self, ready: &CheckedCall, id: &str, limits: &TaskLimits<'_>) -> CallOutcome {
         if let Some(agent) = self.delegate(&ready.entry) {
-            return self.hand_over(agent, &ready.entry, &ready.arguments, id, bounds).await;
+            return self.hand_over(agent, &ready.entry, &ready.arguments, id, limits).await;
         }
-        let mut first = self.run_once(ready, bounds).await;
+        let mut first = self.run_once(ready, limits).await;
         if !first.failed || first.stopped.is_some() {
             return first;
         }
         let path = ready.entry.path();
         let rule = self.config.fallbacks.iter().find(|rule| rule.follows(&path, &first.text));
         let next = rule.map(|rule| {
-            offer::take_over(&self.toolbox.catalog(), rule, &path, &ready.arguments, &self.config)
+            tool_set::take_over(&self.toolbox.catalog(), rule, &path, &ready.arguments, &self.config)
         });
         let Some(Ok(next)) = next else { return first };
-        let mut second = self.run_once(&next, bounds).await;
+        let mut second = self.run_once(&next, limits).await;
         first.calls.append(&mut second.calls);
         second.calls = first.calls;
         second.unknown |= first.unknown;
         // If it fails too, the first failure says more.
         if second.failed && second.stopped.is_none() {
-            return Ran { text: first.text, ..second };
+            return CallOutcome { text: first.text, ..second };
         }
         second.taken_over = next.corrections.into_iter().next();
         second
     }
 
-    async fn run_once(&self, ready: &Ready, bounds: &Bounds<'_>) -> Ran {
+    async fn run_once(&self, ready: &CheckedCall, limits: &TaskLimits<'_>) -> CallOutcome {
         let began = Instant::now();
         // Boxed: sessions make large futures, and a turn may hold many.
         let call = Box::pin(self.toolbox.call_unchecked(&ready.entry, &ready.arguments, None));
-        let outcome = bounds.guard(call).await;
+        let outcome = limits.guard(call).await;
         let failed = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
         let read_only = ready.entry.tool.annotations.read_only_hint == Some(true);
         let unknown = !read_only && outcome.as_ref().map_or(true, outcome_unknown);
@@ -129,27 +129,27 @@ impl Agent {
             Ok(result) => (text_of(&result), None),
             Err(end) => ("error: the task ended before the tool did; outcome unknown".to_owned(), Some(end)),
         };
-        let calls = vec![Made { path: ready.entry.path(), took: began.elapsed(), failed }];
-        Ran { text, failed, unknown, stopped, calls, taken_over: None, report: None }
+        let calls = vec![SentCall { path: ready.entry.path(), took: began.elapsed(), failed }];
+        CallOutcome { text, failed, unknown, stopped, calls, taken_over: None, report: None }
     }
 }
 
 /// What came of one call.
-pub(super) struct Ran {
+pub(super) struct CallOutcome {
     pub text: String,
     pub failed: bool,
     /// It may have changed something, and nobody knows whether it did.
     pub unknown: bool,
-    pub stopped: Option<End>,
+    pub stopped: Option<TaskEnd>,
     /// The calls that were made for it.
-    pub calls: Vec<Made>,
+    pub calls: Vec<SentCall>,
     /// The tool that took over after a failure.
     pub taken_over: Option<Correction>,
     /// What became of it, if it was another agent's task.
     pub report: Option<Box<RunReport>>,
 }
 
-impl Ran {
+impl CallOutcome {
     /// Where its time went.
     fn time(&self) -> Timings {
         match &self.report {
@@ -163,7 +163,7 @@ impl Ran {
 }
 
 /// A call that was made.
-pub(super) struct Made {
+pub(super) struct SentCall {
     pub path: String,
     pub took: Duration,
     pub failed: bool,

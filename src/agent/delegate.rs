@@ -1,4 +1,4 @@
-//! Agents as tools of other agents: each has its own tools, limits and conversation, and gives back one text.
+//! Agents that other agents call as tools. Each has its own tools, limits and conversation, and returns one text.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::{
-    Agent, Bounds,
-    calls::{Made, Ran},
+    Agent, TaskLimits,
+    calls::{CallOutcome, SentCall},
     xml,
 };
 use crate::{
@@ -49,17 +49,17 @@ impl Agent {
         entry: &'a CatalogEntry,
         arguments: &'a Map<String, Value>,
         id: &'a str,
-        bounds: &'a Bounds<'_>,
-    ) -> BoxFuture<'a, Ran> {
+        limits: &'a TaskLimits<'_>,
+    ) -> BoxFuture<'a, CallOutcome> {
         Box::pin(async move {
             let began = Instant::now();
             let text = arguments.get(TASK).and_then(Value::as_str).unwrap_or_default();
             let mut task = Task::question(&entry.tool.name, text);
             task.tools.clone_from(&agent.tools);
             let other = self.as_delegate(agent, &format!("{id}-{}", entry.tool.name));
-            let stop = bounds.cancel.child_token();
+            let stop = limits.cancel.child_token();
             let mut run = Box::pin(other.run(&task, &stop));
-            let (report, stopped) = match bounds.guard(&mut run).await {
+            let (report, stopped) = match limits.guard(&mut run).await {
                 Ok(report) => (report, None),
                 Err(end) => {
                     // It ends at once, with what it has: that was spent, whoever reads it.
@@ -73,8 +73,16 @@ impl Agent {
             };
             // It failed, but tools of its own ran.
             let unknown = failed && report.tool_calls > 0;
-            let calls = vec![Made { path: entry.path(), took: began.elapsed(), failed }];
-            Ran { text, failed, unknown, stopped, calls, taken_over: None, report: Some(Box::new(report)) }
+            let calls = vec![SentCall { path: entry.path(), took: began.elapsed(), failed }];
+            CallOutcome {
+                text,
+                failed,
+                unknown,
+                stopped,
+                calls,
+                taken_over: None,
+                report: Some(Box::new(report)),
+            }
         })
     }
 

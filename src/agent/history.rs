@@ -1,4 +1,4 @@
-//! The conversation of a task: all of it is kept; a model may be sent less.
+//! The conversation of a task. All messages are kept; a request may send a shortened copy.
 
 use crate::llm::Message;
 

@@ -1,9 +1,9 @@
-//! Tasks without a model: planned calls in order, each result checked.
+//! Runs a task of planned calls: no model, calls in order, each result compared with what is expected.
 
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Agent, Bounds, End, Ledger};
+use super::{Agent, ReportBuilder, TaskEnd, TaskLimits};
 use crate::{
     error::{Error, ErrorCode, Result},
     llm::{Message, ToolCall},
@@ -18,15 +18,15 @@ impl Agent {
     pub(super) async fn run_planned(
         &self,
         calls: &[PlannedCall],
-        bounds: &Bounds<'_>,
-        ledger: &mut Ledger,
-    ) -> End {
+        limits: &TaskLimits<'_>,
+        report: &mut ReportBuilder,
+    ) -> TaskEnd {
         let mut messages = Vec::new();
         let mut texts: Vec<String> = Vec::new();
         let mut end = None;
         for (index, call) in calls.iter().enumerate() {
             let place = format!("call {} of {} (`{}`)", index + 1, calls.len(), call.tool);
-            match self.run_one(call, bounds, ledger).await {
+            match self.run_one(call, limits, report).await {
                 Ok(result) => {
                     let text = result.text();
                     let id = format!("call_{index}");
@@ -39,17 +39,17 @@ impl Agent {
                     if let Some(problem) = problem {
                         let mut error = TaskError::new(ErrorCode::ToolError, format!("{place}: {problem}"));
                         error.tool = Some(call.tool.clone());
-                        end = Some(End::Failed(texts.join("\n"), Box::new(error)));
+                        end = Some(TaskEnd::Failed(texts.join("\n"), Box::new(error)));
                         break;
                     }
                 }
                 Err(stop) => {
                     end = Some(match stop {
                         // No model had a part in it: the time went to a server.
-                        End::Errored(mut error) | End::Unanswered(_, mut error) => {
+                        TaskEnd::Errored(mut error) | TaskEnd::Unanswered(_, mut error) => {
                             error.message = format!("{place}: {}", error.message);
                             error.tool = Some(call.tool.clone());
-                            End::Errored(error)
+                            TaskEnd::Errored(error)
                         }
                         other => other,
                     });
@@ -57,8 +57,8 @@ impl Agent {
                 }
             }
         }
-        ledger.transcript(&messages);
-        end.unwrap_or_else(|| End::Passed(texts.join("\n")))
+        report.transcript(&messages);
+        end.unwrap_or_else(|| TaskEnd::Passed(texts.join("\n")))
     }
 
     /// The beginning of a result, without half a secret at its end.
@@ -72,27 +72,27 @@ impl Agent {
     async fn run_one(
         &self,
         call: &PlannedCall,
-        bounds: &Bounds<'_>,
-        ledger: &mut Ledger,
-    ) -> Result<ToolResult, End> {
+        limits: &TaskLimits<'_>,
+        report: &mut ReportBuilder,
+    ) -> Result<ToolResult, TaskEnd> {
         let find = || self.toolbox.catalog().find_path(&call.tool).cloned();
         let entry = match find() {
             // It may be one that is being started, or that could not be.
             Err(Error::ServerNotFound { name, .. }) => {
-                self.toolbox.await_ready(&name).await.map_err(|error| End::of(&error))?;
+                self.toolbox.await_ready(&name).await.map_err(|error| TaskEnd::of(&error))?;
                 find()
             }
             found => found,
         };
-        let entry = entry.map_err(|error| End::of(&error))?;
-        ledger.server(entry.server.as_str());
+        let entry = entry.map_err(|error| TaskEnd::of(&error))?;
+        report.server(entry.server.as_str());
         let began = Instant::now();
         // Boxed: sessions make large futures.
-        let outcome = bounds.guard(Box::pin(self.toolbox.call_entry(&entry, &call.args, None))).await;
+        let outcome = limits.guard(Box::pin(self.toolbox.call_entry(&entry, &call.args, None))).await;
         let took = began.elapsed();
-        ledger.tool_phase(took, Timings::default());
+        report.record_tool_time(took, Timings::default());
         let error = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
-        ledger.called(&entry.path(), took, error);
+        report.called(&entry.path(), took, error);
         match outcome? {
             Ok(result) => Ok(result),
             // A refusal is an error of the tool too; servers differ in how they say that arguments are wrong.
@@ -105,7 +105,7 @@ impl Agent {
                 let block = serde_json::json!({"type": "text", "text": words.join("\n")});
                 Ok(ToolResult::new(vec![block], None, true))
             }
-            Err(error) => Err(End::of(&error)),
+            Err(error) => Err(TaskEnd::of(&error)),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! How an agent speaks of tools with its model: what is asked, what is read from an answer, what is kept of it.
+//! How tools and tool calls are written in the conversation: in the API's own fields, or as XML in the text.
 
 use std::ops::Range;
 
 use super::{
-    offer::{Offer, Ready},
+    tool_set::{CheckedCall, ToolSet},
     xml,
 };
 use crate::{
@@ -16,7 +16,7 @@ const UNREAD_CALLS: [&str; 3] = ["<tool_call>", "<use_mcp_tool>", "[TOOL_CALLS]"
 
 /// A call as the model made it: nothing checked or corrected yet.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestedCall {
     /// Links the result to the call.
     pub id: String,
     /// The server, where it is named apart.
@@ -29,7 +29,7 @@ pub(super) struct Asked {
     span: Range<usize>,
 }
 
-impl Asked {
+impl RequestedCall {
     /// As the model wrote it, for the log.
     pub(super) fn raw(&self) -> String {
         match &self.server {
@@ -41,9 +41,9 @@ impl Asked {
 
 /// An answer, read.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct ModelAnswer {
     pub content: String,
-    pub calls: Vec<Asked>,
+    pub calls: Vec<RequestedCall>,
     pub finish: Finish,
     /// What goes back with the results.
     pub thinking: Thinking,
@@ -52,13 +52,13 @@ pub(super) struct Said {
 }
 
 /// Reads an answer to a request with tools on offer, or none. Calls in the text are numbered from `calls` on.
-pub(super) fn read(protocol: ToolProtocol, answer: ChatAnswer, tools: bool, calls: usize) -> Said {
+pub(super) fn read(protocol: ToolProtocol, answer: ChatAnswer, tools: bool, calls: usize) -> ModelAnswer {
     let ChatAnswer { content, finish, tool_calls, thinking, .. } = answer;
     let cut = finish == Finish::Length;
-    let calls: Vec<Asked> = match protocol {
+    let calls: Vec<RequestedCall> = match protocol {
         ToolProtocol::Native => tool_calls.into_iter().map(|call| native(call, cut)).collect(),
         ToolProtocol::Xml => {
-            let asked = |(number, block): (usize, xml::Block)| Asked {
+            let asked = |(number, block): (usize, xml::Block)| RequestedCall {
                 id: format!("call_{}", calls + number),
                 server: Some(block.server),
                 tool: block.tool,
@@ -75,22 +75,22 @@ pub(super) fn read(protocol: ToolProtocol, answer: ChatAnswer, tools: bool, call
         ToolProtocol::Native => UNREAD_CALLS.into_iter().find(|mark| content.contains(mark)),
         ToolProtocol::Xml => xml::leftover(&content),
     };
-    Said { content, calls, finish, thinking, unread }
+    ModelAnswer { content, calls, finish, thinking, unread }
 }
 
-fn native(call: ToolCall, cut: bool) -> Asked {
-    Asked { id: call.id, server: None, tool: call.name, arguments: call.arguments, cut, span: 0..0 }
+fn native(call: ToolCall, cut: bool) -> RequestedCall {
+    RequestedCall { id: call.id, server: None, tool: call.name, arguments: call.arguments, cut, span: 0..0 }
 }
 
-impl Said {
+impl ModelAnswer {
     /// The answer as it is kept: with the calls as they were corrected, so that the model sees what was run.
-    pub(super) fn message(&self, protocol: ToolProtocol, checked: &[Result<Ready, String>]) -> Message {
+    pub(super) fn message(&self, protocol: ToolProtocol, checked: &[Result<CheckedCall, String>]) -> Message {
         let corrected = |index: usize| match checked.get(index) {
             // What another tool takes over is none of the model's business.
             Some(Ok(ready)) if !ready.corrections.is_empty() && !ready.taken_over() => Some(ready),
             _ => None,
         };
-        let arguments = |ready: &Ready| serde_json::Value::Object(ready.arguments.clone()).to_string();
+        let arguments = |ready: &CheckedCall| serde_json::Value::Object(ready.arguments.clone()).to_string();
         if protocol == ToolProtocol::Native {
             let calls = self.calls.iter().enumerate().map(|(index, call)| match corrected(index) {
                 Some(ready) => ToolCall::new(&call.id, &ready.entry.visible_name, arguments(ready)),
@@ -116,8 +116,10 @@ impl Said {
         match protocol {
             ToolProtocol::Xml => vec![Message::User(texts.join("\n"))],
             ToolProtocol::Native => {
-                let result =
-                    |(call, content): (&Asked, String)| Message::Tool { call_id: call.id.clone(), content };
+                let result = |(call, content): (&RequestedCall, String)| Message::Tool {
+                    call_id: call.id.clone(),
+                    content,
+                };
                 self.calls.iter().zip(texts).map(result).collect()
             }
         }
@@ -125,10 +127,10 @@ impl Said {
 }
 
 /// The system prompt of a conversation.
-pub(super) fn system(protocol: ToolProtocol, offer: &Offer, own: Option<String>) -> Option<String> {
-    if protocol == ToolProtocol::Native || offer.is_empty() {
+pub(super) fn system(protocol: ToolProtocol, tool_set: &ToolSet, own: Option<String>) -> Option<String> {
+    if protocol == ToolProtocol::Native || tool_set.is_empty() {
         return own;
     }
-    let tools = xml::prompt(offer.entries());
+    let tools = xml::prompt(tool_set.entries());
     Some(own.map_or(tools.clone(), |own| format!("{tools}\n{own}")))
 }

@@ -1,10 +1,10 @@
-//! Setting a conversation back to before an answer that is of no use, so that the model answers once more.
+//! Discards an unusable answer and asks the model again from the same point.
 
 use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::offer::Ready;
+use super::tool_set::CheckedCall;
 use crate::{config::RollbackConfig, tool::canonical};
 
 /// How often one task is set back in all, whatever else is allowed: a model that never recovers must end.
@@ -47,9 +47,9 @@ pub(super) fn refuses(config: &RollbackConfig, text: &str) -> bool {
 
 /// The queries of one task so far that brought something.
 #[derive(Debug, Default)]
-pub(super) struct Queries(HashSet<String>);
+pub(super) struct SeenQueries(HashSet<String>);
 
-impl Queries {
+impl SeenQueries {
     pub(super) fn knows(&self, query: &str) -> bool {
         self.0.contains(query)
     }
@@ -61,7 +61,7 @@ impl Queries {
 }
 
 /// What a call asks: the tool and its arguments in one order, or those of them that make the query.
-pub(super) fn query(config: &RollbackConfig, call: &Ready) -> String {
+pub(super) fn query(config: &RollbackConfig, call: &CheckedCall) -> String {
     let tool = call.entry.path();
     let chosen =
         config.query_arguments.get(&tool).or_else(|| config.query_arguments.get(&call.entry.tool.name));

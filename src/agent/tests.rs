@@ -266,13 +266,16 @@ async fn planned_calls_need_no_model() {
 #[tokio::test]
 async fn required_calls_are_off_in_the_last_turn() {
     let manager = manager().await;
-    let offer = Offer::new(manager.catalog(), None, Vec::new()).unwrap();
-    let modes = |choice| [1, 2, 3].map(|turn| talk::mode(choice, turn, 3, &offer));
+    let tool_set = ToolSet::new(manager.catalog(), None, Vec::new()).unwrap();
+    let modes = |choice| [1, 2, 3].map(|turn| turn_loop::mode(choice, turn, 3, &tool_set));
     assert_eq!(modes(ToolChoice::Auto), [Auto, Auto, Auto]);
     assert_eq!(modes(ToolChoice::RequiredFirst), [Required, Auto, Auto]);
     assert_eq!(modes(ToolChoice::Required), [Required, Required, Off]);
-    assert_eq!(offer.specs().iter().map(|spec| spec.strict).collect::<Vec<_>>(), [true, false, false, false]);
-    assert!(Offer::new(manager.catalog(), Some(&["x.*".into()]), Vec::new()).is_err());
+    assert_eq!(
+        tool_set.specs().iter().map(|spec| spec.strict).collect::<Vec<_>>(),
+        [true, false, false, false]
+    );
+    assert!(ToolSet::new(manager.catalog(), Some(&["x.*".into()]), Vec::new()).is_err());
 
     let llm = LlmClient::script_text("test", "[[steps]]\nsay = \"hi\"").unwrap();
     let answer = llm.chat(&ChatRequest::default(), None).await.unwrap();
@@ -280,7 +283,7 @@ async fn required_calls_are_off_in_the_last_turn() {
         let call = ToolCall::new("1", "t__echo", arguments);
         let answer = ChatAnswer { tool_calls: vec![call], finish, ..answer.clone() };
         let said = protocol::read(ToolProtocol::Native, answer, true, 0);
-        offer.check(&said.calls[0], &AgentConfig::default()).err().unwrap_or_default()
+        tool_set.check(&said.calls[0], &AgentConfig::default()).err().unwrap_or_default()
     };
     assert_eq!(problem(r#"{"text": "x"}"#, Finish::ToolCalls), "");
     assert!(problem(r#"{"text": "x"}"#, Finish::Length).contains("cut at the limit"));

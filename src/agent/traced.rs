@@ -1,4 +1,4 @@
-//! What traces tell of an agent's work on a task.
+//! Trace spans of an agent's work on a task.
 
 use crate::{task::RunReport, trace::Action};
 

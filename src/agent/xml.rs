@@ -1,22 +1,10 @@
-//! The tool protocol in the text: what the system prompt says of the tools, and the blocks that an answer holds.
-//!
-//! A block is what models of the MiroThinker family are trained on:
-//! ```text
-//! <use_mcp_tool>
-//! <server_name>search</server_name>
-//! <tool_name>google_search</tool_name>
-//! <arguments>
-//! {"q": "..."}
-//! </arguments>
-//! </use_mcp_tool>
-//! ```
-//! It is no XML: nothing in it is escaped, and the arguments are one JSON object.
+//! The XML tool protocol: the tool list in the system prompt, and the parser of call blocks in an answer.
 
 use std::{ops::Range, sync::Arc};
 
 use serde_json::Value;
 
-use super::correct;
+use super::correction;
 use crate::catalog::CatalogEntry;
 
 const OPEN: &str = "<use_mcp_tool>";
@@ -172,7 +160,7 @@ fn arguments(text: &str, looked: &mut usize, most: usize) -> Option<usize> {
     let outside = end_outside_of_strings(text);
     *looked += outside.unwrap_or(text.len());
     let outside = outside.filter(|end| *end > first);
-    Some(outside.filter(|end| correct::parse(text[..*end].trim(), true).is_ok()).unwrap_or(first))
+    Some(outside.filter(|end| correction::parse(text[..*end].trim(), true).is_ok()).unwrap_or(first))
 }
 
 fn end_outside_of_strings(text: &str) -> Option<usize> {
@@ -232,7 +220,7 @@ pub(crate) fn fuzz(text: &str) {
     assert!(read.windows(2).all(|pair| pair[0].span.end <= pair[1].span.start));
     assert!(read.iter().all(|block| text.get(block.span.clone()).is_some()));
     assert!(without_thoughts(text).len() <= text.len());
-    let _ = (leftover(text), super::boxed::last(text), correct::parse(text, true));
+    let _ = (leftover(text), super::boxed_answer::last(text), correction::parse(text, true));
 }
 
 #[cfg(test)]

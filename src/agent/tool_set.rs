@@ -1,4 +1,4 @@
-//! The tools that a model is offered, and what becomes of its calls before anything is run.
+//! The tools that a model is offered, and the checks of its calls before any of them is run.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use super::{
     Correction, CorrectionKind,
-    correct::{self, Found, Wanted},
-    protocol::Asked,
+    correction::{self, Found, Wanted},
+    protocol::RequestedCall,
 };
 use crate::{
     catalog::{self, CatalogEntry, ToolCatalog},
@@ -20,23 +20,23 @@ use crate::{
 const NAMES_SHOWN: usize = 50;
 
 /// A call that may be run.
-pub(super) struct Ready {
+pub(super) struct CheckedCall {
     pub entry: Arc<CatalogEntry>,
     pub arguments: Map<String, Value>,
     /// What was put right in it.
     pub corrections: Vec<Correction>,
 }
 
-impl Ready {
+impl CheckedCall {
     /// Whether another tool than the model's takes the call.
     pub(super) fn taken_over(&self) -> bool {
         self.corrections.iter().any(|correction| correction.kind == CorrectionKind::Fallback)
     }
 }
 
-/// The tools of one task. Made once, so that the prompt of all its turns begins with the same bytes, and again only
+/// The tools of one task. SentCall once, so that the prompt of all its turns begins with the same bytes, and again only
 /// when the tools have changed: a server that was started by a call may list others than it did once.
-pub(super) struct Offer {
+pub(super) struct ToolSet {
     catalog: Arc<ToolCatalog>,
     /// Other agents.
     delegates: Vec<Arc<CatalogEntry>>,
@@ -44,7 +44,7 @@ pub(super) struct Offer {
     specs: Arc<[ToolSpec]>,
 }
 
-impl Offer {
+impl ToolSet {
     /// The tools that one of `patterns` matches, `delegates` among them; without patterns all.
     pub(super) fn new(
         catalog: Arc<ToolCatalog>,
@@ -104,7 +104,7 @@ impl Offer {
     }
 
     /// A call as it can be run, or what the model is told instead.
-    pub(super) fn check(&self, call: &Asked, config: &AgentConfig) -> Result<Ready, String> {
+    pub(super) fn check(&self, call: &RequestedCall, config: &AgentConfig) -> Result<CheckedCall, String> {
         let (entry, mut corrections) = self.find(call, config)?;
         if call.cut {
             return Err(format!(
@@ -114,7 +114,7 @@ impl Offer {
             ));
         }
         let text = if call.arguments.trim().is_empty() { "{}" } else { &call.arguments };
-        let (value, form) = correct::parse(text, config.correct_calls)
+        let (value, form) = correction::parse(text, config.correct_calls)
             .map_err(|error| format!("error: the arguments are not JSON: {error}; nothing was run"))?;
         corrections.extend(form);
         let Value::Object(arguments) = value else {
@@ -135,7 +135,7 @@ impl Offer {
 
     fn find(
         &self,
-        call: &Asked,
+        call: &RequestedCall,
         config: &AgentConfig,
     ) -> Result<(&Arc<CatalogEntry>, Vec<Correction>), String> {
         let wanted = Wanted { server: call.server.as_deref(), tool: &call.tool };
@@ -145,7 +145,7 @@ impl Offer {
             None => entry.visible_name.clone(),
         };
         let found =
-            match correct::find(&self.entries, wanted, config.correct_calls.then_some(&config.aliases)) {
+            match correction::find(&self.entries, wanted, config.correct_calls.then_some(&config.aliases)) {
                 Found::One(entry, corrections) => return Ok((entry, corrections)),
                 Found::Many(entries) => entries,
                 Found::None => Vec::new(),
@@ -175,12 +175,12 @@ impl Offer {
     /// The tool that is meant by a name and not on offer: the configuration denies it, or the task does without it.
     fn withheld(&self, wanted: Wanted<'_>, config: &AgentConfig) -> Option<&Arc<CatalogEntry>> {
         let aliases = config.correct_calls.then_some(&config.aliases);
-        [self.catalog.denied(), self.catalog.entries()].into_iter().find_map(|entries| {
-            match correct::find(entries, wanted, aliases) {
+        [self.catalog.denied(), self.catalog.entries()].into_iter().find_map(
+            |entries| match correction::find(entries, wanted, aliases) {
                 Found::One(entry, _) => Some(entry),
                 Found::Many(_) | Found::None => None,
-            }
-        })
+            },
+        )
     }
 
     fn why_withheld(&self, entry: &Arc<CatalogEntry>) -> String {
@@ -195,7 +195,7 @@ impl Offer {
         let names =
             |entry: &Arc<CatalogEntry>| [entry.visible_name.clone(), entry.path(), entry.tool.name.clone()];
         let mut all: Vec<_> = self.entries.iter().map(|entry| (entry, names(entry))).collect();
-        all.extend(correct::aliased(&self.entries, aliases).into_iter().map(|(alias, entry)| {
+        all.extend(correction::aliased(&self.entries, aliases).into_iter().map(|(alias, entry)| {
             let server = &entry.server;
             (entry, [format!("{server}__{alias}"), format!("{server}.{alias}"), alias.to_owned()])
         }));
@@ -215,7 +215,7 @@ pub(super) fn take_over(
     path: &str,
     arguments: &Map<String, Value>,
     config: &AgentConfig,
-) -> Result<Ready, String> {
+) -> Result<CheckedCall, String> {
     let entry = catalog
         .find_path(&rule.to)
         .map_err(|error| format!("error: {error}, which is to take over from `{path}`; nothing was run"))?;
@@ -241,15 +241,15 @@ fn fit(
     arguments: Map<String, Value>,
     mut corrections: Vec<Correction>,
     config: &AgentConfig,
-) -> Result<Ready, String> {
+) -> Result<CheckedCall, String> {
     let Err(error) = entry.check(&arguments) else {
-        return Ok(Ready { entry: entry.clone(), arguments, corrections });
+        return Ok(CheckedCall { entry: entry.clone(), arguments, corrections });
     };
-    let fixed = config.correct_calls.then(|| correct::arguments(entry, &arguments, &config.aliases));
+    let fixed = config.correct_calls.then(|| correction::arguments(entry, &arguments, &config.aliases));
     match fixed.flatten() {
         Some((arguments, done)) => {
             corrections.extend(done);
-            Ok(Ready { entry: entry.clone(), arguments, corrections })
+            Ok(CheckedCall { entry: entry.clone(), arguments, corrections })
         }
         None => Err(misfit(&error)),
     }

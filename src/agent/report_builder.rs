@@ -1,4 +1,4 @@
-//! What a task took so far, and the report made of it.
+//! Collects what a task has used so far, and builds its [`RunReport`].
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     AgentEvent, Correction, CorrectionKind,
-    bounds::{Bounds, End},
+    limits::{TaskEnd, TaskLimits},
 };
 use crate::{
     error::{Error, ErrorCode},
@@ -26,7 +26,7 @@ use crate::{
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// The report in the making.
-pub(super) struct Ledger {
+pub(super) struct ReportBuilder {
     report: RunReport,
     /// Who is told of events at once.
     tap: Option<Tap>,
@@ -39,7 +39,7 @@ pub(super) struct Ledger {
     flaw: Option<FailureReason>,
 }
 
-impl Ledger {
+impl ReportBuilder {
     pub(super) fn begin(task: &Task, tap: Option<Tap>) -> Self {
         Self {
             report: RunReport::begin(task),
@@ -87,10 +87,10 @@ impl Ledger {
     /// Books a request to the model that took `wall`.
     pub(super) fn asked(
         &mut self,
-        asked: Result<Result<ChatAnswer, LlmError>, End>,
+        asked: Result<Result<ChatAnswer, LlmError>, TaskEnd>,
         wall: Duration,
-        bounds: &Bounds<'_>,
-    ) -> Result<ChatAnswer, End> {
+        limits: &TaskLimits<'_>,
+    ) -> Result<ChatAnswer, TaskEnd> {
         match asked {
             Ok(Ok(answer)) => {
                 self.attempts(&answer.attempts, wall);
@@ -104,11 +104,11 @@ impl Ledger {
             Ok(Err(error)) => {
                 self.attempts(&error.attempts, wall);
                 Err(match error.class {
-                    LlmErrorClass::Deadline => late(&error, wall, bounds),
+                    LlmErrorClass::Deadline => late(&error, wall, limits),
                     LlmErrorClass::Context => {
-                        End::Stopped(FailureReason::ContextUsedUp, Box::new((&Error::from(error)).into()))
+                        TaskEnd::Stopped(FailureReason::ContextUsedUp, Box::new((&Error::from(error)).into()))
                     }
-                    _ => End::of(&Error::from(error)),
+                    _ => TaskEnd::of(&Error::from(error)),
                 })
             }
             Err(end) => {
@@ -131,7 +131,7 @@ impl Ledger {
     }
 
     /// The last one is not, after all.
-    pub(super) fn turn_taken_back(&mut self) {
+    pub(super) fn uncount_turn(&mut self) {
         self.report.turns -= 1;
     }
 
@@ -165,7 +165,7 @@ impl Ledger {
     }
 
     /// Another agent carried out a task of this one: what that took counts here too.
-    pub(super) fn handed_over(&mut self, agent: &str, id: &str, done: RunReport) {
+    pub(super) fn merge_delegate_report(&mut self, agent: &str, id: &str, done: RunReport) {
         let report = &mut self.report;
         report.tool_calls += done.tool_calls;
         report.tool_errors += done.tool_errors;
@@ -221,18 +221,18 @@ impl Ledger {
     }
 
     /// Keeps a whole result that the model sees a part of.
-    pub(super) fn keep_whole(&mut self, tool: String, file: String, text: String) {
+    pub(super) fn save_output(&mut self, tool: String, file: String, text: String) {
         let turn = self.report.turns;
         self.happened(&AgentEvent::Cut { turn, tool, chars: text.chars().count(), file: file.clone() });
         self.report.outputs.push((file, text));
     }
 
     /// Calls that the model asked for, run or not.
-    pub(super) fn calls_asked(&self) -> usize {
+    pub(super) fn requested_calls(&self) -> usize {
         self.calls_asked
     }
 
-    pub(super) fn calls_read(&mut self, calls: usize) {
+    pub(super) fn count_requested_calls(&mut self, calls: usize) {
         self.calls_asked += calls;
     }
 
@@ -291,7 +291,7 @@ impl Ledger {
 
     /// Books the time in which the calls of a turn ran side by side. It is divided by what `parts` says of each call:
     /// the time of another agent is that of its model and its tools.
-    pub(super) fn tool_phase(&mut self, wall: Duration, parts: Timings) {
+    pub(super) fn record_tool_time(&mut self, wall: Duration, parts: Timings) {
         let wall = millis(wall);
         match parts.sum() {
             all if all > 0.0 => self.spent += parts.scaled(wall / all),
@@ -299,7 +299,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn finish(self, task: &Task, end: End) -> RunReport {
+    pub(super) fn finish(self, task: &Task, end: TaskEnd) -> RunReport {
         let mut report = self.report;
         let wall = self.began.elapsed();
         report.ended = now();
@@ -315,7 +315,7 @@ impl Ledger {
             other: round((report.wall_ms - known).max(0.0)),
         };
         match end {
-            End::Answered { answer, said } => {
+            TaskEnd::Answered { answer, said } => {
                 // That score looks for the box itself.
                 let boxed = matches!(task.score, Some(Score::Boxed));
                 let judged = if boxed { &said } else { &answer };
@@ -328,7 +328,7 @@ impl Ledger {
                 }
                 report.answer = Some(answer);
             }
-            End::Passed(texts) => {
+            TaskEnd::Passed(texts) => {
                 let judged = score::judge(&texts, task.target.as_ref(), task.score.as_ref());
                 report.score = judged.or(Some(1.0));
                 report.status = score::outcome(report.score);
@@ -337,19 +337,19 @@ impl Ledger {
                 }
                 report.answer = Some(texts);
             }
-            End::Failed(texts, error) => {
+            TaskEnd::Failed(texts, error) => {
                 failed(&mut report, FailureReason::UnexpectedResult, *error);
                 report.answer = Some(texts);
             }
-            End::Unanswered(reason, error) | End::Stopped(reason, error) => {
+            TaskEnd::Unanswered(reason, error) | TaskEnd::Stopped(reason, error) => {
                 failed(&mut report, reason, *error);
             }
-            End::Errored(error) => {
+            TaskEnd::Errored(error) => {
                 report.status = Outcome::Errored;
                 report.reason = Some(Reason::Errored(error.code));
                 report.error = Some(*error);
             }
-            End::Cancelled => {
+            TaskEnd::Cancelled => {
                 report.status = Outcome::Cancelled;
                 report.error = Some(TaskError::new(ErrorCode::Cancelled, "cancelled"));
             }
@@ -385,11 +385,11 @@ fn flaw(answer: &ChatAnswer) -> Option<FailureReason> {
 
 /// The task's time was over before a request had its answer. That is the endpoint's fault, not the model's, where more
 /// of the request's time went to waits and failed tries than to the last one.
-fn late(error: &LlmError, wall: Duration, bounds: &Bounds<'_>) -> End {
+fn late(error: &LlmError, wall: Duration, limits: &TaskLimits<'_>) -> TaskEnd {
     let (mut lost, mut working) = (Duration::ZERO, Duration::ZERO);
     let mut failure = None;
     if error.attempts.is_empty() && error.with_others {
-        return bounds.out_of_time();
+        return limits.out_of_time();
     }
     if error.attempts.is_empty() {
         lost = wall;
@@ -406,12 +406,12 @@ fn late(error: &LlmError, wall: Duration, bounds: &Bounds<'_>) -> End {
         }
     }
     if working > lost || (failure.is_none() && lost < MOMENT) {
-        return bounds.out_of_time();
+        return limits.out_of_time();
     }
     let code = failure.map_or(ErrorCode::LlmFailed, |(class, _)| class.code());
     let why = failure.and_then(|(_, message)| message).unwrap_or(&error.message);
-    let message = format!("{}: the model's endpoint gave no answer: {why}", bounds.time_is_over());
-    End::errored(code, message)
+    let message = format!("{}: the model's endpoint gave no answer: {why}", limits.time_is_over());
+    TaskEnd::errored(code, message)
 }
 
 /// Files in a folder.

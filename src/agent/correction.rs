@@ -1,5 +1,5 @@
-//! Correction of calls: where it is plain what was meant, a wrong server, tool or argument is put right; where it is
-//! not, the call is left as it is and the model is told.
+//! Corrects tool calls whose meaning is certain: a wrong server, tool or argument name is replaced. Any other call is left
+//! as it is, and the model is told what is wrong.
 //!
 //! Every rule is exact: equal apart from case and separators, the only one of its name, named in the alias table, or
 //! forced by the schema. What is merely near is suggested to the model, and never called. Text that is broken is never

@@ -1,13 +1,13 @@
-//! The end of a conversation: the model is asked for its answer without tools, and the answer is looked for.
+//! Ends a conversation: asks the model for its final answer without tools, and extracts the answer.
 
 use tokio::time::Instant;
 
 use super::{
-    AgentEvent, End,
-    again::{self, Closing},
-    boxed,
-    protocol::{self, Said},
-    talk::Talk,
+    AgentEvent, TaskEnd,
+    attempts::{self, Closing},
+    boxed_answer,
+    protocol::{self, ModelAnswer},
+    turn_loop::TurnLoop,
     xml,
 };
 use crate::{
@@ -19,49 +19,49 @@ use crate::{
 /// How often the model is asked for its answer, as long as all of the conversation is there to answer from.
 const ATTEMPTS: u32 = 3;
 
-impl Talk<'_> {
+impl TurnLoop<'_> {
     /// Looks for the answer in how the conversation ended; asks for it if need be.
-    pub(super) async fn conclude(&mut self, end: Result<End, End>) -> End {
+    pub(super) async fn conclude(&mut self, end: Result<TaskEnd, TaskEnd>) -> TaskEnd {
         let wanted = self.agent.config.final_summary;
         match end.unwrap_or_else(|end| end) {
-            End::Answered { said, .. } if wanted == FinalSummary::Always => {
+            TaskEnd::Answered { said, .. } if wanted == FinalSummary::Always => {
                 self.summarize("it gave an answer", Some(said)).await
             }
-            End::Answered { said, .. } => match self.answer(said) {
+            TaskEnd::Answered { said, .. } => match self.answer(said) {
                 Some(end) => end,
                 None if wanted == FinalSummary::Limit => {
                     self.summarize("its text holds no answer", None).await
                 }
                 None => self.boxed_on_the_way().unwrap_or_else(|| self.no_answer()),
             },
-            End::Stopped(reason, error) if wanted == FinalSummary::Never || !self.closing(true).ask => {
-                End::Unanswered(reason, error)
+            TaskEnd::Stopped(reason, error) if wanted == FinalSummary::Never || !self.closing(true).ask => {
+                TaskEnd::Unanswered(reason, error)
             }
-            End::Stopped(reason, error) => match self.summarize(&error.message, None).await {
+            TaskEnd::Stopped(reason, error) => match self.summarize(&error.message, None).await {
                 // Without an endpoint the model could not give the answer that it was asked for.
-                end @ (End::Answered { .. } | End::Errored(_) | End::Cancelled) => end,
+                end @ (TaskEnd::Answered { .. } | TaskEnd::Errored(_) | TaskEnd::Cancelled) => end,
                 // What stopped it says more.
-                _ => End::Unanswered(reason, error),
+                _ => TaskEnd::Unanswered(reason, error),
             },
             other => other,
         }
     }
 
     /// `said` as an answer, if it is one.
-    fn answer(&self, said: String) -> Option<End> {
+    fn answer(&self, said: String) -> Option<TaskEnd> {
         let xml = self.agent.config.tool_protocol == ToolProtocol::Xml;
         let answer = match self.agent.config.answer {
             // A call that was only thought of is no part of the answer.
             AnswerForm::Text if xml && xml::mark(&said).is_some() => Some(xml::without_thoughts(&said)),
             AnswerForm::Text => Some(said.clone()),
-            AnswerForm::Boxed => boxed::last(&said),
+            AnswerForm::Boxed => boxed_answer::last(&said),
         };
         let no_answer = |text: &String| text.trim().is_empty() || (xml && xml::mark(text).is_some());
         let answer = answer.filter(|text| !no_answer(text))?;
-        Some(End::Answered { answer, said })
+        Some(TaskEnd::Answered { answer, said })
     }
 
-    fn no_answer(&self) -> End {
+    fn no_answer(&self) -> TaskEnd {
         let (reason, message) = match self.agent.config.answer {
             AnswerForm::Text => {
                 (FailureReason::EmptyAnswer, "the model's last answer is empty or calls tools")
@@ -70,19 +70,19 @@ impl Talk<'_> {
                 (FailureReason::NoBoxedAnswer, "no \\boxed{} with an answer in the model's last text")
             }
         };
-        End::unanswered(reason, message)
+        TaskEnd::unanswered(reason, message)
     }
 
-    async fn summarize(&mut self, why: &str, last: Option<String>) -> End {
+    async fn summarize(&mut self, why: &str, last: Option<String>) -> TaskEnd {
         let attempts = if self.agent.config.keep_tool_results.is_none() { ATTEMPTS } else { 1 };
         let (mut failure, mut answered) = (None, false);
         for attempt in 1..=attempts {
             self.state.ask_anew = attempt > 1;
             let said = match self.ask_without_tools(self.summary_prompt(), None).await {
                 Ok(said) => said,
-                Err(End::Cancelled) => return End::Cancelled,
+                Err(TaskEnd::Cancelled) => return TaskEnd::Cancelled,
                 Err(end) => {
-                    failure = Some(end).filter(|end| matches!(end, End::Errored(_))).or(failure);
+                    failure = Some(end).filter(|end| matches!(end, TaskEnd::Errored(_))).or(failure);
                     continue;
                 }
             };
@@ -98,7 +98,7 @@ impl Talk<'_> {
                 said: said.content.clone(),
                 answered: end.is_some(),
             };
-            self.ledger.happened(&event);
+            self.report.happened(&event);
             if let Some(end) = end {
                 let prompt = self.summary_prompt();
                 self.history.push(Message::User(prompt));
@@ -113,10 +113,10 @@ impl Talk<'_> {
     }
 
     fn closing(&self, at_limit: bool) -> Closing {
-        again::closing(self.state.another, at_limit)
+        attempts::closing(self.state.another, at_limit)
     }
 
-    fn boxed_on_the_way(&self) -> Option<End> {
+    fn boxed_on_the_way(&self) -> Option<TaskEnd> {
         if !self.closing(false).fall_back {
             return None;
         }
@@ -134,7 +134,7 @@ impl Talk<'_> {
         &mut self,
         prompt: String,
         begun: Option<&str>,
-    ) -> Result<Said, End> {
+    ) -> Result<ModelAnswer, TaskEnd> {
         let mut sent = self.history.for_model(self.agent.config.keep_tool_results);
         // Two user messages in a row are refused by some chat templates; the results before them must stay.
         match sent.messages.last_mut() {
@@ -143,13 +143,13 @@ impl Talk<'_> {
         }
         let mut request = ChatRequest::new(sent.messages);
         let protocol = self.agent.config.tool_protocol;
-        if protocol == ToolProtocol::Native && !self.offer.is_empty() {
-            request = request.with_tools(self.offer.specs(), ToolMode::None);
+        if protocol == ToolProtocol::Native && !self.tool_set.is_empty() {
+            request = request.with_tools(self.tool_set.specs(), ToolMode::None);
         }
         request.prefill = begun.map(Into::into);
         let began = Instant::now();
         let asked = self.asked(request).await;
-        let answer = self.ledger.asked(asked, began.elapsed(), self.bounds)?;
+        let answer = self.report.asked(asked, began.elapsed(), self.limits)?;
         Ok(protocol::read(protocol, answer, true, 0))
     }
 

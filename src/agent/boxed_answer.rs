@@ -1,4 +1,4 @@
-//! Answers in a box: what the last `\boxed{...}` of a text holds.
+//! Reads the answer from the last `\boxed{...}` in a text.
 
 /// What a model writes into a box when it has no answer.
 const PLACEHOLDERS: [&str; 10] =

@@ -1,4 +1,4 @@
-//! Arguments as text: what is JSON but for its form is read, and nothing is ever completed.
+//! Parses arguments that are almost JSON. Text that is incomplete is never completed.
 
 use serde_json::Value;
 

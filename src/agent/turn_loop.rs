@@ -1,16 +1,16 @@
-//! One task's conversation with its model, turn after turn.
+//! Runs one attempt at a task: asks the model, executes its calls, and repeats until it answers.
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::{
-    Agent, AgentEvent, Bounds, End, Ledger,
-    calls::Outcomes,
+    Agent, AgentEvent, ReportBuilder, TaskEnd, TaskLimits,
+    calls::CallResults,
     history::{History, Sent},
-    offer::{Offer, Ready},
-    protocol::{self, Said},
-    rollback::{self, Queries, Rollbacks},
+    protocol::{self, ModelAnswer},
+    rollback::{self, Rollbacks, SeenQueries},
+    tool_set::{CheckedCall, ToolSet},
 };
 use crate::{
     config::{AgentConfig, RollbackReason, ToolChoice, ToolProtocol},
@@ -25,22 +25,22 @@ const MAX_INVALID_TURNS: u32 = 3;
 const CHARS_OF_A_TOKEN: u64 = 4;
 
 /// What a conversation needs.
-pub(super) struct Talk<'a> {
+pub(super) struct TurnLoop<'a> {
     pub agent: &'a Agent,
     pub llm: &'a LlmClient,
     pub task: &'a Task,
-    pub bounds: &'a Bounds<'a>,
-    pub ledger: &'a mut Ledger,
-    pub offer: Offer,
+    pub limits: &'a TaskLimits<'a>,
+    pub report: &'a mut ReportBuilder,
+    pub tool_set: ToolSet,
     pub history: History,
     /// The system prompt without what the protocol adds to it.
     pub system: Option<String>,
-    pub state: State,
+    pub state: TurnState,
 }
 
 /// What a conversation remembers of itself.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct TurnState {
     /// Whether there may be another attempt.
     pub another: bool,
     /// By what a gateway before the model may know that requests belong together.
@@ -51,7 +51,7 @@ pub(super) struct State {
     turns_before: u32,
     calls_before: u32,
     rollbacks: Rollbacks,
-    queries: Queries,
+    queries: SeenQueries,
     /// The last answer was of no use: one that is kept would be that one again.
     pub ask_anew: bool,
     /// Turns in a row without a call that could be run.
@@ -60,28 +60,28 @@ pub(super) struct State {
     measured: Option<(usize, u64)>,
 }
 
-impl State {
-    pub(super) fn new(another: bool, ledger: &Ledger, task: &Task) -> Self {
+impl TurnState {
+    pub(super) fn new(another: bool, report: &ReportBuilder, task: &Task) -> Self {
         // For a header, which holds nothing else.
         let id: String = task.id.chars().filter(char::is_ascii_graphic).collect();
         let session = format!("{id}-{:016x}", fastrand::u64(..)).into();
-        let (turns_before, calls_before) = (ledger.turns(), ledger.tool_calls());
+        let (turns_before, calls_before) = (report.turns(), report.tool_calls());
         Self { another, session, turns_before, calls_before, ..Self::default() }
     }
 }
 
 /// The calls of one answer, checked.
-type Checked = Vec<Result<Ready, String>>;
+type Checked = Vec<Result<CheckedCall, String>>;
 
-impl Talk<'_> {
+impl TurnLoop<'_> {
     /// The whole conversation, up to the answer.
-    pub(super) async fn run(&mut self) -> End {
+    pub(super) async fn run(&mut self) -> TaskEnd {
         let end = self.turns().await;
         let end = self.conclude(end).await;
-        if let End::Answered { said, .. } = &end
+        if let TaskEnd::Answered { said, .. } = &end
             && rollback::refuses(&self.config().rollback, said)
         {
-            self.ledger.flaw(FailureReason::Refusal);
+            self.report.flaw(FailureReason::Refusal);
         }
         end
     }
@@ -92,7 +92,7 @@ impl Talk<'_> {
 
     /// Of this attempt.
     fn turns_taken(&self) -> u32 {
-        self.ledger.turns() - self.state.turns_before
+        self.report.turns() - self.state.turns_before
     }
 
     fn protocol(&self) -> ToolProtocol {
@@ -100,23 +100,23 @@ impl Talk<'_> {
     }
 
     /// Turn after turn. Either way out is an end; `Err` is the short way.
-    async fn turns(&mut self) -> Result<End, End> {
+    async fn turns(&mut self) -> Result<TaskEnd, TaskEnd> {
         self.tell_tools();
         loop {
-            self.bounds.turn(self.turns_taken())?;
+            self.limits.turn(self.turns_taken())?;
             let patterns = self.task.tools.as_deref();
-            if self.offer.renew(self.agent.toolbox.catalog(), patterns) {
+            if self.tool_set.renew(self.agent.toolbox.catalog(), patterns) {
                 self.tell_tools();
             }
             let said = self.ask().await?;
             let config = &self.agent.config;
-            let checked: Checked = said.calls.iter().map(|call| self.offer.check(call, config)).collect();
-            if let Some(reason) = self.useless(&said, &checked)
+            let checked: Checked = said.calls.iter().map(|call| self.tool_set.check(call, config)).collect();
+            if let Some(reason) = self.rejection_of_answer(&said, &checked)
                 && self.roll_back(reason, &said)?
             {
                 continue;
             }
-            self.ledger.turn();
+            self.report.turn();
             if said.calls.is_empty() {
                 let end = self.final_answer(&said);
                 self.history.push(said.message(self.protocol(), &[]));
@@ -124,11 +124,11 @@ impl Talk<'_> {
             }
             let before = self.history.checkpoint();
             let queries = self.queries(&checked);
-            let outcomes = self.act(&said, checked).await?;
-            if let Some(reason) = self.fruitless(&outcomes)
+            let outcomes = self.execute_calls(&said, checked).await?;
+            if let Some(reason) = self.rejection_of_results(&outcomes)
                 && self.roll_back(reason, &said)?
             {
-                self.ledger.turn_taken_back();
+                self.report.uncount_turn();
                 self.history.restore(before);
                 continue;
             }
@@ -140,23 +140,23 @@ impl Talk<'_> {
 
     /// Puts the tools into the system prompt, where they belong there.
     fn tell_tools(&mut self) {
-        self.history.set_system(protocol::system(self.protocol(), &self.offer, self.system.clone()));
+        self.history.set_system(protocol::system(self.protocol(), &self.tool_set, self.system.clone()));
     }
 
-    /// The model's answer to `request`, within the bounds of the task.
+    /// The model's answer to `request`, within the limits of the task.
     pub(super) async fn asked(
         &mut self,
         mut request: ChatRequest,
-    ) -> Result<Result<ChatAnswer, LlmError>, End> {
+    ) -> Result<Result<ChatAnswer, LlmError>, TaskEnd> {
         request.session = Some(self.state.session.clone());
         if std::mem::take(&mut self.state.ask_anew) {
             self.llm.forget(&request).await;
         }
-        self.bounds.guard(self.llm.chat(&request, self.bounds.deadline)).await
+        self.limits.guard(self.llm.chat(&request, self.limits.deadline)).await
     }
 
     /// Asks the model; what does not fit is shortened and asked again.
-    async fn ask(&mut self) -> Result<Said, End> {
+    async fn ask(&mut self) -> Result<ModelAnswer, TaskEnd> {
         loop {
             let keep = self.config().keep_tool_results;
             let sent = self.history.for_model(keep);
@@ -170,13 +170,13 @@ impl Talk<'_> {
             let mut request = ChatRequest::new(messages);
             if self.protocol() == ToolProtocol::Native {
                 let turn = self.turns_taken() + 1;
-                let mode = mode(self.config().tool_choice, turn, self.bounds.turns, &self.offer);
-                request = request.with_tools(self.offer.specs(), mode);
+                let mode = mode(self.config().tool_choice, turn, self.limits.turns, &self.tool_set);
+                request = request.with_tools(self.tool_set.specs(), mode);
             }
             let began = Instant::now();
             let asked = self.asked(request).await;
             let too_long = matches!(&asked, Ok(Err(error)) if error.class == LlmErrorClass::Context);
-            let answer = match self.ledger.asked(asked, began.elapsed(), self.bounds) {
+            let answer = match self.report.asked(asked, began.elapsed(), self.limits) {
                 Ok(answer) => answer,
                 Err(_) if too_long && self.shorten(None) => continue,
                 Err(end) if too_long => return Err(end),
@@ -186,9 +186,9 @@ impl Talk<'_> {
                 }
             };
             self.state.measured = Some((chars, answer.usage.input)).filter(|(_, tokens)| *tokens > 0);
-            self.ledger.left_out(left_out, saved as u64 / CHARS_OF_A_TOKEN);
-            let calls = self.ledger.calls_asked();
-            return Ok(protocol::read(self.protocol(), answer, !self.offer.is_empty(), calls));
+            self.report.left_out(left_out, saved as u64 / CHARS_OF_A_TOKEN);
+            let calls = self.report.requested_calls();
+            return Ok(protocol::read(self.protocol(), answer, !self.tool_set.is_empty(), calls));
         }
     }
 
@@ -205,13 +205,13 @@ impl Talk<'_> {
     fn shorten(&mut self, estimate: Option<u64>) -> bool {
         let keep = self.config().keep_tool_results;
         let Some(left_out) = self.history.shorten(keep) else { return false };
-        let turn = self.ledger.turns() + 1;
-        self.ledger.happened(&AgentEvent::Shortened { turn, left_out, estimate });
+        let turn = self.report.turns() + 1;
+        self.report.happened(&AgentEvent::Shortened { turn, left_out, estimate });
         true
     }
 
     /// Why an answer is of no use, before anything is run.
-    fn useless(&self, said: &Said, checked: &Checked) -> Option<RollbackReason> {
+    fn rejection_of_answer(&self, said: &ModelAnswer, checked: &Checked) -> Option<RollbackReason> {
         let config = &self.config().rollback;
         let is = |reason, holds: bool| (holds && config.on.contains(&reason)).then_some(reason);
         if said.calls.is_empty() {
@@ -221,14 +221,14 @@ impl Talk<'_> {
                 .or_else(|| is(RollbackReason::Empty, empty))
                 .or_else(|| is(RollbackReason::Refusal, rollback::refuses(config, &said.content)));
         }
-        let known = |call: &Ready| self.state.queries.knows(&rollback::query(config, call));
+        let known = |call: &CheckedCall| self.state.queries.knows(&rollback::query(config, call));
         is(RollbackReason::InvalidCall, checked.iter().all(Result::is_err))
             .or_else(|| is(RollbackReason::Duplicate, checked.iter().flatten().any(known)))
     }
 
     /// Why the results of an answer's calls are of no use: all of them. What is taken back is asked again, so a call
     /// that brought something must stay, and one that may have changed something unseen.
-    fn fruitless(&self, outcomes: &Outcomes) -> Option<RollbackReason> {
+    fn rejection_of_results(&self, outcomes: &CallResults) -> Option<RollbackReason> {
         if outcomes.unknown {
             return None;
         }
@@ -245,28 +245,28 @@ impl Talk<'_> {
     }
 
     /// Takes an answer back, if that may be done once more. If not, some ends the task and others are let pass.
-    fn roll_back(&mut self, reason: RollbackReason, said: &Said) -> Result<bool, End> {
-        self.bounds.tokens(self.ledger.tokens())?;
+    fn roll_back(&mut self, reason: RollbackReason, said: &ModelAnswer) -> Result<bool, TaskEnd> {
+        self.limits.tokens(self.report.tokens())?;
         let Some(in_a_row) = self.state.rollbacks.take(&self.agent.config.rollback) else {
             return match reason {
                 RollbackReason::Malformed | RollbackReason::Empty | RollbackReason::Refusal => {
                     let times = self.state.rollbacks.in_a_row() + 1;
                     let refuses = (FailureReason::Refusal, "the model refuses the task".to_owned());
-                    let (reason, why) = self.unusable(said).unwrap_or(refuses);
-                    Err(End::stopped(reason, format!("{why} ({times} times in a row)")))
+                    let (reason, why) = self.why_unusable(said).unwrap_or(refuses);
+                    Err(TaskEnd::stopped(reason, format!("{why} ({times} times in a row)")))
                 }
                 _ => Ok(false),
             };
         };
         let native = self.protocol() == ToolProtocol::Native;
         let event = AgentEvent::RolledBack {
-            turn: self.ledger.turns() + 1,
+            turn: self.report.turns() + 1,
             reason,
             in_a_row,
             said: said.content.clone(),
-            calls: said.calls.iter().filter(|_| native).map(protocol::Asked::raw).collect(),
+            calls: said.calls.iter().filter(|_| native).map(protocol::RequestedCall::raw).collect(),
         };
-        self.ledger.happened(&event);
+        self.report.happened(&event);
         self.state.ask_anew = true;
         Ok(true)
     }
@@ -274,21 +274,21 @@ impl Talk<'_> {
     fn recovered(&mut self) {
         let after = self.state.rollbacks.recovered();
         if after > 0 {
-            let turn = self.ledger.turns();
-            self.ledger.happened(&AgentEvent::Recovered { turn, after });
+            let turn = self.report.turns();
+            self.report.happened(&AgentEvent::Recovered { turn, after });
         }
     }
 
     fn queries(&self, checked: &Checked) -> Vec<Option<String>> {
         let config = &self.config().rollback;
         let query =
-            |call: &Result<Ready, String>| call.as_ref().ok().map(|call| rollback::query(config, call));
+            |call: &Result<CheckedCall, String>| call.as_ref().ok().map(|call| rollback::query(config, call));
         checked.iter().map(query).collect()
     }
 
     /// Runs the calls of an answer and keeps both.
-    async fn act(&mut self, said: &Said, checked: Checked) -> Result<Outcomes, End> {
-        self.ledger.calls_read(checked.len());
+    async fn execute_calls(&mut self, said: &ModelAnswer, checked: Checked) -> Result<CallResults, TaskEnd> {
+        self.report.count_requested_calls(checked.len());
         self.history.push(said.message(self.protocol(), &checked));
         let valid = checked.iter().filter(|call| call.is_ok()).count();
         if let Err(end) = self.allowed(valid) {
@@ -299,7 +299,7 @@ impl Talk<'_> {
         }
         self.log_corrections(said, &checked);
         let last_problem = checked.iter().rev().find_map(|call| call.as_ref().err().cloned());
-        let outcomes = self.agent.run_calls(checked, self.bounds, self.ledger).await;
+        let outcomes = self.agent.run_calls(checked, self.limits, self.report).await;
         self.history.push_results(said.results(self.protocol(), outcomes.texts.clone()));
         if let Some(end) = outcomes.stopped {
             return Err(end);
@@ -310,37 +310,37 @@ impl Talk<'_> {
             let message = format!(
                 "the model made no usable tool call in {MAX_INVALID_TURNS} turns in a row; last: {last}"
             );
-            return Err(End::stopped(FailureReason::InvalidCalls, message));
+            return Err(TaskEnd::stopped(FailureReason::InvalidCalls, message));
         }
         Ok(outcomes)
     }
 
     /// Whether so many calls may be run.
-    fn allowed(&self, calls: usize) -> Result<(), End> {
+    fn allowed(&self, calls: usize) -> Result<(), TaskEnd> {
         // What they would bring nobody could read any more.
-        self.bounds.turn(self.turns_taken())?;
-        self.bounds.tokens(self.ledger.tokens())?;
-        self.bounds.tool_calls(self.ledger.tool_calls() - self.state.calls_before, calls)
+        self.limits.turn(self.turns_taken())?;
+        self.limits.tokens(self.report.tokens())?;
+        self.limits.tool_calls(self.report.tool_calls() - self.state.calls_before, calls)
     }
 
-    fn log_corrections(&mut self, said: &Said, checked: &Checked) {
+    fn log_corrections(&mut self, said: &ModelAnswer, checked: &Checked) {
         for (call, ready) in said.calls.iter().zip(checked) {
             let Ok(ready) = ready else { continue };
             if !ready.corrections.is_empty() {
                 let event = AgentEvent::Corrected {
-                    turn: self.ledger.turns(),
+                    turn: self.report.turns(),
                     call: call.id.clone(),
                     tool: ready.entry.path(),
                     raw: call.raw(),
                     corrections: ready.corrections.clone(),
                 };
-                self.ledger.happened(&event);
+                self.report.happened(&event);
             }
         }
     }
 
     /// Why a text without calls is no answer.
-    fn unusable(&self, said: &Said) -> Option<(FailureReason, String)> {
+    fn why_unusable(&self, said: &ModelAnswer) -> Option<(FailureReason, String)> {
         if let Some(mark) = said.unread {
             let why = match self.protocol() {
                 ToolProtocol::Native => format!(
@@ -368,18 +368,18 @@ impl Talk<'_> {
         Some((reason, why.to_owned()))
     }
 
-    fn final_answer(&self, said: &Said) -> Result<End, End> {
-        match self.unusable(said) {
-            Some((reason, why)) => Err(End::stopped(reason, why)),
-            None => Ok(End::Answered { answer: said.content.clone(), said: said.content.clone() }),
+    fn final_answer(&self, said: &ModelAnswer) -> Result<TaskEnd, TaskEnd> {
+        match self.why_unusable(said) {
+            Some((reason, why)) => Err(TaskEnd::stopped(reason, why)),
+            None => Ok(TaskEnd::Answered { answer: said.content.clone(), said: said.content.clone() }),
         }
     }
 }
 
 /// Whether tools may be called in a turn.
-pub(super) fn mode(choice: ToolChoice, turn: u32, turns: u32, offer: &Offer) -> ToolMode {
+pub(super) fn mode(choice: ToolChoice, turn: u32, turns: u32, tool_set: &ToolSet) -> ToolMode {
     match choice {
-        _ if offer.is_empty() => ToolMode::Auto,
+        _ if tool_set.is_empty() => ToolMode::Auto,
         ToolChoice::Required if turn >= turns => ToolMode::None,
         ToolChoice::Required => ToolMode::Required,
         ToolChoice::RequiredFirst if turn == 1 => ToolMode::Required,

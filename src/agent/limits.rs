@@ -1,4 +1,4 @@
-//! When an agent must stop, and the ways in which it can end.
+//! The limits of one task, and the ways in which a task can end.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
 
 /// How a task ended, before it is judged.
 #[derive(Clone, Debug)]
-pub(super) enum End {
+pub(super) enum TaskEnd {
     /// With the model's answer, and the text that it was taken from.
     Answered { answer: String, said: String },
     /// All planned calls were as expected; their texts.
@@ -30,7 +30,7 @@ pub(super) enum End {
     Cancelled,
 }
 
-impl End {
+impl TaskEnd {
     pub(super) fn errored(code: ErrorCode, message: impl Into<String>) -> Self {
         Self::Errored(Box::new(TaskError::new(code, message)))
     }
@@ -52,7 +52,7 @@ impl End {
 
 /// The limits of one task.
 #[derive(Debug)]
-pub(super) struct Bounds<'a> {
+pub(super) struct TaskLimits<'a> {
     pub turns: u32,
     tool_calls: u32,
     time: Duration,
@@ -62,7 +62,7 @@ pub(super) struct Bounds<'a> {
     pub cancel: &'a CancellationToken,
 }
 
-impl<'a> Bounds<'a> {
+impl<'a> TaskLimits<'a> {
     pub(super) fn new(limits: &Limits, config: &AgentConfig, cancel: &'a CancellationToken) -> Self {
         let seconds = limits.seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let time = seconds.unwrap_or(config.max_time);
@@ -77,7 +77,7 @@ impl<'a> Bounds<'a> {
     }
 
     /// Waits for `work`, but no longer than the task may last.
-    pub(super) async fn guard<F: Future>(&self, work: F) -> Result<F::Output, End> {
+    pub(super) async fn guard<F: Future>(&self, work: F) -> Result<F::Output, TaskEnd> {
         let late = async {
             match self.deadline {
                 Some(deadline) => sleep_until(deadline).await,
@@ -86,15 +86,15 @@ impl<'a> Bounds<'a> {
         };
         tokio::select! {
             biased;
-            () = self.cancel.cancelled() => Err(End::Cancelled),
+            () = self.cancel.cancelled() => Err(TaskEnd::Cancelled),
             output = work => Ok(output),
             () = late => Err(self.out_of_time()),
         }
     }
 
-    pub(super) fn out_of_time(&self) -> End {
+    pub(super) fn out_of_time(&self) -> TaskEnd {
         let error = TaskError::new(ErrorCode::BudgetExceeded, self.time_is_over());
-        End::Unanswered(FailureReason::TimeUsedUp, Box::new(error))
+        TaskEnd::Unanswered(FailureReason::TimeUsedUp, Box::new(error))
     }
 
     /// In words that the limit of time was reached.
@@ -103,30 +103,33 @@ impl<'a> Bounds<'a> {
     }
 
     /// Whether a turn after `done` turns is allowed.
-    pub(super) fn turn(&self, done: u32) -> Result<(), End> {
+    pub(super) fn turn(&self, done: u32) -> Result<(), TaskEnd> {
         if done < self.turns {
             return Ok(());
         }
-        Err(End::Stopped(FailureReason::TurnsUsedUp, Box::new(reached(&format!("turns = {}", self.turns)))))
+        Err(TaskEnd::Stopped(
+            FailureReason::TurnsUsedUp,
+            Box::new(reached(&format!("turns = {}", self.turns))),
+        ))
     }
 
     /// Whether `more` calls after `done` calls are allowed.
-    pub(super) fn tool_calls(&self, done: u32, more: usize) -> Result<(), End> {
+    pub(super) fn tool_calls(&self, done: u32, more: usize) -> Result<(), TaskEnd> {
         let all = u64::from(done) + more as u64;
         if all <= u64::from(self.tool_calls) {
             Ok(())
         } else {
             let limit = format!("tool_calls = {}", self.tool_calls);
-            Err(End::Stopped(FailureReason::ToolCallsUsedUp, Box::new(reached(&limit))))
+            Err(TaskEnd::Stopped(FailureReason::ToolCallsUsedUp, Box::new(reached(&limit))))
         }
     }
 
     /// Whether to go on after `used` tokens.
-    pub(super) fn tokens(&self, used: Usage) -> Result<(), End> {
+    pub(super) fn tokens(&self, used: Usage) -> Result<(), TaskEnd> {
         match self.tokens {
             Some(limit) if used.total() >= limit => {
                 let error = reached(&format!("tokens = {limit}"));
-                Err(End::Unanswered(FailureReason::TokensUsedUp, Box::new(error)))
+                Err(TaskEnd::Unanswered(FailureReason::TokensUsedUp, Box::new(error)))
             }
             _ => Ok(()),
         }

@@ -1,10 +1,10 @@
-//! Another attempt at a task whose first ones had no answer, with what was learnt from them.
+//! Repeats a task that ended without an answer, with a summary of what the failed attempts learned.
 
 use tokio::time::Instant;
 
 use super::{
-    Agent, AgentEvent, Bounds, End, Ledger,
-    talk::{State, Talk},
+    Agent, AgentEvent, ReportBuilder, TaskEnd, TaskLimits,
+    turn_loop::{TurnLoop, TurnState},
     xml,
 };
 use crate::{
@@ -38,35 +38,40 @@ const LEARN_BEGUN: &str = "Kind of failure:";
 
 impl Agent {
     /// Tries until there is an answer, as often as is configured.
-    pub(super) async fn converse(&self, task: &Task, bounds: &Bounds<'_>, ledger: &mut Ledger) -> End {
+    pub(super) async fn run_attempts(
+        &self,
+        task: &Task,
+        limits: &TaskLimits<'_>,
+        report: &mut ReportBuilder,
+    ) -> TaskEnd {
         let attempts = self.config.attempts;
         let mut lessons = Vec::new();
         loop {
             let number = u32::try_from(lessons.len()).unwrap_or(u32::MAX).saturating_add(1);
             let another = number < attempts;
-            let (end, lesson) = self.attempt(&informed(task, &lessons), another, bounds, ledger).await;
-            let (End::Unanswered(_, error), Some(lesson)) = (&end, lesson) else { return end };
+            let (end, lesson) = self.attempt(&with_lessons(task, &lessons), another, limits, report).await;
+            let (TaskEnd::Unanswered(_, error), Some(lesson)) = (&end, lesson) else { return end };
             let event = AgentEvent::TriedAgain {
                 attempt: number + 1,
                 why: error.message.clone(),
                 lesson: lesson.clone(),
             };
-            ledger.happened(&event);
-            ledger.keep_attempt(number);
+            report.happened(&event);
+            report.keep_attempt(number);
             lessons.push(lesson);
         }
     }
 }
 
-impl Talk<'_> {
+impl TurnLoop<'_> {
     /// What the model says of an attempt that failed. Nothing: nobody can be asked.
-    pub(super) async fn learn(&mut self, end: &End) -> Option<String> {
-        let State { another, asked_in_vain, .. } = self.state;
-        let late = self.bounds.deadline.is_some_and(|deadline| deadline <= Instant::now());
-        if !matches!(end, End::Unanswered(..)) || !another || asked_in_vain || late {
+    pub(super) async fn ask_for_lesson(&mut self, end: &TaskEnd) -> Option<String> {
+        let TurnState { another, asked_in_vain, .. } = self.state;
+        let late = self.limits.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if !matches!(end, TaskEnd::Unanswered(..)) || !another || asked_in_vain || late {
             return None;
         }
-        self.bounds.tokens(self.ledger.tokens()).ok()?;
+        self.limits.tokens(self.report.tokens()).ok()?;
         let said = self.ask_without_tools(LEARN.to_owned(), Some(LEARN_BEGUN)).await.ok()?;
         let text = xml::without_thoughts(&said.content);
         (said.calls.is_empty() && !text.is_empty()).then_some(text)
@@ -74,7 +79,7 @@ impl Talk<'_> {
 }
 
 /// The task with what was learnt from earlier attempts.
-fn informed(task: &Task, lessons: &[String]) -> Task {
+fn with_lessons(task: &Task, lessons: &[String]) -> Task {
     let mut task = task.clone();
     if lessons.is_empty() {
         return task;

@@ -1,4 +1,4 @@
-//! Which tool is meant by a name that is none.
+//! Finds the tool that a wrong name means.
 
 use std::sync::Arc;
 
