@@ -13,9 +13,9 @@ use toolcrib::{CallRequest, Config, Error, ErrorCode, Lifecycle, ServerEvent, Se
 
 use super::{
     context::{Context, Locked},
+    daemon_args::DaemonArgs,
     events,
     page::cut,
-    reach::Through,
     ui::{Ui, millis, seconds, some_time},
     up,
 };
@@ -42,7 +42,7 @@ pub(super) struct Call {
     #[command(flatten)]
     locked: Locked,
     #[command(flatten)]
-    through: Through,
+    daemon: DaemonArgs,
 }
 
 impl Call {
@@ -51,7 +51,7 @@ impl Call {
         if self.locked.is_set() {
             return Ok(None);
         }
-        let Some(mut daemon) = self.through.reach(context)? else { return Ok(None) };
+        let Some(mut daemon) = self.daemon.connect(context)? else { return Ok(None) };
         let mut call = CallRequest::default();
         call.tool.clone_from(&self.tool);
         (call.timeout, call.unchecked) = (self.timeout, self.no_check);

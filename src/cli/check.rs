@@ -26,15 +26,15 @@ impl Check {
         up::announce(ui, &config);
         let manager = up::with_heartbeat(ui, context.start(&config, events::observer(ui))).await?;
         up::summary(ui, manager.report());
-        let mut doubts = config.broken_models();
-        doubts.extend(Context::unused_rules(&config, &manager));
-        for doubt in &doubts {
-            events::doubt(ui, doubt);
+        let mut warnings = config.broken_models();
+        warnings.extend(Context::unused_rules(&config, &manager));
+        for warning in &warnings {
+            events::warning(ui, warning);
         }
         let incomplete = manager.report().ready() < manager.report().servers.len();
         let report = context.stop(manager).await?;
         ui.torn_down(&report);
-        Ok(match (self.strict, incomplete, doubts.is_empty()) {
+        Ok(match (self.strict, incomplete, warnings.is_empty()) {
             (true, true, _) => ExitCode::from(4),
             (true, false, false) => ExitCode::from(3),
             _ => ExitCode::SUCCESS,

@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 use toolcrib::Error;
 
-use super::{context::Context, reach::Through};
+use super::{context::Context, daemon_args::DaemonArgs};
 
 #[derive(Args)]
 pub(super) struct Connect {
@@ -21,7 +21,7 @@ pub(super) struct Connect {
 impl Connect {
     /// A daemon is started if none runs: an MCP client has nobody to ask.
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let daemon = Through::needed(context)?;
+        let daemon = DaemonArgs::connect_or_start(context)?;
         let pid = daemon.greeting().pid;
         let mut from_daemon = daemon.into_mcp(self.server.clone())?;
         let lost = |error| Error::io("could not use the socket of the daemon", error);

@@ -8,7 +8,7 @@ use toolcrib::{DaemonClient, Error, ServerState, ServerStatus};
 
 use super::{
     context::Context,
-    reach,
+    daemon_args,
     ui::{Ui, some_time},
 };
 
@@ -48,7 +48,7 @@ impl Servers {
         ask: impl Fn(&mut DaemonClient, Vec<String>) -> Result<Vec<ServerStatus>, Error>,
         good: impl Fn(&ServerStatus) -> bool,
     ) -> anyhow::Result<ExitCode> {
-        let mut daemon = reach::required(context)?;
+        let mut daemon = daemon_args::required(context)?;
         let rows = ask(&mut daemon, self.servers.clone());
         daemon.take_notes().iter().for_each(|note| context.ui.warn(note));
         Ok(show(context.ui, &rows?, good))
@@ -57,7 +57,7 @@ impl Servers {
 
 impl Wait {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let rows = reach::required(context)?.wait(self.servers.clone(), self.timeout)?;
+        let rows = daemon_args::required(context)?.wait(self.servers.clone(), self.timeout)?;
         Ok(show(context.ui, &rows, ServerStatus::is_there))
     }
 }

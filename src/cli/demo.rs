@@ -10,8 +10,8 @@ use toolcrib::{
 };
 
 use super::{
+    config_warnings::ConfigWarnings,
     context::Context,
-    doubts::Doubts,
     page::cut,
     run::Plan,
     ui::{Ui, at_least_one, seconds},
@@ -55,7 +55,7 @@ impl Demo {
             dir,
             cassette: None,
             events: None,
-            doubts: Doubts::default(),
+            warnings: ConfigWarnings::default(),
             cancel,
         };
         let finished = plan.execute(context).await?;

@@ -8,7 +8,7 @@ use toolcrib::{Config, DaemonClient, DaemonPlace, Env, Error, StopReport};
 
 use super::{
     context::Context,
-    reach,
+    daemon_args,
     ui::{Ui, millis},
 };
 
@@ -82,7 +82,7 @@ impl Down {
 
 /// The place of the daemon, also if its configuration was removed meanwhile.
 fn place(context: &Context<'_>) -> Result<DaemonPlace, Error> {
-    let trouble = match reach::place(context) {
+    let trouble = match daemon_args::place(context) {
         Ok((place, _)) => return Ok(place),
         Err(error) => error,
     };

@@ -8,8 +8,8 @@ use toolcrib::{Error, ServerEvent, ServerName};
 use super::ui::{Ui, date, millis, seconds};
 
 /// Something that is wrong with the configuration and does not end the command.
-pub(super) fn doubt(ui: &Ui, error: &Error) {
-    ui.doubt(error);
+pub(super) fn warning(ui: &Ui, error: &Error) {
+    ui.warning(error);
     if ui.json {
         Ui::json(json!({"event": "warning", "error": error_json(error)}));
     }
@@ -64,7 +64,7 @@ fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
             told.again(server, error);
             ui.failure("Lost", error, true);
         }
-        ServerEvent::Warning { server, text } => warning(ui, server, text),
+        ServerEvent::Warning { server, text } => server_warning(ui, server, text),
         ServerEvent::SlowCall { server, tool, waited } => slow_call(ui, server, tool, *waited),
         ServerEvent::Restarted { server, ready, took, restarts } => {
             ui.ready(server, ready, *took, &format!("restart {restarts}"));
@@ -84,7 +84,7 @@ fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
 }
 
 /// Something about a server that keeps nothing from working.
-pub(super) fn warning(ui: &Ui, server: &ServerName, text: &str) {
+pub(super) fn server_warning(ui: &Ui, server: &ServerName, text: &str) {
     ui.warn(format!("server {server} {text}"));
 }
 

@@ -14,7 +14,7 @@ use regex::Regex;
 use serde_json::json;
 use toolcrib::{Error, ErrorCode, LogLine, LogStream};
 
-use super::{context::Context, output, reach};
+use super::{context::Context, daemon_args, output};
 
 const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
 
@@ -57,7 +57,7 @@ impl Logs {
             let help = "add --follow: toolcrib logs -f --stream wire".to_owned();
             return Err(Error::input("messages are told only while somebody follows", Some(help)).into());
         }
-        let mut daemon = reach::required(context)?;
+        let mut daemon = daemon_args::required(context)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let from = self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since)).as_millis();
         let printer = Printer::new(context.ui.json);

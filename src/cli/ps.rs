@@ -11,7 +11,7 @@ use toolcrib::{DaemonClient, DaemonStatus};
 pub(super) use self::table::{Sample, lines};
 use super::{
     context::Context,
-    reach,
+    daemon_args,
     ui::{Ui, millis},
 };
 
@@ -33,7 +33,7 @@ pub(super) struct Ps {
 impl Ps {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let ui = context.ui;
-        let mut daemon = reach::required(context)?;
+        let mut daemon = daemon_args::required(context)?;
         let mut before = None;
         loop {
             let status = daemon.status()?;

@@ -1,10 +1,10 @@
 //! `toolcrib report`: the folder of a run as one HTML file.
 
 mod html;
-mod read;
-mod sums;
+mod load;
 mod task;
 mod timeline;
+mod totals;
 
 use std::{
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use std::{
 use clap::Args;
 use toolcrib::Error;
 
-pub(super) use self::sums::pass_rate;
+pub(super) use self::totals::pass_rate;
 use super::{context::Context, ui::Ui};
 
 /// Name of the page in the folder of a run.
@@ -39,7 +39,7 @@ impl Report {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let dir = self.folder()?;
         let page = self.output.clone().unwrap_or_else(|| dir.join(PAGE));
-        let made = html::html(&read::read(&dir)?);
+        let made = html::html(&load::read(&dir)?);
         write(&page, &made.page)?;
         context.ui.status("Run", made.summary);
         context.ui.status("Report", page.display().to_string());
@@ -73,7 +73,7 @@ impl Report {
 /// Writes the page of the run in `dir` beside it.
 pub(super) fn write_beside(dir: &Path) -> Result<PathBuf, Error> {
     let page = dir.join(PAGE);
-    write(&page, &html::html(&read::read(dir)?).page)?;
+    write(&page, &html::html(&load::read(dir)?).page)?;
     Ok(page)
 }
 

@@ -20,11 +20,11 @@ use toolcrib::{
 };
 
 use super::{
+    config_warnings::ConfigWarnings,
     context::{Context, Locked},
-    doubts::Doubts,
+    daemon_args::{DaemonArgs, place},
     output,
     progress::Totals,
-    reach::{Through, place},
     ui::{Ui, at_least_one},
 };
 
@@ -64,7 +64,7 @@ pub(super) struct Run {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = IN_RUN)]
     record: Option<PathBuf>,
     /// Answer from what `--record` wrote: no server is started, no model is asked. Ends at the first difference.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "model", "base_url", "scope", "Through", "Locked"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "model", "base_url", "scope", "DaemonArgs", "Locked"])]
     replay: Option<PathBuf>,
     /// Write what the agents do while they do it to FILE or, with `-`, to stdout: one JSON object a line.
     #[arg(long, value_name = "FILE")]
@@ -72,10 +72,10 @@ pub(super) struct Run {
     #[command(flatten)]
     locked: Locked,
     #[command(flatten)]
-    through: Through,
-    /// The configuration file of the daemon that has the servers, if one is to be used.
+    daemon: DaemonArgs,
+    /// The configuration file of the daemon whose servers are used, if any.
     #[arg(skip)]
-    daemon: OnceCell<PathBuf>,
+    daemon_config: OnceCell<PathBuf>,
 }
 
 /// Whether tasks share their servers.
@@ -97,7 +97,7 @@ pub(super) struct Plan {
     /// Where events go, `-` for stdout.
     pub(super) events: Option<PathBuf>,
     /// What is wrong with the configuration and does not end the run. Rules that concern no tool are found at its start.
-    pub(super) doubts: Doubts,
+    pub(super) warnings: ConfigWarnings,
     /// Ends the tasks: Ctrl-C, a journal that cannot be written, a replay that differs.
     pub(super) cancel: CancellationToken,
 }
@@ -120,10 +120,10 @@ impl Run {
     pub(super) fn look_for_daemon(&self, context: &Context<'_>) -> anyhow::Result<()> {
         if !self.locked.is_set()
             && self.replay.is_none()
-            && let Some(daemon) = self.through.reach(context)?
+            && let Some(daemon) = self.daemon.connect(context)?
         {
             context.ui.status("Using", format!("the servers of the daemon (pid {})", daemon.greeting().pid));
-            let _ = self.daemon.set(place(context)?.1);
+            let _ = self.daemon_config.set(place(context)?.1);
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Run {
                 None => server.scope,
             };
         }
-        if let Some(file) = self.daemon.get() {
+        if let Some(file) = self.daemon_config.get() {
             borrow_from_daemon(&mut config, file)?;
         }
         let question = !is_file(&self.tasks);
@@ -175,15 +175,15 @@ impl Run {
             }),
         };
         // A broken table is no matter when the command line says it all.
-        let doubts = match self.model.is_none() && needs_model && self.replay.is_none() {
+        let warnings = match self.model.is_none() && needs_model && self.replay.is_none() {
             true => config.broken_models(),
             false => Vec::new(),
         };
         // The last event of a task has its answer.
         let answers = question && !context.ui.json && !events::is_stdout(self.events.as_deref());
         let (jobs, events) = (self.jobs, self.events);
-        let doubts = doubts.into();
-        let plan = Plan { config, llm, tasks, jobs, run, dir, cassette, events, doubts, cancel };
+        let warnings = warnings.into();
+        let plan = Plan { config, llm, tasks, jobs, run, dir, cassette, events, warnings, cancel };
         let finished = plan.execute(context).await?;
         let answer = finished.reports.first().and_then(|report| report.answer.as_ref());
         if let Some(answer) = answer.filter(|_| answers) {

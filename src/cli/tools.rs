@@ -8,9 +8,9 @@ use toolcrib::{Lifecycle, ServerTools, ToolRow};
 
 use super::{
     context::{Context, Locked},
+    daemon_args::DaemonArgs,
     output,
     page::cut,
-    reach::Through,
     ui::{Ui, age, counted},
     up,
 };
@@ -31,7 +31,7 @@ pub(super) struct Tools {
     #[command(flatten)]
     locked: Locked,
     #[command(flatten)]
-    through: Through,
+    daemon: DaemonArgs,
 }
 
 impl Tools {
@@ -40,7 +40,7 @@ impl Tools {
         if self.locked.is_set() || self.refresh {
             return Ok(None);
         }
-        let Some(mut daemon) = self.through.reach(context)? else { return Ok(None) };
+        let Some(mut daemon) = self.daemon.connect(context)? else { return Ok(None) };
         let outcome = daemon.tools(self.servers.clone());
         daemon.take_notes().iter().for_each(|note| context.ui.warn(note));
         Ok(Some(self.show(context.ui, outcome?)))

@@ -23,9 +23,9 @@ use toolcrib::{DaemonClient, DaemonStatus, Error, LogStream, ServerState};
 
 use super::{
     context::Context,
+    daemon_args,
     logs::Printer,
     ps::{Sample, lines},
-    reach,
     ui::Ui,
 };
 
@@ -79,9 +79,9 @@ pub(super) async fn run(context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let help = Some("elsewhere: toolcrib ps --watch".to_owned());
         return Err(Error::input("`top` needs a terminal", help).into());
     }
-    let mut daemon = reach::required(context)?;
+    let mut daemon = daemon_args::required(context)?;
     let tail = Tail::default();
-    tail.follow(reach::required(context)?);
+    tail.follow(daemon_args::required(context)?);
     let terminal = ratatui::try_init().map_err(lost)?;
     let mut screen = Screen(terminal);
     let mut before: Option<Sample> = None;

@@ -105,7 +105,7 @@ impl Ui {
     }
 
     /// Something that is wrong with the configuration and does not end the command.
-    pub(super) fn doubt(&self, error: &Error) {
+    pub(super) fn warning(&self, error: &Error) {
         if !self.json {
             self.warn(error.to_string());
             Self::details(error);

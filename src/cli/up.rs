@@ -1,8 +1,8 @@
 //! `toolcrib up`: all servers, until Ctrl-C.
 
 mod detach;
-mod eyes;
-mod pace;
+mod file_watcher;
+mod restart_backoff;
 mod watch;
 
 use std::{cell::RefCell, process::ExitCode, time::Duration};
@@ -12,8 +12,8 @@ use serde_json::json;
 use toolcrib::{Config, Error, Keeping, StartJobs, StartReport, Support};
 
 use super::{
+    config_warnings::ConfigWarnings,
     context::{Context, Locked},
-    doubts::Doubts,
     events::{self, observer},
     memory,
     ui::{Ui, counted, millis, seconds},
@@ -57,15 +57,15 @@ impl Up {
 
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let config = self.load(context)?;
-        let (ui, doubts) = (context.ui, Doubts::default());
+        let (ui, warnings) = (context.ui, ConfigWarnings::default());
         announce(ui, &config);
-        let starting = context.start(&config, doubts.observing(observer(ui)));
+        let starting = context.start(&config, warnings.observing(observer(ui)));
         let manager = with_heartbeat(ui, starting).await?;
         summary(ui, manager.report());
         let current = RefCell::new(config);
         let judge = || {
-            for doubt in doubts.learn(|| Context::unused_rules(&current.borrow(), &manager)) {
-                events::doubt(ui, &doubt);
+            for warning in warnings.learn(|| Context::unused_rules(&current.borrow(), &manager)) {
+                events::warning(ui, &warning);
             }
         };
         judge();
@@ -81,14 +81,14 @@ impl Up {
             }
             let load = || {
                 current.replace(self.load(context)?);
-                doubts.look_again();
+                warnings.look_again();
                 Ok(current.borrow().clone())
             };
             let config = current.borrow().clone();
             let watching = watch::watch(ui, &manager, config, load);
             context.cancel.run_until_cancelled(watching).await.unwrap_or(Ok(()))
         });
-        doubts.beside(serving, judge).await?;
+        warnings.beside(serving, judge).await?;
         let refused = Context::refused_by_lock(&manager);
         let report = context.stop(manager).await;
         if ui.json {

@@ -3,9 +3,9 @@
 use toolcrib::{Phases, RunEnd};
 
 use super::{
-    read::{Run, Start, Task},
-    sums::{Row, STATUSES, Sums, status_words},
+    load::{Run, Start, Task},
     task, timeline,
+    totals::{Row, STATUSES, Sums, status_words},
 };
 use crate::cli::{
     page::{
@@ -232,7 +232,7 @@ fn starts(run: &Run) -> String {
                     handshake: of(phases.handshake),
                     list: of(phases.list),
                 };
-                (*took_ms, super::read::millis(phases.queue), End::Ready { phases_ms, tools: *tools })
+                (*took_ms, super::load::millis(phases.queue), End::Ready { phases_ms, tools: *tools })
             }
             Start::Failed { took_ms, error, .. } => {
                 let why: Vec<&str> =

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     html::{anchor, badge, time},
-    read::{Run, Span, Task, What, millis},
+    load::{Run, Span, Task, What, millis},
     timeline::{axis_row, place},
 };
 use crate::cli::{

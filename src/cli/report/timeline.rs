@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::{
     html::{anchor, fragment, sign, time},
-    read::{Run, Start, Task, What, millis},
-    sums::STATUSES,
+    load::{Run, Start, Task, What, millis},
+    totals::STATUSES,
 };
 use crate::cli::page::{Axis, cut, escape};
 

@@ -61,11 +61,11 @@ impl Plan {
             return Err(refused.into());
         }
         if let Some(manager) = &manager {
-            self.doubts.learn(|| Context::unused_rules(&self.config, manager));
+            self.warnings.learn(|| Context::unused_rules(&self.config, manager));
         }
-        for doubt in self.doubts.all() {
-            ui.doubt(&doubt);
-            warn(&journal, &doubt);
+        for warning in self.warnings.all() {
+            ui.warning(&warning);
+            warn(&journal, &warning);
         }
         let init = manager.as_ref().map_or(Duration::ZERO, |manager| manager.report().wall);
         let outcome = self.run_tasks(context, &journal, manager.as_ref(), tape.as_ref(), lines, began).await;
@@ -86,7 +86,7 @@ impl Plan {
         }
         if ui.json {
             let mut document = totals.document();
-            document["warnings"] = json!(self.doubts.all());
+            document["warnings"] = json!(self.warnings.all());
             document["run"] = self.run.clone().into();
             document["dir"] = self.dir.display().to_string().into();
             document["init_ms"] = millis(init).into();
@@ -128,14 +128,16 @@ impl Plan {
         let ui = context.ui;
         ui.status("Starting", counted(self.config.servers.len(), "server"));
         let (shown, journal) = (ui.clone(), journal.clone());
-        let observe = self.doubts.observing(move |event| {
+        let observe = self.warnings.observing(move |event| {
             event.record(&journal);
             match event {
                 ServerEvent::Failed { row } => shown.started(&row),
                 ServerEvent::SlowCall { server, tool, waited } => {
                     server_events::slow_call(&shown, &server, &tool, waited);
                 }
-                ServerEvent::Warning { server, text } => server_events::warning(&shown, &server, &text),
+                ServerEvent::Warning { server, text } => {
+                    server_events::server_warning(&shown, &server, &text);
+                }
                 _ => {}
             }
         });
@@ -217,13 +219,13 @@ impl Plan {
         // What a server lists when it is needed may show that a rule has no effect.
         let judge = || {
             let Some(manager) = manager else { return };
-            for doubt in self.doubts.learn(|| Context::unused_rules(&self.config, manager)) {
-                progress.say(|| context.ui.doubt(&doubt));
-                warn(journal, &doubt);
+            for warning in self.warnings.learn(|| Context::unused_rules(&self.config, manager)) {
+                progress.say(|| context.ui.warning(&warning));
+                warn(journal, &warning);
             }
         };
         let working = async {
-            let reports = self.doubts.beside(working, judge).await;
+            let reports = self.warnings.beside(working, judge).await;
             judge();
             reports
         };
@@ -270,12 +272,12 @@ impl Plan {
             "arguments": std::iter::once("toolcrib".to_owned()).chain(arguments).collect::<Vec<_>>(),
             "replay": matches!(self.cassette, Some(Cassette::Replay(_))),
             "tasks_total": self.tasks.len(), "jobs": self.jobs, "servers": servers,
-            "warnings": self.doubts.all(),
+            "warnings": self.warnings.all(),
             "init_ms": manager.map(|manager| millis(manager.report().wall)), "totals": totals.map(Totals::document),
         })
     }
 }
 
-fn warn(journal: &Journal, doubt: &Error) {
-    journal.events().write(Event::Warning { error: Told::from(doubt) });
+fn warn(journal: &Journal, warning: &Error) {
+    journal.events().write(Event::Warning { error: Told::from(warning) });
 }

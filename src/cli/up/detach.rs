@@ -9,8 +9,8 @@ use toolcrib::{DaemonClient, DaemonOptions, Error, LockFile, ServerEvent, Server
 use super::{
     super::{
         context::{Context, is_refused_by_lock},
+        daemon_args,
         events::{self, observer},
-        reach,
         ui::{Ui, millis, seconds},
     },
     Up, announce,
@@ -38,8 +38,8 @@ impl Up {
         announce(ui, &config);
         let names: Vec<ServerName> = config.servers.keys().cloned().collect();
         let some = !self.servers.is_empty() || self.only_required;
-        let (place, file) = reach::place(context)?;
-        reach::running(context, &place, &file)?;
+        let (place, file) = daemon_args::place(context)?;
+        daemon_args::running(context, &place, &file)?;
         let mut options = DaemonOptions::new(file);
         options.only = some.then(|| names.iter().cloned().collect::<BTreeSet<_>>());
         (options.jobs, options.locked, options.idle) = (self.jobs, self.locked.is_set(), self.idle);
@@ -79,8 +79,8 @@ impl Up {
             outcome => {
                 if let Some(standing) = outcome? {
                     summary(ui, &standing);
-                    for doubt in &standing.doubts {
-                        events::doubt(ui, doubt);
+                    for warning in &standing.doubts {
+                        events::warning(ui, warning);
                     }
                 }
             }

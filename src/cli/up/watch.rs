@@ -20,8 +20,8 @@ use super::{
         events::error_json,
         ui::{Ui, counted, millis, seconds},
     },
-    eyes::Eyes,
-    pace::Pace,
+    file_watcher::FileWatcher,
+    restart_backoff::RestartBackoff,
 };
 
 /// Files that matter, and to whom.
@@ -44,8 +44,8 @@ pub(super) async fn watch(
 ) -> anyhow::Result<()> {
     let mut watched = Watched::default();
     watched.follow(&config);
-    let mut eyes = Eyes::new()?;
-    look(ui, &mut eyes, &watched);
+    let mut watcher = FileWatcher::new()?;
+    look(ui, &mut watcher, &watched);
     let servers = watched.servers.values().filter(|own| !own.is_empty()).count();
     ui.status(
         "Watching",
@@ -61,14 +61,14 @@ pub(super) async fn watch(
 
     let mut applying: OptionFuture<LocalBoxFuture<'_, Applied>> = None.into();
     let mut restarting = FuturesUnordered::new();
-    let mut paces: BTreeMap<ServerName, Pace> = BTreeMap::new();
+    let mut backoffs: BTreeMap<ServerName, RestartBackoff> = BTreeMap::new();
     let mut due: BTreeMap<ServerName, Instant> = BTreeMap::new();
     loop {
         let next = due.iter().min_by_key(|(_, when)| **when).map(|(name, when)| (name.clone(), *when));
         let turn: OptionFuture<_> =
             next.map(|(name, when)| async move { (sleep_until(when).await, name).1 }).into();
         tokio::select! {
-            changed = eyes.next(|path| watched.hold(path)) => {
+            changed = watcher.next(|path| watched.hold(path)) => {
                 if changed.iter().any(|path| watched.config.contains(path)) {
                     let names = list(changed.iter().filter(|path| watched.config.contains(*path)));
                     match load() {
@@ -83,7 +83,7 @@ pub(super) async fn watch(
                             refused(ui, &error);
                         }
                     }
-                    look(ui, &mut eyes, &watched);
+                    look(ui, &mut watcher, &watched);
                 }
                 for (name, own) in &watched.servers {
                     let own: Vec<_> = changed.iter().filter(|path| own.contain(path)).collect();
@@ -91,7 +91,7 @@ pub(super) async fn watch(
                         continue;
                     }
                     let now = Instant::now();
-                    let wait = paces.entry(name.clone()).or_default().changed(now);
+                    let wait = backoffs.entry(name.clone()).or_default().changed(now);
                     show_change(ui, name, &own, wait);
                     due.entry(name.clone()).or_insert(now + wait);
                 }
@@ -105,11 +105,11 @@ pub(super) async fn watch(
             }
             Some(name) = turn => {
                 due.remove(&name);
-                paces.entry(name.clone()).or_default().restarting();
+                backoffs.entry(name.clone()).or_default().restarting();
                 restarting.push(async { (manager.restart(name.as_str()).await, name) });
             }
             Some((outcome, name)) = restarting.next() => {
-                paces.entry(name.clone()).or_default().restarted(Instant::now());
+                backoffs.entry(name.clone()).or_default().restarted(Instant::now());
                 match outcome {
                     // Why it did not come back was shown when it happened.
                     Ok(()) | Err(Error::Server(_) | Error::Unavailable { .. } | Error::Cancelled) => {}
@@ -162,8 +162,8 @@ fn with_target(file: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::iter::once(file.to_owned()).chain(target)
 }
 
-fn look(ui: &Ui, eyes: &mut Eyes, watched: &Watched) {
-    if let Err(why) = eyes.look_at(watched.folders()) {
+fn look(ui: &Ui, watcher: &mut FileWatcher, watched: &Watched) {
+    if let Err(why) = watcher.look_at(watched.folders()) {
         ui.warn(why);
     }
 }

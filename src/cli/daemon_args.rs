@@ -1,4 +1,4 @@
-//! The way to the daemon that the commands share: is there one, is it of this version, must one be started.
+//! The `--daemon` and `--no-daemon` options, and the connection to the daemon that commands share.
 
 use std::{cmp::Ordering, path::PathBuf, time::Duration};
 
@@ -12,7 +12,7 @@ pub(super) const IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// Whether a command goes through the daemon.
 #[derive(Args)]
-pub(super) struct Through {
+pub(super) struct DaemonArgs {
     /// Start a daemon if none runs; it ends after 30 minutes without work. Without this, one that runs is used,
     /// and otherwise the servers needed are started for this command alone.
     #[arg(long, env = "TOOLCRIB_DAEMON", value_parser = clap::builder::BoolishValueParser::new())]
@@ -22,10 +22,10 @@ pub(super) struct Through {
     no_daemon: bool,
 }
 
-impl Through {
+impl DaemonArgs {
     /// The daemon, if this command is to go through one. What it is to do without configuration is told by the
     /// command itself.
-    pub(super) fn reach(&self, context: &Context<'_>) -> Result<Option<DaemonClient>, Error> {
+    pub(super) fn connect(&self, context: &Context<'_>) -> Result<Option<DaemonClient>, Error> {
         if self.no_daemon {
             return Ok(None);
         }
@@ -37,7 +37,7 @@ impl Through {
     }
 
     /// The daemon, started if none runs.
-    pub(super) fn needed(context: &Context<'_>) -> Result<DaemonClient, Error> {
+    pub(super) fn connect_or_start(context: &Context<'_>) -> Result<DaemonClient, Error> {
         let (place, file) = place(context)?;
         match running(context, &place, &file)? {
             Some(client) => Ok(client),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use toolcrib::{Timings, Usage};
 
-use super::read::{Run, Start, Task, What, millis};
+use super::load::{Run, Start, Task, What, millis};
 use crate::cli::{bench::times::at_percent, ui::counted};
 
 /// Ways for a task to end, in the order in which they are shown.
@@ -202,7 +202,7 @@ fn most_first(counts: BTreeMap<String, usize>) -> Vec<(String, usize)> {
     counts
 }
 
-fn server(server: &super::read::Server) -> Value {
+fn server(server: &super::load::Server) -> Value {
     let marks: Vec<Value> = server
         .marks
         .iter()

@@ -1,4 +1,4 @@
-//! How fast a server may be restarted for its files: one that writes them itself must not spin.
+//! Limits how often changed files restart a server, so that one that writes its own files does not restart for ever.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ const SLOWEST: Duration = Duration::from_secs(60);
 
 /// The restarts of one server.
 #[derive(Default)]
-pub(super) struct Pace {
+pub(super) struct RestartBackoff {
     under_way: u32,
     last: Option<Instant>,
     in_a_row: u32,
 }
 
-impl Pace {
+impl RestartBackoff {
     /// How long to wait with the restart for a change that is seen at `now`.
     pub(super) fn changed(&mut self, now: Instant) -> Duration {
         let soon = self.under_way > 0 || self.last.is_some_and(|last| now.duration_since(last) < SOON);
@@ -48,26 +48,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_changes_right_after_restarts_are_slowed() {
-        let mut pace = Pace::default();
+        let mut backoff = RestartBackoff::default();
         let mut waits = Vec::new();
         for pause in [1, 1, 1, 1, 1, 60, 1] {
-            let wait = pace.changed(Instant::now());
+            let wait = backoff.changed(Instant::now());
             tokio::time::advance(wait).await;
-            pace.restarted(Instant::now());
+            backoff.restarted(Instant::now());
             tokio::time::advance(Duration::from_secs(pause)).await;
             waits.push(wait.as_secs());
         }
         assert_eq!(waits, [0, 0, 0, 2, 4, 8, 0]);
-        pace.restarting();
+        backoff.restarting();
         tokio::time::advance(Duration::from_secs(600)).await;
         assert_eq!(
-            pace.changed(Instant::now()),
+            backoff.changed(Instant::now()),
             Duration::ZERO,
             "the second one in a row, however long it takes"
         );
         let many = (0..100).map(|_| {
-            pace.restarted(Instant::now());
-            pace.changed(Instant::now())
+            backoff.restarted(Instant::now());
+            backoff.changed(Instant::now())
         });
         assert_eq!(many.last(), Some(SLOWEST));
     }

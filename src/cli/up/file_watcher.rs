@@ -1,4 +1,4 @@
-//! Sees files change. Folders are watched, not files: editors replace a file by renaming another one over it.
+//! Reports changed files. It watches folders, not files: editors replace a file by renaming another one over it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Watches folders.
-pub(super) struct Eyes {
+pub(super) struct FileWatcher {
     watcher: RecommendedWatcher,
     events: mpsc::UnboundedReceiver<notify::Result<Event>>,
     /// Folders to watch, whether with all below them, and whether they are watched now.
@@ -34,7 +34,7 @@ pub(super) struct Eyes {
     last: Option<Instant>,
 }
 
-impl Eyes {
+impl FileWatcher {
     pub(super) fn new() -> notify::Result<Self> {
         let (sender, events) = mpsc::unbounded_channel();
         // Nobody listens any more once this is dropped, and the watcher ends with it.
@@ -166,9 +166,9 @@ mod tests {
 
     use super::*;
 
-    async fn seen(eyes: &mut Eyes, folder: &Path) -> Vec<String> {
+    async fn seen(watcher: &mut FileWatcher, folder: &Path) -> Vec<String> {
         let counts = |path: &Path| path.extension().is_some_and(|ending| ending == "py");
-        let paths = tokio::time::timeout(Duration::from_secs(20), eyes.next(counts)).await.unwrap();
+        let paths = tokio::time::timeout(Duration::from_secs(20), watcher.next(counts)).await.unwrap();
         paths.iter().map(|path| path.strip_prefix(folder).unwrap().display().to_string()).collect()
     }
 
@@ -177,20 +177,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("deep")).unwrap();
-        let mut eyes = Eyes::new().unwrap();
-        eyes.look_at([(folder.path().to_owned(), false), (at("deep"), true), (at("later"), false)]).unwrap();
+        let mut watcher = FileWatcher::new().unwrap();
+        watcher
+            .look_at([(folder.path().to_owned(), false), (at("deep"), true), (at("later"), false)])
+            .unwrap();
         fs::write(at("a.txt"), "not asked for").unwrap();
         fs::write(at("a.py"), "1").unwrap();
         fs::write(at("a.py"), "2").unwrap();
-        assert_eq!(seen(&mut eyes, folder.path()).await, ["a.py"]);
+        assert_eq!(seen(&mut watcher, folder.path()).await, ["a.py"]);
         fs::read(at("a.py")).unwrap();
         fs::write(at("new.tmp"), "3").unwrap();
         fs::rename(at("new.tmp"), at("b.py")).unwrap();
-        assert_eq!(seen(&mut eyes, folder.path()).await, ["b.py"], "reading `a.py` was no change");
+        assert_eq!(seen(&mut watcher, folder.path()).await, ["b.py"], "reading `a.py` was no change");
         fs::create_dir(at("later")).unwrap();
         fs::write(at("later/c.py"), "4").unwrap();
-        assert_eq!(seen(&mut eyes, folder.path()).await, ["later/c.py"]);
+        assert_eq!(seen(&mut watcher, folder.path()).await, ["later/c.py"]);
         fs::write(at("deep/d.py"), "5").unwrap();
-        assert_eq!(seen(&mut eyes, folder.path()).await, ["deep/d.py"]);
+        assert_eq!(seen(&mut watcher, folder.path()).await, ["deep/d.py"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What is wrong with the configuration and ends no command: each told once, as soon as it shows.
+//! Configuration warnings that end no command, each reported once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,26 +6,27 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 use toolcrib::{Error, ServerEvent};
 
-/// Doubts so far, and word of servers that listed their tools: what a rule concerns is known then.
+/// The warnings so far. A server that listed its tools is a reason to look for more: only then is it known which tools a
+/// rule applies to.
 #[derive(Default)]
-pub(super) struct Doubts {
+pub(super) struct ConfigWarnings {
     known: Mutex<Vec<Arc<Error>>>,
     listed: Arc<Notify>,
 }
 
-impl From<Vec<Arc<Error>>> for Doubts {
+impl From<Vec<Arc<Error>>> for ConfigWarnings {
     fn from(known: Vec<Arc<Error>>) -> Self {
         Self { known: Mutex::new(known), listed: Arc::default() }
     }
 }
 
-impl Doubts {
+impl ConfigWarnings {
     /// All so far.
     pub(super) fn all(&self) -> Vec<Arc<Error>> {
         self.known().clone()
     }
 
-    /// Looks by `find`, takes up what is new, and gives that back.
+    /// Calls `find`, adds the warnings that are new, and returns those.
     pub(super) fn learn<I>(&self, find: impl FnOnce() -> I) -> Vec<Arc<Error>>
     where
         I: IntoIterator<Item = Arc<Error>>,
@@ -35,17 +36,17 @@ impl Doubts {
         let found = find();
         let mut known = self.known();
         let before = known.len();
-        for doubt in found {
+        for warning in found {
             // Their words name file, line and key.
-            let words = doubt.to_string();
+            let words = warning.to_string();
             if known.iter().all(|other| other.to_string() != words) {
-                known.push(doubt);
+                known.push(warning);
             }
         }
         known[before..].to_vec()
     }
 
-    /// The same observer, with an ear for lists.
+    /// Wraps `observe` to notice when a server lists its tools.
     pub(super) fn observing(
         &self,
         observe: impl Fn(ServerEvent) + Send + Sync + 'static,
@@ -60,7 +61,7 @@ impl Doubts {
         }
     }
 
-    /// Waits for `work`. Whenever a server listed its tools meanwhile, `look` is called.
+    /// Waits for `work`, and calls `look` each time that a server lists its tools.
     pub(super) async fn beside<T>(&self, work: impl Future<Output = T>, look: impl Fn()) -> T {
         let mut work = std::pin::pin!(work);
         loop {
@@ -71,7 +72,7 @@ impl Doubts {
         }
     }
 
-    /// Has the rules looked at anew, as when a server listed its tools.
+    /// Makes the next [`Self::beside`] look again, as if a server had listed its tools.
     pub(super) fn look_again(&self) {
         self.listed.notify_one();
     }
