@@ -4,29 +4,29 @@
 //! Nothing below it repeats anything, so the attempts reported are those on the wire. Knows no agent and no tool
 //! server. A prompt or a key never gets into an error.
 
+mod answer_quality;
 mod attempt;
 mod batch;
+mod batch_queue;
 mod cache;
+mod chat;
 mod class;
 mod client;
-mod closing;
 mod detect;
 mod error;
 mod error_body;
 mod fault;
 mod hint;
 mod keys;
+mod liveness;
 mod message;
-mod pick;
-mod queue;
-mod reissue;
 mod request;
+mod router;
 mod script;
-mod silence;
+mod shutdown;
 mod sse;
 mod stats;
 mod stream;
-mod taped;
 mod traced;
 mod transport;
 mod trouble;

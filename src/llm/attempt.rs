@@ -14,10 +14,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     Attempt, ChatRequest, LlmErrorClass as Class,
-    client::{Asking, Backend, Inner},
+    answer_quality::DoubtfulAnswers,
+    client::{Backend, Inner, RequestContext},
     fault::Fault,
     keys::Left,
-    reissue::Kept,
     script::Script,
     transport::{Endpoint, Prepared},
     wire::Decoded,
@@ -33,8 +33,8 @@ pub(super) struct Call<'a> {
     request: &'a ChatRequest,
     ready: Ready<'a>,
     visit: Visit,
-    asking: Asking<'a>,
-    pub kept: Kept,
+    context: RequestContext<'a>,
+    pub doubtful: DoubtfulAnswers,
     /// Several prompts in one request: what is wrong with one answer is no reason to ask for all again.
     shared: bool,
     stale: AtomicBool,
@@ -74,7 +74,7 @@ impl Inner {
     pub(super) fn call<'a>(
         &'a self,
         request: &'a ChatRequest,
-        asking: Asking<'a>,
+        context: RequestContext<'a>,
     ) -> Result<Call<'a>, Box<Fault>> {
         let (ready, bytes) = match &self.backend {
             Backend::Http(backend) => {
@@ -83,22 +83,22 @@ impl Inner {
                 (Ready::Http(backend, Box::new(prepared)), bytes)
             }
             Backend::Script(script) => (Ready::Script(script), 0),
-            Backend::Several(_) => {
-                return Err(Box::new(Fault::new(Class::Config, "not one model but several")));
+            Backend::Router(_) => {
+                return Err(Box::new(Fault::new(Class::Config, "a strategy sends no request itself")));
             }
         };
         // Four bytes to a token, and what may be generated: what providers reckon with before they answer.
         let tokens = bytes as u64 / 4 + u64::from(self.asked(request).unwrap_or_default());
         let mut patience = self.patience;
-        if !asking.patient {
+        if !context.patient {
             patience.asked = Duration::ZERO;
         }
         Ok(Call {
             request,
             ready,
             visit: self.gate.visit(patience, tokens),
-            asking,
-            kept: Kept::default(),
+            context,
+            doubtful: DoubtfulAnswers::default(),
             shared: false,
             stale: AtomicBool::new(false),
             handed: AtomicUsize::new(0),
@@ -114,7 +114,7 @@ impl Inner {
         body: &Value,
         whole: &'a ChatRequest,
         prompts: usize,
-        asking: Asking<'a>,
+        context: RequestContext<'a>,
     ) -> Result<Call<'a>, Box<Fault>> {
         let prepared = backend.prepare_body(body, whole)?;
         let answers = u64::from(self.asked(whole).unwrap_or_default()) * prompts as u64;
@@ -123,8 +123,8 @@ impl Inner {
             request: whole,
             ready: Ready::Http(backend, Box::new(prepared)),
             visit: self.gate.visit(self.patience, tokens),
-            asking,
-            kept: Kept::default(),
+            context,
+            doubtful: DoubtfulAnswers::default(),
             shared: true,
             stale: AtomicBool::new(false),
             handed: AtomicUsize::new(0),
@@ -139,10 +139,10 @@ impl Inner {
         attempt: Try,
     ) -> Result<(Decoded, Attempt), Failure<Box<Failed>>> {
         let queue = Instant::now();
-        let outage = if call.asking.patient { self.policy.outage } else { Duration::ZERO };
+        let outage = if call.context.patient { self.policy.outage } else { Duration::ZERO };
         let patience = outage.saturating_sub(call.paused()).min(attempt.left);
-        let held = |hold| call.asking.observer.held(&self.trouble(hold));
-        let entering = call.visit.enter(patience, call.asking.deadline, held);
+        let held = |hold| call.context.observer.held(&self.trouble(hold));
+        let entering = call.visit.enter(patience, call.context.deadline, held);
         let pass = match trace::wait("endpoint", entering).await {
             Ok(pass) => pass,
             Err(refused) => return Err(Self::refused(call, refused, queue.elapsed())),
@@ -151,8 +151,8 @@ impl Inner {
         self.counters.attempt(attempt.number);
         let start = Instant::now();
         let left = attempt.left.saturating_sub(pass.paused);
-        let (at, end) = self.end(start, left, call.asking.deadline);
-        let on_wire = call.asking.observer.on_wire(|| Attempt {
+        let (at, end) = self.end(start, left, call.context.deadline);
+        let on_wire = call.context.observer.on_wire(|| Attempt {
             client: self.name.clone(),
             class: Some(Class::Cancelled),
             status: None,
@@ -196,7 +196,7 @@ impl Inner {
         record.status = fault.status;
         record.hint = fault.hint;
         record.message = Some(fault.message.clone());
-        call.asking.observer.failed(&record);
+        call.context.observer.failed(&record);
         let queued = record.queued;
         let (retry, hint) = self.again(call, &fault);
         let blame = tell(call, pass, &fault, retry, hint);
@@ -214,16 +214,18 @@ impl Inner {
         let doubt = match call.ready {
             _ if call.shared => None,
             Ready::Script(_) => None,
-            Ready::Http(..) => Kept::doubt(&decoded, self.asked(call.request), self.repeatable),
+            Ready::Http(..) => {
+                DoubtfulAnswers::problem_of(&decoded, self.asked(call.request), self.repeatable)
+            }
         };
         let Some(class) = doubt else { return Ok((decoded, record)) };
         record.class = Some(class);
         let queued = record.queued;
-        match call.kept.keep(decoded, class, self.asked(call.request), self.policy.reissue) {
+        match call.doubtful.keep(decoded, class, self.asked(call.request), self.policy.reissue) {
             Some(decoded) => Ok((decoded, record)),
             None => {
                 let fault = Fault::new(class, "the answer is not good");
-                call.asking.observer.failed(&record);
+                call.context.observer.failed(&record);
                 Err(failure(class.retry(None), queued, Failed(Some(record), fault)))
             }
         }
@@ -270,18 +272,18 @@ impl Inner {
 
     /// Sends the request, with the limit of tokens that earlier answers call for.
     async fn exchange(&self, call: &Call<'_>) -> Result<Decoded, Fault> {
-        call.asking.observer.restart();
+        call.context.observer.restart();
         match &call.ready {
             Ready::Script(script) => {
                 let answer = script.answer(call.request).await?;
-                call.asking.observer.whole(&answer);
+                call.context.observer.whole(&answer);
                 Ok(answer)
             }
-            Ready::Http(backend, prepared) => match call.kept.raised(call.request) {
-                None => backend.attempt(prepared, call.asking.observer).await,
+            Ready::Http(backend, prepared) => match call.doubtful.raised(call.request) {
+                None => backend.attempt(prepared, call.context.observer).await,
                 Some(request) => {
                     let prepared = backend.prepare(&request).map_err(|fault| *fault)?;
-                    backend.attempt(&prepared, call.asking.observer).await
+                    backend.attempt(&prepared, call.context.observer).await
                 }
             },
         }

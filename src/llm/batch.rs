@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     Attempt, ChatAnswer, ChatRequest, LlmClient, LlmError, LlmErrorClass,
     cache::Key,
-    client::{Asking, Backend},
+    client::{Backend, RequestContext},
     stream::Observer,
     wire::shared,
 };
@@ -155,7 +155,7 @@ impl LlmClient {
             // What has no such form says why when it is asked alone.
             let parts = match &self.inner.backend {
                 Backend::Http(backend) if size > 1 => backend.parts(request).ok(),
-                Backend::Http(_) | Backend::Script(_) | Backend::Several(_) => None,
+                Backend::Http(_) | Backend::Script(_) | Backend::Router(_) => None,
             };
             let open = parts.as_ref().and_then(|(_, rest)| {
                 let fits = |group: &&mut Group<'_>| {
@@ -188,9 +188,9 @@ impl LlmClient {
         deadline: Option<Instant>,
     ) -> Vec<Outcome> {
         let observer = Observer::default();
-        let asking = Asking { deadline, patient: true, observer: &observer };
+        let context = RequestContext { deadline, patient: true, observer: &observer };
         let shared = match body {
-            Some(body) => self.shared(members, body, asking).await,
+            Some(body) => self.shared(members, body, context).await,
             None => Ok((members.iter().map(|_| None).collect(), None)),
         };
         match shared {
@@ -199,7 +199,7 @@ impl LlmClient {
                 let asked = members.iter().zip(answers).map(|((number, request), answer)| async move {
                     match answer {
                         Some(answer) => (*number, Ok(answer)),
-                        None => (*number, self.alone(request, asking).await),
+                        None => (*number, self.dispatch(request, context).await),
                     }
                 });
                 let mut outcomes = join_all(asked).await;
@@ -214,7 +214,7 @@ impl LlmClient {
             Err(error) if may_be_one(&error) => {
                 let asked = members
                     .iter()
-                    .map(|(number, request)| async move { (*number, self.alone(request, asking).await) });
+                    .map(|(number, request)| async move { (*number, self.dispatch(request, context).await) });
                 let mut outcomes = join_all(asked).await;
                 if let Some((_, first)) = outcomes.first_mut() {
                     attempts_of(first).splice(..0, error.attempts);
@@ -235,7 +235,7 @@ impl LlmClient {
         &self,
         members: &[(usize, &ChatRequest)],
         body: &Value,
-        asking: Asking<'_>,
+        context: RequestContext<'_>,
     ) -> Result<(Vec<Option<ChatAnswer>>, Option<(Usage, Vec<Attempt>)>), LlmError> {
         let Backend::Http(backend) = &self.inner.backend else {
             return Ok((members.iter().map(|_| None).collect(), None));
@@ -244,9 +244,9 @@ impl LlmClient {
         let messages = members.iter().flat_map(|(_, request)| request.messages.iter().cloned());
         let mut whole = ChatRequest::new(messages.collect());
         whole.max_tokens = members.first().and_then(|(_, request)| request.max_tokens);
-        let call = self.inner.call_shared(backend, body, &whole, members.len(), asking);
+        let call = self.inner.call_shared(backend, body, &whole, members.len(), context);
         let call = call.map_err(|fault| self.error(*fault))?;
-        let (mut decoded, attempts) = self.run(&call, asking).await?;
+        let (mut decoded, attempts) = self.run(&call, context).await?;
         let (usage, model) = (decoded.usage, decoded.model.take());
         let mut answers: Vec<Option<ChatAnswer>> = decoded
             .shared

@@ -1,7 +1,7 @@
 //! Answers that are given again without asking: by the whole request, for a time, so many and no more.
 //!
 //! A cache belongs to one client, so what the configuration adds to every request (model, temperature, limits) is the
-//! same for all its entries and no part of the key. Kept are whole answers only: no errors, none that was empty, cut
+//! same for all its entries and no part of the key. DoubtfulAnswers are whole answers only: no errors, none that was empty, cut
 //! or in doubt, and nothing sampled unless that was asked for, since all agents would say the same.
 //!
 //! There are never more entries than configured: the one that was used longest ago leaves before another one comes.

@@ -14,13 +14,13 @@ use tracing::Instrument as _;
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
     attempt::{Call, Failed},
+    batch_queue::BatchQueue,
     cache::Cache,
-    closing::Closing,
     fault::Fault,
     message::Thinking,
-    pick::Several,
-    queue::Queue,
+    router::Router,
     script::Script,
+    shutdown::Shutdown,
     stats::{Counters, LlmStats},
     stream::Observer,
     traced,
@@ -68,8 +68,8 @@ pub(super) struct Inner {
     pub counters: Counters,
     pub cache: Option<Cache>,
     pub batch: BatchConfig,
-    pub queue: Option<Queue>,
-    pub closing: Closing,
+    pub batch_queue: Option<BatchQueue>,
+    pub shutdown: Shutdown,
 }
 
 /// What makes one attempt. Recording and replay are not of these: they stand around whole requests (`taped`).
@@ -77,12 +77,12 @@ pub(super) enum Backend {
     Http(Box<Endpoint>),
     Script(Script),
     /// Others, each with its own gate and retries.
-    Several(Several),
+    Router(Router),
 }
 
 /// What goes along with a request.
 #[derive(Clone, Copy)]
-pub(super) struct Asking<'a> {
+pub(super) struct RequestContext<'a> {
     /// When the caller no longer wants an answer.
     pub deadline: Option<Instant>,
     /// Whether an endpoint that is down or asked for a pause is waited for.
@@ -119,8 +119,8 @@ impl LlmClient {
                 known.map_or_else(|| Self::make(member, http, base_dir, made), Ok)
             };
             let members = strategy.members.iter().map(member).collect::<Result<_>>()?;
-            let several = Several::new(name, strategy, members);
-            return Ok(Self::build(Backend::Several(several), name.to_owned(), config, Gate::default()));
+            let router = Router::new(name, strategy, members);
+            return Ok(Self::build(Backend::Router(router), name.to_owned(), config, Gate::default()));
         }
         if let Some(file) = config.model.strip_prefix("script:") {
             let path = base_dir.join(file.trim());
@@ -177,8 +177,8 @@ impl LlmClient {
             counters: Counters::default(),
             cache: Cache::of(config),
             batch: config.batch,
-            queue: Queue::of(config),
-            closing: Closing::default(),
+            batch_queue: BatchQueue::of(config),
+            shutdown: Shutdown::default(),
         };
         Self { inner: Arc::new(inner), tap: None, replayed: None }
     }
@@ -201,7 +201,7 @@ impl LlmClient {
         match &self.inner.backend {
             Backend::Http(_) => false,
             Backend::Script(_) => true,
-            Backend::Several(several) => several.members.iter().any(Self::is_scripted),
+            Backend::Router(router) => router.members.iter().any(Self::is_scripted),
         }
     }
 
@@ -212,7 +212,7 @@ impl LlmClient {
         let kept = self.inner.cache.as_ref().map(Cache::counts).unwrap_or_default();
         let own = self.inner.counters.stats(&self.inner.gate.stats(), &servers, kept);
         match &self.inner.backend {
-            Backend::Several(several) => several.stats(own),
+            Backend::Router(router) => router.stats(own),
             Backend::Http(_) | Backend::Script(_) => own,
         }
     }
@@ -222,7 +222,7 @@ impl LlmClient {
         match &self.inner.backend {
             Backend::Http(backend) if found.contains(&backend.server()) => {}
             Backend::Http(backend) => found.push(backend.server()),
-            Backend::Several(several) => several.members.iter().for_each(|member| member.servers(found)),
+            Backend::Router(router) => router.members.iter().for_each(|member| member.servers(found)),
             Backend::Script(_) => {}
         }
     }
@@ -231,9 +231,9 @@ impl LlmClient {
     /// (strategy)`. None for a single model.
     pub fn clients(&self) -> Vec<(String, LlmStats)> {
         let mut found = Vec::new();
-        if let Backend::Several(several) = &self.inner.backend {
-            for member in &several.members {
-                if let Backend::Several(_) = member.inner.backend {
+        if let Backend::Router(router) = &self.inner.backend {
+            for member in &router.members {
+                if let Backend::Router(_) = member.inner.backend {
                     found.extend(member.clients());
                 } else {
                     found.push((member.inner.listed_as.clone(), member.stats()));
@@ -251,8 +251,8 @@ impl LlmClient {
         if let Some(cache) = &self.inner.cache {
             cache.forget(request);
         }
-        if let Backend::Several(several) = &self.inner.backend {
-            for member in &several.members {
+        if let Backend::Router(router) = &self.inner.backend {
+            for member in &router.members {
                 // A strategy may be a member of a strategy.
                 Box::pin(member.forget(request)).await;
             }
@@ -260,55 +260,63 @@ impl LlmClient {
     }
 
     /// The answer that is kept ([`LlmConfig::cache`]), or a new one.
-    pub(super) async fn answered(
+    pub(super) async fn chat_unrecorded(
         &self,
         request: &ChatRequest,
-        asking: Asking<'_>,
+        context: RequestContext<'_>,
     ) -> Result<ChatAnswer, LlmError> {
         self.inner.counters.request();
         // Boxed, so that it is there once and not in each future around it.
-        match self.until_closed(Box::pin(self.kept_or_new(request, asking))).await {
+        match self.until_closed(Box::pin(self.with_cache(request, context))).await {
             Some(answer) => answer,
             None => Err(self.closed()),
         }
     }
 
-    async fn kept_or_new(&self, request: &ChatRequest, asking: Asking<'_>) -> Result<ChatAnswer, LlmError> {
-        let Some(cache) = &self.inner.cache else { return self.ask(request, asking).await };
-        let ask = || self.ask(request, asking);
+    async fn with_cache(
+        &self,
+        request: &ChatRequest,
+        context: RequestContext<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        let Some(cache) = &self.inner.cache else { return self.with_batching(request, context).await };
+        let ask = || self.with_batching(request, context);
         let late = |fault| self.error(fault);
         // Boxed: it is several times as large as a request without a cache, and there may be thousands of those.
-        let answer = Box::pin(cache.answer(request, asking.deadline, ask, late)).await?;
+        let answer = Box::pin(cache.answer(request, context.deadline, ask, late)).await?;
         if answer.cached {
-            asking.observer.known(&answer);
+            context.observer.known(&answer);
         }
         Ok(answer)
     }
 
     /// A new answer: to a request of its own, or to one that is shared with others who ask at the same time.
-    async fn ask(&self, request: &ChatRequest, asking: Asking<'_>) -> Result<ChatAnswer, LlmError> {
-        match &self.inner.queue {
+    async fn with_batching(
+        &self,
+        request: &ChatRequest,
+        context: RequestContext<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        match &self.inner.batch_queue {
             // Pieces of an answer come only with a request of one's own, and who may not wait goes alone too.
-            Some(queue) if asking.patient && !asking.observer.listens() => {
-                queue.ask(self, request, asking.deadline).await
+            Some(queue) if context.patient && !context.observer.listens() => {
+                queue.ask(self, request, context.deadline).await
             }
-            _ => self.alone(request, asking).await,
+            _ => self.dispatch(request, context).await,
         }
     }
 
     /// A new answer to a request of its own.
-    pub(super) async fn alone(
+    pub(super) async fn dispatch(
         &self,
         request: &ChatRequest,
-        asking: Asking<'_>,
+        context: RequestContext<'_>,
     ) -> Result<ChatAnswer, LlmError> {
-        if let Backend::Several(several) = &self.inner.backend {
-            let answer = several.ask(request, asking).await?;
+        if let Backend::Router(router) = &self.inner.backend {
+            let answer = router.ask(request, context).await?;
             self.inner.counters.answered(1, &answer.usage, &answer.attempts);
             return Ok(answer);
         }
-        let call = self.inner.call(request, asking).map_err(|fault| self.error(*fault))?;
-        let (decoded, attempts) = self.run(&call, asking).await?;
+        let call = self.inner.call(request, context).map_err(|fault| self.error(*fault))?;
+        let (decoded, attempts) = self.run(&call, context).await?;
         Ok(self.answer(decoded, attempts))
     }
 
@@ -316,10 +324,10 @@ impl LlmClient {
     pub(super) async fn run(
         &self,
         call: &Call<'_>,
-        asking: Asking<'_>,
+        context: RequestContext<'_>,
     ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
         let action = self.request_action();
-        let outcome = self.attempts(call, asking).instrument(action.span()).await;
+        let outcome = self.attempts(call, context).instrument(action.span()).await;
         traced::request_ended(action, &outcome);
         outcome
     }
@@ -327,10 +335,10 @@ impl LlmClient {
     async fn attempts(
         &self,
         call: &Call<'_>,
-        asking: Asking<'_>,
+        context: RequestContext<'_>,
     ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
         let inner = &*self.inner;
-        let Asking { deadline, observer, .. } = asking;
+        let RequestContext { deadline, observer, .. } = context;
         let run = retry::run(&inner.policy, deadline, |attempt| inner.traced_attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
         for failed in run.failures {
@@ -341,13 +349,13 @@ impl LlmClient {
         match run.result {
             Ok((decoded, attempt)) => {
                 attempts.push(attempt);
-                let decoded = call.kept.total(decoded);
+                let decoded = call.doubtful.total(decoded);
                 inner.counters.answered(call.answers(&decoded), &decoded.usage, &attempts);
                 Ok((decoded, attempts))
             }
             Err(stop) => {
                 // Better a doubtful answer than none.
-                if let Some(decoded) = call.kept.last() {
+                if let Some(decoded) = call.doubtful.last() {
                     observer.restart();
                     observer.whole(&decoded);
                     inner.counters.answered(call.answers(&decoded), &decoded.usage, &attempts);
@@ -387,7 +395,7 @@ impl LlmClient {
     pub(super) fn error(&self, fault: Fault) -> LlmError {
         let url = match &self.inner.backend {
             Backend::Http(backend) => Some(backend.shown_url()),
-            Backend::Script(_) | Backend::Several(_) => None,
+            Backend::Script(_) | Backend::Router(_) => None,
         };
         LlmError::of(fault, &self.inner.label, url, &self.inner.table)
     }

@@ -19,7 +19,7 @@ impl LlmClient {
     pub(super) fn request_action(&self) -> Action {
         let endpoint = match &self.inner.backend {
             Backend::Http(endpoint) => Some(endpoint),
-            Backend::Script(_) | Backend::Several(_) => None,
+            Backend::Script(_) | Backend::Router(_) => None,
         };
         let (operation, provider) = match endpoint.map(|endpoint| endpoint.api()) {
             Some(LlmApi::Messages) => ("chat", "anthropic"),

@@ -24,7 +24,7 @@ use super::{
     fault::{Fault, Place, presentable},
     hint,
     keys::Keys,
-    silence::Watch,
+    liveness::LivenessCheck,
     stream::{Assembly, Delta, Observer},
     wire::{self, Decoded},
 };
@@ -49,7 +49,7 @@ const MAX_ERROR: usize = 64 * 1024;
 pub(super) struct Endpoint {
     server: Origin,
     clock: Clock,
-    watch: Watch,
+    liveness: LivenessCheck,
     uri: Uri,
     shown_url: String,
     config: LlmConfig,
@@ -121,7 +121,7 @@ impl Endpoint {
         let session_header = session_header
             .map_err(|_| Error::input(format!("`session_header` in {table} is not a header name"), None))?;
         Ok(Self {
-            watch: Watch::new(server.clone(), config.silence_check),
+            liveness: LivenessCheck::new(server.clone(), config.silence_check),
             server,
             clock: Clock { first: config.first_token_timeout, idle: config.idle_timeout, table },
             uri,
@@ -202,7 +202,7 @@ impl Endpoint {
         let exchange: BoxFuture<'_, _> = Box::pin(self.exchange(prepared, observer));
         tokio::select! {
             answer = exchange => answer,
-            gone = self.watch.gone() => Err(gone),
+            gone = self.liveness.until_unreachable() => Err(gone),
         }
     }
 

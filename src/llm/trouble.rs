@@ -33,8 +33,8 @@ impl LlmClient {
     /// Why requests wait for the model at the moment. None while its endpoint answers, also if it fails in part, and
     /// for a strategy while one of its members does.
     pub fn trouble(&self) -> Option<ModelTrouble> {
-        if let Backend::Several(several) = &self.inner.backend {
-            let mut troubles: Vec<_> = several.members.iter().map(Self::trouble).collect::<Option<_>>()?;
+        if let Backend::Router(router) = &self.inner.backend {
+            let mut troubles: Vec<_> = router.members.iter().map(Self::trouble).collect::<Option<_>>()?;
             return troubles.pop();
         }
         Some(self.inner.trouble(self.inner.gate.stats().hold?))

@@ -1,4 +1,4 @@
-//! The end of a client: those who wait are answered or told, whatever they wait for.
+//! Shuts a client down: requests under way are answered within a grace period or end with an error.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{LlmClient, LlmError, LlmErrorClass, fault::Fault};
 
 /// Who waits for answers of one client, and when they are sent away.
 #[derive(Default)]
-pub(super) struct Closing {
+pub(super) struct Shutdown {
     waiting: TaskTracker,
     over: CancellationToken,
 }
@@ -24,7 +24,7 @@ impl LlmClient {
     ///
     /// All clones end together. May be called any number of times.
     pub async fn shutdown(&self, grace: Duration) -> usize {
-        let Closing { waiting, over } = &self.inner.closing;
+        let Shutdown { waiting, over } = &self.inner.shutdown;
         waiting.close();
         self.flush();
         let drained = tokio::time::timeout(grace, waiting.wait()).await;
@@ -41,12 +41,12 @@ impl LlmClient {
 
     /// The outcome of a part of a request that was let in; nothing if it takes longer than is waited for.
     pub(super) async fn until_over<T>(&self, asking: impl Future<Output = T>) -> Option<T> {
-        self.inner.closing.over.run_until_cancelled(asking).await
+        self.inner.shutdown.over.run_until_cancelled(asking).await
     }
 
     /// Counts as waiting until it is dropped; nothing when no more requests are taken.
     pub(super) fn enter(&self) -> Option<TaskTrackerToken> {
-        let waiting = &self.inner.closing.waiting;
+        let waiting = &self.inner.shutdown.waiting;
         (!waiting.is_closed()).then(|| waiting.token())
     }
 

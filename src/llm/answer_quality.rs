@@ -1,5 +1,5 @@
-//! Answers that came whole and are still not good: cut at the limit of tokens, or going round in circles. Such a
-//! request is asked again at once; the answer that was there first is kept, in case the next attempt brings none.
+//! Detects complete answers that are still unusable: truncated at the token limit, or repeating themselves. Such a request
+//! is sent again at once; the last unusable answer is kept in case no better one comes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +12,7 @@ const OFTEN: usize = 5;
 
 /// The doubtful answers of one request.
 #[derive(Default)]
-pub(super) struct Kept(Mutex<Inner>);
+pub(super) struct DoubtfulAnswers(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
@@ -22,14 +22,14 @@ struct Inner {
     usage: Usage,
 }
 
-impl Kept {
+impl DoubtfulAnswers {
     /// What is wrong with `answer`, if asking again could mend it; `max_tokens` is what was asked for at first.
-    pub(super) fn doubt(
+    pub(super) fn problem_of(
         answer: &Decoded,
         max_tokens: Option<u32>,
         repeatable: bool,
     ) -> Option<LlmErrorClass> {
-        if answer.tool_calls.is_empty() && !repeatable && circles(&answer.content) {
+        if answer.tool_calls.is_empty() && !repeatable && repeats_itself(&answer.content) {
             return Some(LlmErrorClass::Looping);
         }
         // Without a limit of our own it was the server's, or the context is full: more cannot be asked for.
@@ -83,7 +83,7 @@ impl Kept {
 }
 
 /// Whether the end of `text` occurred again and again before.
-fn circles(text: &str) -> bool {
+fn repeats_itself(text: &str) -> bool {
     let text = text.trim_end();
     let Some((start, _)) = text.char_indices().rev().nth(PASSAGE - 1) else { return false };
     let passage = &text[start..];
@@ -98,10 +98,10 @@ mod tests {
     #[test]
     fn circles_are_found_and_tables_are_not() {
         let passage = "and then the engine said the same thing once again; ";
-        assert!(circles(&format!("It began well. {}", passage.repeat(9))));
-        assert!(circles(&"ä".repeat(400)));
-        assert!(!circles(&passage.repeat(4)));
-        assert!(!circles(&"-".repeat(900)));
-        assert!(!circles("short"));
+        assert!(repeats_itself(&format!("It began well. {}", passage.repeat(9))));
+        assert!(repeats_itself(&"ä".repeat(400)));
+        assert!(!repeats_itself(&passage.repeat(4)));
+        assert!(!repeats_itself(&"-".repeat(900)));
+        assert!(!repeats_itself("short"));
     }
 }

@@ -1,7 +1,7 @@
-//! Requests that come at about the same time and share one on the wire.
+//! Combines requests that arrive at about the same time into one request on the wire.
 //!
-//! There is no task behind it: those who wait in a group drive it together, so whoever is left can finish it, and a
-//! group that everybody left is gone, on the wire too. Several groups are under way at once.
+//! No background task: the callers that wait in a group drive it together, so any of them can finish it, and a group that all
+//! callers left is cancelled on the wire too. Several groups can be under way at once.
 
 use std::{
     num::NonZeroUsize,
@@ -23,7 +23,7 @@ type Outcomes = Arc<Vec<Option<Result<ChatAnswer, LlmError>>>>;
 type Driven = Pin<Box<dyn Future<Output = Outcomes> + Send>>;
 
 /// Of one client.
-pub(super) struct Queue {
+pub(super) struct BatchQueue {
     size: NonZeroUsize,
     interval: Duration,
     /// The group that takes more. Its members keep it alive.
@@ -49,7 +49,7 @@ struct Place {
     number: usize,
 }
 
-impl Queue {
+impl BatchQueue {
     /// Nothing unless requests can be shared.
     pub(super) fn of(config: &LlmConfig) -> Option<Self> {
         let batch = config.batch;
@@ -145,7 +145,7 @@ impl Drop for Place {
 impl LlmClient {
     /// Sends at once what waits for others to share a request with ([`BatchConfig`](crate::BatchConfig)).
     pub fn flush(&self) {
-        if let Some(queue) = &self.inner.queue {
+        if let Some(queue) = &self.inner.batch_queue {
             queue.flush();
         }
     }

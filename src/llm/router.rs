@@ -1,7 +1,7 @@
-//! Several models in place of one: who is asked first, and who next when one fails or takes long.
+//! Routes a request to one of several models: fallback, round robin, or a race.
 //!
-//! Members keep to their own limits and retries. But nobody waits at an endpoint that is down or asked for a pause
-//! while there is another one to ask: only the last waits, and where the strategy has retries of its own, none does.
+//! Each member keeps its own limits and retries. A request waits at an endpoint that is down or asked for a pause only when
+//! there is no other member left to ask; where the strategy has retries of its own, it never waits there.
 
 mod race;
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{
     ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass as Class, LlmStats,
-    client::Asking,
+    client::RequestContext,
 };
 use crate::{
     config::{Order, Strategy},
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The members of a strategy.
-pub(super) struct Several {
+pub(super) struct Router {
     pub members: Vec<LlmClient>,
     order: Order,
     next: AtomicUsize,
@@ -33,7 +33,7 @@ pub(super) struct Several {
     cancelled: AtomicU64,
 }
 
-impl Several {
+impl Router {
     /// The strategy of that name, with its members in order.
     pub(super) fn new(name: &str, strategy: &Strategy, members: Vec<LlmClient>) -> Self {
         let first = match strategy.order {
@@ -55,14 +55,14 @@ impl Several {
     pub(super) async fn ask(
         &self,
         request: &ChatRequest,
-        asking: Asking<'_>,
+        context: RequestContext<'_>,
     ) -> Result<ChatAnswer, LlmError> {
         let own = self.total.and_then(|total| Instant::now().checked_add(total));
-        let deadline = asking.deadline.into_iter().chain(own).min();
-        let asking = Asking { deadline, ..asking };
+        let deadline = context.deadline.into_iter().chain(own).min();
+        let context = RequestContext { deadline, ..context };
         let result = match &self.retry {
-            None => self.pass(request, asking).await,
-            Some(policy) => self.passes(policy, request, asking).await,
+            None => self.pass(request, context).await,
+            Some(policy) => self.passes(policy, request, context).await,
         };
         result.map_err(|mut error| {
             if let Some(total) = self.total.filter(|_| error.class == Class::Deadline && deadline == own) {
@@ -79,11 +79,11 @@ impl Several {
         &self,
         policy: &RetryPolicy,
         request: &ChatRequest,
-        asking: Asking<'_>,
+        context: RequestContext<'_>,
     ) -> Result<ChatAnswer, LlmError> {
-        let asking = Asking { patient: false, ..asking };
-        let run = retry::run(policy, asking.deadline, |_| async {
-            self.pass(request, asking).await.map_err(|error| Failure {
+        let context = RequestContext { patient: false, ..context };
+        let run = retry::run(policy, context.deadline, |_| async {
+            self.pass(request, context).await.map_err(|error| Failure {
                 retry: if error.class.retry(None) == Retry::Never { Retry::Never } else { Retry::Yes },
                 hint: None,
                 blame: Blame::OWN,
@@ -109,10 +109,10 @@ impl Several {
     }
 
     /// Each of them once.
-    async fn pass(&self, request: &ChatRequest, asking: Asking<'_>) -> Result<ChatAnswer, LlmError> {
+    async fn pass(&self, request: &ChatRequest, context: RequestContext<'_>) -> Result<ChatAnswer, LlmError> {
         let count = self.members.len();
         let first = match self.order {
-            Order::Race { delay } => return self.race(delay, request, asking).await,
+            Order::Race { delay } => return self.race(delay, request, context).await,
             Order::Fallback => 0,
             Order::RoundRobin { .. } => self.next.fetch_add(1, Relaxed) % count.max(1),
         };
@@ -120,15 +120,15 @@ impl Several {
         for step in 0..count {
             let member = &self.members[(first + step) % count];
             let last = step + 1 == count;
-            let asking = Asking { patient: asking.patient && last, ..asking };
+            let context = RequestContext { patient: context.patient && last, ..context };
             // A strategy may be a member of a strategy.
-            let mut error = match Box::pin(member.answered(request, asking)).await {
+            let mut error = match Box::pin(member.chat_unrecorded(request, context)).await {
                 Ok(answer) => return Ok(after(attempts, answer)),
                 Err(error) => error,
             };
             attempts.append(&mut error.attempts);
             waited += error.waited;
-            let over = asking.deadline.is_some_and(|deadline| deadline <= Instant::now());
+            let over = context.deadline.is_some_and(|deadline| deadline <= Instant::now());
             if last || over || error.class == Class::Deadline || !self.goes_on(&error) {
                 error.attempts = attempts;
                 error.waited = waited;

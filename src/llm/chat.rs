@@ -1,5 +1,4 @@
-//! Model requests that somebody listens to: what the journal and a cassette are told of them, and answers from a
-//! cassette in place of a model.
+//! The public request methods of [`LlmClient`]: they report to the journal and record to, or replay from, a cassette.
 
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass, Message,
-    client::Asking,
+    client::RequestContext,
     fault::Fault,
     stream::{Aside, Delta, Observer},
 };
@@ -74,7 +73,7 @@ impl LlmClient {
     ) -> Result<ChatAnswer, LlmError> {
         let Some(tap) = &self.tap else {
             let observer = &Observer::new(tell, None);
-            return self.answered(request, Asking { deadline, patient: true, observer }).await;
+            return self.chat_unrecorded(request, RequestContext { deadline, patient: true, observer }).await;
         };
         let bytes = request.messages.iter().map(|message| message.text().len()).sum();
         let span = tap.model_started(request.messages.len(), bytes);
@@ -84,11 +83,11 @@ impl LlmClient {
             Aside::Held(trouble) => span.held(trouble),
         };
         let observer = &Observer::new(tell, Some(&aside));
-        let asking = Asking { deadline, patient: true, observer };
+        let context = RequestContext { deadline, patient: true, observer };
         let answerer = tap.ask(Kind::Model, || self.question(tap, request)).await;
         let outcome = match answerer {
             Ok(Answerer::World(pending)) => {
-                let outcome = self.answered(request, asking).await;
+                let outcome = self.chat_unrecorded(request, context).await;
                 if let Some(pending) = pending {
                     pending.answered(recorded(&outcome));
                 }
@@ -97,10 +96,10 @@ impl LlmClient {
             Ok(Answerer::Tape(answer)) => match serde_json::from_value(answer) {
                 Ok(Recorded::Answer(answer)) => {
                     observer.known(&answer);
-                    Ok(without_times(answer))
+                    Ok(with_zero_times(answer))
                 }
                 Ok(Recorded::Failed(mut error)) => {
-                    timeless(&mut error.attempts);
+                    zero_times(&mut error.attempts);
                     Err(error)
                 }
                 Err(error) => Err(self.unreadable(format!("the recorded answer cannot be read: {error}"))),
@@ -151,14 +150,14 @@ fn recorded(outcome: &Result<ChatAnswer, LlmError>) -> Value {
     serde_json::to_value(recorded).unwrap_or_default()
 }
 
-/// What a replay did not wait for it did not wait for.
-fn without_times(mut answer: ChatAnswer) -> ChatAnswer {
-    timeless(&mut answer.attempts);
+/// A replay takes no time: recorded durations are reported as zero.
+fn with_zero_times(mut answer: ChatAnswer) -> ChatAnswer {
+    zero_times(&mut answer.attempts);
     answer.timings = ChatTimings::default();
     answer
 }
 
-fn timeless(attempts: &mut [Attempt]) {
+fn zero_times(attempts: &mut [Attempt]) {
     for attempt in attempts {
         (attempt.waited, attempt.queued, attempt.took) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     }

@@ -1,5 +1,5 @@
-//! A silent server is looked at, not trusted: an engine that was stopped may leave the requests under way hanging
-//! for ever, while it takes no new connection (vLLM 0.32 does so on SIGTERM, measured).
+//! Checks whether a silent server still accepts connections. An engine that was stopped may leave open requests hanging
+//! for ever while it refuses new connections (vLLM 0.32 does so on SIGTERM, measured).
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use super::{LlmErrorClass as Class, fault::Fault};
 use crate::http::Origin;
 
 /// Looks at one endpoint, for all who wait for it.
-pub(super) struct Watch {
+pub(super) struct LivenessCheck {
     server: Origin,
     every: Duration,
     last: Mutex<Option<(Instant, bool)>>,
 }
 
-impl Watch {
+impl LivenessCheck {
     pub(super) fn new(server: Origin, every: Duration) -> Self {
         Self { server, every, last: Mutex::default() }
     }
 
     /// Ends when the server is gone: twice in a row it refused a connection.
-    pub(super) async fn gone(&self) -> Fault {
+    pub(super) async fn until_unreachable(&self) -> Fault {
         let mut refusals = 0;
         loop {
             // The second look comes soon: a restart between the two is an answer as well.

@@ -1,4 +1,4 @@
-//! A race: members are asked side by side, the first usable answer counts, and the other requests are cancelled.
+//! Races several members: the first usable answer counts, and the other requests are cancelled.
 
 use std::time::Duration;
 
@@ -6,11 +6,13 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::time::Instant;
 
 use super::{
-    super::{Attempt, ChatAnswer, ChatRequest, Finish, LlmError, LlmErrorClass as Class, client::Asking},
-    Relaxed, Several,
+    super::{
+        Attempt, ChatAnswer, ChatRequest, Finish, LlmError, LlmErrorClass as Class, client::RequestContext,
+    },
+    Relaxed, Router,
 };
 
-impl Several {
+impl Router {
     /// Asks the first member, and another one after every `delay` without an answer; at once after a failure or an
     /// answer of no use, which counts only if there is no better one. Whoever listens is told of the winner's answer
     /// when it is whole. Cancel safe: dropping it cancels all that it asked for.
@@ -18,11 +20,11 @@ impl Several {
         &self,
         delay: Duration,
         request: &ChatRequest,
-        asking: Asking<'_>,
+        context: RequestContext<'_>,
     ) -> Result<ChatAnswer, LlmError> {
         let began = Instant::now();
-        let logs: Vec<_> = self.members.iter().map(|_| asking.observer.log()).collect();
-        let observers: Vec<_> = logs.iter().map(|log| asking.observer.racer(log)).collect();
+        let logs: Vec<_> = self.members.iter().map(|_| context.observer.log()).collect();
+        let observers: Vec<_> = logs.iter().map(|log| context.observer.racer(log)).collect();
         let mut running = FuturesUnordered::new();
         let mut started: Vec<Instant> = Vec::new();
         let (mut failed, mut useless) = (Vec::new(), Vec::new());
@@ -31,10 +33,11 @@ impl Several {
             let now = Instant::now();
             let number = started.len();
             if number < self.members.len() && (running.is_empty() || next.is_some_and(|next| next <= now)) {
-                let asking = Asking { observer: &observers[number], ..asking };
+                let context = RequestContext { observer: &observers[number], ..context };
                 // A strategy may be a member of a strategy.
                 let member = &self.members[number];
-                running.push(Box::pin(async move { (number, member.answered(request, asking).await) }));
+                running
+                    .push(Box::pin(async move { (number, member.chat_unrecorded(request, context).await) }));
                 started.push(now);
                 // A time too long to be held never comes.
                 next = now.checked_add(delay).filter(|_| started.len() < self.members.len());
@@ -81,7 +84,7 @@ impl Several {
         }
         self.cancelled.fetch_add(cancelled, Relaxed);
         if let Some((number, mut answer)) = won {
-            asking.observer.known(&answer);
+            context.observer.known(&answer);
             // What the others took was side by side; only the time before its start comes on top.
             answer.timings.model += started[number].duration_since(began);
             // Their tokens were spent for this answer too.
