@@ -29,7 +29,7 @@ use self::{apply::Ground, background::Background, loan::Lending};
 pub use self::{
     apply::{ApplyFailure, ApplyReport},
     loan::{Borrower, Loan},
-    stop::{ServerStop, StopReport},
+    stop::StopReport,
     toolbox::Toolbox,
     warm::Warmed,
 };
@@ -41,7 +41,7 @@ use crate::{
     launch::{Launcher, Package},
     process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, of_trees, reap_leftovers},
     session::{Listeners, Outputs, ServerStatus, Surroundings, WireListener},
-    start::{Observer, ServerEvent, StartReport, of_sessions},
+    start::{Observer, ServerEvent, ServerStop, StartReport, of_sessions},
     tool::ToolResult,
 };
 

@@ -11,10 +11,9 @@ use super::{
     background::Background,
     place::Place,
     pool::{Pool, Taken},
-    stop::ServerStop,
     toolbox::Toolbox,
 };
-use crate::config::Scope;
+use crate::{config::Scope, start::ServerStop};
 
 /// Who borrows tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

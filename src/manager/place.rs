@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{background::Background, pool::Pool, stop::ServerStop};
+use super::{background::Background, pool::Pool};
 use crate::{
     config::{Scope, ServerConfig, ServerEntry},
     error::{Error, Result},
     session::{ServerState, ServerStatus, Session},
-    start::{ServerStart, Starter},
+    start::{ServerStart, ServerStop, Starter},
     tool::ServerName,
 };
 

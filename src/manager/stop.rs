@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     process::{Keeping, StopOutcome, behind_guards, describe, marked_processes},
     session::Session,
-    tool::ServerName,
+    start::ServerStop,
 };
 
 /// How long the kernel may take to remove what was killed.
@@ -28,27 +28,6 @@ pub struct StopReport {
     /// From the first to the last.
     #[serde(rename = "wall_ms", with = "crate::task::millis::plain")]
     pub wall: Duration,
-}
-
-/// The teardown of one server.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct ServerStop {
-    /// Which.
-    pub server: ServerName,
-    /// Its process, if it had one.
-    pub pid: Option<u32>,
-    /// How it ended.
-    pub outcome: StopOutcome,
-    /// Its exit status in words.
-    pub status: Option<String>,
-    /// Whether it left processes behind that had to be ended.
-    pub helpers: bool,
-    /// How many of these had to be killed, where a guard has counted them.
-    pub killed: Option<usize>,
-    /// How long that took.
-    #[serde(rename = "ms", with = "crate::task::millis::plain")]
-    pub took: Duration,
 }
 
 /// Tears one server down: the stop ladder, within its limits.

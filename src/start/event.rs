@@ -10,10 +10,31 @@ use serde::{Deserialize, Serialize};
 use super::{ReadyServer, ServerStart, WaitReason};
 use crate::{
     error::Error,
-    manager::ServerStop,
+    process::StopOutcome,
     session::{SessionEvent, SessionObserver},
     tool::ServerName,
 };
+
+/// The teardown of one server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ServerStop {
+    /// Which.
+    pub server: ServerName,
+    /// Its process, if it had one.
+    pub pid: Option<u32>,
+    /// How it ended.
+    pub outcome: StopOutcome,
+    /// Its exit status in words.
+    pub status: Option<String>,
+    /// Whether it left processes behind that had to be ended.
+    pub helpers: bool,
+    /// How many of these had to be killed, where a guard has counted them.
+    pub killed: Option<usize>,
+    /// How long that took.
+    #[serde(rename = "ms", with = "crate::task::millis::plain")]
+    pub took: Duration,
+}
 
 /// What happens to servers, as it happens. Sent to the observer of a [`Manager`](crate::Manager).
 #[derive(Debug, Clone, Serialize, Deserialize)]
