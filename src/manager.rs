@@ -118,7 +118,7 @@ impl Manager {
         let outputs = Outputs::new(config.output_folder.as_deref());
         let cache = config.cache_folder.as_deref().map(CatalogCache::new);
         config.lock_file.as_deref().map(|lock| config.admit_lock(lock)).transpose()?;
-        let lock = config.lock_file.as_deref().map(LockFile::read_hashes).transpose()?.map(Arc::new);
+        let lock = config.lock_file.as_deref().map(LockFile::read_to_check).transpose()?.map(Arc::new);
         let launcher = Launcher::new(config.cache_folder.as_deref());
         let follow_stderr = config.follow_stderr;
         let around = Surroundings {

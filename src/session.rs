@@ -177,7 +177,7 @@ impl Started {
             version: connection.version.clone(),
             phases: connection.phases,
             tools: connection.tools.now().tools.len(),
-            oddities: connection.health.oddities(),
+            oddities: connection.health.oddities().into_iter().chain(connection.health.odd_list()).collect(),
             software: connection.software.clone(),
             changes: connection.changes.clone(),
             launch: connection.launch.clone(),

@@ -110,7 +110,7 @@ pub struct ReadyServer {
     /// The time of each phase.
     pub phases: Phases,
     /// What it did by then that other clients may not put up with, one line each: text on stdout that is no
-    /// message, an answer that nobody asked for.
+    /// message, an answer that nobody asked for, two tools of one name.
     pub oddities: Vec<String>,
     /// The program behind it, in its own words.
     pub software: Option<Arc<ServerSoftware>>,
@@ -192,10 +192,8 @@ impl Starter {
             return None;
         }
         let cache = self.around.cache.as_ref()?;
-        let known = cache.recall(name, &Fingerprint::of(config)?)?;
-        if !Session::may_offer(config, &self.around, &known.tools) {
-            return None;
-        }
+        let mut known = cache.recall(name, &Fingerprint::of(config)?)?;
+        known.tools = Session::admitted(config, &self.around, known.tools)?;
         let row = ServerStart {
             name: name.clone(),
             required: false,

@@ -1,14 +1,18 @@
 //! `toolcrib.lock`: the tools of each server as somebody has reviewed them, meant for the repository of a project.
 //!
 //! What a model reads of a tool is in it as a hash: a description or a schema that a server exchanges later is
-//! noticed before a model reads it. The texts themselves are in it for those who review a change; older lockfiles are
-//! without them. Written in one form only: what has not changed is the same to the byte. The package that a server is started from is in it by its version, where it can be told: a
-//! lockfile without it, as older ones are, says nothing about the package.
+//! noticed before a model reads it. The texts themselves are in it for those who review a change, and for the order of
+//! keys, in which models are shown the schemas; older lockfiles are without them. Written in one form only: what has not
+//! changed is the same to the byte. The package that a server is started from is in it by its version, where it can be
+//! told: a lockfile without it, as older ones are, says nothing about the package.
+
+mod order;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fs,
     path::Path,
+    sync::Arc,
 };
 
 use serde::{Deserialize, Serialize};
@@ -23,8 +27,8 @@ use crate::{
     tool::{ServerName, Tool, canonical, is_unseen},
 };
 
-/// Version of the format. The one before had no texts.
-const SCHEMA: u32 = 2;
+/// Version of the format. The first had no texts, the second had them with sorted keys.
+const SCHEMA: u32 = 3;
 
 /// Texts of a tool that are longer, in bytes, are not kept.
 const MAX_TEXT: usize = 256 * 1024;
@@ -37,6 +41,8 @@ const HEAD: &str = "# The tools of each server as they were reviewed: `toolcrib 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockFile {
     servers: BTreeMap<String, LockedServer>,
+    /// It is of a version whose texts do not have the servers' order of keys.
+    sorted: bool,
 }
 
 /// One server of a lockfile.
@@ -59,7 +65,7 @@ struct LockedServer {
 pub struct ToolText {
     /// In the server's words.
     pub description: String,
-    /// Its schemas and hints, as JSON with sorted keys.
+    /// Its schemas and hints, as JSON with the keys in the order that a model is shown. Sorted in older lockfiles.
     pub schemas: String,
 }
 
@@ -146,10 +152,11 @@ impl LockFile {
         })
     }
 
-    /// As [`LockFile::read`], without the texts: they are for people.
-    pub(crate) fn read_hashes(path: &Path) -> Result<Self> {
+    /// As [`LockFile::read`], without the descriptions: they are for people.
+    pub(crate) fn read_to_check(path: &Path) -> Result<Self> {
         let mut lock = Self::read(path)?;
-        lock.servers.values_mut().for_each(|server| server.texts.clear());
+        let texts = lock.servers.values_mut().flat_map(|server| server.texts.values_mut());
+        texts.for_each(|text| text.description = String::new());
         Ok(lock)
     }
 
@@ -169,11 +176,13 @@ impl LockFile {
         if !(1..=SCHEMA).contains(&file.schema) {
             return Err(format!("is of version {} of its format (toolcrib: {SCHEMA})", file.schema));
         }
-        Ok(Self { servers: file.servers })
+        Ok(Self { servers: file.servers, sorted: file.schema < 3 })
     }
 
     /// Says what the tools of a server, and the package it is started from, are from now on: those of before are
-    /// forgotten. The package is that of [`Manager::package`](crate::Manager::package).
+    /// forgotten, but for the order of keys of tools that have not changed: it stays as it was reviewed. Of two tools
+    /// with one name the first counts, as in a [`ToolCatalog`](crate::ToolCatalog). The package is that of
+    /// [`Manager::package`](crate::Manager::package).
     pub fn put<'a>(
         &mut self,
         server: &ServerName,
@@ -181,11 +190,25 @@ impl LockFile {
         package: Option<&Package>,
         tools: impl IntoIterator<Item = &'a Tool>,
     ) {
-        let tools: Vec<&Tool> = tools.into_iter().collect();
-        let texts = tools.iter().filter_map(|tool| Some((tool.name.clone(), ToolText::of(tool)?))).collect();
-        let tools = tools.into_iter().map(LockedTool::of).collect();
+        let before = self.servers.remove(server.as_str()).filter(|_| !self.sorted);
+        let known: HashMap<&str, &str> = before.iter().flat_map(LockedServer::hashes).collect();
+        let reviewed = |tool: &LockedTool| {
+            let same = known.get(tool.name.as_str()) == Some(&tool.sha256.as_str());
+            before.as_ref().filter(|_| same)?.texts.get(&tool.name)
+        };
         let (software, package) = (software.cloned(), package.cloned());
-        self.servers.insert(server.to_string(), LockedServer { software, package, tools, texts });
+        let mut now = LockedServer { software, package, tools: Vec::new(), texts: BTreeMap::new() };
+        let mut names = HashSet::new();
+        for tool in tools.into_iter().filter(|tool| names.insert(tool.name.as_str())) {
+            let locked = LockedTool::of(tool);
+            let text = match reviewed(&locked) {
+                before @ Some(_) => ToolText::of(&order::reviewed(tool, before)),
+                None => ToolText::of(tool),
+            };
+            now.texts.extend(text.map(|text| (tool.name.clone(), text)));
+            now.tools.push(locked);
+        }
+        self.servers.insert(server.to_string(), now);
     }
 
     /// Hides `secrets` that servers tell of themselves: the file is meant for others, too.
@@ -242,7 +265,10 @@ impl LockFile {
                 _ if software_before == software => LockChangeKind::Reordered,
                 _ => LockChangeKind::Changed,
             };
-            let texts = texts_of(&tools, before, after);
+            let mut texts = texts_of(&tools, before, after);
+            if self.sorted {
+                texts.iter_mut().filter_map(|text| text.now.as_mut()).for_each(ToolText::sort);
+            }
             let server = name.clone();
             Some(LockChange {
                 server,
@@ -263,13 +289,25 @@ impl LockFile {
         self.servers.get(server.as_str())?.package.as_ref()
     }
 
+    /// `tools` of `server` as a model is to be shown them: they, and the keys of their schemas, in the order that was
+    /// reviewed.
+    pub(crate) fn in_reviewed_order(&self, server: &ServerName, tools: &[Tool]) -> Arc<[Tool]> {
+        let locked = self.servers.get(server.as_str());
+        let text = |tool: &Tool| locked.and_then(|locked| locked.texts.get(&tool.name));
+        let mut shown: Vec<Tool> = tools.iter().map(|tool| order::reviewed(tool, text(tool))).collect();
+        let names = locked.into_iter().flat_map(|locked| &locked.tools).map(|tool| tool.name.as_str());
+        let places: HashMap<&str, usize> = names.zip(0..).collect();
+        // Those that the configuration denies need not be in it: they come last.
+        shown.sort_by_key(|tool| places.get(tool.name.as_str()).copied().unwrap_or(usize::MAX));
+        shown.into()
+    }
+
     /// Why `tools` of `server` are not to be offered, one line each. Tools that are gone harm nobody.
     pub(crate) fn objections(&self, server: &ServerName, tools: &[&Tool]) -> Vec<String> {
         let Some(locked) = self.servers.get(server.as_str()) else {
             return vec![format!("the server is not in {}", Config::LOCK_NAME)];
         };
-        let known: HashMap<&str, &str> =
-            locked.tools.iter().map(|tool| (tool.name.as_str(), tool.sha256.as_str())).collect();
+        let known: HashMap<&str, &str> = locked.hashes().collect();
         let objection = |tool: &&Tool| match known.get(tool.name.as_str()) {
             None => Some(format!("the tool `{}` is new", tool.name)),
             Some(hash) if *hash != hash_of(tool) => {
@@ -351,7 +389,21 @@ fn texts_of(
         .collect()
 }
 
+impl LockedServer {
+    /// By the names of the tools.
+    fn hashes(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.tools.iter().map(|tool| (tool.name.as_str(), tool.sha256.as_str()))
+    }
+}
+
 impl ToolText {
+    /// With sorted keys, as in older lockfiles.
+    fn sort(&mut self) {
+        let mut schemas: Value = serde_json::from_str(&self.schemas).unwrap_or_default();
+        schemas.sort_all_objects();
+        self.schemas = format!("{schemas:#}");
+    }
+
     /// Nothing if it is too long.
     fn of(tool: &Tool) -> Option<Self> {
         let mut schemas = json!({"input_schema": tool.input_schema});
@@ -361,7 +413,6 @@ impl ToolText {
         if tool.annotations != crate::tool::ToolAnnotations::default() {
             schemas["annotations"] = json!(tool.annotations);
         }
-        schemas.sort_all_objects();
         let text = Self { description: tool.description.clone(), schemas: format!("{schemas:#}") };
         (text.description.len() + text.schemas.len() <= MAX_TEXT).then_some(text)
     }
@@ -387,8 +438,8 @@ fn between(before: &[LockedTool], after: &[LockedTool]) -> ToolChanges {
     changes
 }
 
-/// Of all that a model is told of a tool, and of its hints. The order of keys does not count: no schema means
-/// anything by it, and some servers make it anew each time.
+/// Of all that a model is told of a tool, and of its hints. The order of keys does not count: a model is shown that of
+/// the lockfile.
 fn hash_of(tool: &Tool) -> String {
     let shown = json!({
         "description": tool.description,

@@ -50,6 +50,11 @@ impl Lock {
         let known = |name: &str| configured.iter().any(|server| server.as_str() == name);
         now.retain(|name| !self.servers.is_empty() || known(name));
         let failed = gather(&mut now, &manager).await?;
+        for row in &manager.report().servers {
+            for oddity in row.outcome.iter().flat_map(|ready| &ready.oddities) {
+                context.ui.warn(format!("server `{}`: {oddity}; tell its author", row.name));
+            }
+        }
         now.hide(&config.secrets);
         context.stop(manager).await?;
         let changes = before.diff(&now);

@@ -90,7 +90,8 @@ impl Ground {
         }
         self.cache.clone_from(&config.cache_folder);
         config.lock_file.as_deref().map(|lock| config.admit_lock(lock)).transpose()?;
-        self.around.lock = config.lock_file.as_deref().map(LockFile::read_hashes).transpose()?.map(Arc::new);
+        self.around.lock =
+            config.lock_file.as_deref().map(LockFile::read_to_check).transpose()?.map(Arc::new);
         self.around.kin.secrets = self.around.kin.secrets.and(&config.secrets);
         Ok(changed)
     }

@@ -21,7 +21,7 @@ use super::{
     failure::{Cause, Failure},
     handshake::{self, Era, Refusal, client_config, negotiate},
     health::Health,
-    intake::Intake,
+    intake::{Intake, Taken},
     lane::Lane,
     listing::{ToolList, all_tools, follow, listing},
     outputs::Outputs,
@@ -289,6 +289,7 @@ struct Agreed {
     changed: Arc<Notify>,
     gone: CancellationToken,
     tools: Arc<ToolList>,
+    twins: Vec<String>,
     software: Option<Arc<ServerSoftware>>,
     changes: Option<Arc<ToolChanges>>,
     mute: bool,
@@ -376,7 +377,7 @@ async fn listed(
     clock: &mut Clock,
 ) -> Result<Agreed, Broken> {
     let fail = |cause| (Phase::List, cause);
-    let listing = if info.capabilities.tools.is_some() {
+    let mut listing = if info.capabilities.tools.is_some() {
         let left = deadline.saturating_duration_since(Instant::now());
         timeout_at(deadline.into(), all_tools(&link.way(), &info, left))
             .await
@@ -385,11 +386,11 @@ async fn listed(
     } else {
         listing(&info, Vec::new(), None)
     };
-    let changes = intake.take(&listing).map_err(fail)?.map(Arc::new);
+    let Taken { tools, changes, twins } = intake.take(&mut listing).map_err(fail)?;
     clock.listed();
-    let tools = Arc::new(ToolList::new(listing.tools, SystemTime::now()));
-    let software = listing.software.map(Arc::new);
-    Ok(Agreed { link, info, changed, gone, tools, software, changes, mute: false })
+    let tools = Arc::new(ToolList::new(tools, SystemTime::now()));
+    let (software, changes) = (listing.software.map(Arc::new), changes.map(Arc::new));
+    Ok(Agreed { link, info, changed, gone, tools, twins, software, changes, mute: false })
 }
 
 /// Marks the end of each phase.
@@ -439,7 +440,8 @@ impl Clock {
         health: Health,
         beside: Option<AbortOnDropHandle<()>>,
     ) -> Connection {
-        let Agreed { link, info, changed, gone, tools, software, changes, mute } = agreed;
+        let Agreed { link, info, changed, gone, tools, twins, software, changes, mute } = agreed;
+        health.listed_twice(twins);
         let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
         let era = handshake::era_of(&info.protocol_version);
         let told = info.capabilities.tools.as_ref().and_then(|tools| tools.list_changed) == Some(true);

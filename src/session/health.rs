@@ -49,6 +49,8 @@ struct Notes {
     junk: Noise,
     samples: Vec<String>,
     unasked: Noise,
+    /// Tools of which the server lists more than one.
+    twins: Vec<String>,
     end: Option<End>,
 }
 
@@ -146,6 +148,11 @@ impl Health {
         bearable
     }
 
+    /// Notes the tools of which the server has listed more than one.
+    pub(super) fn listed_twice(&self, tools: Vec<String>) {
+        self.notes().twins = tools;
+    }
+
     /// Notes why the stream ends. The first reason is the one.
     pub(super) fn ended(&self, end: End) {
         self.notes().end.get_or_insert(end);
@@ -200,6 +207,17 @@ impl Health {
             count => Some(format!("it gave {count} answers that nobody asked for")),
         };
         junk.into_iter().chain(unasked).collect()
+    }
+
+    /// What is odd about the list of its tools.
+    pub(super) fn odd_list(&self) -> Option<String> {
+        let notes = self.notes();
+        let tool = self.0.secrets.hide(notes.twins.first()?);
+        let others = match notes.twins.len() - 1 {
+            0 => String::new(),
+            others => format!(" (and so {others} more)"),
+        };
+        Some(format!("it lists the tool `{tool}` more than once{others}: only the first of them counts"))
     }
 
     /// Marks the beginning of a call.

@@ -1,7 +1,7 @@
-//! What is done with every list of tools that a server gives, at its start and later: it is held against the
-//! lockfile, and remembered for the next start.
+//! What is done with every list of tools that a server gives, at its start and later: tools that are listed twice are
+//! left out, it is held against the lockfile, and remembered for the next start.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use super::{Surroundings, failure::Cause};
 use crate::{
@@ -18,6 +18,16 @@ pub(super) struct Intake {
     lock: Option<Arc<LockFile>>,
     cache: Option<(CatalogCache, Fingerprint)>,
     secrets: Secrets,
+}
+
+/// A list as it is used.
+pub(super) struct Taken {
+    /// No two of one name; under a lockfile they, and the keys of their schemas, in the order that was reviewed.
+    pub(super) tools: Arc<[Tool]>,
+    /// How it differs from the last one that was remembered, if there is such a one and it does.
+    pub(super) changes: Option<ToolChanges>,
+    /// The names that were listed more than once.
+    pub(super) twins: Vec<String>,
 }
 
 impl Intake {
@@ -38,33 +48,61 @@ impl Intake {
         self.secrets.hide(&format!("{cause:?}"))
     }
 
-    /// Says how the list differs from the last one that was remembered, if there is such a one and it does.
+    /// Takes a list in. Of two tools with one name the first counts: a call goes by the name, and the server decides
+    /// which of them runs.
     ///
     /// # Errors
     /// [`Cause::Locked`]: the list is not to be used.
-    pub(super) fn take(&self, listing: &Listing) -> Result<Option<ToolChanges>, Cause> {
-        if let Some(lock) = &self.lock {
-            let objections = objections(lock, &self.server, &self.offered, &listing.tools);
-            if !objections.is_empty() {
-                return Err(Cause::Locked(objections));
-            }
+    pub(super) fn take(&self, listing: &mut Listing) -> Result<Taken, Cause> {
+        let twins = without_twins(&mut listing.tools);
+        for tool in &twins {
+            let tool = self.secrets.hide(tool);
+            tracing::warn!(server = %self.server, tool, "listed twice; the first counts");
         }
-        let Some((cache, print)) = &self.cache else { return Ok(None) };
-        let changes = cache.remember(&self.server, print, listing, &self.secrets);
+        let mut tools = listing.tools.clone();
+        if let Some(lock) = &self.lock {
+            tools = admitted(lock, &self.server, &self.offered, &tools).map_err(Cause::Locked)?;
+        }
+        let remember = |(cache, print): &(CatalogCache, Fingerprint)| {
+            cache.remember(&self.server, print, listing, &self.secrets)
+        };
+        let changes = self.cache.as_ref().and_then(remember);
         if let Some(changes) = &changes {
             tracing::warn!(server = %self.server, %changes, "other tools than before");
         }
-        Ok(changes)
+        Ok(Taken { tools, changes, twins })
     }
 }
 
-/// What the lockfile says against the tools that would be offered.
-pub(super) fn objections(
+/// Leaves out all tools but the first of each name; says of which names there were more, each once.
+fn without_twins(tools: &mut Arc<[Tool]>) -> Vec<String> {
+    let (mut names, mut again, mut twins) = (HashSet::new(), HashSet::new(), Vec::new());
+    for tool in tools.iter() {
+        let name = tool.name.as_str();
+        if !names.insert(name) && again.insert(name) {
+            twins.push(name.to_owned());
+        }
+    }
+    if !twins.is_empty() {
+        let mut names = HashSet::new();
+        *tools = tools.iter().filter(|tool| names.insert(tool.name.clone())).cloned().collect();
+    }
+    twins
+}
+
+/// The tools as the lockfile has them to be shown.
+///
+/// # Errors
+/// What it says against those that would be offered.
+pub(super) fn admitted(
     lock: &LockFile,
     server: &ServerName,
     offered: &ToolFilter,
     tools: &[Tool],
-) -> Vec<String> {
-    let offered: Vec<&Tool> = tools.iter().filter(|tool| offered.permits(&tool.name)).collect();
-    lock.objections(server, &offered)
+) -> Result<Arc<[Tool]>, Vec<String>> {
+    let shown: Vec<&Tool> = tools.iter().filter(|tool| offered.permits(&tool.name)).collect();
+    match lock.objections(server, &shown) {
+        objections if objections.is_empty() => Ok(lock.in_reviewed_order(server, tools)),
+        objections => Err(objections),
+    }
 }

@@ -182,8 +182,8 @@ async fn subscribe(lane: &Lane) {
 
 async fn relist(way: &Way, info: &ServerPeerInfo, list: &ToolList, intake: &Intake) {
     match all_tools(way, info, PAGE_LIMIT).await {
-        Ok(listing) => match intake.take(&listing) {
-            Ok(_) => list.replace(listing.tools),
+        Ok(mut listing) => match intake.take(&mut listing) {
+            Ok(taken) => list.replace(taken.tools),
             Err(cause) => {
                 tracing::warn!(cause = intake.shown(&cause), "the changed tool list is refused");
                 list.refused.cancel();

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Down, Session, SessionEvent, Surroundings, handshake,
-    intake::objections,
+    intake::admitted,
     listing::{Listed, ToolList},
     restart::Restarts,
     slot::{Claim, Slot, State},
@@ -59,10 +59,16 @@ impl Session {
         Some(Self::new(config, around, Slot::empty(down), restarts))
     }
 
-    /// Whether the lockfile lets `tools` be offered.
-    pub(crate) fn may_offer(config: &ServerConfig, around: &Surroundings, tools: &[Tool]) -> bool {
-        let lock = around.lock.as_ref();
-        lock.is_none_or(|lock| objections(lock, &config.name, &config.tools, tools).is_empty())
+    /// `tools` as they are to be shown. Nothing: the lockfile does not let them be offered.
+    pub(crate) fn admitted(
+        config: &ServerConfig,
+        around: &Surroundings,
+        tools: Arc<[Tool]>,
+    ) -> Option<Arc<[Tool]>> {
+        match &around.lock {
+            None => Some(tools),
+            Some(lock) => admitted(lock, &config.name, &config.tools, &tools).ok(),
+        }
     }
 
     /// Whether it is not running because nobody needs it.

@@ -107,6 +107,127 @@ fn required_decides_the_exit_and_a_broken_server_is_not_locked_away() {
     assert_eq!(code(&broken), 3, "{}", err(&broken));
 }
 
+/// A server whose tool `odd` has the schema of the file `odd`, and `lifecycle`.
+fn odd(lifecycle: &str) -> Bench {
+    let bench = Bench::new("");
+    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let flag = format!("odd={}", bench.0.path().join("odd").display());
+    let config =
+        format!("[servers.one]\ncommand = {fixture:?}\nargs = [{flag:?}]\nlifecycle = {lifecycle:?}\n");
+    bench.file("servers.toml", &config);
+    bench.file("odd", REVIEWED);
+    assert_eq!(code(&bench.run(&["lock"])), 0);
+    bench
+}
+
+/// The schema of `one.odd` as a model is shown it.
+fn shown(bench: &Bench, more: &[&str]) -> String {
+    let tools = bench.run(&[&["--json", "tools", "one", "--schema"], more].concat());
+    assert_eq!(code(&tools), 0, "{}", err(&tools));
+    let document: Value = serde_json::from_str(&out(&tools)).unwrap();
+    let tools = document["servers"][0]["tools"].as_array().unwrap();
+    let odd = tools.iter().find(|tool| tool["name"] == "odd").unwrap();
+    odd["input_schema"].to_string()
+}
+
+const REVIEWED: &str = r#"{"type":"object","properties":{"why":{"type":"string","anyOf":[{"minLength":1},{"maxLength":9}]},"at":{"enum":["b","a"]}},"required":["why","at"]}"#;
+
+#[test]
+fn a_model_is_shown_the_keys_of_schemas_in_the_order_that_was_reviewed() {
+    const TURNED: &str = r#"{"required":["why","at"],"properties":{"at":{"enum":["b","a"]},"why":{"anyOf":[{"minLength":1},{"maxLength":9}],"type":"string"}},"type":"object"}"#;
+    for lifecycle in ["eager", "lazy"] {
+        let bench = odd(lifecycle);
+        let path = bench.0.path().join("toolcrib.lock");
+        let first = fs::read_to_string(&path).unwrap();
+        assert_eq!(shown(&bench, &["--locked"]), REVIEWED);
+        bench.file("odd", TURNED);
+        let diff = bench.run(&["lock", "--diff"]);
+        assert_eq!((code(&diff), out(&diff).as_str()), (0, ""), "a model is told the same");
+        assert_eq!(shown(&bench, &["--locked"]), REVIEWED, "{lifecycle}");
+        assert_eq!(code(&bench.run(&["lock"])), 0);
+        assert_eq!(fs::read_to_string(&path).unwrap(), first, "the order that was reviewed");
+    }
+}
+
+#[test]
+fn a_lockfile_that_is_older_than_the_order_of_keys_has_them_sorted() {
+    let bench = odd("eager");
+    let path = bench.0.path().join("toolcrib.lock");
+    let mut lock: toml::Table = fs::read_to_string(&path).unwrap().parse().unwrap();
+    lock.insert("schema".to_owned(), 2.into());
+    let text = &mut lock["servers"]["one"]["texts"]["odd"]["schemas"];
+    let mut schemas: Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+    schemas.sort_all_objects();
+    *text = format!("{schemas:#}").into();
+    fs::write(&path, lock.to_string()).unwrap();
+    assert_eq!(code(&bench.run(&["lock", "--diff"])), 0);
+    assert_eq!(shown(&bench, &["--locked"]), schemas["input_schema"].to_string());
+    assert_eq!(code(&bench.run(&["lock"])), 0);
+    assert_eq!(shown(&bench, &["--locked"]), REVIEWED, "written anew, it has the order of the server");
+}
+
+#[test]
+fn the_order_of_lists_in_schemas_is_locked() {
+    let bench = odd("eager");
+    for (one, other) in [
+        (r#"["why","at"]"#, r#"["at","why"]"#),
+        (r#"["b","a"]"#, r#"["a","b"]"#),
+        (r#"[{"minLength":1},{"maxLength":9}]"#, r#"[{"maxLength":9},{"minLength":1}]"#),
+    ] {
+        let turned = REVIEWED.replace(one, other);
+        assert_ne!(turned, REVIEWED);
+        bench.file("odd", &turned);
+        let codes =
+            [&["lock", "--diff"][..], &["call", "--locked", "one.pid"]].map(|it| code(&bench.run(it)));
+        assert_eq!(codes, [10, 10], "{other}");
+    }
+}
+
+#[test]
+fn a_model_is_shown_tools_in_the_order_that_was_reviewed() {
+    let bench = bench("");
+    bench.file("extra", "more\nother\n");
+    assert_eq!(code(&bench.run(&["lock"])), 0);
+    let names = |more: &[&str]| {
+        let tools = bench.run(&[&["--json", "tools", "one"], more].concat());
+        let document: Value = serde_json::from_str(&out(&tools)).unwrap();
+        let tools = document["servers"][0]["tools"].as_array().unwrap().iter();
+        tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let reviewed = names(&[]);
+    bench.file("extra", "other\nmore\n");
+    assert_ne!(names(&[]), reviewed, "nobody asked for the lockfile");
+    assert_eq!(names(&["--locked"]), reviewed);
+    let diff = bench.run(&["lock", "--diff"]);
+    assert_eq!(code(&diff), 10);
+    assert!(out(&diff).contains("the same tools in another order"), "{}", out(&diff));
+}
+
+#[test]
+fn of_two_tools_with_one_name_the_first_counts_everywhere() {
+    let bench = bench("");
+    assert_eq!(code(&bench.run(&["lock"])), 0);
+    let verdicts = || {
+        let diff = bench.run(&["lock", "--diff"]);
+        let warned = err(&diff).contains("server `one`: it lists the tool `more` more than once");
+        (code(&diff), code(&bench.run(&["call", "--locked", "one.pid"])), warned)
+    };
+    assert_eq!(verdicts(), (0, 0, false));
+    bench.file("extra", "more in old words\nmore in new words\n");
+    assert_eq!(verdicts(), (0, 0, true), "no model reads of the second one");
+    let tools = bench.run(&["--json", "tools", "one", "--locked"]);
+    assert!(out(&tools).contains("in old words") && !out(&tools).contains("in new words"), "{}", out(&tools));
+    bench.file("extra", "more in new words\nmore in old words\n");
+    assert_eq!(verdicts(), (10, 10, true));
+    let diff = out(&bench.run(&["lock", "--diff"]));
+    assert!(diff.contains("~ more") && diff.contains("+ in new words"), "{diff}");
+    assert_eq!(code(&bench.run(&["lock"])), 0);
+    assert_eq!(verdicts(), (0, 0, true), "a server with such a list can be locked");
+    let doctor = bench.run(&["doctor", "one"]);
+    let told = out(&doctor) + &err(&doctor);
+    assert!(told.contains("lists the tool `more` more than once"), "{told}");
+}
+
 /// A manager of `server` under a lockfile of what it offers now.
 async fn locked(lab: &Lab, server: &ServerConfig) -> Manager {
     let mut config = Config::new([server.clone()]);

@@ -35,7 +35,7 @@ fn its_text_comes_back_the_same() {
     let back = LockFile::parse(&text).unwrap();
     assert_eq!((back.to_string(), back), (text.clone(), locked));
     assert_eq!(text.lines().filter(|line| line.contains("sha256")).count(), 2, "{text}");
-    assert!(LockFile::parse(&text.replace("schema = 2", "schema = 3")).is_err());
+    assert!(LockFile::parse(&text.replace("schema = 3", "schema = 4")).is_err());
     assert!(LockFile::parse(&text.replace("sha256", "sha255")).is_err());
 }
 
@@ -98,6 +98,48 @@ fn the_order_of_keys_does_not_count_and_everything_else_does() {
     {
         assert_ne!(hash_of(&before), hash_of(&other), "{other:?}");
     }
+}
+
+#[test]
+fn keys_are_shown_in_the_order_of_the_text_and_sorted_without_one() {
+    let schema = r#"{"type":"object","properties":{"z":{"y":1,"x":[{"b":1,"a":2},3]},"a":{}}}"#;
+    let turned = r#"{"properties":{"a":{},"z":{"x":[{"a":2,"b":1},3],"y":1}},"type":"object"}"#;
+    let name = ServerName::new("one.x").unwrap();
+    let with = |description: &str, schema: &str| {
+        let mut tool = tool("a", description, schema);
+        tool.output_schema = Some(tool.input_schema.clone());
+        tool
+    };
+    let shown = |lock: &LockFile, schema: &str| {
+        let tools = lock.in_reviewed_order(&name, &[with("", schema)]);
+        [&tools[0].input_schema, tools[0].output_schema.as_ref().unwrap()]
+            .map(|schema| serde_json::to_string(&**schema).unwrap())
+    };
+    let mut lock = lock(&[with("", schema)]);
+    assert_eq!(shown(&lock, turned), [schema, schema]);
+    let before = lock.servers["one.x"].texts.clone();
+    lock.put(&name, None, None, &[with("", turned)]);
+    assert_eq!(lock.servers["one.x"].texts, before, "nobody reviews what has not changed otherwise");
+    lock.put(&name, None, None, &[with("other words", turned)]);
+    assert_eq!(shown(&lock, schema), [turned, turned], "all of the tool was reviewed");
+    lock.servers.get_mut("one.x").unwrap().texts.clear();
+    assert_eq!(shown(&lock, schema), [turned, turned], "sorted");
+    assert_eq!(shown(&LockFile::default(), schema), [turned, turned]);
+}
+
+#[test]
+fn tools_are_shown_in_the_order_of_the_lockfile() {
+    let [b, a, c] = ["b", "a", "c"].map(|name| tool(name, "", SCHEMA_A));
+    let locked = lock(&[b.clone(), a.clone()]);
+    let shown = locked.in_reviewed_order(&ServerName::new("one.x").unwrap(), &[c, a, b]);
+    assert_eq!(shown.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["b", "a", "c"]);
+}
+
+#[test]
+fn of_two_tools_with_one_name_the_first_is_locked() {
+    let twins = [tool("a", "one", SCHEMA_A), tool("a", "two", SCHEMA_A)];
+    let locked = lock(&twins);
+    assert_eq!(locked, lock(&twins[..1]));
 }
 
 #[test]
