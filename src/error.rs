@@ -201,6 +201,15 @@ impl Error {
         Told::error(ErrorCode::SessionLost, what, Some("start one: toolcrib up -d".to_owned()))
     }
 
+    /// A server was stopped, or left the configuration, before a call of its `tool` reached it.
+    pub(crate) fn stopped_before(server: &ServerName, tool: &str) -> Self {
+        let what = format!("server `{server}` was stopped before `{tool}` reached it (it was not run)");
+        let mut told = Told::new(ErrorCode::SessionLost, what);
+        told.server = Some(server.clone());
+        told.help = Some(format!("toolcrib start {server}"));
+        Self::Told(Box::new(told))
+    }
+
     /// A daemon runs (process `pid`) that lets servers have any tools, and one was asked for that does not.
     pub fn daemon_not_locked(pid: u32) -> Self {
         let what = format!("the daemon that runs (pid {pid}) was started without --locked");

@@ -234,6 +234,8 @@ impl Gateway {
                 let text = format!("the arguments do not fit the tool's schema: {}", problems.join("; "));
                 Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into())
             }
+            // Nobody gave the call up: that would have dropped it.
+            Err(Error::Cancelled) => Err(wire_error(&Error::stopped_before(&entry.server, &entry.tool.name))),
             Err(error) => Err(wire_error(&error)),
         }
     }
@@ -271,7 +273,8 @@ impl ServerHandler for Gateway {
             return Err(ErrorData::internal_error("the daemon is ending: connect again", None));
         }
         let call = self.calls.track_future(self.call_for(request, &context));
-        let cancelled = || ErrorData::internal_error("cancelled", None);
+        // For whoever still reads it: a client that has cancelled the call, or is gone.
+        let cancelled = || ErrorData::internal_error("cancelled (outcome unknown, it may have run)", None);
         tokio::select! {
             outcome = call => outcome,
             () = context.ct.cancelled() => Err(cancelled()),

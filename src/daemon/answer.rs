@@ -238,7 +238,7 @@ impl Hall {
         };
         let mut result = outcome.map_err(|error| match error {
             // Nobody gave the call up: that would have dropped it.
-            Error::Cancelled => stopped_meanwhile(&server, &tool),
+            Error::Cancelled => Error::stopped_before(&server, &tool),
             error => error,
         })?;
         let took = began.elapsed();
@@ -393,13 +393,4 @@ impl Hall {
     fn rows(&self, servers: &[ServerName]) -> Reply {
         Reply::Servers(self.statuses().into_iter().filter(|row| servers.contains(&row.name)).collect())
     }
-}
-
-/// What a caller hears whose server was stopped, or left the configuration, before it had answered.
-fn stopped_meanwhile(server: &ServerName, tool: &str) -> Error {
-    let what = format!("server `{server}` was stopped during `{tool}` (outcome unknown)");
-    let mut told = Told::new(ErrorCode::SessionLost, what);
-    told.server = Some(server.clone());
-    told.help = Some(format!("toolcrib start {server}"));
-    Error::Told(Box::new(told))
 }

@@ -79,8 +79,12 @@ impl Session {
         terms: CallTerms<'_>,
     ) -> Result<ToolResult> {
         let (mut sends, mut left) = (0, 0);
+        let mut lost = None;
         loop {
-            let connection = self.borrow().await?;
+            let connection = match self.borrow().await {
+                Ok(connection) => connection,
+                Err(error) => return Err(self.not_again(tool, left, lost, error)),
+            };
             let settings = self.settings();
             // The catalog hides what is denied, but an entry may come from another catalog, or from an older one:
             // that of an earlier start perhaps.
@@ -90,7 +94,8 @@ impl Session {
                     .iter()
                     .map(|known| known.name.as_str())
                     .partition(|known| settings.config.tools.permits(known));
-                return Err(Error::no_tool(self.name(), tool, known, &denied));
+                let error = Error::no_tool(self.name(), tool, known, &denied);
+                return Err(self.not_again(tool, left, lost, error));
             }
             sends += 1;
             let (never_left, why) = match self.send(&settings, &connection, tool, arguments, terms).await {
@@ -103,8 +108,8 @@ impl Session {
             let restarted = self.restart(connection.generation, None).await;
             let again = sends < MAX_SENDS && (never_left || may_repeat(settings.config.retry_calls, hints));
             match restarted {
-                Ok(()) if again => {}
-                Err(Error::Cancelled) => return Err(Error::Cancelled),
+                Ok(()) if again => lost = Some((why, connection.health)),
+                Err(Error::Cancelled) if left == 0 => return Err(Error::Cancelled),
                 outcome => return Err(self.lost_call(tool, left, why, &connection.health, outcome.err())),
             }
         }
@@ -185,7 +190,17 @@ impl Session {
         error.into()
     }
 
-    /// `left` counts the times that the request may have reached the server.
+    /// What a caller hears whose call is not sent because of `error`: how it was lost the last time, if the server may
+    /// have read it then.
+    fn not_again(&self, tool: &str, left: u32, lost: Option<(String, Health)>, error: Error) -> Error {
+        match lost {
+            Some((why, health)) if left > 0 => self.lost_call(tool, left, why, &health, Some(error)),
+            _ => error,
+        }
+    }
+
+    /// `left` counts the times that the request may have reached the server. `restart` is why the server is not there
+    /// again: [`Error::Cancelled`] if it was stopped.
     fn lost_call(
         &self,
         tool: &str,
@@ -196,10 +211,12 @@ impl Session {
     ) -> Error {
         let outcome = match left {
             0 => "it was not run".to_owned(),
-            1 => "outcome unknown, it was sent once".to_owned(),
-            times => format!("outcome unknown, it was sent {times} times"),
+            1 => "outcome unknown, it was sent once and may have run".to_owned(),
+            times => format!("outcome unknown, it was sent {times} times and may have run each time"),
         };
-        let mut error = self.lost(format!("was lost during `{tool}` ({outcome})"));
+        let stopped = matches!(restart, Some(Error::Cancelled));
+        let end = if stopped && health.death().is_none() { "stopped" } else { "lost" };
+        let mut error = self.lost(format!("was {end} during `{tool}` ({outcome})"));
         error.causes.push(why);
         if let Some(death) = health.death() {
             error.code = death.code;
@@ -210,6 +227,13 @@ impl Session {
         }
         match restart {
             None => error.causes.push("the server was restarted and is usable again".to_owned()),
+            Some(Error::Cancelled) => {
+                error.causes.push("the server was stopped and does not come back by itself".to_owned());
+                error.help = Some(format!(
+                    "find out whether it has run before it is called again; toolcrib start {} starts the server",
+                    self.name()
+                ));
+            }
             Some(failed) => {
                 // It names the death too, since it is also told to those who did not see it.
                 let known = health.death().map(|death| format!("before that: {death}"));

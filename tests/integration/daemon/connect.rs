@@ -1,6 +1,7 @@
 //! `toolcrib connect`: the daemon's tools over MCP, to a client written by hand and to that of the SDK.
 
 use std::{
+    collections::BTreeMap,
     io::{BufReader, Write},
     process::{Child, ChildStdin, ChildStdout, Stdio},
 };
@@ -131,6 +132,37 @@ fn a_client_that_goes_away_takes_its_calls_along() {
     let mut client = Client::new(&crib, &[]);
     crib.ok(&["down"]);
     assert_eq!(client.child.wait().unwrap().code(), Some(4));
+}
+
+#[test]
+fn a_client_is_told_which_of_its_calls_may_have_run() {
+    let crib = Crib::new(&format!("{FIXTURE}max_concurrent_calls = 1\n"));
+    crib.ok(&["up", "-d"]);
+    for (arguments, name) in [(&[][..], "fix__progress"), (&["fix"], "progress")] {
+        crib.ok(&["start", "fix"]);
+        let mut client = Client::new(&crib, arguments);
+        let params = json!({"name": name, "arguments": {"ms": 600_000, "every": 20},
+            "_meta": {"progressToken": 1}});
+        let sent = client.request("tools/call", &params);
+        // What it has not read is taken back, and has not run.
+        while frame(&mut client.stdout)["method"] != "notifications/progress" {}
+        let waiting = client.request("tools/call", &params);
+        client.ask("ping", &json!({}));
+        crib.ok(&["stop", "fix"]);
+        let mut told = BTreeMap::new();
+        while told.len() < 2 {
+            let answer = frame(&mut client.stdout);
+            if answer.get("method").is_none() {
+                assert_eq!(answer["error"]["data"]["code"], "session_lost", "{answer}");
+                let message = answer["error"]["message"].as_str().unwrap().to_owned();
+                told.insert(answer["id"].as_u64().unwrap(), message);
+            }
+        }
+        let unknown =
+            "server `fix` was stopped during `progress` (outcome unknown, it was sent once and may have run)";
+        assert_eq!(told[&sent], unknown);
+        assert_eq!(told[&waiting], "server `fix` was stopped before `progress` reached it (it was not run)");
+    }
 }
 
 #[tokio::test]
