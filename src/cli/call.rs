@@ -150,8 +150,8 @@ impl Call {
                 false => toolbox.call_entry(entry, &arguments, self.timeout).await,
             }
         };
-        let result = context.cancel.run_until_cancelled(calling).await.unwrap_or(Err(Error::Cancelled));
-        let result = result.map_err(with_help)?;
+        let result = context.cancel.run_until_cancelled(calling).await;
+        let result = result.unwrap_or_else(|| Err(given_up(&entry.path()))).map_err(with_help)?;
         let answer =
             Answer { server: &entry.server, tool: &entry.tool.name, result: &result, took: began.elapsed() };
         Ok(answer.show(context.ui))
@@ -272,6 +272,13 @@ pub(super) fn server_of(config: &Config, path: &str) -> Result<ServerName, Error
         let suggestion = toolcrib::nearest(path, config.servers.keys().map(ServerName::as_str));
         Error::ServerNotFound { name: path.to_owned(), suggestion }
     })
+}
+
+/// The person ended the call before its answer.
+fn given_up(tool: &str) -> Error {
+    let mut told = Told::from(&Error::Cancelled);
+    told.message = format!("cancelled (outcome unknown, `{tool}` may have run)");
+    Error::Told(Box::new(told))
 }
 
 /// Arguments that do not fit get the way out.

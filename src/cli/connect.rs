@@ -37,7 +37,10 @@ impl Connect {
         match ended.try_recv() {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(_) => {
-                context.ui.bad("error", format!("the daemon (pid {pid}) has ended"));
+                context.ui.bad(
+                    "error",
+                    format!("the daemon (pid {pid}) has ended; calls without an answer may have run"),
+                );
                 Ok(ExitCode::from(4))
             }
         }

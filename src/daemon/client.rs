@@ -147,10 +147,15 @@ impl DaemonClient {
     /// # Errors
     /// As [`Toolbox::call`](crate::Toolbox::call), in the daemon's words.
     pub fn call(&mut self, call: CallRequest) -> Result<CallAnswer> {
-        self.ask(&Request::Call(call))?;
-        match self.next()? {
-            Reply::Called(answer) => Ok(answer),
-            other => Err(unexpected(&other)),
+        let tool = call.tool.clone();
+        // The daemon takes no request whose end could not be written.
+        self.ask(&Request::Call(call)).map_err(|error| with(&error, "it was not run"))?;
+        let unknown = |error: &Error| with(error, &format!("outcome unknown, `{tool}` may have run"));
+        match self.frame() {
+            Ok(Reply::Called(answer)) => Ok(answer),
+            Ok(Reply::Error(error)) => Err(error),
+            Ok(other) => Err(unknown(&unexpected(&other))),
+            Err(error) => Err(unknown(&error)),
         }
     }
 
@@ -301,12 +306,22 @@ impl DaemonClient {
         self.stream.get_ref().write_all(&line).map_err(|_| self.ended())
     }
 
-    /// The next frame that is no note.
+    /// The next frame that is no note. An error in it is the daemon's answer.
     fn next(&mut self) -> Result<Reply> {
+        match self.frame()? {
+            Reply::Error(error) => Err(error),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The next frame that is no note.
+    ///
+    /// # Errors
+    /// There is none.
+    fn frame(&mut self) -> Result<Reply> {
         loop {
             match read(&mut self.stream) {
                 Ok(Some(Reply::Note(note))) => self.notes.push(note),
-                Ok(Some(Reply::Error(error))) => return Err(error),
                 Ok(Some(reply)) => return Ok(reply),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     let what = "the daemon gave no answer within the time given".to_owned();
@@ -328,6 +343,13 @@ impl DaemonClient {
         let help = format!("start it again: toolcrib up -d   (it wrote to {})", self.place.log().display());
         Told::error(ErrorCode::SessionLost, what, Some(help))
     }
+}
+
+/// `error`, and what became of the call.
+fn with(error: &Error, outcome: &str) -> Error {
+    let mut told = Told::from(error);
+    told.message += &format!(" ({outcome})");
+    Error::Told(Box::new(told))
 }
 
 /// One frame; nothing at the end of the stream.
@@ -383,14 +405,61 @@ mod tests {
     use super::*;
     use crate::config::Env;
 
+    fn place(folder: &std::path::Path) -> DaemonPlace {
+        let file = folder.join("servers.toml");
+        std::fs::write(&file, "").unwrap();
+        let runtime = folder.to_str().unwrap();
+        let env = Env::new(folder, [("XDG_RUNTIME_DIR", runtime), ("HOME", runtime)]);
+        DaemonPlace::of(&file, &env).unwrap()
+    }
+
+    #[test]
+    fn of_a_call_that_has_no_answer_it_is_told_whether_it_may_have_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = place(folder.path());
+        let greeting = Greeting {
+            protocol: PROTOCOL,
+            toolcrib: String::new(),
+            pid: 7,
+            mark: String::new(),
+            config: "x".into(),
+            edition: String::new(),
+            locked: false,
+        };
+        let told = |answer: Option<&str>, ask: fn(&mut DaemonClient) -> Result<()>| {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let (place, greeting) = (place.clone(), greeting.clone());
+            let stream = BufReader::new(ours);
+            let mut client = DaemonClient { place, stream, greeting, notes: Vec::new() };
+            // One that is there takes the request.
+            let taking = answer.map(|answer| {
+                theirs.write_all(answer.as_bytes()).unwrap();
+                theirs.shutdown(std::net::Shutdown::Write).unwrap();
+                theirs
+            });
+            let told = ask(&mut client).unwrap_err().to_string();
+            drop(taking);
+            told
+        };
+        let call: fn(&mut DaemonClient) -> Result<()> =
+            |client| client.call(CallRequest { tool: "a.b".to_owned(), ..CallRequest::default() }).map(drop);
+        let ended = "the daemon (pid 7) ended before it answered";
+        assert_eq!(told(None, call), format!("{ended} (it was not run)"));
+        for answer in ["", "{\"called\""] {
+            assert_eq!(told(Some(answer), call), format!("{ended} (outcome unknown, `a.b` may have run)"));
+        }
+        for answer in ["nonsense\n", "\"connected\"\n"] {
+            assert!(told(Some(answer), call).ends_with("may have run)"), "{answer}");
+        }
+        for answer in [None, Some("")] {
+            assert_eq!(told(answer, |client| client.status().map(drop)), ended);
+        }
+    }
+
     #[test]
     fn a_daemon_that_ends_before_it_greets_is_none() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("servers.toml");
-        std::fs::write(&file, "").unwrap();
-        let runtime = folder.path().to_str().unwrap();
-        let env = Env::new(folder.path(), [("XDG_RUNTIME_DIR", runtime), ("HOME", runtime)]);
-        let place = DaemonPlace::of(&file, &env).unwrap();
+        let place = place(folder.path());
         let listener = UnixListener::bind(place.socket()).unwrap();
         // As the kernel does it for one that was killed, with a connection that it has not taken.
         let end = std::thread::spawn(move || {

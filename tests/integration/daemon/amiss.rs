@@ -1,6 +1,9 @@
 //! What is told when something happens behind the back of a command.
 
-use std::fs;
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+};
 
 use super::{Crib, FIXTURE};
 use crate::{
@@ -25,6 +28,37 @@ fn a_call_whose_server_is_stopped_is_lost_and_not_cancelled() {
         "{}",
         err(&call)
     );
+}
+
+#[test]
+fn a_call_whose_daemon_is_killed_may_have_run_and_nothing_else_may() {
+    let crib = Crib::new(FIXTURE);
+    crib.ok(&["up", "-d"]);
+    let call = crib.spawn(&["call", "fix.sleep", "ms=600000", "--timeout", "20m"]);
+    let wait = crib.spawn(&["logs", "-f"]);
+    crib.await_server("fix", |row| row["in_flight"] == 1);
+    signal("KILL", crib.pid());
+    let [call, logs] = [call, wait].map(|child| child.wait_with_output().unwrap());
+    assert_eq!(code(&call), 4, "as of every call that may have run: {}", err(&call));
+    for words in ["ended before it answered", "outcome unknown, `fix.sleep` may have run"] {
+        assert!(err(&call).contains(words), "{}", err(&call));
+    }
+    assert!(!err(&logs).contains("may have run"), "{}", err(&logs));
+}
+
+#[test]
+fn a_call_that_is_interrupted_may_have_run() {
+    let crib = Crib::new(&format!("[defaults]\nslow_call_notice = \"50ms\"\n{FIXTURE}"));
+    let mut call = crib.spawn(&["call", "--no-daemon", "fix.sleep", "ms=600000", "--timeout", "20m"]);
+    let mut lines = BufReader::new(call.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("no answer")), "it was sent");
+    signal("INT", call.id());
+    let told: Vec<String> = lines.collect();
+    assert!(
+        told.iter().any(|line| line.contains("cancelled (outcome unknown, `fix.sleep` may have run)")),
+        "{told:?}"
+    );
+    assert_eq!(call.wait().unwrap().code(), Some(130));
 }
 
 #[test]
