@@ -4,16 +4,16 @@
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
-    error::Error as _,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
-use hyper::Uri;
+use http_body_util::Full;
+use hyper::{Request, Uri, body::Bytes};
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::{
-    Client, StatusCode, Url,
-    header::{HeaderName, HeaderValue},
+    Client, Url,
+    header::{HeaderName, HeaderValue, LOCATION},
     redirect,
 };
 
@@ -23,19 +23,30 @@ use crate::{
     gate::{Gate, Gates},
 };
 
+mod client;
 mod count;
 mod guard;
 mod origin;
+mod paced;
+mod road;
 #[cfg(test)]
 mod tests;
 mod tls;
 
+pub(crate) use client::request;
 pub(crate) use guard::NotPublic;
-use origin::Road;
 pub(crate) use origin::{Answer, Origin, Unanswered, head};
+use road::{Reach, Road};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How all of them name themselves.
 const USER_AGENT: &str = concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION"));
+
+/// The longest head of an answer, and the most that is read of one connection in one go.
+const MAX_READ: usize = 1 << 16;
+/// Redirects that one request follows.
+pub(crate) const REDIRECTS: usize = 5;
 
 /// All pooled clients. Cloning is cheap and shares the pools; the owner of a run makes one and hands it down.
 #[derive(Debug, Clone)]
@@ -56,7 +67,7 @@ pub struct HttpClients {
 #[derive(Debug, Clone)]
 struct Models {
     tls: tls::Shared,
-    proxies: Arc<OnceLock<Matcher>>,
+    proxies: Proxies,
     connect_timeout: Duration,
     origins: Arc<Mutex<HashMap<(String, ModelPool), Origin>>>,
 }
@@ -94,6 +105,7 @@ struct Pool {
     traffic: Traffic,
     /// Made when it is needed: a start of servers that are processes needs none of them.
     client: OnceLock<Client>,
+    own: OnceLock<client::Client>,
     count: count::CountConnections,
 }
 
@@ -111,6 +123,13 @@ impl HttpClient {
         self.0.client.get_or_init(|| self.0.traffic.build(&self.0.count))
     }
 
+    /// Sends a request with the server's whole address. It has the headers that it came with, and `Host`. Follows no
+    /// redirect.
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Answer, Unanswered> {
+        let Pool { traffic, own, count, .. } = &*self.0;
+        own.get_or_init(|| client::Client::new(traffic, count)).send(request).await
+    }
+
     /// What was counted so far.
     pub fn connections(&self) -> ConnectionCounts {
         ConnectionCounts { opened: self.0.count.opened() }
@@ -120,14 +139,14 @@ impl HttpClient {
 impl HttpClients {
     /// Plans the clients. Opens nothing and reads no certificates yet.
     pub fn new(config: &HttpConfig) -> Result<Self> {
+        let proxies = Proxies::default();
         let tools = Traffic {
             idle: config.pool_idle_timeout,
             version: config.http_version,
             max_idle: config.max_idle_per_host,
-            redirects: told,
+            redirects: redirect::Policy::none,
             gzip: false,
-            guarded: false,
-            proxied: true,
+            access: Access::Proxied(proxies.clone()),
             connect_timeout: config.connect_timeout,
             tls: tls::Shared::default(),
         };
@@ -137,18 +156,18 @@ impl HttpClients {
         let search = Traffic { gzip: true, redirects: same_origin, ..tools.clone() };
         // Each redirect is looked at like a first address. No proxy: it would look names up by itself, and what it
         // finds could not be checked.
-        let pages = Traffic { redirects: redirect::Policy::none, guarded: true, ..search.clone() };
-        let pages_private = Traffic { guarded: false, ..pages.clone() };
+        let pages = Traffic { redirects: redirect::Policy::none, access: Access::Public, ..search.clone() };
+        let pages_private = Traffic { access: Access::Direct, ..pages.clone() };
         Ok(Self {
             tools_unpooled: unpooled.clone().pool(),
-            tools_unpooled_loopback: unpooled.direct().pool(),
-            tools_loopback: tools.clone().direct().pool(),
-            search_loopback: search.clone().direct().pool(),
-            pages: pages.direct().pool(),
-            pages_private: pages_private.direct().pool(),
+            tools_unpooled_loopback: unpooled.near().pool(),
+            tools_loopback: tools.clone().near().pool(),
+            search_loopback: search.clone().near().pool(),
+            pages: pages.pool(),
+            pages_private: pages_private.pool(),
             models: Models {
                 tls: tools.tls.clone(),
-                proxies: Arc::default(),
+                proxies,
                 connect_timeout: config.connect_timeout,
                 origins: Arc::default(),
             },
@@ -211,7 +230,9 @@ impl HttpClients {
             Entry::Occupied(known) => Ok(known.get().clone()),
             Entry::Vacant(place) => {
                 let to = Uri::try_from(&name).map_err(|error| error.to_string())?;
-                let proxies = (!is_loopback(url)).then(|| proxies.get_or_init(Matcher::from_system));
+                let access =
+                    if is_loopback(url) { Access::Near } else { Access::Proxied(Arc::clone(proxies)) };
+                let road = Road::new(&to, access.reach(), tls, (connect, pool.version))?;
                 // HTTP/1.1 has a pool of its own, the other versions a general client.
                 let client = (pool.version != HttpVersion::Http1).then(|| {
                     let traffic = Traffic {
@@ -219,17 +240,38 @@ impl HttpClients {
                         max_idle: usize::MAX,
                         redirects: redirect::Policy::none,
                         gzip: false,
-                        guarded: false,
-                        proxied: proxies.is_some(),
+                        access,
                         connect_timeout: connect,
                         version: pool.version,
                         tls: tls.clone(),
                     };
                     traffic.pool()
                 });
-                let road = Road::new(&to, proxies, tls, (connect, pool.version))?;
                 Ok(place.insert(Origin::new(road, (connect, pool.idle), client)).clone())
             }
+        }
+    }
+}
+
+/// The proxies that the system has. They are looked up when they are needed.
+type Proxies = Arc<OnceLock<Matcher>>;
+
+/// Where a kind of traffic goes, as [`Reach`] has it.
+#[derive(Debug, Clone)]
+enum Access {
+    Near,
+    Direct,
+    Public,
+    Proxied(Proxies),
+}
+
+impl Access {
+    fn reach(&self) -> Reach<'_> {
+        match self {
+            Self::Near => Reach::Near,
+            Self::Direct => Reach::Direct,
+            Self::Public => Reach::Public,
+            Self::Proxied(proxies) => Reach::Proxied(proxies.get_or_init(Matcher::from_system)),
         }
     }
 }
@@ -241,10 +283,7 @@ struct Traffic {
     max_idle: usize,
     redirects: fn() -> redirect::Policy,
     gzip: bool,
-    /// Connects to public addresses only.
-    guarded: bool,
-    /// Through the proxy that the system has for an address, if it has one.
-    proxied: bool,
+    access: Access,
     connect_timeout: Duration,
     version: HttpVersion,
     tls: tls::Shared,
@@ -260,13 +299,18 @@ fn protocols(version: HttpVersion) -> &'static [&'static str] {
 }
 
 impl Traffic {
-    fn direct(self) -> Self {
-        Self { proxied: false, ..self }
+    /// The same to this machine.
+    fn near(self) -> Self {
+        Self { access: Access::Near, ..self }
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        self.access.reach()
     }
 
     fn pool(self) -> HttpClient {
-        let (client, count) = Default::default();
-        HttpClient(Arc::new(Pool { traffic: self, client, count }))
+        let (client, own, count) = Default::default();
+        HttpClient(Arc::new(Pool { traffic: self, client, own, count }))
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
@@ -286,10 +330,10 @@ impl Traffic {
             HttpVersion::Http1 => builder.http1_only(),
             HttpVersion::Http2 => builder.http2_prior_knowledge(),
         };
-        if self.guarded {
+        if matches!(self.access, Access::Public) {
             builder = builder.dns_resolver(Arc::new(guard::PublicOnly));
         }
-        if !self.proxied {
+        if !matches!(self.access, Access::Proxied(_)) {
             builder = builder.no_proxy();
         }
         builder.build().expect("legal settings, whatever the configuration says")
@@ -308,36 +352,13 @@ fn same_origin() -> redirect::Policy {
     })
 }
 
-/// Follows no redirect, and gives one within the origin as the error [`Moved`]: a tool call must not be sent twice.
-fn told() -> redirect::Policy {
-    redirect::Policy::custom(|attempt| {
-        let from = attempt.previous().last().map(Url::origin);
-        if from == Some(attempt.url().origin()) && attempt.status() != StatusCode::SEE_OTHER {
-            let to = attempt.url().clone();
-            attempt.error(Moved(to))
-        } else {
-            attempt.stop()
-        }
-    })
-}
-
-/// A redirect of a tool server to another path of its own. What it displays has no address in it.
-#[derive(Debug, thiserror::Error)]
-#[error("it was answered with a redirect")]
-pub(crate) struct Moved(Url);
-
-impl Moved {
-    /// Where to, if that is what `error` is about.
-    pub(crate) fn cause_of(error: &reqwest::Error) -> Option<Url> {
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            if let Some(Self(to)) = error.downcast_ref::<Self>() {
-                return Some(to.clone());
-            }
-            cause = error.source();
-        }
-        None
+/// Where the answer to a request to `from` leads, if it is a redirect within the origin.
+pub(crate) fn moved(answer: &Answer, from: &Url) -> Option<Url> {
+    if !matches!(answer.status.as_u16(), 301..=303 | 307 | 308) {
+        return None;
     }
+    let to = from.join(answer.headers.get(LOCATION)?.to_str().ok()?).ok()?;
+    (to.origin() == from.origin()).then_some(to)
 }
 
 /// Whether this machine itself is meant; `0.0.0.0` is, when it is connected to.

@@ -35,6 +35,7 @@ mod settings;
 mod slot;
 mod stalls;
 mod status;
+mod streamable;
 mod sync;
 mod text;
 mod traced;

@@ -21,6 +21,11 @@ impl CountConnections {
     pub(super) fn opened(&self) -> u64 {
         self.0.load(Relaxed)
     }
+
+    /// One was made.
+    pub(super) fn add(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
 }
 
 impl<S> Layer<S> for CountConnections {

@@ -11,18 +11,28 @@ use reqwest::{
     dns::{Addrs, Name, Resolve, Resolving},
 };
 
+/// Leaves those addresses of a host that are public.
+///
+/// # Errors
+/// None of them is.
+pub(super) fn keep_public(found: &mut Vec<SocketAddr>) -> Result<(), NotPublic> {
+    let first = found.first().copied();
+    found.retain(|at| is_public(at.ip()));
+    match (found.is_empty(), first) {
+        (true, Some(private)) => Err(NotPublic(private.ip())),
+        _ => Ok(()),
+    }
+}
+
 /// The system's resolver, less every address that is not public.
 pub(super) struct PublicOnly;
 
 impl Resolve for PublicOnly {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let public: Vec<SocketAddr> = found.iter().copied().filter(|at| is_public(at.ip())).collect();
-            match (public.is_empty(), found.first()) {
-                (true, Some(private)) => Err(NotPublic(private.ip()).into()),
-                _ => Ok(Box::new(public.into_iter()) as Addrs),
-            }
+            let mut found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            keep_public(&mut found)?;
+            Ok(Box::new(found.into_iter()) as Addrs)
         })
     }
 }

@@ -18,10 +18,11 @@ use std::{
 use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
 use hyper::{
-    HeaderMap, Request, StatusCode, Uri,
-    body::{Bytes, Incoming},
+    HeaderMap, Request, Response, StatusCode, Uri,
+    body::{Body, Bytes, Incoming},
     client::conn::http1,
     header::PROXY_AUTHORIZATION,
+    rt::{Read, Write},
 };
 use reqwest::Url;
 use tokio::{
@@ -31,24 +32,19 @@ use tokio::{
 
 mod general;
 mod head;
-mod paced;
-mod road;
 #[cfg(test)]
 mod tests;
 
-use super::HttpClient;
+use super::{
+    BoxError, HttpClient, MAX_READ,
+    road::{Dial, Road, near},
+};
 pub(crate) use head::head;
-pub(super) use road::Road;
-use road::{Dial, Io, near};
 
 type Connection = http1::SendRequest<Full<Bytes>>;
-pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// A connection whose last answer was read is ready for a request within this time, or something is wrong with it.
 const SOON: Duration = Duration::from_millis(100);
-
-/// The longest head of an answer, and the most that is read of one connection before others run.
-const MAX_READ: usize = 1 << 16;
 
 /// A server with its pool. Cloning is cheap and shares it.
 #[derive(Debug, Clone)]
@@ -78,14 +74,17 @@ struct Pool {
 }
 
 /// Why a request got no answer at all.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Unanswered {
     /// No connection within the time for it.
+    #[error("there is no connection in time")]
     Late,
     /// No connection.
-    Unconnected(BoxError),
-    /// It broke off before an answer.
-    Broken(BoxError),
+    #[error("there is no connection")]
+    Unconnected(#[source] BoxError),
+    /// It broke off before an answer, or within it.
+    #[error("the connection broke off")]
+    Broken(#[source] BoxError),
 }
 
 impl PartialEq for Origin {
@@ -223,9 +222,12 @@ impl Origin {
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
-    async fn handshake(&self, io: impl Io) -> Result<Connection, BoxError> {
+    async fn handshake<I>(&self, io: I) -> Result<Connection, BoxError>
+    where
+        I: Read + Write + Send + Unpin + 'static,
+    {
         let mut builder = http1::Builder::new();
-        let (connection, work) = builder.max_buf_size(MAX_READ).handshake(paced::Paced::new(io)).await?;
+        let (connection, work) = builder.max_buf_size(MAX_READ).handshake(io).await?;
         let mut pool = self.pool();
         while pool.tasks.try_join_next().is_some() {}
         pool.tasks.spawn(async move {
@@ -272,12 +274,27 @@ pub(crate) struct Answer {
 /// What of an answer is still to be read.
 #[derive(Debug)]
 enum Rest {
-    /// With the connection that is kept afterwards.
+    /// With the connection that is kept afterwards, unless a client keeps it by itself.
     Own(Incoming, Option<(Origin, Connection)>),
     General(reqwest::Response),
 }
 
+impl From<Response<Incoming>> for Answer {
+    fn from(response: Response<Incoming>) -> Self {
+        let (head, body) = response.into_parts();
+        Self { status: head.status, headers: head.headers, rest: Rest::Own(body, None) }
+    }
+}
+
 impl Answer {
+    /// How long the body is, if that is known.
+    pub(crate) fn length(&self) -> Option<u64> {
+        match &self.rest {
+            Rest::Own(body, _) => body.size_hint().exact(),
+            Rest::General(response) => response.content_length(),
+        }
+    }
+
     /// The next piece of the body; none at its end.
     pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, BoxError> {
         let (body, kept) = match &mut self.rest {

@@ -5,8 +5,9 @@ use std::{error::Error as StdError, sync::Arc};
 use rmcp::{model, service::ClientInitializeError, transport::streamable_http_client::StreamableHttpError};
 use serde_json::{Map, Value};
 
-use super::failure::Cause;
+use super::{failure::Cause, streamable::Failed};
 use crate::config::origin_of;
+use crate::http::Unanswered;
 use crate::tool::{Tool, ToolAnnotations, ToolResult};
 
 /// A tool as the server describes it.
@@ -75,9 +76,10 @@ pub(super) fn http_cause(error: &ClientInitializeError, url: &str) -> Cause {
         other => other,
     });
     while let Some(link) = next {
-        if let Some(http) = link.downcast_ref::<reqwest::Error>() {
-            unreachable |= http.is_connect() || http.is_timeout();
-        }
+        unreachable |= matches!(
+            link.downcast_ref(),
+            Some(Failed::Unanswered(Unanswered::Late | Unanswered::Unconnected(_)))
+        );
         let text = without_types(&without_address(&link.to_string(), url));
         if !words.iter().any(|word| word.contains(&text)) {
             words.push(text);
@@ -93,7 +95,7 @@ pub(super) fn http_cause(error: &ClientInitializeError, url: &str) -> Cause {
 
 /// The HTTP failure inside the SDK's wrapper, which hides it from `source`.
 fn innermost<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
-    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+    match error.downcast_ref::<StreamableHttpError<Failed>>() {
         Some(StreamableHttpError::Client(http)) => http,
         _ => error,
     }

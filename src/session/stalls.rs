@@ -8,7 +8,6 @@
 //! within the origin, and later ones, calls included, go where those led.
 
 use std::{
-    collections::HashMap,
     pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
@@ -19,10 +18,7 @@ use std::{
 };
 
 use futures_util::{Stream, StreamExt, stream::BoxStream};
-use reqwest::{
-    Client, Error, Url,
-    header::{HeaderName, HeaderValue},
-};
+use reqwest::Url;
 use rmcp::{
     model::{ClientJsonRpcMessage, ClientRequest},
     transport::streamable_http_client::{
@@ -33,9 +29,14 @@ use serde::{Deserialize, de::IgnoredAny};
 use sse_stream::Sse;
 use tokio::{runtime::Handle, task::JoinSet, time::timeout};
 
-use super::{SessionEvent, SessionObserver, handshake::Era, way::Way};
+use super::{
+    SessionEvent, SessionObserver,
+    handshake::Era,
+    streamable::{self, Failed, Headers, Outcome, To},
+    way::Way,
+};
 use crate::{
-    http::{HttpClients, Moved},
+    http::{HttpClient, HttpClients, REDIRECTS},
     tool::ServerName,
 };
 
@@ -49,17 +50,12 @@ const STALL: Duration = Duration::from_millis(25);
 const END_LIMIT: Duration = Duration::from_secs(1);
 /// Limit of one question.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Redirects that one request follows.
-const REDIRECTS: usize = 5;
-
-type Outcome<T> = Result<T, StreamableHttpError<Error>>;
-type Headers = HashMap<HeaderName, HeaderValue>;
 
 /// Keeps connections until they are found to stall. Clones share that.
 #[derive(Clone)]
 pub(super) struct ToolClient {
-    pooled: Client,
-    unpooled: Client,
+    pooled: HttpClient,
+    unpooled: HttpClient,
     stalls: Arc<AtomicBool>,
     /// Read answers to their ends. Std mutex: held to add one.
     rests: Arc<Mutex<JoinSet<()>>>,
@@ -72,7 +68,7 @@ impl ToolClient {
     pub(super) fn new(http: &HttpClients, url: &str) -> Self {
         let (pooled, unpooled) = (http.tools_for(url), http.unpooled_tools_for(url));
         let (stalls, rests, moved) = Default::default();
-        Self { pooled: pooled.client().clone(), unpooled: unpooled.client().clone(), stalls, rests, moved }
+        Self { pooled: pooled.clone(), unpooled: unpooled.clone(), stalls, rests, moved }
     }
 
     /// Where requests to `uri` go.
@@ -81,23 +77,22 @@ impl ToolClient {
     }
 
     /// Asks what may be asked again, and follows redirects within the origin.
-    async fn following<T, F>(&self, uri: Arc<str>, learn: bool, ask: impl Fn(Arc<str>) -> F) -> Outcome<T>
+    async fn following<T, F>(&self, mut to: To, learn: bool, ask: impl Fn(To) -> F) -> Outcome<T>
     where
         F: Future<Output = Outcome<T>>,
     {
-        let mut at = self.place(uri);
+        to.uri = self.place(to.uri);
         for _ in 0..REDIRECTS {
-            let error = match ask(at.clone()).await {
-                Err(StreamableHttpError::Client(error)) => error,
+            let at = match ask(to.clone()).await {
+                Err(StreamableHttpError::Client(Failed::Moved(at))) => at,
                 outcome => return outcome,
             };
-            let Some(to) = Moved::cause_of(&error) else { return Err(StreamableHttpError::Client(error)) };
-            at = with_credentials(to, &at);
+            to.uri = with_credentials(at, &to.uri);
             if learn {
-                *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(at.clone());
+                *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(to.uri.clone());
             }
         }
-        ask(at).await
+        ask(to).await
     }
 
     /// Sends a tool call, once.
@@ -106,14 +101,14 @@ impl ToolClient {
         sending.await.map_err(|error| match error {
             // The SDK makes a new session upon this error and sends the call again.
             StreamableHttpError::SessionExpired => words("HTTP 404, as if the session had ended"),
-            StreamableHttpError::Client(error) if Moved::cause_of(&error).is_some() => {
+            StreamableHttpError::Client(Failed::Moved(_)) => {
                 words("a redirect, which is not followed for a call")
             }
             error => error,
         })
     }
 
-    fn now(&self) -> &Client {
+    fn now(&self) -> &HttpClient {
         if self.stalls.load(Relaxed) { &self.unpooled } else { &self.pooled }
     }
 
@@ -206,28 +201,24 @@ async fn quickest(way: &Way, era: Era) -> Option<Duration> {
 }
 
 impl StreamableHttpClient for ToolClient {
-    type Error = Error;
+    type Error = Failed;
 
     async fn post_message(
         &self,
         uri: Arc<str>,
         message: ClientJsonRpcMessage,
-        session_id: Option<Arc<str>>,
-        auth_header: Option<String>,
-        custom_headers: Headers,
+        session: Option<Arc<str>>,
+        auth: Option<String>,
+        headers: Headers,
     ) -> Outcome<StreamableHttpPostResponse> {
         let call = matches!(&message, ClientJsonRpcMessage::Request(request)
             if matches!(request.request, ClientRequest::CallToolRequest(_)));
+        let to = To { uri, session, auth, headers };
         let answer = if call {
-            let uri = self.place(uri);
-            Self::once(self.now().post_message(uri, message, session_id, auth_header, custom_headers)).await?
+            let to = To { uri: self.place(to.uri.clone()), ..to };
+            Self::once(streamable::post(self.now(), to, &message)).await?
         } else {
-            let ask = |at| {
-                let (session, auth, headers) =
-                    (session_id.clone(), auth_header.clone(), custom_headers.clone());
-                self.now().post_message(at, message.clone(), session, auth, headers)
-            };
-            self.following(uri, true, ask).await?
+            self.following(to, true, |to| streamable::post(self.now(), to, &message)).await?
         };
         Ok(match answer {
             StreamableHttpPostResponse::Sse(stream, session) => {
@@ -241,29 +232,23 @@ impl StreamableHttpClient for ToolClient {
     async fn delete_session(
         &self,
         uri: Arc<str>,
-        session_id: Arc<str>,
-        auth_header: Option<String>,
-        custom_headers: Headers,
+        session: Arc<str>,
+        auth: Option<String>,
+        headers: Headers,
     ) -> Outcome<()> {
-        let ask = |at| {
-            let (auth, headers) = (auth_header.clone(), custom_headers.clone());
-            self.now().delete_session(at, session_id.clone(), auth, headers)
-        };
-        self.following(uri, false, ask).await
+        let to = To { uri, session: Some(session), auth, headers };
+        self.following(to, false, |to| streamable::delete(self.now(), to)).await
     }
 
     async fn get_stream(
         &self,
         uri: Arc<str>,
-        session_id: Option<Arc<str>>,
-        last_event_id: Option<String>,
-        auth_header: Option<String>,
-        custom_headers: Headers,
+        session: Option<Arc<str>>,
+        last: Option<String>,
+        auth: Option<String>,
+        headers: Headers,
     ) -> Outcome<BoxStream<'static, Result<Sse, SseError>>> {
-        let ask = |at| {
-            let (session, last) = (session_id.clone(), last_event_id.clone());
-            self.now().get_stream(at, session, last, auth_header.clone(), custom_headers.clone())
-        };
-        self.following(uri, false, ask).await
+        let to = To { uri, session, auth, headers };
+        self.following(to, false, |to| streamable::get(self.now(), to, last.clone())).await
     }
 }

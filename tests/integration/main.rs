@@ -19,6 +19,7 @@ mod ends;
 mod engine;
 mod faults;
 mod fetch;
+mod flooded;
 mod formats;
 mod headers;
 mod health;

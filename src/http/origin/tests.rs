@@ -17,7 +17,7 @@ use tokio::{
 use super::*;
 use crate::{
     config::{HttpConfig, HttpVersion},
-    http::{HttpClients, ModelPool, tests::serve, tls},
+    http::{HttpClients, ModelPool, road::Reach, tests::serve, tls},
 };
 
 /// As a test waits for something that is sure to come.
@@ -177,7 +177,7 @@ static TLS: LazyLock<tls::Shared> = LazyLock::new(tls::Shared::default);
 /// The way to `to` where one proxy is set for all.
 fn road(to: &str, proxy: &str) -> Result<Origin, String> {
     let matcher = Matcher::builder().all(proxy).build();
-    let road = Road::new(&to.parse().unwrap(), Some(&matcher), &TLS, (LONG, HttpVersion::Http1))?;
+    let road = Road::new(&to.parse().unwrap(), Reach::Proxied(&matcher), &TLS, (LONG, HttpVersion::Http1))?;
     Ok(Origin::new(road, (LONG, LONG), None))
 }
 
@@ -203,7 +203,8 @@ async fn a_proxy_is_told_the_whole_address_and_who_asks() {
     let (refused, asked) = tokio::join!(origin.get(&no_one), answer());
     assert!(matches!(refused, Err(Unanswered::Unconnected(_))), "{refused:?}");
     assert!(asked.starts_with("CONNECT models.test:443 HTTP/1.1\r\n"), "{asked}");
-    assert!(asked.contains("\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
+    assert!(asked.contains("\r\nproxy-authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
+    assert!(asked.contains("\r\nuser-agent: toolcrib/"), "{asked}");
 
     let refused = road("http://models.test", "socks5://127.0.0.1:1").unwrap_err();
     assert_eq!(refused, "the proxy for it is a socks5:// one, where http:// and https:// are known");
@@ -236,11 +237,11 @@ async fn only_connections_to_other_machines_are_kept_alive() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let to: Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let without_proxy = Matcher::builder().build();
-    let way = |proxies| {
-        Origin::new(Road::new(&to, proxies, &TLS, (LONG, HttpVersion::Http1)).unwrap(), (LONG, LONG), None)
+    let way = |reach: Reach<'_>| {
+        Origin::new(Road::new(&to, reach, &TLS, (LONG, HttpVersion::Http1)).unwrap(), (LONG, LONG), None)
     };
-    assert_eq!(timer(&way(None), &listener).await, none);
-    assert_eq!(timer(&way(Some(&without_proxy)), &listener).await, keepalive);
+    assert_eq!(timer(&way(Reach::Near), &listener).await, none);
+    assert_eq!(timer(&way(Reach::Proxied(&without_proxy)), &listener).await, keepalive);
 }
 
 #[tokio::test]

@@ -10,12 +10,15 @@ use std::{
 };
 
 use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{Connected, Connection};
 use tokio::task::yield_now;
 
 /// Room for bytes that is offered in a row before others run.
 const SHARE: usize = 1 << 17;
 
-/// A connection that is read in shares.
+/// A connection that is read in shares. It stands below encryption, so that what the other side sends there without
+/// end is read in shares, too.
+#[derive(Debug)]
 pub(super) struct Paced<T> {
     io: T,
     /// Room that was offered since nothing was there, or since the last pause.
@@ -74,6 +77,12 @@ impl<T: Write + Unpin> Write for Paced<T> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write_vectored(context, parts)
+    }
+}
+
+impl<T: Connection> Connection for Paced<T> {
+    fn connected(&self) -> Connected {
+        self.io.connected()
     }
 }
 
