@@ -118,8 +118,8 @@ pub struct ConnectionCounts {
 }
 
 impl HttpClient {
-    /// The client itself.
-    pub fn client(&self) -> &Client {
+    /// A client that is not of our own making.
+    fn client(&self) -> &Client {
         self.0.client.get_or_init(|| self.0.traffic.build(&self.0.count))
     }
 
@@ -144,19 +144,15 @@ impl HttpClients {
             idle: config.pool_idle_timeout,
             version: config.http_version,
             max_idle: config.max_idle_per_host,
-            redirects: redirect::Policy::none,
-            gzip: false,
             access: Access::Proxied(proxies.clone()),
             connect_timeout: config.connect_timeout,
             tls: tls::Shared::default(),
         };
         // For those that stall on kept connections.
         let unpooled = Traffic { max_idle: 0, ..tools.clone() };
-        // An answer is read to its end before it is of use, and so may as well come compressed.
-        let search = Traffic { gzip: true, redirects: same_origin, ..tools.clone() };
-        // Each redirect is looked at like a first address. No proxy: it would look names up by itself, and what it
-        // finds could not be checked.
-        let pages = Traffic { redirects: redirect::Policy::none, access: Access::Public, ..search.clone() };
+        let search = tools.clone();
+        // No proxy: it would look names up by itself, and what it finds could not be checked.
+        let pages = Traffic { access: Access::Public, ..search.clone() };
         let pages_private = Traffic { access: Access::Direct, ..pages.clone() };
         Ok(Self {
             tools_unpooled: unpooled.clone().pool(),
@@ -238,8 +234,6 @@ impl HttpClients {
                     let traffic = Traffic {
                         idle: pool.idle,
                         max_idle: usize::MAX,
-                        redirects: redirect::Policy::none,
-                        gzip: false,
                         access,
                         connect_timeout: connect,
                         version: pool.version,
@@ -281,8 +275,6 @@ impl Access {
 struct Traffic {
     idle: Duration,
     max_idle: usize,
-    redirects: fn() -> redirect::Policy,
-    gzip: bool,
     access: Access,
     connect_timeout: Duration,
     version: HttpVersion,
@@ -322,34 +314,18 @@ impl Traffic {
             .tcp_nodelay(true)
             .pool_idle_timeout(self.idle)
             .pool_max_idle_per_host(self.max_idle)
-            .redirect((self.redirects)())
-            .gzip(self.gzip)
+            .redirect(redirect::Policy::none())
             .connector_layer(count.clone());
         builder = match self.version {
             HttpVersion::Auto => builder,
             HttpVersion::Http1 => builder.http1_only(),
             HttpVersion::Http2 => builder.http2_prior_knowledge(),
         };
-        if matches!(self.access, Access::Public) {
-            builder = builder.dns_resolver(Arc::new(guard::PublicOnly));
-        }
         if !matches!(self.access, Access::Proxied(_)) {
             builder = builder.no_proxy();
         }
         builder.build().expect("legal settings, whatever the configuration says")
     }
-}
-
-/// Follows a few redirects within one origin: headers with keys must not travel to another one.
-fn same_origin() -> redirect::Policy {
-    redirect::Policy::custom(|attempt| {
-        let from = attempt.previous().last().map(Url::origin);
-        if from == Some(attempt.url().origin()) && attempt.previous().len() <= 5 {
-            attempt.follow()
-        } else {
-            attempt.stop()
-        }
-    })
 }
 
 /// Where the answer to a request to `from` leads, if it is a redirect within the origin.

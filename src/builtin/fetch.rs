@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use globset::GlobSet;
-use reqwest::{Url, header::HeaderValue};
+use hyper::header::HeaderValue;
+use reqwest::Url;
 use rmcp::model::Tool;
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use globset::GlobSet;
+use hyper::header::HeaderValue;
 use jiff::Timestamp;
-use reqwest::{Url, header::HeaderValue};
+use reqwest::Url;
 use rmcp::model::Tool;
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -1,13 +1,18 @@
 //! What the servers that ask the web share: when they ask again, answers read up to a limit, causes in few words.
 
-use std::time::Duration;
-
-use reqwest::{
-    Response,
-    header::{HeaderMap, RETRY_AFTER},
+use std::{
+    error::Error as _,
+    io::{self, Write},
+    time::Duration,
 };
 
-use crate::retry::{self, Blame, Failure, Retry, RetryPolicy, Try};
+use flate2::write::MultiGzDecoder;
+use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue, RETRY_AFTER};
+
+use crate::{
+    http::{Answer, Unanswered},
+    retry::{self, Blame, Failure, Retry, RetryPolicy, Try},
+};
 
 /// Tries a request up to three times. It is over before the default timeout of a call, and an error says how often
 /// it was tried.
@@ -42,27 +47,66 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// The body, and whether it is all of it: reading ends at `limit` bytes, counted after decompression.
-pub(super) async fn body(mut response: Response, limit: usize) -> reqwest::Result<(Vec<u8>, bool)> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
-        let room = limit - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if chunk.len() > room {
-            return Ok((body, false));
-        }
-    }
-    Ok((body, true))
+/// Tells that a body may come compressed, in the way that [`body`] reads.
+pub(super) fn accept_compressed(headers: &mut HeaderMap) {
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
 }
 
-/// The innermost cause of a failed request: the outer ones repeat the address, which may hold a key.
-pub(super) fn cause(error: &reqwest::Error) -> String {
-    let mut innermost: &dyn std::error::Error = error;
+/// The body, and whether it is all of it: reading ends at `limit` bytes, counted after decompression.
+pub(super) async fn body(mut answer: Answer, limit: usize) -> Result<(Vec<u8>, bool), Unanswered> {
+    let encoding = answer.headers.get(CONTENT_ENCODING).map_or(&b""[..], HeaderValue::as_bytes);
+    let packed = encoding.eq_ignore_ascii_case(b"gzip") || encoding.eq_ignore_ascii_case(b"x-gzip");
+    let mut read = Bounded { bytes: Vec::new(), limit, over: false };
+    if !packed {
+        while !read.over
+            && let Some(chunk) = answer.chunk().await.map_err(Unanswered::Broken)?
+        {
+            let _ = read.write(&chunk);
+        }
+        return Ok((read.bytes, !read.over));
+    }
+    let (mut unpacked, mut empty) = (MultiGzDecoder::new(read), true);
+    while let Some(chunk) = answer.chunk().await.map_err(Unanswered::Broken)? {
+        empty &= chunk.is_empty();
+        let written = unpacked.write_all(&chunk);
+        if unpacked.get_ref().over {
+            return Ok((std::mem::take(&mut unpacked.get_mut().bytes), false));
+        }
+        written.map_err(|error| Unanswered::Broken(error.into()))?;
+    }
+    let done = if empty { Ok(()) } else { unpacked.try_finish() };
+    let Bounded { bytes, over, .. } = unpacked.get_mut();
+    match done {
+        Err(error) if !*over => Err(Unanswered::Broken(error.into())),
+        _ => Ok((std::mem::take(bytes), !*over)),
+    }
+}
+
+/// Bytes up to a limit. What is beyond it is an error.
+struct Bounded {
+    bytes: Vec<u8>,
+    limit: usize,
+    over: bool,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = self.limit - self.bytes.len();
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.over |= bytes.len() > room;
+        if self.over { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes.len()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The innermost cause of a failed request.
+pub(super) fn cause(error: &Unanswered) -> String {
+    let Some(mut innermost) = error.source() else { return error.to_string() };
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    match std::ptr::addr_eq(innermost, error) {
-        true => "the request failed".to_owned(),
-        false => innermost.to_string(),
-    }
+    innermost.to_string()
 }

@@ -1,15 +1,14 @@
-//! Which addresses belong to the public internet, and a resolver that gives no others. It stands between the name
-//! and the connection, so that a name which answers differently the second time gains nothing by it.
+//! Which addresses belong to the public internet. They are looked at between the name and the connection, so that a
+//! name which answers differently the second time gains nothing by it.
 
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-use reqwest::{
-    Url,
-    dns::{Addrs, Name, Resolve, Resolving},
-};
+use reqwest::Url;
+
+use super::{Unanswered, client::causes};
 
 /// Leaves those addresses of a host that are public.
 ///
@@ -21,19 +20,6 @@ pub(super) fn keep_public(found: &mut Vec<SocketAddr>) -> Result<(), NotPublic> 
     match (found.is_empty(), first) {
         (true, Some(private)) => Err(NotPublic(private.ip())),
         _ => Ok(()),
-    }
-}
-
-/// The system's resolver, less every address that is not public.
-pub(super) struct PublicOnly;
-
-impl Resolve for PublicOnly {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let mut found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            keep_public(&mut found)?;
-            Ok(Box::new(found.into_iter()) as Addrs)
-        })
     }
 }
 
@@ -51,15 +37,8 @@ impl NotPublic {
     }
 
     /// Whether `error` came from here.
-    pub(crate) fn cause_of(error: &reqwest::Error) -> Option<Self> {
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-        while let Some(error) = cause {
-            if let Some(refusal) = error.downcast_ref::<Self>() {
-                return Some(*refusal);
-            }
-            cause = error.source();
-        }
-        None
+    pub(crate) fn cause_of(error: &Unanswered) -> Option<Self> {
+        causes(error).find_map(|cause| cause.downcast_ref().copied())
     }
 }
 

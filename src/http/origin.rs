@@ -37,6 +37,7 @@ mod tests;
 
 use super::{
     BoxError, HttpClient, MAX_READ,
+    client::{causes, is_timeout},
     road::{Dial, Road, near},
 };
 pub(crate) use head::head;
@@ -320,6 +321,11 @@ impl Answer {
 }
 
 impl Unanswered {
+    /// Whether it took too long.
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(self, Self::Late) || causes(self).any(is_timeout)
+    }
+
     /// What is behind it.
     pub(crate) fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         match self {

@@ -255,6 +255,31 @@ async fn sizes_count_after_decompression() {
 }
 
 #[tokio::test]
+async fn a_compressed_page_that_breaks_off_is_no_page() {
+    let site = site(|asked| {
+        let mut packed = Vec::new();
+        for text in ["first ", "second"] {
+            let mut encoder = flate2::write::GzEncoder::new(&mut packed, flate2::Compression::fast());
+            encoder.write_all(text.as_bytes()).unwrap();
+            encoder.finish().unwrap();
+        }
+        match asked.target.as_str() {
+            "/half" => packed.truncate(packed.len() - 10),
+            "/none" => packed.clear(),
+            _ => {}
+        }
+        let headers = [(header::CONTENT_TYPE, "text/plain"), (header::CONTENT_ENCODING, "gzip")];
+        (headers, packed).into_response()
+    })
+    .await;
+    let manager = fetching(&[]).await;
+    assert!(text(&manager, json!({"url": site.url})).await.ends_with("\n\nfirst second"), "parts are one");
+    assert!(text(&manager, json!({"url": format!("{}/none", site.url)})).await.ends_with("\n\n"));
+    let why = refusal(&manager, &format!("{}/half", site.url)).await;
+    assert!(why.starts_with("cannot reach"), "{why}");
+}
+
+#[tokio::test]
 async fn letters_of_every_charset_arrive() {
     let site = site(|asked| match asked.target.as_str() {
         "/header" => page("text/html; charset=windows-1251", b"<p>\xcf\xf0\xe8\xe2\xe5\xf2".to_vec()),

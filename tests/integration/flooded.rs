@@ -13,7 +13,10 @@ use std::{
 use serde_json::{Map, Value, json};
 use toolcrib::{Config, Endpoint, Error, HttpEndpoint, Manager, ServerConfig, ServerName};
 
-use crate::support::{Lab, manager, say};
+use crate::{
+    sites::builtin,
+    support::{Lab, manager, object, say},
+};
 
 /// What a flood begins with, and what it is made of.
 const FLOODS: [(&str, &str); 3] = [
@@ -135,4 +138,41 @@ async fn a_tool_server_over_http_that_floods_holds_nobody_up() {
         other.shutdown().await;
         remote.shutdown().await;
     }
+}
+
+#[tokio::test]
+async fn a_page_that_floods_holds_nobody_up() {
+    for (robots, flood) in [("robots=no", FLOODS[0]), ("robots=yes", FLOODS[1]), ("robots=no", FLOODS[2])] {
+        let lab = Lab::new();
+        let url = serve(flood, |_, _| None);
+        // All that one call may take: it asks several times.
+        let limit = "timeout=2s";
+        let pages = manager([builtin("fetch", &["allow_private=127.0.0.1", robots, limit])]).await;
+        let other = manager([lab.server("other", &[])]).await;
+        let tools = pages.toolbox();
+        let fetching = tools.call("fetch", "fetch", object(json!({"url": url})));
+        let (came, answered) = meanwhile(fetching, &other).await;
+        let why = came.unwrap();
+        let said = if robots == "robots=no" { "does not answer in time" } else { "does not come in time" };
+        assert!(why.is_error && why.text().contains(said), "{}", why.text());
+        assert!(answered >= CALLS / 2, "{answered} calls were answered during {flood:?}");
+        other.shutdown().await;
+        pages.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_search_engine_that_floods_holds_nobody_up() {
+    let lab = Lab::new();
+    let url = format!("url={}", serve(FLOODS[2], |_, _| None));
+    let engine = manager([builtin("search", &["searxng", &url, "timeout=2s"])]).await;
+    let other = manager([lab.server("other", &[])]).await;
+    let tools = engine.toolbox();
+    let (came, answered) =
+        meanwhile(tools.call("search", "google_search", object(json!({"q": "x"}))), &other).await;
+    let why = came.unwrap();
+    assert!(why.is_error && why.text().contains("no answer in time"), "{}", why.text());
+    assert!(answered >= CALLS, "{answered} calls were answered");
+    other.shutdown().await;
+    engine.shutdown().await;
 }

@@ -11,7 +11,7 @@ use std::{
 
 use axum::{
     Json,
-    response::{IntoResponse, Response},
+    response::{IntoResponse, Redirect, Response},
 };
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -276,6 +276,42 @@ async fn an_engine_that_says_nothing_is_given_up() {
     let result = search(&manager, json!({"q": "x"})).await;
     assert!(result.is_error && result.text().contains("no answer in time"), "{}", result.text());
     assert_eq!(site.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn redirects_are_followed_within_the_origin() {
+    let elsewhere = engine(json!({"organic": []})).await;
+    let away = format!("{}/search", elsewhere.url);
+    let site = Site::serve(move |asked| {
+        let away = away.clone();
+        async move {
+            match asked.target.as_str() {
+                "/search" => Redirect::permanent("/v2/search").into_response(),
+                "/v2/search" => Redirect::to("/v3").into_response(),
+                "/v3" => {
+                    Json(json!({"organic": [{"title": "T", "link": "https://a.example/"}]})).into_response()
+                }
+                "/away/search" => Redirect::permanent(&away).into_response(),
+                _ => Redirect::permanent("/round/search").into_response(),
+            }
+        }
+    })
+    .await;
+    let manager = searching(&["serper", "key=k", &format!("url={}", site.url)]).await;
+    assert_eq!(found(&manager, json!({"q": "x"})).await["organic"][0]["title"], "T");
+    let asked = site.asked();
+    let seen: Vec<_> = asked.iter().map(|asked| (asked.method.as_str(), asked.body.is_empty())).collect();
+    assert_eq!(seen, [("POST", false), ("POST", false), ("GET", true)]);
+    assert!(asked.iter().all(|asked| asked.header("x-api-key") == "k"));
+
+    for (folder, requests) in [("away", 1), ("round", 6)] {
+        let manager = searching(&["serper", "key=k", &format!("url={}/{folder}", site.url)]).await;
+        let before = site.asked().len();
+        let result = search(&manager, json!({"q": "x"})).await;
+        assert!(result.is_error && result.text().contains("status 308"), "{}", result.text());
+        assert_eq!(site.asked().len() - before, requests);
+    }
+    assert!(elsewhere.asked().is_empty(), "a key does not leave its origin");
 }
 
 #[tokio::test]

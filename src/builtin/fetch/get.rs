@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use reqwest::{
-    Client, Response, StatusCode, Url,
+use hyper::{
+    Method, StatusCode,
     header::{ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, HeaderValue, LOCATION},
 };
-use tokio::time::Instant;
+use reqwest::Url;
+use tokio::time::{Instant, timeout};
 
 use super::{
     Fetch,
@@ -14,7 +15,7 @@ use super::{
 };
 use crate::{
     builtin::web::{self, failure},
-    http::NotPublic,
+    http::{self, HttpClient, NotPublic, Unanswered},
 };
 
 /// What we can read, the best first: some sites have Markdown for those who ask.
@@ -75,11 +76,10 @@ impl Fetch {
     }
 
     async fn get(&self, url: &Url, language: Option<&HeaderValue>) -> Result<Answer, String> {
-        let lost = |error: &reqwest::Error| match NotPublic::cause_of(error) {
+        let late = || failure(format!("{} does not answer in time: try again later", host(url)), true, None);
+        let lost = |error: &Unanswered| match NotPublic::cause_of(error) {
             Some(refusal) => failure(off_limits(url, refusal), false, None),
-            None if error.is_timeout() => {
-                failure(format!("{} does not answer in time: try again later", host(url)), true, None)
-            }
+            None if error.is_late() => late(),
             None => {
                 let cause = web::cause(error);
                 failure(format!("cannot reach {}: {cause}: check the address", host(url)), true, None)
@@ -87,26 +87,25 @@ impl Fetch {
         };
         web::ask(async |attempt| {
             let client = self.client(url).map_err(|why| failure(why, false, None))?;
-            let mut request = client.get(url.clone()).header(ACCEPT, READABLE);
-            if let Some(language) = language {
-                request = request.header(ACCEPT_LANGUAGE, language);
-            }
-            let request = request.timeout(self.timeout.min(attempt.left));
-            let response = request.send().await.map_err(|error| lost(&error))?;
-            if let Some(to) = redirection(&response) {
-                return Ok(Answer::Redirect(to.map_err(|why| failure(why, false, None))?));
-            }
-            let status = response.status();
-            if !status.is_success() {
-                let wait = web::retry_after(response.headers());
-                let again = status.is_server_error() || matches!(status.as_u16(), 408 | 429);
-                return Err(failure(refusal(url, status, wait), again, wait));
-            }
-            let content_type = response.headers().get(CONTENT_TYPE);
-            let content_type =
-                content_type.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
-            let (bytes, complete) = web::body(response, self.max_size).await.map_err(|error| lost(&error))?;
-            Ok(Answer::Body(Body { content_type, bytes, complete }))
+            let asking = async {
+                let answer = ask(client, url, language).await.map_err(|error| lost(&error))?;
+                if let Some(to) = redirection(&answer, url) {
+                    return Ok(Answer::Redirect(to.map_err(|why| failure(why, false, None))?));
+                }
+                let status = answer.status;
+                if !status.is_success() {
+                    let wait = web::retry_after(&answer.headers);
+                    let again = status.is_server_error() || matches!(status.as_u16(), 408 | 429);
+                    return Err(failure(refusal(url, status, wait), again, wait));
+                }
+                let content_type = answer.headers.get(CONTENT_TYPE);
+                let content_type =
+                    content_type.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+                let (bytes, complete) =
+                    web::body(answer, self.max_size).await.map_err(|error| lost(&error))?;
+                Ok(Answer::Body(Body { content_type, bytes, complete }))
+            };
+            timeout(self.timeout.min(attempt.left), asking).await.unwrap_or_else(|_| Err(late()))
         })
         .await
     }
@@ -116,47 +115,82 @@ impl Fetch {
         let mut at = url.join("/robots.txt").map_err(|error| error.to_string())?;
         at.set_query(None);
         for _ in 0..=ROBOTS_REDIRECTS {
-            let request = self.client(&at)?.get(at.clone()).timeout(self.timeout);
-            let response = request.send().await.map_err(|error| match NotPublic::cause_of(&error) {
-                Some(refusal) => off_limits(&at, refusal),
-                None => format!("cannot reach {}: {}: check the address", host(&at), web::cause(&error)),
-            })?;
-            if let Some(to) = redirection(&response) {
-                at = to?;
-                continue;
+            let client = self.client(&at)?;
+            let asked = timeout(self.timeout, rules_at(client, &at)).await;
+            match asked.map_err(|_| late_rules(&at))?? {
+                Told::Elsewhere(to) => at = to,
+                Told::Rules(rules) => return Ok(rules),
+                // Until it can be read everything is forbidden (RFC 9309, 2.3.1.4).
+                Told::Unreadable(status) => {
+                    return Err(format!(
+                        "robots.txt of {} cannot be read (status {}), so its pages are left alone: try again later",
+                        host(url),
+                        status.as_u16()
+                    ));
+                }
             }
-            let status = response.status();
-            // Until it can be read everything is forbidden (RFC 9309, 2.3.1.4).
-            if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-                return Err(format!(
-                    "robots.txt of {} cannot be read (status {}), so its pages are left alone: try again later",
-                    host(url),
-                    status.as_u16()
-                ));
-            }
-            if !status.is_success() {
-                return Ok(Rules::default());
-            }
-            let read = web::body(response, MAX_SIZE).await;
-            let (body, _) =
-                read.map_err(|error| format!("robots.txt of {}: {}", host(url), web::cause(&error)))?;
-            return Ok(Rules::parse(&String::from_utf8_lossy(&body)));
         }
         // As good as none, by the same rule book.
         Ok(Rules::default())
     }
 
     /// The client that may go there.
-    fn client(&self, url: &Url) -> Result<&Client, String> {
+    fn client(&self, url: &Url) -> Result<&HttpClient, String> {
         // In a pattern brackets are a choice of characters.
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let at_port = url.port().map(|port| format!("{host}:{port}"));
         if self.private.is_match(host) || at_port.is_some_and(|host| self.private.is_match(host)) {
-            return Ok(self.http.pages_private().client());
+            return Ok(self.http.pages_private());
         }
         NotPublic::check(url).map_err(|refusal| off_limits(url, refusal))?;
-        Ok(self.http.pages().client())
+        Ok(self.http.pages())
     }
+}
+
+/// What a site says where its rules should be.
+enum Told {
+    Rules(Rules),
+    Elsewhere(Url),
+    Unreadable(StatusCode),
+}
+
+async fn rules_at(client: &HttpClient, at: &Url) -> Result<Told, String> {
+    let answer = ask(client, at, None).await.map_err(|error| match NotPublic::cause_of(&error) {
+        Some(refusal) => off_limits(at, refusal),
+        None if error.is_late() => late_rules(at),
+        None => format!("cannot reach {}: {}: check the address", host(at), web::cause(&error)),
+    })?;
+    if let Some(to) = redirection(&answer, at) {
+        return to.map(Told::Elsewhere);
+    }
+    let status = answer.status;
+    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        return Ok(Told::Unreadable(status));
+    }
+    if !status.is_success() {
+        return Ok(Told::Rules(Rules::default()));
+    }
+    let read = web::body(answer, MAX_SIZE).await;
+    let (body, _) = read.map_err(|error| format!("robots.txt of {}: {}", host(at), web::cause(&error)))?;
+    Ok(Told::Rules(Rules::parse(&String::from_utf8_lossy(&body))))
+}
+
+fn late_rules(at: &Url) -> String {
+    format!("robots.txt of {} does not come in time: try again later", host(at))
+}
+
+/// Asks for what is at `url`.
+async fn ask(
+    client: &HttpClient,
+    url: &Url,
+    language: Option<&HeaderValue>,
+) -> Result<http::Answer, Unanswered> {
+    let mut request = http::request(Method::GET, url)?;
+    let headers = request.headers_mut();
+    headers.insert(ACCEPT, HeaderValue::from_static(READABLE));
+    headers.extend(language.map(|language| (ACCEPT_LANGUAGE, language.clone())));
+    web::accept_compressed(headers);
+    client.send(request).await
 }
 
 fn off_limits(url: &Url, refusal: NotPublic) -> String {
@@ -165,18 +199,15 @@ fn off_limits(url: &Url, refusal: NotPublic) -> String {
     format!("{host} is off limits: {refusal}. Take a public page, or allow the host by allow_private={allow}")
 }
 
-/// Where the response sends us, if it does.
-fn redirection(response: &Response) -> Option<Result<Url, String>> {
-    if !response.status().is_redirection() {
+/// Where the answer to a request to `from` sends us, if it does.
+fn redirection(answer: &http::Answer, from: &Url) -> Option<Result<Url, String>> {
+    if !answer.status.is_redirection() {
         return None;
     }
-    let to = response.headers().get(LOCATION)?.to_str().ok()?;
-    let joined = response.url().join(to);
-    Some(match joined {
+    let to = answer.headers.get(LOCATION)?.to_str().ok()?;
+    Some(match from.join(to) {
         Ok(to) if matches!(to.scheme(), "http" | "https") => Ok(to),
-        _ => {
-            Err(format!("{} redirects to what is no web address: take another source", host(response.url())))
-        }
+        _ => Err(format!("{} redirects to what is no web address: take another source", host(from))),
     })
 }
 

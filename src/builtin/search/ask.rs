@@ -1,9 +1,19 @@
 //! One query to an engine over the wire: few and safe repetitions, and errors that say what to do.
 
-use std::time::Duration;
+use std::{
+    io::{self, ErrorKind::TimedOut},
+    time::Duration,
+};
 
-use reqwest::{Method, RequestBuilder, StatusCode, Url, header::HeaderValue};
+use http_body_util::Full;
+use hyper::{
+    Method, Request, StatusCode,
+    body::Bytes,
+    header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue},
+};
+use reqwest::Url;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::{
     Query, Search,
@@ -11,6 +21,7 @@ use super::{
 };
 use crate::{
     builtin::web::{self, failure},
+    http::{self, Answer, REDIRECTS, Unanswered},
     retry::Failure,
 };
 
@@ -36,40 +47,67 @@ impl Search {
         if !ask.parameters.is_empty() {
             url.query_pairs_mut().extend_pairs(&ask.parameters);
         }
-        let asked = web::ask(|attempt| {
-            self.attempt(self.request(&ask, url.clone()).timeout(self.timeout.min(attempt.left)), &ask.method)
+        let asked = web::ask(async |attempt| {
+            let limit = self.timeout.min(attempt.left);
+            // It may have got as far as the engine.
+            let late = |_| Err(self.lost(&Unanswered::Broken(io::Error::from(TimedOut).into()), &ask.method));
+            timeout(limit, self.attempt(&ask, &url)).await.unwrap_or_else(late)
         })
         .await;
         asked.map(|hits| (hits, not_applied)).map_err(|why| self.hide(why))
     }
 
-    fn request(&self, ask: &Ask, url: Url) -> RequestBuilder {
-        let client = self.http.search_for(url.as_str()).client();
-        let mut request = client.request(ask.method.clone(), url);
+    fn request(&self, ask: &Ask, url: &Url) -> Result<Request<Full<Bytes>>, Unanswered> {
+        let mut request = http::request(ask.method.clone(), url)?;
+        let json = HeaderValue::from_static("application/json");
         if let Some(body) = &ask.body {
-            request = request.json(body);
+            *request.body_mut() = Full::new(body.to_string().into());
+            request.headers_mut().insert(CONTENT_TYPE, json.clone());
         }
         let (header, before) = ask.key;
         let key = self.key.as_ref().and_then(|key| HeaderValue::from_str(&format!("{before}{key}")).ok());
         if let Some(mut key) = key {
             key.set_sensitive(true);
-            request = request.header(header, key);
+            request.headers_mut().insert(HeaderName::from_static(header), key);
         }
-        request.header("accept", "application/json")
+        request.headers_mut().insert(ACCEPT, json);
+        web::accept_compressed(request.headers_mut());
+        Ok(request)
     }
 
-    async fn attempt(&self, request: RequestBuilder, method: &Method) -> Result<Vec<Hit>, Failure<String>> {
-        let name = self.engine.name;
+    /// Asks, and follows a few redirects within the origin: headers with keys must not travel to another one.
+    async fn answer(&self, ask: &Ask, url: &Url) -> Result<Answer, Unanswered> {
+        let (client, mut url) = (self.http.search_for(url.as_str()), url.clone());
+        let mut request = self.request(ask, &url)?;
+        for _ in 0..REDIRECTS {
+            let answer = client.send(request.clone()).await?;
+            let Some(to) = http::moved(&answer, &url) else { return Ok(answer) };
+            // As everybody does it.
+            if !matches!(answer.status.as_u16(), 307 | 308) {
+                (*request.method_mut(), *request.body_mut()) = (Method::GET, Full::default());
+                request.headers_mut().remove(CONTENT_TYPE);
+            }
+            let (uri, _) = http::head(&to).map_err(|why| Unanswered::Broken(why.into()))?;
+            (*request.uri_mut(), url) = (uri, to);
+        }
+        client.send(request).await
+    }
+
+    fn lost(&self, error: &Unanswered, method: &Method) -> Failure<String> {
+        let cause = if error.is_late() { "no answer in time".to_owned() } else { web::cause(error) };
         // What may have been done, and cost something, is not done again.
-        let safe = *method == Method::GET;
-        let lost = |error: &reqwest::Error| {
-            let advice = "try again later, or check `url`";
-            let cause = if error.is_timeout() { "no answer in time".to_owned() } else { web::cause(error) };
-            failure(format!("cannot ask {name}: {cause}: {advice}"), safe || error.is_connect(), None)
-        };
-        let response = request.send().await.map_err(|error| lost(&error))?;
-        let (status, hint) = (response.status(), web::retry_after(response.headers()));
-        let (body, complete) = web::body(response, MAX_ANSWER).await.map_err(|error| lost(&error))?;
+        let again = *method == Method::GET || !matches!(error, Unanswered::Broken(_));
+        let advice = "try again later, or check `url`";
+        failure(format!("cannot ask {}: {cause}: {advice}", self.engine.name), again, None)
+    }
+
+    async fn attempt(&self, ask: &Ask, url: &Url) -> Result<Vec<Hit>, Failure<String>> {
+        let name = self.engine.name;
+        let safe = ask.method == Method::GET;
+        let answer = self.answer(ask, url).await.map_err(|error| self.lost(&error, &ask.method))?;
+        let (status, hint) = (answer.status, web::retry_after(&answer.headers));
+        let (body, complete) =
+            web::body(answer, MAX_ANSWER).await.map_err(|error| self.lost(&error, &ask.method))?;
         if !status.is_success() {
             let turned_away = matches!(status.as_u16(), 429 | 503);
             let again = turned_away || (safe && (status.is_server_error() || status.as_u16() == 408));

@@ -1,6 +1,6 @@
 //! What makes one search engine different from another: plain data and two pure functions each.
 
-use reqwest::Method;
+use hyper::Method;
 use serde_json::{Map, Value};
 
 use super::{Query, brave, exa, mediawiki, searxng, serper, tavily};
