@@ -4,18 +4,21 @@
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use http_body_util::Full;
-use hyper::{Request, Uri, body::Bytes};
-use hyper_util::client::proxy::matcher::Matcher;
-use reqwest::{
-    Client, Url,
+use hyper::{
+    Request, Uri,
+    body::Bytes,
     header::{HeaderName, HeaderValue, LOCATION},
-    redirect,
 };
+use hyper_util::client::proxy::matcher::Matcher;
+use url::Url;
 
 use crate::{
     config::{HttpConfig, HttpVersion, LlmConfig},
@@ -24,7 +27,6 @@ use crate::{
 };
 
 mod client;
-mod count;
 mod guard;
 mod origin;
 mod paced;
@@ -33,6 +35,7 @@ mod road;
 mod tests;
 mod tls;
 
+use client::Client;
 pub(crate) use client::request;
 pub(crate) use guard::NotPublic;
 pub(crate) use origin::{Answer, Origin, Unanswered, head};
@@ -105,8 +108,7 @@ struct Pool {
     traffic: Traffic,
     /// Made when it is needed: a start of servers that are processes needs none of them.
     client: OnceLock<Client>,
-    own: OnceLock<client::Client>,
-    count: count::CountConnections,
+    opened: Arc<AtomicU64>,
 }
 
 /// What a client counted so far.
@@ -118,21 +120,16 @@ pub struct ConnectionCounts {
 }
 
 impl HttpClient {
-    /// A client that is not of our own making.
-    fn client(&self) -> &Client {
-        self.0.client.get_or_init(|| self.0.traffic.build(&self.0.count))
-    }
-
     /// Sends a request with the server's whole address. It has the headers that it came with, and `Host`. Follows no
     /// redirect.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Answer, Unanswered> {
-        let Pool { traffic, own, count, .. } = &*self.0;
-        own.get_or_init(|| client::Client::new(traffic, count)).send(request).await
+        let Pool { traffic, client, opened } = &*self.0;
+        client.get_or_init(|| Client::new(traffic, opened)).send(request).await
     }
 
     /// What was counted so far.
     pub fn connections(&self) -> ConnectionCounts {
-        ConnectionCounts { opened: self.0.count.opened() }
+        ConnectionCounts { opened: self.0.opened.load(Relaxed) }
     }
 }
 
@@ -301,30 +298,8 @@ impl Traffic {
     }
 
     fn pool(self) -> HttpClient {
-        let (client, own, count) = Default::default();
-        HttpClient(Arc::new(Pool { traffic: self, client, own, count }))
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
-    fn build(&self, count: &count::CountConnections) -> Client {
-        let mut builder = Client::builder()
-            .user_agent(USER_AGENT)
-            .tls_backend_preconfigured(self.tls.offering(protocols(self.version)))
-            .connect_timeout(self.connect_timeout)
-            .tcp_nodelay(true)
-            .pool_idle_timeout(self.idle)
-            .pool_max_idle_per_host(self.max_idle)
-            .redirect(redirect::Policy::none())
-            .connector_layer(count.clone());
-        builder = match self.version {
-            HttpVersion::Auto => builder,
-            HttpVersion::Http1 => builder.http1_only(),
-            HttpVersion::Http2 => builder.http2_prior_knowledge(),
-        };
-        if !matches!(self.access, Access::Proxied(_)) {
-            builder = builder.no_proxy();
-        }
-        builder.build().expect("legal settings, whatever the configuration says")
+        let (client, opened) = Default::default();
+        HttpClient(Arc::new(Pool { traffic: self, client, opened }))
     }
 }
 

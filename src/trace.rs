@@ -13,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reqwest::Url;
 use tracing::{
     Instrument as _, Span, Value, debug, debug_span,
     field::{Empty, display},
 };
+use url::Url;
 
 const TARGET: &str = "toolcrib";
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use globset::GlobSet;
 use hyper::header::HeaderValue;
-use reqwest::Url;
 use rmcp::model::Tool;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::{task::spawn_blocking, time::timeout};
+use url::Url;
 
 use super::{Outcome, Output, arguments, settings::Settings, tool};
 use crate::http::HttpClients;

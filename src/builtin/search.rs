@@ -6,11 +6,11 @@ use std::time::Duration;
 use globset::GlobSet;
 use hyper::header::HeaderValue;
 use jiff::Timestamp;
-use reqwest::Url;
 use rmcp::model::Tool;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use url::Url;
 
 use super::{Outcome, Output, arguments, settings::Settings, tool};
 use crate::http::HttpClients;

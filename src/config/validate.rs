@@ -266,7 +266,7 @@ fn address<'a>(
 ) -> Result<String> {
     let url = expand(vars, text)?;
     secrets::in_url(&url, &mut vars.secrets);
-    let problem = match reqwest::Url::parse(&url) {
+    let problem = match url::Url::parse(&url) {
         Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => {
             "is not an http:// or https:// address".into()
         }

@@ -4,6 +4,10 @@ use std::{
     error::Error as StdError,
     io,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -23,14 +27,12 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioTimer},
 };
-use reqwest::Url;
 use tokio::time::timeout;
 use tower_service::Service;
+use url::Url;
 
 use super::{
-    Answer, BoxError, MAX_READ, Traffic, Unanswered,
-    count::CountConnections,
-    head,
+    Answer, BoxError, MAX_READ, Traffic, Unanswered, head,
     road::{Io, Reach, Road},
 };
 use crate::config::HttpVersion;
@@ -47,7 +49,7 @@ pub(super) struct Client {
 
 impl Client {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
-    pub(super) fn new(traffic: &Traffic, count: &CountConnections) -> Self {
+    pub(super) fn new(traffic: &Traffic, opened: &Arc<AtomicU64>) -> Self {
         let pooled = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
@@ -55,7 +57,7 @@ impl Client {
             .pool_max_idle_per_host(traffic.max_idle)
             .http1_max_buf_size(MAX_READ)
             .http2_only(traffic.version == HttpVersion::Http2)
-            .build(Connector { traffic: traffic.clone(), count: count.clone() });
+            .build(Connector { traffic: traffic.clone(), opened: Arc::clone(opened) });
         Self { pooled, traffic: traffic.clone() }
     }
 
@@ -121,7 +123,7 @@ pub(super) fn is_timeout(error: &(dyn StdError + 'static)) -> bool {
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
     traffic: Traffic,
-    count: CountConnections,
+    opened: Arc<AtomicU64>,
 }
 
 /// No connection was made in time.
@@ -139,13 +141,13 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let Self { traffic, count } = self.clone();
+        let Self { traffic, opened } = self.clone();
         Box::pin(async move {
             let limits = (traffic.connect_timeout, traffic.version);
             let road = Road::new(&to, traffic.reach(), &traffic.tls, limits)?;
             let made = timeout(traffic.connect_timeout, road.dial()).await;
             let io = made.map_err(|_| Late(traffic.connect_timeout))??;
-            count.add();
+            opened.fetch_add(1, Relaxed);
             Ok(Open { io, to_proxy: road.proxy.is_some() })
         })
     }

@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-use reqwest::Url;
+use url::Url;
 
 use super::{Unanswered, client::causes};
 

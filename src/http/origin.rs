@@ -21,16 +21,15 @@ use hyper::{
     HeaderMap, Request, Response, StatusCode, Uri,
     body::{Body, Bytes, Incoming},
     client::conn::http1,
-    header::PROXY_AUTHORIZATION,
+    header::{HOST, PROXY_AUTHORIZATION},
     rt::{Read, Write},
 };
-use reqwest::Url;
 use tokio::{
     task::{AbortHandle, JoinSet},
     time::{Instant, sleep_until, timeout},
 };
+use url::Url;
 
-mod general;
 mod head;
 #[cfg(test)]
 mod tests;
@@ -119,8 +118,10 @@ impl Origin {
     /// Sends a request with the server's whole address. It has the headers that it came with, and no others.
     pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer, Unanswered> {
         if let Some(client) = &self.0.general {
+            // The client sets it, by the version of HTTP that it comes to speak.
+            request.headers_mut().remove(HOST);
             // Boxed: its future is large, and few need it.
-            let answer = Box::pin(general::send(client, request)).await;
+            let answer = Box::pin(client.send(request)).await;
             let connected = !matches!(answer, Err(Unanswered::Unconnected(_) | Unanswered::Late));
             self.0.reused.fetch_add(connected.into(), Relaxed);
             return answer;
@@ -152,8 +153,8 @@ impl Origin {
                 Ok(answer) => {
                     self.0.reused.fetch_add(reused.into(), Relaxed);
                     let (head, body) = answer.into_parts();
-                    let rest = Rest::Own(body, Some((self.clone(), connection)));
-                    return Ok(Answer { status: head.status, headers: head.headers, rest });
+                    let kept = Some((self.clone(), connection));
+                    return Ok(Answer { status: head.status, headers: head.headers, body, kept });
                 }
                 Err(mut error) => match error.take_message() {
                     // Closed meanwhile, and nothing of the request is on its way.
@@ -269,48 +270,35 @@ async fn sweep(origin: Weak<Inner>) {
 pub(crate) struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    rest: Rest,
-}
-
-/// What of an answer is still to be read.
-#[derive(Debug)]
-enum Rest {
-    /// With the connection that is kept afterwards, unless a client keeps it by itself.
-    Own(Incoming, Option<(Origin, Connection)>),
-    General(reqwest::Response),
+    body: Incoming,
+    /// The connection that is kept afterwards, unless a client keeps it by itself.
+    kept: Option<(Origin, Connection)>,
 }
 
 impl From<Response<Incoming>> for Answer {
     fn from(response: Response<Incoming>) -> Self {
         let (head, body) = response.into_parts();
-        Self { status: head.status, headers: head.headers, rest: Rest::Own(body, None) }
+        Self { status: head.status, headers: head.headers, body, kept: None }
     }
 }
 
 impl Answer {
     /// How long the body is, if that is known.
     pub(crate) fn length(&self) -> Option<u64> {
-        match &self.rest {
-            Rest::Own(body, _) => body.size_hint().exact(),
-            Rest::General(response) => response.content_length(),
-        }
+        self.body.size_hint().exact()
     }
 
     /// The next piece of the body; none at its end.
     pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, BoxError> {
-        let (body, kept) = match &mut self.rest {
-            Rest::Own(body, kept) => (body, kept),
-            Rest::General(response) => return Ok(response.chunk().await?),
-        };
         loop {
-            match body.frame().await {
+            match self.body.frame().await {
                 Some(frame) => {
                     if let Ok(data) = frame?.into_data() {
                         return Ok(Some(data));
                     }
                 }
                 None => {
-                    if let Some((origin, connection)) = kept.take() {
+                    if let Some((origin, connection)) = self.kept.take() {
                         origin.keep(connection);
                     }
                     return Ok(None);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use reqwest::Url;
 use serde_json::Value;
+use url::Url;
 
 use super::transport::{MAX_ANSWER, read};
 use crate::http::{HttpClients, ModelPool};

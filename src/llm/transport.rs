@@ -14,9 +14,9 @@ use hyper::{
     body::Bytes,
     header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION},
 };
-use reqwest::Url;
 use serde_json::Value;
 use tokio::time::Instant;
+use url::Url;
 
 use super::{
     ChatRequest, Finish, LlmErrorClass as Class,

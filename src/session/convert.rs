@@ -104,7 +104,7 @@ fn innermost<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'st
 /// Shows of `url` only what leads to its host: its path may hold a secret, too.
 fn without_address(text: &str, url: &str) -> String {
     let mut text = text.replace(url, &origin_of(url));
-    if let Ok(parsed) = reqwest::Url::parse(url) {
+    if let Ok(parsed) = url::Url::parse(url) {
         let mut shown = parsed.clone();
         // The library of the requests sends user and password as a header, and shows the rest.
         let _ = shown.set_username("").and_then(|()| shown.set_password(None));

@@ -18,7 +18,6 @@ use std::{
 };
 
 use futures_util::{Stream, StreamExt, stream::BoxStream};
-use reqwest::Url;
 use rmcp::{
     model::{ClientJsonRpcMessage, ClientRequest},
     transport::streamable_http_client::{
@@ -28,6 +27,7 @@ use rmcp::{
 use serde::{Deserialize, de::IgnoredAny};
 use sse_stream::Sse;
 use tokio::{runtime::Handle, task::JoinSet, time::timeout};
+use url::Url;
 
 use super::{
     SessionEvent, SessionObserver,

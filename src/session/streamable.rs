@@ -18,7 +18,6 @@ use hyper::{
     body::Bytes,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
 };
-use reqwest::Url;
 use rmcp::{
     model::{ClientJsonRpcMessage, ClientRequest, ErrorData, ServerJsonRpcMessage},
     transport::{
@@ -33,6 +32,7 @@ use rmcp::{
     },
 };
 use sse_stream::{Sse, SseStream};
+use url::Url;
 
 use crate::http::{self, Answer, HttpClient, Unanswered};
 

@@ -6,12 +6,16 @@
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    path::Path,
     thread,
     time::Duration,
 };
 
 use serde_json::{Map, Value, json};
-use toolcrib::{Config, Endpoint, Error, HttpEndpoint, Manager, ServerConfig, ServerName};
+use toolcrib::{
+    ChatRequest, Config, Endpoint, Error, HttpClients, HttpConfig, HttpEndpoint, HttpVersion, LlmClient,
+    LlmConfig, LlmErrorClass, Manager, Message, ServerConfig, ServerName,
+};
 
 use crate::{
     sites::builtin,
@@ -175,4 +179,24 @@ async fn a_search_engine_that_floods_holds_nobody_up() {
     assert!(answered >= CALLS, "{answered} calls were answered");
     other.shutdown().await;
     engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_model_server_that_floods_holds_nobody_up() {
+    let fields =
+        [(HttpVersion::Auto, FLOODS[0]), (HttpVersion::Auto, FLOODS[2]), (HttpVersion::Http1, FLOODS[1])];
+    for (version, flood) in fields {
+        let lab = Lab::new();
+        let mut config = LlmConfig::new(Some(format!("{}/v1", serve(flood, |_, _| None))), "m");
+        (config.http_version, config.request_timeout) = (version, LIMIT);
+        config.retry.max_attempts = 1;
+        let clients = HttpClients::new(&HttpConfig::default()).unwrap();
+        let llm = LlmClient::new(&config, &clients, Path::new(".")).unwrap();
+        let other = manager([lab.server("other", &[])]).await;
+        let request = ChatRequest::new(vec![Message::User("x".to_owned())]);
+        let (came, answered) = meanwhile(llm.chat(&request, None), &other).await;
+        assert_eq!(came.unwrap_err().class, LlmErrorClass::Timeout);
+        assert!(answered >= CALLS, "{answered} calls were answered during {flood:?}");
+        other.shutdown().await;
+    }
 }

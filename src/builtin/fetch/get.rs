@@ -6,8 +6,8 @@ use hyper::{
     Method, StatusCode,
     header::{ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, HeaderValue, LOCATION},
 };
-use reqwest::Url;
 use tokio::time::{Instant, timeout};
+use url::Url;
 
 use super::{
     Fetch,

@@ -15,7 +15,7 @@ use html5ever::{
     tokenizer::{Token, TokenSink, TokenSinkResult, Tokenizer, TokenizerOpts},
     tree_builder::{TreeBuilder, TreeBuilderOpts},
 };
-use reqwest::Url;
+use url::Url;
 
 use super::{Format, get::Body};
 

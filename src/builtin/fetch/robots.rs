@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::Url;
+use url::Url;
 
 /// The name that sites know us by.
 pub(super) const AGENT: &str = "toolcrib";

@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
-use reqwest::Url;
 use tokio::{
     sync::OwnedMutexGuard,
     time::{Instant, sleep_until},
 };
+use url::Url;
 
 use super::robots::Rules;
 

@@ -11,9 +11,9 @@ use hyper::{
     body::Bytes,
     header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue},
 };
-use reqwest::Url;
 use serde_json::Value;
 use tokio::time::timeout;
+use url::Url;
 
 use super::{
     Query, Search,

@@ -5,7 +5,7 @@
 //! address. The work is bounded: a text is read a few dozen times at most, and a path that no server takes is cut.
 
 use percent_encoding::percent_decode_str;
-use reqwest::Url;
+use url::Url;
 
 /// Bytes of a path that are looked at, once `.` and `..` in it are followed.
 const MAX_PATH: usize = 64 * 1024;

@@ -6,7 +6,7 @@ use hyper::{
     header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT},
 };
 use percent_encoding::percent_decode_str;
-use reqwest::Url;
+use url::Url;
 
 /// Where a request to `url` goes, and the headers that all of them have.
 ///

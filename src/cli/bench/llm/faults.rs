@@ -10,6 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use http_body_util::{BodyExt, Full};
+use hyper::{Request, body::Bytes, header::CONTENT_TYPE};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use toolcrib::{ChatRequest, LlmClient, Message};
@@ -46,11 +53,14 @@ pub(super) enum Failure {
     Nothing,
 }
 
+/// A client that knows nothing of models.
+type Plain = Client<HttpConnector, Full<Bytes>>;
+
 /// Who asks.
 #[derive(Clone)]
 pub(super) enum Asking {
     Ours(LlmClient),
-    Plain(reqwest::Client, String),
+    Plain(Box<Plain>, String),
 }
 
 /// What came of a number of requests.
@@ -106,12 +116,10 @@ impl Faults {
 
 impl Asking {
     /// A client that shares nothing but its connections.
-    pub(super) fn plain(server: &Server) -> anyhow::Result<Self> {
-        // An error says that there is one already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+    pub(super) fn plain(server: &Server) -> Self {
         #[allow(clippy::disallowed_methods, reason = "what is measured against is a client of its own")]
-        let client = reqwest::Client::builder().no_proxy().build()?;
-        Ok(Self::Plain(client, format!("{}/chat/completions", server.url())))
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        Self::Plain(Box::new(client), format!("{}/chat/completions", server.url()))
     }
 
     async fn ask(&self, number: usize) -> Result<(), String> {
@@ -137,9 +145,13 @@ impl Asking {
         }
     }
 
-    async fn once(client: &reqwest::Client, url: &str, body: &Value) -> reqwest::Result<()> {
-        let answer = client.post(url).json(body).send().await?.error_for_status()?;
-        answer.json::<Value>().await.map(drop)
+    async fn once(client: &Plain, url: &str, body: &Value) -> anyhow::Result<()> {
+        let request = Request::post(url).header(CONTENT_TYPE, "application/json");
+        let answer = client.request(request.body(Full::from(body.to_string()))?).await?;
+        anyhow::ensure!(answer.status().is_success(), "status {}", answer.status());
+        let body = answer.into_body().collect().await?.to_bytes();
+        serde_json::from_slice::<IgnoredAny>(&body)?;
+        Ok(())
     }
 }
 

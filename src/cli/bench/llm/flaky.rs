@@ -75,7 +75,7 @@ async fn ours(faults: Faults, requests: usize, callers: usize) -> anyhow::Result
 
 async fn plain(faults: Faults, requests: usize, callers: usize) -> anyhow::Result<Outcome> {
     let server = faults.server()?;
-    Ok(ask_all(&Asking::plain(&server)?, &server, requests, callers, |_| true).await)
+    Ok(ask_all(&Asking::plain(&server), &server, requests, callers, |_| true).await)
 }
 
 /// A share of requests fails, each by itself.
