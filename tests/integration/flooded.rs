@@ -168,7 +168,7 @@ async fn a_page_that_floods_holds_nobody_up() {
 #[tokio::test]
 async fn a_search_engine_that_floods_holds_nobody_up() {
     let lab = Lab::new();
-    let url = format!("url={}", serve(FLOODS[2], |_, _| None));
+    let url = format!("url={}", serve(FLOODS[0], |_, _| None));
     let engine = manager([builtin("search", &["searxng", &url, "timeout=2s"])]).await;
     let other = manager([lab.server("other", &[])]).await;
     let tools = engine.toolbox();
