@@ -56,8 +56,15 @@ pub(super) fn check(
     };
     let roots: Vec<PathBuf> = writes.iter().map(|written| real(&written.path)).collect();
     for (Written { server, file, path }, root) in writes.iter().zip(&roots) {
-        if let Some((message, help)) = escape(path, root, &ours) {
-            return Err(error(server, file.clone(), "write", message, help));
+        let Some((message, help)) = escape(path, root, &ours) else { continue };
+        // A link that another server has put there: this one has never written through it.
+        let by_another = |(by, root): &(&Written, &PathBuf)| {
+            by.server != *server && way(path).iter().any(|place| strictly_below(place, root))
+        };
+        let error = error(server, file.clone(), "write", message, help);
+        match (writes.iter().zip(&roots).find(by_another), config.servers.get_mut(server)) {
+            (Some(_), Some(entry)) => entry.server = Err(Arc::new(error)),
+            _ => return Err(error),
         }
     }
     for (name, entry) in &mut config.servers {
@@ -181,6 +188,9 @@ fn ours(config: &Config, env: &Env, imported: Vec<PathBuf>) -> Vec<Ours> {
         add("a place where a file to import is looked for,", Some(file), false);
     }
     add("the lockfile", config.lock_path(), false);
+    for model in config.llm.iter().chain(config.models.values()).flatten() {
+        add("the script of a model", model.model.strip_prefix("script:").map(PathBuf::from), false);
+    }
     add("the place of the user's configuration", env.user_config(), false);
     add("the folder of results", config.output_folder.clone(), false);
     add("the folder of what is kept for later starts", config.cache_folder.clone(), true);
@@ -361,6 +371,8 @@ mod tests {
             ("[defaults]\noutput_folder = \"../short/out\"", ""),
             (&*format!("[defaults]\nguard = \"{}\"", lab.at("work/bin/guard").display()), ""),
             (&*format!("[defaults]\nguard = \"{}\"", lab.at("short/guard").display()), ""),
+            ("[llm]\nmodel = \"script:../work/steps.toml\"", ""),
+            ("[llm.clients.one]\nmodel = \"script:../short/steps.toml\"", ""),
             ("", &*env_file("../work/way/.env")),
             ("", &*env_file("../short/.env")),
             ("", &*env_file("../work/none.env")),
@@ -377,6 +389,21 @@ mod tests {
         // The folder by itself, which the server cannot replace, is no more than a word in the path.
         let honest = "import = [\"../work/../other/.mcp.json\"]";
         assert_eq!(whole(&lab, honest, &env_file("../other/.env")), "");
+    }
+
+    #[test]
+    fn a_link_that_one_server_puts_below_anothers_folder_refuses_that_other_alone() {
+        let lab = Lab::new();
+        std::os::unix::fs::symlink(lab.at("conf"), lab.at("work/sub")).unwrap();
+        let server = |name: &str, write: &str| {
+            format!("[servers.{name}]\ncommand = \"/bin/cat\"\nsandbox = {{ write = [\"{write}\"] }}\n")
+        };
+        let config = lab
+            .load(&(server("one", "../work") + &server("two", "../work/sub") + &server("three", "../other")));
+        let refused = |name: &str| config.servers[name].server.as_ref().err().map(ToString::to_string);
+        assert!(refused("two").unwrap().contains("the configuration file"));
+        assert_eq!(["one", "three"].map(refused), [None, None]);
+        assert!(lab.try_load(&server("two", "../work/sub")).is_err(), "nobody else has put it there");
     }
 
     #[test]
