@@ -8,40 +8,40 @@
 //! - whatever a server writes, memory stays bounded, and every call ends in an answer or in a named error;
 //! - closed stays closed: nothing is installed after [`Session::close`] or [`Session::kill`].
 
+mod accept_tools;
 mod call;
 mod connect;
-mod convert;
-mod cut;
 mod decode;
 mod event;
 mod failure;
+mod fast_path;
 mod handshake;
 mod health;
-mod intake;
-mod keep;
-mod lane;
+mod json_string;
 mod latency;
 mod launching;
 mod listing;
 mod outputs;
 mod park;
-mod plain;
 mod progress;
 mod queue;
 mod remote;
 mod reply;
 mod restart;
+mod rpc_client;
+mod sdk_types;
 mod settings;
 mod slot;
 mod stalls;
 mod status;
+mod stdio_reader;
 mod streamable;
 mod sync;
-mod text;
 mod traced;
 mod transport;
-mod way;
-mod wiretap;
+mod truncate;
+mod watchdog;
+mod wire_log;
 
 use std::{
     sync::{Arc, Mutex},
@@ -54,7 +54,7 @@ use tokio_util::sync::CancellationToken;
 #[cfg(any(fuzzing, test))]
 pub(crate) use self::decode::fuzz as fuzz_line;
 pub use self::status::{ServerState, ServerStatus};
-pub use self::wiretap::WireListener;
+pub use self::wire_log::WireListener;
 pub use self::{
     connect::Phases,
     progress::{Progress, ProgressListener},
@@ -64,7 +64,7 @@ pub(crate) use self::{
     event::{SessionEvent, SessionObserver},
     outputs::Outputs,
     progress::CallTerms,
-    wiretap::Listeners,
+    wire_log::Listeners,
 };
 use self::{
     connect::{Connection, Server},
@@ -78,7 +78,7 @@ use self::{
     settings::Settings,
     slot::{Slot, State},
     status::Counters,
-    way::Way,
+    transport::Transport,
 };
 use crate::{
     catalog::{ServerSoftware, ToolChanges},
@@ -166,7 +166,7 @@ impl Verdict {
 /// What a call needs of a live connection.
 struct Borrowed {
     generation: u64,
-    way: Way,
+    transport: Transport,
     health: Health,
     tools: Arc<ToolList>,
 }
@@ -288,12 +288,12 @@ impl Session {
             let dead = match &*self.slot.state() {
                 State::Ready { generation, connection } => {
                     let Connection { link, health, tools, .. } = &**connection;
-                    let way = link.way();
+                    let transport = link.transport();
                     if tools.refused().is_cancelled() {
                         verdict = Some(Verdict::of_lock());
-                    } else if !way.is_closed() {
+                    } else if !transport.is_closed() {
                         let (health, tools) = (health.clone(), tools.clone());
-                        return Ok(Borrowed { generation: *generation, way, health, tools });
+                        return Ok(Borrowed { generation: *generation, transport, health, tools });
                     }
                     *generation
                 }

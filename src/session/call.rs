@@ -7,13 +7,14 @@ use serde_json::{Map, Value};
 use tracing::Instrument as _;
 
 use super::{
-    Borrowed, CallTerms, Session, SessionEvent, convert,
-    cut::Cutter,
+    Borrowed, CallTerms, Session, SessionEvent,
     decode::why_unusable,
     health::{Call, Health},
     reply::{NoReply, Notice, Patience, Reply},
+    sdk_types,
     settings::Settings,
     traced,
+    truncate::Truncator,
 };
 use crate::{
     config::RetryCalls,
@@ -134,8 +135,8 @@ impl Session {
         let patience = Patience { limit, ceiling: config.max_call_time.max(limit), notice };
         let health = &connection.health;
         let call = health.call();
-        let cutter = || Cutter::new(config, &settings.around.outputs);
-        match connection.way.call(tool, arguments, (patience, terms.progress), cutter).await {
+        let truncator = || Truncator::new(config, &settings.around.outputs);
+        match connection.transport.call(tool, arguments, (patience, terms.progress), truncator).await {
             Ok(Reply::Result(result)) => Ok(result),
             Ok(Reply::Refused(error)) => Err(match why_unusable(&error) {
                 Some(why) => Lost::Final(self.unusable(tool, why, health).await),
@@ -171,7 +172,7 @@ impl Session {
     }
 
     fn refused(&self, tool: &str, rpc_code: i64, message: &str) -> Lost {
-        let message = convert::brief(message);
+        let message = sdk_types::brief(message);
         Lost::Final(Error::CallRefused {
             server: self.name().clone(),
             tool: tool.to_owned(),

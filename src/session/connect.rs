@@ -16,20 +16,21 @@ use tokio::{sync::Notify, time::timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
-    SessionEvent, SessionObserver, convert,
-    cut::Cutter,
+    SessionEvent, SessionObserver,
+    accept_tools::{Intake, Taken},
     failure::{Cause, Failure},
     handshake::{self, Era, Refusal, client_config, negotiate},
     health::Health,
-    intake::{Intake, Taken},
-    lane::Lane,
     listing::{ToolList, all_tools, follow, listing},
     outputs::Outputs,
     remote::{Ear, Service, Telling},
+    rpc_client::RpcClient,
+    sdk_types,
     stalls::ToolClient,
-    transport::LineTransport,
-    way::Way,
-    wiretap::{Listeners, Wiretap},
+    stdio_reader::StdioReader,
+    transport::Transport,
+    truncate::Truncator,
+    wire_log::{Listeners, WireLog},
 };
 use crate::{
     builtin::{Builtin, Site},
@@ -67,8 +68,8 @@ pub(crate) struct Surroundings {
 }
 
 impl Surroundings {
-    fn wiretap(&self, server: &ServerName) -> Wiretap {
-        Wiretap {
+    fn wiretap(&self, server: &ServerName) -> WireLog {
+        WireLog {
             listeners: self.listeners.clone(),
             server: server.clone(),
             secrets: self.kin.secrets.clone(),
@@ -133,16 +134,16 @@ pub(super) struct Connection {
 /// What a connection lives by. Dropping it ends the connection.
 pub(super) enum Link {
     /// Lines, and the task that reads them.
-    Lines { lane: Lane, _reading: AbortOnDropHandle<()> },
+    Lines { client: RpcClient, _reading: AbortOnDropHandle<()> },
     /// The SDK's.
     Remote(Service),
 }
 
 impl Link {
-    pub(super) fn way(&self) -> Way {
+    pub(super) fn transport(&self) -> Transport {
         match self {
-            Self::Lines { lane, .. } => Way::Lines(lane.clone()),
-            Self::Remote(service) => Way::Remote(service.peer().clone(), service.service().hearing()),
+            Self::Lines { client, .. } => Transport::Lines(client.clone()),
+            Self::Remote(service) => Transport::Remote(service.peer().clone(), service.service().hearing()),
         }
     }
 
@@ -215,7 +216,7 @@ async fn attempt(
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
     let mut clock = Clock::new();
-    let cutter = Cutter::new(config, &around.outputs);
+    let truncator = Truncator::new(config, &around.outputs);
     let tap = around.wiretap(&config.name);
     match &config.endpoint {
         Endpoint::Stdio(spec) => {
@@ -233,7 +234,7 @@ async fn attempt(
             }
             let health = Health::new(&pipes, Some(&process), &around.kin.secrets);
             let transport =
-                LineTransport::new(pipes, Some(process.exit_watch()), health.clone(), cutter, tap);
+                StdioReader::new(pipes, Some(process.exit_watch()), health.clone(), truncator, tap);
             match over_lines(transport, intake, known, deadline, &mut clock).await {
                 Ok(agreed) => Ok(clock.connection(agreed, intake, Some(process), health, None)),
                 Err((phase, cause)) => Err(Failure::of_process(process, &health, phase, cause, config).await),
@@ -249,7 +250,7 @@ async fn attempt(
             let pipes = Pipes { reader: LineReader::new(read), writer: LineWriter::new(write) };
             clock.spawned(pipes.reader.first_byte());
             let health = Health::new(&pipes, None, &around.kin.secrets);
-            let transport = LineTransport::new(pipes, None, health.clone(), cutter, tap);
+            let transport = StdioReader::new(pipes, None, health.clone(), truncator, tap);
             match over_lines(transport, intake, known, deadline, &mut clock).await {
                 Ok(agreed) => Ok(clock.connection(agreed, intake, None, health, Some(task))),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
@@ -266,9 +267,9 @@ async fn attempt(
             match connecting.await {
                 Ok(agreed) => {
                     let era = handshake::era_of(&agreed.info.protocol_version);
-                    let (way, tell) = (agreed.link.way(), around.on_event.clone());
+                    let (transport, tell) = (agreed.link.transport(), around.on_event.clone());
                     let looking = endpoint.url.starts_with("http://").then(|| {
-                        let look = client.look_for_stalls(way, era, config.name.clone(), tell);
+                        let look = client.look_for_stalls(transport, era, config.name.clone(), tell);
                         #[expect(clippy::disallowed_methods, reason = "the connection holds the handle")]
                         AbortOnDropHandle::new(tokio::spawn(look))
                     });
@@ -296,17 +297,17 @@ struct Agreed {
 }
 
 async fn over_lines(
-    transport: LineTransport,
+    transport: StdioReader,
     intake: &Intake,
     known: Option<Era>,
     deadline: Instant,
     clock: &mut Clock,
 ) -> Result<Agreed, Broken> {
-    let (lane, changed, gone) = (transport.lane(), transport.changed(), transport.gone());
+    let (client, changed, gone) = (transport.client(), transport.changed(), transport.gone());
     #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
     let reading = AbortOnDropHandle::new(tokio::spawn(transport.run()));
-    let link = Link::Lines { lane: lane.clone(), _reading: reading };
-    let (info, mute) = timeout_at(deadline.into(), negotiate(&lane, known))
+    let link = Link::Lines { client: client.clone(), _reading: reading };
+    let (info, mute) = timeout_at(deadline.into(), negotiate(&client, known))
         .await
         .map_err(|_| (clock.waiting_for(), Cause::Timeout))?
         .map_err(|refusal| match refusal {
@@ -315,7 +316,7 @@ async fn over_lines(
         })?;
     clock.agreed();
     if handshake::era_of(&info.protocol_version) == Era::Modern {
-        lane.set_meta(&handshake::client_context());
+        client.set_meta(&handshake::client_context());
     }
     let agreed = listed((link, info, changed), gone, intake, deadline, clock).await?;
     Ok(Agreed { mute, ..agreed })
@@ -323,7 +324,7 @@ async fn over_lines(
 
 async fn over_http(
     (endpoint, client): (&HttpEndpoint, ToolClient),
-    tap: Wiretap,
+    tap: WireLog,
     intake: &Intake,
     known: Option<Era>,
     deadline: Instant,
@@ -356,7 +357,7 @@ async fn over_http(
 async fn http_service(
     endpoint: &HttpEndpoint,
     client: ToolClient,
-    tap: &Wiretap,
+    tap: &WireLog,
     lifecycle: ClientLifecycleMode,
 ) -> Result<(Service, CancellationToken), Cause> {
     let headers = crate::http::headers(&endpoint.headers).map_err(Cause::Protocol)?;
@@ -366,7 +367,7 @@ async fn http_service(
     rmcp::service::serve_client_with_lifecycle(Ear::new(client_config()), transport, lifecycle)
         .await
         .map(|service| (service, gone))
-        .map_err(|error| convert::http_cause(&error, &endpoint.url))
+        .map_err(|error| sdk_types::http_cause(&error, &endpoint.url))
 }
 
 async fn listed(
@@ -379,7 +380,7 @@ async fn listed(
     let fail = |cause| (Phase::List, cause);
     let mut listing = if info.capabilities.tools.is_some() {
         let left = deadline.saturating_duration_since(Instant::now());
-        timeout_at(deadline.into(), all_tools(&link.way(), &info, left))
+        timeout_at(deadline.into(), all_tools(&link.transport(), &info, left))
             .await
             .map_err(|_| fail(Cause::Timeout))?
             .map_err(fail)?
@@ -450,7 +451,7 @@ impl Clock {
         let heard = era == Era::Legacy || (told && process.is_some());
         let version = info.protocol_version.to_string();
         let following = heard.then(|| {
-            let work = follow(link.way(), info, tools.clone(), intake.clone(), changed, era);
+            let work = follow(link.transport(), info, tools.clone(), intake.clone(), changed, era);
             #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
             AbortOnDropHandle::new(tokio::spawn(work))
         });

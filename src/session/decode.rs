@@ -7,10 +7,10 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    cut::{Cutter, MAX_VALUES, weigh},
-    lane::Answer,
-    plain,
+    fast_path,
     progress::Progress,
+    rpc_client::Answer,
+    truncate::{MAX_VALUES, Truncator, weigh},
 };
 use crate::process::MAX_LINE;
 
@@ -52,8 +52,8 @@ pub(super) enum Told {
 }
 
 /// Longest line that [`short`] takes, of a server with these limits.
-pub(super) fn short_limit(cutter: &Cutter) -> usize {
-    SHORT.min(cutter.limit)
+pub(super) fn short_limit(truncator: &Truncator) -> usize {
+    SHORT.min(truncator.limit)
 }
 
 /// A line that is short enough to be decoded at once.
@@ -61,23 +61,23 @@ pub(super) fn short(line: &[u8]) -> Decoded {
     if line.trim_ascii().is_empty() {
         return Decoded::Blank;
     }
-    if let Some((id, result)) = plain::decode(line) {
+    if let Some((id, result)) = fast_path::decode(line) {
         return Decoded::Answer(id, Answer::Plain(result));
     }
     message(line)
 }
 
 /// A line over [`short_limit`] that is a usual result within its limits, and not too long to be decoded at once.
-pub(super) fn large(line: &[u8], cutter: &Cutter) -> Option<Decoded> {
-    if line.len() <= INLINE { usual(line, cutter) } else { None }
+pub(super) fn large(line: &[u8], truncator: &Truncator) -> Option<Decoded> {
+    if line.len() <= INLINE { usual(line, truncator) } else { None }
 }
 
-fn usual(line: &[u8], cutter: &Cutter) -> Option<Decoded> {
+fn usual(line: &[u8], truncator: &Truncator) -> Option<Decoded> {
     // A text and its structured form may each be as long as the limit; what is longer is not decoded to be dropped.
-    if line.len() > cutter.limit.saturating_mul(2).saturating_add(SHORT) {
+    if line.len() > truncator.limit.saturating_mul(2).saturating_add(SHORT) {
         return None;
     }
-    let (id, result) = plain::decode_large(line, cutter.limit)?;
+    let (id, result) = fast_path::decode_large(line, truncator.limit)?;
     Some(Decoded::Answer(id, Answer::Plain(result)))
 }
 
@@ -153,15 +153,15 @@ fn told(method: &str, params: Option<&RawValue>) -> Told {
 
 /// A line that is not short: a tool result is cut to its limit, anything else must be of a bearable size.
 /// What nobody waits for is neither kept nor decoded. Blocks.
-pub(super) fn long(line: &[u8], cutter: &Cutter, is_open: impl Fn(i64) -> bool) -> Decoded {
+pub(super) fn long(line: &[u8], truncator: &Truncator, is_open: impl Fn(i64) -> bool) -> Decoded {
     // Shorter ones were tried.
     if line.len() > INLINE
-        && let Some(decoded) = usual(line, cutter)
+        && let Some(decoded) = usual(line, truncator)
     {
         return decoded;
     }
     // Nothing in it can be over a limit.
-    if line.len() <= cutter.limit.min(MAX_MESSAGE) && weigh(line) <= MAX_VALUES {
+    if line.len() <= truncator.limit.min(MAX_MESSAGE) && weigh(line) <= MAX_VALUES {
         return message(line);
     }
     let envelope = match serde_json::from_slice::<Envelope<'_>>(line) {
@@ -174,7 +174,7 @@ pub(super) fn long(line: &[u8], cutter: &Cutter, is_open: impl Fn(i64) -> bool) 
             Ok(_) => {}
             Err(_) => return Decoded::Stray,
         }
-        match cutter.cut(result.get()) {
+        match truncator.cut(result.get()) {
             Ok(Some(result)) => {
                 let line = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, id.get());
                 return short(line.as_bytes());
@@ -431,13 +431,13 @@ mod tests {
             ServerName::new("one").unwrap(),
             Endpoint::Stdio(StdioConfig::new("x", vec![], "/")),
         );
-        let cutter = Cutter::new(&config, &Outputs::new(Some(outputs.path())));
+        let truncator = Truncator::new(&config, &Outputs::new(Some(outputs.path())));
         let content = format!(r#"{{"content":[{{"type":"text","text":"{}"}}]}}"#, "x".repeat(3 << 20));
         let line = format!(r#"{{"jsonrpc":"2.0","id":4,"result":{content}}}"#);
         let files = || std::fs::read_dir(outputs.path()).map_or(0, Iterator::count);
-        assert_eq!(text(&long(line.as_bytes(), &cutter, |_| false)), "4 is refused: nobody waits for it");
+        assert_eq!(text(&long(line.as_bytes(), &truncator, |_| false)), "4 is refused: nobody waits for it");
         assert_eq!(files(), 0);
-        assert!(text(&long(line.as_bytes(), &cutter, |id| id == 4)).contains("[cut: "));
+        assert!(text(&long(line.as_bytes(), &truncator, |id| id == 4)).contains("[cut: "));
         assert_eq!(files(), 1);
     }
 

@@ -15,9 +15,9 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{
-    convert,
-    lane::{Answer, Lane},
     reply::NoReply,
+    rpc_client::{Answer, RpcClient},
+    sdk_types,
 };
 
 /// How long a server may leave `server/discover` unanswered before it is asked the old way too.
@@ -102,13 +102,13 @@ enum Asked {
 /// Talks to the server until both know what they speak. `known` skips the question. Also says whether the
 /// question was left out or without an answer.
 pub(super) async fn negotiate(
-    lane: &Lane,
+    client: &RpcClient,
     known: Option<Era>,
 ) -> Result<(Arc<ServerPeerInfo>, bool), Refusal> {
     let context = json!({"_meta": client_context()});
     let config = client_config();
-    let discovering = lane.shake_hands("server/discover", &context);
-    let initializing = lane.shake_hands("initialize", &config);
+    let discovering = client.shake_hands("server/discover", &context);
+    let initializing = client.shake_hands("initialize", &config);
     let probe = tokio::time::sleep(PROBE);
     tokio::pin!(discovering, initializing, probe);
     let (mut discover, mut initialize) = match known {
@@ -128,7 +128,7 @@ pub(super) async fn negotiate(
         }
         (discover, initialize) = match (discover, initialize) {
             (discover, Asked::Agreed(info)) => {
-                lane.tell(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+                client.tell(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
                 return Ok((info, matches!(discover, Asked::No | Asked::Open)));
             }
             (Asked::Agreed(info), Asked::No | Asked::Refused(_)) => return Ok((info, false)),
@@ -152,7 +152,7 @@ fn result<T: DeserializeOwned>(answer: Result<Answer, NoReply>) -> Result<Result
         Ok(Answer::Result(result)) => serde_json::from_str(result.get()).map_err(|_| otherwise()),
         Ok(Answer::Plain(_)) => Err(otherwise()),
         Ok(Answer::Refused(error)) => {
-            Err(format!("it refused `initialize`: {} ({})", convert::brief(&error.message), error.code.0))
+            Err(format!("it refused `initialize`: {} ({})", sdk_types::brief(&error.message), error.code.0))
         }
         // What is wrong with its process, or what it wrote, is known to those who look after that.
         Err(_) => return Err(Refusal::Closed),

@@ -3,10 +3,10 @@
 
 use super::{
     Session, Surroundings,
+    accept_tools::Intake,
     connect::{Connection, OnProcess, connect_as_configured},
     failure::{Cause, Failure, OtherPackage},
     handshake::Era,
-    intake::Intake,
     slot::State,
 };
 use crate::{

@@ -11,13 +11,14 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NEVER, convert,
-    cut::weigh,
+    NEVER,
+    accept_tools::Intake,
     failure::Cause,
     handshake::{Era, era_of},
-    intake::Intake,
-    lane::{Answer, Lane},
-    way::Way,
+    rpc_client::{Answer, RpcClient},
+    sdk_types,
+    transport::Transport,
+    truncate::weigh,
 };
 use crate::{
     catalog::{Listing, ServerSoftware},
@@ -87,7 +88,11 @@ impl ToolList {
 
 /// All pages. A cursor that comes back, or more than is bearable, is an error and not an endless loop.
 /// `limit` is that of one page.
-pub(super) async fn all_tools(way: &Way, info: &ServerPeerInfo, limit: Duration) -> Result<Listing, Cause> {
+pub(super) async fn all_tools(
+    transport: &Transport,
+    info: &ServerPeerInfo,
+    limit: Duration,
+) -> Result<Listing, Cause> {
     let broken = |what: String| Cause::Protocol(format!("`tools/list` {what}"));
     let mut tools: Vec<Tool> = Vec::new();
     let (mut bytes, mut values) = (0, 0);
@@ -95,9 +100,9 @@ pub(super) async fn all_tools(way: &Way, info: &ServerPeerInfo, limit: Duration)
     let mut cursor = None;
     let mut ttl = None;
     for _ in 0..MAX_PAGES {
-        let page = way.page(cursor.take(), limit).await?;
+        let page = transport.page(cursor.take(), limit).await?;
         ttl = ttl.into_iter().chain(page.ttl_ms).min();
-        for tool in page.tools.into_iter().map(convert::tool) {
+        for tool in page.tools.into_iter().map(sdk_types::tool) {
             let json = serde_json::to_vec(&tool).unwrap_or_default();
             bytes += json.len();
             values += weigh(&json);
@@ -138,7 +143,7 @@ pub(super) fn listing(info: &ServerPeerInfo, tools: Vec<Tool>, ttl_ms: Option<u6
 
 /// Keeps `list` up to date for as long as the connection lives.
 pub(super) async fn follow(
-    way: Way,
+    transport: Transport,
     info: Arc<ServerPeerInfo>,
     list: Arc<ToolList>,
     intake: Intake,
@@ -146,10 +151,10 @@ pub(super) async fn follow(
     era: Era,
 ) {
     // In a box, as most of the time nothing changes, and this waits for as long as the server lives.
-    let (to, info, list, intake) = (&way, &*info, &*list, &intake);
+    let (to, info, list, intake) = (&transport, &*info, &*list, &intake);
     let relisting = whenever(&changed, move || Box::pin(relist(to, info, list, intake)));
-    match (era, &way) {
-        (Era::Modern, Way::Lines(lane)) => tokio::join!(relisting, subscribe(lane)).0,
+    match (era, &transport) {
+        (Era::Modern, Transport::Lines(client)) => tokio::join!(relisting, subscribe(client)).0,
         _ => relisting.await,
     }
 }
@@ -166,10 +171,10 @@ async fn whenever<F: Future<Output = ()>>(changed: &Notify, read: impl Fn() -> F
 }
 
 /// As the era of 2026-07-28 has it: changes are told to those who listen, for as long as the request is open.
-async fn subscribe(lane: &Lane) {
+async fn subscribe(client: &RpcClient) {
     let wanted = Map::from_iter([("notifications".to_owned(), json!({"toolsListChanged": true}))]);
     loop {
-        match Box::pin(lane.ask("subscriptions/listen", &wanted, NEVER)).await {
+        match Box::pin(client.ask("subscriptions/listen", &wanted, NEVER)).await {
             Ok(Answer::Refused(error)) => {
                 tracing::debug!(code = error.code.0, "changes of the tool list will not be heard of");
                 return;
@@ -180,8 +185,8 @@ async fn subscribe(lane: &Lane) {
     }
 }
 
-async fn relist(way: &Way, info: &ServerPeerInfo, list: &ToolList, intake: &Intake) {
-    match all_tools(way, info, PAGE_LIMIT).await {
+async fn relist(transport: &Transport, info: &ServerPeerInfo, list: &ToolList, intake: &Intake) {
+    match all_tools(transport, info, PAGE_LIMIT).await {
         Ok(mut listing) => match intake.take(&mut listing) {
             Ok(taken) => list.replace(taken.tools),
             Err(cause) => {

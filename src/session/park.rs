@@ -7,8 +7,9 @@ use std::{
 };
 
 use super::{
-    Down, Session, SessionEvent, Surroundings, handshake,
-    intake::admitted,
+    Down, Session, SessionEvent, Surroundings,
+    accept_tools::admitted,
+    handshake,
     listing::{Listed, ToolList},
     restart::Restarts,
     slot::{Claim, Slot, State},

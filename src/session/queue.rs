@@ -13,7 +13,7 @@ const MAX_REPLIES: usize = 64 << 10;
 /// How far a request has come.
 #[derive(Default)]
 pub(super) struct Course {
-    /// When its progress was reported last, in microseconds of the lane; 0 if never.
+    /// When its progress was reported last, in microseconds since the connection began; 0 if never.
     pub(super) progress: AtomicU64,
     pub(super) position: LinePosition,
 }

@@ -26,11 +26,11 @@ use tokio::{sync::Notify, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    convert::without_url,
-    cut::Cutter,
     progress::{Hearing, ProgressListener},
     reply::{NoReply, Patience, Reply},
-    wiretap::Wiretap,
+    sdk_types::without_url,
+    truncate::Truncator,
+    wire_log::WireLog,
 };
 use crate::process::WriteError;
 
@@ -45,7 +45,7 @@ pub(super) async fn call(
     tool: &str,
     arguments: &Map<String, Value>,
     (patience, ears): (Patience<'_>, Option<(&Hearing, &ProgressListener)>),
-    cutter: &Cutter,
+    truncator: &Truncator,
 ) -> Result<Reply, NoReply> {
     let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments.clone());
     // On a timeout the SDK tells the server to cancel; progress starts the clock anew, up to the ceiling.
@@ -68,7 +68,7 @@ pub(super) async fn call(
     abandoned.id = None;
     Ok(match answered(outcome)? {
         Ok(ServerResult::CallToolResult(result)) => {
-            ServerResult::CallToolResult(cutter.cut_decoded(result).await).into()
+            ServerResult::CallToolResult(truncator.cut_decoded(result).await).into()
         }
         Ok(other) => other.into(),
         Err(error) => Reply::Refused(error),
@@ -167,7 +167,7 @@ impl ClientHandler for Ear {
 pub(super) struct Telling<T> {
     /// Nothing: the server was given up. The transport must be dropped then: it may wait for its messages to be taken.
     inner: Option<T>,
-    tap: Wiretap,
+    tap: WireLog,
     /// The sum of [`cost`] of the server's requests whose answers are not sent yet.
     owed: Arc<AtomicUsize>,
     _gone: DropGuard,
@@ -189,13 +189,13 @@ impl Drop for Owed {
 
 impl<T> Telling<T> {
     /// The transport, and the token that is cancelled at its end.
-    pub(super) fn new(inner: T, tap: Wiretap) -> (Self, CancellationToken) {
+    pub(super) fn new(inner: T, tap: WireLog) -> (Self, CancellationToken) {
         let gone = CancellationToken::new();
         (Self { inner: Some(inner), tap, owed: Arc::default(), _gone: gone.clone().drop_guard() }, gone)
     }
 
     /// Gives `tell` the message where somebody wants to see it.
-    fn show(&self, message: &impl Serialize, tell: fn(&Wiretap, &[u8])) {
+    fn show(&self, message: &impl Serialize, tell: fn(&WireLog, &[u8])) {
         if self.tap.is_on() {
             tell(&self.tap, &serde_json::to_vec(message).unwrap_or_default());
         }
@@ -209,7 +209,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Telling<T> {
         &mut self,
         message: ClientJsonRpcMessage,
     ) -> impl Future<Output = Result<(), T::Error>> + Send + 'static {
-        self.show(&message, Wiretap::sent);
+        self.show(&message, WireLog::sent);
         let answered = match &message {
             ClientJsonRpcMessage::Response(answer) => Some(&answer.id),
             ClientJsonRpcMessage::Error(answer) => answer.id.as_ref(),
@@ -228,7 +228,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Telling<T> {
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         let message = self.inner.as_mut()?.receive().await?;
-        self.show(&message, Wiretap::received);
+        self.show(&message, WireLog::received);
         if let ServerJsonRpcMessage::Request(request) = &message {
             let cost = cost(&request.id);
             if self.owed.fetch_add(cost, Relaxed) + cost > MAX_OWED {

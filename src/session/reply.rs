@@ -5,7 +5,7 @@ use std::time::Duration;
 use rmcp::model::{ErrorData, ServerResult};
 use serde_json::value::RawValue;
 
-use super::{convert, decode};
+use super::{decode, sdk_types};
 use crate::{process::WriteError, tool::ToolResult};
 
 /// An answer of the server's.
@@ -60,7 +60,7 @@ impl Reply {
 impl From<ServerResult> for Reply {
     fn from(result: ServerResult) -> Self {
         match result {
-            ServerResult::CallToolResult(result) => Self::Result(convert::result(result)),
+            ServerResult::CallToolResult(result) => Self::Result(sdk_types::result(result)),
             other => Self::Other(Box::new(other)),
         }
     }

@@ -33,7 +33,7 @@ use super::{
     SessionEvent, SessionObserver,
     handshake::Era,
     streamable::{self, Failed, Headers, Outcome, To},
-    way::Way,
+    transport::Transport,
 };
 use crate::{
     http::{HttpClient, HttpClients, REDIRECTS},
@@ -114,12 +114,18 @@ impl ToolClient {
 
     /// Looks whether the server answers later on kept connections than on new ones. If it does, it has a new one for
     /// each request from then on, and that is told.
-    pub(super) async fn look_for_stalls(self, way: Way, era: Era, server: ServerName, tell: SessionObserver) {
-        let slow = async || quickest(&way, era).await.filter(|kept| *kept >= STALL);
+    pub(super) async fn look_for_stalls(
+        self,
+        transport: Transport,
+        era: Era,
+        server: ServerName,
+        tell: SessionObserver,
+    ) {
+        let slow = async || quickest(&transport, era).await.filter(|kept| *kept >= STALL);
         let Some(first) = slow().await else { return };
         // It may be far away, or slow in itself.
         self.stalls.store(true, Relaxed);
-        let new = quickest(&way, era).await;
+        let new = quickest(&transport, era).await;
         self.stalls.store(false, Relaxed);
         let late = |kept: &Duration| new.is_some_and(|new| *kept >= new + STALL);
         if !late(&first) {
@@ -193,11 +199,11 @@ impl Drop for Events {
 }
 
 /// The quickest of the last answers to some questions; nothing if one has none.
-async fn quickest(way: &Way, era: Era) -> Option<Duration> {
+async fn quickest(transport: &Transport, era: Era) -> Option<Duration> {
     let mut times = Vec::with_capacity(QUESTIONS);
     for _ in 0..QUESTIONS {
         let began = Instant::now();
-        if !way.answers(era, LIMIT).await {
+        if !transport.answers(era, LIMIT).await {
             return None;
         }
         times.push(began.elapsed());

@@ -226,7 +226,7 @@ impl Session {
         match &*self.slot.state() {
             State::Ready { connection, .. } => {
                 status.state = match status.in_flight {
-                    _ if connection.link.way().is_closed() => ServerState::Reconnecting,
+                    _ if connection.link.transport().is_closed() => ServerState::Reconnecting,
                     0 => ServerState::Ready,
                     _ => ServerState::Busy,
                 };

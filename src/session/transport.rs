@@ -1,233 +1,142 @@
-//! The stream of MCP messages from one server: read, decoded, and brought to whom they concern.
-//!
-//! Other clients hang for ever when a helper of a dead server keeps its stdout open, when an answer is malformed or
-//! too long, and when a server stops reading. Here each of these ends in an answer or in the end of the stream.
-//! Messages keep their order on the wire.
+//! The transport of one server: our own JSON-RPC client over stdio, or the SDK's over HTTP. All requests but `initialize` go
+//! through it. The SDK's futures are boxed: they are large, and stdio calls must not hold room for them.
 
-use std::{
-    future::{Future, pending},
-    pin::Pin,
-    sync::Arc,
-    time::{Duration, Instant},
+use std::time::Duration;
+
+use rmcp::{
+    model::{
+        ClientRequest, ListToolsRequest, ListToolsResult, PaginatedRequestParams, PingRequest, ServerResult,
+    },
+    service::{Peer, RoleClient},
 };
-
-use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
+use serde_json::{Map, Value};
 
 use super::{
-    cut::Cutter,
-    decode::{self, Decoded, Told},
-    health::{End, Health},
-    lane::{Lane, Standing},
-    wiretap::Wiretap,
+    decode::why_unusable,
+    failure::Cause,
+    handshake::{Era, discover_request},
+    progress::{Hearing, ProgressListener},
+    remote,
+    reply::{NoReply, Patience, Reply},
+    rpc_client::{Answer, RpcClient},
+    sdk_types,
+    truncate::Truncator,
 };
-use crate::process::{ExitWatch, Line, LineReader, LineWriter, Pipes};
 
-/// What a server wrote before it died is still read for so long, whoever else holds its stdout.
-const LAST_WORDS: Duration = Duration::from_millis(100);
-
-/// Bytes of messages that are taken in before others on this thread have their turn.
-const TURN: usize = 128 << 10;
-/// So much counts a message at least: an empty one costs time too.
-const LEAST: usize = 128;
-
-/// How long the end of a stream may be ahead of that of its process.
-const EXIT_LAG: Duration = Duration::from_millis(300);
-
-type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// What brings the messages of one server to those who wait for them.
-pub(super) struct LineTransport {
-    reader: LineReader,
-    writer: LineWriter,
-    /// Writes what waits. It ends when our side is closed.
-    writing: Waiting<()>,
-    /// The end of the process, and then that of the wait for its last words.
-    ended: Waiting<()>,
-    exited: bool,
-    exit: Option<ExitWatch>,
-    /// When one of the two streams was found closed.
-    closed: Option<Instant>,
-    health: Health,
-    cutter: Cutter,
-    tap: Wiretap,
-    lane: Lane,
-    /// Bytes that were taken in since others had their turn.
-    turn: usize,
-    changed: Arc<Notify>,
-    gone: CancellationToken,
+/// The way to one server. Clones share it.
+#[derive(Clone)]
+pub(super) enum Transport {
+    Lines(RpcClient),
+    Remote(Peer<RoleClient>, Hearing),
 }
 
-impl Drop for LineTransport {
-    fn drop(&mut self) {
-        self.lane.end();
-        self.gone.cancel();
+impl Transport {
+    /// Whether the connection has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        match self {
+            Self::Lines(client) => client.is_ended(),
+            Self::Remote(peer, _) => peer.is_transport_closed(),
+        }
+    }
+
+    /// Calls `tool`. If the time is over, or the future is dropped, the server is told to cancel.
+    pub(super) async fn call(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        (patience, progress): (Patience<'_>, Option<&ProgressListener>),
+        truncator: impl FnOnce() -> Truncator,
+    ) -> Result<Reply, NoReply> {
+        match self {
+            Self::Lines(client) => client.call(tool, arguments, patience, progress).await,
+            Self::Remote(peer, hearing) => {
+                let ears = progress.map(|listener| (hearing, listener));
+                Box::pin(remote::call(peer, tool, arguments, (patience, ears), &truncator())).await
+            }
+        }
+    }
+
+    /// One page of the tool list. Over HTTP, past the SDK's cache: that one answers with an old list when the server
+    /// fails.
+    pub(super) async fn page(
+        &self,
+        cursor: Option<String>,
+        limit: Duration,
+    ) -> Result<ListToolsResult, Cause> {
+        let otherwise = || Err("was answered with something else".to_owned());
+        let answer = match self {
+            Self::Lines(client) => {
+                let params = cursor.map(|cursor| ("cursor".to_owned(), Value::String(cursor)));
+                let answer = client.ask("tools/list", &params.into_iter().collect(), limit).await;
+                answer.map(|answer| match answer {
+                    Answer::Result(result) => serde_json::from_str(result.get())
+                        .map_err(|error| format!("gave an answer that cannot be used: {error}")),
+                    Answer::Plain(_) => otherwise(),
+                    Answer::Refused(error) => Err(refusal(&error)),
+                })
+            }
+            Self::Remote(peer, _) => {
+                let params = PaginatedRequestParams::default().with_cursor(cursor);
+                let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params));
+                let answer = remote::ask(peer, request, limit).await;
+                answer.map(|answer| match answer {
+                    Ok(ServerResult::ListToolsResult(page)) => Ok(page),
+                    Ok(_) => otherwise(),
+                    Err(error) => Err(refusal(&error)),
+                })
+            }
+        };
+        let why = match answer {
+            Ok(Ok(page)) => return Ok(page),
+            Ok(Err(why)) => why,
+            Err(NoReply::NotSent | NoReply::NotWritten(_) | NoReply::Ended { .. }) => {
+                return Err(Cause::Closed);
+            }
+            Err(NoReply::Timeout(_)) => return Err(Cause::Timeout),
+            Err(NoReply::Broken(why)) => format!("failed: {why}"),
+        };
+        Err(Cause::Protocol(format!("`tools/list` {why}")))
+    }
+
+    /// Whether there is an answer of any kind within `limit` to the [question](question) of `era`. A server that
+    /// cannot be asked is none of those who do not answer: its end is noticed as such.
+    pub(super) async fn answers(&self, era: Era, limit: Duration) -> bool {
+        let asked = match self {
+            Self::Lines(client) => client.ask(question(era), &Map::new(), limit).await.map(drop),
+            Self::Remote(peer, _) => {
+                let request = match era {
+                    Era::Legacy => ClientRequest::PingRequest(PingRequest::default()),
+                    Era::Modern => ClientRequest::DiscoverRequest(discover_request()),
+                };
+                remote::ask(peer, request, limit).await.map(drop)
+            }
+        };
+        match asked {
+            Err(NoReply::Timeout(_)) => false,
+            Err(NoReply::Ended { .. } | NoReply::NotWritten(_)) => {
+                // The death of a process is noticed meanwhile, and told with its real cause. A remote server that
+                // cannot be reached has no other way to tell.
+                tokio::time::sleep(limit).await;
+                false
+            }
+            _ => true,
+        }
     }
 }
 
-impl LineTransport {
-    /// Talks over `pipes`; the stream ends with the process of `exit`, if there is one.
-    pub(super) fn new(
-        pipes: Pipes,
-        exit: Option<ExitWatch>,
-        health: Health,
-        cutter: Cutter,
-        tap: Wiretap,
-    ) -> Self {
-        let sent = tap.clone();
-        pipes.writer.tell(move |line| sent.sent(line));
-        let ended: Waiting<()> = match exit.clone() {
-            Some(exit) => Box::pin(async move { exit.exited().await }),
-            None => Box::pin(pending()),
-        };
-        let lane = Lane::new(pipes.writer.clone());
-        Self {
-            reader: pipes.reader,
-            writing: Box::pin(lane.clone().write_queue()),
-            writer: pipes.writer,
-            ended,
-            exited: false,
-            exit,
-            closed: None,
-            health,
-            cutter,
-            tap,
-            lane,
-            turn: 0,
-            changed: Arc::default(),
-            gone: CancellationToken::new(),
-        }
+/// What a server is asked to see whether it is there. The 2026-07-28 revision has no `ping`; every server of it
+/// answers `server/discover`.
+pub(super) fn question(era: Era) -> &'static str {
+    match era {
+        Era::Legacy => "ping",
+        Era::Modern => "server/discover",
     }
+}
 
-    /// For requests.
-    pub(super) fn lane(&self) -> Lane {
-        self.lane.clone()
-    }
-
-    /// Told when the server says that its tools changed.
-    pub(super) fn changed(&self) -> Arc<Notify> {
-        self.changed.clone()
-    }
-
-    /// Cancelled when the connection has ended, whoever ended it.
-    pub(super) fn gone(&self) -> CancellationToken {
-        self.gone.clone()
-    }
-
-    /// Reads until the stream ends.
-    pub(super) async fn run(mut self) {
-        let end = loop {
-            if let Err(end) = self.decoded().await.and_then(|decoded| self.take_in(decoded)) {
-                break end;
-            }
-            // A server that talks without end is not to keep all others waiting, nor what is to be written to it.
-            if self.turn > TURN {
-                self.turn = 0;
-                tokio::select! {
-                    biased;
-                    () = &mut self.writing => break self.cut_off(End::Input).await,
-                    () = tokio::task::yield_now() => {}
-                }
-            }
-        };
-        self.seal().await;
-        self.health.ended(end);
-    }
-
-    /// Writes nothing more, and takes back what the server has not read: whoever waits for the answer to such a
-    /// request may send it again. As early as possible: the server may go on.
-    async fn seal(&mut self) {
-        self.writing = Box::pin(pending());
-        self.writer.seal().await;
-    }
-
-    /// The next line, decoded, or why there is none.
-    async fn decoded(&mut self) -> Result<Decoded, End> {
-        loop {
-            let line = tokio::select! {
-                biased;
-                // First, since it is what there is to do for nearly every call.
-                line = self.reader.next() => match line {
-                    Some(line) => line,
-                    None => return Err(self.cut_off(End::Closed).await),
-                },
-                () = &mut self.writing => return Err(self.cut_off(End::Input).await),
-                () = &mut self.ended => {
-                    if self.exited {
-                        return Err(End::Exited);
-                    }
-                    self.exited = true;
-                    self.seal().await;
-                    self.ended = Box::pin(tokio::time::sleep(LAST_WORDS));
-                    continue;
-                }
-            };
-            self.turn += LEAST;
-            if let Line::Whole(line) = &line {
-                self.turn += line.len();
-                self.tap.received(line);
-            }
-            match line {
-                Line::Whole(line) if line.len() <= decode::short_limit(&self.cutter) => {
-                    return Ok(decode::short(line));
-                }
-                Line::Whole(line) => {
-                    if let Some(decoded) = decode::large(line, &self.cutter) {
-                        return Ok(decoded);
-                    }
-                    let (line, cutter, lane) =
-                        (self.reader.take_line(), self.cutter.clone(), self.lane.clone());
-                    let work = move || decode::long(&line, &cutter, |id| lane.is_open(id));
-                    // Its memory is bounded by the longest line; it writes a file and needs nobody to wait.
-                    return tokio::task::spawn_blocking(work).await.map_err(|_| End::Closed);
-                }
-                Line::TooLong { head, tail, total } => return Ok(decode::skipped(head, tail, total)),
-                Line::Torn { total } => return Err(End::Torn(total)),
-                Line::Endless { total } => return Err(End::Endless(total)),
-            }
-        }
-    }
-
-    /// Tells a server that ended from one that closed a stream and goes on, before our side is closed too and
-    /// makes it end.
-    async fn cut_off(&mut self, end: End) -> End {
-        self.seal().await;
-        let Some(exit) = &self.exit else { return end };
-        let until = *self.closed.get_or_insert_with(Instant::now) + EXIT_LAG;
-        match tokio::time::timeout_at(until.into(), exit.exited()).await {
-            Ok(()) => End::Exited,
-            Err(_) => end,
-        }
-    }
-
-    /// Brings a message to whom it concerns, or says why the stream cannot go on.
-    fn take_in(&mut self, decoded: Decoded) -> Result<(), End> {
-        match decoded {
-            Decoded::Answer(id, answer) => match self.lane.answer(id, Ok(answer)) {
-                Standing::Expected => self.health.answered(),
-                Standing::Unasked if !self.health.unasked() => return Err(End::Unasked),
-                Standing::Late | Standing::Unasked => {}
-            },
-            Decoded::Stray if !self.health.unasked() => return Err(End::Unasked),
-            Decoded::Junk(line) if !self.health.junk(&line) => return Err(End::Garbage),
-            Decoded::Unnamed(error) => self.lane.refuse_handshake(error),
-            Decoded::Asked(id, method) => self.reply(id.get(), &method),
-            Decoded::Told(Told::Progress(id, report)) => self.lane.progress(id, report),
-            Decoded::Told(Told::ToolsChanged) => self.changed.notify_one(),
-            Decoded::Told(Told::Other) | Decoded::Stray | Decoded::Junk(_) | Decoded::Blank => {}
-        }
-        Ok(())
-    }
-
-    /// Answers a request of the server's. We have told it that we can do nothing; what asks all the same gets the
-    /// answer that lets it go on.
-    fn reply(&self, id: &str, method: &str) {
-        let outcome = match method {
-            "ping" => r#""result":{}"#,
-            "roots/list" => r#""result":{"roots":[]}"#,
-            "elicitation/create" => r#""result":{"action":"decline"}"#,
-            _ => r#""error":{"code":-32601,"message":"toolcrib has no such method"}"#,
-        };
-        self.lane.reply(&format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{outcome}}}"));
-    }
+/// Continues the sentence "`tools/list` ...".
+fn refusal(error: &rmcp::model::ErrorData) -> String {
+    why_unusable(error).map_or_else(
+        || format!("was refused: {} ({})", sdk_types::brief(&error.message), error.code.0),
+        |why| format!("gave an answer that cannot be used: {why}"),
+    )
 }

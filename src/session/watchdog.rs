@@ -1,5 +1,5 @@
-//! Staying with a server: a death is noticed when it happens, not at the next call, and a server that does not
-//! answer counts as dead if the configuration wants it asked.
+//! Watches a server: its death is noticed when it happens, not at the next call. A server that does not answer a ping
+//! counts as dead, if the configuration asks for pings.
 
 use std::{sync::Arc, time::Instant};
 
@@ -10,13 +10,13 @@ use super::{
     handshake::Era,
     listing::ToolList,
     slot::State,
-    way::{Way, question},
+    transport::{Transport, question},
 };
 
 /// What there is to wait for.
 enum Watch {
     /// A live connection: its end, or its silence.
-    Live { generation: u64, gone: CancellationToken, way: Way, era: Era, tools: Arc<ToolList> },
+    Live { generation: u64, gone: CancellationToken, transport: Transport, era: Era, tools: Arc<ToolList> },
     /// A server that is down: the time of its next try.
     Down { generation: u64, next_try: Instant },
     /// A server that nobody needs.
@@ -58,10 +58,10 @@ impl Session {
     async fn due(&self) -> Due {
         loop {
             match self.watch() {
-                Watch::Live { generation, gone, way, era, tools } => {
+                Watch::Live { generation, gone, transport, era, tools } => {
                     let verdict = tokio::select! {
                         () = gone.cancelled() => None,
-                        verdict = self.silence(&way, era) => Some(verdict),
+                        verdict = self.silence(&transport, era) => Some(verdict),
                         () = tools.refused().cancelled() => Some(Verdict::of_lock()),
                         () = self.idleness() => return Due::Park(generation),
                     };
@@ -83,7 +83,7 @@ impl Session {
             State::Ready { generation, connection } => Watch::Live {
                 generation: *generation,
                 gone: connection.gone.clone(),
-                way: connection.link.way(),
+                transport: connection.link.transport(),
                 era: connection.era,
                 tools: connection.tools.clone(),
             },
@@ -96,7 +96,7 @@ impl Session {
     }
 
     /// Returns once the server has left a question unanswered. Never if it is not to be asked.
-    async fn silence(&self, way: &Way, era: Era) -> Verdict {
+    async fn silence(&self, transport: &Transport, era: Era) -> Verdict {
         let Some(every) = self.settings().config.keepalive else { return std::future::pending().await };
         let mut before = self.counters.calls();
         loop {
@@ -104,7 +104,7 @@ impl Session {
             let calls = self.counters.calls();
             // A server at work may be too busy to answer, and a call has its own limit.
             let quiet = calls == before && self.counters.in_flight() == 0;
-            if quiet && !Box::pin(way.answers(era, every)).await && self.counters.calls() == before {
+            if quiet && !Box::pin(transport.answers(era, every)).await && self.counters.calls() == before {
                 let (every, question) = (humantime::format_duration(every), question(era));
                 let what = format!("did not answer `{question}` within {every} while it had nothing to do");
                 return Verdict { what, asked: false };

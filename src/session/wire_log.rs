@@ -1,5 +1,4 @@
-//! The messages to and from servers, told while somebody listens. While nobody does, one look at a counter is all that
-//! it costs.
+//! Reports the messages to and from servers to listeners. Without a listener it costs one look at a counter.
 
 use std::sync::{
     Arc,
@@ -36,14 +35,14 @@ impl Drop for WireListener {
 
 /// On the connections of one server.
 #[derive(Clone)]
-pub(super) struct Wiretap {
+pub(super) struct WireLog {
     pub(super) listeners: Listeners,
     pub(super) server: ServerName,
     pub(super) secrets: Secrets,
     pub(super) tell: SessionObserver,
 }
 
-impl Wiretap {
+impl WireLog {
     /// Whether anybody listens.
     pub(super) fn is_on(&self) -> bool {
         self.listeners.0.load(Relaxed) > 0

@@ -1,6 +1,6 @@
-//! Requests over lines, and their answers: whoever asks waits here for what the reader of the stream brings.
+//! The JSON-RPC client over stdio: sends requests, and hands each answer to its caller.
 //!
-//! In place of the SDK's service loop, which costs more than everything else about a call, and 30 KB a session.
+//! It replaces the SDK's service loop, which costs more than everything else about a call, and 30 KB a session.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -36,7 +36,7 @@ const LAST: i64 = i32::MAX as i64;
 
 /// The requests of one connection. Clones share them.
 #[derive(Clone)]
-pub(super) struct Lane(Arc<Shared>);
+pub(super) struct RpcClient(Arc<Shared>);
 
 struct Shared {
     writer: LineWriter,
@@ -102,7 +102,7 @@ pub(super) enum Standing {
     Unasked,
 }
 
-impl Lane {
+impl RpcClient {
     /// Requests over `writer`.
     pub(super) fn new(writer: LineWriter) -> Self {
         let requests = Mutex::new(Requests {
@@ -194,7 +194,7 @@ impl Lane {
         let Some(id) = self.requests().open(waiting) else {
             return Err(NoReply::NotSent);
         };
-        let mut request = OpenRequest { lane: self, id, queued: None, cancel };
+        let mut request = OpenRequest { client: self, id, queued: None, cancel };
         // Our future may be dropped at any time, and half a line would be the end of the stream. What takes no
         // waiting is written here, the rest by the transport.
         request.queued = self.write(line(id), Kind::Request(id, course.clone()));
@@ -429,7 +429,7 @@ fn head(id: i64) -> String {
 /// A request under way. Dropped before its answer, by its clock or by its caller, it is not sent any more, or the server
 /// is told.
 struct OpenRequest<'a> {
-    lane: &'a Lane,
+    client: &'a RpcClient,
     id: i64,
     /// Its place in the queue, if it was put there.
     queued: Option<u64>,
@@ -438,9 +438,9 @@ struct OpenRequest<'a> {
 
 impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
-        let unsent = self.queued.is_some_and(|place| self.lane.take_back(place));
+        let unsent = self.queued.is_some_and(|place| self.client.take_back(place));
         {
-            let mut requests = self.lane.requests();
+            let mut requests = self.client.requests();
             if requests.open.remove(&self.id).is_none() || unsent {
                 return;
             }
@@ -453,7 +453,7 @@ impl Drop for OpenRequest<'_> {
                 self.id
             );
             // In its turn: not before the request.
-            self.lane.write_later(cancel.into_bytes(), Kind::Notification(LinePosition::default()));
+            self.client.write_later(cancel.into_bytes(), Kind::Notification(LinePosition::default()));
         }
     }
 }
@@ -464,10 +464,10 @@ mod tests {
 
     #[tokio::test]
     async fn each_request_has_one_answer() {
-        let lane = Lane::new(LineWriter::new(tokio::io::sink()));
+        let client = RpcClient::new(LineWriter::new(tokio::io::sink()));
         let pong = || Ok(Answer::Refused(ErrorData::internal_error("x", None)));
-        assert_eq!(lane.answer(FIRST, pong()), Standing::Unasked);
-        let (asking, other) = (lane.clone(), lane.clone());
+        assert_eq!(client.answer(FIRST, pong()), Standing::Unasked);
+        let (asking, other) = (client.clone(), client.clone());
         let params = Map::new();
         let asked = tokio::join!(asking.ask("ping", &params, NEVER), async {
             tokio::task::yield_now().await;
@@ -476,17 +476,17 @@ mod tests {
         assert!(asked.0.is_ok());
         assert_eq!(asked.1, (Standing::Expected, Standing::Unasked));
         let limit = Duration::from_millis(1);
-        assert!(lane.ask("ping", &params, limit).await.is_err());
-        assert_eq!(lane.answer(FIRST + 1, pong()), Standing::Unasked, "it was not sent");
+        assert!(client.ask("ping", &params, limit).await.is_err());
+        assert_eq!(client.answer(FIRST + 1, pong()), Standing::Unasked, "it was not sent");
         tokio::select! {
             biased;
-            () = lane.clone().write_queue() => unreachable!("the sink takes all"),
-            answer = lane.ask("ping", &params, limit) => assert!(answer.is_err()),
+            () = client.clone().write_queue() => unreachable!("the sink takes all"),
+            answer = client.ask("ping", &params, limit) => assert!(answer.is_err()),
         }
-        assert_eq!(lane.answer(FIRST + 3, pong()), Standing::Unasked, "that never was");
-        assert_eq!(lane.answer(FIRST + 2, pong()), Standing::Late);
-        assert_eq!(lane.answer(FIRST + 2, pong()), Standing::Unasked);
-        lane.end();
-        assert!(matches!(lane.ask("ping", &params, NEVER).await, Err(NoReply::NotSent)));
+        assert_eq!(client.answer(FIRST + 3, pong()), Standing::Unasked, "that never was");
+        assert_eq!(client.answer(FIRST + 2, pong()), Standing::Late);
+        assert_eq!(client.answer(FIRST + 2, pong()), Standing::Unasked);
+        client.end();
+        assert!(matches!(client.ask("ping", &params, NEVER).await, Err(NoReply::NotSent)));
     }
 }

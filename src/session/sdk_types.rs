@@ -1,4 +1,4 @@
-//! The SDK's types to ours, in one place.
+//! Conversions from the SDK's types to ours.
 
 use std::{error::Error as StdError, sync::Arc};
 

@@ -1,7 +1,7 @@
-//! Cutting a tool result that is over its limit, before it is decoded: what is left out goes to a file.
+//! Truncates a tool result that is over its limit, before it is decoded. The whole result goes to a file.
 //!
-//! A result may be as long as the longest line. Decoding all of it would cost many times its size in memory,
-//! so that only what stays is decoded, and what leaves is written from where it lies.
+//! A result may be as long as the longest line. Decoding all of it would cost many times its size in memory, so only what
+//! stays is decoded; the rest is written to the file from the line itself.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::{outputs::Outputs, text};
+use super::{json_string, outputs::Outputs};
 use crate::{config::ServerConfig, tool::ServerName};
 
 /// Values of one message that are decoded: each takes some 200 bytes of memory, whatever its length.
@@ -27,14 +27,14 @@ const MAX_FILES: usize = 8;
 
 /// What the results of one server may take.
 #[derive(Clone)]
-pub(super) struct Cutter {
+pub(super) struct Truncator {
     /// Bytes of a result that are passed on.
     pub(super) limit: usize,
     server: ServerName,
     outputs: Outputs,
 }
 
-impl Cutter {
+impl Truncator {
     pub(super) fn new(config: &ServerConfig, outputs: &Outputs) -> Self {
         Self { limit: config.max_output, server: config.name.clone(), outputs: outputs.clone() }
     }
@@ -42,7 +42,7 @@ impl Cutter {
     /// The JSON object `result` within the limit; nothing if it is no tool result. Blocks while it writes.
     pub(super) fn cut(&self, result: &str) -> serde_json::Result<Option<String>> {
         let mut work = Work {
-            cutter: self,
+            truncator: self,
             room: Room { bytes: self.limit, values: MAX_VALUES },
             fields: String::new(),
             blocks: String::new(),
@@ -54,7 +54,7 @@ impl Cutter {
         Ok(work.is_tool_result.then(|| work.finish()))
     }
 
-    /// As [`Cutter::cut`], for a result that another transport has decoded already.
+    /// As [`Truncator::cut`], for a result that another path has decoded already.
     pub(super) async fn cut_decoded(
         &self,
         result: rmcp::model::CallToolResult,
@@ -63,9 +63,9 @@ impl Cutter {
         if json.len() <= self.limit {
             return result;
         }
-        let cutter = self.clone();
+        let truncator = self.clone();
         let cutting = tokio::task::spawn_blocking(move || {
-            cutter.cut(&json).ok().flatten().and_then(|cut| serde_json::from_str(&cut).ok())
+            truncator.cut(&json).ok().flatten().and_then(|cut| serde_json::from_str(&cut).ok())
         });
         cutting.await.ok().flatten().unwrap_or(result)
     }
@@ -133,7 +133,7 @@ fn end_of_string(rest: &[u8]) -> usize {
 
 /// A result under the knife.
 struct Work<'c> {
-    cutter: &'c Cutter,
+    truncator: &'c Truncator,
     room: Room,
     /// Everything but the content, as members of the object to come.
     fields: String,
@@ -164,7 +164,7 @@ impl Work<'_> {
         let block: Option<Block<'_>> = serde_json::from_str(raw).ok();
         let text = block.as_ref().filter(|block| block.kind.is_some_and(|kind| kind.get() == "\"text\""));
         let text = text.and_then(|block| block.text).map(RawValue::get).filter(|raw| raw.starts_with('"'));
-        let bytes = text.map_or(raw.len(), text::length);
+        let bytes = text.map_or(raw.len(), json_string::length);
         if self.rest.is_none() && self.room.take(raw, bytes) {
             self.push(raw);
         } else if self.files == MAX_FILES {
@@ -176,8 +176,8 @@ impl Work<'_> {
             self.files += 1;
             let kind = block.and_then(|block| serde_json::from_str::<String>(block.kind?.get()).ok());
             let kind = kind.filter(|kind| kind.len() < 50).unwrap_or_else(|| "unknown".to_owned());
-            let place = self.cutter.keep("json", |file| file.write_all(raw.as_bytes()));
-            let limit = self.cutter.limit;
+            let place = self.truncator.keep("json", |file| file.write_all(raw.as_bytes()));
+            let limit = self.truncator.limit;
             self.note(&format!(
                 "[left out: a block of kind {kind} with {bytes} bytes (limits: {limit} bytes, {MAX_VALUES} values); {place}]"
             ));
@@ -189,7 +189,7 @@ impl Work<'_> {
         let room = std::mem::take(&mut self.room.bytes);
         let mut shown = String::with_capacity(room);
         // Ends early, with an error that says only that.
-        let _ = text::pieces(raw, |piece| {
+        let _ = json_string::pieces(raw, |piece| {
             let mut end = piece.len().min(room - shown.len());
             while !piece.is_char_boundary(end) {
                 end -= 1;
@@ -197,8 +197,9 @@ impl Work<'_> {
             shown.push_str(&piece[..end]);
             if end < piece.len() { Err(()) } else { Ok(()) }
         });
-        let place =
-            self.cutter.keep("txt", |file| text::pieces(raw, |piece| file.write_all(piece.as_bytes())));
+        let place = self
+            .truncator
+            .keep("txt", |file| json_string::pieces(raw, |piece| file.write_all(piece.as_bytes())));
         let count = shown.len();
         let line = if count == 0 { "" } else { "\n" };
         self.note(&format!("{shown}{line}[cut: {count} of {bytes} bytes are shown; {place}]"));
@@ -206,7 +207,7 @@ impl Work<'_> {
 
     fn put_aside(&mut self, raw: &str) {
         let rest = self.rest.get_or_insert_with(|| {
-            let file = self.cutter.outputs.create(&self.cutter.server, "jsonl");
+            let file = self.truncator.outputs.create(&self.truncator.server, "jsonl");
             Rest { blocks: 0, bytes: 0, file: file.map(|(path, file)| (path, BufWriter::new(file))) }
         });
         rest.blocks += 1;
@@ -220,12 +221,12 @@ impl Work<'_> {
 
     fn structured(&mut self, raw: &str) {
         // Servers repeat it in the content, so that the two do not share one room.
-        let mut room = Room { bytes: self.cutter.limit, values: MAX_VALUES };
+        let mut room = Room { bytes: self.truncator.limit, values: MAX_VALUES };
         if room.take(raw, raw.len()) {
             self.field("structuredContent", raw);
         } else {
-            let place = self.cutter.keep("json", |file| file.write_all(raw.as_bytes()));
-            let (bytes, limit) = (raw.len(), self.cutter.limit);
+            let place = self.truncator.keep("json", |file| file.write_all(raw.as_bytes()));
+            let (bytes, limit) = (raw.len(), self.truncator.limit);
             self.note(&format!(
                 "[left out: the structured result with {bytes} bytes (limits: {limit} bytes, {MAX_VALUES} values); {place}]"
             ));

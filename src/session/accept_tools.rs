@@ -1,5 +1,5 @@
-//! What is done with every list of tools that a server gives, at its start and later: tools that are listed twice are
-//! left out, it is held against the lockfile, and remembered for the next start.
+//! Checks every tool list that a server gives, at its start and later: a tool that is listed twice is dropped, the list is
+//! compared with the lockfile, and remembered for the next start.
 
 use std::{collections::HashSet, sync::Arc};
 

@@ -1,5 +1,5 @@
 //! The usual answers to a call, decoded in one pass without the SDK's types: results of text, images, sound and
-//! embedded resources without further members. Whatever is not exactly that goes the SDK's way, which decodes it to the
+//! embedded resources without further members. Whatever is not exactly that goes to the SDK, which decodes it to the
 //! same.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use super::cut::{MAX_VALUES, weigh};
+use super::truncate::{MAX_VALUES, weigh};
 use crate::tool::ToolResult;
 
 /// Content blocks of one result that are decoded here. What has more is counted value by value first.

@@ -8,18 +8,18 @@ use super::*;
 
 struct Bench {
     folder: tempfile::TempDir,
-    cutter: Cutter,
+    truncator: Truncator,
 }
 
 fn bench(limit: usize) -> Bench {
     let folder = tempfile::tempdir().unwrap();
     let outputs = Outputs::new(Some(folder.path()));
-    Bench { cutter: Cutter { limit, server: ServerName::new("one").unwrap(), outputs }, folder }
+    Bench { truncator: Truncator { limit, server: ServerName::new("one").unwrap(), outputs }, folder }
 }
 
 impl Bench {
     fn cut(&self, result: &Value) -> Value {
-        serde_json::from_str(&self.cutter.cut(&result.to_string()).unwrap().unwrap()).unwrap()
+        serde_json::from_str(&self.truncator.cut(&result.to_string()).unwrap().unwrap()).unwrap()
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -45,7 +45,7 @@ fn what_fits_stays_as_it_is() {
     });
     assert_eq!(bench.cut(&result), result);
     assert!(bench.files().is_empty());
-    assert_eq!(bench.cutter.cut(r#"{"tools": []}"#).unwrap(), None, "no tool result");
+    assert_eq!(bench.truncator.cut(r#"{"tools": []}"#).unwrap(), None, "no tool result");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_folder_that_cannot_be_made_costs_the_rest_and_not_the_result() {
     let mut bench = bench(4);
     let file = bench.folder.path().join("file");
     fs::write(&file, "").unwrap();
-    bench.cutter.outputs = Outputs::new(Some(&file));
+    bench.truncator.outputs = Outputs::new(Some(&file));
     let cut = bench.cut(&json!({"content": [{"type": "text", "text": "0123456789"}]}));
     let note = cut["content"][0]["text"].as_str().unwrap();
     assert!(note.starts_with("0123\n[cut: 4 of 10 bytes are shown; it could not be kept: "), "{note}");

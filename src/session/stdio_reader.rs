@@ -1,0 +1,233 @@
+//! Reads the messages of one server over stdio: decodes them and hands them to the client that waits.
+//!
+//! Other clients hang for ever when a helper of a dead server keeps its stdout open, when an answer is malformed or
+//! too long, and when a server stops reading. Here each of these ends in an answer or in the end of the stream.
+//! Messages keep their order on the wire.
+
+use std::{
+    future::{Future, pending},
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    decode::{self, Decoded, Told},
+    health::{End, Health},
+    rpc_client::{RpcClient, Standing},
+    truncate::Truncator,
+    wire_log::WireLog,
+};
+use crate::process::{ExitWatch, Line, LineReader, LineWriter, Pipes};
+
+/// What a server wrote before it died is still read for so long, whoever else holds its stdout.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// Bytes of messages that are taken in before others on this thread have their turn.
+const TURN: usize = 128 << 10;
+/// So much counts a message at least: an empty one costs time too.
+const LEAST: usize = 128;
+
+/// How long the end of a stream may be ahead of that of its process.
+const EXIT_LAG: Duration = Duration::from_millis(300);
+
+type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What brings the messages of one server to those who wait for them.
+pub(super) struct StdioReader {
+    reader: LineReader,
+    writer: LineWriter,
+    /// Writes what waits. It ends when our side is closed.
+    writing: Waiting<()>,
+    /// The end of the process, and then that of the wait for its last words.
+    ended: Waiting<()>,
+    exited: bool,
+    exit: Option<ExitWatch>,
+    /// When one of the two streams was found closed.
+    closed: Option<Instant>,
+    health: Health,
+    truncator: Truncator,
+    tap: WireLog,
+    client: RpcClient,
+    /// Bytes that were taken in since others had their turn.
+    turn: usize,
+    changed: Arc<Notify>,
+    gone: CancellationToken,
+}
+
+impl Drop for StdioReader {
+    fn drop(&mut self) {
+        self.client.end();
+        self.gone.cancel();
+    }
+}
+
+impl StdioReader {
+    /// Talks over `pipes`; the stream ends with the process of `exit`, if there is one.
+    pub(super) fn new(
+        pipes: Pipes,
+        exit: Option<ExitWatch>,
+        health: Health,
+        truncator: Truncator,
+        tap: WireLog,
+    ) -> Self {
+        let sent = tap.clone();
+        pipes.writer.tell(move |line| sent.sent(line));
+        let ended: Waiting<()> = match exit.clone() {
+            Some(exit) => Box::pin(async move { exit.exited().await }),
+            None => Box::pin(pending()),
+        };
+        let client = RpcClient::new(pipes.writer.clone());
+        Self {
+            reader: pipes.reader,
+            writing: Box::pin(client.clone().write_queue()),
+            writer: pipes.writer,
+            ended,
+            exited: false,
+            exit,
+            closed: None,
+            health,
+            truncator,
+            tap,
+            client,
+            turn: 0,
+            changed: Arc::default(),
+            gone: CancellationToken::new(),
+        }
+    }
+
+    /// For requests.
+    pub(super) fn client(&self) -> RpcClient {
+        self.client.clone()
+    }
+
+    /// Told when the server says that its tools changed.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        self.changed.clone()
+    }
+
+    /// Cancelled when the connection has ended, whoever ended it.
+    pub(super) fn gone(&self) -> CancellationToken {
+        self.gone.clone()
+    }
+
+    /// Reads until the stream ends.
+    pub(super) async fn run(mut self) {
+        let end = loop {
+            if let Err(end) = self.decoded().await.and_then(|decoded| self.take_in(decoded)) {
+                break end;
+            }
+            // A server that talks without end is not to keep all others waiting, nor what is to be written to it.
+            if self.turn > TURN {
+                self.turn = 0;
+                tokio::select! {
+                    biased;
+                    () = &mut self.writing => break self.cut_off(End::Input).await,
+                    () = tokio::task::yield_now() => {}
+                }
+            }
+        };
+        self.seal().await;
+        self.health.ended(end);
+    }
+
+    /// Writes nothing more, and takes back what the server has not read: whoever waits for the answer to such a
+    /// request may send it again. As early as possible: the server may go on.
+    async fn seal(&mut self) {
+        self.writing = Box::pin(pending());
+        self.writer.seal().await;
+    }
+
+    /// The next line, decoded, or why there is none.
+    async fn decoded(&mut self) -> Result<Decoded, End> {
+        loop {
+            let line = tokio::select! {
+                biased;
+                // First, since it is what there is to do for nearly every call.
+                line = self.reader.next() => match line {
+                    Some(line) => line,
+                    None => return Err(self.cut_off(End::Closed).await),
+                },
+                () = &mut self.writing => return Err(self.cut_off(End::Input).await),
+                () = &mut self.ended => {
+                    if self.exited {
+                        return Err(End::Exited);
+                    }
+                    self.exited = true;
+                    self.seal().await;
+                    self.ended = Box::pin(tokio::time::sleep(LAST_WORDS));
+                    continue;
+                }
+            };
+            self.turn += LEAST;
+            if let Line::Whole(line) = &line {
+                self.turn += line.len();
+                self.tap.received(line);
+            }
+            match line {
+                Line::Whole(line) if line.len() <= decode::short_limit(&self.truncator) => {
+                    return Ok(decode::short(line));
+                }
+                Line::Whole(line) => {
+                    if let Some(decoded) = decode::large(line, &self.truncator) {
+                        return Ok(decoded);
+                    }
+                    let (line, truncator, client) =
+                        (self.reader.take_line(), self.truncator.clone(), self.client.clone());
+                    let work = move || decode::long(&line, &truncator, |id| client.is_open(id));
+                    // Its memory is bounded by the longest line; it writes a file and needs nobody to wait.
+                    return tokio::task::spawn_blocking(work).await.map_err(|_| End::Closed);
+                }
+                Line::TooLong { head, tail, total } => return Ok(decode::skipped(head, tail, total)),
+                Line::Torn { total } => return Err(End::Torn(total)),
+                Line::Endless { total } => return Err(End::Endless(total)),
+            }
+        }
+    }
+
+    /// Tells a server that ended from one that closed a stream and goes on, before our side is closed too and
+    /// makes it end.
+    async fn cut_off(&mut self, end: End) -> End {
+        self.seal().await;
+        let Some(exit) = &self.exit else { return end };
+        let until = *self.closed.get_or_insert_with(Instant::now) + EXIT_LAG;
+        match tokio::time::timeout_at(until.into(), exit.exited()).await {
+            Ok(()) => End::Exited,
+            Err(_) => end,
+        }
+    }
+
+    /// Brings a message to whom it concerns, or says why the stream cannot go on.
+    fn take_in(&mut self, decoded: Decoded) -> Result<(), End> {
+        match decoded {
+            Decoded::Answer(id, answer) => match self.client.answer(id, Ok(answer)) {
+                Standing::Expected => self.health.answered(),
+                Standing::Unasked if !self.health.unasked() => return Err(End::Unasked),
+                Standing::Late | Standing::Unasked => {}
+            },
+            Decoded::Stray if !self.health.unasked() => return Err(End::Unasked),
+            Decoded::Junk(line) if !self.health.junk(&line) => return Err(End::Garbage),
+            Decoded::Unnamed(error) => self.client.refuse_handshake(error),
+            Decoded::Asked(id, method) => self.reply(id.get(), &method),
+            Decoded::Told(Told::Progress(id, report)) => self.client.progress(id, report),
+            Decoded::Told(Told::ToolsChanged) => self.changed.notify_one(),
+            Decoded::Told(Told::Other) | Decoded::Stray | Decoded::Junk(_) | Decoded::Blank => {}
+        }
+        Ok(())
+    }
+
+    /// Answers a request of the server's. We have told it that we can do nothing; what asks all the same gets the
+    /// answer that lets it go on.
+    fn reply(&self, id: &str, method: &str) {
+        let outcome = match method {
+            "ping" => r#""result":{}"#,
+            "roots/list" => r#""result":{"roots":[]}"#,
+            "elicitation/create" => r#""result":{"action":"decline"}"#,
+            _ => r#""error":{"code":-32601,"message":"toolcrib has no such method"}"#,
+        };
+        self.client.reply(&format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{outcome}}}"));
+    }
+}
