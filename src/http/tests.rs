@@ -62,6 +62,68 @@ async fn redirects_lead_within_their_origin() {
     assert_eq!(leads("").await, None, "no redirect");
 }
 
+#[tokio::test]
+async fn a_proxy_is_told_the_whole_address_and_who_asks() {
+    let whole = |request: axum::extract::Request| async move {
+        let headers = request.headers();
+        assert_eq!(headers["proxy-authorization"], "Basic bWU6c2VjcmV0");
+        assert_eq!(headers["host"], "tools.test");
+        request.uri().to_string()
+    };
+    let (proxy, _server) = serve(Router::new().fallback(whole)).await;
+    let proxy = proxy.replace("http://", "http://me:secret@");
+    let proxies = Arc::new(OnceLock::from(Matcher::builder().http(proxy).build()));
+    let direct = clients().tools.0.traffic.clone();
+    let client = Traffic { access: Access::Proxied(proxies), ..direct }.pool();
+    let mut answer = ask(&client, "http://tools.test/mcp?x=1").await;
+    assert_eq!(answer.chunk().await.unwrap().unwrap(), "http://tools.test/mcp?x=1");
+}
+
+#[tokio::test]
+async fn a_request_that_was_refused_unseen_is_sent_again_and_no_other() {
+    use h2::Reason;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let config = HttpConfig { http_version: HttpVersion::Http2, ..HttpConfig::default() };
+    let clients = HttpClients::new(&config).unwrap();
+    let asked = Url::parse(&url).unwrap();
+    let client = clients.tools_for(&url).clone();
+    drop(clients);
+    let refusing = async {
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut connection = h2::server::handshake(socket).await.unwrap();
+        // The first request is answered at last, the second one never, and none of them once more.
+        for reason in [Some(Reason::REFUSED_STREAM), Some(Reason::REFUSED_STREAM), None, Some(Reason::CANCEL)]
+        {
+            let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+            match reason {
+                Some(reason) => respond.send_reset(reason),
+                None => drop(respond.send_response(hyper::Response::new(()), true).unwrap()),
+            }
+        }
+        assert!(connection.accept().await.is_none(), "a request that may have been looked at came again");
+    };
+    let asking = async {
+        let post = || request(hyper::Method::POST, &asked).unwrap();
+        assert_eq!(client.send(post()).await.unwrap().status, 200);
+        assert!(matches!(client.send(post()).await, Err(Unanswered::Broken(_))));
+        drop(client);
+    };
+    tokio::join!(refusing, asking);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_made_in_time_is_late() {
+    let config = HttpConfig { connect_timeout: Duration::from_millis(50), ..HttpConfig::default() };
+    let clients = HttpClients::new(&config).unwrap();
+    // One that accepts and encrypts nothing.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    let asked = Url::parse(&url).unwrap();
+    let late = clients.tools_for(&url).send(request(hyper::Method::GET, &asked).unwrap()).await.unwrap_err();
+    assert!(matches!(late, Unanswered::Late) && late.is_late(), "{late:?}");
+}
+
 #[test]
 fn loopback_is_recognised() {
     for (url, expected) in [

@@ -7,6 +7,7 @@ use std::{
 };
 
 use axum::{Json, Router, routing::post, serve::Listener};
+use rcgen::{CertifiedKey, KeyPair};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
     net::{TcpListener, TcpStream},
@@ -68,16 +69,74 @@ async fn proxy(listener: TcpListener, to: SocketAddr, asked: Arc<Mutex<Vec<Strin
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn answers_come_encrypted_and_through_a_proxy() {
+/// A certificate of its own for a server that speaks these protocols, by their names in TLS.
+fn certified(protocols: &[&str]) -> (CertifiedKey<KeyPair>, ServerConfig) {
     let own = rcgen::generate_simple_self_signed(["localhost".to_owned(), "models.test".to_owned()]).unwrap();
     let key = PrivateKeyDer::from_pem_slice(own.signing_key.serialize_pem().as_bytes()).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(vec![own.cert.der().clone()], key)
         .unwrap();
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+    (own, config)
+}
+
+/// A model server that speaks HTTP/2 and nothing else.
+async fn model_over_http_2(listener: TcpListener, acceptor: TlsAcceptor) {
+    let mut answers = JoinSet::new();
+    loop {
+        let (socket, _) = listener.accept().await.unwrap();
+        let stream = acceptor.accept(socket).await.unwrap();
+        answers.spawn(async move {
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            let mut answers = JoinSet::new();
+            while let Some(Ok((request, mut respond))) = connection.accept().await {
+                answers.spawn(async move {
+                    let mut body = request.into_body();
+                    while let Some(chunk) = body.data().await {
+                        body.flow_control().release_capacity(chunk.unwrap().len()).unwrap();
+                    }
+                    let answer = hyper::Response::builder().header("content-type", "application/json");
+                    let mut sent = respond.send_response(answer.body(()).unwrap(), false).unwrap();
+                    sent.send_data(say("yes").to_string().into(), true).unwrap();
+                });
+            }
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http_2_is_agreed_on_in_the_handshake_straight_and_through_a_proxy() {
+    let (own, config) = certified(&["h2"]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let (mut tasks, asked) = (JoinSet::new(), Arc::<Mutex<Vec<String>>>::default());
+    tasks.spawn(model_over_http_2(listener, TlsAcceptor::from(Arc::new(config))));
+    let way = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let way_at = format!("http://{}", way.local_addr().unwrap());
+    tasks.spawn(proxy(way, at, Arc::clone(&asked)));
+
+    let config =
+        "[llm]\nbase_url = 'https://${HOST}/v1'\nmodel = 'm'\nretry = { max = 1 }\nhttp_version = 'auto'\n";
+    let bench = Bench::new(config);
+    bench.file("trusted.pem", &own.cert.pem());
+    for host in [format!("localhost:{}", at.port()), "models.test".to_owned()] {
+        let mut command = bench.command(&["run", "Is it?"]);
+        command
+            .env("HOST", host)
+            .env("SSL_CERT_FILE", bench.0.path().join("trusted.pem"))
+            .env("HTTPS_PROXY", &way_at);
+        let done = tokio::task::block_in_place(|| command.output().unwrap());
+        assert_eq!((code(&done), out(&done).trim()), (0, "yes"), "{}", err(&done));
+    }
+    assert_eq!(asked.lock().unwrap().len(), 1, "this machine needs no proxy");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_come_encrypted_and_through_a_proxy() {
+    let (own, config) = certified(&[]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let router = Router::new().route("/v1/chat/completions", post(|| async { Json(say("yes")) }));

@@ -183,9 +183,14 @@ async fn a_search_engine_that_floods_holds_nobody_up() {
 
 #[tokio::test]
 async fn a_model_server_that_floods_holds_nobody_up() {
-    let fields =
-        [(HttpVersion::Auto, FLOODS[0]), (HttpVersion::Auto, FLOODS[2]), (HttpVersion::Http1, FLOODS[1])];
-    for (version, flood) in fields {
+    // Frames of a kind that nobody knows, after empty settings.
+    let frames = ("\0\0\0\x04\0\0\0\0\0", "\0\0\0\x20\0\0\0\0\0");
+    for (version, flood) in [
+        (HttpVersion::Auto, FLOODS[0]),
+        (HttpVersion::Auto, FLOODS[2]),
+        (HttpVersion::Http1, FLOODS[1]),
+        (HttpVersion::Http2, frames),
+    ] {
         let lab = Lab::new();
         let mut config = LlmConfig::new(Some(format!("{}/v1", serve(flood, |_, _| None))), "m");
         (config.http_version, config.request_timeout) = (version, LIMIT);
