@@ -8,6 +8,7 @@ use std::{
 
 use flate2::write::MultiGzDecoder;
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue, RETRY_AFTER};
+use tokio::task::yield_now;
 
 use crate::{
     http::{Answer, Unanswered},
@@ -68,11 +69,15 @@ pub(super) async fn body(mut answer: Answer, limit: usize) -> Result<(Vec<u8>, b
     let (mut unpacked, mut empty) = (MultiGzDecoder::new(read), true);
     while let Some(chunk) = answer.chunk().await.map_err(Unanswered::Broken)? {
         empty &= chunk.is_empty();
-        let written = unpacked.write_all(&chunk);
-        if unpacked.get_ref().over {
-            return Ok((std::mem::take(&mut unpacked.get_mut().bytes), false));
+        // A piece may become a thousand times as large.
+        for part in chunk.chunks(1 << 12) {
+            let written = unpacked.write_all(part);
+            if unpacked.get_ref().over {
+                return Ok((std::mem::take(&mut unpacked.get_mut().bytes), false));
+            }
+            written.map_err(|error| Unanswered::Broken(error.into()))?;
+            yield_now().await;
         }
-        written.map_err(|error| Unanswered::Broken(error.into()))?;
     }
     let done = if empty { Ok(()) } else { unpacked.try_finish() };
     let Bounded { bytes, over, .. } = unpacked.get_mut();
