@@ -30,7 +30,6 @@ mod load;
 mod models;
 mod named;
 mod node;
-mod origin;
 mod owner;
 mod raw;
 mod reuse;
@@ -38,6 +37,7 @@ mod rules;
 mod secrets;
 mod section;
 mod server;
+mod source_location;
 mod validate;
 mod vars;
 mod walls;
@@ -56,7 +56,6 @@ pub use jobs::StartJobs;
 pub use models::{Order, Strategy};
 pub use named::NamedTools;
 pub(crate) use node::{Node, Value as NodeValue, toml as read_toml};
-pub(crate) use origin::{Origin, Text};
 pub use raw::BUILTINS;
 pub use reuse::*;
 pub use rules::{DenyRule, Fallback, FallbackWhen};
@@ -64,6 +63,7 @@ pub use secrets::Secrets;
 pub(crate) use secrets::{origin_of, secret_name};
 pub(crate) use section::{Section, parse_size};
 pub use server::*;
+pub(crate) use source_location::{SourceLocation, Text};
 
 /// Everything that toolcrib reads from `servers.toml` and the files it imports.
 ///

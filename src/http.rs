@@ -28,9 +28,9 @@ use crate::{
 
 mod client;
 mod guard;
-mod origin;
+mod host_pool;
 mod paced;
-mod road;
+mod route;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -38,8 +38,8 @@ mod tls;
 use client::Client;
 pub(crate) use client::request;
 pub(crate) use guard::NotPublic;
-pub(crate) use origin::{Answer, Origin, Unanswered, head};
-use road::{Reach, Road};
+pub(crate) use host_pool::{Answer, HostPool, RequestError, head};
+use route::{Reach, Route};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -72,7 +72,7 @@ struct Models {
     tls: tls::Shared,
     proxies: Proxies,
     connect_timeout: Duration,
-    origins: Arc<Mutex<HashMap<(String, ModelPool), Origin>>>,
+    origins: Arc<Mutex<HashMap<(String, ModelPool), HostPool>>>,
 }
 
 /// How connections to a model server are made and kept. Those who ask for the same share its pool.
@@ -122,7 +122,7 @@ pub struct ConnectionCounts {
 impl HttpClient {
     /// Sends a request with the server's whole address. It has the headers that it came with, and `Host`. Follows no
     /// redirect.
-    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Answer, Unanswered> {
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Answer, RequestError> {
         let Pool { traffic, client, opened } = &*self.0;
         client.get_or_init(|| Client::new(traffic, opened)).send(request).await
     }
@@ -213,7 +213,7 @@ impl HttpClients {
     ///
     /// # Errors
     /// Why there is no way to it.
-    pub(crate) fn model_server(&self, url: &Url, pool: ModelPool) -> Result<Origin, String> {
+    pub(crate) fn model_server(&self, url: &Url, pool: ModelPool) -> Result<HostPool, String> {
         let Models { tls, proxies, connect_timeout, origins } = &self.models;
         let connect = pool.connect.unwrap_or(*connect_timeout);
         let pool = ModelPool { connect: Some(connect), ..pool };
@@ -225,7 +225,7 @@ impl HttpClients {
                 let to = Uri::try_from(&name).map_err(|error| error.to_string())?;
                 let access =
                     if is_loopback(url) { Access::Near } else { Access::Proxied(Arc::clone(proxies)) };
-                let road = Road::new(&to, access.reach(), tls, (connect, pool.version))?;
+                let route = Route::new(&to, access.reach(), tls, (connect, pool.version))?;
                 // HTTP/1.1 has a pool of its own, the other versions a general client.
                 let client = (pool.version != HttpVersion::Http1).then(|| {
                     let traffic = Traffic {
@@ -238,7 +238,7 @@ impl HttpClients {
                     };
                     traffic.pool()
                 });
-                Ok(place.insert(Origin::new(road, (connect, pool.idle), client)).clone())
+                Ok(place.insert(HostPool::new(route, (connect, pool.idle), client)).clone())
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What is wrong with a line that is no task: the key, and what is wanted there.
 
-use crate::config::{Node, NodeValue, Origin, Section};
+use crate::config::{Node, NodeValue, Section, SourceLocation};
 
 const TASK: &[&str] = &["id", "input", "target", "score", "tools", "system", "limits", "calls", "metadata"];
 const SCORE: &[&str] = &["type", "tol"];
@@ -23,7 +23,7 @@ pub(super) fn of(line: &str, error: &serde_json::Error) -> String {
         return "the line ends in the middle of its JSON".to_owned();
     }
     let Ok(value) = serde_json::from_str(line) else { return syntax(line, error) };
-    let origin = Origin { json: true, ..Origin::default() };
+    let origin = SourceLocation { json: true, ..SourceLocation::default() };
     match look(&origin, &Node::of_json(&value, 1)) {
         Ok(()) => plain(error),
         Err(mistake) => match mistake.help() {
@@ -62,7 +62,7 @@ fn plain(error: &serde_json::Error) -> String {
     }
 }
 
-fn look(origin: &Origin, node: &Node) -> crate::Result<()> {
+fn look(origin: &SourceLocation, node: &Node) -> crate::Result<()> {
     let task = Section::open(origin, "", 1, node, TASK, None)?;
     task.no_null(&["id", "limits", "calls", "metadata"])?;
     task.text("id")?;

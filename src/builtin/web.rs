@@ -11,7 +11,7 @@ use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue, R
 use tokio::task::yield_now;
 
 use crate::{
-    http::{Answer, Unanswered},
+    http::{Answer, RequestError},
     retry::{self, Blame, Failure, Retry, RetryPolicy, Try},
 };
 
@@ -54,20 +54,20 @@ pub(super) fn accept_compressed(headers: &mut HeaderMap) {
 }
 
 /// The body, and whether it is all of it: reading ends at `limit` bytes, counted after decompression.
-pub(super) async fn body(mut answer: Answer, limit: usize) -> Result<(Vec<u8>, bool), Unanswered> {
+pub(super) async fn body(mut answer: Answer, limit: usize) -> Result<(Vec<u8>, bool), RequestError> {
     let encoding = answer.headers.get(CONTENT_ENCODING).map_or(&b""[..], HeaderValue::as_bytes);
     let packed = encoding.eq_ignore_ascii_case(b"gzip") || encoding.eq_ignore_ascii_case(b"x-gzip");
     let mut read = Bounded { bytes: Vec::new(), limit, over: false };
     if !packed {
         while !read.over
-            && let Some(chunk) = answer.chunk().await.map_err(Unanswered::Broken)?
+            && let Some(chunk) = answer.chunk().await.map_err(RequestError::Broken)?
         {
             let _ = read.write(&chunk);
         }
         return Ok((read.bytes, !read.over));
     }
     let (mut unpacked, mut empty) = (MultiGzDecoder::new(read), true);
-    while let Some(chunk) = answer.chunk().await.map_err(Unanswered::Broken)? {
+    while let Some(chunk) = answer.chunk().await.map_err(RequestError::Broken)? {
         empty &= chunk.is_empty();
         // A piece may become a thousand times as large.
         for part in chunk.chunks(1 << 12) {
@@ -75,14 +75,14 @@ pub(super) async fn body(mut answer: Answer, limit: usize) -> Result<(Vec<u8>, b
             if unpacked.get_ref().over {
                 return Ok((std::mem::take(&mut unpacked.get_mut().bytes), false));
             }
-            written.map_err(|error| Unanswered::Broken(error.into()))?;
+            written.map_err(|error| RequestError::Broken(error.into()))?;
             yield_now().await;
         }
     }
     let done = if empty { Ok(()) } else { unpacked.try_finish() };
     let Bounded { bytes, over, .. } = unpacked.get_mut();
     match done {
-        Err(error) if !*over => Err(Unanswered::Broken(error.into())),
+        Err(error) if !*over => Err(RequestError::Broken(error.into())),
         _ => Ok((std::mem::take(bytes), !*over)),
     }
 }
@@ -108,7 +108,7 @@ impl Write for Bounded {
 }
 
 /// The innermost cause of a failed request.
-pub(super) fn cause(error: &Unanswered) -> String {
+pub(super) fn cause(error: &RequestError) -> String {
     let Some(mut innermost) = error.source() else { return error.to_string() };
     while let Some(source) = innermost.source() {
         innermost = source;

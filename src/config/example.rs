@@ -5,8 +5,8 @@ use std::{fs, path::Path};
 use super::{
     Config, Env, INHERITED,
     node::{self, Node, Value},
-    origin::Origin,
     raw::TABLES,
+    source_location::SourceLocation,
 };
 use crate::tool::ServerName;
 
@@ -39,7 +39,7 @@ fn what_it_shows_as_default_is_the_default() {
     let servers = "[servers]\ntime.builtin = 'time'\nfiles = { builtin = 'files', args = ['.'] }\ncalc.builtin = 'calc'";
     let bare = Config::parse(servers, None, Path::new("/w"), &env).unwrap();
     assert_eq!(format!("{example:?}"), format!("{bare:?}"));
-    let root = node::toml(EXAMPLE, &Origin::default()).unwrap();
+    let root = node::toml(EXAMPLE, &SourceLocation::default()).unwrap();
     let listed = root.get("defaults").unwrap().get("inherit_env").unwrap().to_json().unwrap();
     assert_eq!(listed, serde_json::json!(INHERITED));
 }
@@ -60,7 +60,7 @@ fn its_commented_parts_are_right_too() {
 
 #[test]
 fn every_key_occurs() {
-    let root = node::toml(&uncommented(), &Origin::default()).unwrap();
+    let root = node::toml(&uncommented(), &SourceLocation::default()).unwrap();
     let mut missing = Vec::new();
     for (path, keys) in TABLES {
         let tables = tables(&root, path);

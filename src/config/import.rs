@@ -11,8 +11,8 @@ use std::{
 use super::{
     env::Env,
     node::{self, Node, Value},
-    origin::Origin,
     raw::{self, RawServer},
+    source_location::SourceLocation,
 };
 use crate::{
     error::{Error, Result, nearest},
@@ -40,7 +40,7 @@ const FOLDERS: [&str; 7] = [".vscode", ".cursor", ".codex", ".gemini", ".roo", "
 /// Where an `import` entry leads.
 pub(super) enum Found {
     /// A file that exists.
-    File(Origin),
+    File(SourceLocation),
     /// A named tool without a file here: a note, since one configuration serves many machines.
     Absent(String),
 }
@@ -65,7 +65,7 @@ impl Foreign {
     }
 
     /// The server, checked like a local one.
-    pub(super) fn read(self, origin: &Origin) -> Result<RawServer> {
+    pub(super) fn read(self, origin: &SourceLocation) -> Result<RawServer> {
         raw::read_server(origin, &self.key, self.line, self.name.as_str(), &self.table?)
     }
 }
@@ -82,7 +82,7 @@ pub(super) fn find(source: &str, base: &Path, env: &Env) -> Result<Found, (Strin
             )));
         };
         // Such a file belongs to a person, not to a project: its servers run where the importing file lies.
-        return Ok(Found::File(Origin::of(file, base.to_owned(), env.folder())));
+        return Ok(Found::File(SourceLocation::of(file, base.to_owned(), env.folder())));
     }
     let file = env.resolve(base, source);
     if !file.is_file() {
@@ -96,7 +96,7 @@ pub(super) fn find(source: &str, base: &Path, env: &Env) -> Result<Found, (Strin
     // `.vscode/mcp.json` and its like speak of the folder around them.
     let inside = folder.file_name().is_some_and(|name| FOLDERS.iter().any(|folder| name == *folder));
     let folder = if inside { folder.parent().unwrap_or(folder) } else { folder }.to_owned();
-    Ok(Found::File(Origin::of(&file, folder, env.folder())))
+    Ok(Found::File(SourceLocation::of(&file, folder, env.folder())))
 }
 
 /// Where a tool that is found by name keeps its file; nothing for other words.
@@ -115,7 +115,7 @@ pub(super) fn places(tool: &str, env: &Env) -> Vec<PathBuf> {
 }
 
 /// Reads a foreign file; the format follows from its name and content.
-pub(super) fn read(origin: &Origin, notes: &mut Vec<String>) -> Result<Vec<Foreign>> {
+pub(super) fn read(origin: &SourceLocation, notes: &mut Vec<String>) -> Result<Vec<Foreign>> {
     let file = origin.file.as_deref().unwrap_or(Path::new(""));
     let text = fs::read_to_string(file)
         .map_err(|error| Error::io(format!("cannot read the imported file {}", file.display()), error))?;
@@ -147,7 +147,7 @@ pub(super) fn read(origin: &Origin, notes: &mut Vec<String>) -> Result<Vec<Forei
 fn legal_name(
     name: &str,
     others: &[Foreign],
-    origin: &Origin,
+    origin: &SourceLocation,
     notes: &mut Vec<String>,
 ) -> Option<ServerName> {
     let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '.') { c } else { '-' };

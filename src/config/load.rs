@@ -15,10 +15,10 @@ use super::{
     import, models,
     named::Named,
     node,
-    origin::{Origin, Text},
     owner::Owners,
     raw,
     raw::{Defaults, RawKind, RawServer},
+    source_location::{SourceLocation, Text},
     validate::{self, Found},
     walls,
 };
@@ -40,7 +40,7 @@ impl Config {
     pub fn load(path: Option<&Path>, env: &Env) -> Result<Self> {
         let file = Self::locate(path, env)?;
         let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
-        let origin = Origin::of(&file, folder, env.folder());
+        let origin = SourceLocation::of(&file, folder, env.folder());
         let text = fs::read_to_string(&file).map_err(|error| {
             Error::from(ConfigError {
                 file: origin.shown.clone(),
@@ -65,16 +65,19 @@ impl Config {
     pub fn parse(text: &str, file: Option<&Path>, base_dir: &Path, env: &Env) -> Result<Self> {
         let folder = env.folder().join(base_dir);
         let origin = match file {
-            Some(file) => {
-                Origin { file: Some(folder.join(file)), shown: Some(file.to_owned()), folder, json: false }
-            }
-            None => Origin { folder, ..Origin::default() },
+            Some(file) => SourceLocation {
+                file: Some(folder.join(file)),
+                shown: Some(file.to_owned()),
+                folder,
+                json: false,
+            },
+            None => SourceLocation { folder, ..SourceLocation::default() },
         };
         parse(text, &origin, env)
     }
 }
 
-fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
+fn parse(text: &str, origin: &SourceLocation, env: &Env) -> Result<Config> {
     let raw = raw::read(&node::toml(text, origin)?, origin)?;
     let mut merge = Merge {
         defaults: &raw.defaults,
@@ -142,7 +145,7 @@ fn parse(text: &str, origin: &Origin, env: &Env) -> Result<Config> {
 }
 
 /// The folder for what may be lost: as configured, else where the user's programs keep such things.
-fn cache_folder(given: Option<&Text>, origin: &Origin, env: &Env) -> Option<PathBuf> {
+fn cache_folder(given: Option<&Text>, origin: &SourceLocation, env: &Env) -> Option<PathBuf> {
     match given {
         Some(text) if text.value == "off" => None,
         Some(text) => Some(env.resolve(&origin.folder, &text.value)),
@@ -186,7 +189,7 @@ impl Merge<'_> {
     fn import(
         &mut self,
         source: &Text,
-        origin: &Origin,
+        origin: &SourceLocation,
         taken: &mut Vec<ServerName>,
         local: usize,
     ) -> Result<()> {

@@ -7,8 +7,8 @@ use indexmap::IndexMap;
 use super::{
     LlmConfig,
     env::{Env, Names},
-    origin::{Origin, Text},
     raw::{RawLlm, RawStrategy},
+    source_location::{SourceLocation, Text},
     validate,
 };
 use crate::{
@@ -85,7 +85,7 @@ type Known = IndexMap<String, Result<LlmConfig, Arc<Error>>>;
 /// The model that is asked, and all that have names. Secrets are added to `secrets` whether they can be used or not.
 pub(super) fn resolve(
     mut raw: RawLlm,
-    origin: &Origin,
+    origin: &SourceLocation,
     open: &Names,
     env: &Env,
     secrets: &mut Vec<String>,
@@ -157,7 +157,7 @@ fn check(
     clients: &[RawLlm],
     strategies: &[RawStrategy],
     asked: Option<&Text>,
-    origin: &Origin,
+    origin: &SourceLocation,
 ) -> Result<()> {
     let of_client = |client: &RawLlm| client.request.name.clone().unwrap_or_default();
     let names: Vec<String> = clients

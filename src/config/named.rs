@@ -7,7 +7,7 @@ use globset::{Glob, GlobMatcher};
 
 use super::{
     AGENT_SERVER,
-    origin::{Origin, Text},
+    source_location::{SourceLocation, Text},
 };
 use crate::{
     error::{ConfigError, nearest},
@@ -36,7 +36,7 @@ struct Rules {
 /// A place that names tools.
 #[derive(Debug, Clone)]
 pub(super) struct Named {
-    origin: Origin,
+    origin: SourceLocation,
     text: Text,
     wanted: Wanted,
 }
@@ -59,7 +59,7 @@ enum Wanted {
 impl Named {
     /// Tools of `server`, by a pattern. One that is none is refused where the rule itself is read.
     pub(super) fn own(
-        origin: &Origin,
+        origin: &SourceLocation,
         server: &ServerName,
         text: Text,
         argument: Option<Text>,
@@ -69,23 +69,23 @@ impl Named {
     }
 
     /// A tool of `server`, by its name.
-    pub(super) fn own_name(origin: &Origin, server: &ServerName, text: Text) -> Self {
+    pub(super) fn own_name(origin: &SourceLocation, server: &ServerName, text: Text) -> Self {
         Self { origin: origin.clone(), text, wanted: Wanted::OwnName(server.clone()) }
     }
 
     /// Tools by a pattern over `server.tool`; as [`Named::own`].
-    pub(super) fn paths(origin: &Origin, text: Text) -> Option<Self> {
+    pub(super) fn paths(origin: &SourceLocation, text: Text) -> Option<Self> {
         let glob = Glob::new(&text.value).ok()?.compile_matcher();
         Some(Self { origin: origin.clone(), text, wanted: Wanted::Paths(glob) })
     }
 
     /// A tool as `server.tool`.
-    pub(super) fn path(origin: &Origin, text: Text) -> Self {
+    pub(super) fn path(origin: &SourceLocation, text: Text) -> Self {
         Self { origin: origin.clone(), text, wanted: Wanted::Path }
     }
 
     /// A tool by any of its names, which may differ in case and separators unless they are to be `exact`.
-    pub(super) fn any_name(origin: &Origin, text: Text, exact: bool) -> Self {
+    pub(super) fn any_name(origin: &SourceLocation, text: Text, exact: bool) -> Self {
         Self { origin: origin.clone(), text, wanted: Wanted::AnyName { exact } }
     }
 }

@@ -4,7 +4,7 @@
 use jsonc_parser::{CollectOptions, ast, common::Ranged, parse_to_ast};
 use toml::de::{DeTable, DeValue};
 
-use super::origin::Origin;
+use super::source_location::SourceLocation;
 use crate::error::Result;
 
 /// Some editors put it in front of a text.
@@ -123,7 +123,7 @@ pub(crate) fn is_bare(key: &str) -> bool {
 }
 
 /// Reads TOML.
-pub(crate) fn toml(text: &str, origin: &Origin) -> Result<Node> {
+pub(crate) fn toml(text: &str, origin: &SourceLocation) -> Result<Node> {
     let text = text.trim_start_matches(BYTE_ORDER_MARK);
     let lines = Lines::new(text);
     match DeTable::parse(text) {
@@ -166,7 +166,7 @@ fn from_toml(value: &DeValue<'_>, line: usize, lines: &Lines) -> Node {
 }
 
 /// Reads JSON with comments and trailing commas, as editors write it.
-pub(crate) fn json(text: &str, origin: &Origin) -> Result<Node> {
+pub(crate) fn json(text: &str, origin: &SourceLocation) -> Result<Node> {
     let text = text.trim_start_matches(BYTE_ORDER_MARK);
     let lines = Lines::new(text);
     let parsed = parse_to_ast(text, &CollectOptions::default(), &jsonc_parser::ParseOptions::default());
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn toml_keeps_order_and_lines() {
         let text = "b = 0x1F\na = [\n  1.5,\n  true,\n]\n\n[z.y]\nk = 'v'\n[z.x]\n";
-        let root = toml(text, &Origin::default()).unwrap();
+        let root = toml(text, &SourceLocation::default()).unwrap();
         assert_eq!(lines_of(&root), [("b", 1), ("a", 2), ("z", 7)]);
         assert_eq!(lines_of(root.get("z").unwrap()), [("y", 7), ("x", 9)]);
         assert_eq!(root.get("b").unwrap().value, Value::Int(31));
@@ -246,14 +246,14 @@ mod tests {
     #[test]
     fn json_may_have_comments_and_keeps_lines() {
         let text = "\u{feff}{\n  // why\n  \"a\": null,\n  \"b\": {\"c\": -3},\n}\n";
-        let root = json(text, &Origin::default()).unwrap();
+        let root = json(text, &SourceLocation::default()).unwrap();
         assert_eq!(lines_of(&root), [("a", 3), ("b", 4)]);
         assert_eq!(root.get("b").unwrap().get("c").unwrap().value, Value::Int(-3));
     }
 
     #[test]
     fn syntax_errors_name_the_line() {
-        let origin = Origin::named("f");
+        let origin = SourceLocation::named("f");
         for (error, expected) in [
             (toml("a = 1\nb = \n", &origin).unwrap_err(), "f:2: "),
             (toml("[a]\n[a]\n", &origin).unwrap_err(), "f:2: "),

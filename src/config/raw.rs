@@ -9,8 +9,8 @@ use super::{
     env::Names,
     named::Named,
     node::{Node, Value},
-    origin::{Origin, Text},
     section::Section,
+    source_location::{SourceLocation, Text},
 };
 use crate::{error::Result, retry::RetryPolicy};
 
@@ -155,7 +155,7 @@ pub(super) struct RawLlm {
 }
 
 /// Reads a file's tree.
-pub(super) fn read(root: &Node, origin: &Origin) -> Result<RawConfig> {
+pub(super) fn read(root: &Node, origin: &SourceLocation) -> Result<RawConfig> {
     let root = Section::open(origin, "", 1, root, ROOT, None)?;
     if let Some(schema) = root.number::<i64>("schema", 1)?
         && schema != 1
@@ -180,7 +180,7 @@ pub(super) fn read(root: &Node, origin: &Origin) -> Result<RawConfig> {
 
 /// Reads one server table written in the keys of `servers.toml`, from whatever file it came.
 pub(super) fn read_server(
-    origin: &Origin,
+    origin: &SourceLocation,
     path: &str,
     line: usize,
     name: &str,

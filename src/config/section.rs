@@ -8,7 +8,7 @@ use regex::Regex;
 
 use super::{
     node::{Entry, Node, Value, is_bare},
-    origin::{Origin, Text},
+    source_location::{SourceLocation, Text},
 };
 use crate::{
     error::{ConfigError, Error, Result, nearest},
@@ -21,7 +21,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// A table under reading. Every key that is asked for must be in the list it was opened with.
 #[derive(Debug)]
 pub(crate) struct Section<'a> {
-    pub(crate) origin: &'a Origin,
+    pub(crate) origin: &'a SourceLocation,
     pub(crate) path: String,
     pub(crate) line: usize,
     pub(crate) server: Option<ServerName>,
@@ -32,7 +32,7 @@ pub(crate) struct Section<'a> {
 impl<'a> Section<'a> {
     /// Opens `node` as the table at `path`; keys outside `keys` are an error.
     pub(crate) fn open(
-        origin: &'a Origin,
+        origin: &'a SourceLocation,
         path: &str,
         line: usize,
         node: &'a Node,

@@ -7,10 +7,10 @@ use super::{
     Endpoint, HttpEndpoint, Lifecycle, LlmConfig, Sandbox, ServerConfig, ServerEntry, StdioConfig, StopGrace,
     dotenv,
     env::{Env, Names},
-    origin::{Origin, Text},
     owner::Owners,
     raw::{Defaults, RawKind, RawLlm, RawSandbox, RawServer},
     secrets,
+    source_location::{SourceLocation, Text},
     vars::Vars,
 };
 use crate::{
@@ -160,7 +160,7 @@ fn env_file(file: &Text, vars: &mut Vars<'_>) -> Result<BTreeMap<String, String>
         fault(vars, file, format!("cannot read {}: {error}", path.display()), Some(help))
     })?;
     dotenv::parse(&text).map_err(|(line, message)| {
-        let shown = Origin::of(&path, PathBuf::new(), vars.env.folder()).shown;
+        let shown = SourceLocation::of(&path, PathBuf::new(), vars.env.folder()).shown;
         ConfigError {
             file: shown,
             line: Some(line),
@@ -302,7 +302,7 @@ fn fault(vars: &Vars<'_>, text: &Text, message: String, help: Option<&str>) -> c
 /// The model; its secrets are added to `secrets` whether it is usable or not.
 pub(super) fn llm(
     raw: RawLlm,
-    origin: &Origin,
+    origin: &SourceLocation,
     open: &Names,
     env: &Env,
     secrets: &mut Vec<String>,

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use super::{
     dotenv::is_name,
     env::{Env, Names},
-    origin::{Origin, Text},
     secrets::{is_ordinary, secret_name},
+    source_location::{SourceLocation, Text},
 };
 use crate::{
     error::{ConfigError, Error, Result},
@@ -21,7 +21,7 @@ const MAX_DEPTH: usize = 16;
 #[derive(Debug)]
 pub(super) struct Vars<'a> {
     pub(super) env: &'a Env,
-    pub(super) origin: &'a Origin,
+    pub(super) origin: &'a SourceLocation,
     pub(super) server: Option<&'a ServerName>,
     /// Variables of the server's `env_file`; they win over the environment, being nearer.
     pub(super) local: BTreeMap<String, String>,
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn strings_are_expanded() {
         let env = Env::new("/w", [("A", "alpha"), ("EMPTY", ""), ("MY_ID", "in"), ("PATH", "/usr/bin")]);
-        let origin = Origin { folder: "/p".into(), ..Origin::default() };
+        let origin = SourceLocation { folder: "/p".into(), ..SourceLocation::default() };
         let open = Names::inherited();
         let local =
             BTreeMap::from([("L".to_owned(), "lo-cal".to_owned()), ("A".to_owned(), "ne-ar".to_owned())]);
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn escaped_text_expands_to_itself() {
-        let (env, origin, open) = (Env::default(), Origin::default(), Names::inherited());
+        let (env, origin, open) = (Env::default(), SourceLocation::default(), Names::inherited());
         let vars = Vars {
             env: &env,
             origin: &origin,

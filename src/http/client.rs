@@ -1,4 +1,4 @@
-//! A client for all servers of one kind of traffic: hyper's, over connections of our own making.
+//! A pooled client for one class of traffic: hyper-util's client over our own connections.
 
 use std::{
     error::Error as StdError,
@@ -32,8 +32,8 @@ use tower_service::Service;
 use url::Url;
 
 use super::{
-    Answer, BoxError, MAX_READ, Traffic, Unanswered, head,
-    road::{Io, Reach, Road},
+    Answer, BoxError, MAX_READ, RequestError, Traffic, head,
+    route::{Io, Reach, Route},
 };
 use crate::config::HttpVersion;
 
@@ -62,7 +62,7 @@ impl Client {
     }
 
     /// Sends a request with the server's whole address. It has the headers that it came with, and `Host`.
-    pub(super) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer, Unanswered> {
+    pub(super) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer, RequestError> {
         // A proxy that requests are handed to; that of a tunnel is told when the tunnel is made.
         if let (Some("http"), Reach::Proxied(proxies)) = (request.uri().scheme_str(), self.traffic.reach())
             && let Some(proxy) = proxies.intercept(request.uri())
@@ -75,11 +75,11 @@ impl Client {
             match self.pooled.request(request.clone()).await {
                 Ok(answer) => return Ok(answer.into()),
                 Err(error) if again > 0 && is_refused(&error) => again -= 1,
-                Err(error) if !error.is_connect() => return Err(Unanswered::Broken(error.into())),
+                Err(error) if !error.is_connect() => return Err(RequestError::Broken(error.into())),
                 Err(error) if causes(&error).any(|cause| cause.is::<Late>() || is_timeout(cause)) => {
-                    return Err(Unanswered::Late);
+                    return Err(RequestError::ConnectTimeout);
                 }
-                Err(error) => return Err(Unanswered::Unconnected(error.into())),
+                Err(error) => return Err(RequestError::NoConnection(error.into())),
             }
         }
     }
@@ -89,8 +89,8 @@ impl Client {
 ///
 /// # Errors
 /// What of the address no request may hold.
-pub(crate) fn request(method: Method, url: &Url) -> Result<Request<Full<Bytes>>, Unanswered> {
-    let (uri, mut headers) = head(url).map_err(|why| Unanswered::Unconnected(why.into()))?;
+pub(crate) fn request(method: Method, url: &Url) -> Result<Request<Full<Bytes>>, RequestError> {
+    let (uri, mut headers) = head(url).map_err(|why| RequestError::NoConnection(why.into()))?;
     // The client sets it, by the version of HTTP that it comes to speak.
     headers.remove(HOST);
     let mut request = Request::new(Full::default());
@@ -144,11 +144,11 @@ impl Service<Uri> for Connector {
         let Self { traffic, opened } = self.clone();
         Box::pin(async move {
             let limits = (traffic.connect_timeout, traffic.version);
-            let road = Road::new(&to, traffic.reach(), &traffic.tls, limits)?;
-            let made = timeout(traffic.connect_timeout, road.dial()).await;
+            let route = Route::new(&to, traffic.reach(), &traffic.tls, limits)?;
+            let made = timeout(traffic.connect_timeout, route.dial()).await;
             let io = made.map_err(|_| Late(traffic.connect_timeout))??;
             opened.fetch_add(1, Relaxed);
-            Ok(Open { io, to_proxy: road.proxy.is_some() })
+            Ok(Open { io, to_proxy: route.proxy.is_some() })
         })
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use url::Url;
 
-use super::{Unanswered, client::causes};
+use super::{RequestError, client::causes};
 
 /// Leaves those addresses of a host that are public.
 ///
@@ -37,7 +37,7 @@ impl NotPublic {
     }
 
     /// Whether `error` came from here.
-    pub(crate) fn cause_of(error: &Unanswered) -> Option<Self> {
+    pub(crate) fn cause_of(error: &RequestError) -> Option<Self> {
         causes(error).find_map(|cause| cause.downcast_ref().copied())
     }
 }

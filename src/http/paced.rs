@@ -1,7 +1,7 @@
-//! Reads that let others run.
+//! Limits how much is read from a connection in a row.
 //!
-//! Bytes that lead to no part of an answer (interim heads, leading zeros of a chunk's size) are read by hyper in a loop
-//! that ends when nothing is there. A server that sends them without end would hold the thread.
+//! hyper reads bytes that are no part of an answer (interim heads, leading zeros of a chunk's size) in a loop that ends only
+//! when nothing is left. A server that sends them without end would block the thread.
 
 use std::{
     io,

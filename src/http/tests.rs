@@ -106,7 +106,7 @@ async fn a_request_that_was_refused_unseen_is_sent_again_and_no_other() {
     let asking = async {
         let post = || request(hyper::Method::POST, &asked).unwrap();
         assert_eq!(client.send(post()).await.unwrap().status, 200);
-        assert!(matches!(client.send(post()).await, Err(Unanswered::Broken(_))));
+        assert!(matches!(client.send(post()).await, Err(RequestError::Broken(_))));
         drop(client);
     };
     tokio::join!(refusing, asking);
@@ -121,7 +121,7 @@ async fn a_connection_that_is_not_made_in_time_is_late() {
     let url = format!("https://{}/", listener.local_addr().unwrap());
     let asked = Url::parse(&url).unwrap();
     let late = clients.tools_for(&url).send(request(hyper::Method::GET, &asked).unwrap()).await.unwrap_err();
-    assert!(matches!(late, Unanswered::Late) && late.is_late(), "{late:?}");
+    assert!(matches!(late, RequestError::ConnectTimeout) && late.is_late(), "{late:?}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ use crate::{
     config::{BatchConfig, LlmConfig},
     error::{Error, Result},
     gate::{Bounds, Gate, Patience},
-    http::{HttpClients, Origin},
+    http::{HostPool, HttpClients},
     retry::{self, RetryPolicy, Stop},
     tap::Tap,
 };
@@ -218,7 +218,7 @@ impl LlmClient {
     }
 
     /// The servers that it and the clients that it asks are at, each once.
-    fn servers<'a>(&'a self, found: &mut Vec<&'a Origin>) {
+    fn servers<'a>(&'a self, found: &mut Vec<&'a HostPool>) {
         match &self.inner.backend {
             Backend::Http(backend) if found.contains(&backend.server()) => {}
             Backend::Http(backend) => found.push(backend.server()),

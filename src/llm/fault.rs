@@ -4,7 +4,7 @@
 use std::{error::Error as StdError, io, time::Duration};
 
 use super::{ChatRequest, ContextOverflow, LlmErrorClass, Message, keys::Left};
-use crate::{config::Secrets, http::Unanswered};
+use crate::{config::Secrets, http::RequestError};
 
 /// What went wrong in one attempt.
 #[derive(Debug, Clone)]
@@ -42,12 +42,12 @@ impl Fault {
     }
 
     /// Whether the other side takes no connection.
-    pub(super) fn is_refused(error: &Unanswered) -> bool {
+    pub(super) fn is_refused(error: &RequestError) -> bool {
         Chain::of(error).has(io::ErrorKind::ConnectionRefused)
     }
 
     /// A request that got no answer at all.
-    pub(super) fn unanswered(error: &Unanswered, place: &Place<'_>) -> Self {
+    pub(super) fn unanswered(error: &RequestError, place: &Place<'_>) -> Self {
         let Place { url, table, .. } = place;
         use LlmErrorClass as Class;
         let chain = Chain::of(error);
@@ -61,7 +61,7 @@ impl Fault {
             return Self::new(Class::Config, format!("no encrypted connection: {tls}"))
                 .with_help(format!("check that base_url in {table} names the right scheme and host, and that the system's certificates are installed"));
         }
-        if matches!(error, Unanswered::Broken(_)) {
+        if matches!(error, RequestError::Broken(_)) {
             let closed = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
             if chain.incomplete || closed.into_iter().any(|kind| chain.has(kind)) {
                 return Self::new(Class::Stale, "the connection was closed before any answer");
@@ -78,7 +78,7 @@ impl Fault {
                 "nothing listens at {url}: start the model server or change base_url in {table}"
             ));
         }
-        if matches!(error, Unanswered::Late) || chain.has(io::ErrorKind::TimedOut) {
+        if matches!(error, RequestError::ConnectTimeout) || chain.has(io::ErrorKind::TimedOut) {
             let limit = if place.own_connect { table } else { "[http]" };
             return Self::new(Class::Down, format!("no connection in time (connect_timeout in {limit})"));
         }
@@ -108,7 +108,7 @@ struct Chain {
 }
 
 impl Chain {
-    fn of(error: &Unanswered) -> Self {
+    fn of(error: &RequestError) -> Self {
         let mut chain = Self::default();
         let mut next = error.cause();
         while let Some(source) = next {

@@ -9,17 +9,17 @@ use tokio::{
 };
 
 use super::{LlmErrorClass as Class, fault::Fault};
-use crate::http::Origin;
+use crate::http::HostPool;
 
 /// Looks at one endpoint, for all who wait for it.
 pub(super) struct LivenessCheck {
-    server: Origin,
+    server: HostPool,
     every: Duration,
     last: Mutex<Option<(Instant, bool)>>,
 }
 
 impl LivenessCheck {
-    pub(super) fn new(server: Origin, every: Duration) -> Self {
+    pub(super) fn new(server: HostPool, every: Duration) -> Self {
         Self { server, every, last: Mutex::default() }
     }
 

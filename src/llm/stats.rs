@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::Attempt;
-use crate::{gate::GateStats, http::Origin, task::Usage};
+use crate::{gate::GateStats, http::HostPool, task::Usage};
 
 /// Answers whose times are remembered.
 const REMEMBERED: usize = 1024;
@@ -130,7 +130,7 @@ impl Counters {
     pub(super) fn stats(
         &self,
         gate: &GateStats,
-        servers: &[&Origin],
+        servers: &[&HostPool],
         (hits, misses): (u64, u64),
     ) -> LlmStats {
         let connections = servers.iter().map(|server| server.connections());

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     config::{LlmApi, LlmConfig, Secrets, secret_name},
     error::{Error, Result},
-    http::{self, HttpClients, ModelPool, Origin},
+    http::{self, HostPool, HttpClients, ModelPool},
 };
 
 mod read;
@@ -47,7 +47,7 @@ const MAX_ERROR: usize = 64 * 1024;
 
 /// The endpoint with its keys.
 pub(super) struct Endpoint {
-    server: Origin,
+    server: HostPool,
     clock: Clock,
     liveness: LivenessCheck,
     uri: Uri,
@@ -153,7 +153,7 @@ impl Endpoint {
     }
 
     /// The server that it is at.
-    pub(super) fn server(&self) -> &Origin {
+    pub(super) fn server(&self) -> &HostPool {
         &self.server
     }
 

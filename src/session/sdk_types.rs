@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{failure::Cause, streamable::Failed};
 use crate::config::origin_of;
-use crate::http::Unanswered;
+use crate::http::RequestError;
 use crate::tool::{Tool, ToolAnnotations, ToolResult};
 
 /// A tool as the server describes it.
@@ -78,7 +78,7 @@ pub(super) fn http_cause(error: &ClientInitializeError, url: &str) -> Cause {
     while let Some(link) = next {
         unreachable |= matches!(
             link.downcast_ref(),
-            Some(Failed::Unanswered(Unanswered::Late | Unanswered::Unconnected(_)))
+            Some(Failed::Unanswered(RequestError::ConnectTimeout | RequestError::NoConnection(_)))
         );
         let text = without_types(&without_address(&link.to_string(), url));
         if !words.iter().any(|word| word.contains(&text)) {

@@ -34,7 +34,7 @@ use rmcp::{
 use sse_stream::{Sse, SseStream};
 use url::Url;
 
-use crate::http::{self, Answer, HttpClient, Unanswered};
+use crate::http::{self, Answer, HttpClient, RequestError};
 
 pub(super) type Outcome<T> = Result<T, StreamableHttpError<Failed>>;
 pub(super) type Headers = HashMap<HeaderName, HeaderValue>;
@@ -52,7 +52,7 @@ const MAX_TOLD: usize = 256;
 pub(super) enum Failed {
     /// None at all, or not all of it.
     #[error(transparent)]
-    Unanswered(#[from] Unanswered),
+    Unanswered(#[from] RequestError),
     /// A redirect to another path of the server.
     #[error("it was answered with a redirect")]
     Moved(Url),
@@ -171,7 +171,7 @@ async fn send(
     more: &[(HeaderName, &str)],
     body: Vec<u8>,
 ) -> Outcome<Answer> {
-    let unconnected = |why: String| Failed::Unanswered(Unanswered::Unconnected(why.into()));
+    let unconnected = |why: String| Failed::Unanswered(RequestError::NoConnection(why.into()));
     let url = Url::parse(&to.uri).map_err(|error| unconnected(error.to_string()))?;
     let mut request = http::request(method, &url).map_err(Failed::from)?;
     let headers = request.headers_mut();
@@ -331,7 +331,7 @@ async fn bounded(answer: &mut Answer, limit: usize) -> Outcome<Vec<u8>> {
         return Err(too_large());
     }
     let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|error| Failed::from(Unanswered::Broken(error)))? {
+    while let Some(chunk) = answer.chunk().await.map_err(|error| Failed::from(RequestError::Broken(error)))? {
         if chunk.len() > limit - body.len() {
             return Err(too_large());
         }
@@ -346,7 +346,7 @@ fn events(answer: Answer) -> Events {
         let mut answer = answer?;
         match answer.chunk().await {
             Ok(chunk) => chunk.map(|chunk| (Ok(chunk), Some(answer))),
-            Err(error) => Some((Err(Broken::Lost(Unanswered::Broken(error))), None)),
+            Err(error) => Some((Err(Broken::Lost(RequestError::Broken(error))), None)),
         }
     });
     SseStream::from_bytes_stream(Limited { chunks: chunks.boxed(), size: EventSize::new(MAX_EVENT) }).boxed()
@@ -356,7 +356,7 @@ fn events(answer: Answer) -> Events {
 #[derive(Debug, thiserror::Error)]
 enum Broken {
     #[error(transparent)]
-    Lost(Unanswered),
+    Lost(RequestError),
     #[error("SSE event exceeded the maximum size of {0} bytes")]
     TooLarge(usize),
 }

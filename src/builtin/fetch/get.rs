@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     builtin::web::{self, failure},
-    http::{self, HttpClient, NotPublic, Unanswered},
+    http::{self, HttpClient, NotPublic, RequestError},
 };
 
 /// What we can read, the best first: some sites have Markdown for those who ask.
@@ -77,7 +77,7 @@ impl Fetch {
 
     async fn get(&self, url: &Url, language: Option<&HeaderValue>) -> Result<Answer, String> {
         let late = || failure(format!("{} does not answer in time: try again later", host(url)), true, None);
-        let lost = |error: &Unanswered| match NotPublic::cause_of(error) {
+        let lost = |error: &RequestError| match NotPublic::cause_of(error) {
             Some(refusal) => failure(off_limits(url, refusal), false, None),
             None if error.is_late() => late(),
             None => {
@@ -184,7 +184,7 @@ async fn ask(
     client: &HttpClient,
     url: &Url,
     language: Option<&HeaderValue>,
-) -> Result<http::Answer, Unanswered> {
+) -> Result<http::Answer, RequestError> {
     let mut request = http::request(Method::GET, url)?;
     let headers = request.headers_mut();
     headers.insert(ACCEPT, HeaderValue::from_static(READABLE));

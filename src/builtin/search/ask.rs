@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     builtin::web::{self, failure},
-    http::{self, Answer, REDIRECTS, Unanswered},
+    http::{self, Answer, REDIRECTS, RequestError},
     retry::Failure,
 };
 
@@ -50,14 +50,15 @@ impl Search {
         let asked = web::ask(async |attempt| {
             let limit = self.timeout.min(attempt.left);
             // It may have got as far as the engine.
-            let late = |_| Err(self.lost(&Unanswered::Broken(io::Error::from(TimedOut).into()), &ask.method));
+            let late =
+                |_| Err(self.lost(&RequestError::Broken(io::Error::from(TimedOut).into()), &ask.method));
             timeout(limit, self.attempt(&ask, &url)).await.unwrap_or_else(late)
         })
         .await;
         asked.map(|hits| (hits, not_applied)).map_err(|why| self.hide(why))
     }
 
-    fn request(&self, ask: &Ask, url: &Url) -> Result<Request<Full<Bytes>>, Unanswered> {
+    fn request(&self, ask: &Ask, url: &Url) -> Result<Request<Full<Bytes>>, RequestError> {
         let mut request = http::request(ask.method.clone(), url)?;
         let json = HeaderValue::from_static("application/json");
         if let Some(body) = &ask.body {
@@ -76,7 +77,7 @@ impl Search {
     }
 
     /// Asks, and follows a few redirects within the origin: headers with keys must not travel to another one.
-    async fn answer(&self, ask: &Ask, url: &Url) -> Result<Answer, Unanswered> {
+    async fn answer(&self, ask: &Ask, url: &Url) -> Result<Answer, RequestError> {
         let (client, mut url) = (self.http.search_for(url.as_str()), url.clone());
         let mut request = self.request(ask, &url)?;
         for _ in 0..REDIRECTS {
@@ -87,16 +88,16 @@ impl Search {
                 (*request.method_mut(), *request.body_mut()) = (Method::GET, Full::default());
                 request.headers_mut().remove(CONTENT_TYPE);
             }
-            let (uri, _) = http::head(&to).map_err(|why| Unanswered::Broken(why.into()))?;
+            let (uri, _) = http::head(&to).map_err(|why| RequestError::Broken(why.into()))?;
             (*request.uri_mut(), url) = (uri, to);
         }
         client.send(request).await
     }
 
-    fn lost(&self, error: &Unanswered, method: &Method) -> Failure<String> {
+    fn lost(&self, error: &RequestError, method: &Method) -> Failure<String> {
         let cause = if error.is_late() { "no answer in time".to_owned() } else { web::cause(error) };
         // What may have been done, and cost something, is not done again.
-        let again = *method == Method::GET || !matches!(error, Unanswered::Broken(_));
+        let again = *method == Method::GET || !matches!(error, RequestError::Broken(_));
         let advice = "try again later, or check `url`";
         failure(format!("cannot ask {}: {cause}: {advice}", self.engine.name), again, None)
     }

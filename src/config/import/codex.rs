@@ -9,12 +9,12 @@ use super::{
 use crate::{
     config::{
         node::{Entry, Node, Value},
-        origin::Origin,
+        source_location::SourceLocation,
     },
     error::Result,
 };
 
-pub(super) fn servers(root: &Node, origin: &Origin, notes: &mut Vec<String>) -> Vec<Foreign> {
+pub(super) fn servers(root: &Node, origin: &SourceLocation, notes: &mut Vec<String>) -> Vec<Foreign> {
     let mut servers = Vec::new();
     for entry in root.get("mcp_servers").map_or(&[][..], Node::entries) {
         let Some(name) = legal_name(&entry.key, &servers, origin, notes) else { continue };

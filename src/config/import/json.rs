@@ -11,13 +11,13 @@ use super::{
 use crate::{
     config::{
         node::{Entry, Node, Value},
-        origin::Origin,
+        source_location::SourceLocation,
         vars::input_variable,
     },
     error::Result,
 };
 
-pub(super) fn servers(root: &Node, origin: &Origin, notes: &mut Vec<String>) -> Vec<Foreign> {
+pub(super) fn servers(root: &Node, origin: &SourceLocation, notes: &mut Vec<String>) -> Vec<Foreign> {
     let inputs = Inputs(match root.get("inputs").map(|inputs| &inputs.value) {
         Some(Value::List(inputs)) => inputs,
         _ => &[],

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     config::{
         node::{Entry, Node, Value},
-        origin::Origin,
+        source_location::SourceLocation,
         vars::escape,
     },
     error::{ConfigError, Error},
@@ -14,14 +14,14 @@ use crate::{
 
 /// A table under construction.
 pub(super) struct Table<'a> {
-    pub(super) origin: &'a Origin,
+    pub(super) origin: &'a SourceLocation,
     pub(super) name: &'a ServerName,
     notes: &'a mut Vec<String>,
     entries: Vec<Entry>,
 }
 
 impl<'a> Table<'a> {
-    pub(super) fn new(origin: &'a Origin, name: &'a ServerName, notes: &'a mut Vec<String>) -> Self {
+    pub(super) fn new(origin: &'a SourceLocation, name: &'a ServerName, notes: &'a mut Vec<String>) -> Self {
         Self { origin, name, notes, entries: Vec::new() }
     }
 

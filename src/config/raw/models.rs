@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{LLM, RawLlm, llm, retry};
 use crate::{
-    config::{LlmConfig, Order, models::Overrides, origin::Text, section::Section},
+    config::{LlmConfig, Order, models::Overrides, section::Section, source_location::Text},
     error::Result,
     retry::RetryPolicy,
 };

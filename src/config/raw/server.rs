@@ -10,8 +10,8 @@ use crate::{
         DenyRule, Lifecycle, ResourceLimits, RestartPolicy, RetryCalls, Scope, ToolFilter,
         named::Named,
         node::Node,
-        origin::{Origin, Text},
         section::{Section, parse_duration},
+        source_location::{SourceLocation, Text},
     },
     error::{Result, nearest},
     tool::ServerName,
@@ -86,7 +86,7 @@ const PLACES: &[(&str, bool, bool, bool)] = &[
 #[derive(Debug)]
 pub(in crate::config) struct RawServer {
     pub(in crate::config) name: ServerName,
-    pub(in crate::config) origin: Origin,
+    pub(in crate::config) origin: SourceLocation,
     pub(in crate::config) enabled: bool,
     pub(in crate::config) required: bool,
     pub(in crate::config) kind: RawKind,
@@ -147,7 +147,13 @@ pub(in crate::config) enum RawKind {
     },
 }
 
-pub(super) fn read(origin: &Origin, path: &str, line: usize, name: &str, node: &Node) -> Result<RawServer> {
+pub(super) fn read(
+    origin: &SourceLocation,
+    path: &str,
+    line: usize,
+    name: &str,
+    node: &Node,
+) -> Result<RawServer> {
     const RETRIES: &[(&str, RetryCalls)] = &[
         ("never", RetryCalls::Never),
         ("read-only", RetryCalls::ReadOnly),

@@ -3,7 +3,7 @@
 
 use super::{Call, Script, Step, Template, When, template::Args};
 use crate::{
-    config::{Origin, Section, Text, read_toml},
+    config::{Section, SourceLocation, Text, read_toml},
     error::{Error, Result},
 };
 
@@ -20,14 +20,14 @@ const ROLES: &[(&str, &str)] =
     &[("system", "system"), ("user", "user"), ("assistant", "assistant"), ("tool", "tool")];
 
 pub(super) fn script(name: &str, text: &str) -> Result<Script> {
-    read(&Origin::named(name), text).map_err(|error| match error {
+    read(&SourceLocation::named(name), text).map_err(|error| match error {
         // A script is input of a run, and no part of the configuration.
         Error::Config(error) => Error::input(error.to_string(), error.help.clone()),
         error => error,
     })
 }
 
-fn read(origin: &Origin, text: &str) -> Result<Script> {
+fn read(origin: &SourceLocation, text: &str) -> Result<Script> {
     let root = read_toml(text, origin)?;
     let root = Section::open(origin, "", 1, &root, SCRIPT, None)?;
     let steps = root.tables("steps", STEP)?.iter().map(step).collect::<Result<Vec<_>>>()?;

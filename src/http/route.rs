@@ -1,4 +1,4 @@
-//! The way to a server: straight, or through the proxy that the system has for it.
+//! The route to a server: direct, or through the proxy that the system has for it.
 
 use std::{
     future::poll_fn,
@@ -32,7 +32,7 @@ use tower_service::Service;
 use super::{BoxError, guard, paced::Paced, protocols, tls};
 use crate::config::HttpVersion;
 
-/// Where a road may lead.
+/// Where a route may lead.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reach<'a> {
     /// To this machine.
@@ -47,7 +47,7 @@ pub(super) enum Reach<'a> {
 
 /// Connections to `to`.
 #[derive(Debug)]
-pub(crate) struct Road {
+pub(crate) struct Route {
     pub(super) dial: Dial,
     to: Uri,
     /// A proxy that requests are handed to, with what it wants to know of the sender.
@@ -69,7 +69,7 @@ pub(super) struct Proxy {
     pub(super) auth: Option<HeaderValue>,
 }
 
-impl Road {
+impl Route {
     /// The way to the server of `to`.
     pub(super) fn new(
         to: &Uri,
@@ -128,7 +128,7 @@ impl Road {
         })
     }
 
-    /// A new connection, whatever the road is.
+    /// A new connection, whatever the route is.
     pub(super) async fn dial(&self) -> Result<Box<dyn Io>, BoxError> {
         match &self.dial {
             Dial::Near(at) => Ok(Box::new(near(at).await?)),

@@ -17,7 +17,7 @@ use tokio::{
 use super::*;
 use crate::{
     config::{HttpConfig, HttpVersion},
-    http::{HttpClients, ModelPool, road::Reach, tests::serve, tls},
+    http::{HttpClients, ModelPool, route::Reach, tests::serve, tls},
 };
 
 /// As a test waits for something that is sure to come.
@@ -32,7 +32,7 @@ fn url(at: &str) -> Url {
 }
 
 /// The body of what is at `at`, read to its end.
-async fn fetch(origin: &Origin, at: &str) -> String {
+async fn fetch(origin: &HostPool, at: &str) -> String {
     let mut answer = origin.get(&url(at)).await.unwrap();
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.unwrap() {
@@ -175,10 +175,10 @@ async fn a_redirect_is_an_answer() {
 static TLS: LazyLock<tls::Shared> = LazyLock::new(tls::Shared::default);
 
 /// The way to `to` where one proxy is set for all.
-fn road(to: &str, proxy: &str) -> Result<Origin, String> {
+fn route(to: &str, proxy: &str) -> Result<HostPool, String> {
     let matcher = Matcher::builder().all(proxy).build();
-    let road = Road::new(&to.parse().unwrap(), Reach::Proxied(&matcher), &TLS, (LONG, HttpVersion::Http1))?;
-    Ok(Origin::new(road, (LONG, LONG), None))
+    let route = Route::new(&to.parse().unwrap(), Reach::Proxied(&matcher), &TLS, (LONG, HttpVersion::Http1))?;
+    Ok(HostPool::new(route, (LONG, LONG), None))
 }
 
 #[tokio::test]
@@ -192,27 +192,27 @@ async fn a_proxy_is_told_the_whole_address_and_who_asks() {
         asked
     };
     let (plain, encrypted) = ("http://models.test/v1/models?x=1", "https://models.test/v1");
-    let origin = road("http://models.test", &proxy).unwrap();
+    let origin = route("http://models.test", &proxy).unwrap();
     let (_, asked) = tokio::join!(fetch(&origin, plain), answer());
     assert!(asked.starts_with(&format!("GET {plain} HTTP/1.1\r\nhost: models.test\r\n")), "{asked}");
     assert!(asked.contains("\r\nproxy-authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
 
     // The proxy says yes, and then there is nobody who encrypts.
-    let origin = road("https://models.test", &proxy).unwrap();
+    let origin = route("https://models.test", &proxy).unwrap();
     let no_one = url(encrypted);
     let (refused, asked) = tokio::join!(origin.get(&no_one), answer());
-    assert!(matches!(refused, Err(Unanswered::Unconnected(_))), "{refused:?}");
+    assert!(matches!(refused, Err(RequestError::NoConnection(_))), "{refused:?}");
     assert!(asked.starts_with("CONNECT models.test:443 HTTP/1.1\r\n"), "{asked}");
     assert!(asked.contains("\r\nproxy-authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
     assert!(asked.contains("\r\nuser-agent: toolcrib/"), "{asked}");
 
-    let refused = road("http://models.test", "socks5://127.0.0.1:1").unwrap_err();
+    let refused = route("http://models.test", "socks5://127.0.0.1:1").unwrap_err();
     assert_eq!(refused, "the proxy for it is a socks5:// one, where http:// and https:// are known");
 }
 
 /// What the kernel waits for on the client's side of a connection to `listener`: the timer in its table of sockets.
 #[cfg(target_os = "linux")]
-async fn timer(origin: &Origin, listener: &TcpListener) -> String {
+async fn timer(origin: &HostPool, listener: &TcpListener) -> String {
     let at = listener.local_addr().unwrap();
     let url = format!("http://{at}/");
     let answer = async {
@@ -238,7 +238,7 @@ async fn only_connections_to_other_machines_are_kept_alive() {
     let to: Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let without_proxy = Matcher::builder().build();
     let way = |reach: Reach<'_>| {
-        Origin::new(Road::new(&to, reach, &TLS, (LONG, HttpVersion::Http1)).unwrap(), (LONG, LONG), None)
+        HostPool::new(Route::new(&to, reach, &TLS, (LONG, HttpVersion::Http1)).unwrap(), (LONG, LONG), None)
     };
     assert_eq!(timer(&way(Reach::Near), &listener).await, none);
     assert_eq!(timer(&way(Reach::Proxied(&without_proxy)), &listener).await, keepalive);

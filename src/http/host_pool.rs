@@ -1,10 +1,10 @@
-//! One model server over HTTP/1.1, and its pool: each request under way has a connection of its own, those at rest are
-//! used again, the last one first, and closed before the server does it.
+//! The connection pool of one model server over HTTP/1.1. Each request under way has a connection of its own; idle ones
+//! are used again, the last one first, and closed before the server closes them.
 //!
-//! Other versions of HTTP, where the configuration asks for them, are a general client's.
+//! Other versions of HTTP, where the configuration asks for them, go through the general client.
 //!
-//! Built on hyper's connections and not on a client for all servers: of a thousand requests at once such a client's
-//! queues, copies and second looks at addresses take as much CPU time as the connections themselves.
+//! Built on hyper's connections instead of a client for all servers: with a thousand requests at once the queues, copies
+//! and address lookups of such a client take as much CPU time as the connections themselves (measured).
 
 use std::{
     error::Error as StdError,
@@ -37,7 +37,7 @@ mod tests;
 use super::{
     BoxError, HttpClient, MAX_READ,
     client::{causes, is_timeout},
-    road::{Dial, Road, near},
+    route::{Dial, Route, near},
 };
 pub(crate) use head::head;
 
@@ -48,11 +48,11 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// A server with its pool. Cloning is cheap and shares it.
 #[derive(Debug, Clone)]
-pub(crate) struct Origin(Arc<Inner>);
+pub(crate) struct HostPool(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    road: Road,
+    route: Route,
     connect_timeout: Duration,
     /// How long a connection is kept without a request.
     idle: Duration,
@@ -75,32 +75,32 @@ struct Pool {
 
 /// Why a request got no answer at all.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unanswered {
+pub(crate) enum RequestError {
     /// No connection within the time for it.
     #[error("there is no connection in time")]
-    Late,
+    ConnectTimeout,
     /// No connection.
     #[error("there is no connection")]
-    Unconnected(#[source] BoxError),
+    NoConnection(#[source] BoxError),
     /// It broke off before an answer, or within it.
     #[error("the connection broke off")]
     Broken(#[source] BoxError),
 }
 
-impl PartialEq for Origin {
+impl PartialEq for HostPool {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Origin {
+impl HostPool {
     pub(super) fn new(
-        road: Road,
+        route: Route,
         (connect_timeout, idle): (Duration, Duration),
         general: Option<HttpClient>,
     ) -> Self {
         let (pool, opened, reused) = Default::default();
-        Self(Arc::new(Inner { road, connect_timeout, idle, general, pool, opened, reused }))
+        Self(Arc::new(Inner { route, connect_timeout, idle, general, pool, opened, reused }))
     }
 
     /// What was counted so far: connections opened, and requests that found one open.
@@ -116,17 +116,18 @@ impl Origin {
     }
 
     /// Sends a request with the server's whole address. It has the headers that it came with, and no others.
-    pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer, Unanswered> {
+    pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer, RequestError> {
         if let Some(client) = &self.0.general {
             // The client sets it, by the version of HTTP that it comes to speak.
             request.headers_mut().remove(HOST);
             // Boxed: its future is large, and few need it.
             let answer = Box::pin(client.send(request)).await;
-            let connected = !matches!(answer, Err(Unanswered::Unconnected(_) | Unanswered::Late));
+            let connected =
+                !matches!(answer, Err(RequestError::NoConnection(_) | RequestError::ConnectTimeout));
             self.0.reused.fetch_add(connected.into(), Relaxed);
             return answer;
         }
-        match &self.0.road.proxy {
+        match &self.0.route.proxy {
             // A proxy has to be told where to.
             Some(proxy) => {
                 if let Some(auth) = &proxy.auth {
@@ -161,7 +162,7 @@ impl Origin {
                     Some(unsent) if reused => request = unsent,
                     _ => {
                         self.0.reused.fetch_add(reused.into(), Relaxed);
-                        return Err(Unanswered::Broken(error.into_error().into()));
+                        return Err(RequestError::Broken(error.into_error().into()));
                     }
                 },
             }
@@ -169,15 +170,15 @@ impl Origin {
     }
 
     /// Asks for what is at `url`.
-    pub(crate) async fn get(&self, url: &Url) -> Result<Answer, Unanswered> {
-        let (to, headers) = head(url).map_err(|why| Unanswered::Unconnected(why.into()))?;
+    pub(crate) async fn get(&self, url: &Url) -> Result<Answer, RequestError> {
+        let (to, headers) = head(url).map_err(|why| RequestError::NoConnection(why.into()))?;
         let mut request = Request::new(Full::default());
         (*request.uri_mut(), *request.headers_mut()) = (to, headers);
         self.send(request).await
     }
 
     /// Makes a connection and closes it.
-    pub(crate) async fn reach(&self) -> Result<(), Unanswered> {
+    pub(crate) async fn reach(&self) -> Result<(), RequestError> {
         self.connect().await.map(drop)
     }
 
@@ -206,20 +207,20 @@ impl Origin {
     }
 
     /// Boxed, for it is large, and whoever may need it would hold room for it.
-    fn connect(&self) -> BoxFuture<'_, Result<Connection, Unanswered>> {
+    fn connect(&self) -> BoxFuture<'_, Result<Connection, RequestError>> {
         Box::pin(async {
             let made = timeout(self.0.connect_timeout, self.dial()).await;
-            made.map_err(|_| Unanswered::Late)?.map_err(Unanswered::Unconnected)
+            made.map_err(|_| RequestError::ConnectTimeout)?.map_err(RequestError::NoConnection)
         })
     }
 
     async fn dial(&self) -> Result<Connection, BoxError> {
-        let road = &self.0.road;
-        match &road.dial {
+        let route = &self.0.route;
+        match &route.dial {
             Dial::Near(at) => self.handshake(near(at).await?).await,
-            Dial::Plain(connector) => self.handshake(road.open(connector).await?).await,
-            Dial::Encrypted(connector) => self.handshake(road.open(connector).await?).await,
-            Dial::Tunnel(connector) => self.handshake(road.open(&**connector).await?).await,
+            Dial::Plain(connector) => self.handshake(route.open(connector).await?).await,
+            Dial::Encrypted(connector) => self.handshake(route.open(connector).await?).await,
+            Dial::Tunnel(connector) => self.handshake(route.open(&**connector).await?).await,
         }
     }
 
@@ -250,7 +251,7 @@ impl Origin {
 async fn sweep(origin: Weak<Inner>) {
     loop {
         let next = {
-            let Some(origin) = origin.upgrade().map(Origin) else { return };
+            let Some(origin) = origin.upgrade().map(HostPool) else { return };
             let mut pool = origin.pool();
             let idle = origin.0.idle;
             let old = pool.idle.partition_point(|(since, _)| since.elapsed() >= idle);
@@ -272,7 +273,7 @@ pub(crate) struct Answer {
     pub headers: HeaderMap,
     body: Incoming,
     /// The connection that is kept afterwards, unless a client keeps it by itself.
-    kept: Option<(Origin, Connection)>,
+    kept: Option<(HostPool, Connection)>,
 }
 
 impl From<Response<Incoming>> for Answer {
@@ -308,17 +309,17 @@ impl Answer {
     }
 }
 
-impl Unanswered {
+impl RequestError {
     /// Whether it took too long.
     pub(crate) fn is_late(&self) -> bool {
-        matches!(self, Self::Late) || causes(self).any(is_timeout)
+        matches!(self, Self::ConnectTimeout) || causes(self).any(is_timeout)
     }
 
     /// What is behind it.
     pub(crate) fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Late => None,
-            Self::Unconnected(error) | Self::Broken(error) => Some(&**error),
+            Self::ConnectTimeout => None,
+            Self::NoConnection(error) | Self::Broken(error) => Some(&**error),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where a piece of configuration was written: for messages, and for relative paths in it.
+//! Where a piece of configuration was written: for messages, and to resolve its relative paths.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use crate::error::{ConfigError, Error};
 
 /// Where a table was written: for messages, and for relative paths in it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Origin {
+pub(crate) struct SourceLocation {
     /// The file with its whole path; nothing for text in memory.
     pub(crate) file: Option<PathBuf>,
     /// The file as messages name it.
@@ -17,7 +17,7 @@ pub(crate) struct Origin {
     pub(crate) json: bool,
 }
 
-impl Origin {
+impl SourceLocation {
     /// Text that is called `file` in messages.
     pub(crate) fn named(file: &str) -> Self {
         Self { shown: Some(file.into()), ..Self::default() }
