@@ -7,10 +7,10 @@
 mod apply;
 mod background;
 mod loan;
-mod place;
 mod pool;
+mod recording;
+mod server_handle;
 mod stop;
-mod taped;
 mod toolbox;
 mod warm;
 
@@ -214,7 +214,7 @@ impl Manager {
     /// # Errors
     /// [`Error::ServerNotFound`].
     pub async fn package(&self, server: &str) -> Result<Option<Package>> {
-        match self.toolbox.place(server)?.here() {
+        match self.toolbox.handle(server)?.current_session() {
             Some(session) => Ok(session.package().await),
             None => Ok(None),
         }
@@ -246,10 +246,10 @@ impl Manager {
 
     /// Begins to start the servers that are parked for nobody to wait for, one after another.
     fn rouse(&self) {
-        let places = self.toolbox.places();
+        let handles = self.toolbox.handles();
         // Where each borrower has its own, spares are what is started beforehand.
-        let shared = places.iter().filter(|place| place.pool().is_none());
-        let sessions: Vec<_> = shared.filter_map(|place| place.here()).collect();
+        let shared = handles.iter().filter(|handle| handle.pool().is_none());
+        let sessions: Vec<_> = shared.filter_map(|handle| handle.current_session()).collect();
         let rousing = async move {
             for session in sessions.iter().filter(|session| session.is_for_background()) {
                 // A failure is told by its event, and to whoever calls it.
@@ -261,10 +261,11 @@ impl Manager {
 
     /// Tears down all servers at once, those of borrowers too.
     async fn close_all(&self) -> Vec<ServerStop> {
-        let places = self.toolbox.places();
-        let spares = places.iter().filter_map(|place| place.pool()).flat_map(|pool| pool.close()).collect();
-        let closing = futures_util::future::join_all(places.iter().map(|place| async {
-            let row = place.close().await?;
+        let handles = self.toolbox.handles();
+        let spares =
+            handles.iter().filter_map(|handle| handle.pool()).flat_map(|pool| pool.close()).collect();
+        let closing = futures_util::future::join_all(handles.iter().map(|handle| async {
+            let row = handle.close().await?;
             (self.observe)(ServerEvent::Stopped { row: row.clone() });
             Some(row)
         }));
@@ -291,8 +292,8 @@ impl Manager {
 impl Drop for Manager {
     fn drop(&mut self) {
         self.lending.kill();
-        for place in self.toolbox.places().iter() {
-            place.kill();
+        for handle in self.toolbox.handles().iter() {
+            handle.kill();
         }
         self.kin.dismiss();
     }

@@ -1,4 +1,4 @@
-//! Another configuration on a running manager: by difference, so that what did not change is not disturbed.
+//! Applies an edited configuration to a running manager by difference: servers that did not change are not touched.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -6,8 +6,8 @@ use futures_util::future::{BoxFuture, FutureExt, join, join_all};
 
 use super::{
     Manager,
-    place::{Life, Place},
     pool::Pool,
+    server_handle::{Presence, ServerHandle},
 };
 use crate::{
     catalog::LockFile,
@@ -124,9 +124,9 @@ impl Manager {
     /// [`Error::ServerNotFound`]; otherwise why it is not there now. [`Error::Cancelled`] when another restart
     /// of it took over.
     pub async fn restart(&self, server: &str) -> Result<()> {
-        let place = self.toolbox.place(server)?;
-        if let Life::Here(session) = place.life() {
-            if let Some(pool) = place.pool() {
+        let handle = self.toolbox.handle(server)?;
+        if let Presence::Ready(session) = handle.life() {
+            if let Some(pool) = handle.pool() {
                 self.lending.discard(pool.drain());
                 self.lending.fill(pool.clone());
                 if session.is_parked() {
@@ -136,18 +136,20 @@ impl Manager {
             return session.renew(None, "on request").await;
         }
         // Whoever starts it holds this lock: it is started once. A start that hangs gives way to this one.
-        place.give_up();
+        handle.cancel_start();
         let ground = self.ground.lock().await;
         // A change may have taken it out meanwhile, or put another in its place.
-        let place = self.toolbox.place(server)?;
-        let Life::Missing { why, server } = place.life() else { return place.session().await.map(drop) };
+        let handle = self.toolbox.handle(server)?;
+        let Presence::Missing { why, server } = handle.life() else {
+            return handle.session().await.map(drop);
+        };
         let server = server.map(|server| (*server).clone()).ok_or(why);
         let entry = ServerEntry { required: false, source: None, server };
         let starter = ground.starter(StartJobs::Unlimited, &self.observe);
-        place.fill(&starter, &entry).await;
+        handle.fill(&starter, &entry).await;
         starter.finish();
         self.pool_up(&ground, StartJobs::Unlimited, entry.server.as_ref().ok());
-        place.session().await.map(drop)
+        handle.session().await.map(drop)
     }
 
     /// From what is there to what `config` says. `reconnect`: remote servers need new connections.
@@ -157,33 +159,33 @@ impl Manager {
         config: &Config,
         reconnect: bool,
     ) -> (Vec<ServerStart>, ApplyReport) {
-        let before = self.toolbox.places();
+        let before = self.toolbox.handles();
         let mut report = ApplyReport::default();
-        let mut places = Vec::with_capacity(config.servers.len());
+        let mut handles = Vec::with_capacity(config.servers.len());
         let mut steps = Vec::with_capacity(config.servers.len());
         for (name, entry) in &config.servers {
-            let before = before.iter().find(|place| place.name == *name);
-            let known = before.filter(|place| place.suits(entry)).cloned();
-            let step = known.as_ref().map_or(Step::Start, |place| step(place, entry, reconnect));
+            let before = before.iter().find(|handle| handle.name == *name);
+            let known = before.filter(|handle| handle.suits(entry)).cloned();
+            let step = known.as_ref().map_or(Step::Start, |handle| step(handle, entry, reconnect));
             let list = match (before, &step) {
                 (None, _) => &mut report.added,
                 (Some(_), Step::Keep | Step::KeepOld(_)) => &mut report.unchanged,
                 (Some(_), Step::Start | Step::Renew(..)) => &mut report.restarted,
             };
             list.push(name.clone());
-            let place = known.unwrap_or_else(|| Place::new(name.clone()));
-            places.push(place.clone());
-            steps.push((place, entry, step));
+            let handle = known.unwrap_or_else(|| ServerHandle::new(name.clone()));
+            handles.push(handle.clone());
+            steps.push((handle, entry, step));
         }
-        let stays = |place: &Arc<Place>| places.iter().any(|other| Arc::ptr_eq(place, other));
-        let gone: Vec<_> = before.iter().filter(|place| !stays(place)).cloned().collect();
-        let names = gone.iter().map(|place| place.name.clone());
+        let stays = |handle: &Arc<ServerHandle>| handles.iter().any(|other| Arc::ptr_eq(handle, other));
+        let gone: Vec<_> = before.iter().filter(|handle| !stays(handle)).cloned().collect();
+        let names = gone.iter().map(|handle| handle.name.clone());
         report.removed = names.filter(|name| !config.servers.contains_key(name)).collect();
-        self.toolbox.set_places(places);
+        self.toolbox.set_places(handles);
 
         let starter = ground.starter(config.start_jobs, &self.observe);
         let removing = self.remove(&gone).shared();
-        let working = steps.into_iter().map(|(place, entry, step)| {
+        let working = steps.into_iter().map(|(handle, entry, step)| {
             let removed = removing.clone();
             let starter = &starter;
             async move {
@@ -191,7 +193,7 @@ impl Manager {
                 if matches!(step, Step::Start) {
                     removed.await;
                 }
-                take(step, &place, entry, starter).await
+                take(step, &handle, entry, starter).await
             }
         });
         let (done, ()) = join(join_all(working), removing.clone()).await;
@@ -229,31 +231,33 @@ impl Manager {
         // Nobody waits for what it starts.
         let quiet: Observer = Arc::new(|_| {});
         let starter = Arc::new(ground.starter(jobs, &quiet));
-        let mut places = self.toolbox.places().to_vec();
+        let mut handles = self.toolbox.handles().to_vec();
         for server in own {
-            let place = places.iter_mut().find(|place| place.name == server.name && place.pool().is_none());
+            let handle =
+                handles.iter_mut().find(|handle| handle.name == server.name && handle.pool().is_none());
             // One that is not there has nothing to lend.
-            let Some((session, place)) = place.and_then(|place| Some((place.here()?, place))) else {
+            let Some((session, handle)) = handle.and_then(|handle| Some((handle.current_session()?, handle)))
+            else {
                 continue;
             };
             let Some(sibling) = session.sibling() else { continue };
             let pool = Pool::new(server.clone(), starter.clone());
-            let first = std::mem::replace(place, Place::of_pool(pool.clone(), sibling));
+            let first = std::mem::replace(handle, ServerHandle::of_pool(pool.clone(), sibling));
             // What was started to see its tools is the first spare.
             if !session.is_parked() {
                 let _ = pool.put(first);
             }
             self.lending.fill(pool);
         }
-        self.toolbox.set_places(places);
+        self.toolbox.set_places(handles);
     }
 
-    fn remove<'a>(&'a self, places: &'a [Arc<Place>]) -> BoxFuture<'a, ()> {
-        let closing = places.iter().map(|place| async {
+    fn remove<'a>(&'a self, handles: &'a [Arc<ServerHandle>]) -> BoxFuture<'a, ()> {
+        let closing = handles.iter().map(|handle| async {
             // Dropped half way, it must not stay: nobody knows of it any more.
-            let _gone = Gone(place);
-            self.lending.discard(place.pool().map_or_else(Vec::new, |pool| pool.close()));
-            if let Some(row) = place.close().await {
+            let _gone = Gone(handle);
+            self.lending.discard(handle.pool().map_or_else(Vec::new, |pool| pool.close()));
+            if let Some(row) = handle.close().await {
                 (self.observe)(ServerEvent::Stopped { row });
             }
         });
@@ -262,7 +266,7 @@ impl Manager {
 }
 
 /// A server that is no longer configured.
-struct Gone<'a>(&'a Place);
+struct Gone<'a>(&'a ServerHandle);
 
 impl Drop for Gone<'_> {
     fn drop(&mut self) {
@@ -270,8 +274,8 @@ impl Drop for Gone<'_> {
     }
 }
 
-fn step(place: &Place, entry: &ServerEntry, reconnect: bool) -> Step {
-    let Life::Here(session) = place.life() else { return Step::Start };
+fn step(handle: &ServerHandle, entry: &ServerEntry, reconnect: bool) -> Step {
+    let Presence::Ready(session) = handle.life() else { return Step::Start };
     let config = match &entry.server {
         Ok(config) => config,
         Err(error) => return Step::KeepOld(error.clone()),
@@ -281,12 +285,12 @@ fn step(place: &Place, entry: &ServerEntry, reconnect: bool) -> Step {
     if current { Step::Keep } else { Step::Renew(session, Box::new(config.clone())) }
 }
 
-async fn take(step: Step, place: &Place, entry: &ServerEntry, starter: &Starter) -> Done {
-    let failed = |error, kept| Done::Failed(ApplyFailure { server: place.name.clone(), error, kept });
+async fn take(step: Step, handle: &ServerHandle, entry: &ServerEntry, starter: &Starter) -> Done {
+    let failed = |error, kept| Done::Failed(ApplyFailure { server: handle.name.clone(), error, kept });
     match step {
         Step::Keep => Done::Nothing,
         Step::KeepOld(error) => failed(error, true),
-        Step::Start => Done::Started(Box::new(place.fill(starter, entry).await)),
+        Step::Start => Done::Started(Box::new(handle.fill(starter, entry).await)),
         Step::Renew(session, config) => {
             let settings = Some(((*config).clone(), starter.around()));
             let renewing = session.renew(settings, "with a new configuration");

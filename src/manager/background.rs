@@ -1,4 +1,4 @@
-//! Work in the background that its owner can end at once, with or without a runtime.
+//! Background work that its owner can end at once, with or without a runtime.
 
 use std::{
     future::{Future, poll_fn},

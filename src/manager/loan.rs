@@ -1,5 +1,5 @@
-//! Lending: a borrower gets the shared servers and instances of its own of the others, and what it had is torn down
-//! when it brings it back.
+//! Lends servers: a borrower gets the shared servers and instances of its own of all others. Its own instances are torn
+//! down when the loan ends.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Manager,
     background::Background,
-    place::Place,
     pool::{Pool, Taken},
+    server_handle::ServerHandle,
     toolbox::Toolbox,
 };
 use crate::{config::Scope, start::ServerStop};
@@ -37,7 +37,7 @@ pub struct Loan {
 /// An instance that belongs to one borrower.
 #[derive(Clone)]
 struct Own {
-    place: Arc<Place>,
+    handle: Arc<ServerHandle>,
     pool: Arc<Pool>,
 }
 
@@ -53,11 +53,11 @@ enum Order {
     /// See that the pool has its spares.
     Fill(Arc<Pool>),
     /// Start what was lent before it was started.
-    Start(Arc<Place>),
+    Start(Arc<ServerHandle>),
     /// Tear these down.
-    Close(Vec<Arc<Place>>),
+    Close(Vec<Arc<ServerHandle>>),
     /// Start nothing more, tear down these and what is being torn down, and say how that went.
-    End(Vec<Arc<Place>>, oneshot::Sender<Vec<ServerStop>>),
+    End(Vec<Arc<ServerHandle>>, oneshot::Sender<Vec<ServerStop>>),
 }
 
 impl Borrower {
@@ -77,20 +77,21 @@ impl Manager {
         let lending = self.lending.clone();
         let mut own = Vec::new();
         let mut cold = Vec::new();
-        let places: Vec<_> = self
+        let handles: Vec<_> = self
             .toolbox
-            .places()
+            .handles()
             .iter()
-            .map(|place| {
-                let pool = place.pool().cloned().filter(|pool| borrower.has_own(pool.config().scope));
-                let taken = pool.and_then(|pool| Some((pool.take(place.here().as_deref())?, pool)));
+            .map(|handle| {
+                let pool = handle.pool().cloned().filter(|pool| borrower.has_own(pool.config().scope));
+                let taken =
+                    pool.and_then(|pool| Some((pool.take(handle.current_session().as_deref())?, pool)));
                 // Without any it is not there, for the borrower as for everybody.
-                let Some((Taken { place, cold: is_cold }, pool)) = taken else { return place.clone() };
+                let Some((Taken { handle, cold: is_cold }, pool)) = taken else { return handle.clone() };
                 if is_cold {
-                    cold.push(place.clone());
+                    cold.push(handle.clone());
                 }
-                own.push(Own { place: place.clone(), pool });
-                place
+                own.push(Own { handle: handle.clone(), pool });
+                handle
             })
             .collect();
         lending.lent().extend(own.iter().cloned());
@@ -100,7 +101,7 @@ impl Manager {
             lending.order(order);
         }
         // The catalog of the shared ones is made once for all.
-        let toolbox = if own.is_empty() { self.toolbox() } else { Toolbox::of(places) };
+        let toolbox = if own.is_empty() { self.toolbox() } else { Toolbox::of(handles) };
         Loan { toolbox, own, lending }
     }
 }
@@ -132,17 +133,17 @@ impl Lending {
     }
 
     /// Tears down what nobody is to be given any more.
-    pub(super) fn discard(&self, places: Vec<Arc<Place>>) {
-        self.order(Order::Close(places));
+    pub(super) fn discard(&self, handles: Vec<Arc<ServerHandle>>) {
+        self.order(Order::Close(handles));
     }
 
     fn take_back(&self, own: &[Own]) {
         let mut back = Vec::new();
         self.lent().retain(|lent| {
-            let mine = own.iter().any(|own| Arc::ptr_eq(&own.place, &lent.place));
+            let mine = own.iter().any(|own| Arc::ptr_eq(&own.handle, &lent.handle));
             if mine {
                 lent.pool.returned();
-                back.push(lent.place.clone());
+                back.push(lent.handle.clone());
             }
             !mine
         });
@@ -152,8 +153,8 @@ impl Lending {
     }
 
     /// Tears down `spares` and all that is lent, and with it every start under way.
-    pub(super) async fn end(&self, spares: Vec<Arc<Place>>) -> Vec<ServerStop> {
-        let lent = self.lent().drain(..).map(|own| own.place).chain(spares).collect();
+    pub(super) async fn end(&self, spares: Vec<Arc<ServerHandle>>) -> Vec<ServerStop> {
+        let lent = self.lent().drain(..).map(|own| own.handle).chain(spares).collect();
         let (told, rows) = oneshot::channel();
         // In one order: a row that is there before anybody asks for it is not kept.
         self.order(Order::End(lent, told));
@@ -166,17 +167,17 @@ impl Lending {
     pub(super) fn kill(&self) {
         *self.porter() = None;
         for own in self.lent().drain(..) {
-            own.place.kill();
+            own.handle.kill();
         }
     }
 
     fn order(&self, order: Order) {
         // Without a porter the manager has ended, and nothing outlives that.
-        if let Err(mpsc::error::SendError(Order::Close(places) | Order::End(places, _))) =
+        if let Err(mpsc::error::SendError(Order::Close(handles) | Order::End(handles, _))) =
             self.orders.send(order)
         {
-            for place in places {
-                place.kill();
+            for handle in handles {
+                handle.kill();
             }
         }
     }
@@ -204,15 +205,15 @@ async fn work(mut orders: mpsc::UnboundedReceiver<Order>) {
                         filling.push(async move { (pool.start_one().await, pool) });
                     }
                 }
-                Some(Order::Start(place)) => starting.push(start(place)),
-                Some(Order::Close(places)) => closing.extend(places.into_iter().map(close)),
-                Some(Order::End(places, told)) => {
-                    closing.extend(places.into_iter().map(close));
+                Some(Order::Start(handle)) => starting.push(start(handle)),
+                Some(Order::Close(handles)) => closing.extend(handles.into_iter().map(close)),
+                Some(Order::End(handles, told)) => {
+                    closing.extend(handles.into_iter().map(close));
                     break told;
                 }
                 None => return,
             },
-            Some((Some(place), pool)) = filling.next() => closing.extend(pool.put(place).err().map(close)),
+            Some((Some(handle), pool)) = filling.next() => closing.extend(pool.put(handle).err().map(close)),
             Some(()) = starting.next() => {}
             Some(_) = closing.next() => {}
         }
@@ -223,12 +224,12 @@ async fn work(mut orders: mpsc::UnboundedReceiver<Order>) {
 }
 
 /// A failure is told by its event, and to whoever calls it.
-async fn start(place: Arc<Place>) {
-    if let Some(session) = place.here() {
+async fn start(handle: Arc<ServerHandle>) {
+    if let Some(session) = handle.current_session() {
         let _ = session.rouse().await;
     }
 }
 
-async fn close(place: Arc<Place>) -> Option<ServerStop> {
-    place.close().await
+async fn close(handle: Arc<ServerHandle>) -> Option<ServerStop> {
+    handle.close().await
 }

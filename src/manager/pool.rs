@@ -1,5 +1,4 @@
-//! The spares of one server that is not shared: instances that wait for whoever borrows next. None is handed out
-//! twice.
+//! The spare instances of one server that is not shared. Each is handed out once.
 
 use std::{
     collections::VecDeque,
@@ -9,7 +8,7 @@ use std::{
     },
 };
 
-use super::place::Place;
+use super::server_handle::ServerHandle;
 use crate::{
     config::{Lifecycle, ServerConfig, ServerEntry},
     session::Session,
@@ -27,7 +26,7 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct Spares {
-    ready: VecDeque<Arc<Place>>,
+    ready: VecDeque<Arc<ServerHandle>>,
     /// Being started.
     coming: usize,
     closed: bool,
@@ -35,7 +34,7 @@ struct Spares {
 
 /// What a borrower gets.
 pub(super) struct Taken {
-    pub(super) place: Arc<Place>,
+    pub(super) handle: Arc<ServerHandle>,
     /// It is not started yet, and nobody is to wait for its first call.
     pub(super) cold: bool,
 }
@@ -60,16 +59,18 @@ impl Pool {
         let spare = {
             let mut spares = self.spares();
             // One that is being brought back would keep its borrower waiting.
-            let well =
-                spares.ready.iter().position(|place| place.here().is_some_and(|spare| spare.is_well()));
+            let well = spares
+                .ready
+                .iter()
+                .position(|handle| handle.current_session().is_some_and(|spare| spare.is_well()));
             well.and_then(|index| spares.ready.remove(index))
         };
         let taken = match spare {
-            Some(place) => Taken { place, cold: false },
+            Some(handle) => Taken { handle, cold: false },
             None => {
-                let place = Place::new(self.config.name.clone());
-                place.settle(model?.sibling()?);
-                Taken { place, cold: self.config.lifecycle == Lifecycle::Eager }
+                let handle = ServerHandle::new(self.config.name.clone());
+                handle.install(model?.sibling()?);
+                Taken { handle, cold: self.config.lifecycle == Lifecycle::Eager }
             }
         };
         self.lent.fetch_add(1, Relaxed);
@@ -82,12 +83,12 @@ impl Pool {
     }
 
     /// Adds a fresh instance. It comes back when there is no use for it any more.
-    pub(super) fn put(&self, place: Arc<Place>) -> Result<(), Arc<Place>> {
+    pub(super) fn put(&self, handle: Arc<ServerHandle>) -> Result<(), Arc<ServerHandle>> {
         let mut spares = self.spares();
         if spares.closed {
-            return Err(place);
+            return Err(handle);
         }
-        spares.ready.push_back(place);
+        spares.ready.push_back(handle);
         Ok(())
     }
 
@@ -101,14 +102,14 @@ impl Pool {
     }
 
     /// Starts one spare that was claimed. Dropping the future ends it.
-    pub(super) async fn start_one(&self) -> Option<Arc<Place>> {
+    pub(super) async fn start_one(&self) -> Option<Arc<ServerHandle>> {
         let _claim = Claim(self);
         // A spare waits started, whenever the others are.
         let eager = ServerConfig { lifecycle: Lifecycle::Eager, ..self.config.clone() };
-        let place = Place::new(self.config.name.clone());
-        let row = place.fill(&self.starter, &ServerEntry::new(eager)).await;
+        let handle = ServerHandle::new(self.config.name.clone());
+        let row = handle.fill(&self.starter, &ServerEntry::new(eager)).await;
         match row.outcome {
-            Ok(_) => Some(place),
+            Ok(_) => Some(handle),
             Err(error) => {
                 tracing::warn!(server = %row.name, %error, "a spare did not start");
                 None
@@ -117,12 +118,12 @@ impl Pool {
     }
 
     /// Gives the spares that wait, for others to take their place.
-    pub(super) fn drain(&self) -> Vec<Arc<Place>> {
+    pub(super) fn drain(&self) -> Vec<Arc<ServerHandle>> {
         self.spares().ready.drain(..).collect()
     }
 
     /// No spare is kept from now on; gives those that were there.
-    pub(super) fn close(&self) -> Vec<Arc<Place>> {
+    pub(super) fn close(&self) -> Vec<Arc<ServerHandle>> {
         let mut spares = self.spares();
         spares.closed = true;
         spares.ready.drain(..).collect()

@@ -1,4 +1,4 @@
-//! The end of servers: each in its own time, all at once, and a look whether anything is left.
+//! Stops servers: each in its own time, all in parallel, and then a check that no process is left.
 
 use std::time::{Duration, Instant};
 

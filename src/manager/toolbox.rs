@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{place::Place, taped::Taped};
+use super::{recording::RecordedCalls, server_handle::ServerHandle};
 use crate::{
     catalog::{CatalogEntry, CheckThreads, ToolCatalog},
     config::Config,
@@ -22,49 +22,49 @@ use crate::{
 pub struct Toolbox {
     pub(super) shared: Arc<Shared>,
     /// Who listens.
-    pub(super) taped: Option<Taped>,
+    pub(super) taped: Option<RecordedCalls>,
 }
 
 #[derive(Default)]
 pub(super) struct Shared {
     // Both for a look or a swap. The list is exchanged as a whole: whoever holds it sees one configuration.
-    places: Mutex<Arc<[Arc<Place>]>>,
+    handles: Mutex<Arc<[Arc<ServerHandle>]>>,
     shelf: Mutex<Shelf>,
     checks: CheckThreads,
 }
 
-/// The catalog, and what it was made of: places, and the editions of their lists.
+/// The catalog, and what it was made of: handles, and the editions of their lists.
 #[derive(Default)]
 struct Shelf {
-    made_of: Vec<(Arc<Place>, Edition)>,
+    made_of: Vec<(Arc<ServerHandle>, Edition)>,
     catalog: Arc<ToolCatalog>,
 }
 
 impl Toolbox {
     /// The tools of these servers.
-    pub(super) fn of(places: Vec<Arc<Place>>) -> Self {
+    pub(super) fn of(handles: Vec<Arc<ServerHandle>>) -> Self {
         let toolbox = Self::default();
-        toolbox.set_places(places);
+        toolbox.set_places(handles);
         toolbox
     }
 
     /// The servers of this moment, in configuration order.
-    pub(super) fn places(&self) -> Arc<[Arc<Place>]> {
-        lock(&self.shared.places).clone()
+    pub(super) fn handles(&self) -> Arc<[Arc<ServerHandle>]> {
+        lock(&self.shared.handles).clone()
     }
 
-    pub(super) fn set_places(&self, places: Vec<Arc<Place>>) {
-        *lock(&self.shared.places) = places.into();
+    pub(super) fn set_places(&self, handles: Vec<Arc<ServerHandle>>) {
+        *lock(&self.shared.handles) = handles.into();
     }
 
     /// The place of a server.
     ///
     /// # Errors
     /// [`Error::ServerNotFound`].
-    pub(super) fn place(&self, server: &str) -> Result<Arc<Place>> {
-        let places = self.places();
-        places.iter().find(|place| place.name.as_str() == server).cloned().ok_or_else(|| {
-            let suggestion = nearest(server, places.iter().map(|place| place.name.as_str()));
+    pub(super) fn handle(&self, server: &str) -> Result<Arc<ServerHandle>> {
+        let handles = self.handles();
+        handles.iter().find(|handle| handle.name.as_str() == server).cloned().ok_or_else(|| {
+            let suggestion = nearest(server, handles.iter().map(|handle| handle.name.as_str()));
             Error::ServerNotFound { name: server.to_owned(), suggestion }
         })
     }
@@ -72,15 +72,15 @@ impl Toolbox {
     /// How every configured server is at this moment, in configuration order. Read from the sessions
     /// themselves, without waiting for anything.
     pub fn status(&self) -> Vec<ServerStatus> {
-        self.places().iter().map(|place| place.status()).collect()
+        self.handles().iter().map(|handle| handle.status()).collect()
     }
 
     /// The first `at` bytes of a text. If that cuts a secret in two, what is secret is hidden: half a secret is not
     /// found any more when the text is written. Otherwise nothing is changed, as in a replay, which knows no secrets.
     pub(crate) fn cut(&self, text: &str, at: usize) -> String {
         // All sessions know the secrets of the whole configuration, those from before a change perhaps fewer.
-        let places = self.places();
-        let known = places.iter().filter_map(|place| Some(place.here()?.secrets()));
+        let handles = self.handles();
+        let known = handles.iter().filter_map(|handle| Some(handle.current_session()?.secrets()));
         let secrets = known.reduce(|all, more| all.and(&more)).unwrap_or_default();
         let (begun, rest) = text.split_at(at);
         if secrets.hide(begun) + &secrets.hide(rest) == secrets.hide(text) {
@@ -95,7 +95,7 @@ impl Toolbox {
     /// # Errors
     /// [`Error::ServerNotFound`], [`Error::Unavailable`], or [`Error::Cancelled`] after the end.
     pub(crate) async fn await_server(&self, server: &str) -> Result<Arc<Session>> {
-        let session = self.place(server)?.session().await?;
+        let session = self.handle(server)?.session().await?;
         if session.is_closed() { Err(Error::Cancelled) } else { Ok(session) }
     }
 
@@ -113,9 +113,9 @@ impl Toolbox {
 
     /// Waits until each server is there or has failed.
     pub(crate) async fn await_all(&self) {
-        for place in self.places().iter() {
+        for handle in self.handles().iter() {
             // Why one is not there is asked elsewhere.
-            let _ = place.session().await;
+            let _ = handle.session().await;
         }
     }
 
@@ -130,11 +130,11 @@ impl Toolbox {
 
     fn live_catalog(&self) -> Arc<ToolCatalog> {
         let there: Vec<_> = self
-            .places()
+            .handles()
             .iter()
-            .filter_map(|place| {
-                let session = place.here()?;
-                Some((place.clone(), session.edition()?, session))
+            .filter_map(|handle| {
+                let session = handle.current_session()?;
+                Some((handle.clone(), session.edition()?, session))
             })
             .collect();
         let mut shelf = lock(&self.shared.shelf);
@@ -142,15 +142,15 @@ impl Toolbox {
             && there
                 .iter()
                 .zip(&shelf.made_of)
-                .all(|((place, edition, _), (then, of))| Arc::ptr_eq(place, then) && edition == of);
+                .all(|((handle, edition, _), (then, of))| Arc::ptr_eq(handle, then) && edition == of);
         if !current {
             let mut made_of = Vec::with_capacity(there.len());
             let mut denied = Vec::new();
-            let lists = there.into_iter().filter_map(|(place, _, session)| {
+            let lists = there.into_iter().filter_map(|(handle, _, session)| {
                 let (edition, tools) = session.tools()?;
-                let name = place.name.clone();
+                let name = handle.name.clone();
                 denied.push((name.clone(), session.denied_tools()));
-                made_of.push((place, edition));
+                made_of.push((handle, edition));
                 Some((name, tools))
             });
             let catalog = ToolCatalog::new(lists);
@@ -166,8 +166,9 @@ impl Toolbox {
         if config.named.is_empty() {
             return Vec::new();
         }
-        let listed = |place: &Arc<Place>| Some((place.name.clone(), place.here()?.all_tools()?));
-        config.named.unused(&self.places().iter().filter_map(listed).collect())
+        let listed =
+            |handle: &Arc<ServerHandle>| Some((handle.name.clone(), handle.current_session()?.all_tools()?));
+        config.named.unused(&self.handles().iter().filter_map(listed).collect())
     }
 
     /// Calls `tool` of `server` after checking `arguments` against its schema. A tool-level error is `Ok`.
@@ -196,9 +197,9 @@ impl Toolbox {
     fn entry(&self, server: &str, session: &Arc<Session>, tool: &str) -> Result<Arc<CatalogEntry>> {
         let known = {
             let shelf = lock(&self.shared.shelf);
-            let same = |(place, edition): &(Arc<Place>, Edition)| {
-                let theirs = place.name.as_str() == server && session.edition() == Some(*edition);
-                theirs && place.here().is_some_and(|here| Arc::ptr_eq(&here, session))
+            let same = |(handle, edition): &(Arc<ServerHandle>, Edition)| {
+                let theirs = handle.name.as_str() == server && session.edition() == Some(*edition);
+                theirs && handle.current_session().is_some_and(|here| Arc::ptr_eq(&here, session))
             };
             shelf.made_of.iter().any(same).then(|| shelf.catalog.clone())
         };
@@ -287,7 +288,7 @@ impl Toolbox {
 
     /// The session of a tool, started if it was parked.
     async fn awake(&self, entry: &CatalogEntry, limit: Option<Duration>) -> Result<Awake> {
-        let session = self.place(entry.server.as_str())?.session().await?;
+        let session = self.handle(entry.server.as_str())?.session().await?;
         let started = session.is_parked();
         let limit = if started { session.wake(&entry.tool.name, limit).await? } else { limit };
         Ok(Awake { session, limit, started })

@@ -1,5 +1,4 @@
-//! Tool calls that somebody listens to: what the journal and a cassette are told of them, and results from a
-//! cassette in place of servers.
+//! Tool calls that are recorded to, or replayed from, a cassette, and reported to the journal.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -20,7 +19,7 @@ use crate::{
 
 /// A tap, and the tools that its agent saw last.
 #[derive(Clone)]
-pub(super) struct Taped {
+pub(super) struct RecordedCalls {
     tap: Tap,
     seen: Arc<Mutex<Seen>>,
 }
@@ -83,7 +82,7 @@ enum Recorded {
     Other(Told),
 }
 
-impl Taped {
+impl RecordedCalls {
     pub(super) fn new(tap: &Tap) -> Self {
         Self { tap: tap.clone(), seen: Arc::default() }
     }
@@ -155,7 +154,7 @@ impl Toolbox {
     /// The same tools with somebody who listens.
     #[must_use]
     pub fn tapped(&self, tap: &Tap) -> Self {
-        Self { taped: Some(Taped::new(tap)), ..self.clone() }
+        Self { taped: Some(RecordedCalls::new(tap)), ..self.clone() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The place of one configured server: its session, or why there is none. It stays when the session changes.
+//! The handle of one configured server: its session, or why there is none. It stays when the session is replaced.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -15,9 +15,9 @@ use crate::{
 };
 
 /// One server of the configuration.
-pub(super) struct Place {
+pub(super) struct ServerHandle {
     pub(super) name: ServerName,
-    life: watch::Sender<Life>,
+    life: watch::Sender<Presence>,
     keeper: Mutex<Option<Background>>,
     /// Ends the start under way.
     start: Mutex<CancellationToken>,
@@ -27,30 +27,30 @@ pub(super) struct Place {
 
 /// What became of it.
 #[derive(Clone)]
-pub(super) enum Life {
+pub(super) enum Presence {
     /// It waits for its turn.
     Queued,
     /// It is being started, and its package perhaps installed.
     Starting { installing: bool },
     /// It is there. Whether it is up is known to the session.
-    Here(Arc<Session>),
+    Ready(Arc<Session>),
     /// It did not start. `server` is what was to be started, if its entry can be used.
     Missing { why: Arc<Error>, server: Option<Arc<ServerConfig>> },
 }
 
-impl Place {
+impl ServerHandle {
     pub(super) fn new(name: ServerName) -> Arc<Self> {
-        let life = watch::Sender::new(Life::Queued);
+        let life = watch::Sender::new(Presence::Queued);
         let (keeper, start, pool) = Default::default();
         Arc::new(Self { name, life, keeper, start, pool })
     }
 
     /// In the place of a server that is not shared: parked, with the pool of its borrowers.
     pub(super) fn of_pool(pool: Arc<Pool>, session: Session) -> Arc<Self> {
-        let place = Self::new(session.name().clone());
-        place.settle(session);
-        let _ = place.pool.set(pool);
-        place
+        let handle = Self::new(session.name().clone());
+        handle.install(session);
+        let _ = handle.pool.set(pool);
+        handle
     }
 
     pub(super) fn pool(&self) -> Option<&Arc<Pool>> {
@@ -62,18 +62,18 @@ impl Place {
         match (self.pool(), &entry.server) {
             (_, Err(_)) => true,
             (Some(pool), Ok(config)) => pool.config() == config,
-            (None, Ok(config)) => config.scope == Scope::Shared || self.here().is_none(),
+            (None, Ok(config)) => config.scope == Scope::Shared || self.current_session().is_none(),
         }
     }
 
-    pub(super) fn life(&self) -> Life {
+    pub(super) fn life(&self) -> Presence {
         self.life.borrow().clone()
     }
 
     /// The session, if there is one now.
-    pub(super) fn here(&self) -> Option<Arc<Session>> {
+    pub(super) fn current_session(&self) -> Option<Arc<Session>> {
         match &*self.life.borrow() {
-            Life::Here(session) => Some(session.clone()),
+            Presence::Ready(session) => Some(session.clone()),
             _ => None,
         }
     }
@@ -86,11 +86,11 @@ impl Place {
         let mut life = self.life.subscribe();
         loop {
             match &*life.borrow_and_update() {
-                Life::Here(session) => return Ok(session.clone()),
-                Life::Missing { why, .. } => {
+                Presence::Ready(session) => return Ok(session.clone()),
+                Presence::Missing { why, .. } => {
                     return Err(Error::Unavailable { server: self.name.clone(), cause: why.clone() });
                 }
-                Life::Queued | Life::Starting { .. } => {}
+                Presence::Queued | Presence::Starting { .. } => {}
             }
             // We hold the sender, so this is never an error.
             let _ = life.changed().await;
@@ -101,24 +101,24 @@ impl Place {
     pub(super) fn status(&self) -> ServerStatus {
         let named = |state| ServerStatus::new(self.name.clone(), state);
         match self.life() {
-            Life::Queued => named(ServerState::Queued),
-            Life::Starting { installing: true } => named(ServerState::Installing),
-            Life::Starting { installing: false } => named(ServerState::Starting),
-            Life::Here(session) => {
+            Presence::Queued => named(ServerState::Queued),
+            Presence::Starting { installing: true } => named(ServerState::Installing),
+            Presence::Starting { installing: false } => named(ServerState::Starting),
+            Presence::Ready(session) => {
                 let (spares, lent) = self.pool().map_or((0, 0), |pool| pool.counts());
                 ServerStatus { spares, lent, ..session.status() }
             }
-            Life::Missing { why, .. } => ServerStatus { error: Some(why), ..named(ServerState::Failed) },
+            Presence::Missing { why, .. } => ServerStatus { error: Some(why), ..named(ServerState::Failed) },
         }
     }
 
     /// Records that the server is not there.
-    pub(super) fn miss(&self, why: Arc<Error>, server: Option<Arc<ServerConfig>>) {
-        self.life.send_replace(Life::Missing { why, server });
+    pub(super) fn set_missing(&self, why: Arc<Error>, server: Option<Arc<ServerConfig>>) {
+        self.life.send_replace(Presence::Missing { why, server });
     }
 
     /// Gives up the start under way, if there is one.
-    pub(super) fn give_up(&self) {
+    pub(super) fn cancel_start(&self) {
         lock(&self.start).cancel();
     }
 
@@ -127,33 +127,33 @@ impl Place {
         let given_up = CancellationToken::new();
         *lock(&self.start) = given_up.clone();
         if let Some((row, session)) = starter.park(&self.name, entry) {
-            self.settle(session);
+            self.install(session);
             return row;
         }
         let server = entry.server.as_ref().ok().map(|server| Arc::new(server.clone()));
-        self.life.send_replace(Life::Queued);
-        let unfilled = Unfilled { place: self, server };
-        let on_turn = |installing| drop(self.life.send_replace(Life::Starting { installing }));
+        self.life.send_replace(Presence::Queued);
+        let unfilled = Unfilled { handle: self, server };
+        let on_turn = |installing| drop(self.life.send_replace(Presence::Starting { installing }));
         let (row, session) = starter.start(&self.name, entry, &given_up, on_turn).await;
         match (&row.outcome, session) {
-            (Ok(_), Some(session)) => self.settle(session),
-            (Err(why), _) => self.miss(why.clone(), unfilled.server.clone()),
+            (Ok(_), Some(session)) => self.install(session),
+            (Err(why), _) => self.set_missing(why.clone(), unfilled.server.clone()),
             (Ok(_), None) => {}
         }
         row
     }
 
     /// The session is there from now on, and somebody stays with it.
-    pub(super) fn settle(&self, session: Session) {
+    pub(super) fn install(&self, session: Session) {
         let session = Arc::new(session);
         let kept = session.clone();
         *lock(&self.keeper) = Some(Background::spawn(async move { kept.keep().await }));
-        self.life.send_replace(Life::Here(session));
+        self.life.send_replace(Presence::Ready(session));
     }
 
     /// Tears the server down in its own time; nothing if there is no process, and none that was lost.
     pub(super) async fn close(&self) -> Option<ServerStop> {
-        let session = self.here()?;
+        let session = self.current_session()?;
         let running = !session.is_parked();
         let stopped = super::stop::close(&session).await;
         *lock(&self.keeper) = None;
@@ -163,7 +163,7 @@ impl Place {
     /// Ends the server now, synchronously, with or without a runtime. Handles may outlive us: the session is
     /// ended, not only let go.
     pub(super) fn kill(&self) {
-        if let Some(session) = self.here() {
+        if let Some(session) = self.current_session() {
             session.kill();
         }
         *lock(&self.keeper) = None;
@@ -179,17 +179,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A start under way. Nobody may wait for one that was given up.
 struct Unfilled<'a> {
-    place: &'a Place,
+    handle: &'a ServerHandle,
     server: Option<Arc<ServerConfig>>,
 }
 
 impl Drop for Unfilled<'_> {
     fn drop(&mut self) {
         let server = self.server.take();
-        self.place.life.send_if_modified(|life| {
-            let given_up = matches!(life, Life::Queued | Life::Starting { .. });
+        self.handle.life.send_if_modified(|life| {
+            let given_up = matches!(life, Presence::Queued | Presence::Starting { .. });
             if given_up {
-                *life = Life::Missing { why: Arc::new(Error::Cancelled), server };
+                *life = Presence::Missing { why: Arc::new(Error::Cancelled), server };
             }
             given_up
         });
