@@ -8,6 +8,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
+use self::forms::Forms;
 use crate::error::{Error, ServerError, Told};
 
 /// Secret values, hidden as `****` in everything that is printed or written.
@@ -21,8 +22,8 @@ use crate::error::{Error, ServerError, Told};
 #[derive(Clone, Default)]
 pub struct Secrets {
     values: Arc<[String]>,
-    /// What is searched for: how the values may be written.
-    forms: Arc<[String]>,
+    /// What is searched for: the values, and each line of those of several.
+    forms: Arc<Forms>,
 }
 
 impl Secrets {
@@ -32,8 +33,11 @@ impl Secrets {
     /// Collects values; short and repeated ones are dropped.
     pub fn new(values: impl IntoIterator<Item = String>) -> Self {
         let values: BTreeSet<String> = values.into_iter().filter(|v| v.len() >= Self::SHORTEST).collect();
-        let forms: BTreeSet<String> = values.iter().flat_map(|value| forms::forms(value)).collect();
-        Self { values: values.into_iter().collect(), forms: forms.into_iter().collect() }
+        let lines = values.iter().flat_map(|value| value.lines()).map(str::trim);
+        let lines = lines.filter(|line| line.len() >= Self::SHORTEST);
+        let searched: BTreeSet<&str> = values.iter().map(String::as_str).chain(lines).collect();
+        let forms = Arc::new(Forms::new(searched));
+        Self { values: values.into_iter().collect(), forms }
     }
 
     /// These and `more`: what was secret once stays secret.
@@ -50,9 +54,10 @@ impl Secrets {
         self.and(&Self::new(found))
     }
 
-    /// `text` with every secret replaced by `****`, in plain and in JSON-escaped form.
+    /// `text` with every secret replaced by `****`, however its characters are written: plain, JSON-escaped or
+    /// percent-encoded.
     pub fn hide(&self, text: &str) -> String {
-        stars(text, self.found(text))
+        stars(text, self.forms.found(text))
     }
 
     /// Hides every secret in a document, which stays one: in its texts, in names of fields, and in place of numbers
@@ -60,7 +65,7 @@ impl Secrets {
     /// toolcrib's own documents are read by (`"status": "passed"`).
     pub fn hide_in(&self, document: &mut Value) {
         match document {
-            Value::String(text) if !self.found(text).is_empty() => *text = self.hide(text),
+            Value::String(text) if !self.forms.found(text).is_empty() => *text = self.hide(text),
             Value::Number(number) => {
                 // No text is made of each number of a document unless one may be secret.
                 let numeric = |value: &&String| value.starts_with(|c: char| c == '-' || c.is_ascii_digit());
@@ -80,7 +85,7 @@ impl Secrets {
 
     fn hide_in_fields(&self, fields: &mut Map<String, Value>) {
         let extraordinary = |text: &str| {
-            let mut found = self.found(text).into_iter();
+            let mut found = self.forms.found(text).into_iter();
             found.any(|place| !is_ordinary(&text[place]))
         };
         for (name, value) in fields.iter_mut() {
@@ -107,7 +112,7 @@ impl Secrets {
 
     /// As [`Secrets::hide_in`], for the text of a document. Text that is no JSON is hidden as text.
     pub fn hide_json(&self, text: String) -> String {
-        if self.found(&text).is_empty() {
+        if self.forms.found(&text).is_empty() {
             return text;
         }
         match serde_json::from_str(&text) {
@@ -150,15 +155,15 @@ impl Secrets {
     pub fn hide_cut(&self, text: &str) -> String {
         // The cut may have gone through a character.
         let text = text.trim_end_matches('\u{fffd}');
-        let mut found = self.found(text);
-        found.extend(self.begun(text));
+        let mut found = self.forms.found(text);
+        found.extend(self.begun(text, 1));
         stars(text, found)
     }
 
     /// Of a text that goes on, the bytes at its beginning that no secret reaches into, whatever follows.
     pub fn settled(&self, text: &str) -> usize {
-        let mut settled = self.begun(text).map(|begun| begun.start).min().unwrap_or(text.len());
-        let mut found = self.found(text);
+        let mut settled = self.begun(text, 0).map(|begun| begun.start).min().unwrap_or(text.len());
+        let mut found = self.forms.found(text);
         found.sort_by_key(|place| std::cmp::Reverse(place.start));
         // No whole one is cut in two either.
         for Range { start, end } in found {
@@ -169,27 +174,9 @@ impl Secrets {
         settled
     }
 
-    /// Where each secret may begin that goes on after the end of `text`.
-    fn begun(&self, text: &str) -> impl Iterator<Item = Range<usize>> {
-        let begun = |form: &String| {
-            let ends = form.char_indices().map(|(at, _)| at).skip(1);
-            ends.filter(|end| text.ends_with(&form[..*end])).max()
-        };
-        self.forms.iter().filter_map(begun).map(|length| text.len() - length..text.len())
-    }
-
-    /// Where secrets are in `text`: all of them, since one may begin inside of another.
-    fn found(&self, text: &str) -> Vec<Range<usize>> {
-        let mut found = Vec::new();
-        for form in self.forms.iter() {
-            let step = form.chars().next().map_or(1, char::len_utf8);
-            let mut from = 0;
-            while let Some(at) = text.get(from..).and_then(|rest| rest.find(form.as_str())) {
-                found.push(from + at..from + at + form.len());
-                from += at + step;
-            }
-        }
-        found
+    /// Where each secret may begin that goes on after the end of `text`, with at least `least` of its characters.
+    fn begun(&self, text: &str, least: usize) -> impl Iterator<Item = Range<usize>> {
+        self.forms.each.iter().filter_map(move |form| form.begun(text, least))
     }
 }
 
