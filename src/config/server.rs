@@ -161,6 +161,16 @@ impl StdioConfig {
         self.command.components().count() > 1
     }
 
+    /// Whether it has a sandbox or a budget.
+    pub(crate) fn is_confined(&self) -> bool {
+        self.sandbox.is_some() || !self.limits.is_empty()
+    }
+
+    /// Whether it could download something.
+    pub(crate) fn has_network(&self) -> bool {
+        self.sandbox.as_ref().is_none_or(|sandbox| sandbox.network)
+    }
+
     /// Sets a variable of the child's environment.
     pub fn set_env(&mut self, name: impl Into<String>, value: impl Into<String>) {
         Arc::make_mut(&mut self.env).insert(name.into(), value.into());

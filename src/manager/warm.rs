@@ -71,7 +71,10 @@ impl Manager {
         alone.cache_folder.clone_from(&config.cache_folder);
         alone.secrets = config.secrets.clone();
         let mut patient = alone.clone();
-        let limit = server.startup_timeout.max(server.install_timeout);
+        let limit = match spec.has_network() {
+            true => server.startup_timeout.max(server.install_timeout),
+            false => server.startup_timeout,
+        };
         patient.servers[name].server =
             Ok(crate::config::ServerConfig { startup_timeout: limit, ..server.clone() });
         warmed.doubt = why_not(config, spec.direct, &runner);

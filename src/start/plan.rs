@@ -43,7 +43,10 @@ impl Plan {
             return Self { works: false, expected: None, mute: false, package: None, key: None };
         };
         let key = fingerprint(spec);
-        let package = package(spec).map(|words| Package { key: package_key(&words, spec), words });
+        // Without a network nothing is downloaded, and nothing is worth the wait for that.
+        let package = package(spec)
+            .filter(|_| spec.has_network())
+            .map(|words| Package { key: package_key(&words, spec), words });
         let (expected, mute) = (history.expected(&key), history.is_mute(&key));
         let works = !history.is_light(&key);
         Self { works, expected, mute, package, key: Some(key) }
@@ -70,5 +73,26 @@ impl Plan {
             (Some(package), None) => history.failed(&package.key),
             (None, _) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::{Sandbox, StdioConfig},
+        tool::ServerName,
+    };
+
+    #[test]
+    fn a_runner_without_a_network_installs_nothing() {
+        let installs = |sandbox: Option<Sandbox>| {
+            let mut spec = StdioConfig::new("npx", vec!["-y".to_owned(), "some".to_owned()], "/");
+            spec.sandbox = sandbox;
+            let config = ServerConfig::new(ServerName::new("one").unwrap(), Endpoint::Stdio(spec));
+            Plan::new(&config, &History::open(None)).package.is_some()
+        };
+        let network = |network| Some(Sandbox { network, ..Sandbox::default() });
+        assert_eq!([installs(None), installs(network(true)), installs(network(false))], [true, true, false]);
     }
 }
