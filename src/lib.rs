@@ -104,7 +104,7 @@ pub use limit::*;
 pub use live::*;
 pub use llm::*;
 pub use manager::*;
-pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome, Support, find_program};
+pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome, Support, check_bounds, find_program};
 #[cfg(target_os = "linux")]
 pub use process::{ignores_hangup, reset_inherited};
 pub use retry::*;

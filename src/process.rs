@@ -49,8 +49,8 @@ pub(crate) use lines::{Line, LineReader, MAX_LINE, Traffic};
 pub(crate) use peer::is_sandboxed;
 #[cfg(target_os = "linux")]
 pub(crate) use peer::peer_of;
-pub use program::find_program;
 pub(crate) use program::program_path;
+pub use program::{check_bounds, find_program};
 pub(crate) use stat::{ENVIRONMENT_MAX, beginning};
 pub(crate) use stderr::StderrTail;
 pub use support::Support;
@@ -199,15 +199,8 @@ impl Process {
                 (Keeper::Guard(guarded), out, err)
             }
             Keeping::Group { because } => {
-                if spec.sandbox.is_some() || !spec.limits.is_empty() {
-                    return Err(SpawnError {
-                        what: format!(
-                            "a sandbox and budgets are put on by a guard, and there is none: {because}"
-                        ),
-                        help: Some(
-                            "run it without `sandbox`, `memory_max`, `cpu_max` and `processes_max`".into(),
-                        ),
-                    });
+                if spec.is_confined() {
+                    return Err(program::unguarded(because));
                 }
                 let (grouped, out, err) = group::Grouped::spawn(&program, spec, &mark, input)?;
                 (Keeper::Group(grouped), out, err)

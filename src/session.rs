@@ -40,6 +40,7 @@ mod sync;
 mod traced;
 mod transport;
 mod truncate;
+mod walls;
 mod watchdog;
 mod wire_log;
 

@@ -8,7 +8,7 @@ mod limits;
 mod privileges;
 mod sandbox;
 
-use std::{ffi::OsStr, io, path::Path};
+use std::{ffi::OsStr, fmt, io, path::Path};
 
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use self::{limits::Limits, sandbox::Walls};
 use crate::config::{ResourceLimits, Sandbox};
 
 pub(super) use self::{
-    cgroup::{name_for, no_cgroup, offered as offered_cgroup},
+    cgroup::{name_for, no_cgroup, no_cgroup_for, offered as offered_cgroup},
     limits::suspected,
     sandbox::{has_seccomp, landlock_abi},
 };
@@ -31,6 +31,38 @@ pub(super) struct Wanted {
     /// Name of the server's cgroup, if one is made.
     pub(super) name: String,
 }
+
+/// Why a server cannot be confined as it is to be, and what to do about it.
+#[derive(Debug)]
+pub(super) struct Refused {
+    what: String,
+    help: Option<String>,
+}
+
+impl Refused {
+    pub(super) fn new(what: String, help: Option<String>) -> Self {
+        Self { what, help }
+    }
+
+    /// What to do about `error`, if it is one of these.
+    pub(super) fn help_of(error: &io::Error) -> Option<&str> {
+        error.get_ref()?.downcast_ref::<Self>()?.help.as_deref()
+    }
+}
+
+impl From<String> for Refused {
+    fn from(what: String) -> Self {
+        Self { what, help: None }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// All that can be prepared before the child is there.
 pub(super) struct Ready {
@@ -62,6 +94,20 @@ impl Wanted {
         match Cgroup::delegated(&self.name, &self.limits, manager) {
             Ok(cgroup) => Ok(Ready { cgroup: Some(cgroup), limits: Limits::default(), walls }),
             Err(why) => Ok(Ready { cgroup: None, limits: Limits::instead(&self.limits, &why)?, walls }),
+        }
+    }
+
+    /// Whether [`Wanted::prepare`] would work, as far as looking tells. Makes no cgroup.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn check(&self, program: &Path, search: Option<&OsStr>) -> io::Result<()> {
+        if let Some(sandbox) = &self.sandbox {
+            Walls::build(sandbox, program, search)?;
+        }
+        match no_cgroup_for(&self.limits).filter(|_| !self.limits.is_empty()) {
+            Some(why) => Limits::instead(&self.limits, &why).map(drop),
+            None => Ok(()),
         }
     }
 }

@@ -46,7 +46,7 @@ use self::{
 };
 use super::{
     SpawnError, StopOutcome, Stopped,
-    confine::{Wanted, name_for},
+    confine::{Refused, Wanted, name_for},
     inherited, program, stat, survivors,
 };
 use crate::{
@@ -241,14 +241,7 @@ impl Guarded {
             }
         }
         let (mut guarded, started) = started.ok_or_else(|| failed(io::Error::other("it ended at once")))?;
-        let running = started.map_err(|error| {
-            let mut refusal = program::refused(spec, server, &error);
-            // Told in words, so not by the system: by what was to be put on.
-            let bounds =
-                || "correct `sandbox`, `memory_max`, `cpu_max` or `processes_max`, or remove it".to_owned();
-            refusal.help = refusal.help.or_else(|| error.raw_os_error().is_none().then(bounds));
-            refusal
-        })?;
+        let running = started.map_err(|error| unconfined(spec, server, &error))?;
         (guarded.pid, guarded.guard) = (running.server.cast_unsigned(), running.guard.cast_unsigned());
         guarded.handle = running.handle;
         let stdout = ChildStdout::from_std(OwnedFd::from(stdout).into()).map_err(failed)?;
@@ -330,6 +323,23 @@ impl Guarded {
             let _ = pidfd_send_signal(handle, Signal::CONT);
         }
     }
+}
+
+/// The guard did not start `program`, which is that of `spec`.
+fn unconfined(spec: &StdioConfig, program: &Path, error: &io::Error) -> SpawnError {
+    let mut refusal = program::refused(spec, program, error);
+    // Told in words, so not by the system: by what was to be put on.
+    let bounds = || "correct `sandbox`, `memory_max`, `cpu_max` or `processes_max`, or remove it".to_owned();
+    let help = Refused::help_of(error).map(str::to_owned);
+    refusal.help = help.or(refusal.help).or_else(|| error.raw_os_error().is_none().then(bounds));
+    refusal
+}
+
+/// Whether a guard could confine `program` as `spec` says, as far as looking tells.
+pub(super) fn check(spec: &StdioConfig, program: &Path) -> Result<(), SpawnError> {
+    let wanted = Wanted { limits: spec.limits, sandbox: spec.sandbox.clone(), name: String::new() };
+    let search = spec.env.get("PATH").map(std::ffi::OsStr::new);
+    wanted.check(program, search).map_err(|error| unconfined(spec, program, &error))
 }
 
 impl Drop for Guarded {
@@ -440,9 +450,10 @@ impl Heard {
                 let handle = files.into_iter().next();
                 self.started = Some(Ok(Running { guard, handle, server: pid }));
             }
-            Notice::Refused { errno, what } => {
+            Notice::Refused { errno, what, help } => {
                 let error = errno.map(io::Error::from_raw_os_error);
-                let error = error.unwrap_or_else(|| io::Error::other(what.unwrap_or_default()));
+                let error =
+                    error.unwrap_or_else(|| io::Error::other(Refused::new(what.unwrap_or_default(), help)));
                 self.started = Some(Err(error));
             }
             Notice::Exited { status, outcome, exceeded } => {

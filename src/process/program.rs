@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::SpawnError;
+use super::{Keeping, SpawnError};
 use crate::{config::StdioConfig, error::Error};
 
 /// The program's path: as given if it has a folder, else the first match in the child's own `PATH`. One that is given is
@@ -40,7 +40,11 @@ fn check(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
     }
     let program = program_path(spec)?;
     if spec.is_path() && !runnable(&program) {
-        return Err(missing(&program, "there is no such program"));
+        return Err(if program.is_file() {
+            not_executable(spec)
+        } else {
+            missing(&program, "there is no such program")
+        });
     }
     Ok(program)
 }
@@ -51,6 +55,30 @@ fn check(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
 /// What is missing, and what to do about it.
 pub fn find_program(spec: &StdioConfig) -> Result<PathBuf, Error> {
     check(spec).map_err(|error| Error::input(error.what, error.help))
+}
+
+/// Whether the sandbox and the budgets of `spec` can be held here, as far as looking tells. Starts and changes nothing.
+///
+/// # Errors
+/// What cannot be held, and what to do about it: as its start would say.
+pub fn check_bounds(spec: &StdioConfig, keeping: &Keeping) -> Result<(), Error> {
+    let checked = match keeping {
+        _ if !spec.is_confined() => Ok(()),
+        Keeping::Group { because } => Err(unguarded(because)),
+        #[cfg(target_os = "linux")]
+        Keeping::Guard { .. } => check(spec).and_then(|program| super::guard::check(spec, &program)),
+        #[cfg(not(target_os = "linux"))]
+        Keeping::Guard { .. } => Ok(()),
+    };
+    checked.map_err(|error| Error::input(error.what, error.help))
+}
+
+/// There is no guard, and a server that needs one.
+pub(super) fn unguarded(because: &str) -> SpawnError {
+    SpawnError {
+        what: format!("a sandbox and budgets are put on by a guard, and there is none: {because}"),
+        help: Some("run it without `sandbox`, `memory_max`, `cpu_max` and `processes_max`".to_owned()),
+    }
 }
 
 fn runnable(path: &Path) -> bool {
@@ -86,6 +114,28 @@ fn missing(command: &Path, why: &str) -> SpawnError {
     SpawnError { what: format!("could not find the program `{name}`: {why}"), help: Some(help) }
 }
 
+/// A file that is there and may not be run: most often a script.
+fn not_executable(spec: &StdioConfig) -> SpawnError {
+    let path = spec.command.display();
+    let interpreter = match spec.command.extension().and_then(|extension| extension.to_str()) {
+        Some("py") => Some("python3"),
+        Some("js" | "mjs" | "cjs") => Some("node"),
+        Some("sh") => Some("sh"),
+        _ => None,
+    };
+    let through = interpreter.map(|name| {
+        let args: Vec<String> = std::iter::once(path.to_string())
+            .chain(spec.args.iter().cloned())
+            .map(|arg| format!("{arg:?}"))
+            .collect();
+        format!(", or command = \"{name}\", args = [{}]", args.join(", "))
+    });
+    SpawnError {
+        what: format!("could not run `{path}`: it is not executable"),
+        help: Some(format!("chmod +x '{path}'{}", through.unwrap_or_default())),
+    }
+}
+
 /// The operating system did not start `program`, which is that of `spec`.
 pub(super) fn refused(spec: &StdioConfig, program: &Path, error: &io::Error) -> SpawnError {
     check(spec).err().unwrap_or_else(|| SpawnError {
@@ -110,6 +160,23 @@ fn spawn_help(error: &io::Error) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_without_the_right_to_be_run_is_told_apart_from_one_that_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("crash.py");
+        std::fs::write(&script, "print(1)").unwrap();
+        let error = check(&StdioConfig::new(&script, vec!["-v".to_owned()], folder.path())).unwrap_err();
+        let path = script.display();
+        assert_eq!(error.what, format!("could not run `{path}`: it is not executable"));
+        let help = format!("chmod +x '{path}', or command = \"python3\", args = [\"{path}\", \"-v\"]");
+        assert_eq!(error.help.unwrap(), help);
+        std::fs::remove_file(&script).unwrap();
+        let error = check(&StdioConfig::new(&script, vec![], folder.path())).unwrap_err();
+        assert!(error.what.ends_with("there is no such program"), "{}", error.what);
+        let folder = check(&StdioConfig::new(folder.path(), vec![], folder.path())).unwrap_err();
+        assert!(folder.what.ends_with("there is no such program"), "{}", folder.what);
+    }
 
     #[test]
     fn an_environment_without_path_gets_help_of_its_own() {

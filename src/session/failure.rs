@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::health::{End, Health};
+use super::{
+    health::{End, Health},
+    walls,
+};
 use crate::{
     config::{Config, Endpoint, Secrets, ServerConfig, StopGrace},
     error::{ErrorCode, Phase, ServerError, diagnose, plain, rounded},
@@ -77,7 +80,11 @@ impl Failure {
             Cause::Closed => {
                 Self::new(phase, ErrorCode::ProtocolMismatch, "closed the connection".to_owned())
             }
-            Cause::Protocol(why) => Self::protocol(phase, why),
+            Cause::Protocol(why) => {
+                let lost = why.contains("404") && matches!(config.endpoint, Endpoint::Http(_));
+                let help = lost.then(|| "check the path of `url`, often /mcp".to_owned());
+                Self { help, ..Self::protocol(phase, why) }
+            }
             Cause::Locked(objections) => Self::locked(objections),
             Cause::OtherPackage(packages) => Self::other_package(&packages),
             Cause::Unreachable(why) => Self {
@@ -121,11 +128,14 @@ impl Failure {
         if health.has_junk() && failure.code != ErrorCode::ServerExited {
             failure.code = ErrorCode::StdoutGarbage;
         }
-        failure.causes.extend(exited.then(|| process.exceeded()).flatten());
+        let exceeded = exited.then(|| process.exceeded()).flatten();
+        let raise = exceeded.as_deref().and_then(bound);
+        failure.causes.extend(exceeded);
         failure.causes.extend(health.oddities());
         failure.stderr_tail = process.stderr().lines();
         // A wall is the likeliest reason, and nothing that the server says will name it.
-        failure.help = walls(failure.code, config)
+        failure.help = raise
+            .or_else(|| walls::advice(failure.code, config, &failure.stderr_tail))
             .or_else(|| failure.help.take())
             .or_else(|| help(failure.code, &failure.stderr_tail));
         process.stop(FAILED_START).await;
@@ -243,7 +253,9 @@ pub(super) async fn inquest(
             process.stderr().settled(STDERR_LAG).await;
             let how = process.exit_watch().status().map_or_else(|| "ended".to_owned(), describe);
             lost.what = format!("(pid {pid}) {how}");
-            lost.causes.extend(process.exceeded());
+            let exceeded = process.exceeded();
+            lost.help = lost.help.or_else(|| exceeded.as_deref().and_then(bound));
+            lost.causes.extend(exceeded);
         } else {
             let (end, code) = health.breach();
             lost.what = format!("(pid {pid}) {end}");
@@ -267,27 +279,16 @@ pub(super) fn seconds(time: Duration) -> String {
     }
 }
 
-/// What to look at first where a server in a sandbox did not come up.
-fn walls(code: ErrorCode, config: &ServerConfig) -> Option<String> {
-    let Endpoint::Stdio(spec) = &config.endpoint else { return None };
-    let sandbox = spec.sandbox.as_ref()?;
-    let network = match (sandbox.network, sandbox.local_sockets) {
-        (true, true) => "has a network",
-        (true, false) => "has a network without local sockets (`local_sockets = true` opens those too)",
-        (false, _) => "has no network (`network = true` gives it one)",
-    };
-    matches!(code, ErrorCode::ServerExited | ErrorCode::StartupTimeout).then(|| {
-        format!(
-            "its sandbox {network}, and hides all files but its program, the system's and those of `read` and `write`: \
-             without the sandbox it shows what it needs"
-        )
-    })
+/// What to do about a bound that a server died of, in the words of [`Process::exceeded`].
+fn bound(exceeded: &str) -> Option<String> {
+    let key = ["memory_max", "processes_max"].into_iter().find(|key| exceeded.contains(key))?;
+    Some(format!("raise `{key}`"))
 }
 
 /// What to do about it, by its kind and by what the last words usually mean.
 fn help(code: ErrorCode, stderr: &[String]) -> Option<String> {
     if code == ErrorCode::StdoutGarbage {
-        return Some("a server must log to stderr: stdout belongs to the protocol".to_owned());
+        return Some("stdout is for messages alone: the server must log to stderr".to_owned());
     }
     let known = match code {
         // It ran for a while: what it wrote before its last error is not about its end.
@@ -303,4 +304,24 @@ fn help(code: ErrorCode, stderr: &[String]) -> Option<String> {
         _ => return None,
     };
     Some(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::HttpEndpoint;
+
+    #[test]
+    fn a_path_that_is_not_there_is_told_apart_from_a_broken_server() {
+        let endpoint = Endpoint::Http(HttpEndpoint::new("http://127.0.0.1/"));
+        let config = ServerConfig::new(ServerName::new("one").unwrap(), endpoint);
+        let help = |why: &str| {
+            Failure::without_process(Phase::Handshake, Cause::Protocol(why.to_owned()), &config).help
+        };
+        assert_eq!(
+            help("HTTP status client error (404 Not Found)").unwrap(),
+            "check the path of `url`, often /mcp"
+        );
+        assert_eq!(help("it answered nonsense"), None);
+    }
 }

@@ -37,6 +37,21 @@ async fn refusal(server: ServerConfig, guard: Guard) -> (String, Vec<String>) {
     (error.to_string(), error.causes())
 }
 
+/// What `server`, which does not start, is told to do about it. Before its start the same is found by looking.
+async fn refused_help(server: ServerConfig, looking: bool) -> String {
+    let Endpoint::Stdio(child) = &server.endpoint else { unreachable!("made as a command") };
+    let seen = toolcrib::check_bounds(child, &toolcrib::Keeping::new(&Guard::Auto));
+    let manager = Manager::start(&Config::new([server.clone()])).await.unwrap();
+    let error = manager.report().servers[0].outcome.clone().unwrap_err();
+    manager.shutdown().await;
+    let help = error.help().unwrap();
+    assert_eq!(
+        seen.err().map(|error| (error.help(), vec![error.to_string()])),
+        looking.then(|| (Some(help.clone()), error.causes()))
+    );
+    help
+}
+
 #[tokio::test]
 async fn a_sandboxed_server_works_and_reaches_what_is_open_to_it() {
     let lab = Lab::new();
@@ -145,8 +160,35 @@ async fn what_cannot_be_held_is_an_error_and_never_silence() {
         sandbox(&lab, child);
         child.sandbox.as_mut().unwrap().read.push("/no/such/folder".into());
     });
-    let (_, causes) = refusal(missing, Guard::Auto).await;
+    let (_, causes) = refusal(missing.clone(), Guard::Auto).await;
     assert!(causes[0].contains("the sandbox names /no/such/folder"), "{causes:?}");
+    assert_eq!(refused_help(missing, true).await, "create it: mkdir -p '/no/such/folder'");
+    if toolcrib::Support::detect().no_cgroup.is_some() {
+        let slow = server(&lab, "true", |child| child.limits.cpu_max = Some(0.5));
+        assert!(refused_help(slow, true).await.contains("`cpu_max`"));
+    }
+    lab.await_nobody();
+}
+
+#[tokio::test]
+async fn help_in_a_sandbox_names_what_is_missing() {
+    let lab = Lab::new();
+    std::fs::write(lab.file("closed"), "text").unwrap();
+    let mut closed = server(&lab, "cat \"$1\" || exit 7", |child| sandbox(&lab, child));
+    let Endpoint::Stdio(child) = &mut closed.endpoint else { unreachable!("made as a command") };
+    child.args.push(lab.file("closed").to_str().unwrap().to_owned());
+    let path = lab.file("closed").canonicalize().unwrap();
+    let help = refused_help(closed, false).await;
+    assert!(
+        help.ends_with(&format!("among its arguments is closed to it: add \"{}\" to `read`", path.display())),
+        "{help}"
+    );
+    let hungry = "head -c 300000000 /dev/zero | tail -n 1 >/dev/null || exit 9";
+    let hungry = server(&lab, hungry, |child| {
+        sandbox(&lab, child);
+        child.limits.memory_max = Some(50 << 20);
+    });
+    assert_eq!(refused_help(hungry, false).await, "raise `memory_max`");
     lab.await_nobody();
 }
 
@@ -196,9 +238,9 @@ async fn a_program_that_a_link_in_a_write_folder_leads_to_is_named_once_and_work
     let mut server = in_its_folder(&lab, "true");
     std::fs::remove_file(lab.file("proj/bin/sh")).unwrap();
     symlink(lab.file("home/bin/sh"), lab.file("proj/bin/sh")).unwrap();
-    let (_, causes) = refusal(server.clone(), Guard::Auto).await;
+    let help = refused_help(server.clone(), true).await;
     let shell = lab.file("home/bin/sh").canonicalize().unwrap();
-    assert!(causes[0].contains(&format!("add \"{}\" to `read`", shell.display())), "{causes:?}");
+    assert_eq!(help, format!("if it is what you mean, add \"{}\" to `read`", shell.display()));
     let Endpoint::Stdio(child) = &mut server.endpoint else { unreachable!("made as a command") };
     child.sandbox.as_mut().unwrap().read.push(shell);
     manager([server]).await.shutdown().await;

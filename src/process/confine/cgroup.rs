@@ -149,8 +149,12 @@ fn marked(folder: &Path) -> bool {
 
 /// Why no cgroup can be had for all three budgets; nothing if it can, as far as looking tells.
 pub(in crate::process) fn no_cgroup() -> Option<String> {
-    let all = ResourceLimits { memory_max: Some(1), cpu_max: Some(1.0), processes_max: Some(1) };
-    base().and_then(|parent| usable(&parent, &all, rustix::process::getpid())).err()
+    no_cgroup_for(&ResourceLimits { memory_max: Some(1), cpu_max: Some(1.0), processes_max: Some(1) })
+}
+
+/// The same for `limits`.
+pub(in crate::process) fn no_cgroup_for(limits: &ResourceLimits) -> Option<String> {
+    base().and_then(|parent| usable(&parent, limits, rustix::process::getpid())).err()
 }
 
 /// The controllers that `parent` must still hand down for `limits`, or why it cannot.

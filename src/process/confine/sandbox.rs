@@ -14,7 +14,7 @@ use landlock::{
 use rustix::{fs::FileType, thread::CapabilitySet};
 use seccompiler::BpfProgram;
 
-use super::privileges;
+use super::{Refused, privileges};
 use crate::config::Sandbox;
 
 /// The least that is a sandbox: before it, any file could be emptied.
@@ -116,8 +116,8 @@ fn files(
     sandbox: &Sandbox,
     program: &Path,
     search: Option<&OsStr>,
-) -> Result<RulesetCreated, String> {
-    let told = |error: landlock::RulesetError| error.to_string();
+) -> Result<RulesetCreated, Refused> {
+    let told = |error: landlock::RulesetError| Refused::from(error.to_string());
     let best = ABI::from(i32::from(abi)).min(BEST);
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)

@@ -14,7 +14,10 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{config::StopGrace, process::StopOutcome};
+use crate::{
+    config::StopGrace,
+    process::{StopOutcome, confine::Refused},
+};
 
 /// Most files that come with one packet.
 const MAX_FILES: usize = 5;
@@ -86,6 +89,8 @@ pub(super) enum Notice {
         errno: Option<i32>,
         /// The error in words, if not.
         what: Option<String>,
+        /// What to do about it, if that is known.
+        help: Option<String>,
     },
     /// The server has ended; others that it started may be there still.
     Exited {
@@ -114,7 +119,8 @@ impl Notice {
     /// There is no server because of `error`.
     pub(super) fn refused(error: &io::Error) -> Self {
         let errno = error.raw_os_error();
-        Self::Refused { errno, what: errno.is_none().then(|| error.to_string()) }
+        let help = Refused::help_of(error).map(str::to_owned);
+        Self::Refused { errno, what: errno.is_none().then(|| error.to_string()), help }
     }
 }
 
@@ -242,6 +248,6 @@ mod tests {
             io::ErrorKind::WouldBlock
         );
         let what = Some("x".repeat(Notice::MAX));
-        send(&theirs, &Notice::Refused { errno: None, what }, &[]).unwrap_err();
+        send(&theirs, &Notice::Refused { errno: None, what, help: None }, &[]).unwrap_err();
     }
 }

@@ -3,14 +3,17 @@
 use std::{
     ffi::OsStr,
     fs::File,
-    io::Read,
+    io::{self, Read},
     os::fd::AsRawFd,
     path::{Path, PathBuf},
 };
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
 
-use super::resolve::{Opened, Refusal, Roots};
+use super::{
+    Refused,
+    resolve::{Opened, Refusal, Roots},
+};
 use crate::config::Sandbox;
 
 /// Programs, libraries and what they ask about the machine.
@@ -94,9 +97,9 @@ pub(super) struct Rule {
 ///
 /// # Errors
 /// A path of `read` or `write` that cannot be opened safely, or a program that needs one more: what, and what to do.
-pub(super) fn rules(sandbox: &Sandbox, program: &Path, path: Option<&OsStr>) -> Result<Vec<Rule>, String> {
+pub(super) fn rules(sandbox: &Sandbox, program: &Path, path: Option<&OsStr>) -> Result<Vec<Rule>, Refused> {
     let roots = Roots::new(&sandbox.write, &sandbox.written_by_others)
-        .map_err(|(path, error)| format!("the sandbox names {}: {error}", path.display()))?;
+        .map_err(|(path, error)| unopened(&path, &error))?;
     let listed = [("write", true, &sandbox.write), ("read", false, &sandbox.read)];
     let listed =
         listed.iter().flat_map(|(key, write, paths)| paths.iter().map(move |path| (*key, *write, path)));
@@ -109,8 +112,8 @@ pub(super) fn rules(sandbox: &Sandbox, program: &Path, path: Option<&OsStr>) -> 
         }
     }
     // Where a link was put in the place of one of them, that explains the others.
-    if let Some((_, words)) = refusals.into_iter().max_by_key(|(is_link, _)| *is_link) {
-        return Err(words);
+    if let Some((_, refused)) = refusals.into_iter().max_by_key(|(is_link, _)| *is_link) {
+        return Err(refused);
     }
     let etc = ETC.iter().map(|name| Path::new("/etc").join(name));
     let system = SYSTEM.iter().map(PathBuf::from).chain(etc).map(|path| (path, false));
@@ -128,28 +131,35 @@ pub(super) fn rules(sandbox: &Sandbox, program: &Path, path: Option<&OsStr>) -> 
 ///
 /// # Errors
 /// In words, and whether it is for a symbolic link.
-fn named(roots: &Roots, key: &str, path: &Path) -> Result<Opened, (bool, String)> {
+fn named(roots: &Roots, key: &str, path: &Path) -> Result<Opened, (bool, Refused)> {
     let shown = path.display();
     match roots.open(path) {
         Ok(Opened { below_own: Some(root), .. }) => {
             let root = root.display();
-            let words = format!(
-                "`{key}` names {shown}, which lies below {root} of `write`: it is open already, so remove it from `{key}`"
-            );
-            Err((false, words))
+            let words =
+                format!("`{key}` names {shown}, which lies below {root} of `write`: it is open already");
+            Err((false, Refused::new(words, Some(format!("remove it from `{key}`")))))
         }
         Ok(file) => Ok(file),
-        Err(Refusal::System(error)) => Err((false, format!("the sandbox names {shown}: {error}"))),
+        Err(Refusal::System(error)) => Err((false, unopened(path, &error))),
         Err(Refusal::Link { link, root }) => {
             let words = format!(
                 "`{key}` names {shown}, but {} is a symbolic link below {}, which a sandboxed server may write and \
-                 could point elsewhere: name in `{key}` what you mean, by a path without that link",
+                 could point elsewhere",
                 link.display(),
                 root.display()
             );
-            Err((true, words))
+            let help = format!("name in `{key}` what you mean, by a path without that link");
+            Err((true, Refused::new(words, Some(help))))
         }
     }
+}
+
+/// A path of `read` or `write` that the system does not open.
+fn unopened(path: &Path, error: &io::Error) -> Refused {
+    let path = path.display();
+    let help = (error.kind() == io::ErrorKind::NotFound).then(|| format!("create it: mkdir -p '{path}'"));
+    Refused::new(format!("the sandbox names {path}: {error}"), help)
 }
 
 /// The program, the interpreters that it and they name, and the libraries beside each: a Python or Node.js that
@@ -159,7 +169,7 @@ fn of_program(
     rules: &mut Vec<Rule>,
     program: &Path,
     path: Option<&OsStr>,
-) -> Result<(), String> {
+) -> Result<(), Refused> {
     let mut next = Some(program.to_owned());
     // The file in a `write` folder that decides what comes next; from there on nothing is opened.
     let mut decided_by: Option<PathBuf> = None;
@@ -223,20 +233,20 @@ fn is_open(rules: &[Rule], path: &Path) -> bool {
 }
 
 /// What to do where a link or a script in a `write` folder needs more than is open.
-fn advice(decider: &Path, program: &Path) -> String {
+fn advice(decider: &Path, program: &Path) -> Refused {
     let library = prefix(program).map(|prefix| prefix.join("lib")).filter(|library| library.is_dir());
     let wanted: Vec<String> = [Some(program), library.as_deref()]
         .into_iter()
         .flatten()
         .map(|path| format!("\"{}\"", path.display()))
         .collect();
-    format!(
+    let what = format!(
         "it needs {}, which its sandbox does not open by itself, since {} leads there and a sandboxed server may write \
-         that: if it is what you mean, add {} to `read`",
+         that",
         program.display(),
         decider.display(),
-        wanted.join(", "),
-    )
+    );
+    Refused::new(what, Some(format!("if it is what you mean, add {} to `read`", wanted.join(", "))))
 }
 
 /// The program that the first line of a script names, behind `env` too.

@@ -30,7 +30,8 @@ impl Lab {
 
     /// Without those of the system.
     fn rules(&self, sandbox: &Sandbox, program: &Path, path: Option<&str>) -> Result<Vec<PathBuf>, String> {
-        let rules = rules(sandbox, program, path.map(OsStr::new))?;
+        let words = |refused: Refused| format!("{refused}: {}", refused.help.as_deref().unwrap_or_default());
+        let rules = rules(sandbox, program, path.map(OsStr::new)).map_err(words)?;
         let paths = rules.into_iter().map(|rule| rule.file.path);
         let lab = self.0.path().canonicalize().unwrap();
         Ok(paths.filter(|path| path.starts_with(&lab) || lab.starts_with(path)).collect())
