@@ -3,13 +3,13 @@
 mod machine;
 mod orphans;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::Args;
 use serde_json::json;
 use toolcrib::{
-    Config, Endpoint, Error, ErrorCode, LlmConfig, Order, Phase, ServerEntry, ServerError, ServerName,
-    Support, find_program,
+    Config, Endpoint, Error, ErrorCode, Keeping, LlmConfig, Order, Phase, ServerEntry, ServerError,
+    ServerName, StdioConfig, Support, check_bounds, find_program,
 };
 
 use super::{
@@ -79,8 +79,9 @@ impl Doctor {
                     "config",
                     format!("{file} parses, {}", counted(config.servers.len(), "server")),
                 );
+                let keeping = Keeping::new(&config.guard);
                 for (name, entry) in &config.servers {
-                    configured(&mut findings, name, entry);
+                    configured(&mut findings, name, entry, &keeping);
                 }
                 model(&mut findings, config.llm.as_ref());
                 if self.deep || !self.servers.is_empty() {
@@ -195,14 +196,21 @@ fn model(findings: &mut Findings, llm: Option<&Result<LlmConfig, std::sync::Arc<
     findings.add(Mark::Ok, "model requests", text);
 }
 
+/// The program of a server that can be started, as far as that can be told without doing it.
+fn startable(command: &StdioConfig, keeping: &Keeping) -> Result<PathBuf, Error> {
+    let program = find_program(command)?;
+    check_bounds(command, keeping)?;
+    Ok(program)
+}
+
 /// What can be said of a server without starting it.
-fn configured(findings: &mut Findings, name: &ServerName, entry: &ServerEntry) {
+fn configured(findings: &mut Findings, name: &ServerName, entry: &ServerEntry, keeping: &Keeping) {
     let server = match &entry.server {
         Ok(server) => server,
         Err(error) => return findings.fail(name.as_str(), error),
     };
     match &server.endpoint {
-        Endpoint::Stdio(command) => match find_program(command) {
+        Endpoint::Stdio(command) => match startable(command, keeping) {
             Ok(program) => {
                 findings.add(Mark::Ok, name.as_str(), program.display().to_string());
             }

@@ -261,7 +261,8 @@ fn the_doctor_finds_orphans_and_touches_none() {
 fn the_doctor_names_what_stands_in_the_way() {
     let config = "[servers.good]\ncommand = FIXTURE\n[servers.gone]\ncommand = \"no-such-program\"\n\
         [servers.rude]\ncommand = FIXTURE\nargs = [\"helper\"]\n\
-        [servers.chatty]\ncommand = FIXTURE\nargs = [\"junk\"]\n";
+        [servers.chatty]\ncommand = FIXTURE\nargs = [\"junk\"]\n\
+        [servers.closed]\ncommand = FIXTURE\nsandbox = { read = [\"/no/such/folder\"] }\n";
     let bench = Bench::new(config);
     let output = bench.run(&["doctor", "--deep", "--json"]);
     assert_eq!(code(&output), 4, "{}", err(&output));
@@ -271,10 +272,15 @@ fn the_doctor_names_what_stands_in_the_way() {
             row["mark"] == mark && row["subject"] == subject && row["text"].as_str().unwrap().contains(text)
         })
     };
-    assert!(found("ok", "config", "4 servers"), "{document}");
+    assert!(found("ok", "config", "5 servers"), "{document}");
     let welcome = "it wrote to stdout what is not a message: \"Welcome to the fixture!\"";
     assert!(found("warn", "chatty", welcome), "{document}");
     assert!(found("ok", "good", "left by itself"), "{document}");
+    // Looked at, and started.
+    let closed = |row: &&Value| row["subject"] == "closed" && row["mark"] == "fail";
+    let closed: Vec<_> = document["findings"].as_array().unwrap().iter().filter(closed).collect();
+    assert_eq!(closed.len(), 2, "{document}");
+    assert_eq!(closed[0]["help"], closed[1]["help"], "{document}");
     assert!(found("fail", "gone", "could not find the program `no-such-program`"), "{document}");
     assert!(found("warn", "rude", "left processes behind"), "{document}");
     assert_eq!(document["schema"], 1);
