@@ -69,7 +69,7 @@ Environment variables:
 #[derive(Parser)]
 #[command(name = "toolcrib", version, styles = STYLES, after_help = AFTER_HELP, max_term_width = 100)]
 struct Arguments {
-    /// The configuration file [default: servers.toml here or in a folder above].
+    /// The configuration file [default: servers.toml here, or above it in the same git repository].
     #[arg(long, short = 'c', global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print one JSON document to stdout (`up`: one event a line).

@@ -264,6 +264,9 @@ fn discover(env: &Env) -> Result<PathBuf> {
     if let Some(top) = folders.last().filter(|_| folders.len() > 1) {
         looked = format!("{looked} and above it up to {}", top.display());
     }
+    if root.is_none() {
+        looked = format!("{looked}, not above it, since this is no git repository");
+    }
     if let Some(user) = user {
         looked = format!("{looked}, then for {}", user.display());
     }

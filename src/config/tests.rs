@@ -246,6 +246,11 @@ fn the_file_is_found() {
         )
     );
     assert!(error.help().unwrap().contains("TOOLCRIB_CONFIG"));
+    let outside = find("plain/a", &home).unwrap_err().to_string();
+    assert!(
+        outside.contains("plain/a, not above it, since this is no git repository, then for "),
+        "{outside}"
+    );
     write("servers.toml", "outside");
     write("home/.config/toolcrib/servers.toml", "user");
     write("xdg/toolcrib/servers.toml", "xdg");
