@@ -16,6 +16,7 @@ mod demo;
 mod doctor;
 mod down;
 mod events;
+mod heartbeat;
 mod import;
 mod lock;
 mod log;

@@ -15,9 +15,9 @@ use super::{
     context::{Context, Locked},
     daemon_args::DaemonArgs,
     events,
+    heartbeat::Pending,
     page::cut,
     ui::{Ui, millis, seconds, some_time},
-    up,
 };
 
 /// How often it is said that a call through a daemon has no answer yet. The daemon itself goes by `slow_call_notice`.
@@ -99,7 +99,8 @@ impl Call {
                 events::slow_call(&shown, &server, &tool, waited);
             }
         };
-        let manager = match up::with_heartbeat(ui, context.start(&config, observe)).await {
+        let pending = Pending::of(&config);
+        let manager = match pending.beside(ui, context.start(&config, pending.observing(observe))).await {
             Err(Error::RequiredServers { failures }) => {
                 // The one server that was asked for: its own failure says more than "not available".
                 return Ok(ui.fail(&failures[0]));

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{context::Context, events, up};
+use super::{context::Context, events, heartbeat::Pending, up};
 
 #[derive(Args)]
 pub(super) struct Check {
@@ -24,7 +24,9 @@ impl Check {
         config.start_all();
         let ui = context.ui;
         up::announce(ui, &config);
-        let manager = up::with_heartbeat(ui, context.start(&config, events::observer(ui))).await?;
+        let pending = Pending::of(&config);
+        let starting = context.start(&config, pending.observing(events::observer(ui)));
+        let manager = pending.beside(ui, starting).await?;
         up::summary(ui, manager.report());
         let mut warnings = config.broken_models();
         warnings.extend(Context::unused_rules(&config, &manager));

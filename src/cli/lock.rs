@@ -11,9 +11,9 @@ use toolcrib::{Config, Error, LockChange, LockChangeKind, LockFile, Manager, Ser
 use super::{
     context::Context,
     events::error_json,
+    heartbeat::Pending,
     output,
     ui::{Ui, counted},
-    up,
 };
 
 /// The exit code for tools that are not those of the file.
@@ -44,7 +44,8 @@ impl Lock {
             Err(_) if !file.exists() => LockFile::default(),
             before => before?,
         };
-        let manager = up::with_heartbeat(context.ui, context.start(&config, |_| {})).await?;
+        let pending = Pending::of(&config);
+        let manager = pending.beside(context.ui, context.start(&config, pending.observing(|_| {}))).await?;
         let mut now = before.clone();
         // Whoever names servers asks for nothing about others.
         let known = |name: &str| configured.iter().any(|server| server.as_str() == name);

@@ -9,10 +9,10 @@ use toolcrib::{Lifecycle, ServerTools, ToolRow};
 use super::{
     context::{Context, Locked},
     daemon_args::DaemonArgs,
+    heartbeat::Pending,
     output,
     page::cut,
     ui::{Ui, age, counted},
-    up,
 };
 
 #[derive(Args)]
@@ -60,7 +60,8 @@ impl Tools {
             config.start_all();
         }
         let ui = context.ui;
-        let manager = up::with_heartbeat(ui, context.start(&config, |_| {})).await?;
+        let pending = Pending::of(&config);
+        let manager = pending.beside(ui, context.start(&config, pending.observing(|_| {}))).await?;
         let rows = ServerTools::of(&manager);
         let code = self.show(ui, rows);
         let refused = Context::refused_by_lock(&manager);

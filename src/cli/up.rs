@@ -15,12 +15,10 @@ use super::{
     config_warnings::ConfigWarnings,
     context::{Context, Locked},
     events::{self, observer},
+    heartbeat::Pending,
     memory,
     ui::{Ui, counted, millis, seconds},
 };
-
-/// How often a start that takes long is spoken of.
-const HEARTBEAT: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 pub(super) struct Up {
@@ -59,8 +57,9 @@ impl Up {
         let config = self.load(context)?;
         let (ui, warnings) = (context.ui, ConfigWarnings::default());
         announce(ui, &config);
-        let starting = context.start(&config, warnings.observing(observer(ui)));
-        let manager = with_heartbeat(ui, starting).await?;
+        let pending = Pending::of(&config);
+        let starting = context.start(&config, pending.observing(warnings.observing(observer(ui))));
+        let manager = pending.beside(ui, starting).await?;
         summary(ui, manager.report());
         let current = RefCell::new(config);
         let judge = || {
@@ -155,20 +154,5 @@ pub(super) fn summary(ui: &Ui, report: &StartReport) {
     ui.status("Finished", text);
     for row in report.servers.iter().filter(|row| row.outcome.is_err()) {
         ui.warn(format!("{} is not available (not required)", row.name));
-    }
-}
-
-/// Says now and then that a start is still going on.
-pub(super) async fn with_heartbeat<T>(ui: &Ui, starting: impl Future<Output = T>) -> T {
-    let mut starting = std::pin::pin!(starting);
-    let mut waited = Duration::ZERO;
-    loop {
-        tokio::select! {
-            done = &mut starting => return done,
-            () = tokio::time::sleep(HEARTBEAT) => {
-                waited += HEARTBEAT;
-                ui.status("Waiting", format!("for servers that are not ready after {}", seconds(waited)));
-            }
-        }
     }
 }

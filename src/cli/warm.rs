@@ -9,6 +9,7 @@ use toolcrib::{Error, Manager, Warmed};
 use super::{
     context::Context,
     events::error_json,
+    heartbeat::Pending,
     ui::{Ui, seconds, shortened},
     up,
 };
@@ -27,7 +28,8 @@ impl Warm {
         up::announce(context.ui, &config);
         let mut rows = Vec::new();
         for name in config.servers.keys() {
-            let warming = up::with_heartbeat(context.ui, Box::pin(Manager::warm(&config, name)));
+            let warming = Pending::new([name.clone()]);
+            let warming = warming.beside(context.ui, Box::pin(Manager::warm(&config, name)));
             let row = context.cancel.run_until_cancelled(warming).await.unwrap_or(Err(Error::Cancelled))?;
             show(context.ui, &row);
             rows.push(row);

@@ -19,10 +19,10 @@ use super::{
 use crate::cli::{
     context::Context,
     events as server_events,
+    heartbeat::Pending,
     progress::{Progress, Totals},
     report,
     ui::{Ui, counted, millis, seconds},
-    up,
 };
 
 impl Plan {
@@ -141,8 +141,9 @@ impl Plan {
                 _ => {}
             }
         });
-        let manager = context.start(&self.config, observe);
-        let manager = up::with_heartbeat(ui, manager).await?;
+        let pending = Pending::of(&self.config);
+        let manager = context.start(&self.config, pending.observing(observe));
+        let manager = pending.beside(ui, manager).await?;
         let report = manager.report();
         let (ready, all) = (report.ready(), self.config.servers.len());
         ui.status("Ready", format!("{ready} of {} in {}", counted(all, "server"), seconds(report.wall)));
