@@ -181,7 +181,7 @@ impl ToolCatalog {
     pub fn find(&self, server: &str, tool: &str) -> Result<&Arc<CatalogEntry>> {
         let Some((name, tools)) = self.by_path.get_key_value(server) else {
             let suggestion = nearest(server, self.by_path.keys().map(ServerName::as_str));
-            return Err(Error::ServerNotFound { name: server.to_owned(), suggestion });
+            return Err(Error::ServerNotFound { name: server.to_owned(), suggestion, known: vec![] });
         };
         tools.get(tool).map(|index| &self.entries[*index]).ok_or_else(|| {
             let denied = self.denied.iter().filter(|entry| entry.server == *name);

@@ -14,7 +14,7 @@ use std::{
 use indexmap::IndexMap;
 
 use crate::{
-    error::{Error, Result, nearest},
+    error::{ConfigError, Error, Result, nearest},
     retry::RetryPolicy,
     tool::ServerName,
 };
@@ -213,8 +213,26 @@ impl Config {
             return Err(Error::input(format!("`{path}` is a server, and its tool is missing"), Some(help)));
         }
         let Some((name, _)) = path.split_once('.') else { return Ok(None) };
-        let suggestion = nearest(name, self.servers.keys().map(ServerName::as_str));
-        Err(Error::ServerNotFound { name: name.to_owned(), suggestion })
+        Err(self.no_server(name))
+    }
+
+    /// There is no server at all, and one is needed.
+    pub fn without_servers(&self) -> Error {
+        let file =
+            self.file.as_ref().map_or_else(|| "the configuration".into(), |file| file.to_string_lossy());
+        let error = ConfigError {
+            message: format!("no servers in {file}"),
+            help: Some("write one, such as [servers.time] with builtin = \"time\"".to_owned()),
+            ..ConfigError::default()
+        };
+        error.into()
+    }
+
+    /// There is no server of this name; which there are.
+    pub fn no_server(&self, name: &str) -> Error {
+        let names = || self.servers.keys().map(ServerName::as_str);
+        let (suggestion, known) = (nearest(name, names()), names().map(str::to_owned).collect());
+        Error::ServerNotFound { name: name.to_owned(), suggestion, known }
     }
 
     /// The servers that `patterns` match, in configuration order; all of them when there are none.
@@ -230,8 +248,7 @@ impl Config {
             let matches = |server: &&ServerName| pattern.is_match(server.as_str());
             let matched: Vec<&ServerName> = self.servers.keys().filter(matches).collect();
             if matched.is_empty() {
-                let known = self.servers.keys().map(ServerName::as_str);
-                return Err(Error::ServerNotFound { name: name.clone(), suggestion: nearest(name, known) });
+                return Err(self.no_server(name));
             }
             kept.extend(matched.into_iter().cloned());
         }

@@ -35,6 +35,8 @@ pub enum Error {
         name: String,
         /// The nearest configured name, if one is near.
         suggestion: Option<String>,
+        /// All configured names, where they are known.
+        known: Vec<String>,
     },
     /// The server is there, the tool is not.
     #[error("server `{server}` has no tool `{tool}`")]
@@ -320,7 +322,10 @@ impl Error {
             Self::ToolDenied { server, .. } => Some(format!("the rule stands in `servers.{server}.tools`")),
             Self::ServerNotFound { suggestion: Some(name), .. }
             | Self::ToolNotFound { suggestion: Some(name), .. } => Some(format!("did you mean `{name}`?")),
-            Self::ServerNotFound { .. } => Some("toolcrib tools tells which there are".to_owned()),
+            Self::ServerNotFound { known, .. } if known.is_empty() => {
+                Some("toolcrib tools tells which there are".to_owned())
+            }
+            Self::ServerNotFound { known, .. } => Some(format!("there are: {}", known.join(", "))),
             Self::ToolNotFound { server, .. } => Some(format!("toolcrib tools {server} tells which it has")),
             Self::RequiredServers { failures } => failures.first().and_then(|first| first.help()),
             Self::Input { help, .. } => help.clone(),

@@ -53,14 +53,15 @@ impl ToolChanges {
 }
 
 impl fmt::Display for ToolChanges {
-    /// `+2 -1 ~1 tools`, and since when.
+    /// `+2 -1 ~1 tools`, `~1 tool`, and since when.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (sign, names) in [('+', &self.added), ('-', &self.removed), ('~', &self.changed)] {
             if !names.is_empty() {
                 write!(f, "{sign}{} ", names.len())?;
             }
         }
-        f.write_str("tools")?;
+        let count = self.added.len() + self.removed.len() + self.changed.len();
+        f.write_str(if count == 1 { "tool" } else { "tools" })?;
         match self.since {
             Some(since) => write!(f, " since {}", humantime::format_rfc3339_seconds(since)),
             None => Ok(()),

@@ -269,10 +269,7 @@ impl Answer<'_> {
 
 /// The configured server that a path begins with.
 pub(super) fn server_of(config: &Config, path: &str) -> Result<ServerName, Error> {
-    config.server_of_path(path)?.ok_or_else(|| {
-        let suggestion = toolcrib::nearest(path, config.servers.keys().map(ServerName::as_str));
-        Error::ServerNotFound { name: path.to_owned(), suggestion }
-    })
+    config.server_of_path(path)?.ok_or_else(|| config.no_server(path))
 }
 
 /// The person ended the call before its answer.

@@ -91,7 +91,7 @@ pub(super) async fn until_killed<T>(
         outcome = &mut command => return Ok((outcome, None)),
         first = next() => first,
     };
-    ui.status("Stopping", "a second Ctrl-C or signal kills everything at once");
+    ui.status("Stopping", "(a second Ctrl-C kills everything at once)");
     cancel.cancel();
     tokio::select! {
         outcome = command => Ok((outcome, Some(first))),

@@ -122,8 +122,8 @@ impl Doctor {
                 Ok(ready) => {
                     let phases = ready.phases;
                     let text = format!(
-                        "{} tools, protocol {}, ready in {} (spawn {}, first byte {}, handshake {}, list {})",
-                        ready.tools,
+                        "{}, protocol {}, ready in {} (spawn {}, first byte {}, handshake {}, list {})",
+                        counted(ready.tools, "tool"),
                         ready.era,
                         seconds(phases.total()),
                         seconds(phases.spawn),

@@ -74,7 +74,7 @@ impl Lock {
                     Ui::data(text_of(change));
                 }
                 if changes.is_empty() && failed.is_empty() {
-                    context.ui.status("Equal", format!("all is as {} says", file.display()));
+                    context.ui.status("Equal", format!("to {}", file.display()));
                 }
                 Ok(ExitCode::from(match (changes.is_empty(), failed.is_empty()) {
                     (false, _) => DIFFERENT,

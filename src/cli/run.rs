@@ -226,6 +226,11 @@ impl Run {
                 }
                 llm
             }
+            (None, Some(llm)) if self.base_url.is_some() && llm.model.starts_with("script:") => {
+                let help = "add --model NAME, as the endpoint lists it under /models".to_owned();
+                let what = "--base-url needs --model, since the configured model is a script";
+                return Err(Error::input(what, Some(help)).into());
+            }
             (None, Some(mut llm)) => {
                 llm.base_url = self.base_url.clone().or(llm.base_url);
                 llm

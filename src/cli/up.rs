@@ -71,7 +71,7 @@ impl Up {
         if let Keeping::Group { because } = manager.keeping() {
             ui.warn(format!("servers have no guard and would outlive a SIGKILL of toolcrib: {because}"));
         }
-        ui.status("Serving", "Ctrl-C stops everything");
+        ui.status("Serving", "until Ctrl-C");
         memory::settle();
         let serving = Box::pin(async {
             if !self.watch {
@@ -107,6 +107,9 @@ impl Up {
     /// The configuration, cut down to what was asked for.
     fn load(&self, context: &Context<'_>) -> Result<Config, Error> {
         let mut config = context.load()?;
+        if config.servers.is_empty() && !self.watch {
+            return Err(config.without_servers());
+        }
         self.locked.apply(&mut config);
         Context::narrow(&mut config, &self.servers)?;
         if self.only_required {

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, SetOnce, mpsc, oneshot};
 use super::{log::Log, short_hash};
 use crate::{
     config::{Config, Env, StartJobs},
-    error::{ConfigError, Error, ErrorCode, Result, Told, nearest},
+    error::{ConfigError, Error, ErrorCode, Result, Told},
     manager::{Manager, StopReport},
     process::Keeping,
     start::ServerEvent,
@@ -345,10 +345,7 @@ impl Keep {
     pub(super) fn server(&self, name: &str) -> Result<ServerName> {
         let book = self.book();
         let found = book.config.servers.get_key_value(name);
-        found.map(|(name, _)| name.clone()).ok_or_else(|| {
-            let suggestion = nearest(name, book.config.servers.keys().map(ServerName::as_str));
-            Error::ServerNotFound { name: name.to_owned(), suggestion }
-        })
+        found.map(|(name, _)| name.clone()).ok_or_else(|| book.config.no_server(name))
     }
 
     /// Waits until every server has its place.

@@ -187,7 +187,7 @@ impl Recorded {
             Err(Error::Unavailable { server, cause }) => {
                 Self::Unavailable { server: server.clone(), cause: Told::from(&**cause) }
             }
-            Err(Error::ServerNotFound { name, suggestion }) => {
+            Err(Error::ServerNotFound { name, suggestion, .. }) => {
                 Self::NoServer { name: name.clone(), suggestion: suggestion.clone() }
             }
             Err(Error::ToolNotFound { server, tool, suggestion, denied }) => Self::NoTool {
@@ -220,7 +220,7 @@ impl Recorded {
             Self::Unavailable { server, cause } => {
                 Error::Unavailable { server, cause: Arc::new(Error::Told(Box::new(cause))) }
             }
-            Self::NoServer { name, suggestion } => Error::ServerNotFound { name, suggestion },
+            Self::NoServer { name, suggestion } => Error::ServerNotFound { name, suggestion, known: vec![] },
             Self::NoTool { server, tool, suggestion, denied } => {
                 Error::ToolNotFound { server, tool, suggestion, denied }
             }

@@ -65,7 +65,7 @@ impl Toolbox {
         let handles = self.handles();
         handles.iter().find(|handle| handle.name.as_str() == server).cloned().ok_or_else(|| {
             let suggestion = nearest(server, handles.iter().map(|handle| handle.name.as_str()));
-            Error::ServerNotFound { name: server.to_owned(), suggestion }
+            Error::ServerNotFound { name: server.to_owned(), suggestion, known: vec![] }
         })
     }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Manager;
 use crate::{
-    config::{Config, Endpoint},
+    config::{Config, Endpoint, StdioConfig},
     error::Error,
     launch::{Freshness, LaunchReport, Launcher, Runner},
     process::find_program,
@@ -61,7 +61,7 @@ impl Manager {
         let server = match config.servers.get(name).map(|entry| entry.server.clone()) {
             Some(Ok(server)) => server,
             Some(Err(error)) => return Ok(Warmed { error: Some(error), ..warmed }),
-            None => return Err(Error::ServerNotFound { name: name.to_string(), suggestion: None }),
+            None => return Err(config.no_server(name.as_str())),
         };
         let Endpoint::Stdio(spec) = &server.endpoint else { return Ok(warmed) };
         let Some(runner) = Runner::of(&spec.command, &spec.args) else { return Ok(warmed) };
@@ -77,7 +77,7 @@ impl Manager {
         };
         patient.servers[name].server =
             Ok(crate::config::ServerConfig { startup_timeout: limit, ..server.clone() });
-        warmed.doubt = why_not(config, spec.direct, &runner);
+        warmed.doubt = why_not(config, spec, &runner);
         let program = find_program(spec).ok();
         // Once more when the first start installed: what that took tells nothing about the later ones.
         for _ in 0..2 {
@@ -117,8 +117,9 @@ impl Manager {
 }
 
 /// What stands in the way before anything was looked at.
-fn why_not(config: &Config, direct: bool, runner: &Runner) -> Option<String> {
-    let why = match (direct, runner.freshness, &config.cache_folder) {
+fn why_not(config: &Config, spec: &StdioConfig, runner: &Runner) -> Option<String> {
+    let why = match (spec.direct, runner.freshness, &config.cache_folder) {
+        _ if spec.sandbox.is_some() => "in a sandbox it starts through its runner each time",
         (false, ..) => "`direct` is false",
         (_, Freshness::Newest, _) => "what it starts may be another program each time",
         (_, _, None) => "there is no folder for caches: neither XDG_CACHE_HOME nor HOME is set",

@@ -297,6 +297,14 @@ async fn a_runner_in_a_sandbox_leaves_no_word_of_what_it_started() {
     let kept = || std::fs::read_dir(lab.file("cache/launch")).map_or(0, Iterator::count);
     assert!(!start(true).await && !start(true).await);
     assert_eq!(kept(), 0);
+    let mut server = lab.command("one", lab.file("npx").to_str().unwrap(), &["-y", "server@1.0.0"]);
+    let Endpoint::Stdio(child) = &mut server.endpoint else { unreachable!("made as a command") };
+    sandbox(&lab, child);
+    let name = server.name.clone();
+    let mut config = Config::new([server]);
+    config.cache_folder = Some(lab.file("cache"));
+    let doubt = Manager::warm(&config, &name).await.unwrap().doubt.unwrap();
+    assert_eq!(doubt, "in a sandbox it starts through its runner each time");
     // Nor does it use that of a server outside, which has the same command line.
     assert!(!start(false).await && start(false).await && !start(true).await);
     lab.await_nobody();

@@ -350,7 +350,7 @@ fn misspelt_names_on_the_command_line_are_told_with_what_was_meant() {
     bench.file("model.toml", "[[steps]]\nsay = \"hi\"\n");
     for (arguments, expected, words) in [
         (&["tools", "clac"][..], 6, "did you mean `calc`?"),
-        (&["tools", "nope"], 6, "toolcrib tools tells which there are"),
+        (&["tools", "nope"], 6, "there are: calc"),
         (&["call", "calc.nope"], 6, "toolcrib tools calc tells which it has"),
         (&["call", "calc.evaluate", "expresion=1"], 2, "did you mean `expression` instead of `expresion`?"),
         (&["call", "calc.evaluate", "expresion=1"], 2, "cause: `expresion` is unknown"),
@@ -359,6 +359,11 @@ fn misspelt_names_on_the_command_line_are_told_with_what_was_meant() {
         (&["run", "tasks.jsonl"], 101, "did you mean `expression` instead of `expresion`?"),
         (&["run", "Hello?", "--client", "fats"], 2, "did you mean `fast`?"),
         (&["run", "Hello?", "--client", "zzz"], 2, "there are: llm, fast"),
+        (
+            &["run", "Hello?", "--client", "fast", "--base-url", "http://127.0.0.1:1/v1"],
+            2,
+            "--base-url needs --model, since the configured model is a script",
+        ),
         (&["run", "tasks.jsonl", "-j", "0"], 2, "'0' for '--jobs <N>': must be at least 1"),
         (&["run", "tasks.jsonl", "--limit", "0"], 2, "'0' for '--limit <N>': must be at least 1"),
         (&["run", "tasks.jsonl", "--limit", "x"], 2, "is not a whole number from 1"),
@@ -367,5 +372,18 @@ fn misspelt_names_on_the_command_line_are_told_with_what_was_meant() {
         let output = bench.run(arguments);
         let told = err(&output);
         assert!(code(&output) == expected && told.contains(words), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
+fn a_file_without_servers_is_nothing_to_start() {
+    let bench = Bench::new("[defaults]\nstart_jobs = 2\n");
+    for arguments in [&["up"][..], &["up", "-d"]] {
+        let output = bench.run(arguments);
+        let told = err(&output);
+        assert!(
+            code(&output) == 3 && told.contains("no servers in ") && told.contains("[servers.time]"),
+            "{told}"
+        );
     }
 }

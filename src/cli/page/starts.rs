@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use toolcrib::Phases;
 
 use super::{Axis, cut, escape};
+use crate::cli::ui::counted;
 
 /// In the units of the drawing, which is scaled to the page.
 const THICK: f64 = 13.0;
@@ -214,8 +215,8 @@ pub(in crate::cli) fn legend() -> String {
 /// What a bar came to: `0.77s, 2 tools`.
 pub(in crate::cli) fn label(bar: &Bar) -> String {
     match &bar.end {
-        End::Ready { tools, .. } => format!("{}, {tools} tools", seconds(bar.ended_ms)),
-        End::Parked { tools } => format!("not started, {tools} tools"),
+        End::Ready { tools, .. } => format!("{}, {}", seconds(bar.ended_ms), counted(*tools, "tool")),
+        End::Parked { tools } => format!("not started, {}", counted(*tools, "tool")),
         End::Failed { cause } => format!("{} failed: {cause}", seconds(bar.ended_ms)),
     }
 }
@@ -300,7 +301,7 @@ mod tests {
         assert!(text.contains("<line class=\"queue\" x1=\"170.0\" y1=\"37.0\" x2=\"450.0\""), "{text}");
         assert!(text.contains("<line class=\"ready\" x1=\"730.0\""), "{text}");
         assert!(
-            text.contains(">1.00s, 2 tools</text>") && text.contains(">not started, 1 tools</text>"),
+            text.contains(">1.00s, 2 tools</text>") && text.contains(">not started, 1 tool</text>"),
             "{text}"
         );
     }

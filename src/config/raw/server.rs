@@ -245,10 +245,7 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
             direct: table.flag("direct")?,
             start_caches: table.flag("start_caches")?,
             limits: limits(table)?,
-            sandbox: table
-                .table("sandbox", SANDBOX)?
-                .map(|table| sandbox(&table).map(Box::new))
-                .transpose()?,
+            sandbox: sandbox(table)?.map(Box::new),
         },
         "url" => {
             RawKind::Url { url: table.text("url")?.ok_or_else(missing)?, headers: table.text_map("headers")? }
@@ -302,14 +299,16 @@ fn limits(table: &Section<'_>) -> Result<ResourceLimits> {
     Ok(ResourceLimits { memory_max, cpu_max, processes_max: table.number("processes_max", 1)? })
 }
 
-fn sandbox(table: &Section<'_>) -> Result<RawSandbox> {
-    Ok(RawSandbox {
+fn sandbox(table: &Section<'_>) -> Result<Option<RawSandbox>> {
+    table.free_table("sandbox", "{}, which closes everything")?;
+    let Some(table) = table.table("sandbox", SANDBOX)? else { return Ok(None) };
+    Ok(Some(RawSandbox {
         read: table.texts("read")?,
         write: table.texts("write")?,
         network: table.flag("network")?.unwrap_or(false),
         local_sockets: table.flag("local_sockets")?.unwrap_or(false),
         best_effort: table.flag("best_effort")?.unwrap_or(false),
-    })
+    }))
 }
 
 /// The patterns of files, as they are written: they are relative to a folder that is not known yet.

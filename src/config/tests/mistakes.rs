@@ -27,6 +27,11 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     ("[servers]\na = 'x'", "2: `servers.a`: expected a table, found a string", ""),
     (
+        "[servers.a]\ncommand = 'x'\nsandbox = true",
+        "3: `servers.a.sandbox`: expected a table, found a boolean",
+        "write sandbox = {}, which closes everything",
+    ),
+    (
         "[servers.a]",
         "1: `servers.a`: does not say how the server is reached",
         "give one of `command` (a program), `url` (a remote server) or `builtin`",
