@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use toolcrib::{LlmStats, Usage};
 
-use super::ui::{counted, millis};
+use super::ui::millis;
 
 /// The counters, by the names of `run --json` and `run.json`.
 pub(super) fn document(stats: &LlmStats) -> Value {
@@ -22,7 +22,8 @@ pub(super) fn document(stats: &LlmStats) -> Value {
 pub(super) fn line(document: &Value) -> Option<String> {
     let number = |key: &str| document[key].as_u64().filter(|n| *n > 0);
     let parts: Vec<String> = [
-        number("connections_opened").map(|n| format!("{} opened", counted(n as usize, "connection"))),
+        number("connections_opened")
+            .map(|n| format!("{n} connection{} opened", if n == 1 { "" } else { "s" })),
         number("connections_reused").map(|n| format!("{n} reused")),
         number("retries").map(|n| if n == 1 { "1 retry".to_owned() } else { format!("{n} retries") }),
         number("cache_hits").map(|n| format!("{n} cache hits")),

@@ -70,10 +70,14 @@ impl Form {
 
     /// Where the value may begin that goes on after the end of `text`, with at least `least` of its characters.
     pub(super) fn begun(&self, text: &str, least: usize) -> Option<Range<usize>> {
-        let window = text.len().saturating_sub(LONGEST * self.value.needle().len());
-        let cut =
-            |at: &usize| matches!(follows(text.as_bytes(), *at, self.text()), Follows::Cut(n) if n >= least);
-        (window..text.len()).find(cut).map(|at| at..text.len())
+        let (text_bytes, value) = (text.as_bytes(), self.value.needle());
+        let window = text.len().saturating_sub(LONGEST * value.len());
+        let begins = |at: &usize| {
+            let byte = text_bytes[*at];
+            value.first() == Some(&byte) || matches!(byte, b'%' | b'+' | b'\\')
+        };
+        let cut = |at: &usize| matches!(follows(text_bytes, *at, self.text()), Follows::Cut(n) if n >= least);
+        (window..text.len()).filter(begins).find(cut).map(|at| at..text.len())
     }
 }
 
@@ -167,7 +171,7 @@ fn written(text: &[u8], at: usize) -> [Option<char>; 2] {
 /// The character whose bytes are written `%HH` at the beginning of `text`.
 fn percent(text: &[u8]) -> Option<char> {
     let byte = |at: usize| match text.get(at * 3..at * 3 + 3)? {
-        [b'%', high, low] => Some((digit(*high)? << 4 | digit(*low)?) as u8),
+        [b'%', high, low] => u8::try_from(digit(*high)? << 4 | digit(*low)?).ok(),
         _ => None,
     };
     let mut bytes = [byte(0)?, 0, 0, 0];
@@ -177,8 +181,8 @@ fn percent(text: &[u8]) -> Option<char> {
         0xe0..0xf0 => 3,
         0xf0.. => 4,
     };
-    for at in 1..length {
-        bytes[at] = byte(at)?;
+    for (at, place) in bytes.iter_mut().enumerate().take(length).skip(1) {
+        *place = byte(at)?;
     }
     std::str::from_utf8(&bytes[..length]).ok()?.chars().next()
 }
@@ -186,10 +190,8 @@ fn percent(text: &[u8]) -> Option<char> {
 /// The character of `HHHH` at the beginning of `text`, or of that and a second unit behind it.
 fn unit(text: &[u8]) -> Option<char> {
     let code = |text: &[u8]| {
-        text.get(..4)?
-            .iter()
-            .try_fold(0, |code, byte| Some(code << 4 | digit(*byte)?))
-            .map(|code| code as u16)
+        let code = text.get(..4)?.iter().try_fold(0, |code, byte| Some(code << 4 | digit(*byte)?))?;
+        u16::try_from(code).ok()
     };
     let first = code(text)?;
     let second = || {
@@ -431,13 +433,16 @@ mod tests {
 
     /// One character as one of its forms.
     fn write(c: char, way: u8) -> String {
-        let mut buffer = [0; 4];
+        let (mut bytes, mut units) = ([0; 4], [0; 2]);
+        let bytes = c.encode_utf8(&mut bytes).bytes();
+        let units = c.encode_utf16(&mut units).iter();
+        let all = |forms: Vec<String>| forms.concat();
         match way {
-            0 => c.encode_utf8(&mut buffer).bytes().map(|byte| format!("%{byte:02x}")).collect(),
-            1 => c.encode_utf8(&mut buffer).bytes().map(|byte| format!("%{byte:02X}")).collect(),
+            0 => all(bytes.map(|byte| format!("%{byte:02x}")).collect()),
+            1 => all(bytes.map(|byte| format!("%{byte:02X}")).collect()),
             2 if c == ' ' => "+".to_owned(),
-            3 => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
-            4 => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\\\u{unit:04X}")).collect(),
+            3 => all(units.map(|unit| format!("\\u{unit:04x}")).collect()),
+            4 => all(units.map(|unit| format!("\\\\u{unit:04X}")).collect()),
             5 if c == '/' => "\\/".to_owned(),
             6 | 7 => {
                 let quoted = Value::from(c.to_string()).to_string();
