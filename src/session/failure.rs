@@ -127,6 +127,8 @@ impl Failure {
         failure.left_at_probe = exited && read_all && phase == Phase::Handshake;
         if health.has_junk() && failure.code != ErrorCode::ServerExited {
             failure.code = ErrorCode::StdoutGarbage;
+            // It explains the rest.
+            failure.help = None;
         }
         let exceeded = exited.then(|| process.exceeded()).flatten();
         let raise = exceeded.as_deref().and_then(bound);
@@ -288,7 +290,7 @@ fn bound(exceeded: &str) -> Option<String> {
 /// What to do about it, by its kind and by what the last words usually mean.
 fn help(code: ErrorCode, stderr: &[String]) -> Option<String> {
     if code == ErrorCode::StdoutGarbage {
-        return Some("stdout is for messages alone: the server must log to stderr".to_owned());
+        return Some("stdout is for messages alone; log to stderr".to_owned());
     }
     let known = match code {
         // It ran for a while: what it wrote before its last error is not about its end.

@@ -31,23 +31,18 @@ fn walls(sandbox: &Sandbox) -> String {
     )
 }
 
-/// An argument that is a path and closed, where a file was refused to the server.
+/// An argument that is a path, closed, and named where a file was refused to the server.
 fn closed_argument(spec: &StdioConfig, sandbox: &Sandbox, stderr: &[String]) -> Option<String> {
     let words = ["ermission denied", "PermissionError", "EACCES", "not permitted"];
-    let refused = stderr.iter().any(|line| words.iter().any(|word| line.contains(word)));
-    let arguments = spec.args.iter().filter(|_| refused);
-    arguments.map(|argument| argument.split_once('=').map_or(argument.as_str(), |(_, value)| value)).find_map(
-        |argument| {
-            let path = spec.cwd.join(argument).canonicalize().ok().filter(|_| !argument.is_empty())?;
-            let open = is_open(sandbox, &path);
-            (!open).then(|| {
-                format!(
-                    "`{argument}` among its arguments is closed to it: add \"{}\" to `read`",
-                    path.display()
-                )
-            })
-        },
-    )
+    let refused = || stderr.iter().filter(|line| words.iter().any(|word| line.contains(word)));
+    let value = |argument: &'_ String| argument.split_once('=').map_or(0, |(name, _)| name.len() + 1);
+    spec.args.iter().map(|argument| &argument[value(argument)..]).find_map(|argument| {
+        let path = spec.cwd.join(argument).canonicalize().ok()?;
+        let shown = path.to_string_lossy();
+        let names = |line: &String| line.contains(&*shown) || argument.len() > 2 && line.contains(argument);
+        let closed = !argument.is_empty() && refused().any(names) && !is_open(sandbox, &path);
+        closed.then(|| format!("`{argument}` among its arguments is closed to it: add \"{shown}\" to `read`"))
+    })
 }
 
 /// Whether a path may be read, as far as its name tells.
@@ -118,7 +113,9 @@ mod tests {
         let mut words = line.split(' ').map(str::to_owned);
         let mut spec = StdioConfig::new(words.next().unwrap(), words.collect(), cwd);
         spec.sandbox = Some(sandbox);
-        env.iter().for_each(|(name, value)| spec.set_env(*name, *value));
+        for (name, value) in env {
+            spec.set_env(*name, *value);
+        }
         ServerConfig::new(ServerName::new("one").unwrap(), Endpoint::Stdio(spec))
     }
 
@@ -143,7 +140,9 @@ mod tests {
         let open = Sandbox { read: vec![at.clone()], ..Sandbox::default() };
         assert!(closed("python3 shell.py", open).starts_with("its sandbox has no network"));
         let config = server("python3 shell.py", &at, Sandbox::default(), &[]);
-        assert!(exited(&config, "no key").starts_with("its sandbox has no network"));
+        for said in ["no key", "/home/libexec/pyenv: Permission denied"] {
+            assert!(exited(&config, said).starts_with("its sandbox has no network"), "{said}");
+        }
         assert_eq!(advice(ErrorCode::ToolsChanged, &config, &[]), None);
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::privileges;
+use super::{Refused, privileges};
 use crate::config::ResourceLimits;
 
 /// What the child sets.
@@ -21,12 +21,18 @@ pub(super) struct Limits {
 impl Limits {
     /// The limits that stand in for a cgroup, which cannot be had because of `why`.
     pub(super) fn instead(limits: &ResourceLimits, why: &str) -> io::Result<Self> {
-        let refuse = |what: &str| Err(io::Error::other(format!("{what}; a cgroup would, but {why}")));
+        let refuse = |key: &str, whom: &str| {
+            let what = format!("no resource limit holds `{key}`{whom}; a cgroup would, but {why}");
+            let help = format!(
+                "remove `{key}`, or start toolcrib where a cgroup is delegated to it (systemd: Delegate=yes)"
+            );
+            Err(io::Error::other(Refused::new(what, Some(help))))
+        };
         if limits.cpu_max.is_some() {
-            return refuse("no resource limit holds `cpu_max`");
+            return refuse("cpu_max", "");
         }
         if limits.processes_max.is_some() && rustix::process::geteuid().is_root() {
-            return refuse("no resource limit holds `processes_max` for root");
+            return refuse("processes_max", " for root");
         }
         let tasks = limits.processes_max.map(|tasks| tasks_of_user() + u64::from(tasks));
         Ok(Self { memory: limits.memory_max, tasks })
