@@ -43,6 +43,10 @@ impl Secrets {
     /// These and `more`: what was secret once stays secret.
     #[must_use]
     pub fn and(&self, more: &Self) -> Self {
+        // In order, as they were collected.
+        if more.values.iter().all(|value| self.values.binary_search(value).is_ok()) {
+            return self.clone();
+        }
         Self::new(self.values.iter().chain(more.values.iter()).cloned())
     }
 
@@ -291,6 +295,9 @@ mod tests {
         assert_eq!(secrets.hide("hunter2-long hunter2 tiny"), "**** **** tiny");
         assert_eq!(secrets.hide(r#"{"v":"a\"quoted\""}"#), r#"{"v":"****"}"#);
         assert_eq!(format!("{secrets:?}"), "Secrets(3)");
+        let known = Secrets::new(["hunter2".into()]);
+        assert_eq!(secrets.and(&known).hide("a\"quoted\" hunter2-long"), "**** ****");
+        assert_eq!(known.and(&secrets).hide("a\"quoted\" hunter2-long"), "**** ****");
     }
 
     #[test]
