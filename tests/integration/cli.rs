@@ -246,6 +246,13 @@ fn the_doctor_finds_orphans_and_touches_none() {
     let output = Command::new("bash").args(["-c", script, &name]).output().unwrap();
     let pid: i32 = out(&output).trim().parse().unwrap();
     let orphan = rustix::process::Pid::from_raw(pid).unwrap();
+    // Until then it is a shell that will become the orphan.
+    let command = || std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !command().starts_with(&name) {
+        assert!(Instant::now() < deadline, "{:?}", command());
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let found = out(&bench.run(&["doctor"]));
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     rustix::process::kill_process(orphan, rustix::process::Signal::KILL).unwrap();
