@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, ToolChanges};
 use crate::{
+    bounded,
     config::Secrets,
     tool::{ServerName, Tool},
 };
@@ -186,7 +187,7 @@ impl CatalogCache {
 
 /// A file that is whole and ours.
 fn read(path: &Path) -> Option<Entry> {
-    let (text, modified) = text_of(&File::open(path).ok()?)?;
+    let (text, modified) = text_of(&bounded::open(path).ok()?)?;
     let mut entry: Entry = serde_json::from_slice(&text).ok()?;
     entry.listed = entry.listed.max(millis(modified));
     (entry.schema == SCHEMA).then_some(entry)

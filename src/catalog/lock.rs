@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::{ServerSoftware, ToolChanges, fingerprint::hex};
 use crate::{
+    bounded,
     config::{Config, Secrets},
     error::{Error, Result},
     launch::Package,
@@ -30,6 +31,8 @@ use crate::{
 /// Version of the format. The first had no texts, the second had them with sorted keys.
 const SCHEMA: u32 = 3;
 
+/// Longest lockfile that is read.
+const MAX_FILE: u64 = 256 << 20;
 /// Texts of a tool that are longer, in bytes, are not kept.
 const MAX_TEXT: usize = 256 * 1024;
 
@@ -139,7 +142,7 @@ impl LockFile {
     /// # Errors
     /// The file cannot be read, or is not a lockfile.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path).map_err(|error| {
+        let text = bounded::read_text(path, MAX_FILE).map_err(|error| {
             let help = "write it with `toolcrib lock`".to_owned();
             Error::lock(path, format!("cannot be read: {error}"), help)
         })?;

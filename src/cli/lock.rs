@@ -50,7 +50,14 @@ impl Lock {
         // Whoever names servers asks for nothing about others.
         let known = |name: &str| configured.iter().any(|server| server.as_str() == name);
         now.retain(|name| !self.servers.is_empty() || known(name));
-        let failed = gather(&mut now, &manager).await?;
+        let failed = tokio::select! {
+            failed = gather(&mut now, &manager) => failed?,
+            // What looks at files may hang with their file system.
+            () = context.cancel.cancelled() => {
+                context.stop(manager).await?;
+                return Err(Error::Cancelled.into());
+            }
+        };
         for row in &manager.report().servers {
             for oddity in row.outcome.iter().flat_map(|ready| &ready.oddities) {
                 context.ui.warn(format!("server `{}`: {oddity}; tell its author", row.name));

@@ -3,10 +3,7 @@
 //! A broken file is an error, a broken server in it an error of that server, and what has no counterpart here
 //! is a note. Nothing is ever written back.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use super::{
     env::Env,
@@ -15,9 +12,13 @@ use super::{
     source_location::SourceLocation,
 };
 use crate::{
+    bounded,
     error::{Error, Result, nearest},
     tool::ServerName,
 };
+
+/// Longest file that is read: some tools keep their whole history beside the servers.
+const MAX_FILE: u64 = 64 << 20;
 
 mod codex;
 mod json;
@@ -117,7 +118,7 @@ pub(super) fn places(tool: &str, env: &Env) -> Vec<PathBuf> {
 /// Reads a foreign file; the format follows from its name and content.
 pub(super) fn read(origin: &SourceLocation, notes: &mut Vec<String>) -> Result<Vec<Foreign>> {
     let file = origin.file.as_deref().unwrap_or(Path::new(""));
-    let text = fs::read_to_string(file)
+    let text = bounded::read_text(file, MAX_FILE)
         .map_err(|error| Error::io(format!("cannot read the imported file {}", file.display()), error))?;
     let before = notes.len();
     let servers = if file.extension().is_some_and(|extension| extension == "toml") {

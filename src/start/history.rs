@@ -179,10 +179,7 @@ fn push(times: &mut Vec<u32>, time: Duration) {
 }
 
 fn read(file: &Path) -> Option<Book> {
-    if std::fs::metadata(file).ok()?.len() > MAX_FILE {
-        return None;
-    }
-    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
+    serde_json::from_slice(&crate::bounded::read(file, MAX_FILE).ok()?).ok()
 }
 
 fn write(file: &Path, book: &Book) -> std::io::Result<()> {

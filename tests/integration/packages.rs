@@ -5,14 +5,15 @@ use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
+    process::Stdio,
 };
 
 use serde_json::{Value, json};
 use toolcrib::{Config, Ecosystem, ErrorCode, LockFile, Manager, Package};
 
 use crate::{
-    program::{Bench, code, err, out},
-    support::{Lab, say},
+    program::{Bench, Running, code, err, out},
+    support::{Lab, say, wait_for},
 };
 
 const FIXTURE: &str = env!("CARGO_BIN_EXE_toolcrib-fixture");
@@ -110,6 +111,60 @@ fn another_version_of_a_package_is_refused_before_it_runs_and_accepted_after_a_r
     assert_eq!(code(&bench.run(&["lock", "python"])), 0);
     assert_eq!(lockfile(&bench), first.replace("version = \"1.0\"", "version = \"1.1\""));
     assert_eq!(code(&bench.run(&["call", "--locked", "python.pid"])), 0);
+}
+
+/// A program that runs for longer than any of these takes has hung.
+fn run(bench: &Bench, arguments: &[&str]) -> (i32, String) {
+    let log = bench.0.path().join("said");
+    let mut command = bench.command(arguments);
+    let said = fs::File::create(&log).unwrap();
+    let mut child = Running::from(command.stdout(Stdio::null()).stderr(said).spawn().unwrap());
+    let mut status = None;
+    wait_for("the program's end", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    (status.unwrap().code().unwrap_or(-1), fs::read_to_string(log).unwrap())
+}
+
+#[test]
+fn what_a_server_puts_in_place_of_its_package_holds_up_nobody() {
+    let bench = house(
+        "[servers.node]\ncommand = \"./node_modules/.bin/server\"\n\
+         [servers.python]\ncommand = \"./env/bin/server\"\n",
+    );
+    assert_eq!(code(&bench.run(&["lock"])), 0);
+    let at = |path: &str| bench.0.path().join(path);
+    let info = at("env/lib/python3.12/site-packages/a_server-1.0.dist-info");
+    let manifest = at("node_modules/@a/server/package.json");
+    let files = [manifest.clone(), info.join("METADATA"), info.join("RECORD")];
+    let pipe = |path: &Path| {
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, path, mode).unwrap();
+    };
+    // A pipe that nobody writes to; a link to a device without an end; a file that is longer than any.
+    let replacements: [&dyn Fn(&Path); 3] = [&pipe, &|path| symlink("/dev/zero", path).unwrap(), &|path| {
+        fs::File::create(path).unwrap().set_len(1 << 40).unwrap();
+    }];
+    for replace in replacements {
+        for file in &files {
+            fs::remove_file(file).unwrap();
+            replace(file);
+        }
+        let (status, said) = run(&bench, &["lock", "--diff"]);
+        assert_eq!(status, 10, "the packages cannot be told: {said}");
+        for arguments in [&["call", "--locked", "node.pid"][..], &["call", "--locked", "python.pid"]] {
+            let (status, said) = run(&bench, arguments);
+            assert_eq!(status, 0, "one that cannot be told is not refused: {said}");
+        }
+        let (status, said) = run(&bench, &["up", "-d", "--locked"]);
+        assert_eq!(status, 0, "{said}");
+        assert_eq!(run(&bench, &["down"]).0, 0);
+    }
+    fs::remove_file(&manifest).unwrap();
+    npm(&bench, "1.0.0");
+    pypi(&bench, "1.0");
+    assert_eq!(run(&bench, &["lock", "--diff"]).0, 0);
 }
 
 #[test]

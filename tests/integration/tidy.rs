@@ -8,7 +8,7 @@ use std::{
 
 /// Rooms by layer. A room may use its own layer's rooms only where `SIBLINGS` says so, and any below.
 const LAYERS: [&[&str]; 7] = [
-    &["trace"],
+    &["trace", "bounded"],
     &["error", "config", "task", "tool", "retry", "limit", "gate", "report", "score"],
     &["process", "launch", "builtin", "http", "llm", "journal", "cassette", "tap", "live"],
     &["session", "catalog"],

@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{config::StdioConfig, process::program_path};
+use crate::{bounded, config::StdioConfig, process::program_path};
 
 const VARIABLE: &str = "PYTHONPYCACHEPREFIX";
 /// Has Python keep nothing; somebody's wish.
@@ -44,8 +44,8 @@ fn modules_of(prefix: &Path) -> Option<PathBuf> {
     if !prefix.join("pyvenv.cfg").is_file() {
         return None;
     }
-    let libraries = fs::read_dir(prefix.join("lib")).ok()?.flatten();
-    libraries.map(|library| library.path().join("site-packages")).find(|modules| modules.is_dir())
+    let libraries = bounded::entries(&prefix.join("lib")).ok()?.into_iter();
+    libraries.map(|library| library.join("site-packages")).find(|modules| modules.is_dir())
 }
 
 fn is_writable(folder: &Path) -> bool {
@@ -54,7 +54,7 @@ fn is_writable(folder: &Path) -> bool {
 
 /// Whether there is bytecode of any package: installers compile all of them or none.
 fn is_compiled(modules: &Path) -> bool {
-    let packages = fs::read_dir(modules).into_iter().flatten().flatten();
+    let packages = fs::read_dir(modules).into_iter().flatten().take(bounded::MAX_ENTRIES).flatten();
     packages
         .filter(|package| !BUNDLED.iter().any(|bundled| package.file_name() == *bundled))
         .any(|package| package.path().join("__pycache__").is_dir())

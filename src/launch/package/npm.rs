@@ -1,10 +1,14 @@
 //! Packages in a `node_modules` folder: of a project, of all users, of npx, of pnpm.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use serde::Deserialize;
 
 use super::{Ecosystem, Package};
+use crate::bounded;
+
+/// Longest `package.json` that is read. Those of published packages have some KiB.
+const MAX_MANIFEST: u64 = 1 << 20;
 
 /// What is read of a `package.json`.
 #[derive(Deserialize)]
@@ -23,7 +27,7 @@ pub(super) fn of(file: &Path) -> Option<Package> {
         true => modules.join(first).join(parts.next()?),
         false => modules.join(first),
     };
-    let Manifest { name, version } =
-        serde_json::from_slice(&fs::read(folder.join("package.json")).ok()?).ok()?;
+    let text = bounded::read(&folder.join("package.json"), MAX_MANIFEST).ok()?;
+    let Manifest { name, version } = serde_json::from_slice(&text).ok()?;
     Some(Package::new(Ecosystem::Npm, name, version))
 }

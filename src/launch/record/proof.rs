@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    io::ErrorKind,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -12,6 +13,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    bounded,
     config::StdioConfig,
     launch::{Runner, observe::Seen},
 };
@@ -55,6 +57,8 @@ const PIPX: Inputs = Inputs { project: &[], home: &[], config: &[], data: &[], v
 
 /// In a `pyproject.toml`: that uv looks at more than the files above.
 const FURTHER: &[&str] = &["tool.uv.workspace", "tool.uv.sources", "cache-keys"];
+/// Longest `pyproject.toml` that is read.
+const MAX_PROJECT: u64 = 1 << 20;
 /// Folders above the working directory that are looked at. A file system is hardly deeper.
 const ABOVE: usize = 16;
 
@@ -155,9 +159,10 @@ pub(super) fn of(
 
 /// Whether `uv run` goes by files that nobody could list here: those of other packages, or by patterns.
 pub(super) fn goes_further(spec: &StdioConfig, seen: &Seen) -> bool {
-    folders(spec, seen).any(|folder| {
-        let project = fs::read_to_string(folder.join("pyproject.toml")).unwrap_or_default();
-        FURTHER.iter().any(|word| project.contains(word))
+    folders(spec, seen).any(|folder| match bounded::read_text(&folder.join("pyproject.toml"), MAX_PROJECT) {
+        Ok(project) => FURTHER.iter().any(|word| project.contains(word)),
+        // It is there, and not what a project has.
+        Err(error) => error.kind() == ErrorKind::InvalidData,
     })
 }
 
@@ -185,8 +190,8 @@ fn package(file: &Path, paths: &mut BTreeSet<PathBuf>) {
     let Some(prefix) = file.parent().and_then(Path::parent) else { return };
     let environment = prefix.join("pyvenv.cfg");
     if environment.is_file() {
-        let versions = fs::read_dir(prefix.join("lib")).into_iter().flatten().flatten();
-        let packages = versions.map(|version| version.path().join("site-packages"));
+        let versions = bounded::entries(&prefix.join("lib")).unwrap_or_default().into_iter();
+        let packages = versions.map(|version| version.join("site-packages"));
         paths.extend(packages.filter(|packages| packages.is_dir()));
         paths.insert(environment);
     }

@@ -3,13 +3,14 @@
 
 use std::{
     fs::{self, DirBuilder, OpenOptions},
-    io::{self, Write},
+    io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use super::Record;
+use crate::bounded;
 
 /// Longest file that is read: a record has some 10 KiB.
 const MAX_FILE: u64 = 1 << 20;
@@ -25,14 +26,14 @@ impl Store {
 
     /// Nothing when there is none, or none that can be trusted and read.
     pub(in crate::launch) fn load(&self, key: &str) -> Option<Record> {
-        let file = fs::File::open(self.file(key)).ok()?;
+        let file = bounded::open(&self.file(key)).ok()?;
         let about = file.metadata().ok()?;
         // It names programs to start: whoever else could have written it could start anything.
         let ours = about.uid() == rustix::process::geteuid().as_raw() && about.mode() & 0o022 == 0;
         if !ours || about.len() > MAX_FILE {
             return None;
         }
-        serde_json::from_reader(io::BufReader::new(file)).ok()
+        serde_json::from_reader(io::BufReader::new(file.take(MAX_FILE))).ok()
     }
 
     pub(in crate::launch) fn save(&self, key: &str, record: &Record) -> io::Result<()> {

@@ -1,0 +1,148 @@
+//! Reads files and folders that a server may own. It can put anything in their place: a pipe that nobody writes to, a
+//! device without an end, a link to either, a folder with entries without number.
+//!
+//! Invariants: nothing but a regular file is opened; no call waits for another process, reads more than its limit, or
+//! lists more than [`MAX_ENTRIES`]. Symbolic links are followed, since package managers make many of them: it counts
+//! what they lead to.
+
+use std::{
+    fs::{self, File},
+    io::{self, ErrorKind, Read},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::OFlags;
+
+/// Entries of a folder that are listed. Environments with more packages are not known.
+pub(crate) const MAX_ENTRIES: usize = 10_000;
+
+const NOT_REGULAR: &str = "is not a regular file";
+
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// It cannot be opened; or it is something else, which is not touched ([`ErrorKind::InvalidData`]).
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let open = |path: &Path| File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    #[cfg(target_os = "linux")]
+    let file = {
+        use std::os::fd::AsRawFd;
+
+        use rustix::fs::{CWD, Mode, openat};
+
+        // Some devices act when they are opened. This handle opens nothing, and what it is for cannot be exchanged.
+        let found = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let found = File::from(found);
+        regular(&found, path)?;
+        match open(format!("/proc/self/fd/{}", found.as_raw_fd()).as_ref()) {
+            // There is no `/proc`.
+            Err(error) if error.kind() == ErrorKind::NotFound => open(path)?,
+            file => file?,
+        }
+    };
+    #[cfg(not(target_os = "linux"))]
+    let file = {
+        if !fs::metadata(path)?.is_file() {
+            return Err(refused(path, NOT_REGULAR));
+        }
+        open(path)?
+    };
+    regular(&file, path)?;
+    Ok(file)
+}
+
+/// The first `limit` bytes of a regular file.
+///
+/// # Errors
+/// As [`open`], and it cannot be read.
+pub(crate) fn beginning(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A whole regular file.
+///
+/// # Errors
+/// As [`beginning`], and it is longer than `limit` ([`ErrorKind::InvalidData`]).
+pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let bytes = beginning(path, limit + 1)?;
+    if bytes.len() as u64 > limit {
+        return Err(refused(path, &format!("is longer than {limit} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// As [`read`], for a file that is text.
+///
+/// # Errors
+/// As [`read`], and it is no UTF-8 ([`ErrorKind::InvalidData`]).
+pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    String::from_utf8(read(path, limit)?).map_err(|error| refused(path, &format!("is no text: {error}")))
+}
+
+/// The paths in a folder.
+///
+/// # Errors
+/// It cannot be listed, or has more than [`MAX_ENTRIES`] entries ([`ErrorKind::InvalidData`]).
+pub(crate) fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder)?.take(MAX_ENTRIES + 1);
+    let paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    if paths.len() > MAX_ENTRIES {
+        return Err(refused(folder, &format!("has more than {MAX_ENTRIES} entries")));
+    }
+    Ok(paths)
+}
+
+fn regular(file: &File, path: &Path) -> io::Result<()> {
+    if file.metadata()?.is_file() { Ok(()) } else { Err(refused(path, NOT_REGULAR)) }
+}
+
+fn refused(path: &Path, why: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("{} {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_read_and_no_more_of_them_than_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), "12345").unwrap();
+        symlink("file", at("link")).unwrap();
+        assert_eq!(read(&at("link"), 5).unwrap(), b"12345");
+        assert_eq!(beginning(&at("file"), 2).unwrap(), b"12");
+        assert!(read(&at("file"), 4).unwrap_err().to_string().ends_with("is longer than 4 bytes"));
+        assert_eq!(open(&at("none")).unwrap_err().kind(), ErrorKind::NotFound);
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+            .unwrap();
+        symlink("pipe", at("link to a pipe")).unwrap();
+        symlink("/dev/zero", at("zero")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        for name in ["pipe", "link to a pipe", "zero", "socket", "."] {
+            let error = open(&at(name)).unwrap_err();
+            assert!(error.to_string().ends_with("is not a regular file"), "{name}: {error}");
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+        }
+        fs::write(at("bytes"), [0xff]).unwrap();
+        assert!(read_text(&at("bytes"), 9).is_err() && read_text(&at("file"), 9).is_ok());
+    }
+
+    #[test]
+    fn a_folder_with_too_many_entries_is_not_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..MAX_ENTRIES {
+            fs::write(folder.path().join(number.to_string()), "").unwrap();
+        }
+        assert_eq!(entries(folder.path()).unwrap().len(), MAX_ENTRIES);
+        fs::write(folder.path().join("more"), "").unwrap();
+        assert_eq!(entries(folder.path()).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert!(entries(&folder.path().join("more")).is_err());
+    }
+}
