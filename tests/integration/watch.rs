@@ -188,6 +188,51 @@ fn a_server_that_writes_its_own_file_is_slowed_down() {
 }
 
 #[test]
+fn modes_and_times_of_its_files_restart_no_server() {
+    let up = Up::new(SERVERS);
+    let file = std::fs::File::open(up.folder.path().join("server.sh")).unwrap();
+    file.set_modified(std::time::SystemTime::now()).unwrap();
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    up.edit("servers.toml", &format!("{SERVERS}# the same\n"));
+    loop {
+        let event = up.events.recv_timeout(LIMIT).unwrap();
+        assert_ne!(event["event"], "changed", "{event}");
+        if event["event"] == "reloaded" {
+            break;
+        }
+    }
+    // Who touches it by hand opens it to write.
+    drop(std::fs::File::options().append(true).open(up.folder.path().join("server.sh")).unwrap());
+    up.until("changed", "scripted");
+    up.until("ready", "scripted");
+    up.end();
+}
+
+#[test]
+fn links_below_a_watched_folder_cost_it_nothing() {
+    let up = Up::new("[servers.one]\ncommand = FIXTURE\nwatch = [\"src/**/*.py\"]\n");
+    let src = up.folder.path().join("src");
+    std::fs::create_dir_all(src.join("sub")).unwrap();
+    std::os::unix::fs::symlink("/", src.join("root")).unwrap();
+    // The folder has come meanwhile.
+    up.edit(
+        "servers.toml",
+        "[servers.one]\ncommand = FIXTURE\nwatch = [\"src/**/*.py\"]\nstartup_timeout = \"1m\"\n",
+    );
+    up.until("reloaded", "");
+    up.edit("src/sub/a.py", "1");
+    up.until("changed", "one");
+    #[cfg(target_os = "linux")]
+    {
+        let files = std::fs::read_dir(format!("/proc/{}/fdinfo", up.child.id())).unwrap().flatten();
+        let texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+        let watches: usize = texts.map(|text| text.matches("inotify wd:").count()).sum();
+        assert!((1..50).contains(&watches), "{watches} folders are watched");
+    }
+    up.end();
+}
+
+#[test]
 fn deaths_are_shown_as_they_happen() {
     let up = Up::new(SERVERS);
     let victim = up.started.iter().find(|event| event["event"] == "ready" && event["server"] == "steady");

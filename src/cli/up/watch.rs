@@ -20,7 +20,7 @@ use super::{
         events::error_json,
         ui::{Ui, counted, millis, seconds},
     },
-    file_watcher::FileWatcher,
+    file_watcher::{Change, FileWatcher},
     restart_backoff::RestartBackoff,
 };
 
@@ -68,7 +68,7 @@ pub(super) async fn watch(
         let turn: OptionFuture<_> =
             next.map(|(name, when)| async move { (sleep_until(when).await, name).1 }).into();
         tokio::select! {
-            changed = watcher.next(|path| watched.hold(path)) => {
+            changed = watcher.next(|path, change| watched.hold(path, change)) => {
                 if changed.iter().any(|path| watched.config.contains(path)) {
                     let names = list(changed.iter().filter(|path| watched.config.contains(*path)));
                     match load() {
@@ -146,8 +146,11 @@ impl Watched {
         }
     }
 
-    fn hold(&self, path: &Path) -> bool {
-        self.config.contains(path) || self.servers.values().any(|own| own.contain(path))
+    /// Whether somebody goes by that. Modes and times of a server's files change nothing of it, and a server in a sandbox
+    /// can change those of files that it may not write.
+    fn hold(&self, path: &Path, change: Change) -> bool {
+        let own = || change == Change::Content && self.servers.values().any(|own| own.contain(path));
+        self.config.contains(path) || own()
     }
 
     fn folders(&self) -> impl Iterator<Item = (PathBuf, bool)> {
@@ -163,7 +166,7 @@ fn with_target(file: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 }
 
 fn look(ui: &Ui, watcher: &mut FileWatcher, watched: &Watched) {
-    if let Err(why) = watcher.look_at(watched.folders()) {
+    for why in watcher.look_at(watched.folders()) {
         ui.warn(why);
     }
 }
