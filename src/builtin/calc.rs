@@ -5,6 +5,7 @@
 //! be interrupted in nor hold in memory is refused before fend sees it (`limits`).
 
 mod limits;
+mod rounding;
 
 use std::{
     io,
@@ -106,22 +107,34 @@ fn too_long() -> String {
     format!("the expression takes longer than {} s", LIMIT.as_secs())
 }
 
-fn evaluate(expression: &str, limit: Duration) -> Outcome {
+/// What fend makes of an expression.
+fn value(expression: &str, deadline: &Deadline) -> Result<String, String> {
+    use fend_core::Interrupt;
+
+    // It reads all of an expression before it looks at the clock.
+    if deadline.should_interrupt() {
+        return Err(too_long());
+    }
     let mut context = fend_core::Context::new();
-    let deadline = Deadline(Instant::now() + limit);
-    let result = fend_core::evaluate_with_interrupt(expression, &mut context, &deadline);
+    let result = fend_core::evaluate_with_interrupt(expression, &mut context, deadline);
     let result = result.map_err(|why| match why.as_str() {
         "interrupted" => too_long(),
         _ => format!("cannot evaluate `{expression}`: {why}"),
     })?;
-    let text = result.get_main_result();
+    Ok(result.get_main_result().to_owned())
+}
+
+fn evaluate(expression: &str, limit: Duration) -> Outcome {
+    let deadline = Deadline(Instant::now() + limit);
+    rounding::check(expression, |part| value(part, &deadline))?;
+    let text = value(expression, &deadline)?;
     if text.is_empty() {
         return Err(format!("`{expression}` has no value"));
     }
     if text.len() > LONGEST {
         return Err(format!("the result has {} characters, the limit is {LONGEST}", text.len()));
     }
-    Ok(Output::Text(text.to_owned()))
+    Ok(Output::Text(text))
 }
 
 /// For the fuzz target `calc`: what is not refused is evaluated, and given up soon.
@@ -164,6 +177,40 @@ mod tests {
         }
         let long = calc(&format!("{}1", "1+".repeat(10_000))).unwrap_err();
         assert_eq!(long, "the expression has 20001 bytes, the limit is 4096");
+    }
+
+    #[test]
+    fn numbers_are_rounded_rightly_or_not_at_all() {
+        for (expression, value) in [
+            ("floor(2.5) + ceil(2.5) + round(2.5)", "8"),
+            ("floor(-2.5)", "-3"),
+            ("2 floor(10/4) + FLOOR(pi)", "7"),
+            ("floor(2.5 kg)", "2 kg"),
+            ("a = 7/2; floor(a) + round(floor(a) / 2)", "5"),
+            ("floor(10^15/3)", "333333333333333"),
+            ("((10^100+1) - (10^100+1) mod 3) / 3 mod 1000", "333"),
+            ("floor(1/3)", "0"),
+            ("cosh(0)", "1"),
+        ] {
+            let told = calc(expression).unwrap_or_else(|why| why);
+            assert!(told == value || told == format!("approx. {value}"), "{expression}: {told}");
+        }
+        for (expression, why) in [
+            ("floor(10^1000/3)", "cannot be rounded exactly"),
+            ("floor(10^20)", "cannot be rounded exactly"),
+            ("1 + ceil((10^20 + 1/3))", "cannot be rounded exactly"),
+            ("round(9007199254740993)", "cannot be rounded exactly"),
+            ("a = 10^30; b = a + 1/2; 2floor(b)", "cannot be rounded exactly"),
+            ("floor((10^400 + 1) / 10^399)", "cannot be rounded exactly"),
+            ("f = floor; f(10^30)", "in parentheses"),
+            ("floor 2.5", "in parentheses"),
+            ("sinh(50)", "out of range"),
+            ("-cosh(100)", "out of range"),
+        ] {
+            let told = calc(expression).unwrap_err();
+            // A slow machine may not get there in time.
+            assert!(told.contains(why) || told == too_long(), "{expression}: {told}");
+        }
     }
 
     #[test]

@@ -126,7 +126,7 @@ fn uses(expression: &str) -> Result<(), &'static str> {
 }
 
 /// What is between the semicolons that are in no parenthesis.
-fn statements(expression: &str) -> impl Iterator<Item = &str> {
+pub(super) fn statements(expression: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_usize;
     expression.split(move |c| {
         match c {
