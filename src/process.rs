@@ -151,6 +151,26 @@ pub(crate) struct SpawnError {
     pub(crate) help: Option<String>,
 }
 
+#[cfg(target_os = "linux")]
+impl SpawnError {
+    /// There is no guard for `server`.
+    fn of_guard(server: &std::path::Path, error: &io::Error) -> Self {
+        use rustix::io::Errno;
+
+        let help = match Errno::from_io_error(error) {
+            Some(Errno::MFILE) => {
+                "raise the limit of open files (ulimit -n), or start fewer servers at a time"
+            }
+            Some(Errno::NFILE) => {
+                "the system has too many open files: raise fs.file-max (sysctl), or end programs"
+            }
+            _ => "without a guard it may work: `guard = \"off\"` in [defaults]",
+        };
+        let what = format!("could not start the guard of {}: {error}", server.display());
+        Self { what, help: Some(help.to_owned()) }
+    }
+}
+
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

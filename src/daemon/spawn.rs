@@ -2,18 +2,24 @@
 
 use std::{
     ffi::OsString,
+    io::Write,
+    path::Path,
+    process::ExitStatus,
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use super::{DaemonClient, DaemonOptions, DaemonPlace, client::LOOK};
 use crate::{
+    bounded,
     error::{Error, ErrorCode, Result, Told},
     process::Detached,
 };
 
 /// How long a daemon may take to be there once it was started.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// Longest log of a daemon that ended early.
+const MAX_LOG: u64 = 1 << 20;
 
 /// A daemon that was reached, and whether it had to be started.
 pub struct Spawned {
@@ -47,7 +53,7 @@ impl DaemonClient {
                 None => {}
                 Some(running) => match running.ended() {
                     Some(status) if status.success() => child = None,
-                    Some(_) => return Err(early_end(place)),
+                    Some(status) => return Err(early_end(place, status)),
                     None => {}
                 },
             }
@@ -78,10 +84,51 @@ fn arguments(options: &DaemonOptions) -> Vec<OsString> {
 }
 
 /// The last words of a daemon that ended before it could be reached.
-fn early_end(place: &DaemonPlace) -> Error {
-    let text = std::fs::read_to_string(place.log()).unwrap_or_default();
+fn early_end(place: &DaemonPlace, status: ExitStatus) -> Error {
+    let text = bounded::read_text(&place.log(), MAX_LOG).unwrap_or_default();
     let lines: Vec<String> = text.lines().rev().take(5).map(ToOwned::to_owned).collect();
-    let mut told = Told::new(ErrorCode::Internal, "the daemon ended before it could be reached");
+    let mut message = format!("the daemon ended before it could be reached ({status})");
+    let mut help = None;
+    // Where it can write no file, it could not write down why either.
+    if lines.is_empty()
+        && let Err(error) = place.open_log().and_then(|mut log| writeln!(log, "the daemon ended: {status}"))
+    {
+        let folder = place.log();
+        let folder = folder.parent().unwrap_or(Path::new("/")).display().to_string();
+        message = format!("{message}: nothing can be written to {folder}: {error}");
+        help = Some(format!("make room in {folder}, or set XDG_RUNTIME_DIR to a folder that has some"));
+    }
+    let mut told = Told::new(ErrorCode::Internal, message);
+    told.help = help;
     told.stderr_tail = lines.into_iter().rev().collect();
     Error::Told(Box::new(told))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::{fs, os::unix::process::ExitStatusExt};
+
+    use super::*;
+    use crate::config::Env;
+
+    #[test]
+    fn a_daemon_that_had_no_room_for_its_last_words_is_explained() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("servers.toml");
+        fs::write(&config, "").unwrap();
+        let runtime = folder.path().to_str().unwrap().to_owned();
+        let place =
+            DaemonPlace::of(&config, &Env::new(folder.path(), [("XDG_RUNTIME_DIR", runtime)])).unwrap();
+        fs::create_dir_all(place.log().parent().unwrap()).unwrap();
+        fs::write(place.log(), "one\ntwo\n").unwrap();
+        let Error::Told(told) = early_end(&place, ExitStatus::from_raw(256)) else { panic!("another error") };
+        assert_eq!(told.stderr_tail, ["one", "two"]);
+        assert_eq!(told.message, "the daemon ended before it could be reached (exit status: 1)");
+        // A device that is always full.
+        fs::remove_file(place.log()).unwrap();
+        std::os::unix::fs::symlink("/dev/full", place.log()).unwrap();
+        let Error::Told(told) = early_end(&place, ExitStatus::from_raw(256)) else { panic!("another error") };
+        assert!(told.message.contains("No space left on device"), "{}", told.message);
+        assert!(told.help.is_some_and(|help| help.contains("XDG_RUNTIME_DIR")));
+    }
 }

@@ -206,10 +206,7 @@ impl Guarded {
         input: OwnedFd,
     ) -> Result<(Self, ChildStdout, ChildStderr), SpawnError> {
         let Start { guards, executable, family, program: server, mark, grace } = start;
-        let failed = |error: io::Error| SpawnError {
-            what: format!("could not start the guard of {}: {error}", server.display()),
-            help: Some("without a guard it may work: `guard = \"off\"` in [defaults]".to_owned()),
-        };
+        let failed = |error: io::Error| SpawnError::of_guard(server, &error);
         let wanted =
             Wanted { limits: spec.limits, sandbox: spec.sandbox.clone(), name: name_for(std::process::id()) };
         let terms = Terms { graces: grace.into(), wanted };

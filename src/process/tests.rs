@@ -448,3 +448,16 @@ mod lines {
         }
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn too_many_open_files_are_not_the_guards_fault() {
+    let help = |number| {
+        let error = io::Error::from_raw_os_error(number);
+        SpawnError::of_guard(std::path::Path::new("/server"), &error).help.unwrap()
+    };
+    let (full, system, other) = (help(24), help(23), help(11));
+    assert!(full.contains("ulimit -n") && !full.contains("guard = "), "{full}");
+    assert!(system.contains("fs.file-max") && !system.contains("guard = "), "{system}");
+    assert!(other.contains("guard = "), "{other}");
+}
