@@ -41,8 +41,6 @@ struct Top {
     below: BTreeSet<PathBuf>,
     /// Whether a folder below it has come or gone since they were looked for.
     stale: bool,
-    /// Whether it was said that they are too many.
-    told: bool,
 }
 
 /// Watches folders.
@@ -50,6 +48,8 @@ pub(super) struct FileWatcher {
     watcher: RecommendedWatcher,
     events: mpsc::UnboundedReceiver<notify::Result<Event>>,
     folders: BTreeMap<PathBuf, Top>,
+    /// Those of which it was said that not all below them is watched.
+    told: BTreeSet<PathBuf>,
     /// When folders were looked for below others.
     walked: Option<Instant>,
     /// What changed and was not told yet, and since when.
@@ -68,8 +68,8 @@ impl FileWatcher {
             }
         };
         let watcher = RecommendedWatcher::new(tell, notify::Config::default().with_follow_symlinks(false))?;
-        let (folders, seen) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Self { watcher, events, folders, walked: None, seen, first: None, last: None })
+        let (folders, told, seen) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Ok(Self { watcher, events, folders, told, walked: None, seen, first: None, last: None })
     }
 
     /// Watches these folders and no others. Says what cannot be watched though it is there.
@@ -147,8 +147,7 @@ impl FileWatcher {
                     Err(_) => {}
                 }
             }
-            if let Some(wrong) = wrong.filter(|_| !top.told) {
-                top.told = true;
+            if let Some(wrong) = wrong.filter(|_| self.told.insert(folder.clone())) {
                 failed.push(format!("cannot watch all of {}: {wrong}", folder.display()));
             }
         }
