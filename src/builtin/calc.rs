@@ -190,6 +190,8 @@ mod tests {
             ("floor(10^15/3)", "333333333333333"),
             ("((10^100+1) - (10^100+1) mod 3) / 3 mod 1000", "333"),
             ("floor(1/3)", "0"),
+            ("floor(0xff/2)", "0x7f"),
+            ("floor(6#25/2)", "6#12"),
             ("cosh(0)", "1"),
         ] {
             let told = calc(expression).unwrap_or_else(|why| why);

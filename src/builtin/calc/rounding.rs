@@ -39,6 +39,8 @@ pub(super) fn check(expression: &str, value: impl Fn(&str) -> Result<String, Str
             limits::check(&asked)?;
             let text = value(&asked)?;
             let number = text.trim_start_matches("approx.").trim_start().trim_start_matches('-');
+            // `6#0.3`: in base 6.
+            let number = number.rsplit('#').next().unwrap_or_default();
             let whole = number.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
             let wrong = match small {
                 Small::Difference => whole != "0",
