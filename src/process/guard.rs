@@ -8,6 +8,7 @@
 //! Server and manager talk over pipes that the guard does not touch. The guard hears the manager over a
 //! socket whose end the kernel closes, however the manager ends: then the stop ladder begins.
 
+mod below;
 mod children;
 mod main;
 #[cfg(test)]
@@ -31,15 +32,17 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::Signal;
 use tokio::{
     io::unix::AsyncFd,
     process::{ChildStderr, ChildStdout},
+    runtime::Handle,
     sync::Notify,
 };
 
 pub(super) use self::supply::Guards;
 use self::{
+    below::Root,
     start::Terms,
     supply::Request,
     wire::{Notice, Order, Packet},
@@ -57,6 +60,8 @@ use crate::{
 /// Name of the variable that makes a process a guard; its value is the version of what is said over the socket.
 const GUARD: &str = "TOOLCRIB_GUARD";
 const VERSION: &str = "4";
+/// How long beyond its ladder a guard may take, before what is below it is ended without it.
+const LATE: Duration = Duration::from_secs(1);
 /// What the zygote is called in lists of processes, and so are its guards.
 const NAME: &str = "toolcrib-guard";
 /// The executable of this process, replaced or removed as it may be.
@@ -166,7 +171,9 @@ pub(super) struct Guarded {
     /// The guard's process.
     guard: u32,
     /// A handle of it, by which no other process can be meant; nothing where the kernel has no such handles.
-    handle: Option<OwnedFd>,
+    handle: Option<Root>,
+    /// Who takes in what it leaves, should it be killed.
+    zygote: Option<Root>,
     mark: String,
     over: bool,
     /// The process that made it. A fork of that has copies of all handles, but it is not its to end anybody.
@@ -222,12 +229,13 @@ impl Guarded {
             // From here on `Drop` holds: giving up this future ends what was begun.
             let mark = mark.to_owned();
             let owner = std::process::id();
-            let guarded = Self { control, pid: 0, guard: 0, handle: None, mark, over: false, owner };
+            let mut guarded =
+                Self { control, pid: 0, guard: 0, handle: None, zygote: None, mark, over: false, owner };
             let [input, output, error] = &stdio;
             let files = [&theirs, input, output, error].into_iter().chain(&long);
             let files: Vec<_> = files.map(AsFd::as_fd).collect();
             let request = Request { executable, family, packet: &packet, files: &files };
-            guards.make(&request).await.map_err(failed)?;
+            guarded.zygote = guards.make(&request).await.map_err(failed)?;
             // The guard's end is the guard's alone from here on: its closing is what tells that there is none.
             drop(theirs);
             guarded.control.until(|heard| heard.started.is_some()).await;
@@ -240,7 +248,7 @@ impl Guarded {
         let (mut guarded, started) = started.ok_or_else(|| failed(io::Error::other("it ended at once")))?;
         let running = started.map_err(|error| unconfined(spec, server, &error))?;
         (guarded.pid, guarded.guard) = (running.server.cast_unsigned(), running.guard.cast_unsigned());
-        guarded.handle = running.handle;
+        guarded.handle = running.handle.map(|handle| Root::new(guarded.guard, handle));
         let stdout = ChildStdout::from_std(OwnedFd::from(stdout).into()).map_err(failed)?;
         let stderr = ChildStderr::from_std(OwnedFd::from(stderr).into()).map_err(failed)?;
         Ok((guarded, stdout, stderr))
@@ -264,20 +272,21 @@ impl Guarded {
     pub(super) async fn stop(mut self, grace: StopGrace) -> Stopped {
         self.wake();
         self.control.order(&Order::Stop(grace.into()));
-        self.follow(grace).await;
-        self.control.until(|heard| heard.gone.is_some()).await;
+        let limit = grace.eof.saturating_add(grace.term).saturating_add(LATE);
+        let forced = match tokio::time::timeout(limit, self.ladder(grace)).await {
+            Ok(()) => 0,
+            Err(_) => self.force().await,
+        };
         let (exited, gone) = {
             let heard = self.control.heard();
             (heard.exited, heard.gone)
         };
-        // It ends right after its last word, and the zygote reaps it.
-        self.control.until(|_| false).await;
-        self.over = gone.is_some();
-        let mut killed = gone.map_or(0, |(killed, _)| killed);
-        if !self.over {
+        let mut killed = gone.map_or(0, |(killed, _)| killed).max(forced);
+        if gone.is_none() {
             killed += self.sweep();
-            self.over = true;
+            killed += self.end_orphans().await;
         }
+        self.over = true;
         Stopped {
             pid: self.pid,
             outcome: exited.map_or(StopOutcome::Killed, |(_, outcome)| outcome),
@@ -289,6 +298,32 @@ impl Guarded {
 }
 
 impl Guarded {
+    /// Returns when the guard has ended: right after its last word, and the zygote reaps it.
+    async fn ladder(&self, grace: StopGrace) {
+        self.follow(grace).await;
+        self.control.until(|_| false).await;
+    }
+
+    /// Ends what is below a guard that is late, and then the guard; how many were killed. A server of the same user can
+    /// keep its guard from its work.
+    async fn force(&self) -> usize {
+        let Some(guard) = &self.handle else {
+            // Without handles nobody can be meant for certain.
+            self.control.until(|_| false).await;
+            return 0;
+        };
+        tracing::warn!(guard = self.guard, "a guard does not end its server: that is done without it");
+        let killed = guard.end().await;
+        let _ = tokio::time::timeout(below::LEAVE, self.control.until(|_| false)).await;
+        killed
+    }
+
+    /// Sees to it that what a killed guard left has ended; how many had to be killed here.
+    async fn end_orphans(&self) -> usize {
+        let (Some(guard), Some(zygote)) = (&self.handle, &self.zygote) else { return 0 };
+        zygote.end_orphans_of(guard).await
+    }
+
     /// Traces the steps that the guard takes, by its clock, until the server has ended.
     async fn follow(&self, grace: StopGrace) {
         let over = |heard: &Heard| heard.exited.is_some() || heard.gone.is_some();
@@ -316,8 +351,8 @@ impl Guarded {
 
     /// Somebody may have stopped it together with its server, and a stopped guard hears nothing.
     fn wake(&self) {
-        if let Some(handle) = &self.handle {
-            let _ = pidfd_send_signal(handle, Signal::CONT);
+        for process in self.handle.iter().chain(&self.zygote) {
+            let _ = process.signal(Signal::CONT);
         }
     }
 }
@@ -346,8 +381,13 @@ impl Drop for Guarded {
             return;
         }
         self.wake();
-        if !self.control.order(&Order::Kill) && !self.control.is_done() {
+        let was_killed = !self.control.order(&Order::Kill) && !self.control.is_done();
+        if was_killed {
             self.sweep();
+        }
+        // Nobody waits for it here; where there is a runtime, it is looked after all the same.
+        if let (Ok(runtime), Some(guard)) = (Handle::try_current(), self.handle.take()) {
+            runtime.spawn(below::see_to_the_end(guard, self.zygote.take(), was_killed));
         }
     }
 }

@@ -6,6 +6,8 @@ use super::*;
 use crate::config::Guard;
 
 #[cfg(target_os = "linux")]
+mod blocked;
+#[cfg(target_os = "linux")]
 mod owners;
 
 fn shell(script: &str) -> StdioConfig {

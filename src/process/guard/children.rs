@@ -1,4 +1,5 @@
-//! The direct children of this process, found without taking memory.
+//! The direct children of this process, found without taking memory, and without a new file where the kernel has a list
+//! of them: a server of the same user can forbid its guard to open any.
 
 use std::{
     ffi::CStr,
@@ -8,7 +9,7 @@ use std::{
 
 use rustix::{
     fs::{CWD, Mode, OFlags, RawDir, openat},
-    io::{Result, read},
+    io::{Result, pread, read},
     process::{Pid, getpid},
 };
 
@@ -17,11 +18,24 @@ use crate::process::stat;
 /// Bytes that are read at a time.
 const PIECE: usize = 1024;
 
-/// Calls `with` for each direct child of this process, which has a single thread, zombies included.
-pub(super) fn each_child(mut with: impl FnMut(Pid)) {
-    if listed(&mut with).is_err() {
-        // A kernel without CONFIG_PROC_CHILDREN: every process is asked for its parent.
-        let _ = asked(&mut with);
+/// The children of this process, which has a single thread.
+pub(super) struct Children {
+    /// The kernel's list; nothing where it has none (CONFIG_PROC_CHILDREN).
+    list: Option<OwnedFd>,
+}
+
+impl Children {
+    /// For the process that calls it, not for one that it makes.
+    pub(super) fn of_this_process() -> Self {
+        Self { list: open(CWD, c"/proc/thread-self/children").ok() }
+    }
+
+    /// Calls `with` for each of them, zombies included. An error: not all of them were found.
+    pub(super) fn each(&self, mut with: impl FnMut(Pid)) -> Result<()> {
+        match &self.list {
+            Some(list) => listed(list, &mut with),
+            None => asked(&mut with),
+        }
     }
 }
 
@@ -29,11 +43,11 @@ fn open(folder: impl AsFd, name: &CStr) -> Result<OwnedFd> {
     openat(folder, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn listed(with: &mut impl FnMut(Pid)) -> Result<()> {
-    let list = open(CWD, c"/proc/thread-self/children")?;
-    let (mut piece, mut number) = ([0; PIECE], 0_i32);
+fn listed(list: &OwnedFd, with: &mut impl FnMut(Pid)) -> Result<()> {
+    let (mut piece, mut number, mut at) = ([0; PIECE], 0_i32, 0);
     loop {
-        let bytes = read(&list, &mut piece)?;
+        let bytes = pread(list, &mut piece, at)?;
+        at += bytes as u64;
         if bytes == 0 {
             return Ok(());
         }
@@ -87,7 +101,12 @@ mod tests {
         // Of a thread alone: other tests have children of their own.
         let mut children: Vec<_> = (0..3).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect();
         let (mut first, mut second) = (Vec::new(), Vec::new());
-        listed(&mut |pid| first.push(pid)).unwrap();
+        let known = Children::of_this_process();
+        // The same file, however often.
+        for _ in 0..2 {
+            first.clear();
+            known.each(|pid| first.push(pid)).unwrap();
+        }
         asked(&mut |pid| second.push(pid)).unwrap();
         for child in &mut children {
             let pid = Pid::from_child(child);

@@ -30,10 +30,11 @@ use rustix::{
         pidfd_open, set_child_subreaper, set_parent_process_death_signal, setpgid, setsid, wait, waitpid,
     },
     stdio::{dup2_stderr, dup2_stdin, dup2_stdout},
+    thread::nanosleep,
 };
 
 use super::{
-    children::each_child,
+    children::Children,
     wire::{self, Graces, Notice, Order, Packet},
     zygote::{Files, HEARD, Task},
 };
@@ -49,6 +50,8 @@ const SIGNAL: usize = 128;
 /// Who has sent a signal: no process, but the kernel (sigaction(2)).
 const SI_KERNEL: i32 = 0x80;
 
+/// Pause between two looks where nothing can be waited for.
+const BLIND: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// Pause between two rounds of killing: orphans become children in between.
 pub(super) const KILL_ROUND: Duration = Duration::from_millis(2);
 /// The longest one. It doubles while nobody ends: who may not be killed, or hangs in the kernel, stays for a while.
@@ -63,6 +66,7 @@ pub(super) fn run(task: &Task, files: Files) {
                 socket: Some(socket),
                 task,
                 signals,
+                children: Children::of_this_process(),
                 server,
                 exited: false,
                 stage: Stage::Running,
@@ -134,6 +138,7 @@ struct Guard<'a> {
     socket: Option<OwnedFd>,
     task: &'a Task,
     signals: OwnedFd,
+    children: Children,
     server: Pid,
     exited: bool,
     stage: Stage,
@@ -226,10 +231,13 @@ impl Guard<'_> {
         if !self.exited {
             let _ = kill_process_group(self.server, signal);
         }
-        each_child(|child| {
+        let (server, mut helpers) = (self.server, self.helpers);
+        // What was not found now is looked for in the next round.
+        let _ = self.children.each(|child| {
             // Whoever ended meanwhile waits to be reaped and takes the signal without effect.
-            self.helpers |= kill_process(child, signal).is_ok() && child != self.server;
+            helpers |= kill_process(child, signal).is_ok() && child != server;
         });
+        self.helpers = helpers;
     }
 
     fn listen(&mut self, wait: Option<Duration>) {
@@ -241,8 +249,15 @@ impl Guard<'_> {
             Some(file) => PollFd::from_borrowed_fd(file, PollFlags::IN),
             None => PollFd::from_borrowed_fd(signals, PollFlags::empty()),
         });
-        if poll(&mut files, wait.as_ref()).is_err() {
-            return;
+        match poll(&mut files, wait.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return,
+            Err(_) => {
+                // Somebody took the right to wait for files (RLIMIT_NOFILE); to read them is none.
+                let _ = nanosleep(&wait.map_or(BLIND, |wait| wait.min(BLIND)));
+                self.hear_signals();
+                return self.hear_orders();
+            }
         }
         let [heard_signal, heard_socket, owner_gone] = files.map(|file| !file.revents().is_empty());
         if heard_signal {

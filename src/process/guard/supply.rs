@@ -10,10 +10,14 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 use tokio::process::{Child, Command};
 
-use super::{GUARD, NAME, VERSION, wire};
+use super::{
+    GUARD, NAME, VERSION,
+    below::{LEAVE, Root},
+    wire,
+};
 
 /// Where the dynamic linker looks: the zygote needs the manager's, being the same executable.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
@@ -41,13 +45,14 @@ struct Zygote {
     child: Child,
     /// A handle of it, by which no other process can be meant, whoever reaps it; nothing where the kernel has no
     /// such handles.
-    handle: Option<OwnedFd>,
+    handle: Option<Root>,
     requests: OwnedFd,
 }
 
 impl Guards {
-    /// Has a guard made. Where it says nothing and closes its socket, there is none.
-    pub(super) async fn make(&self, request: &Request<'_>) -> io::Result<()> {
+    /// Has a guard made, and says by whom, where the kernel has handles. Where it says nothing and closes its socket,
+    /// there is none.
+    pub(super) async fn make(&self, request: &Request<'_>) -> io::Result<Option<Root>> {
         loop {
             match self.ask(request) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(RETRY).await,
@@ -64,7 +69,7 @@ impl Guards {
         }
     }
 
-    fn ask(&self, request: &Request<'_>) -> io::Result<()> {
+    fn ask(&self, request: &Request<'_>) -> io::Result<Option<Root>> {
         let mut zygote = self.zygote();
         if let Some(zygote) = &*zygote {
             match zygote.ask(request) {
@@ -82,9 +87,14 @@ impl Guards {
         let zygote = self.zygote().take();
         if let Some(zygote) = zygote {
             zygote.wake();
-            let Zygote { mut child, requests, .. } = zygote;
+            let Zygote { mut child, handle, requests } = zygote;
             drop(requests);
-            let _ = tokio::time::timeout(END_LIMIT, child.wait()).await;
+            let in_time = tokio::time::timeout(END_LIMIT, child.wait()).await.is_ok();
+            if let Some(handle) = handle.filter(|_| !in_time) {
+                // Somebody keeps it, or one of its guards, from their work.
+                handle.end().await;
+                let _ = tokio::time::timeout(LEAVE, child.wait()).await;
+            }
         }
     }
 
@@ -114,20 +124,22 @@ impl Zygote {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let pid = child.id();
+        // Not reaped before `child` is waited for, so the number is its own.
+        let handle = pid.and_then(|pid| Root::find(pid, || true));
         Ok(Self { child, handle, requests })
     }
 
-    fn ask(&self, request: &Request<'_>) -> io::Result<()> {
+    fn ask(&self, request: &Request<'_>) -> io::Result<Option<Root>> {
         self.wake();
-        wire::send_bytes(&self.requests, request.packet, request.files)
+        wire::send_bytes(&self.requests, request.packet, request.files)?;
+        Ok(self.handle.clone())
     }
 
     /// Somebody may have stopped it, and a stopped process makes nothing.
     fn wake(&self) {
         if let Some(handle) = &self.handle {
-            let _ = pidfd_send_signal(handle, Signal::CONT);
+            let _ = handle.signal(Signal::CONT);
         }
     }
 }

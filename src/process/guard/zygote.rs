@@ -11,7 +11,10 @@
 //! the next parent of what a guard leaves, and kills it, [`FIRST_ROUND`] later: by then the manager has seen the end of
 //! the guard, has ended what carries the server's mark, and can say so.
 //!
-//! A guard depends on its zygote for nothing but to be reaped: the memory is there until the last of them has ended. The
+//! Once the manager has ended, the zygote wakes guards that somebody stopped, and kills those that somebody keeps from
+//! their work.
+//!
+//! A guard depends on its zygote for nothing but these and to be reaped: the memory is there until the last of them has ended. The
 //! zygote takes no more requests once the manager has closed its end of the socket or has ended, and is gone when
 //! the last of its guards is.
 
@@ -41,7 +44,7 @@ use rustix::{
 };
 
 use super::{
-    children::each_child,
+    children::Children,
     main::{self, KILL_ROUND, KILL_ROUND_MAX},
     stack::Stack,
     start::Start,
@@ -58,6 +61,13 @@ pub(super) const HEARD: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal:
 
 /// How long after the end of a killed guard what it left is killed.
 const FIRST_ROUND: Duration = Duration::from_millis(200);
+
+/// How often guards are woken that outlive the owner.
+const WAKE: Duration = Duration::from_millis(100);
+/// How long beyond its ladder a guard may outlive the owner.
+const LATE: Duration = Duration::from_secs(2);
+/// Pause between two looks where nothing can be waited for.
+const BLIND: Duration = Duration::from_millis(10);
 
 /// What one guard is there for. It is the zygote's, and stays until it has reaped the guard.
 pub(super) struct Task {
@@ -151,9 +161,11 @@ pub(super) fn serve(owner: i32) -> io::Result<()> {
         owner: Box::leak(Box::new(owner)),
         offered: offered_cgroup().map(|folder| &*Box::leak(PathBuf::into_boxed_path(folder))),
         signals,
+        children: Children::of_this_process(),
         guards: HashMap::new(),
         kill_at: None,
         round: KILL_ROUND,
+        last: None,
     };
     let served = zygote.serve(&requests);
     // No request can be made any more, and the manager sees it at once.
@@ -166,12 +178,23 @@ struct Zygote {
     owner: &'static Owner,
     offered: Option<&'static Path>,
     signals: SignalFd,
+    children: Children,
     /// What those that are there work with.
     guards: HashMap<Pid, Box<Task>>,
     /// When what killed guards left is killed; nothing where there is none.
     kill_at: Option<Instant>,
     /// The next pause between two rounds of that.
     round: Duration,
+    /// What is done with guards that are there once the owner has ended.
+    last: Option<Last>,
+}
+
+/// The end of guards that outlive the owner.
+struct Last {
+    /// When they are woken again: a server can stop them, again and again.
+    next: Instant,
+    /// When they are killed. What they leave is ours then, and killed too.
+    kill_at: Instant,
 }
 
 impl Zygote {
@@ -233,10 +256,39 @@ impl Zygote {
     /// Returns once all guards have ended, and what killed ones left.
     fn outlive(&mut self) {
         while self.reap() {
-            let mut files = [PollFd::new(&self.signals, PollFlags::IN)];
-            let _ = poll(&mut files, self.pause().as_ref());
+            self.hurry_guards();
+            let mut files = vec![PollFd::new(&self.signals, PollFlags::IN)];
+            let owner = self.owner.handle.as_ref().filter(|_| self.last.is_none());
+            files.extend(owner.map(|owner| PollFd::new(owner, PollFlags::IN)));
+            if poll(&mut files, self.pause().as_ref()).is_err() {
+                // A server can take the right to wait for files (RLIMIT_NOFILE).
+                std::thread::sleep(BLIND);
+            }
             while let Ok(Some(_)) = self.signals.read_signal() {}
             self.kill_in_time();
+        }
+    }
+
+    /// Once the owner has ended, guards end what they have, each by its ladder. Those that are stopped are woken, and
+    /// those that are kept from their work are killed.
+    fn hurry_guards(&mut self) {
+        let now = Instant::now();
+        if self.last.is_none() && self.owner.is_gone() {
+            let ladder = |task: &Box<Task>| {
+                let graces = task.start.terms.graces;
+                graces.eof().saturating_add(graces.term())
+            };
+            let longest = self.guards.values().map(ladder).max().unwrap_or_default();
+            let kill_at = now.checked_add(longest.saturating_add(LATE));
+            self.last = kill_at.map(|kill_at| Last { next: now, kill_at });
+        }
+        if let Some(last) = self.last.as_mut().filter(|last| last.next <= now) {
+            let signal = if now < last.kill_at { Kill::CONT } else { Kill::KILL };
+            for guard in self.guards.keys() {
+                // Not reaped, so its number is nobody else's.
+                let _ = kill_process(*guard, signal);
+            }
+            last.next = now + WAKE;
         }
     }
 
@@ -246,12 +298,13 @@ impl Zygote {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
                     let task = self.guards.remove(&pid);
-                    let killed_guard = task.is_some() && status.signaled();
-                    if killed_guard {
+                    // One that a tracer made end says nothing of it by its status.
+                    let left_some = task.is_some() && (status.signaled() || self.has_orphans());
+                    if left_some {
                         // Its server may be on the way still, with these words and on this stack.
                         std::mem::forget(task);
                     }
-                    if killed_guard && self.kill_at.is_none() {
+                    if left_some && self.kill_at.is_none() {
                         self.kill_at = Some(Instant::now() + FIRST_ROUND);
                     } else if self.round > KILL_ROUND {
                         // Its children are ours now, and the next to be killed.
@@ -267,10 +320,18 @@ impl Zygote {
         }
     }
 
+    /// Whether there are children that are no guards, or that cannot be told.
+    fn has_orphans(&self) -> bool {
+        let mut found = false;
+        let looked = self.children.each(|child| found |= !self.guards.contains_key(&child));
+        found || looked.is_err()
+    }
+
     /// How long to wait at most for something to happen.
     fn pause(&self) -> Option<Timespec> {
-        let left = self.kill_at?.saturating_duration_since(Instant::now());
-        Timespec::try_from(left).ok()
+        let wake = self.last.as_ref().filter(|_| !self.guards.is_empty()).map(|last| last.next);
+        let next = self.kill_at.into_iter().chain(wake).min()?;
+        Timespec::try_from(next.saturating_duration_since(Instant::now())).ok()
     }
 
     /// Kills all children that are no guards, if it is time to, until there are none.
@@ -279,13 +340,14 @@ impl Zygote {
             return;
         }
         let mut found = false;
-        each_child(|child| {
+        let looked = self.children.each(|child| {
             if !self.guards.contains_key(&child) {
                 found = true;
                 // Not reaped, so its number is nobody else's.
                 let _ = kill_process(child, Kill::KILL);
             }
         });
+        found |= looked.is_err();
         self.kill_at = found.then(|| Instant::now() + self.round);
         self.round = if found { (self.round * 2).min(KILL_ROUND_MAX) } else { KILL_ROUND };
     }

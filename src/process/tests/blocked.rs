@@ -1,0 +1,143 @@
+//! Servers that keep their guard, or the process that guards come from, from its work: with a helper that has no mark.
+
+use rustix::process::{Signal, kill_process_group};
+
+use super::*;
+
+const PYTHON: &str = "/usr/bin/python3";
+/// What the helpers have in common. `kernel` leaves out the C library's own names.
+const PRELUDE: &str = "import ctypes, os, resource, signal, sys, time\n\
+    guard = int(sys.argv[1])\n\
+    zygote = int(open(f\"/proc/{guard}/stat\").read().rsplit(\")\", 1)[1].split()[1])\n\
+    for number in (signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)\n\
+    trace = ctypes.CDLL(None).ptrace\n\
+    trace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]\n\
+    SEIZE, INTERRUPT = 0x4206, 0x4207\n\
+    def seize(pid):\n    \
+        assert trace(SEIZE, pid, 0, 0) == 0 and trace(INTERRUPT, pid, 0, 0) == 0\n    \
+        os.waitpid(pid, 0x40000000)\n\
+    def stop_for_ever(pid):\n    \
+        os.kill(pid, signal.SIGSTOP)\n    \
+        if os.fork() == 0:\n        \
+            while True: os.kill(pid, signal.SIGSTOP)\n\
+    def forbid_files(pid): resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 0))\n\
+    def kill(pid):\n    \
+        os.kill(pid, signal.SIGKILL)\n";
+/// The guard is made to end by itself: the registers of a process that waits in a call.
+const EXIT: &str = "seize(guard)\n\
+    registers = (ctypes.c_ulonglong * 27)()\n\
+    assert trace(12, guard, None, ctypes.addressof(registers)) == 0\n\
+    registers[16] -= 2; registers[10] = 231; registers[15] = (1 << 64) - 1; registers[14] = 0\n\
+    assert trace(13, guard, None, ctypes.addressof(registers)) == 0\n\
+    assert trace(17, guard, None, None) == 0";
+
+/// A server with a helper that did `attack` and says its number.
+async fn attacked(attack: &str, kin: &Kinship) -> (Process, Pipes, u32) {
+    let script = format!("{PRELUDE}{attack}\nprint(os.getpid(), flush=True)\ntime.sleep(600)");
+    let helper = format!("setsid env -i {PYTHON} -c '{script}' $PPID & cat >/dev/null; sleep 600");
+    let (process, mut pipes) = spawn(&helper, kin).await;
+    let helper: u32 = line(&mut pipes.reader).await.parse().unwrap();
+    assert_eq!(survivors::mark_of(&survivors::environment(helper)), None);
+    (process, pipes, helper)
+}
+
+/// Whether any process is there that does the attack of a test: its forks too.
+fn is_there(helper: u32) -> bool {
+    survivors::processes()
+        .any(|pid| stat::Stat::of(pid).is_some_and(|stat| stat.field(6) == Some(helper) && !stat.is_zombie()))
+}
+
+async fn until_it_is_gone(helper: u32, attack: &str) {
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while is_there(helper) {
+        if Instant::now() > deadline {
+            let group = rustix::process::Pid::from_raw(helper.cast_signed()).unwrap();
+            let _ = kill_process_group(group, Signal::KILL);
+            panic!("still there after {attack}");
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn can_be_attacked() -> bool {
+    let can = std::path::Path::new(PYTHON).exists();
+    if !can {
+        eprintln!("left out: no {PYTHON}");
+    }
+    can
+}
+
+#[tokio::test]
+async fn a_guard_that_is_kept_from_its_work_leaves_nobody() {
+    if !can_be_attacked() {
+        return;
+    }
+    // Of this process, but no server: nobody's to end.
+    let mut stranger = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let exit = if cfg!(target_arch = "x86_64") { EXIT } else { "seize(guard)" };
+    for attack in ["forbid_files(guard)", "seize(guard)", "stop_for_ever(guard)", exit] {
+        for stop in [true, false] {
+            let [kin, _] = ways();
+            let (process, _pipes, helper) = attacked(attack, &kin).await;
+            if stop {
+                process.stop(SHORT).await;
+                assert!(!is_there(helper), "still there after {attack}");
+                kin.end().await;
+                assert_eq!(marked_processes(&kin.marker), [0_u32; 0], "after {attack}");
+            } else {
+                drop(process);
+            }
+            until_it_is_gone(helper, attack).await;
+            until_gone(&kin).await;
+        }
+    }
+    assert!(stranger.try_wait().unwrap().is_none());
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+#[tokio::test]
+async fn a_zygote_that_is_kept_from_its_work_leaves_nobody() {
+    if !can_be_attacked() {
+        return;
+    }
+    for attack in ["forbid_files(zygote)", "seize(zygote)", "stop_for_ever(zygote)"] {
+        for stop in [true, false] {
+            let [kin, _] = ways();
+            let (other, mut others) = spawn("read word; echo $word; cat", &kin).await;
+            let (process, _pipes, helper) =
+                attacked(&format!("{attack}; time.sleep(0.1); kill(guard)"), &kin).await;
+            process.exit_watch().exited().await;
+            if stop {
+                process.stop(SHORT).await;
+                assert!(!is_there(helper), "still there after {attack}");
+            } else {
+                drop(process);
+            }
+            until_it_is_gone(helper, attack).await;
+            // Others of the same zygote are as they were.
+            others.writer.write(b"there\n").await.unwrap();
+            assert_eq!(line(&mut others.reader).await, "there");
+            other.stop(SHORT).await;
+            kin.end().await;
+            until_gone(&kin).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_manager_ends_what_a_blocked_zygote_holds() {
+    if !can_be_attacked() {
+        return;
+    }
+    for attack in ["seize(zygote)", "stop_for_ever(zygote)"] {
+        let [kin, _] = ways();
+        let (process, _pipes, helper) =
+            attacked(&format!("{attack}; time.sleep(0.1); kill(guard)"), &kin).await;
+        process.exit_watch().exited().await;
+        kin.end().await;
+        assert!(!is_there(helper), "still there after {attack}");
+        assert_eq!(marked_processes(&kin.marker), [0_u32; 0], "after {attack}");
+        drop(process);
+    }
+}
