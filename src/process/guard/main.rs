@@ -26,12 +26,14 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     process::{
-        Pid, PidfdFlags, Signal, WaitOptions, chdir, getpid, getppid, kill_process, kill_process_group,
-        pidfd_open, set_child_subreaper, set_parent_process_death_signal, setpgid, setsid, wait, waitpid,
+        Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, chdir, getpid, getppid, kill_process,
+        kill_process_group, pidfd_open, set_child_subreaper, set_parent_process_death_signal, setpgid,
+        setsid, wait, waitpid,
     },
     stdio::{dup2_stderr, dup2_stdin, dup2_stdout},
     thread::nanosleep,
 };
+use syscalls::{Sysno, syscall};
 
 use super::{
     children::Children,
@@ -171,6 +173,7 @@ impl Guard<'_> {
     fn reap(&mut self) -> bool {
         loop {
             match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if status.stopped() => let_go(pid, status),
                 Ok(Some((pid, status))) if pid == self.server => {
                     self.exited = true;
                     let outcome = match self.stage {
@@ -324,6 +327,18 @@ impl Guard<'_> {
             let _ = wire::send(socket, notice, &[]);
         }
     }
+}
+
+/// A process that made its parent its tracer (ptrace(2)) and stands still. It goes on as one that has none.
+pub(super) fn let_go(pid: Pid, status: WaitStatus) {
+    // The trap is that of having a tracer; every other signal it was to get.
+    let signal = status.stopping_signal().filter(|signal| *signal != libc::SIGTRAP).unwrap_or(0);
+    #[expect(
+        unsafe_code,
+        reason = "not by the C library, which would note an error in memory that is not ours alone"
+    )]
+    // SAFETY: takes numbers alone.
+    let _ = unsafe { syscall!(Sysno::ptrace, libc::PTRACE_DETACH, pid.as_raw_pid(), 0, signal) };
 }
 
 /// Starts the server. Its files are closed here when it has them.

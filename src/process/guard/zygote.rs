@@ -45,7 +45,7 @@ use rustix::{
 
 use super::{
     children::Children,
-    main::{self, KILL_ROUND, KILL_ROUND_MAX},
+    main::{self, KILL_ROUND, KILL_ROUND_MAX, let_go},
     stack::Stack,
     start::Start,
     wire::{self, Notice, REQUEST},
@@ -296,6 +296,7 @@ impl Zygote {
     fn reap(&mut self) -> bool {
         loop {
             match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if status.stopped() => let_go(pid, status),
                 Ok(Some((pid, status))) => {
                     let task = self.guards.remove(&pid);
                     // One that a tracer made end says nothing of it by its status.

@@ -141,3 +141,25 @@ async fn the_end_of_a_manager_ends_what_a_blocked_zygote_holds() {
         drop(process);
     }
 }
+
+#[tokio::test]
+async fn a_server_that_makes_its_guard_its_tracer_goes_on() {
+    if !can_be_attacked() {
+        return;
+    }
+    let [kin, _] = ways();
+    let script = "import ctypes, os, signal, sys\n\
+        signal.signal(signal.SIGUSR1, lambda *_: print(\"heard\", flush=True))\n\
+        assert ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0\n\
+        os.kill(os.getpid(), signal.SIGUSR1)\n\
+        for word in sys.stdin: print(word, end=\"\", flush=True)";
+    let (process, mut pipes) = spawn(&format!("exec {PYTHON} -c '{script}'"), &kin).await;
+    assert_eq!(line(&mut pipes.reader).await, "heard");
+    pipes.writer.write(b"there\n").await.unwrap();
+    assert_eq!(line(&mut pipes.reader).await, "there");
+    assert_eq!(process.exit_watch().status(), None);
+    let stopped = process.stop(LONG).await;
+    assert_eq!(stopped.outcome, StopOutcome::Exited);
+    assert_eq!(describe(stopped.status.unwrap()), "exited with code 0");
+    until_gone(&kin).await;
+}
