@@ -14,7 +14,7 @@ use std::{
     },
     path::{Path, PathBuf},
     thread::sleep,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rustix::fs::{FlockOperation, flock};
@@ -27,11 +27,15 @@ use super::{
 use crate::{
     config::Env,
     error::{ConfigError, Error, Result},
-    process::{behind_guards, marked_processes},
+    process::{behind_guards, hurry_guards, marked_processes},
 };
 
 /// Longest path of a socket, in bytes: `sun_path` of unix(7) less its final zero; macOS has 104.
 const MAX_SOCKET: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
+/// How often guards of a daemon that was killed are woken.
+const WAKE: Duration = Duration::from_millis(100);
+/// How long before the limit those that stay blocked are ended.
+const BLOCKED: Duration = Duration::from_secs(4);
 /// Length of the hash that names the files of one daemon.
 const NAME: usize = 16;
 
@@ -165,10 +169,16 @@ impl DaemonPlace {
         let mark = fs::read_to_string(self.lock_file()).unwrap_or_default();
         // Without its end it was not written whole, and would fit the processes of others.
         if let Some(mark) = mark.strip_suffix('\n').filter(|mark| !mark.is_empty()) {
+            let mut next = Instant::now();
             loop {
                 let pids = marked_processes(mark);
                 if pids.is_empty() {
                     break;
+                }
+                // A server can stop its guard, which then has not even heard that the daemon is gone.
+                if Instant::now() >= next {
+                    hurry_guards(mark, Instant::now() + BLOCKED >= deadline);
+                    next = Instant::now() + WAKE;
                 }
                 if Instant::now() >= deadline {
                     return Err(Error::TeardownIncomplete { pids: behind_guards(pids) });

@@ -40,13 +40,13 @@ use tokio::{
     sync::Notify,
 };
 
-pub(super) use self::supply::Guards;
 use self::{
     below::Root,
     start::Terms,
     supply::Request,
     wire::{Notice, Order, Packet},
 };
+pub(super) use self::{below::end_blocked, supply::Guards};
 use super::{
     SpawnError, StopOutcome, Stopped,
     confine::{Refused, Wanted, name_for},

@@ -35,7 +35,7 @@ mod linux {
     use super::Leftover;
     use crate::process::{
         stat::Stat,
-        survivors::{environment, mark_of, processes, signal_if, sweep_all},
+        survivors::{environment, mark_of, marked, processes, signal_if, sweep_all},
     };
 
     /// What a mark says about its owner.
@@ -176,6 +176,21 @@ mod linux {
         found
     }
 
+    /// Wakes the guards with this mark, whose manager is gone. With `force`, those that are kept from their work (stopped
+    /// again and again, or traced) are ended, and all below them.
+    pub(crate) fn hurry_guards(mark: &str, force: bool) {
+        let is_it = |pid| {
+            let environment = environment(pid);
+            crate::process::guard::is_guard(&environment) && gone_owner(&environment).is_some()
+        };
+        for pid in marked(|found| found == mark).filter(|pid| is_it(*pid)) {
+            signal_if(pid, Signal::CONT, || is_it(pid));
+            if force {
+                crate::process::guard::end_blocked(pid, || is_it(pid));
+            }
+        }
+    }
+
     /// For the fuzz target `marks`: what is believed of an environment is what a manager writes, to the last character.
     #[cfg(any(fuzzing, test))]
     pub(crate) fn fuzz(environment: &[u8]) {
@@ -193,7 +208,7 @@ mod linux {
 #[cfg(all(any(fuzzing, test), target_os = "linux"))]
 pub(crate) use linux::fuzz;
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{new_mark, reap_leftovers};
+pub(crate) use linux::{hurry_guards, new_mark, reap_leftovers};
 
 /// A mark for the processes of one manager.
 #[cfg(not(target_os = "linux"))]
@@ -204,6 +219,10 @@ pub(crate) fn new_mark() -> String {
 /// There are no such marks here.
 #[cfg(all(any(fuzzing, test), not(target_os = "linux")))]
 pub(crate) fn fuzz(_: &[u8]) {}
+
+/// There are no guards here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn hurry_guards(_mark: &str, _force: bool) {}
 
 /// Nothing can be found here.
 #[cfg(not(target_os = "linux"))]

@@ -51,6 +51,19 @@ fn they_do_so_without_the_zygote_that_they_were_forked_from() {
 }
 
 #[test]
+fn a_guard_that_its_server_stops_is_woken_when_the_owner_is_killed() {
+    let lab = Lab::new();
+    let (owner, _stderr, _) = up(&stubborn(&lab, "auto"));
+    lab.await_processes(2);
+    let guards = lab.guards();
+    let [guard] = guards[..] else { panic!("{guards:?}") };
+    signal("STOP", guard);
+    kill(owner);
+    lab.await_nobody();
+    wait_for("the end of the guard", || !is_running(guard));
+}
+
+#[test]
 fn a_zygote_ends_with_its_owner() {
     let lab = Lab::new();
     let (owner, _stderr, _) = up(&stubborn(&lab, "auto"));

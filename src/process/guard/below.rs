@@ -121,6 +121,15 @@ impl Root {
         rounds.killed.len()
     }
 
+    /// The same at once, by a program without a runtime.
+    fn end_now(&self) {
+        let mut rounds = Rounds::new(FORCED);
+        while let Some(pause) = rounds.next(self, false) {
+            std::thread::sleep(pause);
+        }
+        let _ = self.signal(if rounds.done { Signal::KILL } else { Signal::CONT });
+    }
+
     /// Returns once nobody is left whom a killed guard left to this zygote, which kills them itself unless somebody keeps it
     /// from that: then that is done here. How many were killed here.
     pub(super) async fn end_orphans_of(&self, guard: &Self) -> usize {
@@ -160,6 +169,14 @@ pub(super) async fn see_to_the_end(guard: Root, zygote: Option<Root>, was_killed
     }
     if let Some(zygote) = zygote.filter(|_| is_late || was_killed) {
         zygote.end_orphans_of(&guard).await;
+    }
+}
+
+/// Ends a guard or zygote that is stopped or traced, and all below it, if `is_it` says that it is the one that is meant.
+pub(in crate::process) fn end_blocked(pid: u32, is_it: impl Fn() -> bool) {
+    let is_blocked = || Stat::of(pid).is_some_and(|stat| matches!(stat.state(), Some('T' | 't')));
+    if let Some(root) = Root::find(pid, || looks_like_guard(pid) && is_blocked() && is_it()) {
+        root.end_now();
     }
 }
 

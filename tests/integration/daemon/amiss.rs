@@ -8,7 +8,7 @@ use std::{
 use super::{Crib, FIXTURE};
 use crate::{
     program::{code, err},
-    support::{signal, wait_for},
+    support::{parent, signal, wait_for},
 };
 
 #[test]
@@ -98,6 +98,23 @@ fn down_waits_for_what_a_killed_daemon_owned() {
     assert_eq!(crib.lab.processes(), Vec::<u32>::new(), "{}", err(&down));
     assert_eq!(code(&down), 0, "{}", err(&down));
     assert!(err(&down).contains("0 processes left"), "{}", err(&down));
+    assert_eq!(crib.files(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn down_wakes_the_guards_of_a_killed_daemon() {
+    let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\nargs = [\"ignore-eof\", \"ignore-term\"]\n");
+    crib.ok(&["up", "-d"]);
+    let guards = crib.lab.guards();
+    let [guard] = guards[..] else { panic!("{guards:?}") };
+    // Neither of them hears that the daemon is gone.
+    for pid in [guard, parent(guard).unwrap()] {
+        signal("STOP", pid);
+    }
+    signal("KILL", crib.pid());
+    let down = crib.run(&["down"]);
+    assert_eq!(crib.lab.processes(), Vec::<u32>::new(), "{}", err(&down));
+    assert_eq!(code(&down), 0, "{}", err(&down));
     assert_eq!(crib.files(), Vec::<std::path::PathBuf>::new());
 }
 
