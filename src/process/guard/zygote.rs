@@ -64,6 +64,8 @@ const FIRST_ROUND: Duration = Duration::from_millis(200);
 
 /// How often guards are woken that outlive the owner.
 const WAKE: Duration = Duration::from_millis(100);
+/// The longest ladder that is waited for then.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long beyond its ladder a guard may outlive the owner.
 const LATE: Duration = Duration::from_secs(2);
 /// Pause between two looks where nothing can be waited for.
@@ -274,13 +276,10 @@ impl Zygote {
     fn hurry_guards(&mut self) {
         let now = Instant::now();
         if self.last.is_none() && self.owner.is_gone() {
-            let ladder = |task: &Box<Task>| {
-                let graces = task.start.terms.graces;
-                graces.eof().saturating_add(graces.term())
-            };
-            let longest = self.guards.values().map(ladder).max().unwrap_or_default();
-            let kill_at = now.checked_add(longest.saturating_add(LATE));
-            self.last = kill_at.map(|kill_at| Last { next: now, kill_at });
+            let graces = self.guards.values().map(|task| task.start.terms.graces);
+            let longest = graces.map(|graces| graces.eof().saturating_add(graces.term())).max();
+            let kill_at = now + longest.unwrap_or_default().min(LONGEST) + LATE;
+            self.last = Some(Last { next: now, kill_at });
         }
         if let Some(last) = self.last.as_mut().filter(|last| last.next <= now) {
             let signal = if now < last.kill_at { Kill::CONT } else { Kill::KILL };
