@@ -44,7 +44,7 @@ pub(crate) use exit::ExitWatch;
 pub use inherited::{ignores_hangup, reset_inherited};
 pub use keeping::Keeping;
 pub use leftovers::Leftover;
-pub(crate) use leftovers::{hurry_guards, new_mark, reap_leftovers};
+pub(crate) use leftovers::{hurry_guards, is_guarded_or_gone, new_mark, owner_is_gone, reap_leftovers};
 pub(crate) use lines::{Line, LineReader, MAX_LINE, Traffic};
 pub(crate) use peer::is_sandboxed;
 #[cfg(target_os = "linux")]

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::{Error, ErrorCode, Result, Told},
     manager::StopReport,
-    process::{behind_guards, marked_processes},
+    process::{behind_guards, marked_processes, owner_is_gone},
     session::ServerStatus,
     start::ServerEvent,
     tool::ServerName,
@@ -274,7 +274,8 @@ impl DaemonClient {
         let mut left = Vec::new();
         while Instant::now() < deadline {
             let free = |lock: &File| flock(lock, FlockOperation::NonBlockingLockShared).is_ok();
-            gone = gone || lock.as_ref().is_ok_and(free);
+            // A server that may read the file can have its lock by now.
+            gone = gone || lock.as_ref().is_ok_and(free) || owner_is_gone(&self.greeting.mark);
             if gone {
                 left = marked_processes(&self.greeting.mark);
                 if left.is_empty() {

@@ -27,11 +27,15 @@ use super::{
 use crate::{
     config::Env,
     error::{ConfigError, Error, Result},
-    process::{behind_guards, hurry_guards, marked_processes},
+    process::{behind_guards, hurry_guards, is_guarded_or_gone, marked_processes, owner_is_gone},
 };
 
 /// Longest path of a socket, in bytes: `sun_path` of unix(7) less its final zero; macOS has 104.
 const MAX_SOCKET: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
+/// Bytes of the word that a daemon leaves, at most.
+const MAX_MARK: usize = 256;
+/// How long after it was put there a lock is looked at again.
+const SETTLED: Duration = Duration::from_millis(50);
 /// How often guards of a daemon that was killed are woken.
 const WAKE: Duration = Duration::from_millis(100);
 /// How long before the limit those that stay blocked are ended.
@@ -118,28 +122,66 @@ impl DaemonPlace {
         OpenOptions::new().append(true).create(true).mode(0o600).open(self.log())
     }
 
-    /// Takes the lock; nothing if somebody has it.
+    /// Takes the lock; nothing if somebody has it who may be the daemon.
     pub(super) fn lock(&self) -> io::Result<Option<Lock>> {
         let path = self.lock_file();
         loop {
-            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+            let file = open_to_lock(&path)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
-                Err(error) if error == rustix::io::Errno::WOULDBLOCK => return Ok(None),
+                Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
+                    return if self.is_kept_by_servers(&file) { self.replace_lock(&file) } else { Ok(None) };
+                }
                 Err(error) => return Err(error.into()),
             }
             // Whoever had it may have removed it while we waited for our turn: then it locks nothing any more.
-            let ours = file.metadata()?.ino();
-            if fs::metadata(&path).is_ok_and(|there| there.ino() == ours) {
+            if self.is_the_lock(&file) {
                 return Ok(Some(Lock(file)));
             }
         }
     }
 
+    fn is_the_lock(&self, file: &File) -> bool {
+        let there = fs::metadata(self.lock_file());
+        there.is_ok_and(|there| file.metadata().is_ok_and(|ours| there.ino() == ours.ino()))
+    }
+
+    /// Whether a daemon was killed here, and only servers hold its lock: to read the file is enough for that, which a
+    /// sandbox may allow.
+    fn is_kept_by_servers(&self, file: &File) -> bool {
+        let mut mark = [0; MAX_MARK];
+        let read = file.read_at(&mut mark, 0).unwrap_or(0);
+        let mark = mark.get(..read).and_then(|mark| str::from_utf8(mark).ok()).unwrap_or_default();
+        let is_gone = mark.strip_suffix('\n').is_some_and(owner_is_gone);
+        is_gone && self.is_deserted() && {
+            let holders = holders(file);
+            !holders.is_empty() && holders.into_iter().all(is_guarded_or_gone)
+        }
+    }
+
+    /// Puts a new lock with the same word in the place of `old`, which servers hold. Nothing if somebody else did.
+    fn replace_lock(&self, old: &File) -> io::Result<Option<Lock>> {
+        let path = self.socket.with_extension(format!("{:016x}", fastrand::u64(..)));
+        let word = fs::read(self.lock_file())?;
+        let file = open_to_lock(&path)?;
+        let taken = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && file.write_all_at(&word, 0).is_ok()
+            // Not if another one was as fast.
+            && self.is_the_lock(old)
+            && fs::rename(&path, self.lock_file()).is_ok();
+        if !taken {
+            let _ = fs::remove_file(&path);
+            return Ok(None);
+        }
+        // One that looked before us may put its own there after us, within this time.
+        sleep(SETTLED);
+        Ok(self.is_the_lock(&file).then_some(Lock(file)))
+    }
+
     /// Whether somebody is the daemon here, or is about to be.
     pub(super) fn is_taken(&self) -> bool {
         let Ok(file) = File::open(self.lock_file()) else { return false };
-        flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+        flock(&file, FlockOperation::NonBlockingLockShared).is_err() && !self.is_kept_by_servers(&file)
     }
 
     /// A socket at this place, in the stead of one whose daemon is gone.
@@ -161,7 +203,16 @@ impl DaemonPlace {
             match self.lock() {
                 Ok(Some(lock)) => break lock,
                 // A process that was killed lets go of one thing after the other, the lock perhaps last.
-                Ok(None) if self.is_deserted() && Instant::now() < deadline => sleep(LOOK),
+                Ok(None) if self.is_deserted() => {
+                    let pids = if Instant::now() < deadline { Vec::new() } else { self.left() };
+                    if !pids.is_empty() {
+                        return Err(Error::TeardownIncomplete { pids });
+                    }
+                    if Instant::now() >= deadline {
+                        return Ok(false);
+                    }
+                    sleep(LOOK);
+                }
                 Ok(None) | Err(_) => return Ok(false),
             }
         };
@@ -188,6 +239,14 @@ impl DaemonPlace {
         }
         self.leave(lock);
         Ok(stale)
+    }
+
+    /// Processes of the daemon that left its word here.
+    fn left(&self) -> Vec<u32> {
+        let mark = fs::read_to_string(self.lock_file()).unwrap_or_default();
+        mark.strip_suffix('\n')
+            .filter(|mark| owner_is_gone(mark))
+            .map_or_else(Vec::new, |mark| behind_guards(marked_processes(mark)))
     }
 
     /// Whether there is a socket, and nobody behind it.
@@ -225,6 +284,24 @@ impl DaemonPlace {
         self.abandon_files();
         drop(lock);
     }
+}
+
+fn open_to_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Who holds a lock on `file`, as the kernel says; nobody where it says nothing.
+fn holders(file: &File) -> Vec<u32> {
+    let Ok(inode) = file.metadata().map(|about| about.ino().to_string()) else { return Vec::new() };
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    // `1: FLOCK  ADVISORY  WRITE 123 00:1b:456 0 EOF`; those that wait have `->` behind the number. Who is in no namespace of
+    // ours has no number, and is taken for a daemon.
+    let holder = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let &[_, "FLOCK", _, _, pid, at, ..] = &words[..] else { return None };
+        (at.rsplit(':').next() == Some(&inode)).then(|| pid.parse().unwrap_or(0))
+    };
+    locks.lines().filter_map(holder).collect()
 }
 
 /// `$XDG_RUNTIME_DIR/toolcrib`, else a folder of this user under `/tmp`.

@@ -32,7 +32,7 @@ use crate::{
     error::{Error, Result},
     gateway::Gateway,
     manager::{Borrower, StopReport},
-    process::{Line, LineReader, is_sandboxed, leave_session},
+    process::{Line, LineReader, is_sandboxed, leave_session, new_mark},
     tool::ServerName,
 };
 
@@ -100,6 +100,8 @@ pub async fn serve_daemon(
     let place = DaemonPlace::of(&options.config, &env)?;
     let failed = |error| Error::io(format!("could not be the daemon at {}", place.socket().display()), error);
     let Some(lock) = place.lock().map_err(failed)? else { return Ok(None) };
+    // Until then the lock has the word of the one that was here before, and is known as abandoned by that.
+    DaemonPlace::leave_word(&lock, &new_mark()).map_err(failed)?;
     // What an earlier daemon had to say is of no use any more.
     let _ = place.open_log().and_then(|log| log.set_len(0));
     let keep =

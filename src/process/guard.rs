@@ -46,7 +46,10 @@ use self::{
     supply::Request,
     wire::{Notice, Order, Packet},
 };
-pub(super) use self::{below::end_blocked, supply::Guards};
+pub(super) use self::{
+    below::{end_blocked, looks_like_guard},
+    supply::Guards,
+};
 use super::{
     SpawnError, StopOutcome, Stopped,
     confine::{Refused, Wanted, name_for},

@@ -176,6 +176,23 @@ mod linux {
         found
     }
 
+    /// Whether a mark is one of ours, and of a manager that is known to have ended.
+    pub(crate) fn owner_is_gone(mark: &str) -> bool {
+        Owner::of(mark).is_some_and(|owner| owner.is_gone())
+    }
+
+    /// Whether a process is below a guard, and so a server or a helper of one; or has ended.
+    pub(crate) fn is_guarded_or_gone(pid: u32) -> bool {
+        let mut next = Some(pid);
+        while let Some(pid) = next.filter(|pid| *pid > 0) {
+            if crate::process::guard::looks_like_guard(pid) {
+                return true;
+            }
+            next = Stat::of(pid).and_then(|stat| stat.parent());
+        }
+        Pid::from_raw(pid.cast_signed()).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+    }
+
     /// Wakes the guards with this mark, whose manager is gone. With `force`, those that are kept from their work (stopped
     /// again and again, or traced) are ended, and all below them.
     pub(crate) fn hurry_guards(mark: &str, force: bool) {
@@ -208,7 +225,7 @@ mod linux {
 #[cfg(all(any(fuzzing, test), target_os = "linux"))]
 pub(crate) use linux::fuzz;
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{hurry_guards, new_mark, reap_leftovers};
+pub(crate) use linux::{hurry_guards, is_guarded_or_gone, new_mark, owner_is_gone, reap_leftovers};
 
 /// A mark for the processes of one manager.
 #[cfg(not(target_os = "linux"))]
@@ -219,6 +236,18 @@ pub(crate) fn new_mark() -> String {
 /// There are no such marks here.
 #[cfg(all(any(fuzzing, test), not(target_os = "linux")))]
 pub(crate) fn fuzz(_: &[u8]) {}
+
+/// Nothing can be said here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn owner_is_gone(_mark: &str) -> bool {
+    false
+}
+
+/// There are no guards here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn is_guarded_or_gone(_pid: u32) -> bool {
+    false
+}
 
 /// There are no guards here.
 #[cfg(not(target_os = "linux"))]

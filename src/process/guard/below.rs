@@ -180,7 +180,8 @@ pub(in crate::process) fn end_blocked(pid: u32, is_it: impl Fn() -> bool) {
     }
 }
 
-fn looks_like_guard(pid: u32) -> bool {
+/// Whether a process has the environment and the command line of a guard or a zygote.
+pub(in crate::process) fn looks_like_guard(pid: u32) -> bool {
     let line = beginning(format!("/proc/{pid}/cmdline"), LINE).unwrap_or_default();
     is_named_guard(&line) && is_guard(&environment(pid))
 }

@@ -119,6 +119,54 @@ fn down_wakes_the_guards_of_a_killed_daemon() {
 }
 
 #[test]
+fn a_server_that_holds_the_lock_of_a_killed_daemon_keeps_nobody() {
+    let python = std::path::Path::new("/usr/bin/python3");
+    if !python.exists() {
+        return eprintln!("left out: no /usr/bin/python3");
+    }
+    let crib = Crib::new(FIXTURE);
+    crib.ok(&["up", "-d"]);
+    let locks = || crib.files().into_iter().filter(|file| file.extension() == Some("lock".as_ref()));
+    let lock = locks().next().unwrap();
+    // A server of another daemon waits for the lock, for which it needs no more than to read the file.
+    let holder = crib.folder().join("holder.py");
+    let script = "import fcntl, sys, threading, time\n\
+        def hold():\n    \
+            file = open(sys.argv[1])\n    \
+            fcntl.flock(file, fcntl.LOCK_EX)\n    \
+            open(sys.argv[2], \"w\").close()\n    \
+            time.sleep(600)\n\
+        threading.Thread(target=hold, daemon=True).start()\n\
+        sys.stdin.read()";
+    fs::write(&holder, script).unwrap();
+    let held = crib.folder().join("held");
+    let other = Crib::new(&format!(
+        "[servers.holder]\ncommand = {python:?}\nargs = [{holder:?}, {lock:?}, {held:?}]\nstartup_timeout = \"5m\"\n"
+    ));
+    let mut up = other.spawn(&["up", "-d"]);
+    let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&lock).unwrap());
+    wait_for("the one that waits", || {
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| line.contains("-> FLOCK") && line.contains(&format!(":{inode} ")))
+    });
+    for arguments in [&["up", "-d"][..], &["down"]] {
+        let pid = crib.pid();
+        signal("KILL", pid);
+        if arguments == ["up", "-d"] {
+            wait_for("the holder", || held.exists());
+        }
+        let begun = std::time::Instant::now();
+        crib.ok(arguments);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{arguments:?} waited");
+    }
+    assert_eq!(crib.lab.processes(), Vec::<u32>::new());
+    assert_eq!(crib.files(), Vec::<std::path::PathBuf>::new());
+    up.kill().unwrap();
+    up.wait().unwrap();
+    other.ok(&["down"]);
+}
+
+#[test]
 fn down_finds_the_daemon_of_a_configuration_that_was_removed() {
     let crib = Crib::new(FIXTURE);
     for arguments in [&["down"][..], &["down", "-c", "servers.toml"]] {
