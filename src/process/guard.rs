@@ -10,6 +10,7 @@
 
 mod below;
 mod children;
+mod control;
 mod main;
 #[cfg(test)]
 mod memory;
@@ -21,33 +22,22 @@ mod zygote;
 
 use std::{
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::process::ExitStatusExt,
-    },
+    os::fd::{AsFd, OwnedFd},
     path::Path,
-    pin::pin,
-    process::ExitStatus,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use rustix::process::Signal;
 use tokio::{
-    io::unix::AsyncFd,
     process::{ChildStderr, ChildStdout},
     runtime::Handle,
-    sync::Notify,
 };
 
-use self::{
-    below::Root,
-    start::Terms,
-    supply::Request,
-    wire::{Notice, Order, Packet},
-};
+use self::{below::Root, control::Heard, start::Terms, supply::Request, wire::Order};
 pub(super) use self::{
     below::{end_blocked, looks_like_guard},
+    control::Control,
     supply::Guards,
 };
 use super::{
@@ -181,31 +171,6 @@ pub(super) struct Guarded {
     over: bool,
     /// The process that made it. A fork of that has copies of all handles, but it is not its to end anybody.
     owner: u32,
-}
-
-/// The manager's end of the socket, and what was heard over it.
-pub(super) struct Control {
-    socket: AsyncFd<OwnedFd>,
-    heard: Mutex<Heard>,
-    /// Told when something was heard.
-    news: Notify,
-}
-
-#[derive(Default)]
-struct Heard {
-    started: Option<io::Result<Running>>,
-    exited: Option<(ExitStatus, StopOutcome)>,
-    exceeded: Option<String>,
-    gone: Option<(usize, bool)>,
-    /// The stream has ended.
-    silent: bool,
-}
-
-/// The processes of a start.
-struct Running {
-    guard: i32,
-    handle: Option<OwnedFd>,
-    server: i32,
 }
 
 impl Guarded {
@@ -391,116 +356,6 @@ impl Drop for Guarded {
         // Nobody waits for it here; where there is a runtime, it is looked after all the same.
         if let (Ok(runtime), Some(guard)) = (Handle::try_current(), self.handle.take()) {
             runtime.spawn(below::see_to_the_end(guard, self.zygote.take(), was_killed));
-        }
-    }
-}
-
-impl Control {
-    fn new(socket: OwnedFd) -> io::Result<Self> {
-        #[expect(deprecated, reason = "sound here: an owned descriptor stays the same while registered")]
-        let socket = AsyncFd::with_interest(socket, tokio::io::Interest::READABLE)?;
-        Ok(Self { socket, heard: Mutex::default(), news: Notify::new() })
-    }
-
-    /// Whether the guard is there to hear it.
-    fn order(&self, order: &Order) -> bool {
-        wire::send(self.socket.get_ref(), order, &[]).is_ok()
-    }
-
-    /// The server's end, if it has ended.
-    pub(super) fn exited(&self) -> Option<ExitStatus> {
-        self.listen();
-        self.heard().exited.map(|(status, _)| status)
-    }
-
-    /// The budget that the server hit, once it has ended.
-    pub(super) fn exceeded(&self) -> Option<String> {
-        self.listen();
-        self.heard().exceeded.clone()
-    }
-
-    /// Whether the guard has said that nobody is left.
-    fn is_done(&self) -> bool {
-        self.listen();
-        self.heard().gone.is_some()
-    }
-
-    /// Returns once the server has ended.
-    pub(super) async fn over(&self) {
-        self.until(|heard| heard.exited.is_some()).await;
-    }
-
-    /// Returns once nothing of the server is left, or nobody can tell.
-    pub(super) async fn gone(&self) {
-        self.until(|heard| heard.gone.is_some()).await;
-    }
-
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns once `condition` holds, or nothing more will be heard.
-    async fn until(&self, condition: impl Fn(&Heard) -> bool) {
-        loop {
-            // Before the look at what was heard: another waiter may hear the rest of it in between.
-            let mut news = pin!(self.news.notified());
-            news.as_mut().enable();
-            let done = {
-                let heard = self.heard();
-                heard.silent || condition(&heard)
-            };
-            if done {
-                return;
-            }
-            tokio::select! {
-                () = news => {}
-                ready = self.socket.readable() => match ready {
-                    Ok(mut ready) => {
-                        self.listen();
-                        ready.clear_ready();
-                    }
-                    // The runtime's I/O driver is gone, and then looking is all that is left.
-                    Err(_) => {
-                        tokio::time::sleep(Duration::from_millis(10)).await;
-                        self.listen();
-                    }
-                },
-            }
-        }
-    }
-
-    /// Takes in what has arrived.
-    fn listen(&self) {
-        let mut heard = self.heard();
-        while !heard.silent {
-            match wire::receive::<Notice>(self.socket.get_ref(), &mut [0; Notice::MAX]) {
-                Ok(Some((notice, files))) => heard.note(notice, files),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Ok(None) | Err(_) => heard.silent = true,
-            }
-            self.news.notify_waiters();
-        }
-    }
-}
-
-impl Heard {
-    fn note(&mut self, notice: Notice, files: Vec<OwnedFd>) {
-        match notice {
-            Notice::Started { guard, pid } => {
-                let handle = files.into_iter().next();
-                self.started = Some(Ok(Running { guard, handle, server: pid }));
-            }
-            Notice::Refused { errno, what, help } => {
-                let error = errno.map(io::Error::from_raw_os_error);
-                let error =
-                    error.unwrap_or_else(|| io::Error::other(Refused::new(what.unwrap_or_default(), help)));
-                self.started = Some(Err(error));
-            }
-            Notice::Exited { status, outcome, exceeded } => {
-                self.exited = Some((ExitStatus::from_raw(status), outcome));
-                self.exceeded = exceeded;
-            }
-            Notice::Gone { killed, helpers } => self.gone = Some((killed, helpers)),
         }
     }
 }
