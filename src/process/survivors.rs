@@ -1,6 +1,6 @@
 //! Looks for processes that should be gone: by group, and by the marker in their environment.
 //!
-//! On systems without `/proc` only the group is known; the README says so. So it is where `/proc` is that of another
+//! On systems without `/proc` only the group is known; docs/teardown.md says so. So it is where `/proc` is that of another
 //! PID namespace: its numbers would mean other processes here, and nobody is found.
 
 use rustix::process::Pid;

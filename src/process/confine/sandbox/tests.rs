@@ -425,7 +425,7 @@ fn git_works_in_a_sandbox() {
     };
     // With the system's own configuration, where it has one.
     works(&[], ("X", ""));
-    // By both ways that the README names.
+    // By both ways that docs/sandbox.md names.
     fs::write(home.join(".gitconfig"), "[user]\nname = x\n").unwrap();
     works(&[], ("GIT_CONFIG_GLOBAL", "/dev/null"));
     works(&[home.join(".gitconfig")], ("X", ""));
