@@ -5,7 +5,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{context::Context, events, heartbeat::Pending, up};
+use super::{
+    context::{Context, Locked},
+    events,
+    heartbeat::Pending,
+    up,
+};
 
 #[derive(Args)]
 pub(super) struct Check {
@@ -15,6 +20,8 @@ pub(super) struct Check {
     /// used.
     #[arg(long)]
     strict: bool,
+    #[command(flatten)]
+    locked: Locked,
 }
 
 impl Check {
@@ -22,6 +29,7 @@ impl Check {
         let mut config = context.load()?;
         Context::narrow(&mut config, &self.servers)?;
         config.start_all();
+        self.locked.apply(&mut config);
         let ui = context.ui;
         up::announce(ui, &config);
         let pending = Pending::of(&config);
@@ -34,12 +42,14 @@ impl Check {
             events::warning(ui, warning);
         }
         let incomplete = manager.report().ready() < manager.report().servers.len();
+        let refused = Context::refused_by_lock(&manager);
         let report = context.stop(manager).await?;
         ui.torn_down(&report);
-        Ok(match (self.strict, incomplete, warnings.is_empty()) {
+        let code = match (self.strict, incomplete, warnings.is_empty()) {
             (true, true, _) => ExitCode::from(4),
             (true, false, false) => ExitCode::from(3),
             _ => ExitCode::SUCCESS,
-        })
+        };
+        Ok(Context::exit_after(code, refused.as_deref()))
     }
 }

@@ -10,18 +10,23 @@ use std::{
 use clap::Args;
 use toolcrib::Error;
 
-use super::{context::Context, daemon_args::DaemonArgs};
+use super::{
+    context::{Context, Locked},
+    daemon_args::DaemonArgs,
+};
 
 #[derive(Args)]
 pub(super) struct Connect {
     /// Only this server, its tools by their own names [default: all, named SERVER__TOOL].
     server: Option<String>,
+    #[command(flatten)]
+    locked: Locked,
 }
 
 impl Connect {
     /// A daemon is started if none runs: an MCP client has nobody to ask.
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let daemon = DaemonArgs::connect_or_start(context)?;
+        let daemon = DaemonArgs::connect_or_start(context, self.locked)?;
         let pid = daemon.greeting().pid;
         let mut from_daemon = daemon.into_mcp(self.server.clone())?;
         let lost = |error| Error::io("could not use the socket of the daemon", error);

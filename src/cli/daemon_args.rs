@@ -5,7 +5,10 @@ use std::{cmp::Ordering, path::PathBuf, time::Duration};
 use clap::Args;
 use toolcrib::{Config, DaemonClient, DaemonOptions, DaemonPlace, Env, Error};
 
-use super::{context::Context, ui::counted};
+use super::{
+    context::{Context, Locked},
+    ui::counted,
+};
 
 /// How long a daemon stays that was started on demand.
 pub(super) const IDLE: Duration = Duration::from_secs(30 * 60);
@@ -33,23 +36,32 @@ impl DaemonArgs {
         if let Some(client) = running(context, &place, &file)? {
             return Ok(Some(client));
         }
-        if self.daemon { start(context, &place, file).map(Some) } else { Ok(None) }
+        if self.daemon { start(context, &place, file, false).map(Some) } else { Ok(None) }
     }
 
-    /// The daemon, started if none runs.
-    pub(super) fn connect_or_start(context: &Context<'_>) -> Result<DaemonClient, Error> {
+    /// The daemon, started if none runs. With `locked` it has to hold its servers to the lockfile.
+    pub(super) fn connect_or_start(context: &Context<'_>, locked: Locked) -> Result<DaemonClient, Error> {
         let (place, file) = place(context)?;
         match running(context, &place, &file)? {
+            Some(client) if locked.is_set() && !client.greeting().locked => {
+                Err(Error::daemon_not_locked(client.greeting().pid))
+            }
             Some(client) => Ok(client),
-            None => start(context, &place, file),
+            None => start(context, &place, file, locked.is_set()),
         }
     }
 }
 
 /// Starts a daemon that ends by itself when it is not needed any more.
-fn start(context: &Context<'_>, place: &DaemonPlace, file: PathBuf) -> Result<DaemonClient, Error> {
+fn start(
+    context: &Context<'_>,
+    place: &DaemonPlace,
+    file: PathBuf,
+    locked: bool,
+) -> Result<DaemonClient, Error> {
     let mut options = DaemonOptions::new(file);
     options.idle = Some(IDLE);
+    options.locked = locked;
     options.lenient = true;
     let reached = DaemonClient::reach(place, &options)?;
     if reached.started {

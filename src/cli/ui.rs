@@ -16,7 +16,7 @@ use toolcrib::{
     StopReport,
 };
 
-use super::output;
+use super::{context::is_refused_by_lock, output};
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -319,7 +319,10 @@ fn no_model(found: &[String], asked: &[u16]) {
 /// The documented exit code of an error.
 pub(super) fn exit_code(error: &Error) -> u8 {
     match error {
-        Error::RequiredServers { .. } => return 4,
+        Error::RequiredServers { failures } => {
+            let by_lock = failures.iter().all(|error| is_refused_by_lock(error));
+            return if by_lock { 10 } else { 4 };
+        }
         Error::NoModel { .. } => return 78,
         Error::Input { .. } => return 2,
         _ => {}

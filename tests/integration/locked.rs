@@ -71,6 +71,12 @@ fn a_changed_tool_is_refused_by_name_and_accepted_after_a_review() {
     );
     let up = bench.run(&["up", "-d", "--locked"]);
     assert_eq!(code(&up), 10, "{}", err(&up));
+    assert_eq!(code(&bench.run(&["connect", "two", "--locked"])), 0, "it uses the daemon that is locked");
+    assert_eq!(code(&bench.run(&["down"])), 0);
+    assert_eq!(code(&bench.run(&["up", "-d"])), 0);
+    let connect = bench.run(&["connect", "two", "--locked"]);
+    assert_eq!(code(&connect), 3, "{}", err(&connect));
+    assert!(err(&connect).contains("was started without --locked"), "{}", err(&connect));
     assert_eq!(code(&bench.run(&["down"])), 0);
 
     let diff = bench.run(&["lock", "--diff"]);
@@ -95,8 +101,11 @@ fn required_decides_the_exit_and_a_broken_server_is_not_locked_away() {
     assert_eq!(code(&bench.run(&["lock"])), 0);
     bench.file("extra", "another\n");
     let up = bench.run(&["up", "--locked"]);
-    assert_eq!(code(&up), 4, "{}", err(&up));
+    assert_eq!(code(&up), 10, "{}", err(&up));
     assert!(err(&up).contains("`another` is new"), "{}", err(&up));
+    let check = bench.run(&["check", "--locked"]);
+    assert_eq!(code(&check), 10, "{}", err(&check));
+    assert_eq!(code(&bench.run(&["check"])), 0);
     let text = fs::read_to_string(bench.0.path().join("servers.toml")).unwrap();
     let before = fs::read_to_string(bench.0.path().join("toolcrib.lock")).unwrap();
     bench.file("servers.toml", &format!("{text}\n[servers.three]\ncommand = \"no-such-program\"\n"));
