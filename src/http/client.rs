@@ -3,7 +3,6 @@
 use std::{
     error::Error as StdError,
     io,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -18,13 +17,9 @@ use hyper::{
     Method, Request, Uri,
     body::Bytes,
     header::{HOST, PROXY_AUTHORIZATION},
-    rt::{Read, ReadBufCursor, Write},
 };
 use hyper_util::{
-    client::legacy::{
-        self,
-        connect::{Connected, Connection},
-    },
+    client::legacy,
     rt::{TokioExecutor, TokioTimer},
 };
 use tokio::time::timeout;
@@ -132,9 +127,9 @@ pub(super) struct Connector {
 struct Late(Duration);
 
 impl Service<Uri> for Connector {
-    type Response = Open;
+    type Response = Box<dyn Io>;
     type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Open, BoxError>>;
+    type Future = BoxFuture<'static, Result<Box<dyn Io>, BoxError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
@@ -148,60 +143,7 @@ impl Service<Uri> for Connector {
             let made = timeout(traffic.connect_timeout, route.dial()).await;
             let io = made.map_err(|_| Late(traffic.connect_timeout))??;
             opened.fetch_add(1, Relaxed);
-            Ok(Open { io, to_proxy: route.proxy.is_some() })
+            Ok(io)
         })
-    }
-}
-
-/// A connection that is open.
-pub(super) struct Open {
-    io: Box<dyn Io>,
-    /// To a proxy that requests are handed to.
-    to_proxy: bool,
-}
-
-impl Connection for Open {
-    fn connected(&self) -> Connected {
-        self.io.connected().proxy(self.to_proxy)
-    }
-}
-
-impl Read for Open {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(context, buffer)
-    }
-}
-
-impl Write for Open {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(context, parts)
     }
 }

@@ -23,11 +23,17 @@ pub(super) struct Paced<T> {
     io: T,
     /// Room that was offered since nothing was there, or since the last pause.
     offered: usize,
+    /// Whether the other side is a proxy that requests are handed to.
+    to_proxy: bool,
 }
 
 impl<T> Paced<T> {
     pub(super) fn new(io: T) -> Self {
-        Self { io, offered: 0 }
+        Self { io, offered: 0, to_proxy: false }
+    }
+
+    pub(super) fn to_proxy(io: T) -> Self {
+        Self { to_proxy: true, ..Self::new(io) }
     }
 }
 
@@ -82,7 +88,7 @@ impl<T: Write + Unpin> Write for Paced<T> {
 
 impl<T: Connection> Connection for Paced<T> {
     fn connected(&self) -> Connected {
-        self.io.connected()
+        self.io.connected().proxy(self.to_proxy)
     }
 }
 

@@ -21,7 +21,7 @@ use hyper::{
 use hyper_rustls::HttpsConnector;
 use hyper_util::{
     client::{
-        legacy::connect::{Connection, HttpConnector, dns::Name, proxy::Tunnel},
+        legacy::connect::{Connected, Connection, HttpConnector, dns::Name, proxy::Tunnel},
         proxy::matcher::Matcher,
     },
     rt::TokioIo,
@@ -82,10 +82,12 @@ impl Route {
         }
         let sockets = Sockets::new(connect_timeout, matches!(reach, Reach::Public));
         let tls = || tls.offering(protocols(version));
-        let straight = |to: &Uri, proxy| {
+        let straight = |to: &Uri, proxy: Option<Proxy>| {
+            let sockets = sockets.clone();
+            let sockets = if proxy.is_some() { sockets.into_proxy() } else { sockets };
             let dial = match to.scheme_str() {
-                Some("http") => Dial::Plain(sockets.clone()),
-                _ => Dial::Encrypted(HttpsConnector::from((sockets.clone(), tls()))),
+                Some("http") => Dial::Plain(sockets),
+                _ => Dial::Encrypted(HttpsConnector::from((sockets, tls()))),
             };
             Self { dial, to: to.clone(), proxy }
         };
@@ -144,12 +146,21 @@ pub(super) trait Io: Read + Write + Connection + Send + Unpin + 'static {}
 
 impl<T: Read + Write + Connection + Send + Unpin + 'static> Io for T {}
 
+impl Connection for Box<dyn Io> {
+    fn connected(&self) -> Connected {
+        (**self).connected()
+    }
+}
+
 /// What every connection is: read in shares.
 pub(super) type Socket = Paced<TokioIo<TcpStream>>;
 
 /// Connections to anywhere, or to public addresses, with limits for a side that falls silent.
 #[derive(Debug, Clone)]
-pub(super) struct Sockets(HttpConnector<Names>);
+pub(super) struct Sockets {
+    http: HttpConnector<Names>,
+    made: fn(TokioIo<TcpStream>) -> Socket,
+}
 
 impl Sockets {
     fn new(connect_timeout: Duration, public_only: bool) -> Self {
@@ -164,7 +175,12 @@ impl Sockets {
         http.set_keepalive_retries(Some(3));
         #[cfg(target_os = "linux")]
         http.set_tcp_user_timeout(Some(Duration::from_secs(30)));
-        Self(http)
+        Self { http, made: Paced::new }
+    }
+
+    /// The same, to a proxy that requests are handed to.
+    fn into_proxy(self) -> Self {
+        Self { made: Paced::to_proxy, ..self }
     }
 }
 
@@ -174,11 +190,11 @@ impl Service<Uri> for Sockets {
     type Future = MapOk<<HttpConnector<Names> as Service<Uri>>::Future, fn(TokioIo<TcpStream>) -> Socket>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.0.poll_ready(context)
+        self.http.poll_ready(context)
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        self.0.call(to).map_ok(Paced::new)
+        self.http.call(to).map_ok(self.made)
     }
 }
 
