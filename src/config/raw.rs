@@ -20,7 +20,7 @@ mod reuse;
 mod server;
 
 pub(super) use models::RawStrategy;
-pub(super) use server::{RawKind, RawSandbox, RawServer};
+pub(super) use server::{RawKind, RawSandbox, RawServer, read as read_server};
 
 /// The tool servers inside this library, for `builtin = "..."`.
 pub const BUILTINS: &[&str] = &["time", "files", "calc", "search", "fetch"];
@@ -176,17 +176,6 @@ pub(super) fn read(root: &Node, origin: &SourceLocation) -> Result<RawConfig> {
         agent: agents(&root)?,
         named: agent::named(&root)?,
     })
-}
-
-/// Reads one server table written in the keys of `servers.toml`, from whatever file it came.
-pub(super) fn read_server(
-    origin: &SourceLocation,
-    path: &str,
-    line: usize,
-    name: &str,
-    node: &Node,
-) -> Result<RawServer> {
-    server::read(origin, path, line, name, node)
 }
 
 /// The agent, and those that are its tools. Where there are some and it does not say which, it may call all.

@@ -147,7 +147,8 @@ pub(in crate::config) enum RawKind {
     },
 }
 
-pub(super) fn read(
+/// Reads one server table written in the keys of `servers.toml`, from whichever file it came.
+pub(in crate::config) fn read(
     origin: &SourceLocation,
     path: &str,
     line: usize,

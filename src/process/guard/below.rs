@@ -103,12 +103,19 @@ impl Root {
         false
     }
 
-    /// Kills all below it, round after round, and then itself unless it ends by itself; how many were killed. Where somebody stays (another user's process), it stays too, so that they can be named.
-    pub(super) async fn end(&self) -> usize {
+    /// Kills its descendants, round after round.
+    async fn kill_below(&self, but_guards: bool) -> Rounds {
         let mut rounds = Rounds::new(FORCED);
-        while let Some(pause) = rounds.next(self, false) {
+        while let Some(pause) = rounds.next(self, but_guards) {
             tokio::time::sleep(pause).await;
         }
+        rounds
+    }
+
+    /// Kills all below it and then itself, unless it ends by itself; says how many were killed. Where somebody stays
+    /// (another user's process), it stays too, so that they can be named.
+    pub(super) async fn end(&self) -> usize {
+        let rounds = self.kill_below(false).await;
         if !rounds.done {
             return rounds.killed.len();
         }
@@ -145,11 +152,7 @@ impl Root {
             }
             tokio::time::sleep(PAUSE_MAX / 5).await;
         }
-        let mut rounds = Rounds::new(FORCED);
-        while let Some(pause) = rounds.next(self, true) {
-            tokio::time::sleep(pause).await;
-        }
-        rounds.killed.len()
+        self.kill_below(true).await.killed.len()
     }
 
     async fn ends_within(&self, limit: Duration) -> bool {
