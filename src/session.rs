@@ -8,40 +8,19 @@
 //! - whatever a server writes, memory stays bounded, and every call ends in an answer or in a named error;
 //! - closed stays closed: nothing is installed after [`Session::close`] or [`Session::kill`].
 
-mod accept_tools;
 mod call;
 mod connect;
-mod decode;
 mod event;
-mod failure;
-mod fast_path;
-mod handshake;
-mod health;
-mod json_string;
 mod latency;
-mod launching;
-mod listing;
-mod outputs;
-mod park;
 mod progress;
-mod queue;
+mod recovery;
 mod remote;
-mod reply;
-mod restart;
-mod rpc_client;
-mod sdk_types;
+mod result;
 mod settings;
-mod slot;
-mod stalls;
 mod status;
-mod stdio_reader;
-mod streamable;
-mod sync;
+mod stdio;
 mod traced;
 mod transport;
-mod truncate;
-mod walls;
-mod watchdog;
 mod wire_log;
 
 use std::{
@@ -52,9 +31,9 @@ use std::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-#[cfg(any(fuzzing, test))]
-pub(crate) use self::decode::fuzz as fuzz_line;
 pub use self::status::{ServerState, ServerStatus};
+#[cfg(any(fuzzing, test))]
+pub(crate) use self::stdio::decode::fuzz as fuzz_line;
 pub use self::wire_log::WireListener;
 pub use self::{
     connect::Phases,
@@ -63,21 +42,25 @@ pub use self::{
 pub(crate) use self::{
     connect::{Booting, OnProcess, Surroundings},
     event::{SessionEvent, SessionObserver},
-    outputs::Outputs,
     progress::CallTerms,
+    result::outputs::Outputs,
     wire_log::Listeners,
 };
 use self::{
-    connect::{Connection, Server},
-    failure::OTHER_TOOLS,
-    handshake::Era,
-    health::Health,
-    launching::connect,
-    listing::{Listed, ToolList},
-    park::Rest,
-    restart::Restarts,
+    connect::{
+        Connection, Server,
+        failure::OTHER_TOOLS,
+        handshake::Era,
+        launching::connect,
+        tool_list::{Listed, ToolList},
+    },
+    recovery::{
+        health::Health,
+        park::Rest,
+        restart::Restarts,
+        slot::{Slot, State},
+    },
     settings::Settings,
-    slot::{Slot, State},
     status::Counters,
     transport::Transport,
 };

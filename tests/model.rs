@@ -1,11 +1,11 @@
-//! The restart protocol of a session, tried in many interleavings: the very file `src/session/slot.rs`, with locks
+//! The restart protocol of a session, tried in many interleavings: the very file `src/session/recovery/slot.rs`, with locks
 //! that let a scheduler decide who goes next.
 //!
-//! Callers do what `src/session/restart.rs` does, in its order: take the restart lock, claim, bury the dead
+//! Callers do what `src/session/recovery/restart.rs` does, in its order: take the restart lock, claim, bury the dead
 //! connection, connect, install. What is checked: one restart for each death; the old connection is gone before
 //! the next one is made; closed stays closed, and nothing that was ever made is left.
 
-#[path = "../src/session/slot.rs"]
+#[path = "../src/session/recovery/slot.rs"]
 mod slot;
 
 /// What `slot` finds in place of the standard library's locks.

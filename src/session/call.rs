@@ -8,13 +8,15 @@ use tracing::Instrument as _;
 
 use super::{
     Borrowed, CallTerms, Session, SessionEvent,
-    decode::why_unusable,
-    health::{Call, Health},
-    reply::{NoReply, Notice, Patience, Reply},
-    sdk_types,
+    recovery::health::{Call, Health},
+    result::{
+        reply::{NoReply, Notice, Patience, Reply},
+        sdk_types,
+        truncate::Truncator,
+    },
     settings::Settings,
+    stdio::decode::why_unusable,
     traced,
-    truncate::Truncator,
 };
 use crate::{
     config::RetryCalls,

@@ -1,5 +1,12 @@
 //! Making a connection to one server: process or URL or memory, handshake, tool list, each phase timed.
 
+pub(super) mod accept_tools;
+pub(super) mod failure;
+pub(super) mod handshake;
+pub(super) mod launching;
+pub(super) mod sandbox_help;
+pub(super) mod tool_list;
+
 use std::{
     sync::{Arc, OnceLock},
     time::{Duration, Instant, SystemTime},
@@ -15,21 +22,22 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::Notify, time::timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{
-    SessionEvent, SessionObserver,
+use self::{
     accept_tools::{Intake, Taken},
     failure::{Cause, Failure},
-    handshake::{self, Era, Refusal, client_config, negotiate},
-    health::Health,
-    listing::{ToolList, all_tools, follow, listing},
-    outputs::Outputs,
-    remote::{Ear, Service, Telling},
-    rpc_client::RpcClient,
-    sdk_types,
-    stalls::ToolClient,
-    stdio_reader::StdioReader,
+    handshake::{Era, Refusal, client_config, negotiate},
+    tool_list::{ToolList, all_tools, follow, listing},
+};
+use super::{
+    SessionEvent, SessionObserver,
+    recovery::health::Health,
+    remote::{
+        client::{Ear, Service, Telling},
+        stalls::ToolClient,
+    },
+    result::{outputs::Outputs, sdk_types, truncate::Truncator},
+    stdio::{reader::StdioReader, rpc_client::RpcClient},
     transport::Transport,
-    truncate::Truncator,
     wire_log::{Listeners, WireLog},
 };
 use crate::{
@@ -183,7 +191,7 @@ pub(crate) type OnProcess<'a> = &'a (dyn Fn(Booting) + Sync);
 
 /// Connects to `config`, within its start limit, in whichever era it answers; its lists go to `intake`. Everything
 /// that was begun is ended before an error returns.
-pub(super) async fn connect_as_configured(
+async fn connect_as_configured(
     config: &ServerConfig,
     around: &Surroundings,
     intake: &Intake,

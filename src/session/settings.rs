@@ -5,7 +5,10 @@ use std::sync::{Arc, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Session, Surroundings, Verdict, restart::Restarts, slot::State};
+use super::{
+    Session, Surroundings, Verdict,
+    recovery::{restart::Restarts, slot::State},
+};
 use crate::{
     config::{Secrets, ServerConfig},
     error::{Error, Result},

@@ -11,7 +11,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Rest, Session, latency::Latency, slot::State};
+use super::{Rest, Session, latency::Latency, recovery::slot::State};
 use crate::{
     error::{Error, Result, ServerError},
     process::Process,

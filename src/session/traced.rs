@@ -2,9 +2,8 @@
 
 use super::{
     GOODBYE_LIMIT, Session,
-    connect::{Connection, Link},
-    failure::Failure,
-    slot::State,
+    connect::{Connection, Link, failure::Failure},
+    recovery::slot::State,
 };
 use crate::{
     config::Endpoint,

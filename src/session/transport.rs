@@ -12,15 +12,21 @@ use rmcp::{
 use serde_json::{Map, Value};
 
 use super::{
-    decode::why_unusable,
-    failure::Cause,
-    handshake::{Era, discover_request},
+    connect::{
+        failure::Cause,
+        handshake::{Era, discover_request},
+    },
     progress::{Hearing, ProgressListener},
-    remote,
-    reply::{NoReply, Patience, Reply},
-    rpc_client::{Answer, RpcClient},
-    sdk_types,
-    truncate::Truncator,
+    remote::client as remote,
+    result::{
+        reply::{NoReply, Patience, Reply},
+        sdk_types,
+        truncate::Truncator,
+    },
+    stdio::{
+        decode::why_unusable,
+        rpc_client::{Answer, RpcClient},
+    },
 };
 
 /// The way to one server. Clones share it.

@@ -3,7 +3,7 @@
 /// Gives the pieces of the text that `raw`, a whole JSON string with its quotes, stands for.
 ///
 /// `raw` must have been accepted by a JSON parser. Half a surrogate pair becomes U+FFFD.
-pub(super) fn pieces<E>(raw: &str, mut give: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+pub(in crate::session) fn pieces<E>(raw: &str, mut give: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     let mut rest = raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"')).unwrap_or(raw);
     while let Some(at) = rest.find('\\') {
         if at > 0 {
@@ -17,7 +17,7 @@ pub(super) fn pieces<E>(raw: &str, mut give: impl FnMut(&str) -> Result<(), E>) 
 }
 
 /// Length of that text in bytes.
-pub(super) fn length(raw: &str) -> usize {
+pub(in crate::session) fn length(raw: &str) -> usize {
     let mut bytes = 0;
     let counted: Result<(), std::convert::Infallible> = pieces(raw, |piece| {
         bytes += piece.len();

@@ -15,11 +15,12 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::{json_string, outputs::Outputs};
+use super::outputs::Outputs;
+use crate::session::stdio::json_string;
 use crate::{config::ServerConfig, tool::ServerName};
 
 /// Values of one message that are decoded: each takes some 200 bytes of memory, whatever its length.
-pub(super) const MAX_VALUES: usize = 100_000;
+pub(in crate::session) const MAX_VALUES: usize = 100_000;
 /// Fields of a result that are not content, such as `_meta`, and longer than this are left out.
 const MAX_FIELD: usize = 64 << 10;
 /// Blocks of one result that get a note and a file of their own. What follows shares one.
@@ -27,20 +28,20 @@ const MAX_FILES: usize = 8;
 
 /// What the results of one server may take.
 #[derive(Clone)]
-pub(super) struct Truncator {
+pub(in crate::session) struct Truncator {
     /// Bytes of a result that are passed on.
-    pub(super) limit: usize,
+    pub(in crate::session) limit: usize,
     server: ServerName,
     outputs: Outputs,
 }
 
 impl Truncator {
-    pub(super) fn new(config: &ServerConfig, outputs: &Outputs) -> Self {
+    pub(in crate::session) fn new(config: &ServerConfig, outputs: &Outputs) -> Self {
         Self { limit: config.max_output, server: config.name.clone(), outputs: outputs.clone() }
     }
 
     /// The JSON object `result` within the limit; nothing if it is no tool result. Blocks while it writes.
-    pub(super) fn cut(&self, result: &str) -> serde_json::Result<Option<String>> {
+    pub(in crate::session) fn cut(&self, result: &str) -> serde_json::Result<Option<String>> {
         let mut work = Work {
             truncator: self,
             room: Room { bytes: self.limit, values: MAX_VALUES },
@@ -55,7 +56,7 @@ impl Truncator {
     }
 
     /// As [`Truncator::cut`], for a result that another path has decoded already.
-    pub(super) async fn cut_decoded(
+    pub(in crate::session) async fn cut_decoded(
         &self,
         result: rmcp::model::CallToolResult,
     ) -> rmcp::model::CallToolResult {
@@ -105,7 +106,7 @@ impl Room {
 }
 
 /// About how many values a JSON text holds: its separators and openings outside of strings.
-pub(super) fn weigh(json: &[u8]) -> usize {
+pub(in crate::session) fn weigh(json: &[u8]) -> usize {
     let (mut values, mut at) = (1, 0);
     while let Some(byte) = json.get(at) {
         match byte {

@@ -29,7 +29,7 @@ const STDERR_LAG: Duration = Duration::from_millis(50);
 
 /// Shared by a connection, its transport, and the calls on it.
 #[derive(Clone)]
-pub(super) struct Health(Arc<Shared>);
+pub(in crate::session) struct Health(Arc<Shared>);
 
 struct Shared {
     secrets: Secrets,
@@ -79,7 +79,7 @@ impl Noise {
 
 /// Why a stream ended while its server may have gone on.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum End {
+pub(in crate::session) enum End {
     /// The server ended by itself.
     Exited,
     /// The server closed its side.
@@ -100,18 +100,18 @@ pub(super) enum End {
 
 impl Health {
     /// Of a connection over `pipes`, to `process` if it is one.
-    pub(super) fn new(pipes: &Pipes, process: Option<&Process>, secrets: &Secrets) -> Self {
+    pub(in crate::session) fn new(pipes: &Pipes, process: Option<&Process>, secrets: &Secrets) -> Self {
         let streams = (pipes.reader.traffic(), pipes.writer.clone());
         Self::over(Some(streams), process.map(|process| process.stderr().clone()), secrets)
     }
 
     /// What is not to be shown.
-    pub(super) fn secrets(&self) -> &Secrets {
+    pub(in crate::session) fn secrets(&self) -> &Secrets {
         &self.0.secrets
     }
 
     /// Of a connection that the protocol library has made.
-    pub(super) fn remote(secrets: &Secrets) -> Self {
+    pub(in crate::session) fn remote(secrets: &Secrets) -> Self {
         Self::over(None, None, secrets)
     }
 
@@ -125,7 +125,7 @@ impl Health {
     }
 
     /// Notes a line that is no message; says whether the stream can go on.
-    pub(super) fn junk(&self, line: &str) -> bool {
+    pub(in crate::session) fn junk(&self, line: &str) -> bool {
         let line = self.0.secrets.hide_cut(line);
         tracing::warn!(line, "not a message on stdout");
         let mut notes = self.notes();
@@ -136,12 +136,12 @@ impl Health {
     }
 
     /// Notes an answer that was waited for.
-    pub(super) fn answered(&self) {
+    pub(in crate::session) fn answered(&self) {
         self.0.answers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes an answer that nobody asked for; says whether the stream can go on.
-    pub(super) fn unasked(&self) -> bool {
+    pub(in crate::session) fn unasked(&self) -> bool {
         let mut notes = self.notes();
         let bearable = notes.unasked.add(Instant::now(), self.0.answers.load(Ordering::Relaxed));
         tracing::warn!(count = notes.unasked.count, "ignored an answer that nobody asked for");
@@ -149,27 +149,27 @@ impl Health {
     }
 
     /// Notes the tools of which the server has listed more than one.
-    pub(super) fn listed_twice(&self, tools: Vec<String>) {
+    pub(in crate::session) fn listed_twice(&self, tools: Vec<String>) {
         self.notes().twins = tools;
     }
 
     /// Notes why the stream ends. The first reason is the one.
-    pub(super) fn ended(&self, end: End) {
+    pub(in crate::session) fn ended(&self, end: End) {
         self.notes().end.get_or_insert(end);
     }
 
     /// Why the stream ended, if it was the stream that did.
-    pub(super) fn end(&self) -> Option<End> {
+    pub(in crate::session) fn end(&self) -> Option<End> {
         self.notes().end.clone()
     }
 
     /// Whether the server wrote lines that are no messages.
-    pub(super) fn has_junk(&self) -> bool {
+    pub(in crate::session) fn has_junk(&self) -> bool {
         self.notes().junk.count > 0
     }
 
     /// Why the stream ended though its server went on, in words that continue "it ...", and the code for that.
-    pub(super) fn breach(&self) -> (String, ErrorCode) {
+    pub(in crate::session) fn breach(&self) -> (String, ErrorCode) {
         let broken = ErrorCode::ProtocolMismatch;
         match self.end().unwrap_or(End::Closed) {
             End::Closed | End::Exited => ("closed its stdout but went on running".to_owned(), broken),
@@ -195,7 +195,7 @@ impl Health {
     }
 
     /// What was wrong in the stream without ending it, one line each.
-    pub(super) fn oddities(&self) -> Vec<String> {
+    pub(in crate::session) fn oddities(&self) -> Vec<String> {
         let notes = self.notes();
         let junk = notes.samples.first().map(|line| match notes.junk.count {
             1 => format!("it wrote to stdout what is not a message: {line:?}"),
@@ -210,7 +210,7 @@ impl Health {
     }
 
     /// What is odd about the list of its tools.
-    pub(super) fn odd_list(&self) -> Option<String> {
+    pub(in crate::session) fn odd_list(&self) -> Option<String> {
         let notes = self.notes();
         let tool = self.0.secrets.hide(notes.twins.first()?);
         let others = match notes.twins.len() - 1 {
@@ -221,7 +221,7 @@ impl Health {
     }
 
     /// Marks the beginning of a call.
-    pub(super) fn call(&self) -> Call<'_> {
+    pub(in crate::session) fn call(&self) -> Call<'_> {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
         let pipes = self.0.pipes.as_ref();
         let heard = pipes.map_or(0, |(traffic, _)| traffic.bytes());
@@ -230,7 +230,7 @@ impl Health {
     }
 
     /// The last lines of the server's stderr, which may arrive a moment after what it wrote to stdout.
-    pub(super) async fn last_words(&self) -> Vec<String> {
+    pub(in crate::session) async fn last_words(&self) -> Vec<String> {
         let Some(stderr) = &self.0.stderr else { return Vec::new() };
         stderr.settled(STDERR_LAG).await;
         stderr.lines()
@@ -242,13 +242,13 @@ impl Health {
     }
 
     /// How the connection broke, once that was looked into.
-    pub(super) fn death(&self) -> Option<&ServerError> {
+    pub(in crate::session) fn death(&self) -> Option<&ServerError> {
         self.0.death.get()
     }
 }
 
 /// A call that waits for its answer, and what had passed when it began.
-pub(super) struct Call<'a> {
+pub(in crate::session) struct Call<'a> {
     health: &'a Health,
     heard: u64,
     /// Bytes that were written before it.
@@ -258,7 +258,7 @@ pub(super) struct Call<'a> {
 impl Call<'_> {
     /// What may have kept the answer from coming until the limit of the call. A server that has not read a
     /// byte meanwhile, and owes nobody else an answer, is given up: the next caller starts it anew.
-    pub(super) fn overdue(&self) -> Vec<String> {
+    pub(in crate::session) fn overdue(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         if let Some((traffic, writer)) = &self.health.0.pipes {
             let silent = traffic.bytes() == self.heard;

@@ -2,13 +2,13 @@
 //! through it, with a look at what that was; and not at all if its package is not the one of the lockfile.
 
 use super::{
-    Session, Surroundings,
+    Connection, OnProcess,
     accept_tools::Intake,
-    connect::{Connection, OnProcess, connect_as_configured},
+    connect_as_configured,
     failure::{Cause, Failure, OtherPackage},
     handshake::Era,
-    slot::State,
 };
+use crate::session::{Session, Surroundings, recovery::slot::State};
 use crate::{
     config::{Endpoint, ServerConfig, StdioConfig},
     error::Phase,
@@ -18,7 +18,7 @@ use crate::{
 
 /// Connects to `config`, within its start limit. Everything that was begun is ended before an error returns, which holds
 /// no secret.
-pub(super) async fn connect(
+pub(in crate::session) async fn connect(
     config: &ServerConfig,
     around: &Surroundings,
     known: Option<Era>,

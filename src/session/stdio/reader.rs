@@ -16,12 +16,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     decode::{self, Decoded, Told},
-    health::{End, Health},
     rpc_client::{RpcClient, Standing},
-    truncate::Truncator,
-    wire_log::WireLog,
 };
 use crate::process::{ExitWatch, Line, LineReader, LineWriter, Pipes};
+use crate::session::{
+    recovery::health::{End, Health},
+    result::truncate::Truncator,
+    wire_log::WireLog,
+};
 
 /// What a server wrote before it died is still read for so long, whoever else holds its stdout.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -37,7 +39,7 @@ const EXIT_LAG: Duration = Duration::from_millis(300);
 type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What brings the messages of one server to those who wait for them.
-pub(super) struct StdioReader {
+pub(in crate::session) struct StdioReader {
     reader: LineReader,
     writer: LineWriter,
     /// Writes what waits. It ends when our side is closed.
@@ -67,7 +69,7 @@ impl Drop for StdioReader {
 
 impl StdioReader {
     /// Talks over `pipes`; the stream ends with the process of `exit`, if there is one.
-    pub(super) fn new(
+    pub(in crate::session) fn new(
         pipes: Pipes,
         exit: Option<ExitWatch>,
         health: Health,
@@ -100,22 +102,22 @@ impl StdioReader {
     }
 
     /// For requests.
-    pub(super) fn client(&self) -> RpcClient {
+    pub(in crate::session) fn client(&self) -> RpcClient {
         self.client.clone()
     }
 
     /// Told when the server says that its tools changed.
-    pub(super) fn changed(&self) -> Arc<Notify> {
+    pub(in crate::session) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
     }
 
     /// Cancelled when the connection has ended, whoever ended it.
-    pub(super) fn gone(&self) -> CancellationToken {
+    pub(in crate::session) fn gone(&self) -> CancellationToken {
         self.gone.clone()
     }
 
     /// Reads until the stream ends.
-    pub(super) async fn run(mut self) {
+    pub(in crate::session) async fn run(mut self) {
         let end = loop {
             if let Err(end) = self.decoded().await.and_then(|decoded| self.take_in(decoded)) {
                 break end;

@@ -5,13 +5,13 @@ use std::{error::Error as StdError, sync::Arc};
 use rmcp::{model, service::ClientInitializeError, transport::streamable_http_client::StreamableHttpError};
 use serde_json::{Map, Value};
 
-use super::{failure::Cause, streamable::Failed};
 use crate::config::origin_of;
 use crate::http::RequestError;
+use crate::session::{connect::failure::Cause, remote::streamable::Failed};
 use crate::tool::{Tool, ToolAnnotations, ToolResult};
 
 /// A tool as the server describes it.
-pub(super) fn tool(tool: model::Tool) -> Tool {
+pub(in crate::session) fn tool(tool: model::Tool) -> Tool {
     let description = tool.description.as_deref().unwrap_or_default();
     let mut ours = Tool::new(tool.name.as_ref(), description, Map::new());
     ours.input_schema = to_size(tool.input_schema);
@@ -59,7 +59,7 @@ pub(super) fn result(result: model::CallToolResult) -> ToolResult {
 }
 
 /// A server's words in an error of ours: as long as a person reads.
-pub(super) fn brief(message: &str) -> String {
+pub(in crate::session) fn brief(message: &str) -> String {
     const MOST: usize = 2000;
     match message.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}... ({} bytes)", &message[..end], message.len()),
@@ -68,7 +68,7 @@ pub(super) fn brief(message: &str) -> String {
 }
 
 /// Why a server behind a URL could not be talked to: the whole chain of causes, without type names.
-pub(super) fn http_cause(error: &ClientInitializeError, url: &str) -> Cause {
+pub(in crate::session) fn http_cause(error: &ClientInitializeError, url: &str) -> Cause {
     let mut unreachable = false;
     let mut words: Vec<String> = Vec::new();
     let mut next: Option<&(dyn StdError + 'static)> = Some(match error {
@@ -116,7 +116,7 @@ fn without_address(text: &str, url: &str) -> String {
 }
 
 /// Leaves out ` for url (...)`, which the library of the requests puts into its messages.
-pub(super) fn without_url(text: &str) -> String {
+pub(in crate::session) fn without_url(text: &str) -> String {
     const BEGIN: &str = " for url (";
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;

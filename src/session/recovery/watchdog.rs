@@ -5,11 +5,10 @@ use std::{sync::Arc, time::Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use super::slot::State;
+use crate::session::{
     Rest, Session, Verdict,
-    handshake::Era,
-    listing::ToolList,
-    slot::State,
+    connect::{handshake::Era, tool_list::ToolList},
     transport::{Transport, question},
 };
 

@@ -7,12 +7,12 @@
 use super::sync::{Mutex, MutexGuard, lock};
 
 /// `C` is a connection, `D` what is known while there is none.
-pub(super) struct Slot<C, D> {
+pub(crate) struct Slot<C, D> {
     // Held for a look or a swap, never across an await.
     state: Mutex<State<C, D>>,
 }
 
-pub(super) enum State<C, D> {
+pub(crate) enum State<C, D> {
     Ready { generation: u64, connection: C },
     Down { generation: u64, down: D },
     Closed,
@@ -31,7 +31,7 @@ pub(super) enum Claim<C, D> {
 }
 
 impl<C, D> Slot<C, D> {
-    pub(super) fn new(connection: C) -> Self {
+    pub(crate) fn new(connection: C) -> Self {
         Self { state: Mutex::new(State::Ready { generation: 0, connection }) }
     }
 
@@ -41,7 +41,7 @@ impl<C, D> Slot<C, D> {
     }
 
     /// For a look.
-    pub(super) fn state(&self) -> MutexGuard<'_, State<C, D>> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State<C, D>> {
         lock(&self.state)
     }
 
@@ -88,7 +88,7 @@ impl<C, D> Slot<C, D> {
     }
 
     /// Takes out what is there, for good.
-    pub(super) fn close(&self) -> Option<C> {
+    pub(crate) fn close(&self) -> Option<C> {
         match std::mem::replace(&mut *self.state(), State::Closed) {
             State::Ready { connection, .. } => Some(connection),
             State::Down { .. } | State::Closed => None,

@@ -29,12 +29,8 @@ use sse_stream::Sse;
 use tokio::{runtime::Handle, task::JoinSet, time::timeout};
 use url::Url;
 
-use super::{
-    SessionEvent, SessionObserver,
-    handshake::Era,
-    streamable::{self, Failed, Headers, Outcome, To},
-    transport::Transport,
-};
+use super::streamable::{self, Failed, Headers, Outcome, To};
+use crate::session::{SessionEvent, SessionObserver, connect::handshake::Era, transport::Transport};
 use crate::{
     http::{HttpClient, HttpClients, REDIRECTS},
     tool::ServerName,
@@ -53,7 +49,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// Keeps connections until they are found to stall. Clones share that.
 #[derive(Clone)]
-pub(super) struct ToolClient {
+pub(in crate::session) struct ToolClient {
     pooled: HttpClient,
     unpooled: HttpClient,
     stalls: Arc<AtomicBool>,
@@ -65,7 +61,7 @@ pub(super) struct ToolClient {
 
 impl ToolClient {
     /// For the server at `url`.
-    pub(super) fn new(http: &HttpClients, url: &str) -> Self {
+    pub(in crate::session) fn new(http: &HttpClients, url: &str) -> Self {
         let (pooled, unpooled) = (http.tools_for(url), http.unpooled_tools_for(url));
         let (stalls, rests, moved) = Default::default();
         Self { pooled: pooled.clone(), unpooled: unpooled.clone(), stalls, rests, moved }
@@ -114,7 +110,7 @@ impl ToolClient {
 
     /// Looks whether the server answers later on kept connections than on new ones. If it does, it has a new one for
     /// each request from then on, and that is told.
-    pub(super) async fn look_for_stalls(
+    pub(in crate::session) async fn look_for_stalls(
         self,
         transport: Transport,
         era: Era,

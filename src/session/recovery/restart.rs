@@ -7,13 +7,15 @@ use std::{
 
 use tracing::Instrument as _;
 
-use super::{
+use super::slot::{Claim, State};
+use crate::session::{
     ABANDON_LIMIT, Booting, Down, NEVER, Rest, Session, SessionEvent, Started, Verdict,
-    connect::{Connection, Server},
-    failure::{Failure, inquest, seconds},
-    handshake::Era,
-    launching::connect,
-    slot::{Claim, State},
+    connect::{
+        Connection, Server,
+        failure::{Failure, inquest, seconds},
+        handshake::Era,
+        launching::connect,
+    },
     traced,
 };
 use crate::{
@@ -24,7 +26,7 @@ use crate::{
 
 /// The restarts of late, to keep a server that dies at once from being started without end.
 #[derive(Default)]
-pub(super) struct Restarts {
+pub(in crate::session) struct Restarts {
     recent: Vec<Instant>,
     failures: u32,
     era: Option<Era>,
@@ -32,14 +34,14 @@ pub(super) struct Restarts {
 
 impl Restarts {
     /// None yet, of a server that speaks `era`.
-    pub(super) fn of(era: Era) -> Self {
+    pub(in crate::session) fn of(era: Era) -> Self {
         Self { era: Some(era), ..Self::default() }
     }
 }
 
 impl Session {
     /// Makes sure that generation `dead` is replaced. Many callers, one restart.
-    pub(super) async fn restart(&self, dead: u64, verdict: Option<Verdict>) -> Result<()> {
+    pub(in crate::session) async fn restart(&self, dead: u64, verdict: Option<Verdict>) -> Result<()> {
         loop {
             let settings = self.settings();
             // Boxed: a restart is rare and its future large, and every call would carry it along.
@@ -56,7 +58,7 @@ impl Session {
         }
     }
 
-    pub(super) async fn restart_alone(
+    pub(in crate::session) async fn restart_alone(
         &self,
         dead: u64,
         verdict: Option<Verdict>,
@@ -179,7 +181,7 @@ impl Session {
     }
 
     /// Waits for the end of the process that a restart had in hand when it was given up, which is killed with it.
-    pub(super) async fn abandoned(&self) -> Option<Stopped> {
+    pub(in crate::session) async fn abandoned(&self) -> Option<Stopped> {
         let server = self.in_hand.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Server { pid, exit } = server?;
         let _ = tokio::time::timeout(ABANDON_LIMIT, exit.gone()).await;

@@ -10,7 +10,7 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use super::truncate::{MAX_VALUES, weigh};
+use crate::session::result::truncate::{MAX_VALUES, weigh};
 use crate::tool::ToolResult;
 
 /// Content blocks of one result that are decoded here. What has more is counted value by value first.
@@ -184,7 +184,8 @@ mod tests {
     use rmcp::model::ServerResult;
     use serde_json::json;
 
-    use super::{super::reply::Reply, *};
+    use super::*;
+    use crate::session::result::reply::Reply;
 
     fn by_the_sdk(result: Value) -> Option<ToolResult> {
         match Reply::from(serde_json::from_value::<ServerResult>(result).ok()?) {

@@ -11,14 +11,15 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NEVER,
     accept_tools::Intake,
     failure::Cause,
     handshake::{Era, era_of},
-    rpc_client::{Answer, RpcClient},
-    sdk_types,
+};
+use crate::session::{
+    NEVER,
+    result::{sdk_types, truncate::weigh},
+    stdio::rpc_client::{Answer, RpcClient},
     transport::Transport,
-    truncate::weigh,
 };
 use crate::{
     catalog::{Listing, ServerSoftware},
@@ -46,7 +47,7 @@ const PAGE_LIMIT: Duration = Duration::from_secs(30);
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
 
 /// The tools of one server as last listed.
-pub(super) struct ToolList {
+pub(in crate::session) struct ToolList {
     now: Mutex<Listed>,
     /// Cancelled once the server has listed what it must not.
     refused: CancellationToken,
@@ -54,26 +55,26 @@ pub(super) struct ToolList {
 
 /// One list.
 #[derive(Clone)]
-pub(super) struct Listed {
+pub(in crate::session) struct Listed {
     /// How often it has changed.
-    pub(super) times: u64,
-    pub(super) tools: Arc<[Tool]>,
+    pub(in crate::session) times: u64,
+    pub(in crate::session) tools: Arc<[Tool]>,
     /// When it was given.
-    pub(super) when: SystemTime,
+    pub(in crate::session) when: SystemTime,
 }
 
 impl ToolList {
-    pub(super) fn new(tools: Arc<[Tool]>, when: SystemTime) -> Self {
+    pub(in crate::session) fn new(tools: Arc<[Tool]>, when: SystemTime) -> Self {
         let now = Mutex::new(Listed { times: 0, tools, when });
         Self { now, refused: CancellationToken::new() }
     }
 
-    pub(super) fn now(&self) -> Listed {
+    pub(in crate::session) fn now(&self) -> Listed {
         self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Cancelled once the server has listed what it must not: it is not to be called any more.
-    pub(super) fn refused(&self) -> &CancellationToken {
+    pub(in crate::session) fn refused(&self) -> &CancellationToken {
         &self.refused
     }
 

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use super::{
-    health::{End, Health},
-    walls,
-};
+use super::sandbox_help as walls;
+use crate::session::recovery::health::{End, Health};
 use crate::{
     config::{Config, Endpoint, Secrets, ServerConfig, StopGrace},
     error::{ErrorCode, Phase, ServerError, diagnose, plain, rounded},
@@ -23,11 +21,11 @@ const FAILED_START: StopGrace =
     StopGrace { eof: Duration::from_millis(100), term: Duration::from_millis(200) };
 
 /// Continues the sentence "server X ...".
-pub(super) const OTHER_TOOLS: &str = "offers other tools than toolcrib.lock says";
+pub(in crate::session) const OTHER_TOOLS: &str = "offers other tools than toolcrib.lock says";
 
 /// What stood in the way, before it is told.
 #[derive(Debug)]
-pub(super) enum Cause {
+pub(in crate::session) enum Cause {
     /// The limit ran out.
     Timeout,
     /// The stream ended.
@@ -44,14 +42,14 @@ pub(super) enum Cause {
 
 /// A package that is not the reviewed one.
 #[derive(Debug)]
-pub(super) struct OtherPackage {
+pub(in crate::session) struct OtherPackage {
     pub(super) locked: Package,
     pub(super) installed: Package,
 }
 
 /// A start that failed, without the server's name yet.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(in crate::session) struct Failure {
     phase: Phase,
     code: ErrorCode,
     what: String,
@@ -193,7 +191,7 @@ impl Failure {
     }
 
     /// Whether it is of no use to try again before somebody has changed something.
-    pub(super) fn is_final(&self) -> bool {
+    pub(in crate::session) fn is_final(&self) -> bool {
         matches!(self.code, ErrorCode::ToolsChanged | ErrorCode::PackageChanged)
     }
 
@@ -207,7 +205,7 @@ impl Failure {
         self.code == ErrorCode::StartupTimeout
     }
 
-    pub(super) fn code(&self) -> ErrorCode {
+    pub(in crate::session) fn code(&self) -> ErrorCode {
         self.code
     }
 
@@ -224,7 +222,7 @@ impl Failure {
     }
 
     /// With the server's name.
-    pub(super) fn named(self, server: ServerName) -> ServerError {
+    pub(in crate::session) fn named(self, server: ServerName) -> ServerError {
         let mut error = ServerError::new(server, self.phase, self.code, self.what);
         error.causes = self.causes;
         error.stderr_tail = self.stderr_tail;
@@ -244,7 +242,7 @@ async fn ended_by_itself(process: &Process, health: &Health) -> bool {
 
 /// How a connection broke, for those who used it: looks at its process, which must not have been ended yet.
 /// `lost` says what is known without looking.
-pub(super) async fn inquest(
+pub(in crate::session) async fn inquest(
     mut lost: ServerError,
     process: Option<&Process>,
     health: &Health,
@@ -274,7 +272,7 @@ pub(super) async fn inquest(
 }
 
 /// A duration as people read it: `0.72s`, `12m 34s`.
-pub(super) fn seconds(time: Duration) -> String {
+pub(in crate::session) fn seconds(time: Duration) -> String {
     match time.as_secs() {
         0..60 => format!("{:.2}s", time.as_secs_f64()),
         _ => humantime::format_duration(rounded(time)).to_string(),

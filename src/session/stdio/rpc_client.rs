@@ -19,11 +19,11 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{
+use super::queue::{Course, Kind, Later, Queue};
+use crate::session::{
     NEVER,
     progress::{Progress, ProgressListener},
-    queue::{Course, Kind, Later, Queue},
-    reply::{NoReply, Patience, Reply},
+    result::reply::{NoReply, Patience, Reply},
 };
 use crate::{
     process::{LinePosition, LineWriter, WriteError},
@@ -36,7 +36,7 @@ const LAST: i64 = i32::MAX as i64;
 
 /// The requests of one connection. Clones share them.
 #[derive(Clone)]
-pub(super) struct RpcClient(Arc<Shared>);
+pub(in crate::session) struct RpcClient(Arc<Shared>);
 
 struct Shared {
     writer: LineWriter,
@@ -82,7 +82,7 @@ struct Call<'a> {
 }
 
 /// What a server answers.
-pub(super) enum Answer {
+pub(in crate::session) enum Answer {
     /// The result of a tool call that is text.
     Plain(ToolResult),
     /// Any result, as it was written.
@@ -125,7 +125,7 @@ impl RpcClient {
     }
 
     /// Sets what `_meta` of every request is to hold, once it is known.
-    pub(super) fn set_meta(&self, meta: &RequestMetaObject) {
+    pub(in crate::session) fn set_meta(&self, meta: &RequestMetaObject) {
         let object = serde_json::to_string(meta).unwrap_or_default();
         if let Some(members) = object.strip_prefix('{').and_then(|object| object.strip_suffix('}')) {
             let _ = self.0.meta.set(format!("{members},"));
@@ -133,7 +133,7 @@ impl RpcClient {
     }
 
     /// Calls `tool`. If the time is over, or the future is dropped, the server is told to cancel.
-    pub(super) async fn call(
+    pub(in crate::session) async fn call(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
@@ -149,7 +149,7 @@ impl RpcClient {
     }
 
     /// Asks for anything else. If the time is over, or the future is dropped, the server is told to cancel.
-    pub(super) async fn ask(
+    pub(in crate::session) async fn ask(
         &self,
         method: &str,
         params: &Map<String, Value>,
@@ -161,7 +161,11 @@ impl RpcClient {
 
     /// Asks before both sides know what they speak: `params` are all that is said, nothing is cancelled, and an
     /// error without an id is the answer to the last such request, as of servers that cannot read it.
-    pub(super) async fn shake_hands(&self, method: &str, params: &impl Serialize) -> Result<Answer, NoReply> {
+    pub(in crate::session) async fn shake_hands(
+        &self,
+        method: &str,
+        params: &impl Serialize,
+    ) -> Result<Answer, NoReply> {
         let line = |id| {
             self.requests().handshake = Some(id);
             let params = serde_json::to_string(params).unwrap_or_default();
@@ -172,7 +176,7 @@ impl RpcClient {
     }
 
     /// Sends what asks for no answer. `line` is a whole message.
-    pub(super) fn tell(&self, line: &str) {
+    pub(in crate::session) fn tell(&self, line: &str) {
         self.write(format!("{line}\n").into_bytes(), Kind::Notification(LinePosition::default()));
     }
 
@@ -390,7 +394,7 @@ impl RpcClient {
     }
 
     /// Whether the connection has ended.
-    pub(super) fn is_ended(&self) -> bool {
+    pub(in crate::session) fn is_ended(&self) -> bool {
         self.requests().ended
     }
 

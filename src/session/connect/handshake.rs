@@ -14,10 +14,9 @@ use rmcp::model::{
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::{
-    reply::NoReply,
-    rpc_client::{Answer, RpcClient},
-    sdk_types,
+use crate::session::{
+    result::{reply::NoReply, sdk_types},
+    stdio::rpc_client::{Answer, RpcClient},
 };
 
 /// How long a server may leave `server/discover` unanswered before it is asked the old way too.
@@ -25,7 +24,7 @@ const PROBE: Duration = Duration::from_secs(1);
 
 /// The two lifecycles of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Era {
+pub(in crate::session) enum Era {
     /// `initialize`, up to 2025-11-25.
     Legacy,
     /// `server/discover` and metadata in every request, from 2026-07-28.
@@ -61,13 +60,13 @@ pub(super) fn client_context() -> RequestMetaObject {
 
 /// The era of a version that was agreed on at an earlier time. Unknown ones are newer than we are: such servers are
 /// asked.
-pub(super) fn era_named(version: &str) -> Era {
+pub(in crate::session) fn era_named(version: &str) -> Era {
     let known = ProtocolVersion::KNOWN_VERSIONS.iter().find(|known| known.as_str() == version);
     known.map_or(Era::Modern, era_of)
 }
 
 /// The question what a server speaks, for the SDK.
-pub(super) fn discover_request() -> DiscoverRequest {
+pub(in crate::session) fn discover_request() -> DiscoverRequest {
     let mut discover = DiscoverRequest::new(DiscoverRequestParams {});
     discover.extensions.insert(client_context());
     discover

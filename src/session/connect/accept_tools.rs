@@ -3,7 +3,8 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use super::{Surroundings, failure::Cause};
+use super::failure::Cause;
+use crate::session::Surroundings;
 use crate::{
     catalog::{CatalogCache, Fingerprint, Listing, LockFile, ToolChanges},
     config::{Secrets, ServerConfig, ToolFilter},
@@ -94,7 +95,7 @@ fn without_twins(tools: &mut Arc<[Tool]>) -> Vec<String> {
 ///
 /// # Errors
 /// What it says against those that would be offered.
-pub(super) fn admitted(
+pub(in crate::session) fn admitted(
     lock: &LockFile,
     server: &ServerName,
     offered: &ToolFilter,

@@ -7,12 +7,16 @@ use std::{
 };
 
 use super::{
-    Down, Session, SessionEvent, Surroundings,
-    accept_tools::admitted,
-    handshake,
-    listing::{Listed, ToolList},
     restart::Restarts,
     slot::{Claim, Slot, State},
+};
+use crate::session::{
+    Down, Session, SessionEvent, Surroundings,
+    connect::{
+        accept_tools::admitted,
+        handshake,
+        tool_list::{Listed, ToolList},
+    },
 };
 use crate::{
     catalog::Remembered,
@@ -26,7 +30,7 @@ const IDLE_LOOKS: u32 = 10;
 
 /// Why a server that is down is so.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(in crate::session) enum Rest {
     /// It was lost: whoever stays in [`Session::keep`] brings it back.
     Lost,
     /// Nobody needs it: it stays down until somebody does.
@@ -121,7 +125,7 @@ impl Session {
     }
 
     /// A parked server is wanted from now on. One that did not start of late stays as it is until its next try.
-    pub(super) fn want(&self) {
+    pub(in crate::session) fn want(&self) {
         let mut wanted = false;
         self.slot.stay_down(|down| {
             if down.rest == Rest::Parked && down.next_try <= Instant::now() {

@@ -6,13 +6,12 @@ use rmcp::model::ErrorData;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{
-    fast_path,
-    progress::Progress,
-    rpc_client::Answer,
-    truncate::{MAX_VALUES, Truncator, weigh},
-};
+use super::{fast_path, rpc_client::Answer};
 use crate::process::MAX_LINE;
+use crate::session::{
+    progress::Progress,
+    result::truncate::{MAX_VALUES, Truncator, weigh},
+};
 
 /// Lines up to this are decoded as they are: too short to cost much, whatever they hold.
 const SHORT: usize = 256 << 10;
@@ -212,7 +211,7 @@ fn malformed(line: &[u8], why: &str) -> Decoded {
 }
 
 /// In place of the result of a call that is none.
-pub(super) fn malformed_answer(error: &serde_json::Error) -> ErrorData {
+pub(in crate::session) fn malformed_answer(error: &serde_json::Error) -> ErrorData {
     in_place(format!("it is malformed: {error}"))
 }
 
@@ -233,7 +232,7 @@ fn in_place(why: String) -> ErrorData {
 }
 
 /// Why an answer could not be used, if `error` is one of ours in its place.
-pub(super) fn why_unusable(error: &ErrorData) -> Option<&str> {
+pub(in crate::session) fn why_unusable(error: &ErrorData) -> Option<&str> {
     let ours = error.data.as_ref()?.get("toolcrib").and_then(Value::as_str) == Some("unusable");
     ours.then_some(&*error.message)
 }
@@ -334,7 +333,8 @@ pub(crate) fn fuzz(line: &[u8]) {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{super::outputs::Outputs, *};
+    use super::*;
+    use crate::session::result::outputs::Outputs;
     use crate::{
         config::{Endpoint, ServerConfig, StdioConfig},
         tool::ServerName,

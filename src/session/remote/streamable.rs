@@ -49,7 +49,7 @@ const MAX_TOLD: usize = 256;
 
 /// Why a request got no answer that can be looked at.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failed {
+pub(in crate::session) enum Failed {
     /// None at all, or not all of it.
     #[error(transparent)]
     Unanswered(#[from] RequestError),

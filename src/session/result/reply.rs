@@ -5,11 +5,12 @@ use std::time::Duration;
 use rmcp::model::{ErrorData, ServerResult};
 use serde_json::value::RawValue;
 
-use super::{decode, sdk_types};
+use super::sdk_types;
+use crate::session::stdio::decode;
 use crate::{process::WriteError, tool::ToolResult};
 
 /// An answer of the server's.
-pub(super) enum Reply {
+pub(in crate::session) enum Reply {
     Result(ToolResult),
     /// The server refused, in the protocol's own way.
     Refused(ErrorData),
@@ -18,7 +19,7 @@ pub(super) enum Reply {
 }
 
 /// Why a request has no reply.
-pub(super) enum NoReply {
+pub(in crate::session) enum NoReply {
     /// The connection had ended before.
     NotSent,
     /// The request was not written whole.
@@ -33,23 +34,23 @@ pub(super) enum NoReply {
 
 /// The time that a call may take: so long without a sign of life, and so long with.
 #[derive(Clone, Copy)]
-pub(super) struct Patience<'a> {
-    pub(super) limit: Duration,
-    pub(super) ceiling: Duration,
+pub(in crate::session) struct Patience<'a> {
+    pub(in crate::session) limit: Duration,
+    pub(in crate::session) ceiling: Duration,
     /// Is told while there is no answer.
-    pub(super) notice: Option<Notice<'a>>,
+    pub(in crate::session) notice: Option<Notice<'a>>,
 }
 
 /// Tells how long a call has been without an answer, each time that it is so much longer.
 #[derive(Clone, Copy)]
-pub(super) struct Notice<'a> {
-    pub(super) every: Duration,
-    pub(super) tell: &'a (dyn Fn(Duration) + Send + Sync),
+pub(in crate::session) struct Notice<'a> {
+    pub(in crate::session) every: Duration,
+    pub(in crate::session) tell: &'a (dyn Fn(Duration) + Send + Sync),
 }
 
 impl Reply {
     /// Of a result as it was written.
-    pub(super) fn decoded(result: &RawValue) -> Self {
+    pub(in crate::session) fn decoded(result: &RawValue) -> Self {
         match serde_json::from_str::<ServerResult>(result.get()) {
             Ok(result) => result.into(),
             Err(error) => Self::Refused(decode::malformed_answer(&error)),

@@ -1,0 +1,6 @@
+//! What comes of a call: truncated results, files with whole results, conversions.
+
+pub(super) mod outputs;
+pub(super) mod reply;
+pub(super) mod sdk_types;
+pub(super) mod truncate;
