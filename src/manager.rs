@@ -25,7 +25,7 @@ use std::{
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use serde_json::{Map, Value};
 
-use self::{apply::Ground, background::Background, loan::Lending};
+use self::{apply::StartContext, background::Background, loan::Lending};
 pub use self::{
     apply::{ApplyFailure, ApplyReport},
     loan::{Borrower, Loan},
@@ -40,7 +40,7 @@ use crate::{
     http::HttpClients,
     launch::{Launcher, Package},
     process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, of_trees, reap_leftovers},
-    session::{Listeners, Outputs, ServerStatus, Surroundings, WireListener},
+    session::{ConnectContext, Listeners, Outputs, ServerStatus, WireListener},
     start::{Observer, ServerEvent, ServerStop, StartReport, of_sessions},
     tool::ToolResult,
 };
@@ -58,12 +58,12 @@ pub struct Manager {
     observe: Observer,
     listeners: Listeners,
     /// Starts what is parked and wanted beforehand.
-    rouser: Mutex<Option<Background>>,
+    background_starter: Mutex<Option<Background>>,
     /// Tells what an earlier manager left behind; done once all is told.
     leftovers: Shared<BoxFuture<'static, ()>>,
     _telling: Background,
     // Tokio's mutex: its critical section is a whole change of the configuration, which awaits.
-    ground: tokio::sync::Mutex<Ground>,
+    start_context: tokio::sync::Mutex<StartContext>,
 }
 
 impl Manager {
@@ -121,7 +121,7 @@ impl Manager {
         let lock = config.lock_file.as_deref().map(LockFile::read_to_check).transpose()?.map(Arc::new);
         let launcher = Launcher::new(config.cache_folder.as_deref());
         let follow_stderr = config.follow_stderr;
-        let around = Surroundings {
+        let connect_context = ConnectContext {
             kin: kin.clone(),
             http,
             on_event,
@@ -142,8 +142,8 @@ impl Manager {
             }
         };
         let leftovers = leftovers.boxed().shared();
-        let listeners = around.listeners.clone();
-        let ground = Ground::new(config, around);
+        let listeners = connect_context.listeners.clone();
+        let start_context = StartContext::new(config, connect_context);
         let mut manager = Self {
             toolbox: Toolbox::default(),
             lending: Lending::new(),
@@ -151,13 +151,13 @@ impl Manager {
             kin,
             observe,
             listeners,
-            rouser: Mutex::default(),
+            background_starter: Mutex::default(),
             _telling: Background::spawn(leftovers.clone()),
             leftovers,
-            ground: tokio::sync::Mutex::new(ground),
+            start_context: tokio::sync::Mutex::new(start_context),
         };
         // A start is the first change: from nothing to everything.
-        let change = async { manager.change(&*manager.ground.lock().await, config, false).await };
+        let change = async { manager.change(&*manager.start_context.lock().await, config, false).await };
         let started = tokio::select! {
             (servers, _) = change => Some(servers),
             () = given_up => None,
@@ -168,7 +168,7 @@ impl Manager {
         let failed = manager.report.servers.iter().filter(|row| row.required);
         let failures: Vec<Arc<Error>> = failed.filter_map(|row| row.outcome.clone().err()).collect();
         if failures.is_empty() {
-            manager.rouse();
+            manager.start_parked();
             return Ok(ControlFlow::Continue(manager));
         }
         manager.leftovers.clone().await;
@@ -245,7 +245,7 @@ impl Manager {
     }
 
     /// Begins to start the servers that are parked for nobody to wait for, one after another.
-    fn rouse(&self) {
+    fn start_parked(&self) {
         let handles = self.toolbox.handles();
         // Where each borrower has its own, spares are what is started beforehand.
         let shared = handles.iter().filter(|handle| handle.pool().is_none());
@@ -253,10 +253,11 @@ impl Manager {
         let rousing = async move {
             for session in sessions.iter().filter(|session| session.is_for_background()) {
                 // A failure is told by its event, and to whoever calls it.
-                let _ = session.rouse().await;
+                let _ = session.start_parked().await;
             }
         };
-        *self.rouser.lock().unwrap_or_else(PoisonError::into_inner) = Some(Background::spawn(rousing));
+        *self.background_starter.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Background::spawn(rousing));
     }
 
     /// Tears down all servers at once, those of borrowers too.
@@ -280,7 +281,7 @@ impl Manager {
     /// left.
     pub async fn shutdown(self) -> StopReport {
         let began = Instant::now();
-        *self.rouser.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.background_starter.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let servers = self.close_all().await;
         self.leftovers.clone().await;
         self.kin.end().await;

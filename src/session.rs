@@ -40,7 +40,7 @@ pub use self::{
     progress::{Progress, ProgressListener},
 };
 pub(crate) use self::{
-    connect::{Booting, OnProcess, Surroundings},
+    connect::{Booting, ConnectContext, OnProcess},
     event::{SessionEvent, SessionObserver},
     progress::CallTerms,
     result::outputs::Outputs,
@@ -56,7 +56,7 @@ use self::{
     },
     recovery::{
         health::Health,
-        park::Rest,
+        park::DownReason,
         restart::Restarts,
         slot::{Slot, State},
     },
@@ -104,7 +104,7 @@ struct Down {
     /// Nothing: it has not failed.
     cause: Option<Arc<ServerError>>,
     next_try: Instant,
-    rest: Rest,
+    rest: DownReason,
 }
 
 /// What a first start found out.
@@ -133,14 +133,14 @@ pub(crate) struct FirstStart<'a> {
 
 /// Why a connection that may still stand is given up.
 #[derive(Clone)]
-struct Verdict {
+struct RestartReason {
     /// Continues the sentence "server X ...".
     what: String,
     /// By somebody who wants a new one, rather than for a fault.
     asked: bool,
 }
 
-impl Verdict {
+impl RestartReason {
     /// Its list has changed to what the lockfile does not have.
     fn of_lock() -> Self {
         Self { what: OTHER_TOOLS.to_owned(), asked: false }
@@ -178,31 +178,31 @@ impl Session {
     /// Connects for the first time. Dropping the future ends whatever was begun.
     pub(crate) async fn start(
         config: ServerConfig,
-        around: Surroundings,
+        connect_context: ConnectContext,
         first: FirstStart<'_>,
     ) -> Result<(Self, Started)> {
         let known = first.mute.then_some(Era::Legacy);
         // The limit is that of this start alone: a restart has nothing to install.
         let limited = ServerConfig { startup_timeout: first.limit, ..config.clone() };
-        let connection = connect(&limited, &around, known, first.on_process)
+        let connection = connect(&limited, &connect_context, known, first.on_process)
             .await
             .map_err(|failure| failure.named(config.name.clone()))?;
         let started = Started::of(&connection);
         let restarts = Restarts::of(connection.era);
         let slot = Slot::new(Box::new(connection));
-        Ok((Self::new(config, around, slot, restarts), started))
+        Ok((Self::new(config, connect_context, slot, restarts), started))
     }
 
     fn new(
         config: ServerConfig,
-        around: Surroundings,
+        connect_context: ConnectContext,
         slot: Slot<Box<Connection>, Down>,
         restarts: Restarts,
     ) -> Self {
         let closed = CancellationToken::new();
         Self {
             name: config.name.clone(),
-            settings: Mutex::new(Settings::new(config, around, &closed)),
+            settings: Mutex::new(Settings::new(config, connect_context, &closed)),
             slot,
             reconnect: tokio::sync::Mutex::new(restarts),
             in_hand: Mutex::default(),
@@ -268,13 +268,13 @@ impl Session {
     /// The live connection, restarted first if it is known to be dead: then no request has left yet.
     async fn borrow(&self) -> Result<Borrowed> {
         loop {
-            let mut verdict = None;
+            let mut restart_reason = None;
             let dead = match &*self.slot.state() {
                 State::Ready { generation, connection } => {
                     let Connection { link, health, tools, .. } = &**connection;
                     let transport = link.transport();
                     if tools.refused().is_cancelled() {
-                        verdict = Some(Verdict::of_lock());
+                        restart_reason = Some(RestartReason::of_lock());
                     } else if !transport.is_closed() {
                         let (health, tools) = (health.clone(), tools.clone());
                         return Ok(Borrowed { generation: *generation, transport, health, tools });
@@ -285,7 +285,7 @@ impl Session {
                 State::Closed => return Err(Error::Cancelled),
             };
             self.want();
-            self.restart(dead, verdict).await?;
+            self.restart(dead, restart_reason).await?;
         }
     }
 

@@ -42,7 +42,7 @@ use crate::{
     config::{Lifecycle, ServerConfig, ServerEntry, StartJobs},
     error::Error,
     launch::LaunchReport,
-    session::{Booting, FirstStart, Phases, Session, Started, Surroundings},
+    session::{Booting, ConnectContext, FirstStart, Phases, Session, Started},
     tool::ServerName,
     trace,
 };
@@ -147,7 +147,7 @@ impl ReadyServer {
 
 /// Starts servers, so many at once. Their common clock begins when this is made.
 pub(crate) struct Starter {
-    around: Surroundings,
+    connect_context: ConnectContext,
     observe: Observer,
     turns: Turns,
     installs: Installs,
@@ -160,16 +160,23 @@ impl Starter {
     pub(crate) fn new(
         jobs: StartJobs,
         cache: Option<&Path>,
-        around: Surroundings,
+        connect_context: ConnectContext,
         observe: Observer,
     ) -> Self {
         let (turns, history) = (Turns::new(jobs), History::open(cache));
-        Self { around, observe, turns, installs: Installs::default(), history, began: Instant::now() }
+        Self {
+            connect_context,
+            observe,
+            turns,
+            installs: Installs::default(),
+            history,
+            began: Instant::now(),
+        }
     }
 
     /// What new connections go by.
-    pub(crate) fn around(&self) -> Surroundings {
-        self.around.clone()
+    pub(crate) fn connect_context(&self) -> ConnectContext {
+        self.connect_context.clone()
     }
 
     /// Writes down what was learnt about the servers, for the next start.
@@ -182,7 +189,7 @@ impl Starter {
         let plan = Plan::new(config, &self.history);
         let turn = self.slot(&config.name, &plan, &mut Vec::new()).await;
         // Its process is not looked at: it is taken for one that cannot be seen.
-        share(turn, None, &Seen::default(), work).await
+        share(turn, None, &StartedProcess::default(), work).await
     }
 
     /// Leaves one server for later, if it may be and its tools are known from an earlier start.
@@ -191,9 +198,9 @@ impl Starter {
         if entry.required || config.lifecycle == Lifecycle::Eager {
             return None;
         }
-        let cache = self.around.cache.as_ref()?;
+        let cache = self.connect_context.cache.as_ref()?;
         let mut known = cache.recall(name, &Fingerprint::of(config)?)?;
-        known.tools = Session::admitted(config, &self.around, known.tools)?;
+        known.tools = Session::admitted(config, &self.connect_context, known.tools)?;
         let row = ServerStart {
             name: name.clone(),
             required: false,
@@ -202,7 +209,7 @@ impl Starter {
             waits: Vec::new(),
             installing: false,
         };
-        let session = Session::parked(config.clone(), self.around.clone(), known);
+        let session = Session::parked(config.clone(), self.connect_context.clone(), known);
         session.tell_parked();
         Some((row, session))
     }
@@ -306,28 +313,28 @@ impl Starter {
             Some(_) => config.startup_timeout.max(config.install_timeout),
             None => config.startup_timeout,
         };
-        let seen = Seen::default();
+        let seen = StartedProcess::default();
         let on_process = |booting: Booting| seen.0.send_replace(Some(booting)).map_or((), drop);
         let first = FirstStart { limit, mute: plan.mute, on_process: &on_process };
-        let starting = Box::pin(Session::start(config, self.around.clone(), first));
+        let starting = Box::pin(Session::start(config, self.connect_context.clone(), first));
         share(turn, install, &seen, starting).await
     }
 
     /// A package, for people: what runs it may hold a secret, say in an address.
     fn shown(&self, package: &str) -> String {
-        self.around.kin.secrets.hide(package)
+        self.connect_context.kin.secrets.hide(package)
     }
 }
 
 /// The process of a start, once there is one.
 #[derive(Default)]
-struct Seen(watch::Sender<Option<Booting>>);
+struct StartedProcess(watch::Sender<Option<Booting>>);
 
 /// Does `work`, a start, and ends its turn and its right to install as soon as others may go on beside it.
 async fn share<T>(
     turn: Option<Turn>,
     install: Option<Install>,
-    seen: &Seen,
+    seen: &StartedProcess,
     work: impl Future<Output = T>,
 ) -> T {
     let sharing = async {

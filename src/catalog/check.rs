@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use self::bounds::Shape;
+use self::bounds::SchemaRequirements;
 use super::mismatch;
 
 /// Steps of a check that is done at once: well below a millisecond where nothing is unusual.
@@ -61,7 +61,7 @@ pub(super) struct SchemaCheck {
     tool: String,
     schema: Arc<Map<String, Value>>,
     /// Nothing if it cannot be checked.
-    shape: OnceLock<Option<Shape>>,
+    shape: OnceLock<Option<SchemaRequirements>>,
     validator: OnceLock<Option<Validator>>,
     /// A check took too long; there is no other.
     given_up: AtomicBool,
@@ -133,8 +133,8 @@ impl SchemaCheck {
         self.validator().map_or(Ok(()), |validator| verdict(validator, arguments, in_detail))
     }
 
-    fn shape(&self) -> Option<&Shape> {
-        let look = || Shape::of(&self.schema).inspect_err(|why| self.unchecked(why)).ok();
+    fn shape(&self) -> Option<&SchemaRequirements> {
+        let look = || SchemaRequirements::of(&self.schema).inspect_err(|why| self.unchecked(why)).ok();
         self.shape.get_or_init(look).as_ref()
     }
 

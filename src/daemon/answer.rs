@@ -300,7 +300,7 @@ impl Hall {
         let rousing = servers.iter().filter(is_shared).map(|name| async {
             // Why one did not start is in its row.
             if let Ok(session) = toolbox.await_server(name.as_str()).await {
-                let _ = session.rouse().await;
+                let _ = session.start_parked().await;
             }
         });
         futures_util::future::join_all(rousing).await;

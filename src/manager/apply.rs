@@ -14,16 +14,16 @@ use crate::{
     config::{Config, Endpoint, HttpConfig, Scope, ServerConfig, ServerEntry, StartJobs},
     error::{Error, Result},
     http::HttpClients,
-    session::{Session, Surroundings},
+    session::{ConnectContext, Session},
     start::{Observer, ServerEvent, ServerStart, Starter},
     tool::ServerName,
 };
 
 /// What servers are started with, besides their own entries.
-pub(super) struct Ground {
+pub(super) struct StartContext {
     http: HttpConfig,
     cache: Option<PathBuf>,
-    around: Surroundings,
+    connect_context: ConnectContext,
 }
 
 /// What a change of the configuration came to. Every server of the new configuration is in one of `added`,
@@ -56,7 +56,7 @@ pub struct ApplyFailure {
 }
 
 /// What is to be done with one configured server.
-enum Step {
+enum ServerChange {
     Keep,
     /// Keeps its old entry: this is what is wrong with the new one.
     KeepOld(Arc<Error>),
@@ -65,19 +65,19 @@ enum Step {
 }
 
 /// What one step came to.
-enum Done {
+enum ChangeOutcome {
     Nothing,
     Started(Box<ServerStart>),
     Failed(ApplyFailure),
 }
 
-impl Ground {
-    pub(super) fn new(config: &Config, around: Surroundings) -> Self {
-        Self { http: config.http.clone(), cache: config.cache_folder.clone(), around }
+impl StartContext {
+    pub(super) fn new(config: &Config, connect_context: ConnectContext) -> Self {
+        Self { http: config.http.clone(), cache: config.cache_folder.clone(), connect_context }
     }
 
     fn starter(&self, jobs: StartJobs, observe: &Observer) -> Starter {
-        Starter::new(jobs, self.cache.as_deref(), self.around.clone(), observe.clone())
+        Starter::new(jobs, self.cache.as_deref(), self.connect_context.clone(), observe.clone())
     }
 
     /// Goes over to the tables of `config` that concern all servers; says whether remote servers need new
@@ -85,14 +85,14 @@ impl Ground {
     fn follow(&mut self, config: &Config) -> Result<bool> {
         let changed = self.http != config.http;
         if changed {
-            self.around.http = HttpClients::new(&config.http)?;
+            self.connect_context.http = HttpClients::new(&config.http)?;
             self.http = config.http.clone();
         }
         self.cache.clone_from(&config.cache_folder);
         config.lock_file.as_deref().map(|lock| config.admit_lock(lock)).transpose()?;
-        self.around.lock =
+        self.connect_context.lock =
             config.lock_file.as_deref().map(LockFile::read_to_check).transpose()?.map(Arc::new);
-        self.around.kin.secrets = self.around.kin.secrets.and(&config.secrets);
+        self.connect_context.kin.secrets = self.connect_context.kin.secrets.and(&config.secrets);
         Ok(changed)
     }
 }
@@ -110,10 +110,10 @@ impl Manager {
     /// # Errors
     /// When the tables for all servers cannot be used: then nothing was changed.
     pub async fn apply(&self, config: &Config) -> Result<ApplyReport> {
-        let mut ground = self.ground.lock().await;
-        let reconnect = ground.follow(config)?;
-        let (_, report) = self.change(&ground, config, reconnect).await;
-        self.rouse();
+        let mut start_context = self.start_context.lock().await;
+        let reconnect = start_context.follow(config)?;
+        let (_, report) = self.change(&start_context, config, reconnect).await;
+        self.start_parked();
         Ok(report)
     }
 
@@ -137,7 +137,7 @@ impl Manager {
         }
         // Whoever starts it holds this lock: it is started once. A start that hangs gives way to this one.
         handle.cancel_start();
-        let ground = self.ground.lock().await;
+        let start_context = self.start_context.lock().await;
         // A change may have taken it out meanwhile, or put another in its place.
         let handle = self.toolbox.handle(server)?;
         let Presence::Missing { why, server } = handle.life() else {
@@ -145,17 +145,17 @@ impl Manager {
         };
         let server = server.map(|server| (*server).clone()).ok_or(why);
         let entry = ServerEntry { required: false, source: None, server };
-        let starter = ground.starter(StartJobs::Unlimited, &self.observe);
+        let starter = start_context.starter(StartJobs::Unlimited, &self.observe);
         handle.fill(&starter, &entry).await;
         starter.finish();
-        self.pool_up(&ground, StartJobs::Unlimited, entry.server.as_ref().ok());
+        self.pool_up(&start_context, StartJobs::Unlimited, entry.server.as_ref().ok());
         handle.session().await.map(drop)
     }
 
     /// From what is there to what `config` says. `reconnect`: remote servers need new connections.
     pub(super) async fn change(
         &self,
-        ground: &Ground,
+        start_context: &StartContext,
         config: &Config,
         reconnect: bool,
     ) -> (Vec<ServerStart>, ApplyReport) {
@@ -166,11 +166,11 @@ impl Manager {
         for (name, entry) in &config.servers {
             let before = before.iter().find(|handle| handle.name == *name);
             let known = before.filter(|handle| handle.suits(entry)).cloned();
-            let step = known.as_ref().map_or(Step::Start, |handle| step(handle, entry, reconnect));
+            let step = known.as_ref().map_or(ServerChange::Start, |handle| step(handle, entry, reconnect));
             let list = match (before, &step) {
                 (None, _) => &mut report.added,
-                (Some(_), Step::Keep | Step::KeepOld(_)) => &mut report.unchanged,
-                (Some(_), Step::Start | Step::Renew(..)) => &mut report.restarted,
+                (Some(_), ServerChange::Keep | ServerChange::KeepOld(_)) => &mut report.unchanged,
+                (Some(_), ServerChange::Start | ServerChange::Renew(..)) => &mut report.restarted,
             };
             list.push(name.clone());
             let handle = known.unwrap_or_else(|| ServerHandle::new(name.clone()));
@@ -181,16 +181,16 @@ impl Manager {
         let gone: Vec<_> = before.iter().filter(|handle| !stays(handle)).cloned().collect();
         let names = gone.iter().map(|handle| handle.name.clone());
         report.removed = names.filter(|name| !config.servers.contains_key(name)).collect();
-        self.toolbox.set_places(handles);
+        self.toolbox.set_handles(handles);
 
-        let starter = ground.starter(config.start_jobs, &self.observe);
+        let starter = start_context.starter(config.start_jobs, &self.observe);
         let removing = self.remove(&gone).shared();
         let working = steps.into_iter().map(|(handle, entry, step)| {
             let removed = removing.clone();
             let starter = &starter;
             async move {
                 // A new server may need what an old one holds: a port, a lock, a file.
-                if matches!(step, Step::Start) {
+                if matches!(step, ServerChange::Start) {
                     removed.await;
                 }
                 take(step, &handle, entry, starter).await
@@ -199,19 +199,19 @@ impl Manager {
         let (done, ()) = join(join_all(working), removing.clone()).await;
         starter.finish();
         let servers = config.servers.values().filter_map(|entry| entry.server.as_ref().ok());
-        self.pool_up(ground, config.start_jobs, servers);
+        self.pool_up(start_context, config.start_jobs, servers);
         let mut rows = Vec::new();
         for done in done {
             match done {
-                Done::Nothing => {}
-                Done::Started(row) => {
+                ChangeOutcome::Nothing => {}
+                ChangeOutcome::Started(row) => {
                     if let Err(error) = &row.outcome {
                         let (server, error) = (row.name.clone(), error.clone());
                         report.failures.push(ApplyFailure { server, error, kept: false });
                     }
                     rows.push(*row);
                 }
-                Done::Failed(failure) => report.failures.push(failure),
+                ChangeOutcome::Failed(failure) => report.failures.push(failure),
             }
         }
         (rows, report)
@@ -220,7 +220,7 @@ impl Manager {
     /// Gives servers that are not shared their pools.
     fn pool_up<'a>(
         &self,
-        ground: &Ground,
+        start_context: &StartContext,
         jobs: StartJobs,
         servers: impl IntoIterator<Item = &'a ServerConfig>,
     ) {
@@ -230,7 +230,7 @@ impl Manager {
         }
         // Nobody waits for what it starts.
         let quiet: Observer = Arc::new(|_| {});
-        let starter = Arc::new(ground.starter(jobs, &quiet));
+        let starter = Arc::new(start_context.starter(jobs, &quiet));
         let mut handles = self.toolbox.handles().to_vec();
         for server in own {
             let handle =
@@ -249,13 +249,13 @@ impl Manager {
             }
             self.lending.fill(pool);
         }
-        self.toolbox.set_places(handles);
+        self.toolbox.set_handles(handles);
     }
 
     fn remove<'a>(&'a self, handles: &'a [Arc<ServerHandle>]) -> BoxFuture<'a, ()> {
         let closing = handles.iter().map(|handle| async {
             // Dropped half way, it must not stay: nobody knows of it any more.
-            let _gone = Gone(handle);
+            let _gone = RemovedServer(handle);
             self.lending.discard(handle.pool().map_or_else(Vec::new, |pool| pool.close()));
             if let Some(row) = handle.close().await {
                 (self.observe)(ServerEvent::Stopped { row });
@@ -266,36 +266,42 @@ impl Manager {
 }
 
 /// A server that is no longer configured.
-struct Gone<'a>(&'a ServerHandle);
+struct RemovedServer<'a>(&'a ServerHandle);
 
-impl Drop for Gone<'_> {
+impl Drop for RemovedServer<'_> {
     fn drop(&mut self) {
         self.0.kill();
     }
 }
 
-fn step(handle: &ServerHandle, entry: &ServerEntry, reconnect: bool) -> Step {
-    let Presence::Ready(session) = handle.life() else { return Step::Start };
+fn step(handle: &ServerHandle, entry: &ServerEntry, reconnect: bool) -> ServerChange {
+    let Presence::Ready(session) = handle.life() else { return ServerChange::Start };
     let config = match &entry.server {
         Ok(config) => config,
-        Err(error) => return Step::KeepOld(error.clone()),
+        Err(error) => return ServerChange::KeepOld(error.clone()),
     };
     let remote = matches!(config.endpoint, Endpoint::Http(_));
     let current = session.goes_by(config) && session.is_well() && !(remote && reconnect);
-    if current { Step::Keep } else { Step::Renew(session, Box::new(config.clone())) }
+    if current { ServerChange::Keep } else { ServerChange::Renew(session, Box::new(config.clone())) }
 }
 
-async fn take(step: Step, handle: &ServerHandle, entry: &ServerEntry, starter: &Starter) -> Done {
-    let failed = |error, kept| Done::Failed(ApplyFailure { server: handle.name.clone(), error, kept });
+async fn take(
+    step: ServerChange,
+    handle: &ServerHandle,
+    entry: &ServerEntry,
+    starter: &Starter,
+) -> ChangeOutcome {
+    let failed =
+        |error, kept| ChangeOutcome::Failed(ApplyFailure { server: handle.name.clone(), error, kept });
     match step {
-        Step::Keep => Done::Nothing,
-        Step::KeepOld(error) => failed(error, true),
-        Step::Start => Done::Started(Box::new(handle.fill(starter, entry).await)),
-        Step::Renew(session, config) => {
-            let settings = Some(((*config).clone(), starter.around()));
+        ServerChange::Keep => ChangeOutcome::Nothing,
+        ServerChange::KeepOld(error) => failed(error, true),
+        ServerChange::Start => ChangeOutcome::Started(Box::new(handle.fill(starter, entry).await)),
+        ServerChange::Renew(session, config) => {
+            let settings = Some(((*config).clone(), starter.connect_context()));
             let renewing = session.renew(settings, "with a new configuration");
             match starter.in_turn(&config, renewing).await {
-                Ok(()) => Done::Nothing,
+                Ok(()) => ChangeOutcome::Nothing,
                 Err(error) => failed(Arc::new(error), false),
             }
         }

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Manager,
     background::Background,
-    pool::{Pool, Taken},
+    pool::{Pool, PooledInstance},
     server_handle::ServerHandle,
     toolbox::Toolbox,
 };
@@ -30,20 +30,20 @@ pub enum Borrower {
 #[must_use = "on drop the borrower's own servers are torn down"]
 pub struct Loan {
     toolbox: Toolbox,
-    own: Vec<Own>,
+    own: Vec<LoanedInstance>,
     lending: Arc<Lending>,
 }
 
 /// An instance that belongs to one borrower.
 #[derive(Clone)]
-struct Own {
+struct LoanedInstance {
     handle: Arc<ServerHandle>,
     pool: Arc<Pool>,
 }
 
 /// What all loans of a manager share.
 pub(super) struct Lending {
-    lent: Mutex<Vec<Own>>,
+    lent: Mutex<Vec<LoanedInstance>>,
     orders: mpsc::UnboundedSender<Order>,
     porter: Mutex<Option<Background>>,
 }
@@ -86,11 +86,13 @@ impl Manager {
                 let taken =
                     pool.and_then(|pool| Some((pool.take(handle.current_session().as_deref())?, pool)));
                 // Without any it is not there, for the borrower as for everybody.
-                let Some((Taken { handle, cold: is_cold }, pool)) = taken else { return handle.clone() };
+                let Some((PooledInstance { handle, cold: is_cold }, pool)) = taken else {
+                    return handle.clone();
+                };
                 if is_cold {
                     cold.push(handle.clone());
                 }
-                own.push(Own { handle: handle.clone(), pool });
+                own.push(LoanedInstance { handle: handle.clone(), pool });
                 handle
             })
             .collect();
@@ -137,7 +139,7 @@ impl Lending {
         self.order(Order::Close(handles));
     }
 
-    fn take_back(&self, own: &[Own]) {
+    fn take_back(&self, own: &[LoanedInstance]) {
         let mut back = Vec::new();
         self.lent().retain(|lent| {
             let mine = own.iter().any(|own| Arc::ptr_eq(&own.handle, &lent.handle));
@@ -182,7 +184,7 @@ impl Lending {
         }
     }
 
-    fn lent(&self) -> MutexGuard<'_, Vec<Own>> {
+    fn lent(&self) -> MutexGuard<'_, Vec<LoanedInstance>> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -226,7 +228,7 @@ async fn work(mut orders: mpsc::UnboundedReceiver<Order>) {
 /// A failure is told by its event, and to whoever calls it.
 async fn start(handle: Arc<ServerHandle>) {
     if let Some(session) = handle.current_session() {
-        let _ = session.rouse().await;
+        let _ = session.start_parked().await;
     }
 }
 

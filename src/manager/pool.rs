@@ -33,7 +33,7 @@ struct Spares {
 }
 
 /// What a borrower gets.
-pub(super) struct Taken {
+pub(super) struct PooledInstance {
     pub(super) handle: Arc<ServerHandle>,
     /// It is not started yet, and nobody is to wait for its first call.
     pub(super) cold: bool,
@@ -55,7 +55,7 @@ impl Pool {
     }
 
     /// A spare, or, when none is there, one like `model` that is still to be started. Nothing: there is neither.
-    pub(super) fn take(&self, model: Option<&Session>) -> Option<Taken> {
+    pub(super) fn take(&self, model: Option<&Session>) -> Option<PooledInstance> {
         let spare = {
             let mut spares = self.spares();
             // One that is being brought back would keep its borrower waiting.
@@ -66,11 +66,11 @@ impl Pool {
             well.and_then(|index| spares.ready.remove(index))
         };
         let taken = match spare {
-            Some(handle) => Taken { handle, cold: false },
+            Some(handle) => PooledInstance { handle, cold: false },
             None => {
                 let handle = ServerHandle::new(self.config.name.clone());
                 handle.install(model?.sibling()?);
-                Taken { handle, cold: self.config.lifecycle == Lifecycle::Eager }
+                PooledInstance { handle, cold: self.config.lifecycle == Lifecycle::Eager }
             }
         };
         self.lent.fetch_add(1, Relaxed);

@@ -154,7 +154,7 @@ impl Toolbox {
     /// The same tools with somebody who listens.
     #[must_use]
     pub fn tapped(&self, tap: &Tap) -> Self {
-        Self { taped: Some(RecordedCalls::new(tap)), ..self.clone() }
+        Self { recorded: Some(RecordedCalls::new(tap)), ..self.clone() }
     }
 }
 

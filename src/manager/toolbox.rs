@@ -22,20 +22,20 @@ use crate::{
 pub struct Toolbox {
     pub(super) shared: Arc<Shared>,
     /// Who listens.
-    pub(super) taped: Option<RecordedCalls>,
+    pub(super) recorded: Option<RecordedCalls>,
 }
 
 #[derive(Default)]
 pub(super) struct Shared {
     // Both for a look or a swap. The list is exchanged as a whole: whoever holds it sees one configuration.
     handles: Mutex<Arc<[Arc<ServerHandle>]>>,
-    shelf: Mutex<Shelf>,
+    cached_catalog: Mutex<CachedCatalog>,
     checks: CheckThreads,
 }
 
 /// The catalog, and what it was made of: handles, and the editions of their lists.
 #[derive(Default)]
-struct Shelf {
+struct CachedCatalog {
     made_of: Vec<(Arc<ServerHandle>, Edition)>,
     catalog: Arc<ToolCatalog>,
 }
@@ -44,7 +44,7 @@ impl Toolbox {
     /// The tools of these servers.
     pub(super) fn of(handles: Vec<Arc<ServerHandle>>) -> Self {
         let toolbox = Self::default();
-        toolbox.set_places(handles);
+        toolbox.set_handles(handles);
         toolbox
     }
 
@@ -53,7 +53,7 @@ impl Toolbox {
         lock(&self.shared.handles).clone()
     }
 
-    pub(super) fn set_places(&self, handles: Vec<Arc<ServerHandle>>) {
+    pub(super) fn set_handles(&self, handles: Vec<Arc<ServerHandle>>) {
         *lock(&self.shared.handles) = handles.into();
     }
 
@@ -105,8 +105,8 @@ impl Toolbox {
     /// As [`Toolbox::await_server`].
     pub(crate) async fn await_ready(&self, server: &str) -> Result<()> {
         let wait = async { self.await_server(server).await.map(drop) };
-        match &self.taped {
-            Some(taped) => taped.ready(server, wait).await,
+        match &self.recorded {
+            Some(recorded) => recorded.ready(server, wait).await,
             None => wait.await,
         }
     }
@@ -122,8 +122,8 @@ impl Toolbox {
     /// All tools at this moment, in stable order. Made anew only after a server was restarted or the
     /// configuration changed.
     pub fn catalog(&self) -> Arc<ToolCatalog> {
-        match &self.taped {
-            Some(taped) => taped.catalog(|| self.live_catalog()),
+        match &self.recorded {
+            Some(recorded) => recorded.catalog(|| self.live_catalog()),
             None => self.live_catalog(),
         }
     }
@@ -137,11 +137,11 @@ impl Toolbox {
                 Some((handle.clone(), session.edition()?, session))
             })
             .collect();
-        let mut shelf = lock(&self.shared.shelf);
-        let current = shelf.made_of.len() == there.len()
+        let mut cached_catalog = lock(&self.shared.cached_catalog);
+        let current = cached_catalog.made_of.len() == there.len()
             && there
                 .iter()
-                .zip(&shelf.made_of)
+                .zip(&cached_catalog.made_of)
                 .all(|((handle, edition, _), (then, of))| Arc::ptr_eq(handle, then) && edition == of);
         if !current {
             let mut made_of = Vec::with_capacity(there.len());
@@ -155,9 +155,9 @@ impl Toolbox {
             });
             let catalog = ToolCatalog::new(lists);
             let catalog = Arc::new(catalog.with_denied(denied));
-            *shelf = Shelf { made_of, catalog };
+            *cached_catalog = CachedCatalog { made_of, catalog };
         }
-        shelf.catalog.clone()
+        cached_catalog.catalog.clone()
     }
 
     /// The rules of `config` that concern none of the tools that there are, each with its place and what was probably
@@ -196,12 +196,12 @@ impl Toolbox {
     /// A tool of a server, as its session lists it now. Other servers are looked at only if that is news.
     fn entry(&self, server: &str, session: &Arc<Session>, tool: &str) -> Result<Arc<CatalogEntry>> {
         let known = {
-            let shelf = lock(&self.shared.shelf);
+            let cached_catalog = lock(&self.shared.cached_catalog);
             let same = |(handle, edition): &(Arc<ServerHandle>, Edition)| {
                 let theirs = handle.name.as_str() == server && session.edition() == Some(*edition);
                 theirs && handle.current_session().is_some_and(|here| Arc::ptr_eq(&here, session))
             };
-            shelf.made_of.iter().any(same).then(|| shelf.catalog.clone())
+            cached_catalog.made_of.iter().any(same).then(|| cached_catalog.catalog.clone())
         };
         known.unwrap_or_else(|| self.live_catalog()).find(server, tool).cloned()
     }
@@ -216,7 +216,7 @@ impl Toolbox {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
-        self.taped_call(entry, arguments, CallTerms::limited(limit), true).await
+        self.call_recorded(entry, arguments, CallTerms::limited(limit), true).await
     }
 
     /// As [`Toolbox::call_entry`]; `progress` is told what the server reports until it answers.
@@ -231,7 +231,7 @@ impl Toolbox {
         progress: &ProgressListener,
     ) -> Result<ToolResult> {
         let terms = CallTerms { limit, progress: Some(progress) };
-        self.taped_call(entry, arguments, terms, true).await
+        self.call_recorded(entry, arguments, terms, true).await
     }
 
     /// As [`Toolbox::call_entry`], leaving the check of the arguments to the server.
@@ -244,33 +244,35 @@ impl Toolbox {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
-        self.taped_call(entry, arguments, CallTerms::limited(limit), false).await
+        self.call_recorded(entry, arguments, CallTerms::limited(limit), false).await
     }
 
-    async fn taped_call(
+    async fn call_recorded(
         &self,
         entry: &CatalogEntry,
         arguments: &Map<String, Value>,
         terms: CallTerms<'_>,
         check: bool,
     ) -> Result<ToolResult> {
-        match &self.taped {
-            None => self.live_call(entry, arguments, terms, check).await,
+        match &self.recorded {
+            None => self.call_live(entry, arguments, terms, check).await,
             // Boxed, or every future of a call had room for two.
-            Some(taped) => {
-                taped.call(entry, arguments, Box::pin(self.live_call(entry, arguments, terms, check))).await
+            Some(recorded) => {
+                recorded
+                    .call(entry, arguments, Box::pin(self.call_live(entry, arguments, terms, check)))
+                    .await
             }
         }
     }
 
-    async fn live_call(
+    async fn call_live(
         &self,
         entry: &CatalogEntry,
         arguments: &Map<String, Value>,
         terms: CallTerms<'_>,
         check: bool,
     ) -> Result<ToolResult> {
-        let Awake { session, limit, started } = self.awake(entry, terms.limit).await?;
+        let ReadySession { session, limit, started } = self.ready_session(entry, terms.limit).await?;
         if check {
             // One that was started may have another schema by now.
             let listed = if started { Some(self.live_catalog()) } else { None };
@@ -287,16 +289,16 @@ impl Toolbox {
     }
 
     /// The session of a tool, started if it was parked.
-    async fn awake(&self, entry: &CatalogEntry, limit: Option<Duration>) -> Result<Awake> {
+    async fn ready_session(&self, entry: &CatalogEntry, limit: Option<Duration>) -> Result<ReadySession> {
         let session = self.handle(entry.server.as_str())?.session().await?;
         let started = session.is_parked();
         let limit = if started { session.wake(&entry.tool.name, limit).await? } else { limit };
-        Ok(Awake { session, limit, started })
+        Ok(ReadySession { session, limit, started })
     }
 }
 
 /// A session that is not parked.
-struct Awake {
+struct ReadySession {
     session: Arc<Session>,
     /// What is left of the caller's.
     limit: Option<Duration>,

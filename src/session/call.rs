@@ -10,7 +10,7 @@ use super::{
     Borrowed, CallTerms, Session, SessionEvent,
     recovery::health::{Call, Health},
     result::{
-        reply::{NoReply, Notice, Patience, Reply},
+        reply::{CallLimits, NoReply, Reply, SlowCallNotice},
         sdk_types,
         truncate::Truncator,
     },
@@ -29,7 +29,7 @@ use crate::{
 const MAX_SENDS: u32 = 3;
 
 /// Why a call has no answer.
-enum Lost {
+enum CallFailure {
     /// The session broke. `never_left` if the request provably stayed here.
     Session { never_left: bool, why: String },
     /// Anything that leaves the session as it was.
@@ -103,8 +103,8 @@ impl Session {
             sends += 1;
             let (never_left, why) = match self.send(&settings, &connection, tool, arguments, terms).await {
                 Ok(result) => return Ok(result),
-                Err(Lost::Final(error)) => return Err(error),
-                Err(Lost::Session { never_left, why }) => (never_left, why),
+                Err(CallFailure::Final(error)) => return Err(error),
+                Err(CallFailure::Session { never_left, why }) => (never_left, why),
             };
             left += u32::from(!never_left);
             // The caller who lost a call brings the server back, for itself or for the next one.
@@ -125,7 +125,7 @@ impl Session {
         tool: &str,
         arguments: &Map<String, Value>,
         terms: CallTerms<'_>,
-    ) -> Result<ToolResult, Lost> {
+    ) -> Result<ToolResult, CallFailure> {
         let config = &settings.config;
         let configured = config.tool_timeouts.get(tool).copied().unwrap_or(config.call_timeout);
         let limit = terms.limit.unwrap_or(configured);
@@ -133,15 +133,15 @@ impl Session {
             tracing::warn!(server = %self.name(), tool, ?waited, "a call has no answer yet");
             self.tell(SessionEvent::SlowCall { tool: tool.to_owned(), waited });
         };
-        let notice = Some(Notice { every: config.slow_call_notice, tell: &tell });
-        let patience = Patience { limit, ceiling: config.max_call_time.max(limit), notice };
+        let notice = Some(SlowCallNotice { every: config.slow_call_notice, tell: &tell });
+        let call_limits = CallLimits { limit, ceiling: config.max_call_time.max(limit), notice };
         let health = &connection.health;
         let call = health.call();
-        let truncator = || Truncator::new(config, &settings.around.outputs);
-        match connection.transport.call(tool, arguments, (patience, terms.progress), truncator).await {
+        let truncator = || Truncator::new(config, &settings.connect_context.outputs);
+        match connection.transport.call(tool, arguments, (call_limits, terms.progress), truncator).await {
             Ok(Reply::Result(result)) => Ok(result),
             Ok(Reply::Refused(error)) => Err(match why_unusable(&error) {
-                Some(why) => Lost::Final(self.unusable(tool, why, health).await),
+                Some(why) => CallFailure::Final(self.unusable(tool, why, health).await),
                 None => self.refused(tool, i64::from(error.code.0), &error.message),
             }),
             Ok(Reply::Other(answer)) => Err(match *answer {
@@ -151,11 +151,11 @@ impl Session {
                 ServerResult::CreateTaskResult(_) => {
                     self.refused(tool, 0, "it answered with a background task, which was not asked for")
                 }
-                _ => Lost::Final(self.unusable(tool, "it is no tool result", health).await),
+                _ => CallFailure::Final(self.unusable(tool, "it is no tool result", health).await),
             }),
             Err(NoReply::Timeout(after)) => {
-                let endless = after == patience.ceiling && after > limit;
-                Err(Lost::Final(Error::CallTimeout {
+                let endless = after == call_limits.ceiling && after > limit;
+                Err(CallFailure::Final(Error::CallTimeout {
                     server: self.name().clone(),
                     tool: tool.to_owned(),
                     after,
@@ -164,18 +164,18 @@ impl Session {
             }
             Err(NoReply::NotSent) => Err(lost(true, "the session had ended before the call was sent")),
             Err(NoReply::NotWritten(error)) => {
-                Err(Lost::Session { never_left: !error.may_have_left, why: error.reason })
+                Err(CallFailure::Session { never_left: !error.may_have_left, why: error.reason })
             }
             Err(NoReply::Ended { never_left }) => {
                 Err(lost(never_left, "the connection ended during the call"))
             }
-            Err(NoReply::Broken(why)) => Err(Lost::Session { never_left: false, why }),
+            Err(NoReply::Broken(why)) => Err(CallFailure::Session { never_left: false, why }),
         }
     }
 
-    fn refused(&self, tool: &str, rpc_code: i64, message: &str) -> Lost {
+    fn refused(&self, tool: &str, rpc_code: i64, message: &str) -> CallFailure {
         let message = sdk_types::brief(message);
-        Lost::Final(Error::CallRefused {
+        CallFailure::Final(Error::CallRefused {
             server: self.name().clone(),
             tool: tool.to_owned(),
             rpc_code,
@@ -278,6 +278,6 @@ async fn silence(health: &Health, call: &Call<'_>, endless: bool) -> Silence {
     Silence { causes, stderr_tail: health.last_words().await, help }
 }
 
-fn lost(never_left: bool, why: &str) -> Lost {
-    Lost::Session { never_left, why: why.to_owned() }
+fn lost(never_left: bool, why: &str) -> CallFailure {
+    CallFailure::Session { never_left, why: why.to_owned() }
 }

@@ -23,7 +23,7 @@ use tokio::{sync::Notify, time::timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use self::{
-    accept_tools::{Intake, Taken},
+    accept_tools::{AcceptedTools, ToolListCheck},
     failure::{Cause, Failure},
     handshake::{Era, Refusal, client_config, negotiate},
     tool_list::{ToolList, all_tools, follow, listing},
@@ -32,7 +32,7 @@ use super::{
     SessionEvent, SessionObserver,
     recovery::health::Health,
     remote::{
-        client::{Ear, Service, Telling},
+        client::{CloseNotifying, NotificationHandler, Service},
         stalls::ToolClient,
     },
     result::{outputs::Outputs, sdk_types, truncate::Truncator},
@@ -54,7 +54,7 @@ use crate::{
 
 /// What all connections of one manager share.
 #[derive(Clone)]
-pub(crate) struct Surroundings {
+pub(crate) struct ConnectContext {
     /// Of all its processes.
     pub(crate) kin: Kinship,
     /// For servers behind a URL.
@@ -75,7 +75,7 @@ pub(crate) struct Surroundings {
     pub(crate) launcher: Launcher,
 }
 
-impl Surroundings {
+impl ConnectContext {
     fn wiretap(&self, server: &ServerName) -> WireLog {
         WireLog {
             listeners: self.listeners.clone(),
@@ -151,7 +151,9 @@ impl Link {
     pub(super) fn transport(&self) -> Transport {
         match self {
             Self::Lines { client, .. } => Transport::Lines(client.clone()),
-            Self::Remote(service) => Transport::Remote(service.peer().clone(), service.service().hearing()),
+            Self::Remote(service) => {
+                Transport::Remote(service.peer().clone(), service.service().progress_listeners())
+            }
         }
     }
 
@@ -189,27 +191,27 @@ impl Server {
 /// Is told of each process that a start creates.
 pub(crate) type OnProcess<'a> = &'a (dyn Fn(Booting) + Sync);
 
-/// Connects to `config`, within its start limit, in whichever era it answers; its lists go to `intake`. Everything
+/// Connects to `config`, within its start limit, in whichever era it answers; its lists go to `list_check`. Everything
 /// that was begun is ended before an error returns.
 async fn connect_as_configured(
     config: &ServerConfig,
-    around: &Surroundings,
-    intake: &Intake,
+    connect_context: &ConnectContext,
+    list_check: &ToolListCheck,
     known: Option<Era>,
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
     let began = Instant::now();
     let deadline = began + config.startup_timeout;
-    match attempt(config, around, intake, known, deadline, on_process).await {
+    match attempt(config, connect_context, list_check, known, deadline, on_process).await {
         // A server of the old era may leave at the sight of a question it does not know.
         Err(failure) if known.is_none() && failure.left_at_probe => {
             tracing::info!(server = %config.name, "left at `server/discover`; once more with `initialize`");
-            attempt(config, around, intake, Some(Era::Legacy), deadline, on_process).await
+            attempt(config, connect_context, list_check, Some(Era::Legacy), deadline, on_process).await
         }
         // What it spoke once it may speak no more.
         Err(failure) if known.is_some() && failure.is_misunderstanding() => {
             tracing::info!(server = %config.name, "speaks another revision than before");
-            attempt(config, around, intake, None, deadline, on_process).await
+            attempt(config, connect_context, list_check, None, deadline, on_process).await
         }
         outcome => outcome,
     }
@@ -217,39 +219,39 @@ async fn connect_as_configured(
 
 async fn attempt(
     config: &ServerConfig,
-    around: &Surroundings,
-    intake: &Intake,
+    connect_context: &ConnectContext,
+    list_check: &ToolListCheck,
     known: Option<Era>,
     deadline: Instant,
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
     let mut clock = Clock::new();
-    let truncator = Truncator::new(config, &around.outputs);
-    let tap = around.wiretap(&config.name);
+    let truncator = Truncator::new(config, &connect_context.outputs);
+    let tap = connect_context.wiretap(&config.name);
     match &config.endpoint {
         Endpoint::Stdio(spec) => {
             let (process, pipes) =
-                timeout_at(deadline.into(), Process::spawn(spec, &around.kin, config.stop))
+                timeout_at(deadline.into(), Process::spawn(spec, &connect_context.kin, config.stop))
                     .await
                     .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
                     .map_err(|error| Failure::spawn(error.what, error.help))?;
             let server = Some(Server::of(&process));
             on_process(Booting { root: process.root(), first_byte: pipes.reader.first_byte(), server });
             clock.spawned(pipes.reader.first_byte());
-            if around.follow_stderr {
-                let (name, tell) = (config.name.clone(), around.on_event.clone());
+            if connect_context.follow_stderr {
+                let (name, tell) = (config.name.clone(), connect_context.on_event.clone());
                 process.stderr().tell(move |line| tell(&name, SessionEvent::Wrote { line }));
             }
-            let health = Health::new(&pipes, Some(&process), &around.kin.secrets);
+            let health = Health::new(&pipes, Some(&process), &connect_context.kin.secrets);
             let transport =
                 StdioReader::new(pipes, Some(process.exit_watch()), health.clone(), truncator, tap);
-            match over_lines(transport, intake, known, deadline, &mut clock).await {
-                Ok(agreed) => Ok(clock.connection(agreed, intake, Some(process), health, None)),
+            match over_lines(transport, list_check, known, deadline, &mut clock).await {
+                Ok(agreed) => Ok(clock.connection(agreed, list_check, Some(process), health, None)),
                 Err((phase, cause)) => Err(Failure::of_process(process, &health, phase, cause, config).await),
             }
         }
         Endpoint::Builtin { name, args, base } => {
-            let site = Site { base, http: &around.http, variable: |_| None };
+            let site = Site { base, http: &connect_context.http, variable: |_| None };
             let builtin = Builtin::parse(name, args, &site).map_err(|why| Failure::spawn(why, None))?;
             let (ours, theirs) = tokio::io::duplex(1 << 16);
             #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
@@ -257,31 +259,31 @@ async fn attempt(
             let (read, write) = tokio::io::split(ours);
             let pipes = Pipes { reader: LineReader::new(read), writer: LineWriter::new(write) };
             clock.spawned(pipes.reader.first_byte());
-            let health = Health::new(&pipes, None, &around.kin.secrets);
+            let health = Health::new(&pipes, None, &connect_context.kin.secrets);
             let transport = StdioReader::new(pipes, None, health.clone(), truncator, tap);
-            match over_lines(transport, intake, known, deadline, &mut clock).await {
-                Ok(agreed) => Ok(clock.connection(agreed, intake, None, health, Some(task))),
+            match over_lines(transport, list_check, known, deadline, &mut clock).await {
+                Ok(agreed) => Ok(clock.connection(agreed, list_check, None, health, Some(task))),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }
         }
         Endpoint::Http(endpoint) => {
             clock.spawned(Arc::default());
-            let health = Health::remote(&around.kin.secrets);
+            let health = Health::remote(&connect_context.kin.secrets);
             // The SDK's futures are large and deep, and most servers are none of these.
-            let client = ToolClient::new(&around.http, &endpoint.url);
+            let client = ToolClient::new(&connect_context.http, &endpoint.url);
             let reach = (endpoint, client.clone());
             let connecting: BoxFuture<'_, _> =
-                Box::pin(over_http(reach, tap, intake, known, deadline, &mut clock));
+                Box::pin(over_http(reach, tap, list_check, known, deadline, &mut clock));
             match connecting.await {
                 Ok(agreed) => {
                     let era = handshake::era_of(&agreed.info.protocol_version);
-                    let (transport, tell) = (agreed.link.transport(), around.on_event.clone());
+                    let (transport, tell) = (agreed.link.transport(), connect_context.on_event.clone());
                     let looking = endpoint.url.starts_with("http://").then(|| {
                         let look = client.look_for_stalls(transport, era, config.name.clone(), tell);
                         #[expect(clippy::disallowed_methods, reason = "the connection holds the handle")]
                         AbortOnDropHandle::new(tokio::spawn(look))
                     });
-                    Ok(clock.connection(agreed, intake, None, health, looking))
+                    Ok(clock.connection(agreed, list_check, None, health, looking))
                 }
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }
@@ -292,7 +294,7 @@ async fn attempt(
 type Broken = (Phase, Cause);
 
 /// A session that stands.
-struct Agreed {
+struct OpenedSession {
     link: Link,
     info: Arc<ServerPeerInfo>,
     changed: Arc<Notify>,
@@ -306,11 +308,11 @@ struct Agreed {
 
 async fn over_lines(
     transport: StdioReader,
-    intake: &Intake,
+    list_check: &ToolListCheck,
     known: Option<Era>,
     deadline: Instant,
     clock: &mut Clock,
-) -> Result<Agreed, Broken> {
+) -> Result<OpenedSession, Broken> {
     let (client, changed, gone) = (transport.client(), transport.changed(), transport.gone());
     #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
     let reading = AbortOnDropHandle::new(tokio::spawn(transport.run()));
@@ -326,18 +328,18 @@ async fn over_lines(
     if handshake::era_of(&info.protocol_version) == Era::Modern {
         client.set_meta(&handshake::client_context());
     }
-    let agreed = listed((link, info, changed), gone, intake, deadline, clock).await?;
-    Ok(Agreed { mute, ..agreed })
+    let agreed = listed((link, info, changed), gone, list_check, deadline, clock).await?;
+    Ok(OpenedSession { mute, ..agreed })
 }
 
 async fn over_http(
     (endpoint, client): (&HttpEndpoint, ToolClient),
     tap: WireLog,
-    intake: &Intake,
+    list_check: &ToolListCheck,
     known: Option<Era>,
     deadline: Instant,
     clock: &mut Clock,
-) -> Result<Agreed, Broken> {
+) -> Result<OpenedSession, Broken> {
     let connecting = async {
         if known != Some(Era::Legacy) {
             let modern = vec![rmcp::model::ProtocolVersion::LATEST];
@@ -359,7 +361,7 @@ async fn over_http(
     clock.agreed();
     let info = service.peer_info().ok_or((Phase::Handshake, Cause::Closed))?;
     let changed = service.service().changed();
-    listed((Link::Remote(service), info, changed), gone, intake, deadline, clock).await
+    listed((Link::Remote(service), info, changed), gone, list_check, deadline, clock).await
 }
 
 async fn http_service(
@@ -371,20 +373,24 @@ async fn http_service(
     let headers = crate::http::headers(&endpoint.headers).map_err(Cause::Protocol)?;
     let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str()).custom_headers(headers);
     let (transport, gone) =
-        Telling::new(StreamableHttpClientTransport::with_client(client, config), tap.clone());
-    rmcp::service::serve_client_with_lifecycle(Ear::new(client_config()), transport, lifecycle)
-        .await
-        .map(|service| (service, gone))
-        .map_err(|error| sdk_types::http_cause(&error, &endpoint.url))
+        CloseNotifying::new(StreamableHttpClientTransport::with_client(client, config), tap.clone());
+    rmcp::service::serve_client_with_lifecycle(
+        NotificationHandler::new(client_config()),
+        transport,
+        lifecycle,
+    )
+    .await
+    .map(|service| (service, gone))
+    .map_err(|error| sdk_types::http_cause(&error, &endpoint.url))
 }
 
 async fn listed(
     (link, info, changed): (Link, Arc<ServerPeerInfo>, Arc<Notify>),
     gone: CancellationToken,
-    intake: &Intake,
+    list_check: &ToolListCheck,
     deadline: Instant,
     clock: &mut Clock,
-) -> Result<Agreed, Broken> {
+) -> Result<OpenedSession, Broken> {
     let fail = |cause| (Phase::List, cause);
     let mut listing = if info.capabilities.tools.is_some() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -395,11 +401,11 @@ async fn listed(
     } else {
         listing(&info, Vec::new(), None)
     };
-    let Taken { tools, changes, twins } = intake.take(&mut listing).map_err(fail)?;
+    let AcceptedTools { tools, changes, twins } = list_check.take(&mut listing).map_err(fail)?;
     clock.listed();
     let tools = Arc::new(ToolList::new(tools, SystemTime::now()));
     let (software, changes) = (listing.software.map(Arc::new), changes.map(Arc::new));
-    Ok(Agreed { link, info, changed, gone, tools, twins, software, changes, mute: false })
+    Ok(OpenedSession { link, info, changed, gone, tools, twins, software, changes, mute: false })
 }
 
 /// Marks the end of each phase.
@@ -443,13 +449,13 @@ impl Clock {
 
     fn connection(
         &self,
-        agreed: Agreed,
-        intake: &Intake,
+        agreed: OpenedSession,
+        list_check: &ToolListCheck,
         process: Option<Process>,
         health: Health,
         beside: Option<AbortOnDropHandle<()>>,
     ) -> Connection {
-        let Agreed { link, info, changed, gone, tools, twins, software, changes, mute } = agreed;
+        let OpenedSession { link, info, changed, gone, tools, twins, software, changes, mute } = agreed;
         health.listed_twice(twins);
         let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
         let era = handshake::era_of(&info.protocol_version);
@@ -459,7 +465,7 @@ impl Clock {
         let heard = era == Era::Legacy || (told && process.is_some());
         let version = info.protocol_version.to_string();
         let following = heard.then(|| {
-            let work = follow(link.transport(), info, tools.clone(), intake.clone(), changed, era);
+            let work = follow(link.transport(), info, tools.clone(), list_check.clone(), changed, era);
             #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
             AbortOnDropHandle::new(tokio::spawn(work))
         });

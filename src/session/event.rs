@@ -27,7 +27,7 @@ pub(crate) enum SessionEvent {
     Warning { text: String },
     /// A call has had no answer for so long, and is still waited for.
     SlowCall { tool: String, waited: Duration },
-    /// A message was exchanged; secrets are hidden, a long one is cut. Told only while somebody listens.
+    /// A message was exchanged; secrets are hidden, a long one is cut. Sent only while somebody listens.
     Message { sent: bool, text: String },
     /// A new one is being made.
     Reconnecting,
@@ -42,6 +42,6 @@ pub(crate) type SessionObserver = Arc<dyn Fn(&ServerName, SessionEvent) + Send +
 
 impl Session {
     pub(super) fn tell(&self, event: SessionEvent) {
-        (self.settings().around.on_event)(self.name(), event);
+        (self.settings().connect_context.on_event)(self.name(), event);
     }
 }

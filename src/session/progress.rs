@@ -42,18 +42,18 @@ impl CallTerms<'_> {
 
 /// The listeners of a session of the SDK's, by the tokens that it has given their calls.
 #[derive(Clone, Default)]
-pub(super) struct Hearing(Arc<Mutex<HashMap<ProgressToken, ProgressListener>>>);
+pub(super) struct ProgressListeners(Arc<Mutex<HashMap<ProgressToken, ProgressListener>>>);
 
 /// Somebody listens until this is dropped.
-pub(super) struct Listening {
-    hearing: Hearing,
+pub(super) struct ProgressRegistration {
+    progress_listeners: ProgressListeners,
     token: ProgressToken,
 }
 
-impl Hearing {
-    pub(super) fn listen(&self, token: ProgressToken, listener: ProgressListener) -> Listening {
+impl ProgressListeners {
+    pub(super) fn listen(&self, token: ProgressToken, listener: ProgressListener) -> ProgressRegistration {
         self.listeners().insert(token.clone(), listener);
-        Listening { hearing: self.clone(), token }
+        ProgressRegistration { progress_listeners: self.clone(), token }
     }
 
     pub(super) fn heard(&self, report: ProgressNotificationParam) {
@@ -69,8 +69,8 @@ impl Hearing {
     }
 }
 
-impl Drop for Listening {
+impl Drop for ProgressRegistration {
     fn drop(&mut self) {
-        self.hearing.listeners().remove(&self.token);
+        self.progress_listeners.listeners().remove(&self.token);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Session, Surroundings, Verdict,
+    ConnectContext, RestartReason, Session,
     recovery::{restart::Restarts, slot::State},
 };
 use crate::{
@@ -18,16 +18,20 @@ use crate::{
 /// Read as one, exchanged as one.
 pub(super) struct Settings {
     pub(super) config: ServerConfig,
-    pub(super) around: Surroundings,
+    pub(super) connect_context: ConnectContext,
     pub(super) calls: Limit,
     /// Ends the restarts that go by these settings once there are newer ones.
     pub(super) superseded: CancellationToken,
 }
 
 impl Settings {
-    pub(super) fn new(config: ServerConfig, around: Surroundings, closed: &CancellationToken) -> Arc<Self> {
+    pub(super) fn new(
+        config: ServerConfig,
+        connect_context: ConnectContext,
+        closed: &CancellationToken,
+    ) -> Arc<Self> {
         let calls = Limit::new(format!("calls of {}", config.name), config.max_concurrent_calls);
-        Arc::new(Self { config, around, calls, superseded: closed.child_token() })
+        Arc::new(Self { config, connect_context, calls, superseded: closed.child_token() })
     }
 }
 
@@ -39,7 +43,7 @@ impl Session {
 
     /// What is not to be shown: the secrets of the whole configuration.
     pub(crate) fn secrets(&self) -> Secrets {
-        self.settings().around.kin.secrets.clone()
+        self.settings().connect_context.kin.secrets.clone()
     }
 
     /// Whether the session goes by `config` already.
@@ -54,15 +58,16 @@ impl Session {
     /// # Errors
     /// Why it did not come back; it is tried again by the restart policy. [`Error::Cancelled`] when the session
     /// was closed, or renewed once more, meanwhile.
-    pub(crate) async fn renew(&self, with: Option<(ServerConfig, Surroundings)>, why: &str) -> Result<()> {
+    pub(crate) async fn renew(&self, with: Option<(ServerConfig, ConnectContext)>, why: &str) -> Result<()> {
         let next = {
             let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-            let (config, around) = with.unwrap_or_else(|| (settings.config.clone(), settings.around.clone()));
-            let next = Settings::new(config, around, &self.closed);
+            let (config, connect_context) =
+                with.unwrap_or_else(|| (settings.config.clone(), settings.connect_context.clone()));
+            let next = Settings::new(config, connect_context, &self.closed);
             std::mem::replace(&mut *settings, next.clone()).superseded.cancel();
             next
         };
-        let verdict = Verdict { what: format!("was restarted {why}"), asked: true };
+        let restart_reason = RestartReason { what: format!("was restarted {why}"), asked: true };
         let work = Box::pin(async {
             let mut restarts = self.reconnect.lock().await;
             // A new beginning: another configuration may be another program.
@@ -71,7 +76,7 @@ impl Session {
                 State::Ready { generation, .. } | State::Down { generation, .. } => *generation,
                 State::Closed => return Err(Error::Cancelled),
             };
-            self.restart_alone(generation, Some(verdict), &mut restarts).await
+            self.restart_alone(generation, Some(restart_reason), &mut restarts).await
         });
         next.superseded.run_until_cancelled(work).await.unwrap_or(Err(Error::Cancelled))
     }

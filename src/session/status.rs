@@ -11,7 +11,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Rest, Session, latency::Latency, recovery::slot::State};
+use super::{DownReason, Session, latency::Latency, recovery::slot::State};
 use crate::{
     error::{Error, Result, ServerError},
     process::Process,
@@ -235,9 +235,9 @@ impl Session {
                 status.uptime = Some(connection.since.elapsed());
                 status.tools = connection.tools.now().tools.len();
             }
-            State::Down { down, .. } if down.rest != Rest::Lost => {
+            State::Down { down, .. } if down.rest != DownReason::Lost => {
                 status.state = match (down.rest, &down.cause) {
-                    (Rest::Wanted, _) => ServerState::Starting,
+                    (DownReason::Wanted, _) => ServerState::Starting,
                     (_, None) => ServerState::Parked,
                     (_, Some(_)) => ServerState::Failed,
                 };

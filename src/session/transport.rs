@@ -16,10 +16,10 @@ use super::{
         failure::Cause,
         handshake::{Era, discover_request},
     },
-    progress::{Hearing, ProgressListener},
+    progress::{ProgressListener, ProgressListeners},
     remote::client as remote,
     result::{
-        reply::{NoReply, Patience, Reply},
+        reply::{CallLimits, NoReply, Reply},
         sdk_types,
         truncate::Truncator,
     },
@@ -33,7 +33,7 @@ use super::{
 #[derive(Clone)]
 pub(super) enum Transport {
     Lines(RpcClient),
-    Remote(Peer<RoleClient>, Hearing),
+    Remote(Peer<RoleClient>, ProgressListeners),
 }
 
 impl Transport {
@@ -50,14 +50,14 @@ impl Transport {
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
-        (patience, progress): (Patience<'_>, Option<&ProgressListener>),
+        (call_limits, progress): (CallLimits<'_>, Option<&ProgressListener>),
         truncator: impl FnOnce() -> Truncator,
     ) -> Result<Reply, NoReply> {
         match self {
-            Self::Lines(client) => client.call(tool, arguments, patience, progress).await,
-            Self::Remote(peer, hearing) => {
-                let ears = progress.map(|listener| (hearing, listener));
-                Box::pin(remote::call(peer, tool, arguments, (patience, ears), &truncator())).await
+            Self::Lines(client) => client.call(tool, arguments, call_limits, progress).await,
+            Self::Remote(peer, progress_listeners) => {
+                let ears = progress.map(|listener| (progress_listeners, listener));
+                Box::pin(remote::call(peer, tool, arguments, (call_limits, ears), &truncator())).await
             }
         }
     }

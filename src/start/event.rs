@@ -84,7 +84,7 @@ pub enum ServerEvent {
         /// How it died, with its last words.
         error: Arc<Error>,
     },
-    /// It wrote a line to stderr. Told only with [`Config::follow_stderr`](crate::Config::follow_stderr).
+    /// It wrote a line to stderr. Sent only with [`Config::follow_stderr`](crate::Config::follow_stderr).
     Wrote {
         /// Which.
         server: ServerName,
@@ -98,7 +98,7 @@ pub enum ServerEvent {
         /// What it does, as the end of a sentence that begins with the server.
         text: String,
     },
-    /// A call of one of its tools has no answer yet. Told again and again:
+    /// A call of one of its tools has no answer yet. Sent again and again:
     /// [`ServerConfig::slow_call_notice`](crate::ServerConfig::slow_call_notice).
     SlowCall {
         /// Which.
@@ -109,7 +109,7 @@ pub enum ServerEvent {
         #[serde(rename = "waited_ms", with = "crate::task::millis::plain")]
         waited: Duration,
     },
-    /// A message went to it or came from it. Told only while there is a listener:
+    /// A message went to it or came from it. Sent only while there is a listener:
     /// [`Manager::listen_to_wire`](crate::Manager::listen_to_wire).
     Message {
         /// Which.

@@ -33,13 +33,13 @@ const MAX_FILE: u64 = 1 << 20;
 #[derive(Default)]
 pub(super) struct History {
     file: Option<PathBuf>,
-    known: Book,
+    known: HistoryFile,
     // Std mutex: held for a change of a map.
-    news: Mutex<HashMap<String, News>>,
+    news: Mutex<HashMap<String, HistoryChange>>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
-struct Book {
+struct HistoryFile {
     /// By fingerprint: they may hold secrets in their arguments.
     servers: BTreeMap<String, Record>,
 }
@@ -70,7 +70,7 @@ pub(super) struct Start {
     pub(super) mute: bool,
 }
 
-enum News {
+enum HistoryChange {
     Started(Start),
     Installed,
     Failed,
@@ -98,7 +98,7 @@ impl History {
     /// Whether the last start of the package succeeded.
     pub(super) fn is_installed(&self, package: &str) -> bool {
         match self.news().get(package) {
-            Some(news) => matches!(news, News::Installed),
+            Some(news) => matches!(news, HistoryChange::Installed),
             None => self.known.servers.contains_key(package),
         }
     }
@@ -110,16 +110,16 @@ impl History {
     }
 
     pub(super) fn started(&self, server: &str, start: Start) {
-        self.news().insert(server.to_owned(), News::Started(start));
+        self.news().insert(server.to_owned(), HistoryChange::Started(start));
     }
 
     pub(super) fn installed(&self, package: &str) {
-        self.news().insert(package.to_owned(), News::Installed);
+        self.news().insert(package.to_owned(), HistoryChange::Installed);
     }
 
     /// A start of the package failed: it may not be there after all.
     pub(super) fn failed(&self, package: &str) {
-        self.news().insert(package.to_owned(), News::Failed);
+        self.news().insert(package.to_owned(), HistoryChange::Failed);
     }
 
     /// Writes what is new, on top of what others have written meanwhile.
@@ -138,20 +138,20 @@ impl History {
         }
     }
 
-    fn news(&self) -> MutexGuard<'_, HashMap<String, News>> {
+    fn news(&self) -> MutexGuard<'_, HashMap<String, HistoryChange>> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Book {
-    fn learn(&mut self, key: String, news: &News) {
-        if matches!(news, News::Failed) {
+impl HistoryFile {
+    fn learn(&mut self, key: String, news: &HistoryChange) {
+        if matches!(news, HistoryChange::Failed) {
             self.servers.remove(&key);
             return;
         }
         let record = self.servers.entry(key).or_default();
         record.at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        if let News::Started(start) = news {
+        if let HistoryChange::Started(start) = news {
             record.mute = start.mute;
             push(&mut record.ms, start.took);
             start.cpu.into_iter().for_each(|cpu| push(&mut record.cpu_ms, cpu));
@@ -178,11 +178,11 @@ fn push(times: &mut Vec<u32>, time: Duration) {
     times.truncate(KEPT_STARTS);
 }
 
-fn read(file: &Path) -> Option<Book> {
+fn read(file: &Path) -> Option<HistoryFile> {
     serde_json::from_slice(&crate::bounded::read(file, MAX_FILE).ok()?).ok()
 }
 
-fn write(file: &Path, book: &Book) -> std::io::Result<()> {
+fn write(file: &Path, book: &HistoryFile) -> std::io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
     let draft = folder.join(format!(".{FILE}-{:016x}", fastrand::u64(..)));
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_file_does_not_grow_for_ever() {
-        let mut book = Book::default();
+        let mut book = HistoryFile::default();
         for number in 0..=KEPT {
             book.servers.insert(number.to_string(), Record { at: number as u64, ..Record::default() });
         }

@@ -22,7 +22,7 @@ const MOST_REFERENCES: usize = 1_500;
 
 /// What a schema asks for, whatever the arguments are.
 #[derive(Debug)]
-pub(super) struct Shape {
+pub(super) struct SchemaRequirements {
     /// Its values, each counted as often as references lead to it; nothing if that is often.
     size: Option<u64>,
     patterns: Patterns,
@@ -45,11 +45,11 @@ struct TooMuch;
 type Bounded = Result<(), TooMuch>;
 type Schema = Map<String, Value>;
 
-impl Shape {
+impl SchemaRequirements {
     /// # Errors
     /// Why the schema cannot be checked.
     pub(super) fn of(schema: &Schema) -> Result<Self, &'static str> {
-        let mut look = Look {
+        let mut look = SchemaContents {
             left: MOST_VALUES,
             patterns: Patterns::None,
             unevaluated: false,
@@ -126,7 +126,7 @@ fn weigh(value: &Value, per_byte: bool, left: &mut u64) -> Bounded {
 }
 
 /// What a whole schema has in it, wherever it stands.
-struct Look {
+struct SchemaContents {
     left: u64,
     patterns: Patterns,
     unevaluated: bool,
@@ -137,7 +137,7 @@ struct Look {
     old: bool,
 }
 
-impl Look {
+impl SchemaContents {
     fn object(&mut self, map: &Schema) -> Result<(), &'static str> {
         for (key, value) in map {
             match (key.as_str(), value) {

@@ -4,7 +4,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::failure::Cause;
-use crate::session::Surroundings;
+use crate::session::ConnectContext;
 use crate::{
     catalog::{CatalogCache, Fingerprint, Listing, LockFile, ToolChanges},
     config::{Secrets, ServerConfig, ToolFilter},
@@ -13,7 +13,7 @@ use crate::{
 
 /// Takes the lists of one connection in.
 #[derive(Clone)]
-pub(super) struct Intake {
+pub(super) struct ToolListCheck {
     server: ServerName,
     offered: ToolFilter,
     lock: Option<Arc<LockFile>>,
@@ -22,7 +22,7 @@ pub(super) struct Intake {
 }
 
 /// A list as it is used.
-pub(super) struct Taken {
+pub(super) struct AcceptedTools {
     /// No two of one name; under a lockfile they, and the keys of their schemas, in the order that was reviewed.
     pub(super) tools: Arc<[Tool]>,
     /// How it differs from the last one that was remembered, if there is such a one and it does.
@@ -31,16 +31,16 @@ pub(super) struct Taken {
     pub(super) twins: Vec<String>,
 }
 
-impl Intake {
-    /// To be made before the server is started: its program may be exchanged while it starts.
-    pub(super) fn new(config: &ServerConfig, around: &Surroundings) -> Self {
-        let cache = around.cache.clone().and_then(|cache| Some((cache, Fingerprint::of(config)?)));
+impl ToolListCheck {
+    /// Must be made before the server is started: its program may be exchanged while it starts.
+    pub(super) fn new(config: &ServerConfig, connect_context: &ConnectContext) -> Self {
+        let cache = connect_context.cache.clone().and_then(|cache| Some((cache, Fingerprint::of(config)?)));
         Self {
             server: config.name.clone(),
             offered: config.tools.clone(),
-            lock: around.lock.clone(),
+            lock: connect_context.lock.clone(),
             cache,
-            secrets: around.kin.secrets.clone(),
+            secrets: connect_context.kin.secrets.clone(),
         }
     }
 
@@ -54,7 +54,7 @@ impl Intake {
     ///
     /// # Errors
     /// [`Cause::Locked`]: the list is not to be used.
-    pub(super) fn take(&self, listing: &mut Listing) -> Result<Taken, Cause> {
+    pub(super) fn take(&self, listing: &mut Listing) -> Result<AcceptedTools, Cause> {
         let twins = without_twins(&mut listing.tools);
         for tool in &twins {
             let tool = self.secrets.hide(tool);
@@ -71,7 +71,7 @@ impl Intake {
         if let Some(changes) = &changes {
             tracing::warn!(server = %self.server, %changes, "other tools than before");
         }
-        Ok(Taken { tools, changes, twins })
+        Ok(AcceptedTools { tools, changes, twins })
     }
 }
 

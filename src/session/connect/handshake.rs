@@ -87,13 +87,13 @@ fn spoken(theirs: &[ProtocolVersion]) -> String {
 }
 
 /// What has come of one of the two requests.
-enum Asked {
+enum RequestState {
     /// It was not sent.
     No,
     /// Its answer is waited for.
     Open,
     /// The server speaks that.
-    Agreed(Arc<ServerPeerInfo>),
+    OpenedSession(Arc<ServerPeerInfo>),
     /// It does not, for a reason if there is one to tell.
     Refused(Option<String>),
 }
@@ -106,36 +106,40 @@ pub(super) async fn negotiate(
 ) -> Result<(Arc<ServerPeerInfo>, bool), Refusal> {
     let context = json!({"_meta": client_context()});
     let config = client_config();
-    let discovering = client.shake_hands("server/discover", &context);
-    let initializing = client.shake_hands("initialize", &config);
+    let discovering = client.handshake_request("server/discover", &context);
+    let initializing = client.handshake_request("initialize", &config);
     let probe = tokio::time::sleep(PROBE);
     tokio::pin!(discovering, initializing, probe);
     let (mut discover, mut initialize) = match known {
-        Some(Era::Legacy) => (Asked::No, Asked::Open),
-        _ => (Asked::Open, Asked::No),
+        Some(Era::Legacy) => (RequestState::No, RequestState::Open),
+        _ => (RequestState::Open, RequestState::No),
     };
     loop {
         tokio::select! {
             biased;
-            answer = &mut discovering, if matches!(discover, Asked::Open) => {
+            answer = &mut discovering, if matches!(discover, RequestState::Open) => {
                 discover = discovered(result(answer)?);
             }
-            answer = &mut initializing, if matches!(initialize, Asked::Open) => {
+            answer = &mut initializing, if matches!(initialize, RequestState::Open) => {
                 initialize = initialized(result(answer)?);
             }
-            () = &mut probe, if matches!(initialize, Asked::No) => initialize = Asked::Open,
+            () = &mut probe, if matches!(initialize, RequestState::No) => initialize = RequestState::Open,
         }
         (discover, initialize) = match (discover, initialize) {
-            (discover, Asked::Agreed(info)) => {
+            (discover, RequestState::OpenedSession(info)) => {
                 client.tell(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
-                return Ok((info, matches!(discover, Asked::No | Asked::Open)));
+                return Ok((info, matches!(discover, RequestState::No | RequestState::Open)));
             }
-            (Asked::Agreed(info), Asked::No | Asked::Refused(_)) => return Ok((info, false)),
-            (Asked::Refused(why), Asked::No) => (Asked::Refused(why), Asked::Open),
-            (Asked::Refused(Some(versions)), Asked::Refused(Some(why))) => {
+            (RequestState::OpenedSession(info), RequestState::No | RequestState::Refused(_)) => {
+                return Ok((info, false));
+            }
+            (RequestState::Refused(why), RequestState::No) => {
+                (RequestState::Refused(why), RequestState::Open)
+            }
+            (RequestState::Refused(Some(versions)), RequestState::Refused(Some(why))) => {
                 return Err(Refusal::Refused(format!("{versions}, and {why}")));
             }
-            (Asked::No | Asked::Refused(_), Asked::Refused(why)) => {
+            (RequestState::No | RequestState::Refused(_), RequestState::Refused(why)) => {
                 return Err(Refusal::Refused(why.unwrap_or_default()));
             }
             // A server that answers both may expect to be talked to in the old way.
@@ -158,24 +162,26 @@ fn result<T: DeserializeOwned>(answer: Result<Answer, NoReply>) -> Result<Result
     })
 }
 
-fn discovered(result: Result<DiscoverResult, String>) -> Asked {
+fn discovered(result: Result<DiscoverResult, String>) -> RequestState {
     let version = ProtocolVersion::LATEST;
     match result {
         Ok(result) if result.supported_versions.contains(&version) => {
-            Asked::Agreed(Arc::new(ServerPeerInfo::from_discover_result(version, result)))
+            RequestState::OpenedSession(Arc::new(ServerPeerInfo::from_discover_result(version, result)))
         }
-        Ok(result) => Asked::Refused(Some(format!("it speaks {}", spoken(&result.supported_versions)))),
-        Err(_) => Asked::Refused(None),
+        Ok(result) => {
+            RequestState::Refused(Some(format!("it speaks {}", spoken(&result.supported_versions))))
+        }
+        Err(_) => RequestState::Refused(None),
     }
 }
 
-fn initialized(result: Result<InitializeResult, String>) -> Asked {
+fn initialized(result: Result<InitializeResult, String>) -> RequestState {
     match result {
         // Whoever goes on in a revision that one side does not know talks past the other.
         Ok(result) if !is_spoken(&result.protocol_version) => {
-            Asked::Refused(Some(format!("it speaks {}", spoken(&[result.protocol_version]))))
+            RequestState::Refused(Some(format!("it speaks {}", spoken(&[result.protocol_version]))))
         }
-        Ok(result) => Asked::Agreed(Arc::new(result.into())),
-        Err(why) => Asked::Refused(Some(why)),
+        Ok(result) => RequestState::OpenedSession(Arc::new(result.into())),
+        Err(why) => RequestState::Refused(Some(why)),
     }
 }

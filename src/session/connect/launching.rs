@@ -3,12 +3,12 @@
 
 use super::{
     Connection, OnProcess,
-    accept_tools::Intake,
+    accept_tools::ToolListCheck,
     connect_as_configured,
     failure::{Cause, Failure, OtherPackage},
     handshake::Era,
 };
-use crate::session::{Session, Surroundings, recovery::slot::State};
+use crate::session::{ConnectContext, Session, recovery::slot::State};
 use crate::{
     config::{Endpoint, ServerConfig, StdioConfig},
     error::Phase,
@@ -20,36 +20,36 @@ use crate::{
 /// no secret.
 pub(in crate::session) async fn connect(
     config: &ServerConfig,
-    around: &Surroundings,
+    connect_context: &ConnectContext,
     known: Option<Era>,
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
-    let connected = connect_reviewed(config, around, known, on_process).await;
-    connected.map_err(|failure| failure.without(&around.kin.secrets))
+    let connected = connect_reviewed(config, connect_context, known, on_process).await;
+    connected.map_err(|failure| failure.without(&connect_context.kin.secrets))
 }
 
 async fn connect_reviewed(
     config: &ServerConfig,
-    around: &Surroundings,
+    connect_context: &ConnectContext,
     known: Option<Era>,
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
     // By the server as it is configured, which is all that is known of it while it is parked.
-    let intake = &Intake::new(config, around);
+    let list_check = &ToolListCheck::new(config, connect_context);
     let cached = match &config.endpoint {
-        Endpoint::Stdio(spec) => around.launcher.with_caches(spec).map(|spec| config.starting(spec)),
+        Endpoint::Stdio(spec) => connect_context.launcher.with_caches(spec).map(|spec| config.starting(spec)),
         Endpoint::Http(_) | Endpoint::Builtin { .. } => None,
     };
     let config = cached.as_ref().unwrap_or(config);
     let Endpoint::Stdio(spec) = &config.endpoint else {
-        return connect_as_configured(config, around, intake, known, on_process).await;
+        return connect_as_configured(config, connect_context, list_check, known, on_process).await;
     };
-    let Some(review) = Review::of(config, spec, around) else {
-        return start((config, spec), around, intake, known, on_process).await;
+    let Some(review) = Review::of(config, spec, connect_context) else {
+        return start((config, spec), connect_context, list_check, known, on_process).await;
     };
     // Before, so that nothing runs that nobody has reviewed, as far as that can be told.
     review.check(None).await.map_err(|other| Failure::other_package(&other))?;
-    let connection = start((config, spec), around, intake, known, on_process).await?;
+    let connection = start((config, spec), connect_context, list_check, known, on_process).await?;
     let direct = connection.launch.as_ref().is_some_and(|launch| launch.direct);
     let Some(process) = connection.process.as_ref().filter(|_| review.by_runner && !direct) else {
         return Ok(connection);
@@ -78,10 +78,10 @@ struct Review {
 
 impl Review {
     /// Nothing: nobody asked for the lockfile, or it does not know the package.
-    fn of(config: &ServerConfig, spec: &StdioConfig, around: &Surroundings) -> Option<Self> {
-        let locked = around.lock.as_ref()?.package(&config.name)?.clone();
+    fn of(config: &ServerConfig, spec: &StdioConfig, connect_context: &ConnectContext) -> Option<Self> {
+        let locked = connect_context.lock.as_ref()?.package(&config.name)?.clone();
         let by_runner = Runner::of(&spec.command, &spec.args).is_some();
-        Some(Self { locked, launcher: around.launcher.clone(), spec: spec.clone(), by_runner })
+        Some(Self { locked, launcher: connect_context.launcher.clone(), spec: spec.clone(), by_runner })
     }
 
     /// # Errors
@@ -110,7 +110,7 @@ impl Session {
         };
         let settings = self.settings();
         let Endpoint::Stdio(spec) = &settings.config.endpoint else { return None };
-        let (launcher, spec) = (settings.around.launcher.clone(), spec.clone());
+        let (launcher, spec) = (settings.connect_context.launcher.clone(), spec.clone());
         tokio::task::spawn_blocking(move || launcher.package(&spec, live)).await.ok().flatten()
     }
 }
@@ -120,17 +120,19 @@ impl Session {
 /// make it faster. Nor is one that the lockfile refuses.
 async fn start(
     (config, spec): (&ServerConfig, &StdioConfig),
-    around: &Surroundings,
-    intake: &Intake,
+    connect_context: &ConnectContext,
+    list_check: &ToolListCheck,
     known: Option<Era>,
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
-    let Some((launch, direct)) = plan(spec, around).await else {
-        return connect_as_configured(config, around, intake, known, on_process).await;
+    let Some((launch, direct)) = plan(spec, connect_context).await else {
+        return connect_as_configured(config, connect_context, list_check, known, on_process).await;
     };
     let mut failed = None;
     if let Some(direct) = direct {
-        match connect_as_configured(&config.starting(direct), around, intake, known, on_process).await {
+        match connect_as_configured(&config.starting(direct), connect_context, list_check, known, on_process)
+            .await
+        {
             Ok(mut connection) => {
                 connection.launch = Some(launch.report());
                 return Ok(connection);
@@ -148,10 +150,11 @@ async fn start(
             }
         }
     }
-    let mut connection = connect_as_configured(config, around, intake, known, on_process).await?;
+    let mut connection =
+        connect_as_configured(config, connect_context, list_check, known, on_process).await?;
     if let Some(process) = &connection.process {
         let (live, took) = (live(process), connection.phases.total());
-        let (spec, secrets) = (spec.clone(), around.kin.secrets.clone());
+        let (spec, secrets) = (spec.clone(), connect_context.kin.secrets.clone());
         let looking = move || launch.observe(&spec, &secrets, live, took);
         connection.launch = tokio::task::spawn_blocking(looking).await.ok().map(|mut report| {
             report.failed = failed;
@@ -163,13 +166,13 @@ async fn start(
 
 /// What is known of `spec`, and what is to be started in its place. Nothing when it is no runner, or always to be
 /// left to it.
-async fn plan(spec: &StdioConfig, around: &Surroundings) -> Option<(Launch, Option<StdioConfig>)> {
+async fn plan(spec: &StdioConfig, connect_context: &ConnectContext) -> Option<(Launch, Option<StdioConfig>)> {
     // Of many servers that start at once, those that have no runner are not to wait for a thread each.
-    if !around.launcher.concerns(spec) {
+    if !connect_context.launcher.concerns(spec) {
         return None;
     }
     let program = find_program(spec).ok()?;
-    let (launcher, spec) = (around.launcher.clone(), spec.clone());
+    let (launcher, spec) = (connect_context.launcher.clone(), spec.clone());
     let looking = move || {
         let launch = launcher.plan(&spec, &program)?;
         let direct = launch.direct(&spec);

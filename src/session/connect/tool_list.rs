@@ -11,7 +11,7 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    accept_tools::Intake,
+    accept_tools::ToolListCheck,
     failure::Cause,
     handshake::{Era, era_of},
 };
@@ -147,13 +147,13 @@ pub(super) async fn follow(
     transport: Transport,
     info: Arc<ServerPeerInfo>,
     list: Arc<ToolList>,
-    intake: Intake,
+    list_check: ToolListCheck,
     changed: Arc<Notify>,
     era: Era,
 ) {
     // In a box, as most of the time nothing changes, and this waits for as long as the server lives.
-    let (to, info, list, intake) = (&transport, &*info, &*list, &intake);
-    let relisting = whenever(&changed, move || Box::pin(relist(to, info, list, intake)));
+    let (to, info, list, list_check) = (&transport, &*info, &*list, &list_check);
+    let relisting = whenever(&changed, move || Box::pin(relist(to, info, list, list_check)));
     match (era, &transport) {
         (Era::Modern, Transport::Lines(client)) => tokio::join!(relisting, subscribe(client)).0,
         _ => relisting.await,
@@ -186,17 +186,17 @@ async fn subscribe(client: &RpcClient) {
     }
 }
 
-async fn relist(transport: &Transport, info: &ServerPeerInfo, list: &ToolList, intake: &Intake) {
+async fn relist(transport: &Transport, info: &ServerPeerInfo, list: &ToolList, list_check: &ToolListCheck) {
     match all_tools(transport, info, PAGE_LIMIT).await {
-        Ok(mut listing) => match intake.take(&mut listing) {
+        Ok(mut listing) => match list_check.take(&mut listing) {
             Ok(taken) => list.replace(taken.tools),
             Err(cause) => {
-                tracing::warn!(cause = intake.shown(&cause), "the changed tool list is refused");
+                tracing::warn!(cause = list_check.shown(&cause), "the changed tool list is refused");
                 list.refused.cancel();
             }
         },
         Err(cause) => {
-            let cause = intake.shown(&cause);
+            let cause = list_check.shown(&cause);
             tracing::warn!(cause, "the changed tool list cannot be read; the old one stays");
         }
     }

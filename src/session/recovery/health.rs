@@ -36,7 +36,7 @@ struct Shared {
     /// Nothing for a server behind a URL: its stream is the protocol library's.
     pipes: Option<(Traffic, LineWriter)>,
     stderr: Option<StderrTail>,
-    notes: Mutex<Notes>,
+    notes: Mutex<StreamFaults>,
     /// Calls that wait for their answers.
     calls: AtomicUsize,
     /// Answers that were waited for.
@@ -45,10 +45,10 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Notes {
-    junk: Noise,
+struct StreamFaults {
+    junk: StrayMessages,
     samples: Vec<String>,
-    unasked: Noise,
+    unasked: StrayMessages,
     /// Tools of which the server lists more than one.
     twins: Vec<String>,
     end: Option<End>,
@@ -56,7 +56,7 @@ struct Notes {
 
 /// What does not belong into a stream, counted, and judged by how much of it came of late.
 #[derive(Default)]
-struct Noise {
+struct StrayMessages {
     count: usize,
     level: f64,
     /// When the level was that.
@@ -65,8 +65,8 @@ struct Noise {
     answers: usize,
 }
 
-impl Noise {
-    /// Notes one more after so many answers in all; says whether that can be borne.
+impl StrayMessages {
+    /// StreamFaults one more after so many answers in all; says whether that can be borne.
     fn add(&mut self, now: Instant, answers: usize) -> bool {
         let time = self.when.map_or(0.0, |when| now.saturating_duration_since(when).as_secs_f64());
         let since = answers.saturating_sub(self.answers) as f64;
@@ -120,11 +120,11 @@ impl Health {
         Self(Arc::new(Shared { secrets: secrets.clone(), pipes, stderr, notes, calls, answers, death }))
     }
 
-    fn notes(&self) -> MutexGuard<'_, Notes> {
+    fn notes(&self) -> MutexGuard<'_, StreamFaults> {
         self.0.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a line that is no message; says whether the stream can go on.
+    /// StreamFaults a line that is no message; says whether the stream can go on.
     pub(in crate::session) fn junk(&self, line: &str) -> bool {
         let line = self.0.secrets.hide_cut(line);
         tracing::warn!(line, "not a message on stdout");
@@ -135,12 +135,12 @@ impl Health {
         notes.junk.add(Instant::now(), self.0.answers.load(Ordering::Relaxed))
     }
 
-    /// Notes an answer that was waited for.
+    /// StreamFaults an answer that was waited for.
     pub(in crate::session) fn answered(&self) {
         self.0.answers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes an answer that nobody asked for; says whether the stream can go on.
+    /// StreamFaults an answer that nobody asked for; says whether the stream can go on.
     pub(in crate::session) fn unasked(&self) -> bool {
         let mut notes = self.notes();
         let bearable = notes.unasked.add(Instant::now(), self.0.answers.load(Ordering::Relaxed));
@@ -148,12 +148,12 @@ impl Health {
         bearable
     }
 
-    /// Notes the tools of which the server has listed more than one.
+    /// StreamFaults the tools of which the server has listed more than one.
     pub(in crate::session) fn listed_twice(&self, tools: Vec<String>) {
         self.notes().twins = tools;
     }
 
-    /// Notes why the stream ends. The first reason is the one.
+    /// StreamFaults why the stream ends. The first reason is the one.
     pub(in crate::session) fn ended(&self, end: End) {
         self.notes().end.get_or_insert(end);
     }
@@ -294,7 +294,7 @@ mod tests {
 
     /// Lines until it cannot be borne: so many in a second, and so many for each answer.
     fn borne(in_a_second: u32, for_an_answer: usize) -> Option<usize> {
-        let (mut noise, now) = (Noise::default(), Instant::now());
+        let (mut noise, now) = (StrayMessages::default(), Instant::now());
         (0..100_000).find(|line| {
             let time = Duration::from_secs(1) * u32::try_from(*line).unwrap() / in_a_second;
             !noise.add(now + time, line / for_an_answer)

@@ -11,7 +11,7 @@ use super::{
     slot::{Claim, Slot, State},
 };
 use crate::session::{
-    Down, Session, SessionEvent, Surroundings,
+    ConnectContext, Down, Session, SessionEvent,
     connect::{
         accept_tools::admitted,
         handshake,
@@ -30,7 +30,7 @@ const IDLE_LOOKS: u32 = 10;
 
 /// Why a server that is down is so.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::session) enum Rest {
+pub(in crate::session) enum DownReason {
     /// It was lost: whoever stays in [`Session::keep`] brings it back.
     Lost,
     /// Nobody needs it: it stays down until somebody does.
@@ -41,11 +41,11 @@ pub(in crate::session) enum Rest {
 
 impl Session {
     /// A session with a server that is not started yet: what it lists is remembered from an earlier time.
-    pub(crate) fn parked(config: ServerConfig, around: Surroundings, known: Remembered) -> Self {
+    pub(crate) fn parked(config: ServerConfig, connect_context: ConnectContext, known: Remembered) -> Self {
         let restarts = Restarts::of(handshake::era_named(&known.version));
         let tools = Arc::new(ToolList::new(known.tools, known.listed));
-        let down = Down { tools, cause: None, next_try: Instant::now(), rest: Rest::Parked };
-        Self::new(config, around, Slot::empty(down), restarts)
+        let down = Down { tools, cause: None, next_try: Instant::now(), rest: DownReason::Parked };
+        Self::new(config, connect_context, Slot::empty(down), restarts)
     }
 
     /// A session with another instance of the same server, parked. Nothing once this one is closed.
@@ -57,20 +57,20 @@ impl Session {
         };
         let Listed { tools, when, .. } = list.now();
         let tools = Arc::new(ToolList::new(tools, when));
-        let down = Down { tools, cause: None, next_try: Instant::now(), rest: Rest::Parked };
+        let down = Down { tools, cause: None, next_try: Instant::now(), rest: DownReason::Parked };
         let settings = self.settings();
-        let (config, around) = (settings.config.clone(), settings.around.clone());
+        let (config, connect_context) = (settings.config.clone(), settings.connect_context.clone());
         let restarts = era.map_or_else(Restarts::default, Restarts::of);
-        Some(Self::new(config, around, Slot::empty(down), restarts))
+        Some(Self::new(config, connect_context, Slot::empty(down), restarts))
     }
 
     /// `tools` as they are to be shown. Nothing: the lockfile does not let them be offered.
     pub(crate) fn admitted(
         config: &ServerConfig,
-        around: &Surroundings,
+        connect_context: &ConnectContext,
         tools: Arc<[Tool]>,
     ) -> Option<Arc<[Tool]>> {
-        match &around.lock {
+        match &connect_context.lock {
             None => Some(tools),
             Some(lock) => admitted(lock, &config.name, &config.tools, &tools).ok(),
         }
@@ -78,7 +78,7 @@ impl Session {
 
     /// Whether it is not running because nobody needs it.
     pub(crate) fn is_parked(&self) -> bool {
-        matches!(&*self.slot.state(), State::Down { down, .. } if down.rest != Rest::Lost)
+        matches!(&*self.slot.state(), State::Down { down, .. } if down.rest != DownReason::Lost)
     }
 
     /// Whether it is parked and to be started without waiting for a call.
@@ -90,7 +90,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::wake`].
-    pub(crate) async fn rouse(&self) -> Result<()> {
+    pub(crate) async fn start_parked(&self) -> Result<()> {
         self.borrow().await.map(drop)
     }
 
@@ -101,7 +101,7 @@ impl Session {
     /// [`Error::Unavailable`]: it did not start. [`Error::CallTimeout`] for `tool`: not within the limit.
     pub(crate) async fn wake(&self, tool: &str, limit: Option<Duration>) -> Result<Option<Duration>> {
         let began = Instant::now();
-        let awake = Box::pin(self.rouse());
+        let awake = Box::pin(self.start_parked());
         match limit {
             None => awake.await?,
             Some(limit) => match tokio::time::timeout(limit, awake).await {
@@ -128,8 +128,8 @@ impl Session {
     pub(in crate::session) fn want(&self) {
         let mut wanted = false;
         self.slot.stay_down(|down| {
-            if down.rest == Rest::Parked && down.next_try <= Instant::now() {
-                down.rest = Rest::Wanted;
+            if down.rest == DownReason::Parked && down.next_try <= Instant::now() {
+                down.rest = DownReason::Wanted;
                 wanted = true;
             }
         });
@@ -162,7 +162,7 @@ impl Session {
             // A call counts itself before it looks here.
             State::Ready { connection, .. } if self.counters.in_flight() == 0 => {
                 let tools = connection.tools.clone();
-                Some(Down { tools, cause: None, next_try: Instant::now(), rest: Rest::Parked })
+                Some(Down { tools, cause: None, next_try: Instant::now(), rest: DownReason::Parked })
             }
             _ => None,
         });

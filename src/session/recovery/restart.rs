@@ -9,7 +9,7 @@ use tracing::Instrument as _;
 
 use super::slot::{Claim, State};
 use crate::session::{
-    ABANDON_LIMIT, Booting, Down, NEVER, Rest, Session, SessionEvent, Started, Verdict,
+    ABANDON_LIMIT, Booting, Down, DownReason, NEVER, RestartReason, Session, SessionEvent, Started,
     connect::{
         Connection, Server,
         failure::{Failure, inquest, seconds},
@@ -41,13 +41,17 @@ impl Restarts {
 
 impl Session {
     /// Makes sure that generation `dead` is replaced. Many callers, one restart.
-    pub(in crate::session) async fn restart(&self, dead: u64, verdict: Option<Verdict>) -> Result<()> {
+    pub(in crate::session) async fn restart(
+        &self,
+        dead: u64,
+        restart_reason: Option<RestartReason>,
+    ) -> Result<()> {
         loop {
             let settings = self.settings();
             // Boxed: a restart is rare and its future large, and every call would carry it along.
             let work = Box::pin(async {
                 let mut restarts = self.reconnect.lock().await;
-                self.restart_alone(dead, verdict.clone(), &mut restarts).await
+                self.restart_alone(dead, restart_reason.clone(), &mut restarts).await
             });
             match settings.superseded.run_until_cancelled(work).await {
                 Some(outcome) => return outcome,
@@ -61,23 +65,23 @@ impl Session {
     pub(in crate::session) async fn restart_alone(
         &self,
         dead: u64,
-        verdict: Option<Verdict>,
+        restart_reason: Option<RestartReason>,
         restarts: &mut Restarts,
     ) -> Result<()> {
         let began = Instant::now();
-        let asked = verdict.as_ref().is_some_and(|verdict| verdict.asked);
+        let asked = restart_reason.as_ref().is_some_and(|restart_reason| restart_reason.asked);
         let mut refused = None;
         let claim = self.slot.claim(dead, |state| match state {
             State::Ready { connection, .. } => {
                 let cause = Some(Arc::new(self.lost("is being restarted".to_owned())));
-                Some(Down { tools: connection.tools.clone(), cause, next_try: began, rest: Rest::Lost })
+                Some(Down { tools: connection.tools.clone(), cause, next_try: began, rest: DownReason::Lost })
             }
             State::Down { down, .. } if !asked && down.next_try > Instant::now() => {
                 refused = Some(self.still_down(down));
                 None
             }
             State::Down { down, .. } => {
-                let rest = if down.rest == Rest::Lost { Rest::Lost } else { Rest::Wanted };
+                let rest = if down.rest == DownReason::Lost { DownReason::Lost } else { DownReason::Wanted };
                 Some(Down { next_try: began, rest, ..down.clone() })
             }
             State::Closed => None,
@@ -92,11 +96,11 @@ impl Session {
         // given up.
         self.abandoned().await;
         let first = match died {
-            Some(connection) => Some(self.bury(*connection, verdict).await),
+            Some(connection) => Some(self.bury(*connection, restart_reason).await),
             None => None,
         };
         // Of a server that was parked this is no restart: it has not died.
-        let parked = before.as_ref().is_some_and(|down| down.rest != Rest::Lost);
+        let parked = before.as_ref().is_some_and(|down| down.rest != DownReason::Lost);
         if !asked && !parked {
             let known = before.as_ref().and_then(|down| down.cause.as_deref());
             if let Some((refusal, wait)) = self.refuse_storm(restarts, first.as_ref().or(known)) {
@@ -107,7 +111,7 @@ impl Session {
         let settings = self.settings();
         let action = self.start_action(parked);
         let on_process = |booting: Booting| self.in_hand(booting.server);
-        let connecting = connect(&settings.config, &settings.around, restarts.era, &on_process);
+        let connecting = connect(&settings.config, &settings.connect_context, restarts.era, &on_process);
         let connected = connecting.instrument(action.span()).await;
         traced::start_ended(action, &connected);
         // One that its caller gives up half way does not count: it says nothing of the server.
@@ -148,13 +152,13 @@ impl Session {
     }
 
     /// Ends what is left of a dead connection and says how it died.
-    async fn bury(&self, connection: Connection, verdict: Option<Verdict>) -> ServerError {
+    async fn bury(&self, connection: Connection, restart_reason: Option<RestartReason>) -> ServerError {
         let Connection { link, process, health, .. } = connection;
-        let asked = verdict.as_ref().is_some_and(|verdict| verdict.asked);
-        let cause = match verdict {
+        let asked = restart_reason.as_ref().is_some_and(|restart_reason| restart_reason.asked);
+        let cause = match restart_reason {
             // It stands, and the server's own words are all that is to be added.
-            Some(verdict) => {
-                let mut cause = self.lost(verdict.what);
+            Some(restart_reason) => {
+                let mut cause = self.lost(restart_reason.what);
                 cause.stderr_tail = health.last_words().await;
                 cause
             }
@@ -238,9 +242,9 @@ impl Session {
         let to_be_had = self.slot.stay_down(|down| {
             down.cause = Some(Arc::new(cause.clone()));
             down.next_try = Instant::now() + wait;
-            parked = down.rest != Rest::Lost;
+            parked = down.rest != DownReason::Lost;
             if parked {
-                down.rest = Rest::Parked;
+                down.rest = DownReason::Parked;
             }
         });
         if !to_be_had {
@@ -268,7 +272,7 @@ impl Session {
     fn still_down(&self, down: &Down) -> Error {
         let Some(mut error) = down.cause.as_deref().cloned() else { return Error::Cancelled };
         let wait = down.next_try.saturating_duration_since(Instant::now());
-        let parked = down.rest != Rest::Lost;
+        let parked = down.rest != DownReason::Lost;
         if wait < NEVER / 2 {
             let what = if parked { "start" } else { "restart" };
             error.causes.push(format!("the next {what} is due in {}", seconds(wait)));

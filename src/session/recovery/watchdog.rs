@@ -7,13 +7,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::slot::State;
 use crate::session::{
-    Rest, Session, Verdict,
+    DownReason, RestartReason, Session,
     connect::{handshake::Era, tool_list::ToolList},
     transport::{Transport, question},
 };
 
 /// What there is to wait for.
-enum Watch {
+enum WatchdogWait {
     /// A live connection: its end, or its silence.
     Live { generation: u64, gone: CancellationToken, transport: Transport, era: Era, tools: Arc<ToolList> },
     /// A server that is down: the time of its next try.
@@ -25,9 +25,9 @@ enum Watch {
 }
 
 /// What is to be done.
-enum Due {
+enum WatchdogAction {
     /// A generation is dead, or is to be taken for it.
-    Restart(u64, Option<Verdict>),
+    Restart(u64, Option<RestartReason>),
     /// Nobody has needed a generation for long.
     Park(u64),
 }
@@ -41,12 +41,12 @@ impl Session {
                 // Both in boxes: a session that lives, as most do all the time, is not to hold room for a start.
                 match self.due().await {
                     // A failure is told by its event, and the state holds when the next try is due.
-                    Due::Restart(dead, verdict) => {
-                        if let Err(error) = Box::pin(self.restart(dead, verdict)).await {
+                    WatchdogAction::Restart(dead, restart_reason) => {
+                        if let Err(error) = Box::pin(self.restart(dead, restart_reason)).await {
                             tracing::debug!(server = %self.name(), %error, "not brought back");
                         }
                     }
-                    Due::Park(generation) => Box::pin(self.park(generation)).await,
+                    WatchdogAction::Park(generation) => Box::pin(self.park(generation)).await,
                 }
             }
         };
@@ -54,48 +54,48 @@ impl Session {
     }
 
     /// Waits until a generation has to be replaced, or to go.
-    async fn due(&self) -> Due {
+    async fn due(&self) -> WatchdogAction {
         loop {
             match self.watch() {
-                Watch::Live { generation, gone, transport, era, tools } => {
-                    let verdict = tokio::select! {
+                WatchdogWait::Live { generation, gone, transport, era, tools } => {
+                    let restart_reason = tokio::select! {
                         () = gone.cancelled() => None,
-                        verdict = self.silence(&transport, era) => Some(verdict),
-                        () = tools.refused().cancelled() => Some(Verdict::of_lock()),
-                        () = self.idleness() => return Due::Park(generation),
+                        restart_reason = self.silence(&transport, era) => Some(restart_reason),
+                        () = tools.refused().cancelled() => Some(RestartReason::of_lock()),
+                        () = self.idleness() => return WatchdogAction::Park(generation),
                     };
-                    return Due::Restart(generation, verdict);
+                    return WatchdogAction::Restart(generation, restart_reason);
                 }
-                Watch::Down { generation, next_try } => tokio::select! {
-                    () = tokio::time::sleep_until(next_try.into()) => return Due::Restart(generation, None),
+                WatchdogWait::Down { generation, next_try } => tokio::select! {
+                    () = tokio::time::sleep_until(next_try.into()) => return WatchdogAction::Restart(generation, None),
                     // Somebody did not wait for that: look again.
                     () = self.settled.notified() => {}
                 },
-                Watch::Parked => self.settled.notified().await,
-                Watch::Closed => std::future::pending().await,
+                WatchdogWait::Parked => self.settled.notified().await,
+                WatchdogWait::Closed => std::future::pending().await,
             }
         }
     }
 
-    fn watch(&self) -> Watch {
+    fn watch(&self) -> WatchdogWait {
         match &*self.slot.state() {
-            State::Ready { generation, connection } => Watch::Live {
+            State::Ready { generation, connection } => WatchdogWait::Live {
                 generation: *generation,
                 gone: connection.gone.clone(),
                 transport: connection.link.transport(),
                 era: connection.era,
                 tools: connection.tools.clone(),
             },
-            State::Down { down, .. } if down.rest == Rest::Parked => Watch::Parked,
+            State::Down { down, .. } if down.rest == DownReason::Parked => WatchdogWait::Parked,
             State::Down { generation, down } => {
-                Watch::Down { generation: *generation, next_try: down.next_try }
+                WatchdogWait::Down { generation: *generation, next_try: down.next_try }
             }
-            State::Closed => Watch::Closed,
+            State::Closed => WatchdogWait::Closed,
         }
     }
 
     /// Returns once the server has left a question unanswered. Never if it is not to be asked.
-    async fn silence(&self, transport: &Transport, era: Era) -> Verdict {
+    async fn silence(&self, transport: &Transport, era: Era) -> RestartReason {
         let Some(every) = self.settings().config.keepalive else { return std::future::pending().await };
         let mut before = self.counters.calls();
         loop {
@@ -106,7 +106,7 @@ impl Session {
             if quiet && !Box::pin(transport.answers(era, every)).await && self.counters.calls() == before {
                 let (every, question) = (humantime::format_duration(every), question(era));
                 let what = format!("did not answer `{question}` within {every} while it had nothing to do");
-                return Verdict { what, asked: false };
+                return RestartReason { what, asked: false };
             }
             before = calls;
         }

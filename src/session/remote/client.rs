@@ -27,9 +27,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::process::WriteError;
 use crate::session::{
-    progress::{Hearing, ProgressListener},
+    progress::{ProgressListener, ProgressListeners},
     result::{
-        reply::{NoReply, Patience, Reply},
+        reply::{CallLimits, NoReply, Reply},
         sdk_types::without_url,
         truncate::Truncator,
     },
@@ -46,22 +46,23 @@ pub(in crate::session) async fn call(
     peer: &Peer<RoleClient>,
     tool: &str,
     arguments: &Map<String, Value>,
-    (patience, ears): (Patience<'_>, Option<(&Hearing, &ProgressListener)>),
+    (call_limits, ears): (CallLimits<'_>, Option<(&ProgressListeners, &ProgressListener)>),
     truncator: &Truncator,
 ) -> Result<Reply, NoReply> {
     let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments.clone());
     // On a timeout the SDK tells the server to cancel; progress starts the clock anew, up to the ceiling.
-    let options = PeerRequestOptions::with_timeout(patience.limit)
+    let options = PeerRequestOptions::with_timeout(call_limits.limit)
         .reset_timeout_on_progress()
-        .with_max_total_timeout(patience.ceiling);
+        .with_max_total_timeout(call_limits.ceiling);
     let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
     let pending = peer.send_request_with_option(request, options).await.map_err(|_| NoReply::NotSent)?;
-    let _listening =
-        ears.map(|(hearing, listener)| hearing.listen(pending.progress_token.clone(), listener.clone()));
+    let _listening = ears.map(|(progress_listeners, listener)| {
+        progress_listeners.listen(pending.progress_token.clone(), listener.clone())
+    });
     let mut abandoned = CancelOnDrop { peer, id: Some(pending.id.clone()) };
     let (began, mut response) = (Instant::now(), pin!(pending.await_response()));
     let outcome = loop {
-        let Some(notice) = patience.notice else { break response.await };
+        let Some(notice) = call_limits.notice else { break response.await };
         match timeout(notice.every, &mut response).await {
             Ok(outcome) => break outcome,
             Err(_) => (notice.tell)(began.elapsed()),
@@ -126,32 +127,32 @@ impl Drop for CancelOnDrop<'_> {
 }
 
 /// A session of the SDK's.
-pub(in crate::session) type Service = RunningService<RoleClient, Ear>;
+pub(in crate::session) type Service = RunningService<RoleClient, NotificationHandler>;
 
 /// Our side of it: who we are, and an ear for changes and for the progress of calls.
-pub(in crate::session) struct Ear {
+pub(in crate::session) struct NotificationHandler {
     config: ClientConfig,
     changed: Arc<Notify>,
-    hearing: Hearing,
+    progress_listeners: ProgressListeners,
 }
 
-impl Ear {
+impl NotificationHandler {
     pub(in crate::session) fn new(config: ClientConfig) -> Self {
-        Self { config, changed: Arc::default(), hearing: Hearing::default() }
+        Self { config, changed: Arc::default(), progress_listeners: ProgressListeners::default() }
     }
 
-    /// Told when the server says that its tools changed.
+    /// Is notified when the server says that its tools changed.
     pub(in crate::session) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
     }
 
     /// For those who want to know how far their calls are.
-    pub(in crate::session) fn hearing(&self) -> Hearing {
-        self.hearing.clone()
+    pub(in crate::session) fn progress_listeners(&self) -> ProgressListeners {
+        self.progress_listeners.clone()
     }
 }
 
-impl ClientHandler for Ear {
+impl ClientHandler for NotificationHandler {
     fn get_info(&self) -> ClientConfig {
         self.config.clone()
     }
@@ -161,12 +162,12 @@ impl ClientHandler for Ear {
     }
 
     async fn on_progress(&self, report: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
-        self.hearing.heard(report);
+        self.progress_listeners.heard(report);
     }
 }
 
 /// A transport that tells when the SDK has let go of it: then the connection has ended, whoever ended it.
-pub(in crate::session) struct Telling<T> {
+pub(in crate::session) struct CloseNotifying<T> {
     /// Nothing: the server was given up. The transport must be dropped then: it may wait for its messages to be taken.
     inner: Option<T>,
     tap: WireLog,
@@ -181,15 +182,15 @@ fn cost(id: &RequestId) -> usize {
 }
 
 /// An answer that is being sent. It is sent, or given up, when this is dropped.
-struct Owed(Arc<AtomicUsize>, usize);
+struct PendingAnswer(Arc<AtomicUsize>, usize);
 
-impl Drop for Owed {
+impl Drop for PendingAnswer {
     fn drop(&mut self) {
         let _ = self.0.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(self.1)));
     }
 }
 
-impl<T> Telling<T> {
+impl<T> CloseNotifying<T> {
     /// The transport, and the token that is cancelled at its end.
     pub(in crate::session) fn new(inner: T, tap: WireLog) -> (Self, CancellationToken) {
         let gone = CancellationToken::new();
@@ -204,7 +205,7 @@ impl<T> Telling<T> {
     }
 }
 
-impl<T: Transport<RoleClient>> Transport<RoleClient> for Telling<T> {
+impl<T: Transport<RoleClient>> Transport<RoleClient> for CloseNotifying<T> {
     type Error = T::Error;
 
     fn send(
@@ -217,7 +218,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Telling<T> {
             ClientJsonRpcMessage::Error(answer) => answer.id.as_ref(),
             _ => None,
         };
-        let owed = answered.map(|id| Owed(self.owed.clone(), cost(id)));
+        let owed = answered.map(|id| PendingAnswer(self.owed.clone(), cost(id)));
         let sending = self.inner.as_mut().map(|inner| inner.send(message));
         async move {
             let _owed = owed;

@@ -29,7 +29,7 @@ use sse_stream::Sse;
 use tokio::{runtime::Handle, task::JoinSet, time::timeout};
 use url::Url;
 
-use super::streamable::{self, Failed, Headers, Outcome, To};
+use super::streamable::{self, Failed, Headers, Outcome, RequestTarget};
 use crate::session::{SessionEvent, SessionObserver, connect::handshake::Era, transport::Transport};
 use crate::{
     http::{HttpClient, HttpClients, REDIRECTS},
@@ -73,7 +73,7 @@ impl ToolClient {
     }
 
     /// Asks what may be asked again, and follows redirects within the origin.
-    async fn following<T, F>(&self, mut to: To, learn: bool, ask: impl Fn(To) -> F) -> Outcome<T>
+    async fn following<T, F>(&self, mut to: RequestTarget, learn: bool, ask: impl Fn(RequestTarget) -> F) -> Outcome<T>
     where
         F: Future<Output = Outcome<T>>,
     {
@@ -220,9 +220,9 @@ impl StreamableHttpClient for ToolClient {
     ) -> Outcome<StreamableHttpPostResponse> {
         let call = matches!(&message, ClientJsonRpcMessage::Request(request)
             if matches!(request.request, ClientRequest::CallToolRequest(_)));
-        let to = To { uri, session, auth, headers };
+        let to = RequestTarget { uri, session, auth, headers };
         let answer = if call {
-            let to = To { uri: self.place(to.uri.clone()), ..to };
+            let to = RequestTarget { uri: self.place(to.uri.clone()), ..to };
             Self::once(streamable::post(self.now(), to, &message)).await?
         } else {
             self.following(to, true, |to| streamable::post(self.now(), to, &message)).await?
@@ -243,7 +243,7 @@ impl StreamableHttpClient for ToolClient {
         auth: Option<String>,
         headers: Headers,
     ) -> Outcome<()> {
-        let to = To { uri, session: Some(session), auth, headers };
+        let to = RequestTarget { uri, session: Some(session), auth, headers };
         self.following(to, false, |to| streamable::delete(self.now(), to)).await
     }
 
@@ -255,7 +255,7 @@ impl StreamableHttpClient for ToolClient {
         auth: Option<String>,
         headers: Headers,
     ) -> Outcome<BoxStream<'static, Result<Sse, SseError>>> {
-        let to = To { uri, session, auth, headers };
+        let to = RequestTarget { uri, session, auth, headers };
         self.following(to, false, |to| streamable::get(self.now(), to, last.clone())).await
     }
 }

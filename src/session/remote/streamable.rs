@@ -66,7 +66,7 @@ impl From<Failed> for StreamableHttpError<Failed> {
 
 /// Where a request goes, and as part of what.
 #[derive(Clone)]
-pub(super) struct To {
+pub(super) struct RequestTarget {
     pub(super) uri: Arc<str>,
     pub(super) session: Option<Arc<str>>,
     pub(super) auth: Option<String>,
@@ -76,7 +76,7 @@ pub(super) struct To {
 /// Sends a message.
 pub(super) async fn post(
     client: &HttpClient,
-    to: To,
+    to: RequestTarget,
     message: &ClientJsonRpcMessage,
 ) -> Outcome<StreamableHttpPostResponse> {
     let with_session = to.session.is_some();
@@ -126,7 +126,7 @@ pub(super) async fn post(
 }
 
 /// Asks for the events of a session, or for the rest of an answer after `last`.
-pub(super) async fn get(client: &HttpClient, to: To, last: Option<String>) -> Outcome<Events> {
+pub(super) async fn get(client: &HttpClient, to: RequestTarget, last: Option<String>) -> Outcome<Events> {
     let types = both_types();
     let mut more = vec![(ACCEPT, types.as_str())];
     more.extend(last.as_deref().map(|last| (LAST_EVENT_ID, last)));
@@ -148,7 +148,7 @@ pub(super) async fn get(client: &HttpClient, to: To, last: Option<String>) -> Ou
 }
 
 /// Ends a session.
-pub(super) async fn delete(client: &HttpClient, to: To) -> Outcome<()> {
+pub(super) async fn delete(client: &HttpClient, to: RequestTarget) -> Outcome<()> {
     let answer = send(client, Method::DELETE, to, &[], Vec::new()).await?;
     match answer.status {
         StatusCode::METHOD_NOT_ALLOWED => Ok(()),
@@ -167,7 +167,7 @@ fn both_types() -> String {
 async fn send(
     client: &HttpClient,
     method: Method,
-    to: To,
+    to: RequestTarget,
     more: &[(HeaderName, &str)],
     body: Vec<u8>,
 ) -> Outcome<Answer> {
@@ -346,15 +346,16 @@ fn events(answer: Answer) -> Events {
         let mut answer = answer?;
         match answer.chunk().await {
             Ok(chunk) => chunk.map(|chunk| (Ok(chunk), Some(answer))),
-            Err(error) => Some((Err(Broken::Lost(RequestError::Broken(error))), None)),
+            Err(error) => Some((Err(StreamEnd::Lost(RequestError::Broken(error))), None)),
         }
     });
-    SseStream::from_bytes_stream(Limited { chunks: chunks.boxed(), size: EventSize::new(MAX_EVENT) }).boxed()
+    SseStream::from_bytes_stream(EventBytes { chunks: chunks.boxed(), size: EventSize::new(MAX_EVENT) })
+        .boxed()
 }
 
 /// Why there are no more events.
 #[derive(Debug, thiserror::Error)]
-enum Broken {
+enum StreamEnd {
     #[error(transparent)]
     Lost(RequestError),
     #[error("SSE event exceeded the maximum size of {0} bytes")]
@@ -362,13 +363,13 @@ enum Broken {
 }
 
 /// Bytes of events, up to one that is too large.
-struct Limited {
-    chunks: BoxStream<'static, Result<Bytes, Broken>>,
+struct EventBytes {
+    chunks: BoxStream<'static, Result<Bytes, StreamEnd>>,
     size: EventSize,
 }
 
-impl Stream for Limited {
-    type Item = Result<Bytes, Broken>;
+impl Stream for EventBytes {
+    type Item = Result<Bytes, StreamEnd>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = self.chunks.as_mut().poll_next(context);
@@ -378,7 +379,7 @@ impl Stream for Limited {
         }
         // The connection is let go.
         self.chunks = stream::empty().boxed();
-        Poll::Ready(Some(Err(Broken::TooLarge(self.size.limit))))
+        Poll::Ready(Some(Err(StreamEnd::TooLarge(self.size.limit))))
     }
 }
 

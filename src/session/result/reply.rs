@@ -34,16 +34,16 @@ pub(in crate::session) enum NoReply {
 
 /// The time that a call may take: so long without a sign of life, and so long with.
 #[derive(Clone, Copy)]
-pub(in crate::session) struct Patience<'a> {
+pub(in crate::session) struct CallLimits<'a> {
     pub(in crate::session) limit: Duration,
     pub(in crate::session) ceiling: Duration,
     /// Is told while there is no answer.
-    pub(in crate::session) notice: Option<Notice<'a>>,
+    pub(in crate::session) notice: Option<SlowCallNotice<'a>>,
 }
 
 /// Tells how long a call has been without an answer, each time that it is so much longer.
 #[derive(Clone, Copy)]
-pub(in crate::session) struct Notice<'a> {
+pub(in crate::session) struct SlowCallNotice<'a> {
     pub(in crate::session) every: Duration,
     pub(in crate::session) tell: &'a (dyn Fn(Duration) + Send + Sync),
 }

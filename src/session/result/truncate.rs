@@ -44,7 +44,7 @@ impl Truncator {
     pub(in crate::session) fn cut(&self, result: &str) -> serde_json::Result<Option<String>> {
         let mut work = Work {
             truncator: self,
-            room: Room { bytes: self.limit, values: MAX_VALUES },
+            room: ByteBudget { bytes: self.limit, values: MAX_VALUES },
             fields: String::new(),
             blocks: String::new(),
             files: 0,
@@ -87,12 +87,12 @@ impl Truncator {
 }
 
 /// What may still be passed on.
-struct Room {
+struct ByteBudget {
     bytes: usize,
     values: usize,
 }
 
-impl Room {
+impl ByteBudget {
     /// Takes the room of a value of that length, if there is enough.
     fn take(&mut self, raw: &str, bytes: usize) -> bool {
         let values = if bytes <= self.bytes { weigh(raw.as_bytes()) } else { usize::MAX };
@@ -135,7 +135,7 @@ fn end_of_string(rest: &[u8]) -> usize {
 /// A result under the knife.
 struct Work<'c> {
     truncator: &'c Truncator,
-    room: Room,
+    room: ByteBudget,
     /// Everything but the content, as members of the object to come.
     fields: String,
     blocks: String,
@@ -222,7 +222,7 @@ impl Work<'_> {
 
     fn structured(&mut self, raw: &str) {
         // Servers repeat it in the content, so that the two do not share one room.
-        let mut room = Room { bytes: self.truncator.limit, values: MAX_VALUES };
+        let mut room = ByteBudget { bytes: self.truncator.limit, values: MAX_VALUES };
         if room.take(raw, raw.len()) {
             self.field("structuredContent", raw);
         } else {

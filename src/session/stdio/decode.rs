@@ -32,9 +32,9 @@ pub(super) enum Decoded {
     /// An error that names no request.
     Unnamed(ErrorData),
     /// A request of the server's: its id as it was written, and its method.
-    Asked(Box<RawValue>, String),
+    RequestState(Box<RawValue>, String),
     /// A notification.
-    Told(Told),
+    Notification(Notification),
     /// Not a message; the beginning of it.
     Junk(String),
     Blank,
@@ -42,7 +42,7 @@ pub(super) enum Decoded {
 
 /// The notifications that concern us.
 #[derive(Debug, PartialEq)]
-pub(super) enum Told {
+pub(super) enum Notification {
     /// A request goes on. What is said of it, if that can be read.
     Progress(i64, Option<Progress>),
     /// The tools have changed, or may have.
@@ -114,8 +114,8 @@ fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
         (Some(_), Some(id), ..) if id.get().len() > MAX_ID || id.get().starts_with(['{', '[']) => {
             Err("its id is none, or too long".to_owned())
         }
-        (Some(method), Some(id), ..) => Ok(Decoded::Asked(id.to_owned(), method.into_owned())),
-        (Some(method), None, ..) => Ok(Decoded::Told(told(&method, params))),
+        (Some(method), Some(id), ..) => Ok(Decoded::RequestState(id.to_owned(), method.into_owned())),
+        (Some(method), None, ..) => Ok(Decoded::Notification(told(&method, params))),
         (None, Some(id), Some(result), None) => {
             Ok(ours(id).map_or(Decoded::Stray, |id| Decoded::Answer(id, Answer::Result(result.to_owned()))))
         }
@@ -131,7 +131,7 @@ fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
     }
 }
 
-fn told(method: &str, params: Option<&RawValue>) -> Told {
+fn told(method: &str, params: Option<&RawValue>) -> Notification {
     #[derive(Deserialize)]
     struct Token {
         #[serde(rename = "progressToken")]
@@ -140,13 +140,15 @@ fn told(method: &str, params: Option<&RawValue>) -> Told {
     let read = |params: &RawValue| {
         let Token { token } = serde_json::from_str(params.get()).ok()?;
         // It is a sign of life whatever else it says.
-        Some(Told::Progress(token, serde_json::from_str(params.get()).ok()))
+        Some(Notification::Progress(token, serde_json::from_str(params.get()).ok()))
     };
     match method {
-        "notifications/progress" => params.and_then(read).unwrap_or(Told::Other),
+        "notifications/progress" => params.and_then(read).unwrap_or(Notification::Other),
         // Whoever has just been promised to hear of changes has not heard of those before.
-        "notifications/tools/list_changed" | "notifications/subscriptions/acknowledged" => Told::ToolsChanged,
-        _ => Told::Other,
+        "notifications/tools/list_changed" | "notifications/subscriptions/acknowledged" => {
+            Notification::ToolsChanged
+        }
+        _ => Notification::Other,
     }
 }
 
@@ -384,8 +386,8 @@ mod tests {
             Decoded::Answer(id, Answer::Refused(error)) => format!("{id} is refused: {}", error.message),
             Decoded::Stray => "stray".to_owned(),
             Decoded::Unnamed(error) => format!("refused: {}", error.message),
-            Decoded::Asked(id, method) => format!("{method} {id}"),
-            Decoded::Told(told) => format!("{told:?}"),
+            Decoded::RequestState(id, method) => format!("{method} {id}"),
+            Decoded::Notification(told) => format!("{told:?}"),
             Decoded::Junk(text) => format!("junk {text}"),
             Decoded::Blank => "blank".to_owned(),
         }

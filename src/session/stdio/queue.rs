@@ -12,7 +12,7 @@ const MAX_REPLIES: usize = 64 << 10;
 
 /// How far a request has come.
 #[derive(Default)]
-pub(super) struct Course {
+pub(super) struct RequestProgress {
     /// When its progress was reported last, in microseconds since the connection began; 0 if never.
     pub(super) progress: AtomicU64,
     pub(super) position: LinePosition,
@@ -21,7 +21,7 @@ pub(super) struct Course {
 /// Lines by the order in which they came. Those that nobody waits for any more leave it.
 #[derive(Default)]
 pub(super) struct Queue {
-    pub(super) lines: BTreeMap<u64, Later>,
+    pub(super) lines: BTreeMap<u64, QueuedLine>,
     next: u64,
     /// Bytes of replies among them.
     replies: usize,
@@ -30,7 +30,7 @@ pub(super) struct Queue {
 }
 
 /// A line to be written.
-pub(super) struct Later {
+pub(super) struct QueuedLine {
     pub(super) line: Vec<u8>,
     pub(super) kind: Kind,
 }
@@ -38,7 +38,7 @@ pub(super) struct Later {
 /// What a line is.
 pub(super) enum Kind {
     /// A request of ours.
-    Request(i64, Arc<Course>),
+    Request(i64, Arc<RequestProgress>),
     /// An answer to the server.
     Reply(LinePosition),
     Notification(LinePosition),
@@ -54,7 +54,7 @@ impl Kind {
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, later: Later) -> Option<u64> {
+    pub(super) fn push(&mut self, later: QueuedLine) -> Option<u64> {
         if self.ended {
             return None;
         }
@@ -71,7 +71,7 @@ impl Queue {
         Some(place)
     }
 
-    pub(super) fn take(&mut self, place: u64) -> Option<Later> {
+    pub(super) fn take(&mut self, place: u64) -> Option<QueuedLine> {
         let later = self.lines.remove(&place)?;
         if let Kind::Reply(_) = later.kind {
             self.replies -= later.line.len();
@@ -89,8 +89,8 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn later(kind: Kind, bytes: usize) -> Later {
-        Later { line: vec![b'x'; bytes], kind }
+    fn later(kind: Kind, bytes: usize) -> QueuedLine {
+        QueuedLine { line: vec![b'x'; bytes], kind }
     }
 
     #[test]

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    decode::{self, Decoded, Told},
-    rpc_client::{RpcClient, Standing},
+    decode::{self, Decoded, Notification},
+    rpc_client::{AnswerKind, RpcClient},
 };
 use crate::process::{ExitWatch, Line, LineReader, LineWriter, Pipes};
 use crate::session::{
@@ -106,7 +106,7 @@ impl StdioReader {
         self.client.clone()
     }
 
-    /// Told when the server says that its tools changed.
+    /// Is notified when the server says that its tools changed.
     pub(in crate::session) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
     }
@@ -206,17 +206,20 @@ impl StdioReader {
     fn take_in(&mut self, decoded: Decoded) -> Result<(), End> {
         match decoded {
             Decoded::Answer(id, answer) => match self.client.answer(id, Ok(answer)) {
-                Standing::Expected => self.health.answered(),
-                Standing::Unasked if !self.health.unasked() => return Err(End::Unasked),
-                Standing::Late | Standing::Unasked => {}
+                AnswerKind::Expected => self.health.answered(),
+                AnswerKind::Unasked if !self.health.unasked() => return Err(End::Unasked),
+                AnswerKind::Late | AnswerKind::Unasked => {}
             },
             Decoded::Stray if !self.health.unasked() => return Err(End::Unasked),
             Decoded::Junk(line) if !self.health.junk(&line) => return Err(End::Garbage),
             Decoded::Unnamed(error) => self.client.refuse_handshake(error),
-            Decoded::Asked(id, method) => self.reply(id.get(), &method),
-            Decoded::Told(Told::Progress(id, report)) => self.client.progress(id, report),
-            Decoded::Told(Told::ToolsChanged) => self.changed.notify_one(),
-            Decoded::Told(Told::Other) | Decoded::Stray | Decoded::Junk(_) | Decoded::Blank => {}
+            Decoded::RequestState(id, method) => self.reply(id.get(), &method),
+            Decoded::Notification(Notification::Progress(id, report)) => self.client.progress(id, report),
+            Decoded::Notification(Notification::ToolsChanged) => self.changed.notify_one(),
+            Decoded::Notification(Notification::Other)
+            | Decoded::Stray
+            | Decoded::Junk(_)
+            | Decoded::Blank => {}
         }
         Ok(())
     }

@@ -19,11 +19,11 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::queue::{Course, Kind, Later, Queue};
+use super::queue::{Kind, Queue, QueuedLine, RequestProgress};
 use crate::session::{
     NEVER,
     progress::{Progress, ProgressListener},
-    result::reply::{NoReply, Patience, Reply},
+    result::reply::{CallLimits, NoReply, Reply},
 };
 use crate::{
     process::{LinePosition, LineWriter, WriteError},
@@ -50,7 +50,7 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Lines in the queue.
     queued: AtomicUsize,
-    /// Told of each of them.
+    /// Is notified of each of them.
     arrived: Notify,
 }
 
@@ -69,7 +69,7 @@ struct Requests {
 /// A request that waits for its answer.
 struct Waiting {
     answer: oneshot::Sender<Result<Answer, WriteError>>,
-    course: Arc<Course>,
+    course: Arc<RequestProgress>,
     /// Hears of its progress.
     listener: Option<ProgressListener>,
 }
@@ -93,7 +93,7 @@ pub(in crate::session) enum Answer {
 
 /// What an answer is to those who ask.
 #[derive(Debug, PartialEq)]
-pub(super) enum Standing {
+pub(super) enum AnswerKind {
     /// It was waited for.
     Expected,
     /// Its request was given up meanwhile.
@@ -137,11 +137,11 @@ impl RpcClient {
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
-        patience: Patience<'_>,
+        call_limits: CallLimits<'_>,
         listener: Option<&ProgressListener>,
     ) -> Result<Reply, NoReply> {
         let line = |id| self.line(id, "tools/call", &Call { name: tool, arguments });
-        Ok(match self.send(line, patience, true, listener).await? {
+        Ok(match self.send(line, call_limits, true, listener).await? {
             Answer::Plain(result) => Reply::Result(result),
             Answer::Result(result) => Reply::decoded(&result),
             Answer::Refused(error) => Reply::Refused(error),
@@ -156,12 +156,12 @@ impl RpcClient {
         limit: Duration,
     ) -> Result<Answer, NoReply> {
         let line = |id| self.line(id, method, params);
-        self.send(line, Patience { limit, ceiling: limit, notice: None }, true, None).await
+        self.send(line, CallLimits { limit, ceiling: limit, notice: None }, true, None).await
     }
 
     /// Asks before both sides know what they speak: `params` are all that is said, nothing is cancelled, and an
     /// error without an id is the answer to the last such request, as of servers that cannot read it.
-    pub(in crate::session) async fn shake_hands(
+    pub(in crate::session) async fn handshake_request(
         &self,
         method: &str,
         params: &impl Serialize,
@@ -172,7 +172,7 @@ impl RpcClient {
             format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n")
                 .into_bytes()
         };
-        self.send(line, Patience { limit: NEVER, ceiling: NEVER, notice: None }, false, None).await
+        self.send(line, CallLimits { limit: NEVER, ceiling: NEVER, notice: None }, false, None).await
     }
 
     /// Sends what asks for no answer. `line` is a whole message.
@@ -188,12 +188,12 @@ impl RpcClient {
     async fn send(
         &self,
         line: impl FnOnce(i64) -> Vec<u8>,
-        patience: Patience<'_>,
+        call_limits: CallLimits<'_>,
         cancel: bool,
         listener: Option<&ProgressListener>,
     ) -> Result<Answer, NoReply> {
         let (answer, mut answered) = oneshot::channel();
-        let course = Arc::<Course>::default();
+        let course = Arc::<RequestProgress>::default();
         let waiting = Waiting { answer, course: course.clone(), listener: listener.cloned() };
         let Some(id) = self.requests().open(waiting) else {
             return Err(NoReply::NotSent);
@@ -204,8 +204,8 @@ impl RpcClient {
         request.queued = self.write(line(id), Kind::Request(id, course.clone()));
         let may_have_left = || self.0.writer.may_have_left(&course.position, head(id).as_bytes());
         let began = Instant::now();
-        let mut deadline = began + patience.limit;
-        let mut notice = patience.notice.map(|notice| began + notice.every);
+        let mut deadline = began + call_limits.limit;
+        let mut notice = call_limits.notice.map(|notice| began + notice.every);
         loop {
             let next = notice.map_or(deadline, |notice| notice.min(deadline));
             match timeout_at(next, &mut answered).await {
@@ -217,17 +217,17 @@ impl RpcClient {
                 Err(_) => {}
             }
             if next < deadline {
-                notice = patience.notice.map(|notice| {
+                notice = call_limits.notice.map(|notice| {
                     (notice.tell)(began.elapsed());
                     next + notice.every
                 });
                 continue;
             }
             let heard = self.0.began + Duration::from_micros(course.progress.load(Ordering::Relaxed));
-            let next = (heard + patience.limit).min(began + patience.ceiling);
+            let next = (heard + call_limits.limit).min(began + call_limits.ceiling);
             if next <= deadline {
-                let ceiling = deadline == began + patience.ceiling;
-                return Err(NoReply::Timeout(if ceiling { patience.ceiling } else { patience.limit }));
+                let ceiling = deadline == began + call_limits.ceiling;
+                return Err(NoReply::Timeout(if ceiling { call_limits.ceiling } else { call_limits.limit }));
             }
             deadline = next;
         }
@@ -275,7 +275,7 @@ impl RpcClient {
     /// Leaves a line to the transport; says which place in the queue it has.
     fn write_later(&self, line: Vec<u8>, kind: Kind) -> Option<u64> {
         let mut queue = self.queue();
-        let place = queue.push(Later { line, kind });
+        let place = queue.push(QueuedLine { line, kind });
         self.0.queued.store(queue.lines.len(), Ordering::Relaxed);
         drop(queue);
         self.0.arrived.notify_one();
@@ -304,7 +304,9 @@ impl RpcClient {
                     self.0.arrived.notified().await;
                 }
                 let ready = writer.ready().await;
-                let Some((Later { line, kind }, begun)) = self.begin_next(ready.is_err()) else { continue };
+                let Some((QueuedLine { line, kind }, begun)) = self.begin_next(ready.is_err()) else {
+                    continue;
+                };
                 let written = match ready {
                     Ok(()) => writer.write_from(&line, begun, kind.position()).await,
                     Err(error) => Err(error),
@@ -327,7 +329,7 @@ impl RpcClient {
 
     /// The first line of the queue, and how many bytes of it were written. It stays in the queue, where it can be taken
     /// back, until there is room for a part of it, or none for anything any more.
-    fn begin_next(&self, closed: bool) -> Option<(Later, usize)> {
+    fn begin_next(&self, closed: bool) -> Option<(QueuedLine, usize)> {
         let mut queue = self.queue();
         let (place, later) = queue.lines.first_key_value()?;
         let (place, begun) = match closed {
@@ -340,19 +342,19 @@ impl RpcClient {
     }
 
     /// Gives a request its answer; says whether it was waited for.
-    pub(super) fn answer(&self, id: i64, answer: Result<Answer, WriteError>) -> Standing {
+    pub(super) fn answer(&self, id: i64, answer: Result<Answer, WriteError>) -> AnswerKind {
         let mut requests = self.requests();
         match requests.open.remove(&id) {
             Some(waiting) => {
                 drop(requests);
                 let _ = waiting.answer.send(answer);
-                Standing::Expected
+                AnswerKind::Expected
             }
             None if requests.owed > 0 && requests.has_used(id) => {
                 requests.owed -= 1;
-                Standing::Late
+                AnswerKind::Late
             }
-            None => Standing::Unasked,
+            None => AnswerKind::Unasked,
         }
     }
 
@@ -470,7 +472,7 @@ mod tests {
     async fn each_request_has_one_answer() {
         let client = RpcClient::new(LineWriter::new(tokio::io::sink()));
         let pong = || Ok(Answer::Refused(ErrorData::internal_error("x", None)));
-        assert_eq!(client.answer(FIRST, pong()), Standing::Unasked);
+        assert_eq!(client.answer(FIRST, pong()), AnswerKind::Unasked);
         let (asking, other) = (client.clone(), client.clone());
         let params = Map::new();
         let asked = tokio::join!(asking.ask("ping", &params, NEVER), async {
@@ -478,18 +480,18 @@ mod tests {
             (other.answer(FIRST, pong()), other.answer(FIRST, pong()))
         });
         assert!(asked.0.is_ok());
-        assert_eq!(asked.1, (Standing::Expected, Standing::Unasked));
+        assert_eq!(asked.1, (AnswerKind::Expected, AnswerKind::Unasked));
         let limit = Duration::from_millis(1);
         assert!(client.ask("ping", &params, limit).await.is_err());
-        assert_eq!(client.answer(FIRST + 1, pong()), Standing::Unasked, "it was not sent");
+        assert_eq!(client.answer(FIRST + 1, pong()), AnswerKind::Unasked, "it was not sent");
         tokio::select! {
             biased;
             () = client.clone().write_queue() => unreachable!("the sink takes all"),
             answer = client.ask("ping", &params, limit) => assert!(answer.is_err()),
         }
-        assert_eq!(client.answer(FIRST + 3, pong()), Standing::Unasked, "that never was");
-        assert_eq!(client.answer(FIRST + 2, pong()), Standing::Late);
-        assert_eq!(client.answer(FIRST + 2, pong()), Standing::Unasked);
+        assert_eq!(client.answer(FIRST + 3, pong()), AnswerKind::Unasked, "that never was");
+        assert_eq!(client.answer(FIRST + 2, pong()), AnswerKind::Late);
+        assert_eq!(client.answer(FIRST + 2, pong()), AnswerKind::Unasked);
         client.end();
         assert!(matches!(client.ask("ping", &params, NEVER).await, Err(NoReply::NotSent)));
     }
