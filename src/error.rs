@@ -95,6 +95,14 @@ pub enum Error {
         /// What was known of the server then.
         silence: Box<Silence>,
     },
+    /// The caller cancelled the call. If it had been sent, the server was told to cancel it: it may have run.
+    #[error("the call of `{server}.{tool}` was cancelled")]
+    CallCancelled {
+        /// The server of the tool.
+        server: ServerName,
+        /// The tool.
+        tool: String,
+    },
     /// The server refused the call with a protocol error (not a tool error, which is data).
     #[error("server `{server}` refused the call of `{tool}`: {message}")]
     CallRefused {
@@ -236,7 +244,7 @@ impl Error {
             }
             Self::Llm(error) => error.code(),
             Self::Told(told) => told.code,
-            Self::Cancelled => ErrorCode::Cancelled,
+            Self::Cancelled | Self::CallCancelled { .. } => ErrorCode::Cancelled,
             Self::TeardownIncomplete { .. } => ErrorCode::TeardownIncomplete,
             Self::Io { .. } => ErrorCode::Internal,
         }
@@ -254,6 +262,7 @@ impl Error {
             | Self::ArgumentsInvalid { server, .. }
             | Self::CallDenied { server, .. }
             | Self::CallTimeout { server, .. }
+            | Self::CallCancelled { server, .. }
             | Self::CallRefused { server, .. } => Some(server),
             Self::RequiredServers { failures } => failures.first().and_then(|first| first.server()),
             _ => None,
@@ -265,7 +274,9 @@ impl Error {
         match self {
             Self::Server(error) => Some(error.phase),
             Self::Told(told) => told.phase,
-            Self::CallTimeout { .. } | Self::CallRefused { .. } => Some(Phase::Call),
+            Self::CallTimeout { .. } | Self::CallCancelled { .. } | Self::CallRefused { .. } => {
+                Some(Phase::Call)
+            }
             Self::Unavailable { cause, .. } => cause.phase(),
             Self::RequiredServers { failures } => failures.first().and_then(|first| first.phase()),
             _ => None,

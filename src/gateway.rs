@@ -26,6 +26,7 @@ use crate::{
     catalog::{CatalogEntry, ToolCatalog},
     error::{Error, ErrorCode},
     manager::Toolbox,
+    session::CallOptions,
     session::{Progress, ProgressListener},
     tool::{ServerName, ToolResult},
 };
@@ -223,10 +224,8 @@ impl Gateway {
             }
         };
         let arguments = request.arguments.unwrap_or_default();
-        let outcome = match progress {
-            None => self.toolbox.call_entry(&entry, &arguments, None).await,
-            Some(progress) => self.toolbox.call_reporting(&entry, &arguments, None, progress).await,
-        };
+        let options = CallOptions::new().progress(progress.cloned());
+        let outcome = self.toolbox.call_entry(&entry, &arguments, &options).await;
         match outcome {
             Ok(result) => Ok(wire_result(result)),
             // The model is to read it and do better.

@@ -110,7 +110,7 @@ pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome, Support, check_b
 pub use process::{ignores_hangup, reset_inherited};
 pub use retry::*;
 pub use score::{check as check_score, judge};
-pub use session::{Phases, Progress, ProgressListener, ServerState, ServerStatus, WireListener};
+pub use session::{CallOptions, Phases, Progress, ProgressListener, ServerState, ServerStatus, WireListener};
 pub use start::*;
 pub use tap::{Tap, Tape};
 pub use task::*;

@@ -10,14 +10,13 @@ mod loan;
 mod pool;
 mod recording;
 mod server_handle;
+mod start_options;
 mod stop;
 mod toolbox;
 mod warm;
 
 use std::{
     collections::HashMap,
-    future::Future,
-    ops::ControlFlow,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -29,7 +28,7 @@ use self::{apply::StartContext, background::Background, loan::Lending};
 pub use self::{
     apply::{ApplyFailure, ApplyReport},
     loan::{Borrower, Loan},
-    stop::StopReport,
+    start_options::StartOptions,
     toolbox::Toolbox,
     warm::Warmed,
 };
@@ -41,7 +40,7 @@ use crate::{
     launch::{Launcher, Package},
     process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, of_trees, reap_leftovers},
     session::{ConnectContext, Listeners, Outputs, ServerStatus, WireListener},
-    start::{Observer, ServerEvent, ServerStop, StartReport, of_sessions},
+    start::{Observer, ServerEvent, ServerStop, StartReport, StopReport, of_sessions},
     tool::ToolResult,
 };
 
@@ -73,40 +72,18 @@ impl Manager {
     /// [`Error::RequiredServers`] when a required server is not available. Other failures are rows of
     /// [`Manager::report`]. [`Error::Config`] when the lockfile cannot be read.
     pub async fn start(config: &Config) -> Result<Self> {
-        Self::start_observed(config, Arc::new(|_| {})).await
+        Self::start_with(config, StartOptions::default()).await
     }
 
-    /// As [`Manager::start`], telling `observe` what happens.
+    /// As [`Manager::start`], with options: an observer, shared HTTP clients, a token that gives the start up.
     ///
     /// # Errors
-    /// As [`Manager::start`].
-    pub async fn start_observed(config: &Config, observe: Observer) -> Result<Self> {
-        let http = HttpClients::new(&config.http)?;
-        Self::start_with(config, http, observe).await
-    }
-
-    /// As [`Manager::start_observed`], on HTTP clients that others share.
-    ///
-    /// # Errors
-    /// As [`Manager::start`].
-    pub async fn start_with(config: &Config, http: HttpClients, observe: Observer) -> Result<Self> {
-        match Self::start_until(config, http, observe, std::future::pending()).await? {
-            ControlFlow::Continue(manager) => Ok(manager),
-            ControlFlow::Break(_) => Err(Error::Cancelled),
-        }
-    }
-
-    /// As [`Manager::start_with`], given up when `given_up` ends: servers that are being started are killed, those that
-    /// are ready are asked to leave, and the teardown is what comes back.
-    ///
-    /// # Errors
-    /// As [`Manager::start`].
-    pub async fn start_until(
-        config: &Config,
-        http: HttpClients,
-        observe: Observer,
-        given_up: impl Future<Output = ()>,
-    ) -> Result<ControlFlow<StopReport, Self>> {
+    /// As [`Manager::start`], and [`Error::Cancelled`].
+    pub async fn start_with(config: &Config, options: StartOptions) -> Result<Self> {
+        let StartOptions { observer, http, cancel } = options;
+        let observe = observer.unwrap_or_else(|| Arc::new(|_| {}));
+        let http = http.map_or_else(|| HttpClients::new(&config.http), Ok)?;
+        let cancel = cancel.unwrap_or_default();
         let began = Instant::now();
         let marker: Arc<str> = new_mark().into();
         let keeping = Keeping::new(&config.guard);
@@ -160,16 +137,20 @@ impl Manager {
         let change = async { manager.change(&*manager.start_context.lock().await, config, false).await };
         let started = tokio::select! {
             (servers, _) = change => Some(servers),
-            () = given_up => None,
+            () = cancel.cancelled() => None,
         };
-        let Some(servers) = started else { return Ok(ControlFlow::Break(manager.shutdown().await)) };
+        let Some(servers) = started else {
+            let observe = manager.observe.clone();
+            observe(ServerEvent::StartCancelled { report: manager.shutdown().await });
+            return Err(Error::Cancelled);
+        };
         let wall = began.elapsed();
         manager.report = StartReport { servers, wall, jobs: config.start_jobs };
         let failed = manager.report.servers.iter().filter(|row| row.required);
         let failures: Vec<Arc<Error>> = failed.filter_map(|row| row.outcome.clone().err()).collect();
         if failures.is_empty() {
             manager.start_parked();
-            return Ok(ControlFlow::Continue(manager));
+            return Ok(manager);
         }
         manager.leftovers.clone().await;
         manager.close_all().await;

@@ -9,6 +9,7 @@
 //! - closed stays closed: nothing is installed after [`Session::close`] or [`Session::kill`].
 
 mod call;
+mod call_options;
 mod connect;
 mod event;
 mod latency;
@@ -36,13 +37,14 @@ pub use self::status::{ServerState, ServerStatus};
 pub(crate) use self::stdio::decode::fuzz as fuzz_line;
 pub use self::wire_log::WireListener;
 pub use self::{
+    call_options::CallOptions,
     connect::Phases,
     progress::{Progress, ProgressListener},
 };
 pub(crate) use self::{
+    call_options::CallTerms,
     connect::{Booting, ConnectContext, OnProcess},
     event::{SessionEvent, SessionObserver},
-    progress::CallTerms,
     result::outputs::Outputs,
     wire_log::Listeners,
 };

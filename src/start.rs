@@ -28,7 +28,7 @@ use tracing::Instrument as _;
 
 pub(crate) use self::event::of_sessions;
 pub use self::{
-    event::{Observer, ServerEvent, ServerStop},
+    event::{Observer, ServerEvent, ServerStop, StopReport},
     wait::{Wait, WaitReason},
 };
 use self::{

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, Phase, Result},
+    session::CallOptions,
     task::{RunReport, Timings, millis},
     tool::ToolResult,
 };
@@ -120,7 +121,8 @@ impl Agent {
     async fn run_once(&self, ready: &CheckedCall, limits: &TaskLimits<'_>) -> CallOutcome {
         let began = Instant::now();
         // Boxed: sessions make large futures, and a turn may hold many.
-        let call = Box::pin(self.toolbox.call_unchecked(&ready.entry, &ready.arguments, None));
+        let options = CallOptions::new().unchecked();
+        let call = Box::pin(self.toolbox.call_entry(&ready.entry, &ready.arguments, &options));
         let outcome = limits.guard(call).await;
         let failed = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
         let read_only = ready.entry.tool.annotations.read_only_hint == Some(true);

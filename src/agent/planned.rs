@@ -7,6 +7,7 @@ use super::{Agent, ReportBuilder, TaskEnd, TaskLimits};
 use crate::{
     error::{Error, ErrorCode, Result},
     llm::{Message, ToolCall},
+    session::CallOptions,
     task::{Expect, PlannedCall, TaskError, Timings},
     tool::ToolResult,
 };
@@ -88,7 +89,9 @@ impl Agent {
         report.server(entry.server.as_str());
         let began = Instant::now();
         // Boxed: sessions make large futures.
-        let outcome = limits.guard(Box::pin(self.toolbox.call_entry(&entry, &call.args, None))).await;
+        let outcome = limits
+            .guard(Box::pin(self.toolbox.call_entry(&entry, &call.args, &CallOptions::default())))
+            .await;
         let took = began.elapsed();
         report.record_tool_time(took, Timings::default());
         let error = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);

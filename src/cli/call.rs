@@ -9,7 +9,9 @@ use std::{
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use toolcrib::{CallRequest, Config, Error, ErrorCode, Lifecycle, ServerEvent, ServerName, Told, ToolResult};
+use toolcrib::{
+    CallOptions, CallRequest, Config, Error, ErrorCode, Lifecycle, ServerEvent, ServerName, Told, ToolResult,
+};
 
 use super::{
     context::{Context, Locked},
@@ -145,12 +147,9 @@ impl Call {
             }
         }
         let began = Instant::now();
-        let calling = async {
-            match self.no_check {
-                true => toolbox.call_unchecked(entry, &arguments, self.timeout).await,
-                false => toolbox.call_entry(entry, &arguments, self.timeout).await,
-            }
-        };
+        let options = CallOptions::new().timeout(self.timeout);
+        let options = if self.no_check { options.unchecked() } else { options };
+        let calling = toolbox.call_entry(entry, &arguments, &options);
         let result = context.cancel.run_until_cancelled(calling).await;
         let result = result.unwrap_or_else(|| Err(given_up(&entry.path()))).map_err(with_help)?;
         let answer =

@@ -2,15 +2,14 @@
 
 use std::{
     future::Future,
-    ops::ControlFlow,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use toolcrib::{Config, Env, Error, ErrorCode, HttpClients, Manager, ServerEvent, StopReport};
+use toolcrib::{Config, Env, Error, ErrorCode, Manager, ServerEvent, StartOptions, StopReport};
 
 use super::{
     output,
@@ -129,14 +128,18 @@ impl Context<'_> {
         config: &Config,
         observe: impl Fn(ServerEvent) + Send + Sync + 'static,
     ) -> Result<Manager, Error> {
-        let http = HttpClients::new(&config.http)?;
-        match Manager::start_until(config, http, Arc::new(observe), self.cancel.cancelled()).await? {
-            ControlFlow::Continue(manager) => Ok(manager),
-            ControlFlow::Break(report) => {
-                self.ui.torn_down(&complete(report)?);
-                Err(Error::Cancelled)
-            }
+        let torn_down = Arc::new(OnceLock::new());
+        let cancelled = torn_down.clone();
+        let observe = move |event| match event {
+            ServerEvent::StartCancelled { report } => drop(cancelled.set(report)),
+            event => observe(event),
+        };
+        let options = StartOptions::new().observe(observe).cancel(self.cancel.clone());
+        let outcome = Manager::start_with(config, options).await;
+        if let Some(report) = torn_down.get() {
+            self.ui.torn_down(&complete(report.clone())?);
         }
+        outcome
     }
 
     /// The rules of the configuration that concern no tool.

@@ -25,6 +25,7 @@ use crate::{
     config::{Scope, Secrets},
     error::{Error, ErrorCode, Result, Told},
     process::{ProcessUsage, of_descendants, own_memory},
+    session::CallOptions,
     session::{ServerState, ServerStatus},
     start::ServerEvent,
     tool::ServerName,
@@ -232,10 +233,9 @@ impl Hall {
             }
         }
         let began = Instant::now();
-        let outcome = match call.unchecked {
-            true => toolbox.call_unchecked(&entry, &arguments, call.timeout).await,
-            false => toolbox.call_entry(&entry, &arguments, call.timeout).await,
-        };
+        let options = CallOptions::new().timeout(call.timeout);
+        let options = if call.unchecked { options.unchecked() } else { options };
+        let outcome = toolbox.call_entry(&entry, &arguments, &options).await;
         let mut result = outcome.map_err(|error| match error {
             // Nobody gave the call up: that would have dropped it.
             Error::Cancelled => Error::stopped_before(&server, &tool),

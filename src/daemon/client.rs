@@ -20,10 +20,9 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorCode, Result, Told},
-    manager::StopReport,
     process::{behind_guards, marked_processes, owner_is_gone},
     session::ServerStatus,
-    start::ServerEvent,
+    start::{ServerEvent, StopReport},
     tool::ServerName,
 };
 

@@ -21,9 +21,9 @@ use super::{log::Log, short_hash};
 use crate::{
     config::{Config, Env, StartJobs},
     error::{ConfigError, Error, ErrorCode, Result, Told},
-    manager::{Manager, StopReport},
+    manager::{Manager, StartOptions},
     process::Keeping,
-    start::ServerEvent,
+    start::{ServerEvent, StopReport},
     tool::ServerName,
 };
 
@@ -213,14 +213,14 @@ impl Keep {
         let (told, listed) = (log.clone(), Arc::<Notify>::default());
         let news = listed.clone();
         let empty = Config { servers: indexmap::IndexMap::new(), ..(*book.config).clone() };
-        let observe = Arc::new(move |event: ServerEvent| {
+        let observe = move |event: ServerEvent| {
             let lists = event.lists_tools();
             told.add(event);
             if lists {
                 news.notify_one();
             }
-        });
-        let manager = Manager::start_observed(&empty, observe).await?;
+        };
+        let manager = Manager::start_with(&empty, StartOptions::new().observe(observe)).await?;
         let (changes, received) = mpsc::unbounded_channel();
         let (book, begun) = (Mutex::new(Arc::new(book)), SetOnce::new());
         Ok((Self { manager, log, file, env, jobs, locked, book, changes, listed, begun }, received))

@@ -31,8 +31,9 @@ use crate::{
     config::{Env, Secrets, StartJobs},
     error::{Error, Result},
     gateway::Gateway,
-    manager::{Borrower, StopReport},
+    manager::Borrower,
     process::{Line, LineReader, is_sandboxed, leave_session, new_mark},
+    start::StopReport,
     tool::ServerName,
 };
 

@@ -12,10 +12,9 @@ use serde_json::{Map, Value};
 
 use crate::{
     error::Error,
-    manager::StopReport,
     process::ProcessUsage,
     session::{ServerState, ServerStatus},
-    start::ServerEvent,
+    start::{ServerEvent, StopReport},
     tool::{ServerName, ToolAnnotations, ToolResult},
 };
 

@@ -2,33 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
-    process::{Keeping, StopOutcome, behind_guards, describe, marked_processes},
+    process::{StopOutcome, behind_guards, describe, marked_processes},
     session::Session,
     start::ServerStop,
 };
 
 /// How long the kernel may take to remove what was killed.
 const VERIFY_LIMIT: Duration = Duration::from_secs(2);
-
-/// The teardown of all servers.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct StopReport {
-    /// One row for each server that had been started, in configuration order.
-    pub servers: Vec<ServerStop>,
-    /// Processes of these servers that are still there, wherever in the process tree. On Linux every process
-    /// that inherited the environment of a server is found, and whatever a guard could not end (a helper that became
-    /// another user); elsewhere nothing can be said and this is empty.
-    pub survivors: Vec<u32>,
-    /// What made sure of it.
-    pub keeping: Keeping,
-    /// From the first to the last.
-    #[serde(rename = "wall_ms", with = "crate::task::millis::plain")]
-    pub wall: Duration,
-}
 
 /// Tears one server down: the stop ladder, within its limits.
 pub(super) async fn close(session: &Session) -> ServerStop {

@@ -12,7 +12,7 @@ use crate::{
     catalog::{CatalogEntry, CheckThreads, ToolCatalog},
     config::Config,
     error::{ConfigError, Error, Result, nearest},
-    session::{CallTerms, Edition, ProgressListener, ServerStatus, Session},
+    session::{CallOptions, CallTerms, Edition, ServerStatus, Session},
     tool::ToolResult,
 };
 
@@ -190,7 +190,7 @@ impl Toolbox {
             session.wake(tool, None).await?;
         }
         let entry = self.entry(server, &session, tool)?;
-        self.call_entry(&entry, &arguments, None).await
+        self.call_entry(&entry, &arguments, &CallOptions::default()).await
     }
 
     /// A tool of a server, as its session lists it now. Other servers are looked at only if that is news.
@@ -206,61 +206,41 @@ impl Toolbox {
         known.unwrap_or_else(|| self.live_catalog()).find(server, tool).cloned()
     }
 
-    /// Calls a tool of the catalog; `limit` takes the place of its configured time limit.
+    /// Calls a tool of the catalog.
     ///
     /// # Errors
-    /// As [`Toolbox::call`].
+    /// As [`Toolbox::call`], and [`Error::CallCancelled`] when the token of `options` was cancelled.
+    ///
+    /// If the future is dropped, the server is told to cancel what was sent to it: it may have run.
     pub async fn call_entry(
         &self,
         entry: &CatalogEntry,
         arguments: &Map<String, Value>,
-        limit: Option<Duration>,
+        options: &CallOptions,
     ) -> Result<ToolResult> {
-        self.call_recorded(entry, arguments, CallTerms::limited(limit), true).await
-    }
-
-    /// As [`Toolbox::call_entry`]; `progress` is told what the server reports until it answers.
-    ///
-    /// # Errors
-    /// As [`Toolbox::call`].
-    pub async fn call_reporting(
-        &self,
-        entry: &CatalogEntry,
-        arguments: &Map<String, Value>,
-        limit: Option<Duration>,
-        progress: &ProgressListener,
-    ) -> Result<ToolResult> {
-        let terms = CallTerms { limit, progress: Some(progress) };
-        self.call_recorded(entry, arguments, terms, true).await
-    }
-
-    /// As [`Toolbox::call_entry`], leaving the check of the arguments to the server.
-    ///
-    /// # Errors
-    /// As [`Toolbox::call`].
-    pub async fn call_unchecked(
-        &self,
-        entry: &CatalogEntry,
-        arguments: &Map<String, Value>,
-        limit: Option<Duration>,
-    ) -> Result<ToolResult> {
-        self.call_recorded(entry, arguments, CallTerms::limited(limit), false).await
+        match &options.cancel {
+            None => self.call_recorded(entry, arguments, options).await,
+            // Boxed, here and below: else the future of every call would have room for two.
+            Some(token) => {
+                let call = Box::pin(self.call_recorded(entry, arguments, options));
+                token.run_until_cancelled(call).await.unwrap_or_else(|| {
+                    let (server, tool) = (entry.server.clone(), entry.tool.name.clone());
+                    Err(Error::CallCancelled { server, tool })
+                })
+            }
+        }
     }
 
     async fn call_recorded(
         &self,
         entry: &CatalogEntry,
         arguments: &Map<String, Value>,
-        terms: CallTerms<'_>,
-        check: bool,
+        options: &CallOptions,
     ) -> Result<ToolResult> {
         match &self.recorded {
-            None => self.call_live(entry, arguments, terms, check).await,
-            // Boxed, or every future of a call had room for two.
+            None => self.call_live(entry, arguments, options).await,
             Some(recorded) => {
-                recorded
-                    .call(entry, arguments, Box::pin(self.call_live(entry, arguments, terms, check)))
-                    .await
+                recorded.call(entry, arguments, Box::pin(self.call_live(entry, arguments, options))).await
             }
         }
     }
@@ -269,11 +249,10 @@ impl Toolbox {
         &self,
         entry: &CatalogEntry,
         arguments: &Map<String, Value>,
-        terms: CallTerms<'_>,
-        check: bool,
+        options: &CallOptions,
     ) -> Result<ToolResult> {
-        let ReadySession { session, limit, started } = self.ready_session(entry, terms.limit).await?;
-        if check {
+        let ReadySession { session, limit, started } = self.ready_session(entry, options.timeout).await?;
+        if !options.unchecked {
             // One that was started may have another schema by now.
             let listed = if started { Some(self.live_catalog()) } else { None };
             let entry = match &listed {
@@ -284,7 +263,7 @@ impl Toolbox {
                 rest.await?;
             }
         }
-        let terms = CallTerms { limit, ..terms };
+        let terms = CallTerms { limit, progress: options.progress.as_ref() };
         session.call(&entry.tool.name, entry.tool.annotations, arguments, terms).await
     }
 

@@ -1,9 +1,8 @@
-//! How far a call is, as its server reports it, for whoever wants to know.
+//! Progress of a call, as its server reports it.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
@@ -23,22 +22,6 @@ pub struct Progress {
 
 /// Is told of each report, in their order, by the task that reads what the server says: it must not block.
 pub type ProgressListener = Arc<dyn Fn(Progress) + Send + Sync>;
-
-/// What one call is to go by besides its arguments.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct CallTerms<'a> {
-    /// Takes the place of the configured limit.
-    pub(crate) limit: Option<Duration>,
-    /// Hears how far it is.
-    pub(crate) progress: Option<&'a ProgressListener>,
-}
-
-impl CallTerms<'_> {
-    /// With a limit, if there is one, and nobody who listens.
-    pub(crate) fn limited(limit: Option<Duration>) -> Self {
-        Self { limit, progress: None }
-    }
-}
 
 /// The listeners of a session of the SDK's, by the tokens that it has given their calls.
 #[derive(Clone, Default)]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{ReadyServer, ServerStart, WaitReason};
 use crate::{
     error::Error,
-    process::StopOutcome,
+    process::{Keeping, StopOutcome},
     session::{SessionEvent, SessionObserver},
     tool::ServerName,
 };
@@ -34,6 +34,23 @@ pub struct ServerStop {
     /// How long that took.
     #[serde(rename = "ms", with = "crate::task::millis::plain")]
     pub took: Duration,
+}
+
+/// The teardown of all servers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StopReport {
+    /// One row for each server that had been started, in configuration order.
+    pub servers: Vec<ServerStop>,
+    /// Processes of these servers that are still there, wherever in the process tree. On Linux every process
+    /// that inherited the environment of a server is found, and whatever a guard could not end (a helper that became
+    /// another user); elsewhere nothing can be said and this is empty.
+    pub survivors: Vec<u32>,
+    /// What made sure of it.
+    pub keeping: Keeping,
+    /// From the first to the last.
+    #[serde(rename = "wall_ms", with = "crate::task::millis::plain")]
+    pub wall: Duration,
 }
 
 /// What happens to servers, as it happens. Sent to the observer of a [`Manager`](crate::Manager).
@@ -160,6 +177,11 @@ pub enum ServerEvent {
     Leftover {
         /// What it was.
         process: crate::process::Leftover,
+    },
+    /// The start was cancelled, and all that had been started was torn down.
+    StartCancelled {
+        /// The teardown.
+        report: StopReport,
     },
     /// It was torn down.
     Stopped {

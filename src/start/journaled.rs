@@ -80,7 +80,10 @@ impl ServerEvent {
                 status: row.status.clone(),
                 took_ns: nanos(row.took),
             },
-            Self::Wrote { .. } | Self::Message { .. } | Self::Warning { .. } => return None,
+            Self::Wrote { .. }
+            | Self::Message { .. }
+            | Self::Warning { .. }
+            | Self::StartCancelled { .. } => return None,
         })
     }
 }

@@ -1,10 +1,15 @@
 //! Calls on a session that stays.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use globset::Glob;
-use serde_json::json;
-use toolcrib::{Config, Error, ErrorCode, Manager, ServerEvent};
+use serde_json::{Map, json};
+use toolcrib::{
+    CallOptions, CancellationToken, Config, Error, ErrorCode, Manager, ServerEvent, StartOptions,
+};
 
 use crate::support::{Lab, call, manager, object, say, wait_until_says};
 
@@ -54,7 +59,7 @@ async fn arguments_that_break_the_schema_are_not_sent() {
 async fn a_schema_that_would_be_checked_for_ever_stops_nobody() {
     let lab = Lab::new();
     let next = |level: usize| json!({"$ref": format!("#/$defs/d{}", level + 1)});
-    let mut definitions: serde_json::Map<String, serde_json::Value> =
+    let mut definitions: Map<String, serde_json::Value> =
         (0..60).map(|level| (format!("d{level}"), json!({"allOf": [next(level), next(level)]}))).collect();
     definitions.insert("d60".to_owned(), json!({"type": "object"}));
     let again = json!({"properties": {"x": {"$ref": "#"}}});
@@ -93,9 +98,13 @@ async fn denied_tools_are_refused_at_call_time() {
     assert_eq!(near.code(), ErrorCode::ToolNotFound);
     assert_eq!(near.help().as_deref(), Some("did you mean `effect`? The configuration denies it"));
     // An entry of elsewhere is no way around.
-    let by_entry = tools.call_entry(&entry, &object(json!({"n": 1})), None).await.unwrap_err();
+    let by_entry =
+        tools.call_entry(&entry, &object(json!({"n": 1})), &CallOptions::default()).await.unwrap_err();
     assert_eq!(by_entry.code(), ErrorCode::ToolDenied);
-    let unchecked = tools.call_unchecked(&entry, &object(json!({"n": 1})), None).await.unwrap_err();
+    let unchecked = tools
+        .call_entry(&entry, &object(json!({"n": 1})), &CallOptions::new().unchecked())
+        .await
+        .unwrap_err();
     assert_eq!(unchecked.code(), ErrorCode::ToolDenied);
     assert_eq!(lab.lines("count"), [""; 0]);
     manager.shutdown().await;
@@ -199,7 +208,8 @@ async fn a_call_without_an_answer_says_so_while_it_waits() {
             let _ = tell.send((server.to_string(), tool, waited));
         }
     };
-    let manager = Manager::start_observed(&Config::new([server]), Arc::new(observe)).await.unwrap();
+    let manager =
+        Manager::start_with(&Config::new([server]), StartOptions::new().observe(observe)).await.unwrap();
     let tools = manager.toolbox();
     let (first, second) = tokio::select! {
         answer = call(&tools, "one", "sleep", json!({"ms": FOREVER})) => panic!("{answer:?}"),
@@ -212,4 +222,48 @@ async fn a_call_without_an_answer_says_so_while_it_waits() {
     );
     assert_eq!(call(&tools, "one", "sleep", json!({"ms": 120})).await.unwrap(), "awake", "it goes on");
     manager.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_token_ends_a_call_and_the_session_goes_on() {
+    let lab = Lab::new();
+    let manager = Manager::start(&Config::new([lab.server("one", &[])])).await.unwrap();
+    let tools = manager.toolbox();
+    let entry = tools.catalog().find("one", "sleep").unwrap().clone();
+    let token = CancellationToken::new();
+    let options = CallOptions::new().cancel(token.clone());
+    let arguments = object(json!({"ms": 60_000}));
+    let (outcome, ()) = tokio::join!(tools.call_entry(&entry, &arguments, &options), async {
+        while manager.status()[0].in_flight == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        token.cancel();
+    });
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::CallCancelled { .. }), "{error}");
+    assert_eq!(error.code(), ErrorCode::Cancelled);
+    let after = manager.call("one", "pid", Map::new()).await.unwrap();
+    assert!(!after.is_error);
+    assert_eq!(manager.status()[0].restarts, 0);
+}
+
+#[tokio::test]
+async fn a_token_ends_a_start_and_nothing_is_left() {
+    let lab = Lab::new();
+    let token = CancellationToken::new();
+    let (seen, stop) = (Arc::new(Mutex::new(Vec::new())), token.clone());
+    let reports = seen.clone();
+    let observe = move |event| match event {
+        ServerEvent::Ready { .. } => stop.cancel(),
+        ServerEvent::StartCancelled { report } => reports.lock().unwrap().push(report),
+        _ => {}
+    };
+    let servers = [lab.server("one", &[]), lab.server("silent", &["init-delay=50000"])];
+    let options = StartOptions::new().observe(observe).cancel(token);
+    let outcome = Manager::start_with(&Config::new(servers), options).await;
+    assert!(matches!(outcome, Err(Error::Cancelled)));
+    let reports = seen.lock().unwrap();
+    assert_eq!(reports.len(), 1);
+    assert!(reports[0].survivors.is_empty());
+    lab.await_nobody();
 }

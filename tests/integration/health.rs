@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use toolcrib::{Config, ErrorCode, Manager, ServerState, ServerStatus, StartJobs, StopOutcome};
+use toolcrib::{CallOptions, Config, ErrorCode, Manager, ServerState, ServerStatus, StartJobs, StopOutcome};
 
 use crate::support::{Events, Lab, call, manager, say, signal, within};
 
@@ -92,7 +92,10 @@ async fn calls_and_their_failures_are_counted() {
     }
     let entry = manager.catalog().find("one", "sleep").unwrap().clone();
     let arguments = crate::support::object(json!({"ms": FOREVER}));
-    let late = tools.call_entry(&entry, &arguments, Some(Duration::from_millis(50))).await.unwrap_err();
+    let late = tools
+        .call_entry(&entry, &arguments, &CallOptions::new().timeout(Duration::from_millis(50)))
+        .await
+        .unwrap_err();
     assert_eq!(late.code(), ErrorCode::CallTimeout);
     let status = one(&manager);
     assert_eq!((status.calls, status.errors, status.in_flight, status.waiting), (4, 1, 0, 0));

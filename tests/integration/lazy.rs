@@ -8,8 +8,8 @@ use std::{
 
 use serde_json::json;
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, Config, Error, ErrorCode, Lifecycle, LlmClient, Manager,
-    ReadyServer, ServerConfig, ServerEvent, ServerState, Task, Toolbox,
+    Agent, AgentConfig, CallOptions, CancellationToken, Config, Error, ErrorCode, Lifecycle, LlmClient,
+    Manager, ReadyServer, ServerConfig, ServerEvent, ServerState, StartOptions, Task, Toolbox,
 };
 
 use crate::{
@@ -45,7 +45,7 @@ impl Bench {
     async fn start(&self, servers: impl IntoIterator<Item = ServerConfig>) -> Manager {
         let events = self.events.clone();
         let observe = move |event| events.lock().unwrap().push(event);
-        Manager::start_observed(&self.config(servers), Arc::new(observe)).await.unwrap()
+        Manager::start_with(&self.config(servers), StartOptions::new().observe(observe)).await.unwrap()
     }
 
     /// Starts once, so that there is something to remember.
@@ -156,9 +156,9 @@ async fn what_changed_since_is_told_and_a_tool_that_is_gone_is_never_called() {
     let gone = old.find("one", "gone").unwrap();
     assert!(old.find("one", "extra").is_err());
     let nothing = serde_json::Map::new();
-    let error = tools.call_entry(gone, &nothing, None).await.unwrap_err();
+    let error = tools.call_entry(gone, &nothing, &CallOptions::default()).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ToolNotFound);
-    let error = tools.call_unchecked(gone, &nothing, None).await.unwrap_err();
+    let error = tools.call_entry(gone, &nothing, &CallOptions::new().unchecked()).await.unwrap_err();
     assert!(matches!(error, Error::ToolNotFound { .. }), "{error}");
     assert_eq!(say(&tools, "one", "calls").await.unwrap(), "1", "this one");
     assert_eq!(say(&tools, "one", "extra").await.unwrap(), "extra");
@@ -246,8 +246,8 @@ async fn a_start_goes_on_when_its_caller_gives_up() {
     let manager = bench.start([server()]).await;
     let tools = manager.toolbox();
     let entry = tools.catalog().find("one", "pid").unwrap().clone();
-    let limit = Some(Duration::from_millis(20));
-    let error = tools.call_entry(&entry, &serde_json::Map::new(), limit).await.unwrap_err();
+    let options = CallOptions::new().timeout(Duration::from_millis(20));
+    let error = tools.call_entry(&entry, &serde_json::Map::new(), &options).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::CallTimeout);
     assert!(error.causes()[0].contains("still being started"), "{:?}", error.causes());
     within("the server", || state(&tools) == ServerState::Ready).await;

@@ -1,6 +1,6 @@
 //! toolcrib.lock: servers whose tools are not those that were reviewed are refused, at their start and later.
 
-use std::{fs, sync::Arc};
+use std::fs;
 
 use serde_json::{Value, json};
 use toolcrib::{Config, ErrorCode, Lifecycle, LockFile, Manager, ServerConfig, ServerState};
@@ -248,7 +248,7 @@ async fn locked(lab: &Lab, server: &ServerConfig) -> Manager {
     let path = lab.file("toolcrib.lock");
     lock.write(&path).unwrap();
     config.lock_file = Some(path);
-    Manager::start_observed(&config, Arc::new(|_| {})).await.unwrap()
+    Manager::start(&config).await.unwrap()
 }
 
 fn extra(lab: &Lab, lines: &str) {

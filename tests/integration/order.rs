@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use toolcrib::{Config, Endpoint, ErrorCode, Manager, ServerConfig, ServerEvent, StartJobs};
+use toolcrib::{Config, Endpoint, ErrorCode, Manager, ServerConfig, ServerEvent, StartJobs, StartOptions};
 
 use crate::{
     program::{Bench, err, out, up},
@@ -55,7 +55,7 @@ async fn told(config: &Config, chosen: fn(&ServerEvent) -> Option<String>) -> (M
     let told = Arc::new(Mutex::new(Vec::new()));
     let list = told.clone();
     let observe = move |event: ServerEvent| list.lock().unwrap().extend(chosen(&event));
-    let manager = Manager::start_observed(config, Arc::new(observe)).await.unwrap();
+    let manager = Manager::start_with(config, StartOptions::new().observe(observe)).await.unwrap();
     let told = told.lock().unwrap().clone();
     (manager, told)
 }
@@ -150,7 +150,7 @@ async fn servers_that_never_answer_hold_up_nobody() {
         }
     };
     tokio::select! {
-        _ = Manager::start_observed(&config, Arc::new(observe)) => panic!("the silent ones have 30 s"),
+        _ = Manager::start_with(&config, StartOptions::new().observe(observe)) => panic!("the silent ones have 30 s"),
         () = within("the good one", || *ready.lock().unwrap()) => {}
     }
     lab.await_nobody();

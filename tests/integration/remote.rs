@@ -36,8 +36,8 @@ use rmcp::{
 use serde_json::{Map, Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use toolcrib::{
-    Config, Endpoint, ErrorCode, HttpEndpoint, Manager, ProgressListener, ServerConfig, ServerEvent,
-    ServerName,
+    CallOptions, Config, Endpoint, ErrorCode, HttpEndpoint, Manager, ProgressListener, ServerConfig,
+    ServerEvent, ServerName, StartOptions,
 };
 
 /// A remote server with one tool that tells the era it is called in.
@@ -189,7 +189,7 @@ async fn a_server_that_stalls_on_kept_connections_is_told_and_given_new_ones() {
         }
     };
     let config = remote(url, Some("open sesame"));
-    let manager = Manager::start_observed(&config, Arc::new(observe)).await.unwrap();
+    let manager = Manager::start_with(&config, StartOptions::new().observe(observe)).await.unwrap();
     let text = tokio::time::timeout(Duration::from_secs(60), told.recv()).await.expect("a warning").unwrap();
     assert!(text.contains("late on connections that are kept"), "{text}");
     let before = connections.load(SeqCst);
@@ -210,7 +210,7 @@ async fn a_call_without_an_answer_says_so_over_http_too() {
             let _ = tell.send(tool);
         }
     };
-    let manager = Manager::start_observed(&config, Arc::new(observe)).await.unwrap();
+    let manager = Manager::start_with(&config, StartOptions::new().observe(observe)).await.unwrap();
     let arguments = Map::from_iter([("ms".to_owned(), json!(3_600_000))]);
     tokio::select! {
         answer = manager.call("remote", "era", arguments) => panic!("{answer:?}"),
@@ -231,7 +231,10 @@ async fn progress_is_told_over_http_too() {
         // The SDK tells of notifications beside answers: one may come after its call has ended, to nobody.
         let calling = async {
             loop {
-                toolbox.call_reporting(&entry, &Map::new(), None, &listener).await.unwrap();
+                toolbox
+                    .call_entry(&entry, &Map::new(), &CallOptions::new().progress(listener.clone()))
+                    .await
+                    .unwrap();
                 if let Ok(report) = told.try_recv() {
                     return report;
                 }

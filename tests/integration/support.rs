@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinSet};
 use toolcrib::{
-    Config, Endpoint, Manager, Result, ServerConfig, ServerEvent, ServerName, StdioConfig, Toolbox,
+    Config, Endpoint, Manager, Result, ServerConfig, ServerEvent, ServerName, StartOptions, StdioConfig,
+    Toolbox,
 };
 
 /// How long a condition may take to hold.
@@ -227,7 +228,7 @@ impl Events {
             let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned();
             names.lock().unwrap().push(name);
         };
-        Manager::start_observed(&Config::new(servers), Arc::new(observe)).await.unwrap()
+        Manager::start_with(&Config::new(servers), StartOptions::new().observe(observe)).await.unwrap()
     }
 }
 

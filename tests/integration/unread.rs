@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::json;
-use toolcrib::{ErrorCode, Result, ServerConfig, Toolbox};
+use toolcrib::{CallOptions, ErrorCode, Result, ServerConfig, Toolbox};
 
 use crate::support::{Lab, call, manager, object, say, within};
 
@@ -137,7 +137,11 @@ async fn calls_that_are_given_up_before_they_are_written_are_not_run() {
         let calls = (0..500).map(|n| {
             let arguments = object(json!({"n": n, "pad": "x".repeat(4000)}));
             let (tools, entry) = (&tools, &entry);
-            async move { tools.call_entry(entry, &arguments, Some(Duration::from_millis(500))).await }
+            async move {
+                tools
+                    .call_entry(entry, &arguments, &CallOptions::new().timeout(Duration::from_millis(500)))
+                    .await
+            }
         });
         for outcome in futures_util::future::join_all(calls).await {
             assert_eq!(outcome.unwrap_err().code(), ErrorCode::CallTimeout);
@@ -161,7 +165,8 @@ async fn late_answers_to_any_number_of_calls_end_no_session() {
     let waited_for = call(&tools, "one", "sleep", json!({"ms": 6000}));
     let given_up = async {
         let arguments = object(json!({"ms": 3000}));
-        let call = || tools.call_entry(&entry, &arguments, Some(Duration::from_millis(300)));
+        let options = CallOptions::new().timeout(Duration::from_millis(300));
+        let call = || tools.call_entry(&entry, &arguments, &options);
         futures_util::future::join_all((0..1300).map(|_| call())).await
     };
     let (waited_for, given_up) = tokio::join!(waited_for, given_up);

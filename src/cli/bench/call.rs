@@ -15,7 +15,9 @@ use std::{
 use clap::Args;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
-use toolcrib::{CatalogEntry, Config, Endpoint, Manager, ServerConfig, ServerName, StdioConfig, Toolbox};
+use toolcrib::{
+    CallOptions, CatalogEntry, Config, Endpoint, Manager, ServerConfig, ServerName, StdioConfig, Toolbox,
+};
 
 use self::{
     sdk::Sdk,
@@ -217,7 +219,7 @@ async fn measure_on(
     for (path, arguments) in &target.calls {
         let entry = catalog.find_path(path)?.clone();
         let own = OwnCaller { toolbox: toolbox.clone(), entry, arguments: Arc::new(arguments.clone()) };
-        let first = toolbox.call_entry(&own.entry, arguments, None).await?;
+        let first = toolbox.call_entry(&own.entry, arguments, &CallOptions::default()).await?;
         anyhow::ensure!(!first.is_error, "{path} says that it failed: {}", first.text());
         let bytes = first.text().len();
         let calls = load.calls.min((ROW_BYTES / bytes.max(1)).max(1));
@@ -269,7 +271,7 @@ impl Caller for OwnCaller {
     const NAME: &'static str = "toolcrib";
 
     async fn call(&self) -> anyhow::Result<()> {
-        self.toolbox.call_entry(&self.entry, &self.arguments, None).await?;
+        self.toolbox.call_entry(&self.entry, &self.arguments, &CallOptions::default()).await?;
         Ok(())
     }
 }
@@ -311,7 +313,7 @@ async fn beside(
     for _ in 0..SLOW {
         let (toolbox, sleep) = (toolbox.clone(), sleep.clone());
         let time = Map::from_iter([("ms".to_owned(), json!(SLOW_FOR.as_millis()))]);
-        slow.spawn(async move { toolbox.call_entry(&sleep, &time, None).await });
+        slow.spawn(async move { toolbox.call_entry(&sleep, &time, &CallOptions::default()).await });
     }
     tokio::task::yield_now().await;
     let arguments = Arc::new(Map::from_iter([("text".to_owned(), json!("hello"))]));

@@ -73,7 +73,12 @@ impl ToolClient {
     }
 
     /// Asks what may be asked again, and follows redirects within the origin.
-    async fn following<T, F>(&self, mut to: RequestTarget, learn: bool, ask: impl Fn(RequestTarget) -> F) -> Outcome<T>
+    async fn following<T, F>(
+        &self,
+        mut to: RequestTarget,
+        learn: bool,
+        ask: impl Fn(RequestTarget) -> F,
+    ) -> Outcome<T>
     where
         F: Future<Output = Outcome<T>>,
     {

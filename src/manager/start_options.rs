@@ -1,0 +1,58 @@
+//! Options of a manager's start.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    http::HttpClients,
+    start::{Observer, ServerEvent},
+};
+
+/// Options of [`Manager::start_with`](crate::Manager::start_with). The default: no observer, HTTP clients of its own.
+///
+/// ```
+/// # use toolcrib::{ServerEvent, StartOptions};
+/// let options = StartOptions::new().observe(|event| {
+///     if let ServerEvent::Ready { row } = event {
+///         eprintln!("{} is ready after {:?}", row.name, row.took);
+///     }
+/// });
+/// ```
+#[derive(Clone, Default)]
+pub struct StartOptions {
+    pub(super) observer: Option<Observer>,
+    pub(super) http: Option<HttpClients>,
+    pub(super) cancel: Option<CancellationToken>,
+}
+
+impl StartOptions {
+    /// The default options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Receives what happens to servers, from their start to their teardown. Called by the task in which it happens: it
+    /// must not block.
+    #[must_use]
+    pub fn observe(mut self, observer: impl Fn(ServerEvent) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// The HTTP clients for remote servers, shared with others.
+    #[must_use]
+    pub fn http(mut self, clients: HttpClients) -> Self {
+        self.http = Some(clients);
+        self
+    }
+
+    /// Gives the start up when `token` is cancelled: servers that are being started are killed, those that are ready are
+    /// asked to leave. The teardown is reported as [`ServerEvent::StartCancelled`], and the start ends with
+    /// [`Error::Cancelled`](crate::Error::Cancelled). The token has no effect on a manager that has started.
+    #[must_use]
+    pub fn cancel(mut self, token: CancellationToken) -> Self {
+        self.cancel = Some(token);
+        self
+    }
+}

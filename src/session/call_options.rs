@@ -1,0 +1,68 @@
+//! Options of one tool call.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::ProgressListener;
+
+/// Options of one tool call. The default: the configured time limit, arguments are checked, no progress reports.
+///
+/// Dropping the future of a call is always safe: the server is told to cancel what was sent to it, and the session goes
+/// on. A time limit and a token do the same and end the call with an error.
+///
+/// ```
+/// # use std::time::Duration;
+/// let options = toolcrib::CallOptions::new().timeout(Duration::from_secs(5));
+/// ```
+#[derive(Clone, Default)]
+pub struct CallOptions {
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) progress: Option<ProgressListener>,
+    pub(crate) cancel: Option<CancellationToken>,
+    pub(crate) unchecked: bool,
+}
+
+impl CallOptions {
+    /// The default options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The longest time without an answer, in place of the one that is configured for the server. `None`: that one.
+    #[must_use]
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeout = timeout.into();
+        self
+    }
+
+    /// Receives what the server reports of the call's progress. Called by the task that reads from the server: it must
+    /// not block.
+    #[must_use]
+    pub fn progress(mut self, listener: impl Into<Option<ProgressListener>>) -> Self {
+        self.progress = listener.into();
+        self
+    }
+
+    /// Ends the call with [`Error::CallCancelled`](crate::Error::CallCancelled) when `token` is cancelled.
+    #[must_use]
+    pub fn cancel(mut self, token: CancellationToken) -> Self {
+        self.cancel = Some(token);
+        self
+    }
+
+    /// Leaves the check of the arguments to the server.
+    #[must_use]
+    pub fn unchecked(mut self) -> Self {
+        self.unchecked = true;
+        self
+    }
+}
+
+/// The limits and listeners of a call on its way to the server.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct CallTerms<'a> {
+    /// Takes the place of the configured limit.
+    pub(crate) limit: Option<Duration>,
+    pub(crate) progress: Option<&'a ProgressListener>,
+}
