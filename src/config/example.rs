@@ -10,6 +10,8 @@ use super::{
 };
 use crate::tool::ServerName;
 
+mod page;
+
 const EXAMPLE: &str = include_str!("../../servers.toml");
 
 /// The example with its commented-out keys put in: lines that start with `#` and no space.
