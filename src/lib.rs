@@ -57,6 +57,7 @@ compile_error!("toolcrib owns processes through Unix process groups: other syste
 
 mod agent;
 mod batch;
+pub mod blocking;
 mod bounded;
 mod builtin;
 mod cassette;
