@@ -36,10 +36,9 @@ use crate::{
     catalog::{CatalogCache, LockFile, ToolCatalog},
     config::{Config, Endpoint, Lifecycle, ServerConfig, ServerEntry},
     error::{Error, Result},
-    http::HttpClients,
     launch::{Launcher, Package},
     process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, of_trees, reap_leftovers},
-    session::{ConnectContext, Listeners, Outputs, ServerStatus, WireListener},
+    session::{ConnectContext, Listeners, Outputs, RemoteClients, ServerStatus, WireListener},
     start::{Observer, ServerEvent, ServerStop, StartReport, StopReport, of_sessions},
     tool::ToolResult,
 };
@@ -82,7 +81,7 @@ impl Manager {
     pub async fn start_with(config: &Config, options: StartOptions) -> Result<Self> {
         let StartOptions { observer, http, cancel } = options;
         let observe = observer.unwrap_or_else(|| Arc::new(|_| {}));
-        let http = http.map_or_else(|| HttpClients::new(&config.http), Ok)?;
+        let http = http.map_or_else(|| RemoteClients::new(&config.http), Ok)?;
         let cancel = cancel.unwrap_or_default();
         let began = Instant::now();
         let marker: Arc<str> = new_mark().into();

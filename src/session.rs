@@ -15,6 +15,7 @@ mod event;
 mod latency;
 mod progress;
 mod recovery;
+#[cfg_attr(not(feature = "http"), path = "session/remote_off.rs")]
 mod remote;
 mod result;
 mod settings;
@@ -45,6 +46,7 @@ pub(crate) use self::{
     call_options::CallTerms,
     connect::{Booting, ConnectContext, OnProcess},
     event::{SessionEvent, SessionObserver},
+    remote::RemoteClients,
     result::outputs::Outputs,
     wire_log::Listeners,
 };

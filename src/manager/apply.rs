@@ -13,8 +13,7 @@ use crate::{
     catalog::LockFile,
     config::{Config, Endpoint, HttpConfig, Scope, ServerConfig, ServerEntry, StartJobs},
     error::{Error, Result},
-    http::HttpClients,
-    session::{ConnectContext, Session},
+    session::{ConnectContext, RemoteClients, Session},
     start::{Observer, ServerEvent, ServerStart, Starter},
     tool::ServerName,
 };
@@ -85,7 +84,7 @@ impl StartContext {
     fn follow(&mut self, config: &Config) -> Result<bool> {
         let changed = self.http != config.http;
         if changed {
-            self.connect_context.http = HttpClients::new(&config.http)?;
+            self.connect_context.http = RemoteClients::new(&config.http)?;
             self.http = config.http.clone();
         }
         self.cache.clone_from(&config.cache_folder);

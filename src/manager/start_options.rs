@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    http::HttpClients,
+    session::RemoteClients,
     start::{Observer, ServerEvent},
 };
 
@@ -22,7 +22,7 @@ use crate::{
 #[derive(Clone, Default)]
 pub struct StartOptions {
     pub(super) observer: Option<Observer>,
-    pub(super) http: Option<HttpClients>,
+    pub(super) http: Option<RemoteClients>,
     pub(super) cancel: Option<CancellationToken>,
 }
 
@@ -41,8 +41,9 @@ impl StartOptions {
     }
 
     /// The HTTP clients for remote servers, shared with others.
+    #[cfg(feature = "http")]
     #[must_use]
-    pub fn http(mut self, clients: HttpClients) -> Self {
+    pub fn http(mut self, clients: crate::http::HttpClients) -> Self {
         self.http = Some(clients);
         self
     }

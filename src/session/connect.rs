@@ -1,6 +1,8 @@
 //! Making a connection to one server: process or URL or memory, handshake, tool list, each phase timed.
 
 pub(super) mod accept_tools;
+#[cfg_attr(not(feature = "builtin"), path = "connect/builtin_server_off.rs")]
+mod builtin_server;
 pub(super) mod failure;
 pub(super) mod handshake;
 pub(super) mod launching;
@@ -13,11 +15,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use rmcp::{
-    model::ServerPeerInfo,
-    service::ClientLifecycleMode,
-    transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
-};
+use rmcp::model::ServerPeerInfo;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::Notify, time::timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -25,29 +23,24 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use self::{
     accept_tools::{AcceptedTools, ToolListCheck},
     failure::{Cause, Failure},
-    handshake::{Era, Refusal, client_config, negotiate},
+    handshake::{Era, Refusal, negotiate},
     tool_list::{ToolList, all_tools, follow, listing},
 };
 use super::{
     SessionEvent, SessionObserver,
     recovery::health::Health,
-    remote::{
-        client::{CloseNotifying, NotificationHandler, Service},
-        stalls::ToolClient,
-    },
-    result::{outputs::Outputs, sdk_types, truncate::Truncator},
+    remote::{Remote, RemoteClients, RemoteSession},
+    result::{outputs::Outputs, truncate::Truncator},
     stdio::{reader::StdioReader, rpc_client::RpcClient},
     transport::Transport,
     wire_log::{Listeners, WireLog},
 };
 use crate::{
-    builtin::{Builtin, Site},
     catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
-    config::{Endpoint, HttpEndpoint, ServerConfig},
+    config::{Endpoint, ServerConfig},
     error::Phase,
-    http::HttpClients,
     launch::{LaunchReport, Launcher},
-    process::{ExitWatch, Kinship, LineReader, LineWriter, Pipes, Process},
+    process::{ExitWatch, Kinship, Process},
     tool::ServerName,
     trace,
 };
@@ -58,7 +51,7 @@ pub(crate) struct ConnectContext {
     /// Of all its processes.
     pub(crate) kin: Kinship,
     /// For servers behind a URL.
-    pub(crate) http: HttpClients,
+    pub(crate) http: RemoteClients,
     /// Is told what happens to a session after its start.
     pub(crate) on_event: SessionObserver,
     /// Whether what servers write to stderr is told line by line.
@@ -142,25 +135,25 @@ pub(super) struct Connection {
 /// What a connection lives by. Dropping it ends the connection.
 pub(super) enum Link {
     /// Lines, and the task that reads them.
-    Lines { client: RpcClient, _reading: AbortOnDropHandle<()> },
-    /// The SDK's.
-    Remote(Service),
+    Lines {
+        client: RpcClient,
+        _reading: AbortOnDropHandle<()>,
+    },
+    Remote(RemoteSession),
 }
 
 impl Link {
     pub(super) fn transport(&self) -> Transport {
         match self {
             Self::Lines { client, .. } => Transport::Lines(client.clone()),
-            Self::Remote(service) => {
-                Transport::Remote(service.peer().clone(), service.service().progress_listeners())
-            }
+            Self::Remote(session) => Transport::Remote(session.client()),
         }
     }
 
     /// Ends the connection; a remote server is told so within `limit`.
     pub(super) async fn close(self, limit: Duration) {
-        if let Self::Remote(mut service) = self {
-            let _ = service.close_with_timeout(limit).await;
+        if let Self::Remote(session) = self {
+            session.close(limit).await;
         }
     }
 }
@@ -246,44 +239,34 @@ async fn attempt(
             let transport =
                 StdioReader::new(pipes, Some(process.exit_watch()), health.clone(), truncator, tap);
             match over_lines(transport, list_check, known, deadline, &mut clock).await {
-                Ok(agreed) => Ok(clock.connection(agreed, list_check, Some(process), health, None)),
+                Ok(opened) => Ok(clock.connection(opened, list_check, Some(process), health, None)),
                 Err((phase, cause)) => Err(Failure::of_process(process, &health, phase, cause, config).await),
             }
         }
         Endpoint::Builtin { name, args, base } => {
-            let site = Site { base, http: &connect_context.http, variable: |_| None };
-            let builtin = Builtin::parse(name, args, &site).map_err(|why| Failure::spawn(why, None))?;
-            let (ours, theirs) = tokio::io::duplex(1 << 16);
-            #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
-            let task = AbortOnDropHandle::new(tokio::spawn(builtin.serve(theirs)));
-            let (read, write) = tokio::io::split(ours);
-            let pipes = Pipes { reader: LineReader::new(read), writer: LineWriter::new(write) };
+            let (pipes, task) = builtin_server::serve((name, args, base), connect_context)
+                .map_err(|why| Failure::spawn(why, None))?;
             clock.spawned(pipes.reader.first_byte());
             let health = Health::new(&pipes, None, &connect_context.kin.secrets);
             let transport = StdioReader::new(pipes, None, health.clone(), truncator, tap);
             match over_lines(transport, list_check, known, deadline, &mut clock).await {
-                Ok(agreed) => Ok(clock.connection(agreed, list_check, None, health, Some(task))),
+                Ok(opened) => Ok(clock.connection(opened, list_check, None, health, Some(task))),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }
         }
         Endpoint::Http(endpoint) => {
             clock.spawned(Arc::default());
             let health = Health::remote(&connect_context.kin.secrets);
-            // The SDK's futures are large and deep, and most servers are none of these.
-            let client = ToolClient::new(&connect_context.http, &endpoint.url);
-            let reach = (endpoint, client.clone());
+            let remote = Remote::new(endpoint, &connect_context.http, tap);
+            // The SDK's futures are large and deep, and most servers are not remote.
             let connecting: BoxFuture<'_, _> =
-                Box::pin(over_http(reach, tap, list_check, known, deadline, &mut clock));
+                Box::pin(over_http(&remote, list_check, known, deadline, &mut clock));
             match connecting.await {
-                Ok(agreed) => {
-                    let era = handshake::era_of(&agreed.info.protocol_version);
-                    let (transport, tell) = (agreed.link.transport(), connect_context.on_event.clone());
-                    let looking = endpoint.url.starts_with("http://").then(|| {
-                        let look = client.look_for_stalls(transport, era, config.name.clone(), tell);
-                        #[expect(clippy::disallowed_methods, reason = "the connection holds the handle")]
-                        AbortOnDropHandle::new(tokio::spawn(look))
-                    });
-                    Ok(clock.connection(agreed, list_check, None, health, looking))
+                Ok(opened) => {
+                    let era = handshake::era_of(&opened.info.protocol_version);
+                    let (name, tell) = (config.name.clone(), connect_context.on_event.clone());
+                    let looking = remote.look_for_stalls(opened.link.transport(), era, name, tell);
+                    Ok(clock.connection(opened, list_check, None, health, looking))
                 }
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }
@@ -328,60 +311,23 @@ async fn over_lines(
     if handshake::era_of(&info.protocol_version) == Era::Modern {
         client.set_meta(&handshake::client_context());
     }
-    let agreed = listed((link, info, changed), gone, list_check, deadline, clock).await?;
-    Ok(OpenedSession { mute, ..agreed })
+    let opened = listed((link, info, changed), gone, list_check, deadline, clock).await?;
+    Ok(OpenedSession { mute, ..opened })
 }
 
 async fn over_http(
-    (endpoint, client): (&HttpEndpoint, ToolClient),
-    tap: WireLog,
+    remote: &Remote<'_>,
     list_check: &ToolListCheck,
     known: Option<Era>,
     deadline: Instant,
     clock: &mut Clock,
 ) -> Result<OpenedSession, Broken> {
-    let connecting = async {
-        if known != Some(Era::Legacy) {
-            let modern = vec![rmcp::model::ProtocolVersion::LATEST];
-            let discover = ClientLifecycleMode::Discover { preferred_versions: modern };
-            match http_service(endpoint, client.clone(), &tap, discover).await {
-                Ok(service) => return Ok(service),
-                Err(Cause::Protocol(why)) => {
-                    tracing::debug!(why = tap.secrets.hide(&why), "not of the new era");
-                }
-                Err(cause) => return Err(cause),
-            }
-        }
-        http_service(endpoint, client, &tap, ClientLifecycleMode::Initialize).await
-    };
-    let (service, gone) = timeout_at(deadline.into(), connecting)
+    let (session, info, changed, gone) = timeout_at(deadline.into(), remote.open(known))
         .await
         .map_err(|_| (Phase::FirstByte, Cause::Timeout))?
         .map_err(|cause| (Phase::Handshake, cause))?;
     clock.agreed();
-    let info = service.peer_info().ok_or((Phase::Handshake, Cause::Closed))?;
-    let changed = service.service().changed();
-    listed((Link::Remote(service), info, changed), gone, list_check, deadline, clock).await
-}
-
-async fn http_service(
-    endpoint: &HttpEndpoint,
-    client: ToolClient,
-    tap: &WireLog,
-    lifecycle: ClientLifecycleMode,
-) -> Result<(Service, CancellationToken), Cause> {
-    let headers = crate::http::headers(&endpoint.headers).map_err(Cause::Protocol)?;
-    let config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str()).custom_headers(headers);
-    let (transport, gone) =
-        CloseNotifying::new(StreamableHttpClientTransport::with_client(client, config), tap.clone());
-    rmcp::service::serve_client_with_lifecycle(
-        NotificationHandler::new(client_config()),
-        transport,
-        lifecycle,
-    )
-    .await
-    .map(|service| (service, gone))
-    .map_err(|error| sdk_types::http_cause(&error, &endpoint.url))
+    listed((Link::Remote(session), info, changed), gone, list_check, deadline, clock).await
 }
 
 async fn listed(
@@ -449,13 +395,13 @@ impl Clock {
 
     fn connection(
         &self,
-        agreed: OpenedSession,
+        opened: OpenedSession,
         list_check: &ToolListCheck,
         process: Option<Process>,
         health: Health,
         beside: Option<AbortOnDropHandle<()>>,
     ) -> Connection {
-        let OpenedSession { link, info, changed, gone, tools, twins, software, changes, mute } = agreed;
+        let OpenedSession { link, info, changed, gone, tools, twins, software, changes, mute } = opened;
         health.listed_twice(twins);
         let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
         let era = handshake::era_of(&info.protocol_version);

@@ -1,5 +1,13 @@
-//! Servers behind a URL: the SDK's client over streamable HTTP.
+//! Remote servers, over streamable HTTP: the SDK's client on our HTTP client.
 
-pub(super) mod client;
-pub(super) mod stalls;
-pub(super) mod streamable;
+mod client;
+mod connect;
+mod error;
+mod stalls;
+mod streamable;
+
+pub(in crate::session) use self::{
+    client::{RemoteClient, RemoteSession},
+    connect::Remote,
+};
+pub(crate) use crate::http::HttpClients as RemoteClients;

@@ -3,21 +3,13 @@
 
 use std::time::Duration;
 
-use rmcp::{
-    model::{
-        ClientRequest, ListToolsRequest, ListToolsResult, PaginatedRequestParams, PingRequest, ServerResult,
-    },
-    service::{Peer, RoleClient},
-};
+use rmcp::model::ListToolsResult;
 use serde_json::{Map, Value};
 
 use super::{
-    connect::{
-        failure::Cause,
-        handshake::{Era, discover_request},
-    },
-    progress::{ProgressListener, ProgressListeners},
-    remote::client as remote,
+    connect::{failure::Cause, handshake::Era},
+    progress::ProgressListener,
+    remote::RemoteClient,
     result::{
         reply::{CallLimits, NoReply, Reply},
         sdk_types,
@@ -33,7 +25,7 @@ use super::{
 #[derive(Clone)]
 pub(super) enum Transport {
     Lines(RpcClient),
-    Remote(Peer<RoleClient>, ProgressListeners),
+    Remote(RemoteClient),
 }
 
 impl Transport {
@@ -41,7 +33,7 @@ impl Transport {
     pub(super) fn is_closed(&self) -> bool {
         match self {
             Self::Lines(client) => client.is_ended(),
-            Self::Remote(peer, _) => peer.is_transport_closed(),
+            Self::Remote(client) => client.is_closed(),
         }
     }
 
@@ -55,21 +47,18 @@ impl Transport {
     ) -> Result<Reply, NoReply> {
         match self {
             Self::Lines(client) => client.call(tool, arguments, call_limits, progress).await,
-            Self::Remote(peer, progress_listeners) => {
-                let ears = progress.map(|listener| (progress_listeners, listener));
-                Box::pin(remote::call(peer, tool, arguments, (call_limits, ears), &truncator())).await
+            Self::Remote(client) => {
+                Box::pin(client.call(tool, arguments, (call_limits, progress), &truncator())).await
             }
         }
     }
 
-    /// One page of the tool list. Over HTTP, past the SDK's cache: that one answers with an old list when the server
-    /// fails.
+    /// One page of the tool list.
     pub(super) async fn page(
         &self,
         cursor: Option<String>,
         limit: Duration,
     ) -> Result<ListToolsResult, Cause> {
-        let otherwise = || Err("was answered with something else".to_owned());
         let answer = match self {
             Self::Lines(client) => {
                 let params = cursor.map(|cursor| ("cursor".to_owned(), Value::String(cursor)));
@@ -77,20 +66,11 @@ impl Transport {
                 answer.map(|answer| match answer {
                     Answer::Result(result) => serde_json::from_str(result.get())
                         .map_err(|error| format!("gave an answer that cannot be used: {error}")),
-                    Answer::Plain(_) => otherwise(),
+                    Answer::Plain(_) => Err(OTHER_ANSWER.to_owned()),
                     Answer::Refused(error) => Err(refusal(&error)),
                 })
             }
-            Self::Remote(peer, _) => {
-                let params = PaginatedRequestParams::default().with_cursor(cursor);
-                let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params));
-                let answer = remote::ask(peer, request, limit).await;
-                answer.map(|answer| match answer {
-                    Ok(ServerResult::ListToolsResult(page)) => Ok(page),
-                    Ok(_) => otherwise(),
-                    Err(error) => Err(refusal(&error)),
-                })
-            }
+            Self::Remote(client) => client.page(cursor, limit).await,
         };
         let why = match answer {
             Ok(Ok(page)) => return Ok(page),
@@ -109,13 +89,7 @@ impl Transport {
     pub(super) async fn answers(&self, era: Era, limit: Duration) -> bool {
         let asked = match self {
             Self::Lines(client) => client.ask(question(era), &Map::new(), limit).await.map(drop),
-            Self::Remote(peer, _) => {
-                let request = match era {
-                    Era::Legacy => ClientRequest::PingRequest(PingRequest::default()),
-                    Era::Modern => ClientRequest::DiscoverRequest(discover_request()),
-                };
-                remote::ask(peer, request, limit).await.map(drop)
-            }
+            Self::Remote(client) => client.probe(era, limit).await,
         };
         match asked {
             Err(NoReply::Timeout(_)) => false,
@@ -140,7 +114,10 @@ pub(super) fn question(era: Era) -> &'static str {
 }
 
 /// Continues the sentence "`tools/list` ...".
-fn refusal(error: &rmcp::model::ErrorData) -> String {
+pub(super) const OTHER_ANSWER: &str = "was answered with something else";
+
+/// Continues the sentence "`tools/list` ...".
+pub(super) fn refusal(error: &rmcp::model::ErrorData) -> String {
     why_unusable(error).map_or_else(
         || format!("was refused: {} ({})", sdk_types::brief(&error.message), error.code.0),
         |why| format!("gave an answer that cannot be used: {why}"),

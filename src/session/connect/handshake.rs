@@ -41,7 +41,7 @@ pub(super) enum Refusal {
 }
 
 /// Who we are. The version is pinned: the SDK's default is one that has no `initialize`.
-pub(super) fn client_config() -> ClientConfig {
+pub(in crate::session) fn client_config() -> ClientConfig {
     let ours = Implementation::new("toolcrib", env!("CARGO_PKG_VERSION"));
     ClientConfig::new(rmcp::model::ClientCapabilities::default(), ours)
         .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)

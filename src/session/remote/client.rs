@@ -14,8 +14,9 @@ use rmcp::{
     ClientHandler,
     model::{
         CallToolRequest, CallToolRequestParams, CancelledNotification, CancelledNotificationParam,
-        ClientConfig, ClientJsonRpcMessage, ClientRequest, ErrorData, ProgressNotificationParam, RequestId,
-        ServerJsonRpcMessage, ServerResult,
+        ClientConfig, ClientJsonRpcMessage, ClientRequest, ErrorData, ListToolsRequest, ListToolsResult,
+        PaginatedRequestParams, PingRequest, ProgressNotificationParam, RequestId, ServerJsonRpcMessage,
+        ServerResult,
     },
     service::{NotificationContext, Peer, PeerRequestOptions, RoleClient, RunningService, ServiceError},
     transport::Transport,
@@ -25,15 +26,19 @@ use serde_json::{Map, Value};
 use tokio::{sync::Notify, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::process::WriteError;
-use crate::session::{
-    progress::{ProgressListener, ProgressListeners},
-    result::{
-        reply::{CallLimits, NoReply, Reply},
-        sdk_types::without_url,
-        truncate::Truncator,
+use super::error::without_url;
+use crate::{
+    process::WriteError,
+    session::{
+        connect::handshake::{Era, discover_request},
+        progress::{ProgressListener, ProgressListeners},
+        result::{
+            reply::{CallLimits, NoReply, Reply},
+            truncate::Truncator,
+        },
+        transport::{OTHER_ANSWER, refusal},
+        wire_log::WireLog,
     },
-    wire_log::WireLog,
 };
 
 /// Answers to the server's own requests that may wait to be sent, with what each of them costs beside its id. A server
@@ -41,55 +46,94 @@ use crate::session::{
 const MAX_OWED: usize = 64 << 10;
 const ANSWER: usize = 256;
 
-/// Calls `tool`. If the time is over, or the future is dropped, the server is told to cancel.
-pub(in crate::session) async fn call(
-    peer: &Peer<RoleClient>,
-    tool: &str,
-    arguments: &Map<String, Value>,
-    (call_limits, ears): (CallLimits<'_>, Option<(&ProgressListeners, &ProgressListener)>),
-    truncator: &Truncator,
-) -> Result<Reply, NoReply> {
-    let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments.clone());
-    // On a timeout the SDK tells the server to cancel; progress starts the clock anew, up to the ceiling.
-    let options = PeerRequestOptions::with_timeout(call_limits.limit)
-        .reset_timeout_on_progress()
-        .with_max_total_timeout(call_limits.ceiling);
-    let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-    let pending = peer.send_request_with_option(request, options).await.map_err(|_| NoReply::NotSent)?;
-    let _listening = ears.map(|(progress_listeners, listener)| {
-        progress_listeners.listen(pending.progress_token.clone(), listener.clone())
-    });
-    let mut abandoned = CancelOnDrop { peer, id: Some(pending.id.clone()) };
-    let (began, mut response) = (Instant::now(), pin!(pending.await_response()));
-    let outcome = loop {
-        let Some(notice) = call_limits.notice else { break response.await };
-        match timeout(notice.every, &mut response).await {
-            Ok(outcome) => break outcome,
-            Err(_) => (notice.tell)(began.elapsed()),
-        }
-    };
-    abandoned.id = None;
-    Ok(match answered(outcome)? {
-        Ok(ServerResult::CallToolResult(result)) => {
-            ServerResult::CallToolResult(truncator.cut_decoded(result).await).into()
-        }
-        Ok(other) => other.into(),
-        Err(error) => Reply::Refused(error),
-    })
+/// A handle on the session with a remote server. Clones share it.
+#[derive(Clone)]
+pub(in crate::session) struct RemoteClient {
+    peer: Peer<RoleClient>,
+    progress_listeners: ProgressListeners,
 }
 
-/// Asks for anything else: the result, or the error that refuses it. Boxed: the SDK's futures are large, deep, and only
-/// for servers behind a URL.
-pub(in crate::session) fn ask(
-    peer: &Peer<RoleClient>,
-    request: ClientRequest,
-    limit: Duration,
-) -> BoxFuture<'_, Result<Result<ServerResult, ErrorData>, NoReply>> {
-    Box::pin(async move {
-        let options = PeerRequestOptions::with_timeout(limit);
+impl RemoteClient {
+    /// Whether the connection has ended.
+    pub(in crate::session) fn is_closed(&self) -> bool {
+        self.peer.is_transport_closed()
+    }
+
+    /// Calls `tool`. If the time is over, or the future is dropped, the server is told to cancel.
+    pub(in crate::session) async fn call(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        (call_limits, listener): (CallLimits<'_>, Option<&ProgressListener>),
+        truncator: &Truncator,
+    ) -> Result<Reply, NoReply> {
+        let peer = &self.peer;
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments.clone());
+        // On a timeout the SDK tells the server to cancel; progress starts the clock anew, up to the ceiling.
+        let options = PeerRequestOptions::with_timeout(call_limits.limit)
+            .reset_timeout_on_progress()
+            .with_max_total_timeout(call_limits.ceiling);
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let pending = peer.send_request_with_option(request, options).await.map_err(|_| NoReply::NotSent)?;
-        answered(pending.await_response().await)
-    })
+        let _listening = listener
+            .map(|listener| self.progress_listeners.listen(pending.progress_token.clone(), listener.clone()));
+        let mut abandoned = CancelOnDrop { peer, id: Some(pending.id.clone()) };
+        let (began, mut response) = (Instant::now(), pin!(pending.await_response()));
+        let outcome = loop {
+            let Some(notice) = call_limits.notice else { break response.await };
+            match timeout(notice.every, &mut response).await {
+                Ok(outcome) => break outcome,
+                Err(_) => (notice.tell)(began.elapsed()),
+            }
+        };
+        abandoned.id = None;
+        Ok(match answered(outcome)? {
+            Ok(ServerResult::CallToolResult(result)) => {
+                ServerResult::CallToolResult(truncator.cut_decoded(result).await).into()
+            }
+            Ok(other) => other.into(),
+            Err(error) => Reply::Refused(error),
+        })
+    }
+
+    /// One page of the tool list, or what is wrong with the answer. Past the SDK's cache, which answers with an old list
+    /// when the server fails.
+    pub(in crate::session) async fn page(
+        &self,
+        cursor: Option<String>,
+        limit: Duration,
+    ) -> Result<Result<ListToolsResult, String>, NoReply> {
+        let params = PaginatedRequestParams::default().with_cursor(cursor);
+        let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params));
+        Ok(match self.ask(request, limit).await? {
+            Ok(ServerResult::ListToolsResult(page)) => Ok(page),
+            Ok(_) => Err(OTHER_ANSWER.to_owned()),
+            Err(error) => Err(refusal(&error)),
+        })
+    }
+
+    /// Waits for an answer of any kind to a question that every server of `era` answers.
+    pub(in crate::session) async fn probe(&self, era: Era, limit: Duration) -> Result<(), NoReply> {
+        let request = match era {
+            Era::Legacy => ClientRequest::PingRequest(PingRequest::default()),
+            Era::Modern => ClientRequest::DiscoverRequest(discover_request()),
+        };
+        self.ask(request, limit).await.map(drop)
+    }
+
+    /// The result of any other request, or the error that refuses it. Boxed: the SDK's futures are large, deep, and only
+    /// for remote servers.
+    fn ask(
+        &self,
+        request: ClientRequest,
+        limit: Duration,
+    ) -> BoxFuture<'_, Result<Result<ServerResult, ErrorData>, NoReply>> {
+        Box::pin(async move {
+            let options = PeerRequestOptions::with_timeout(limit);
+            let pending = self.peer.send_request_with_option(request, options).await;
+            answered(pending.map_err(|_| NoReply::NotSent)?.await_response().await)
+        })
+    }
 }
 
 fn answered(outcome: Result<ServerResult, ServiceError>) -> Result<Result<ServerResult, ErrorData>, NoReply> {
@@ -126,29 +170,37 @@ impl Drop for CancelOnDrop<'_> {
     }
 }
 
-/// A session of the SDK's.
-pub(in crate::session) type Service = RunningService<RoleClient, NotificationHandler>;
+/// The session of the SDK with a remote server. Dropping it ends the connection.
+pub(in crate::session) struct RemoteSession(pub(super) RunningService<RoleClient, NotificationHandler>);
+
+impl RemoteSession {
+    /// A handle for requests.
+    pub(in crate::session) fn client(&self) -> RemoteClient {
+        let progress_listeners = self.0.service().progress_listeners.clone();
+        RemoteClient { peer: self.0.peer().clone(), progress_listeners }
+    }
+
+    /// Ends the session; the server is told so within `limit`.
+    pub(in crate::session) async fn close(mut self, limit: Duration) {
+        let _ = self.0.close_with_timeout(limit).await;
+    }
+}
 
 /// Our side of it: who we are, and an ear for changes and for the progress of calls.
-pub(in crate::session) struct NotificationHandler {
+pub(super) struct NotificationHandler {
     config: ClientConfig,
     changed: Arc<Notify>,
     progress_listeners: ProgressListeners,
 }
 
 impl NotificationHandler {
-    pub(in crate::session) fn new(config: ClientConfig) -> Self {
+    pub(super) fn new(config: ClientConfig) -> Self {
         Self { config, changed: Arc::default(), progress_listeners: ProgressListeners::default() }
     }
 
     /// Is notified when the server says that its tools changed.
-    pub(in crate::session) fn changed(&self) -> Arc<Notify> {
+    pub(super) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
-    }
-
-    /// For those who want to know how far their calls are.
-    pub(in crate::session) fn progress_listeners(&self) -> ProgressListeners {
-        self.progress_listeners.clone()
     }
 }
 
@@ -167,7 +219,7 @@ impl ClientHandler for NotificationHandler {
 }
 
 /// A transport that tells when the SDK has let go of it: then the connection has ended, whoever ended it.
-pub(in crate::session) struct CloseNotifying<T> {
+pub(super) struct CloseNotifying<T> {
     /// Nothing: the server was given up. The transport must be dropped then: it may wait for its messages to be taken.
     inner: Option<T>,
     tap: WireLog,
@@ -192,7 +244,7 @@ impl Drop for PendingAnswer {
 
 impl<T> CloseNotifying<T> {
     /// The transport, and the token that is cancelled at its end.
-    pub(in crate::session) fn new(inner: T, tap: WireLog) -> (Self, CancellationToken) {
+    pub(super) fn new(inner: T, tap: WireLog) -> (Self, CancellationToken) {
         let gone = CancellationToken::new();
         (Self { inner: Some(inner), tap, owed: Arc::default(), _gone: gone.clone().drop_guard() }, gone)
     }

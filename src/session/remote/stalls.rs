@@ -49,7 +49,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// Keeps connections until they are found to stall. Clones share that.
 #[derive(Clone)]
-pub(in crate::session) struct ToolClient {
+pub(super) struct ToolClient {
     pooled: HttpClient,
     unpooled: HttpClient,
     stalls: Arc<AtomicBool>,

@@ -1,0 +1,25 @@
+//! Serves a built-in server in memory.
+
+use std::path::Path;
+
+use tokio_util::task::AbortOnDropHandle;
+
+use super::ConnectContext;
+use crate::{
+    builtin::{Builtin, Site},
+    process::{LineReader, LineWriter, Pipes},
+};
+
+/// The pipes to a server that runs in a task, and the task. The error says which argument is wrong.
+pub(super) fn serve(
+    (name, args, base): (&str, &[String], &Path),
+    context: &ConnectContext,
+) -> Result<(Pipes, AbortOnDropHandle<()>), String> {
+    let site = Site { base, http: &context.http, variable: |_| None };
+    let builtin = Builtin::parse(name, args, &site)?;
+    let (ours, theirs) = tokio::io::duplex(1 << 16);
+    #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
+    let task = AbortOnDropHandle::new(tokio::spawn(builtin.serve(theirs)));
+    let (read, write) = tokio::io::split(ours);
+    Ok((Pipes { reader: LineReader::new(read), writer: LineWriter::new(write) }, task))
+}
