@@ -65,6 +65,7 @@ mod catalog;
 mod config;
 mod crew;
 mod daemon;
+mod duration;
 mod error;
 #[cfg(any(fuzzing, test))]
 #[doc(hidden)]
@@ -98,7 +99,6 @@ pub use config::*;
 pub use crew::*;
 pub use daemon::*;
 pub use error::*;
-pub use gate::HoldReason;
 pub use http::*;
 pub use journal::*;
 pub use launch::{Ecosystem, Freshness, LaunchReport, Package, Runner};

@@ -6,7 +6,8 @@ use super::sandbox_help as walls;
 use crate::session::recovery::health::{End, Health};
 use crate::{
     config::{Config, Endpoint, Secrets, ServerConfig, StopGrace},
-    error::{ErrorCode, Phase, ServerError, diagnose, plain, rounded},
+    duration::rounded,
+    error::{ErrorCode, Phase, ServerError, diagnose, plain},
     launch::Package,
     process::{Process, describe},
     tool::ServerName,
