@@ -6,10 +6,10 @@ use tokio::time::Instant;
 use super::{Agent, ReportBuilder, TaskEnd, TaskLimits};
 use crate::{
     error::{Error, ErrorCode, Result},
-    llm::{Message, ToolCall},
+    llm::Message,
     session::CallOptions,
     task::{Expect, PlannedCall, TaskError, Timings},
-    tool::ToolResult,
+    tool::{ToolCall, ToolResult},
 };
 
 /// Characters of a result in the words of a failure.

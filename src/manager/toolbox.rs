@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{recording::RecordedCalls, server_handle::ServerHandle};
+use super::{recording::ObservedCalls, server_handle::ServerHandle};
 use crate::{
     catalog::{CatalogEntry, CheckThreads, ToolCatalog},
     config::Config,
@@ -22,7 +22,7 @@ use crate::{
 pub struct Toolbox {
     pub(super) shared: Arc<Shared>,
     /// Who listens.
-    pub(super) recorded: Option<RecordedCalls>,
+    pub(super) observed: Option<ObservedCalls>,
 }
 
 #[derive(Default)]
@@ -105,8 +105,8 @@ impl Toolbox {
     /// As [`Toolbox::await_server`].
     pub(crate) async fn await_ready(&self, server: &str) -> Result<()> {
         let wait = async { self.await_server(server).await.map(drop) };
-        match &self.recorded {
-            Some(recorded) => recorded.ready(server, wait).await,
+        match &self.observed {
+            Some(observed) => observed.ready(server, wait).await,
             None => wait.await,
         }
     }
@@ -122,8 +122,8 @@ impl Toolbox {
     /// All tools at this moment, in stable order. Made anew only after a server was restarted or the
     /// configuration changed.
     pub fn catalog(&self) -> Arc<ToolCatalog> {
-        match &self.recorded {
-            Some(recorded) => recorded.catalog(|| self.live_catalog()),
+        match &self.observed {
+            Some(observed) => observed.catalog(|| self.live_catalog()),
             None => self.live_catalog(),
         }
     }
@@ -219,10 +219,10 @@ impl Toolbox {
         options: &CallOptions,
     ) -> Result<ToolResult> {
         match &options.cancel {
-            None => self.call_recorded(entry, arguments, options).await,
+            None => self.observed_call(entry, arguments, options).await,
             // Boxed, here and below: else the future of every call would have room for two.
             Some(token) => {
-                let call = Box::pin(self.call_recorded(entry, arguments, options));
+                let call = Box::pin(self.observed_call(entry, arguments, options));
                 token.run_until_cancelled(call).await.unwrap_or_else(|| {
                     let (server, tool) = (entry.server.clone(), entry.tool.name.clone());
                     Err(Error::CallCancelled { server, tool })
@@ -231,16 +231,16 @@ impl Toolbox {
         }
     }
 
-    async fn call_recorded(
+    async fn observed_call(
         &self,
         entry: &CatalogEntry,
         arguments: &Map<String, Value>,
         options: &CallOptions,
     ) -> Result<ToolResult> {
-        match &self.recorded {
+        match &self.observed {
             None => self.call_live(entry, arguments, options).await,
-            Some(recorded) => {
-                recorded.call(entry, arguments, Box::pin(self.call_live(entry, arguments, options))).await
+            Some(observed) => {
+                observed.call(entry, arguments, Box::pin(self.call_live(entry, arguments, options))).await
             }
         }
     }
