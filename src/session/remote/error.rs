@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_addresses_only_the_host_is_shown() {
+    fn only_the_host_of_addresses_is_shown() {
         let url = "http://me:pw@host:1/secret/path(1)?key=x";
         for (text, shown) in [
             ("error for url (http://host:1/secret/path(1)?key=x): refused", "error: refused"),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn type_names_are_left_out() {
+    fn sdk_type_names_are_left_out() {
         let text = "Send message error Transport [rmcp::transport::Worker<a::B>] error: refused";
         assert_eq!(without_types(text), "Send message error Transport error: refused");
     }

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_words_are_cut() {
+    fn long_strings_are_cut() {
         assert_eq!(brief("short ä"), "short ä");
         let long = brief(&"ä".repeat(3000));
         assert!(long.ends_with("ä... (6000 bytes)") && long.len() < 4100);
