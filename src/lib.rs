@@ -6,7 +6,7 @@
 //!
 //! # Map
 //! ```text
-//!  L4   Agent   Crew   run_all (batch)   daemon   gateway   a model and tools; many agents or tasks; servers that stay
+//!  L4   Agent   Crew   run   daemon   gateway   a model and tools; many agents or tasks; servers that stay
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog, LockFile                   one server; all tools; those that were reviewed
 //!  L1   process, launch, builtin, HttpClients, LlmClient, Journal, Feed   one outside thing each
@@ -56,7 +56,6 @@
 compile_error!("toolcrib owns processes through Unix process groups: other systems are not supported yet");
 
 mod agent;
-mod batch;
 mod bounded;
 mod builtin;
 mod cassette;
@@ -78,8 +77,8 @@ mod live;
 mod llm;
 mod manager;
 mod process;
-mod report;
 mod retry;
+pub mod run;
 mod score;
 mod session;
 mod start;
@@ -89,7 +88,6 @@ mod tool;
 mod trace;
 
 pub use agent::*;
-pub use batch::*;
 pub use builtin::*;
 pub use cassette::{Player, Recorder};
 pub use catalog::*;

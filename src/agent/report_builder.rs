@@ -12,12 +12,11 @@ use super::{
 use crate::{
     error::{Error, ErrorCode},
     llm::{Attempt, ChatAnswer, Finish, LlmClient, LlmError, LlmErrorClass, Message},
-    report::now,
     score,
     tap::Tap,
     task::{
         EarlierAttempt, FailureReason, Outcome, Reason, RunReport, Score, Task, TaskError, Timings, Usage,
-        millis,
+        millis, now,
     },
     trace,
 };

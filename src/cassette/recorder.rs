@@ -17,7 +17,7 @@ use crate::{
     config::Secrets,
     error::{Error, Result},
     journal::nanos,
-    report::now,
+    task::now,
 };
 
 /// Writes a cassette. Clones write to the same one.

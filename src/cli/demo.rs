@@ -6,7 +6,7 @@ use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
 use clap::Args;
 use toolcrib::{
     Config, Endpoint, Env, Error, LlmClient, Outcome, ServerConfig, ServerName, StdioConfig, new_run,
-    parse_tasks,
+    run::parse_tasks,
 };
 
 use super::{

@@ -16,7 +16,7 @@ use std::{
 use clap::Args;
 use toolcrib::{
     CancellationToken, Config, DETECT_PORTS, Endpoint, Env, Error, HttpClients, LlmClient, LlmConfig, Player,
-    RunReport, Scope, StdioConfig, Task, detect, load_tasks, nearest, new_run,
+    RunReport, Scope, StdioConfig, Task, detect, nearest, new_run, run::load_tasks,
 };
 
 use super::{

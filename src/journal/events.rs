@@ -20,8 +20,7 @@ use crate::{
     config::Secrets,
     error::{Error, Result, Told},
     gate::HoldReason,
-    report::now,
-    task::{Outcome, Usage},
+    task::{Outcome, Usage, now},
 };
 
 /// Version of the lines of `events.jsonl`.

@@ -9,11 +9,11 @@ use std::{
 /// Rooms by layer. A room may use its own layer's rooms only where `SIBLINGS` says so, and any below.
 const LAYERS: [&[&str]; 7] = [
     &["trace", "bounded"],
-    &["error", "config", "task", "tool", "retry", "limit", "gate", "report", "score"],
+    &["error", "config", "task", "tool", "retry", "limit", "gate", "score"],
     &["process", "launch", "builtin", "http", "llm", "journal", "cassette", "tap", "live"],
     &["session", "catalog"],
     &["manager", "start"],
-    &["agent", "batch", "crew", "daemon", "gateway"],
+    &["agent", "run", "crew", "daemon", "gateway"],
     &["main", "cli", "fuzz"],
 ];
 
@@ -26,8 +26,6 @@ const SIBLINGS: &[(&str, &str)] = &[
     ("error", "llm"), // a model failure is one of the library's errors
     ("retry", "error"),
     ("task", "error"),
-    ("report", "task"),
-    ("report", "error"),
     ("score", "task"),
     ("gate", "limit"),
     ("gate", "retry"),

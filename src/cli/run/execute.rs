@@ -8,7 +8,7 @@ use std::{
 use serde_json::json;
 use toolcrib::{
     Agent, Borrower, Error, Event, Journal, LlmClient, Manager, Recorder, RunEnd, RunReport, ServerEvent,
-    Tap, Tape, Told, Toolbox, run_all,
+    Tap, Tape, Told, Toolbox, run::run_all,
 };
 
 use super::{
