@@ -6,7 +6,6 @@ mod builtin;
 mod call;
 mod chaos;
 mod check;
-mod config_warnings;
 mod connect;
 mod context;
 mod control;

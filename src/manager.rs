@@ -6,6 +6,7 @@
 
 mod apply;
 mod background;
+mod config_warnings;
 mod loan;
 mod pool;
 mod recording;
@@ -28,6 +29,7 @@ use serde_json::{Map, Value};
 use self::{apply::Ground, background::Background, loan::Lending};
 pub use self::{
     apply::{ApplyFailure, ApplyReport},
+    config_warnings::ConfigWarnings,
     loan::{Borrower, Loan},
     stop::StopReport,
     toolbox::Toolbox,

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use toolcrib::{Config, Env, Error, ErrorCode, HttpClients, Manager, ServerEvent, StopReport};
+use toolcrib::{Config, Env, Error, HttpClients, Manager, ServerEvent, StopReport};
 
 use super::{
     output,
@@ -133,15 +133,10 @@ impl Context<'_> {
         match Manager::start_until(config, http, Arc::new(observe), self.cancel.cancelled()).await? {
             ControlFlow::Continue(manager) => Ok(manager),
             ControlFlow::Break(report) => {
-                self.ui.torn_down(&complete(report)?);
+                self.ui.torn_down(&report.complete()?);
                 Err(Error::Cancelled)
             }
         }
-    }
-
-    /// The rules of the configuration that concern no tool.
-    pub(super) fn unused_rules(config: &Config, manager: &Manager) -> Vec<Arc<Error>> {
-        manager.toolbox().unused_rules(config).into_iter().map(|rule| Arc::new(rule.into())).collect()
     }
 
     /// The exit code of a command that did all it could: `code`, unless the lockfile kept a server from starting.
@@ -149,27 +144,8 @@ impl Context<'_> {
         refused.map_or(code, |error| ExitCode::from(exit_code(error)))
     }
 
-    /// The first server that the lockfile kept from starting.
-    pub(super) fn refused_by_lock(manager: &Manager) -> Option<Arc<Error>> {
-        let errors = manager.report().servers.iter().filter_map(|row| row.outcome.as_ref().err());
-        errors.into_iter().find(|error| is_refused_by_lock(error)).cloned()
-    }
-
     /// Stops everything and turns survivors into an error.
     pub(super) async fn stop(&self, manager: Manager) -> Result<StopReport, Error> {
-        complete(manager.shutdown().await)
-    }
-}
-
-/// Whether the lockfile kept a server from starting.
-pub(super) fn is_refused_by_lock(error: &Error) -> bool {
-    matches!(error.code(), ErrorCode::ToolsChanged | ErrorCode::PackageChanged)
-}
-
-/// A teardown after which nothing is left.
-fn complete(report: StopReport) -> Result<StopReport, Error> {
-    match report.survivors.as_slice() {
-        [] => Ok(report),
-        pids => Err(Error::TeardownIncomplete { pids: pids.to_vec() }),
+        manager.shutdown().await.complete()
     }
 }

@@ -14,7 +14,6 @@ use std::{
 use clap::Args;
 use toolcrib::Error;
 
-pub(super) use self::totals::pass_rate;
 use super::{context::Context, ui::Ui};
 
 /// Name of the page in the folder of a run.

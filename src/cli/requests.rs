@@ -1,24 +1,9 @@
-//! What the requests of a run to its models took, for scripts and in a line for people.
+//! What the requests of a run to its models took, in a line for people.
 
-use serde_json::{Value, json};
-use toolcrib::{LlmStats, Usage};
+use serde_json::Value;
+use toolcrib::Usage;
 
-use super::ui::millis;
-
-/// The counters, by the names of `run --json` and `run.json`.
-pub(super) fn document(stats: &LlmStats) -> Value {
-    json!({
-        "request_count": stats.request_count, "answered": stats.answered,
-        "tries": stats.attempts, "retries": stats.retries,
-        "cache_hits": stats.cache_hits, "cache_misses": stats.cache_misses, "cache_hit_rate": stats.cache_hit_rate,
-        "batch_count": stats.batch_count, "peak_in_flight": stats.peak,
-        "connections_opened": stats.connections_opened, "connections_reused": stats.connections_reused,
-        "queued_ms": millis(stats.queued), "retry_wait_ms": millis(stats.retry_wait), "pauses": stats.pauses,
-        "p50_ms": millis(stats.p50), "p95_ms": millis(stats.p95),
-    })
-}
-
-/// What is not zero of a [`document`]. Nothing for a model without connections, retries, cache and batches.
+/// What is not zero of the counters of `run --json` and `run.json`. Nothing for a model without connections, retries, cache and batches.
 pub(super) fn line(document: &Value) -> Option<String> {
     let number = |key: &str| document[key].as_u64().filter(|n| *n > 0);
     let parts: Vec<String> = [
@@ -67,6 +52,8 @@ pub(super) fn count(n: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -64,7 +64,7 @@ impl Tools {
         let manager = pending.beside(ui, context.start(&config, pending.observing(|_| {}))).await?;
         let rows = ServerTools::of(&manager);
         let code = self.show(ui, rows);
-        let refused = Context::refused_by_lock(&manager);
+        let refused = manager.report().refused_by_lock().cloned();
         context.stop(manager).await?;
         Ok(Context::exit_after(code, refused.as_deref()))
     }

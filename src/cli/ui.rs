@@ -16,7 +16,7 @@ use toolcrib::{
     StopReport,
 };
 
-use super::{context::is_refused_by_lock, output};
+use super::output;
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -320,7 +320,7 @@ fn no_model(found: &[String], asked: &[u16]) {
 pub(super) fn exit_code(error: &Error) -> u8 {
     match error {
         Error::RequiredServers { failures } => {
-            let by_lock = failures.iter().all(|error| is_refused_by_lock(error));
+            let by_lock = failures.iter().all(|error| error.code().is_refusal_by_lock());
             return if by_lock { 10 } else { 4 };
         }
         Error::NoModel { .. } => return 78,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    error::{Error, Result},
     process::{Keeping, StopOutcome, behind_guards, describe, marked_processes},
     session::Session,
     start::ServerStop,
@@ -28,6 +29,19 @@ pub struct StopReport {
     /// From the first to the last.
     #[serde(rename = "wall_ms", with = "crate::task::millis::plain")]
     pub wall: Duration,
+}
+
+impl StopReport {
+    /// The report of a teardown after which nothing is left.
+    ///
+    /// # Errors
+    /// [`Error::TeardownIncomplete`].
+    pub fn complete(self) -> Result<Self> {
+        match self.survivors.as_slice() {
+            [] => Ok(self),
+            pids => Err(Error::TeardownIncomplete { pids: pids.to_vec() }),
+        }
+    }
 }
 
 /// Tears one server down: the stop ladder, within its limits.

@@ -34,6 +34,7 @@ const SIBLINGS: &[(&str, &str)] = &[
     ("launch", "process"), // the name of the mark, which is no part of a resolution
     ("daemon", "gateway"),
     ("manager", "start"),
+    ("run", "agent"), // each task is given to one
     ("session", "catalog"), // every list that comes in is remembered
     ("tap", "cassette"),
     ("tap", "journal"),

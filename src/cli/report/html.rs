@@ -150,14 +150,14 @@ fn figures(run: &Run, sums: &Sums) -> String {
         })
         .collect();
     let mut facts = Vec::new();
-    if let Some([low, rate, high]) = sums.rate {
+    if let Some(rate) = sums.rate {
         let percent = |part: f64| format!("{:.1}", 100.0 * part);
         facts.push(format!(
             "<strong>{} %</strong> of the {} judged passed (95 % interval {} to {})",
-            percent(rate),
+            percent(rate.value),
             sums.counts[0] + sums.counts[2],
-            percent(low),
-            percent(high)
+            percent(rate.low),
+            percent(rate.high)
         ));
     }
     facts.extend(requests::tokens(&sums.tokens).map(|tokens| format!("tokens: {tokens}")));

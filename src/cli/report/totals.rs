@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use toolcrib::{Timings, Usage};
+use toolcrib::{Timings, Usage, run::PassRate};
 
 use super::load::{Run, Start, Task, What, millis};
 use crate::cli::{bench::times::at_percent, ui::counted};
@@ -31,8 +31,8 @@ pub(super) struct Row {
 pub(super) struct Sums {
     /// How many tasks ended in each of [`STATUSES`].
     pub(super) counts: [usize; 7],
-    /// Lower end, rate and upper end of the 95 % interval of what passed among what was judged.
-    pub(super) rate: Option<[f64; 3]>,
+    /// What passed among what was judged.
+    pub(super) rate: Option<PassRate>,
     pub(super) time: Timings,
     pub(super) tokens: Usage,
     pub(super) tools: Vec<Row>,
@@ -99,7 +99,7 @@ impl Sums {
         counts[6] = run.tasks_total.saturating_sub(run.tasks.len());
         let judged = counts[0] + counts[2];
         Self {
-            rate: (judged > 0).then(|| wilson(counts[0], judged)),
+            rate: PassRate::new(counts[0], judged),
             counts,
             time,
             tokens,
@@ -155,7 +155,7 @@ impl Sums {
             "jobs": run.jobs, "started": run.started, "wall_ms": round(run.wall_ms),
             "end": run.end, "events_dropped": run.dropped,
             "tasks_total": run.tasks_total, "counts": counts,
-            "pass_rate": pass_rate(self.counts[0], self.counts[0] + self.counts[2]),
+            "pass_rate": self.rate,
             "reasons": self.reasons.iter().cloned().collect::<BTreeMap<_, _>>(),
             "time_ms": {"init": round(time.init), "queue": round(time.queue), "model": round(time.model),
                 "tools": round(time.tools), "retry_wait": round(time.retry_wait), "other": round(time.other)},
@@ -242,22 +242,6 @@ fn round(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }
 
-/// The part that passed of so many judged tasks, with its 95 % interval. Null where none was judged.
-pub(in crate::cli) fn pass_rate(passed: usize, judged: usize) -> Value {
-    let rate = (judged > 0).then(|| wilson(passed, judged));
-    rate.map_or(Value::Null, |[low, rate, high]| json!({"value": rate, "low": low, "high": high}))
-}
-
-/// Wilson's score interval of 95 %: lower end, rate, upper end.
-fn wilson(good: usize, all: usize) -> [f64; 3] {
-    let z = 1.96_f64;
-    let (n, rate) = (all as f64, good as f64 / all as f64);
-    let middle = rate + z * z / (2.0 * n);
-    let reach = z * (rate * (1.0 - rate) / n + z * z / (4.0 * n * n)).sqrt();
-    let scale = 1.0 + z * z / n;
-    [((middle - reach) / scale).max(0.0), rate, ((middle + reach) / scale).min(1.0)]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,14 +252,5 @@ mod tests {
         let known =
             [at_percent(&times, 50), at_percent(&times, 95), at_percent(&[], 50), at_percent(&[7.0], 95)];
         assert_eq!(known.map(f64::to_bits), [10.0, 19.0, 0.0, 7.0].map(f64::to_bits));
-    }
-
-    #[test]
-    fn intervals_are_those_of_the_tables() {
-        // Newcombe 1998, table I: 81 of 263 and 0 of 20.
-        let [low, _, high] = wilson(81, 263);
-        assert!((low - 0.2553).abs() < 1e-4 && (high - 0.3662).abs() < 1e-4, "{low} {high}");
-        let [low, _, high] = wilson(0, 20);
-        assert!(low.abs() < 1e-9 && (high - 0.1611).abs() < 1e-4, "{low} {high}");
     }
 }
