@@ -26,7 +26,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::new([ServerConfig::new(ServerName::new("calc")?, calc)]);
     let tasks = load_tasks(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tasks.jsonl")))?;
 
-    let run = Run::new(config, tasks).model(LlmClient::script_text("calculator", SCRIPT)?).jobs(8.try_into()?);
+    let run =
+        Run::new(config, tasks).model(LlmClient::script_text("calculator", SCRIPT)?).jobs(8.try_into()?);
     let run = run.observe(|event| {
         if let RunEvent::TaskEnded(report) = event {
             println!("{:?} {}: {}", report.status, report.task, report.answer.as_deref().unwrap_or("-"));

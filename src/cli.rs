@@ -22,12 +22,10 @@ mod log;
 mod logs;
 mod memory;
 mod output;
-mod page;
 mod proc;
 mod progress;
 mod ps;
 mod report;
-mod requests;
 mod run;
 mod tools;
 #[cfg(feature = "top")]

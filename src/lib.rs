@@ -77,6 +77,7 @@ mod live;
 mod llm;
 mod manager;
 mod process;
+pub mod report;
 mod retry;
 pub mod run;
 mod score;
@@ -84,6 +85,7 @@ mod session;
 mod start;
 mod tap;
 mod task;
+pub mod text;
 mod tool;
 mod trace;
 

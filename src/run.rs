@@ -125,6 +125,8 @@ pub struct RunSummary {
     pub wall: Duration,
     /// Whether every task was run.
     pub end: RunEnd,
+    /// The page of the run, or why there is none.
+    pub page: Result<PathBuf, Error>,
     /// Whether the model was a script.
     pub model_scripted: bool,
     /// The cassette that was recorded.

@@ -9,14 +9,15 @@ use std::{
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use toolcrib::{CallRequest, Config, Error, ErrorCode, Lifecycle, ServerEvent, ServerName, Told, ToolResult};
+use toolcrib::{
+    CallRequest, Config, Error, ErrorCode, Lifecycle, ServerEvent, ServerName, Told, ToolResult, text::cut,
+};
 
 use super::{
     context::{Context, Locked},
     daemon_args::DaemonArgs,
     events,
     heartbeat::Pending,
-    page::cut,
     ui::{Ui, millis, seconds, some_time},
 };
 

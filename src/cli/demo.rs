@@ -7,11 +7,11 @@ use clap::Args;
 use toolcrib::{
     Config, Endpoint, Env, Error, LlmClient, Outcome, ServerConfig, ServerName, StdioConfig, new_run,
     run::{Run, parse_tasks},
+    text::cut,
 };
 
 use super::{
     context::Context,
-    page::cut,
     run::{execute, summary},
     ui::{Ui, at_least_one, seconds},
 };

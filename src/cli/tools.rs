@@ -4,14 +4,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use toolcrib::{Lifecycle, ServerTools, ToolRow};
+use toolcrib::{Lifecycle, ServerTools, ToolRow, text::cut};
 
 use super::{
     context::{Context, Locked},
     daemon_args::DaemonArgs,
     heartbeat::Pending,
     output,
-    page::cut,
     ui::{Ui, age, counted},
 };
 

@@ -10,6 +10,7 @@ use crate::{
     live::Feed,
     llm::LlmClient,
     manager::{Borrower, Manager, Toolbox},
+    report,
     start::StartReport,
     tap::{Tap, Tape},
     task::{RunReport, Task},
@@ -196,6 +197,7 @@ impl StartedRun {
             Some(Tape::Replay(player)) => player.difference(),
             None => None,
         };
+        let (wall, page) = (began.elapsed(), report::write_page(&folder));
         Ok(RunSummary {
             run,
             folder,
@@ -203,8 +205,9 @@ impl StartedRun {
             totals: self.totals,
             warnings: warnings.all(),
             init,
-            wall: began.elapsed(),
+            wall,
             end,
+            page,
             model_scripted: setup.model.as_ref().is_some_and(LlmClient::is_scripted),
             recorded,
             cassette_error,

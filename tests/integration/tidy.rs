@@ -9,11 +9,11 @@ use std::{
 /// Rooms by layer. A room may use its own layer's rooms only where `SIBLINGS` says so, and any below.
 const LAYERS: [&[&str]; 7] = [
     &["trace", "bounded"],
-    &["error", "config", "task", "tool", "retry", "limit", "gate", "score"],
+    &["error", "config", "task", "tool", "retry", "limit", "gate", "score", "text"],
     &["process", "launch", "builtin", "http", "llm", "journal", "cassette", "tap", "live"],
     &["session", "catalog"],
     &["manager", "start"],
-    &["agent", "run", "crew", "daemon", "gateway"],
+    &["agent", "run", "report", "crew", "daemon", "gateway"],
     &["main", "cli", "fuzz"],
 ];
 
@@ -34,7 +34,8 @@ const SIBLINGS: &[(&str, &str)] = &[
     ("launch", "process"), // the name of the mark, which is no part of a resolution
     ("daemon", "gateway"),
     ("manager", "start"),
-    ("run", "agent"), // each task is given to one
+    ("run", "agent"),       // each task is given to one
+    ("run", "report"),      // the page of the run
     ("session", "catalog"), // every list that comes in is remembered
     ("tap", "cassette"),
     ("tap", "journal"),

@@ -18,7 +18,6 @@ use crate::cli::{
     events as server_events,
     heartbeat::Pending,
     progress::Progress,
-    report,
     ui::{Ui, counted, millis, seconds},
 };
 
@@ -126,7 +125,7 @@ async fn run_tasks(
 fn show(ui: &Ui, summary: &RunSummary) {
     summary::show(ui, summary);
     ui.status("Results", summary.results().display().to_string());
-    match report::write_beside(&summary.folder) {
+    match &summary.page {
         Ok(page) => ui.status("Report", page.display().to_string()),
         Err(error) => ui.warn(format!("no report was made: {error}")),
     }

@@ -4,13 +4,11 @@ use std::{process::ExitCode, time::Duration};
 
 use toolcrib::{
     Timings,
+    report::words as in_words,
     run::{RunSummary, Totals},
 };
 
-use crate::cli::{
-    requests,
-    ui::{Ui, counted, seconds},
-};
+use crate::cli::ui::{Ui, counted, seconds};
 
 /// Which part of the tasks passed, of those that were judged.
 fn rate(totals: &Totals) -> Option<String> {
@@ -78,10 +76,10 @@ pub(super) fn show(ui: &Ui, summary: &RunSummary) {
             reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
         ui.status("Reasons", reasons.join(", "));
     }
-    if let Some(requests) = requests::line(&totals.document()["llm"]) {
+    if let Some(requests) = in_words::requests(&totals.document()["llm"]) {
         ui.status("Requests", requests);
     }
-    if let Some(tokens) = requests::tokens(&totals.tokens) {
+    if let Some(tokens) = in_words::tokens(&totals.tokens) {
         ui.status("Tokens", tokens);
     }
     if let Some(retried) = retried(totals) {

@@ -1,0 +1,78 @@
+//! The folder of a run as values ([`RunFolder`]) and as one HTML page ([`write_page`]).
+//!
+//! A folder may be somebody else's, and one of a run that was killed. Whatever lines are there count; a line that was
+//! being written when the run was killed is left out. Files are read line by line, a line and the number of lines are
+//! limited, and nothing outside of the folder is read.
+//!
+//! # Example
+//! ```no_run
+//! # fn example() -> toolcrib::Result<()> {
+//! use std::path::Path;
+//!
+//! use toolcrib::report::{RunFolder, latest_run, write_page};
+//!
+//! if let Some(dir) = latest_run(Path::new("runs")) {
+//!     let folder = RunFolder::read(&dir)?;
+//!     let slow = folder.tasks.iter().filter(|task| task.end_ms - task.start_ms > 60e3);
+//!     println!("{} of {} tasks took over a minute", slow.count(), folder.tasks_total);
+//!     println!("see {}", write_page(&dir)?.display());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod event_index;
+mod figures;
+mod folder;
+mod html;
+mod lines;
+pub mod page;
+pub mod words;
+
+use std::path::{Path, PathBuf};
+
+pub use self::{
+    folder::{
+        RunFolder, RunServer, RunServerStart, RunTask, ServerIncident, SpanKind, TaskFailure, TaskLine,
+        TaskSpan,
+    },
+    html::RunPage,
+};
+use crate::error::{Error, Result};
+
+/// Name of the page in the folder of a run.
+pub const PAGE: &str = "report.html";
+
+/// The run in `runs` whose manifest was written last.
+pub fn latest_run(runs: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(runs).ok()?.flatten();
+    let dated = entries.filter_map(|entry| {
+        let written = entry.path().join("run.json").metadata().ok()?.modified().ok()?;
+        Some((written, entry.path()))
+    });
+    dated.max().map(|(_, dir)| dir)
+}
+
+/// Writes the page of the run in `dir` beside it, as [`PAGE`].
+///
+/// # Errors
+/// As [`RunFolder::read`] and [`RunPage::write`].
+pub fn write_page(dir: &Path) -> Result<PathBuf> {
+    let page = dir.join(PAGE);
+    RunPage::of(&RunFolder::read(dir)?).write(&page)?;
+    Ok(page)
+}
+
+impl RunPage {
+    /// Writes the page to a file that nobody but its owner may read: what was said in a run is nobody else's business.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write(&self, path: &Path) -> Result<()> {
+        use std::{fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt};
+        let opened = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path);
+        opened
+            .and_then(|mut file| file.write_all(self.html.as_bytes()))
+            .map_err(|error| Error::io(format!("cannot write {}", path.display()), error))
+    }
+}
