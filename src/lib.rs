@@ -63,6 +63,7 @@ mod catalog;
 mod config;
 mod crew;
 mod daemon;
+pub mod doctor;
 mod error;
 #[cfg(any(fuzzing, test))]
 #[doc(hidden)]
@@ -88,6 +89,8 @@ mod task;
 pub mod text;
 mod tool;
 mod trace;
+#[cfg(feature = "watch")]
+pub mod watch;
 
 pub use agent::*;
 pub use builtin::*;

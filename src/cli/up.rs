@@ -1,8 +1,6 @@
 //! `toolcrib up`: all servers, until Ctrl-C.
 
 mod detach;
-mod file_watcher;
-mod restart_backoff;
 mod watch;
 
 use std::{cell::RefCell, process::ExitCode, time::Duration};
@@ -83,7 +81,7 @@ impl Up {
                 Ok(current.borrow().clone())
             };
             let config = current.borrow().clone();
-            let watching = watch::watch(ui, &manager, config, load);
+            let watching = watch::watch(ui, &manager, &config, load);
             context.cancel.run_until_cancelled(watching).await.unwrap_or(Ok(()))
         });
         warnings.beside(serving, judge).await?;

@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 7] = [
     &["process", "launch", "builtin", "http", "llm", "journal", "cassette", "tap", "live"],
     &["session", "catalog"],
     &["manager", "start"],
-    &["agent", "run", "report", "crew", "daemon", "gateway"],
+    &["agent", "run", "report", "watch", "doctor", "crew", "daemon", "gateway"],
     &["main", "cli", "fuzz"],
 ];
 
