@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::{agent, batch, builtin, catalog, config, daemon, launch, llm, process, session};
+use crate::{agent, builtin, catalog, config, daemon, launch, llm, process, run, session};
 
 /// A server's stdout: bytes to lines to messages.
 pub fn message(bytes: &[u8]) {
@@ -31,7 +31,7 @@ pub fn config(bytes: &[u8]) {
 /// A task file.
 pub fn tasks(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
-        let _ = batch::parse_tasks("tasks.jsonl", text);
+        let _ = run::parse_tasks("tasks.jsonl", text);
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! # Map
 //! ```text
-//!  L4   Agent   Crew   run_all (batch)   daemon   gateway   a model and tools; many agents or tasks; servers that stay
+//!  L4   Agent   Crew   run   daemon   gateway   a model and tools; many agents or tasks; servers that stay
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog, LockFile, LlmClient        one server; all tools; those that were reviewed; models
 //!  L1   process, launch, builtin, HttpClients, Journal, TrafficObserver   one outside thing each
@@ -56,7 +56,6 @@
 compile_error!("toolcrib owns processes through Unix process groups: other systems are not supported yet");
 
 mod agent;
-mod batch;
 pub mod blocking;
 mod bounded;
 mod builtin;
@@ -64,6 +63,7 @@ mod catalog;
 mod config;
 mod crew;
 mod daemon;
+pub mod doctor;
 mod duration;
 mod error;
 #[cfg(any(fuzzing, test))]
@@ -79,17 +79,20 @@ mod llm;
 mod manager;
 mod process;
 mod recording;
-mod report;
+pub mod report;
 mod retry;
+pub mod run;
 mod score;
 mod session;
 mod start;
 mod task;
+pub mod text;
 mod tool;
 mod trace;
+#[cfg(feature = "watch")]
+pub mod watch;
 
 pub use agent::*;
-pub use batch::*;
 pub use builtin::*;
 pub use catalog::*;
 pub use config::*;

@@ -6,6 +6,7 @@
 
 mod apply;
 mod background;
+mod config_warnings;
 mod loan;
 mod pool;
 mod recording;
@@ -27,6 +28,7 @@ use serde_json::{Map, Value};
 use self::{apply::StartContext, background::Background, loan::Lending};
 pub use self::{
     apply::{ApplyFailure, ApplyReport},
+    config_warnings::ConfigWarnings,
     loan::{Borrower, Loan},
     start_options::StartOptions,
     toolbox::Toolbox,

@@ -1,85 +1,78 @@
-//! The report of a task before anything happened, and the form of its points in time.
+//! The folder of a run as values ([`RunFolder`]) and as one HTML page ([`write_page`]).
+//!
+//! A folder may be somebody else's, and one of a run that was killed. Whatever lines are there count; a line that was
+//! being written when the run was killed is left out. Files are read line by line, a line and the number of lines are
+//! limited, and nothing outside of the folder is read.
+//!
+//! # Example
+//! ```no_run
+//! # fn example() -> toolcrib::Result<()> {
+//! use std::path::Path;
+//!
+//! use toolcrib::report::{RunFolder, latest_run, write_page};
+//!
+//! if let Some(dir) = latest_run(Path::new("runs")) {
+//!     let folder = RunFolder::read(&dir)?;
+//!     let slow = folder.tasks.iter().filter(|task| task.end_ms - task.start_ms > 60e3);
+//!     println!("{} of {} tasks took over a minute", slow.count(), folder.tasks_total);
+//!     println!("see {}", write_page(&dir)?.display());
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
-use std::collections::BTreeMap;
+mod event_index;
+mod figures;
+mod folder;
+mod html;
+mod lines;
+pub mod page;
+pub mod words;
 
-use crate::{
-    error::ErrorCode,
-    task::{Outcome, RunReport, Task, TaskError, Timings, Usage},
+use std::path::{Path, PathBuf};
+
+pub use self::{
+    folder::{
+        RunFolder, RunServer, RunServerStart, RunTask, ServerIncident, SpanKind, TaskFailure, TaskLine,
+        TaskSpan,
+    },
+    html::RunPage,
 };
+use crate::error::{Error, Result};
 
-/// Version of the format of `results.jsonl`.
-const SCHEMA: u32 = 1;
+/// Name of the page in the folder of a run.
+pub const PAGE: &str = "report.html";
 
-impl RunReport {
-    /// The report of `task` at its start: errored until something better is known. The run's id, the number of
-    /// the attempt and the path of the conversation are the caller's to fill in.
-    pub(crate) fn begin(task: &Task) -> Self {
-        let started = now();
-        Self {
-            schema: SCHEMA,
-            run: String::new(),
-            task: task.id.clone(),
-            attempt: 1,
-            status: Outcome::Errored,
-            reason: None,
-            score: None,
-            answer: None,
-            target: task.target.clone(),
-            error: None,
-            ended: started.clone(),
-            started,
-            wall_ms: 0.0,
-            time_ms: Timings::default(),
-            turns: 0,
-            tool_calls: 0,
-            tool_errors: 0,
-            corrections: BTreeMap::new(),
-            rollbacks: BTreeMap::new(),
-            results_left_out: 0,
-            tokens_saved: 0,
-            tools: BTreeMap::new(),
-            llm_calls: 0,
-            llm_retries: 0,
-            llm_retry_reasons: BTreeMap::new(),
-            llm_fallbacks: 0,
-            llm_clients: BTreeMap::new(),
-            tokens: Usage::default(),
-            model: None,
-            model_scripted: false,
-            servers: Vec::new(),
-            messages: None,
-            log_file: None,
-            log: Vec::new(),
-            outputs: Vec::new(),
-            earlier: Vec::new(),
-            metadata: task.metadata.clone(),
-            transcript: Vec::new(),
-        }
-    }
-
-    /// The report of a task that was not begun because the run was ended.
-    pub(crate) fn not_begun(task: &Task) -> Self {
-        Self {
-            status: Outcome::Cancelled,
-            error: Some(TaskError::new(ErrorCode::Cancelled, "cancelled before it began")),
-            ..Self::begin(task)
-        }
-    }
+/// The run in `runs` whose manifest was written last.
+pub fn latest_run(runs: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(runs).ok()?.flatten();
+    let dated = entries.filter_map(|entry| {
+        let written = entry.path().join("run.json").metadata().ok()?.modified().ok()?;
+        Some((written, entry.path()))
+    });
+    dated.max().map(|(_, dir)| dir)
 }
 
-/// This moment: RFC 3339, UTC, milliseconds.
-pub(crate) fn now() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
+/// Writes the page of the run in `dir` beside it, as [`PAGE`].
+///
+/// # Errors
+/// As [`RunFolder::read`] and [`RunPage::write`].
+pub fn write_page(dir: &Path) -> Result<PathBuf> {
+    let page = dir.join(PAGE);
+    RunPage::of(&RunFolder::read(dir)?).write(&page)?;
+    Ok(page)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_rfc_3339_with_milliseconds() {
-        let text = now();
-        assert_eq!(text.len(), "2026-01-31T12:00:00.000Z".len(), "{text}");
-        assert!(text.ends_with('Z') && text.parse::<jiff::Timestamp>().is_ok(), "{text}");
+impl RunPage {
+    /// Writes the page to a file that nobody but its owner may read: what was said in a run is nobody else's business.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write(&self, path: &Path) -> Result<()> {
+        use std::{fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt};
+        let opened = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path);
+        opened
+            .and_then(|mut file| file.write_all(self.html.as_bytes()))
+            .map_err(|error| Error::io(format!("cannot write {}", path.display()), error))
     }
 }

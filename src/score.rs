@@ -1,11 +1,13 @@
 //! Judging an answer against its target, and refusing at load time what could never be judged.
 
 mod contains;
+mod pass_rate;
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 
+pub use self::pass_rate::PassRate;
 use crate::task::{Outcome, Score, Target, Task};
 
 /// 1 when `answer` fits one of the targets, 0 when it fits none, nothing when there is nothing to compare with.

@@ -71,6 +71,12 @@ impl StartReport {
         self.servers.iter().filter(parked).count()
     }
 
+    /// Why the lockfile kept the first of the servers that it refuses from starting.
+    pub fn refused_by_lock(&self) -> Option<&Arc<Error>> {
+        let mut errors = self.servers.iter().filter_map(|row| row.outcome.as_ref().err());
+        errors.find(|error| error.code().is_refusal_by_lock())
+    }
+
     /// The server that was ready last, and when.
     pub fn slowest(&self) -> Option<&ServerStart> {
         let started = |row: &&ServerStart| row.outcome.as_ref().is_ok_and(|ready| ready.parked.is_none());

@@ -5,6 +5,7 @@ pub(crate) mod date;
 pub(crate) mod millis;
 pub(crate) mod object;
 mod outcome;
+mod report;
 mod usage;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub(crate) use self::report::now;
 pub use self::{
     outcome::{FailureReason, Outcome, Reason},
     usage::{Finish, Usage},

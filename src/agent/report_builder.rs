@@ -13,11 +13,10 @@ use crate::{
     error::{Attempt, Error, ErrorCode, LlmError, LlmErrorClass},
     llm::{ChatAnswer, LlmClient, Message},
     recording::TrafficObserver,
-    report::now,
     score,
     task::{
         EarlierAttempt, FailureReason, Finish, Outcome, Reason, RunReport, Score, Task, TaskError, Timings,
-        Usage, millis,
+        Usage, millis, now,
     },
     trace,
 };

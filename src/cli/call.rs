@@ -11,6 +11,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use toolcrib::{
     CallOptions, CallRequest, Config, Error, ErrorCode, Lifecycle, ServerEvent, ServerName, Told, ToolResult,
+    text::cut,
 };
 
 use super::{
@@ -18,7 +19,6 @@ use super::{
     daemon_args::DaemonArgs,
     events,
     heartbeat::Pending,
-    page::cut,
     ui::{Ui, millis, seconds, some_time},
 };
 

@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use toolcrib::ConfigWarnings;
 
 use super::{
     context::{Context, Locked},
@@ -36,13 +37,14 @@ impl Check {
         let starting = context.start(&config, pending.observing(events::observer(ui)));
         let manager = pending.beside(ui, starting).await?;
         up::summary(ui, manager.report());
-        let mut warnings = config.broken_models();
-        warnings.extend(Context::unused_rules(&config, &manager));
+        let warnings = ConfigWarnings::from(config.broken_models());
+        warnings.check(&config, &manager);
+        let warnings = warnings.all();
         for warning in &warnings {
             events::warning(ui, warning);
         }
         let incomplete = manager.report().ready() < manager.report().servers.len();
-        let refused = Context::refused_by_lock(&manager);
+        let refused = manager.report().refused_by_lock().cloned();
         let report = context.stop(manager).await?;
         ui.torn_down(&report);
         let code = match (self.strict, incomplete, warnings.is_empty()) {

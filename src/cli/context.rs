@@ -9,7 +9,7 @@ use std::{
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use toolcrib::{Config, Env, Error, ErrorCode, Manager, ServerEvent, StartOptions, StopReport};
+use toolcrib::{Config, Env, Error, Manager, ServerEvent, StartOptions, StopReport};
 
 use super::{
     output,
@@ -137,14 +137,9 @@ impl Context<'_> {
         let options = StartOptions::new().observe(observe).cancel(self.cancel.clone());
         let outcome = Manager::start_with(config, options).await;
         if let Some(report) = torn_down.get() {
-            self.ui.torn_down(&complete(report.clone())?);
+            self.ui.torn_down(&report.clone().complete()?);
         }
         outcome
-    }
-
-    /// The rules of the configuration that concern no tool.
-    pub(super) fn unused_rules(config: &Config, manager: &Manager) -> Vec<Arc<Error>> {
-        manager.toolbox().unused_rules(config).into_iter().map(|rule| Arc::new(rule.into())).collect()
     }
 
     /// The exit code of a command that did all it could: `code`, unless the lockfile kept a server from starting.
@@ -152,27 +147,8 @@ impl Context<'_> {
         refused.map_or(code, |error| ExitCode::from(exit_code(error)))
     }
 
-    /// The first server that the lockfile kept from starting.
-    pub(super) fn refused_by_lock(manager: &Manager) -> Option<Arc<Error>> {
-        let errors = manager.report().servers.iter().filter_map(|row| row.outcome.as_ref().err());
-        errors.into_iter().find(|error| is_refused_by_lock(error)).cloned()
-    }
-
     /// Stops everything and turns survivors into an error.
     pub(super) async fn stop(&self, manager: Manager) -> Result<StopReport, Error> {
-        complete(manager.shutdown().await)
-    }
-}
-
-/// Whether the lockfile kept a server from starting.
-pub(super) fn is_refused_by_lock(error: &Error) -> bool {
-    matches!(error.code(), ErrorCode::ToolsChanged | ErrorCode::PackageChanged)
-}
-
-/// A teardown after which nothing is left.
-fn complete(report: StopReport) -> Result<StopReport, Error> {
-    match report.survivors.as_slice() {
-        [] => Ok(report),
-        pids => Err(Error::TeardownIncomplete { pids: pids.to_vec() }),
+        manager.shutdown().await.complete()
     }
 }

@@ -6,14 +6,13 @@ use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
 use clap::Args;
 use toolcrib::{
     Config, Endpoint, Env, Error, LlmClient, Outcome, ServerConfig, ServerName, StdioConfig, new_run,
-    parse_tasks,
+    run::{Run, parse_tasks},
+    text::cut,
 };
 
 use super::{
-    config_warnings::ConfigWarnings,
     context::Context,
-    page::cut,
-    run::Plan,
+    run::{execute, summary},
     ui::{Ui, at_least_one, seconds},
 };
 
@@ -46,23 +45,12 @@ impl Demo {
         let tasks = parse_tasks("demo tasks", TASKS)?;
         let llm = LlmClient::script_text("demo", SCRIPT)?;
         let cancel = context.cancel.child_token();
-        let plan = Plan {
-            config,
-            llm: Some(llm),
-            tasks: tasks.clone(),
-            jobs: self.jobs,
-            run,
-            dir,
-            cassette: None,
-            events: None,
-            warnings: ConfigWarnings::default(),
-            cancel,
-        };
-        let finished = plan.execute(context).await?;
+        let run = Run::new(config, tasks.clone()).model(llm).jobs(self.jobs).folder(run, dir);
+        let summary = Box::pin(execute(run, None, &cancel, context)).await?;
         let ui = context.ui;
         if !ui.json {
             Ui::data(format!("{:<QUESTION$}  {:<ANSWER$}  tools", "question", "answer"));
-            for (task, report) in tasks.iter().zip(&finished.reports) {
+            for (task, report) in tasks.iter().zip(&summary.reports) {
                 let question = match &task.input {
                     Some(toolcrib::Input::Text(text)) => text.as_str(),
                     _ => task.id.as_str(),
@@ -75,13 +63,13 @@ impl Demo {
             }
             Ui::data(format!(
                 "\n3 servers were ready in {}. The tools ran for real, the model was a SCRIPT.",
-                seconds(finished.init)
+                seconds(summary.init)
             ));
             Ui::data(
                 "With a real one:  toolcrib run \"What is 2^200?\" --base-url http://127.0.0.1:8080/v1 --model NAME",
             );
         }
-        Ok(finished.totals.exit())
+        Ok(summary::exit(&summary.totals))
     }
 }
 

@@ -28,6 +28,15 @@ impl Pending {
         Self(Arc::new(Mutex::new(names.into_iter().collect())))
     }
 
+    /// Notices that a server is there, or will not be.
+    pub(super) fn saw(&self, event: &ServerEvent) {
+        if let ServerEvent::Ready { row } | ServerEvent::Failed { row } = event {
+            self.remove(&row.name);
+        } else if let ServerEvent::Parked { server, .. } = event {
+            self.remove(server);
+        }
+    }
+
     /// `observe`, and a look at which servers are there.
     pub(super) fn observing<F: Fn(ServerEvent) + Send + Sync + 'static>(
         &self,
@@ -35,11 +44,7 @@ impl Pending {
     ) -> impl Fn(ServerEvent) + Send + Sync + use<F> {
         let pending = self.clone();
         move |event| {
-            if let ServerEvent::Ready { row } | ServerEvent::Failed { row } = &event {
-                pending.remove(&row.name);
-            } else if let ServerEvent::Parked { server, .. } = &event {
-                pending.remove(server);
-            }
+            pending.saw(&event);
             observe(event);
         }
     }

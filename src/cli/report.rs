@@ -1,24 +1,17 @@
 //! `toolcrib report`: the folder of a run as one HTML file.
 
-mod html;
-mod load;
-mod task;
-mod timeline;
-mod totals;
-
 use std::{
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
 };
 
 use clap::Args;
-use toolcrib::Error;
+use toolcrib::{
+    Error,
+    report::{PAGE, RunFolder, RunPage, latest_run},
+};
 
-pub(super) use self::totals::pass_rate;
 use super::{context::Context, ui::Ui};
-
-/// Name of the page in the folder of a run.
-const PAGE: &str = "report.html";
 
 #[derive(Args)]
 pub(super) struct Report {
@@ -39,8 +32,8 @@ impl Report {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let dir = self.folder()?;
         let page = self.output.clone().unwrap_or_else(|| dir.join(PAGE));
-        let made = html::html(&load::read(&dir)?);
-        write(&page, &made.page)?;
+        let made = RunPage::of(&RunFolder::read(&dir)?);
+        made.write(&page)?;
         context.ui.status("Run", made.summary);
         context.ui.status("Report", page.display().to_string());
         if context.ui.json {
@@ -56,7 +49,7 @@ impl Report {
     fn folder(&self) -> Result<PathBuf, Error> {
         let is_run = |dir: &Path| dir.join("run.json").is_file();
         let Some(run) = &self.run else {
-            return latest(&self.out).ok_or_else(|| {
+            return latest_run(&self.out).ok_or_else(|| {
                 let help = "make one: toolcrib demo";
                 Error::input(format!("there is no run in {}", self.out.display()), Some(help.to_owned()))
             });
@@ -64,36 +57,10 @@ impl Report {
         let places = [self.out.join(run), PathBuf::from(run)];
         places.into_iter().find(|dir| is_run(dir)).ok_or_else(|| {
             let what = format!("`{run}` is neither a run in {} nor the folder of one", self.out.display());
-            let help = latest(&self.out).map(|dir| format!("the latest is {}", dir.display()));
+            let help = latest_run(&self.out).map(|dir| format!("the latest is {}", dir.display()));
             Error::input(what, help)
         })
     }
-}
-
-/// Writes the page of the run in `dir` beside it.
-pub(super) fn write_beside(dir: &Path) -> Result<PathBuf, Error> {
-    let page = dir.join(PAGE);
-    write(&page, &html::html(&load::read(dir)?).page)?;
-    Ok(page)
-}
-
-/// The run whose manifest was written last.
-fn latest(runs: &Path) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(runs).ok()?.flatten();
-    let dated = entries.filter_map(|entry| {
-        let written = entry.path().join("run.json").metadata().ok()?.modified().ok()?;
-        Some((written, entry.path()))
-    });
-    dated.max().map(|(_, dir)| dir)
-}
-
-fn write(page: &Path, text: &str) -> Result<(), Error> {
-    use std::{fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt};
-    // What was said in a run is nobody else's business.
-    let opened = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(page);
-    opened
-        .and_then(|mut file| file.write_all(text.as_bytes()))
-        .map_err(|error| Error::io(format!("cannot write {}", page.display()), error))
 }
 
 fn open(page: &Path) -> Result<(), Error> {

@@ -3,6 +3,9 @@
 mod events;
 mod execute;
 mod shown;
+pub(super) mod summary;
+
+pub(super) use self::execute::execute;
 
 use std::{
     cell::OnceCell,
@@ -10,26 +13,21 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
-    time::Duration,
 };
 
 use clap::Args;
 use toolcrib::{
-    CancellationToken, CassettePlayer, Config, DETECT_PORTS, Endpoint, Env, Error, HttpClients, LlmClient,
-    LlmConfig, RunReport, Scope, StdioConfig, Task, detect, load_tasks, nearest, new_run,
+    CassettePlayer, Config, DETECT_PORTS, Endpoint, Env, Error, HttpClients, LlmClient, LlmConfig, Scope,
+    StdioConfig, Task, detect, nearest,
+    run::{CASSETTE, load_tasks},
 };
 
 use super::{
-    config_warnings::ConfigWarnings,
     context::{Context, Locked},
     daemon_args::{DaemonArgs, place},
     output,
-    progress::Totals,
     ui::{Ui, at_least_one},
 };
-
-/// Name of a cassette in the folder of a run.
-const CASSETTE: &str = "cassette.jsonl";
 
 /// Stands for that one on the command line, where no other is named.
 const IN_RUN: &str = "RUN/cassette.jsonl";
@@ -85,36 +83,6 @@ enum TaskScope {
     Shared,
 }
 
-/// A run that is ready to go.
-pub(super) struct Plan {
-    pub(super) config: Config,
-    pub(super) llm: Option<LlmClient>,
-    pub(super) tasks: Vec<Task>,
-    pub(super) jobs: NonZeroUsize,
-    pub(super) run: String,
-    pub(super) dir: PathBuf,
-    pub(super) cassette: Option<Cassette>,
-    /// Where events go, `-` for stdout.
-    pub(super) events: Option<PathBuf>,
-    /// What is wrong with the configuration and does not end the run. Rules that concern no tool are found at its start.
-    pub(super) warnings: ConfigWarnings,
-    /// Ends the tasks: Ctrl-C, a journal that cannot be written, a replay that differs.
-    pub(super) cancel: CancellationToken,
-}
-
-/// What a run has to do with a cassette.
-pub(super) enum Cassette {
-    Record(PathBuf),
-    Replay(CassettePlayer),
-}
-
-/// What came of it.
-pub(super) struct Finished {
-    pub(super) reports: Vec<RunReport>,
-    pub(super) init: Duration,
-    pub(super) totals: Totals,
-}
-
 impl Run {
     /// Looks for the daemon, and starts one if that is asked for. It may run without the lockfile.
     pub(super) fn look_for_daemon(&self, context: &Context<'_>) -> anyhow::Result<()> {
@@ -158,38 +126,35 @@ impl Run {
             CassettePlayer::open(&path, config.secrets.clone(), cancel.clone())
         });
         let player = player.transpose()?;
-        let needs_model = tasks.iter().any(|task| task.calls.is_empty());
-        let llm = match &player {
-            _ if !needs_model => None,
-            Some(player) => {
-                player.model().map(|(label, script)| LlmClient::replayed(label, script)).transpose()?
-            }
-            None => Some(self.model(&config).await?),
-        };
-        let (run, dir) = new_run(&self.out)?;
-        let cassette = match player {
-            Some(player) => Some(Cassette::Replay(player)),
-            None => self.record.as_deref().map(|path| match path == Path::new(IN_RUN) {
-                true => Cassette::Record(dir.join(CASSETTE)),
-                false => Cassette::Record(path.to_owned()),
-            }),
+        let needs_model = player.is_none() && tasks.iter().any(|task| task.calls.is_empty());
+        let model = match needs_model {
+            true => Some(self.model(&config).await?),
+            false => None,
         };
         // A broken table is no matter when the command line says it all.
-        let warnings = match self.model.is_none() && needs_model && self.replay.is_none() {
+        let warnings = match self.model.is_none() && needs_model {
             true => config.broken_models(),
             false => Vec::new(),
         };
+        let mut run =
+            toolcrib::run::Run::new(config, tasks).jobs(self.jobs).out(&self.out).warnings(warnings);
+        if let Some(model) = model {
+            run = run.model(model);
+        }
+        if let Some(player) = player {
+            run = run.replay(player);
+        }
+        if let Some(path) = &self.record {
+            run = if path == Path::new(IN_RUN) { run.record() } else { run.record_to(path) };
+        }
+        let summary = Box::pin(execute(run, self.events.as_deref(), &cancel, context)).await?;
         // The last event of a task has its answer.
         let answers = question && !context.ui.json && !events::is_stdout(self.events.as_deref());
-        let (jobs, events) = (self.jobs, self.events);
-        let warnings = warnings.into();
-        let plan = Plan { config, llm, tasks, jobs, run, dir, cassette, events, warnings, cancel };
-        let finished = plan.execute(context).await?;
-        let answer = finished.reports.first().and_then(|report| report.answer.as_ref());
+        let answer = summary.reports.first().and_then(|report| report.answer.as_ref());
         if let Some(answer) = answer.filter(|_| answers) {
             Ui::words(answer);
         }
-        Ok(finished.totals.exit())
+        Ok(summary::exit(&summary.totals))
     }
 
     /// The model of the command line or the configuration.

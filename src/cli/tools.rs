@@ -4,14 +4,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use toolcrib::{Lifecycle, ServerTools, ToolRow};
+use toolcrib::{Lifecycle, ServerTools, ToolRow, text::cut};
 
 use super::{
     context::{Context, Locked},
     daemon_args::DaemonArgs,
     heartbeat::Pending,
     output,
-    page::cut,
     ui::{Ui, age, counted},
 };
 
@@ -64,7 +63,7 @@ impl Tools {
         let manager = pending.beside(ui, context.start(&config, pending.observing(|_| {}))).await?;
         let rows = ServerTools::of(&manager);
         let code = self.show(ui, rows);
-        let refused = Context::refused_by_lock(&manager);
+        let refused = manager.report().refused_by_lock().cloned();
         context.stop(manager).await?;
         Ok(Context::exit_after(code, refused.as_deref()))
     }

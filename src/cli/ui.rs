@@ -16,7 +16,8 @@ use toolcrib::{
     StopReport,
 };
 
-use super::{context::is_refused_by_lock, output};
+use super::output;
+pub(super) use toolcrib::text::{counted, seconds};
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -320,7 +321,7 @@ fn no_model(found: &[String], asked: &[u16]) {
 pub(super) fn exit_code(error: &Error) -> u8 {
     match error {
         Error::RequiredServers { failures } => {
-            let by_lock = failures.iter().all(|error| is_refused_by_lock(error));
+            let by_lock = failures.iter().all(|error| error.code().is_refusal_by_lock());
             return if by_lock { 10 } else { 4 };
         }
         Error::NoModel { .. } => return 78,
@@ -378,18 +379,6 @@ pub(super) fn shortened(words: &[String]) -> String {
     words.iter().enumerate().map(short).collect::<Vec<_>>().join(" ")
 }
 
-/// `0.77s`, `12m 34s`, `5h 07m` or `3d 4h`.
-pub(super) fn seconds(time: Duration) -> String {
-    // What rounds up to a minute is one.
-    let whole = time.saturating_add(Duration::from_millis(5)).as_secs();
-    match whole {
-        0..60 => format!("{:.2}s", time.as_secs_f64()),
-        60..3600 => format!("{}m {:02}s", whole / 60, whole % 60),
-        3600..86400 => format!("{}h {:02}m", whole / 3600, whole / 60 % 60),
-        _ => format!("{}d {}h", whole / 86400, whole / 3600 % 24),
-    }
-}
-
 /// `  3 tools`, numbers below each other.
 fn tools_column(count: usize) -> String {
     format!("{count:>3} tool{}", if count == 1 { "" } else { "s" })
@@ -419,11 +408,6 @@ pub(super) fn at_least_one(text: &str) -> Result<NonZeroUsize, String> {
     }
 }
 
-/// `1 server`, `2 servers`.
-pub(super) fn counted(count: usize, name: &str) -> String {
-    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
-}
-
 /// `12.7us`, or `1.27ms` from a millisecond on.
 pub(super) fn micros(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
@@ -438,21 +422,6 @@ pub(super) fn millis(time: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_rounded_for_people() {
-        for (millis, text) in [
-            (0, "0.00s"),
-            (1_234, "1.23s"),
-            (59_994, "59.99s"),
-            (59_996, "1m 00s"),
-            (754_321, "12m 34s"),
-            (18_420_000, "5h 07m"),
-            (273_600_000, "3d 4h"),
-        ] {
-            assert_eq!(seconds(Duration::from_millis(millis)), text);
-        }
-    }
 
     #[test]
     fn the_error_line_is_shown_despite_a_long_trace() {

@@ -1,18 +1,15 @@
 //! `toolcrib up`: all servers, until Ctrl-C.
 
 mod detach;
-mod file_watcher;
-mod restart_backoff;
 mod watch;
 
 use std::{cell::RefCell, process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Config, Error, Keeping, StartJobs, StartReport, Support};
+use toolcrib::{Config, ConfigWarnings, Error, Keeping, StartJobs, StartReport, Support};
 
 use super::{
-    config_warnings::ConfigWarnings,
     context::{Context, Locked},
     events::{self, observer},
     heartbeat::Pending,
@@ -63,7 +60,7 @@ impl Up {
         summary(ui, manager.report());
         let current = RefCell::new(config);
         let judge = || {
-            for warning in warnings.learn(|| Context::unused_rules(&current.borrow(), &manager)) {
+            for warning in warnings.check(&current.borrow(), &manager) {
                 events::warning(ui, &warning);
             }
         };
@@ -80,15 +77,15 @@ impl Up {
             }
             let load = || {
                 current.replace(self.load(context)?);
-                warnings.look_again();
+                warnings.check_again();
                 Ok(current.borrow().clone())
             };
             let config = current.borrow().clone();
-            let watching = watch::watch(ui, &manager, config, load);
+            let watching = watch::watch(ui, &manager, &config, load);
             context.cancel.run_until_cancelled(watching).await.unwrap_or(Ok(()))
         });
         warnings.beside(serving, judge).await?;
-        let refused = Context::refused_by_lock(&manager);
+        let refused = manager.report().refused_by_lock().cloned();
         let report = context.stop(manager).await;
         if ui.json {
             let left = report.as_ref().map_or(1, |_| 0);

@@ -170,6 +170,13 @@ pub enum ErrorCode {
     Internal,
 }
 
+impl ErrorCode {
+    /// Whether the lockfile kept a server from starting.
+    pub fn is_refusal_by_lock(self) -> bool {
+        matches!(self, Self::ToolsChanged | Self::PackageChanged)
+    }
+}
+
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)

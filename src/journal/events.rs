@@ -20,8 +20,7 @@ use crate::{
     config::Secrets,
     duration::nanos,
     error::{Attempt, Error, HoldReason, Result, Told, retry_reason},
-    report::now,
-    task::{Outcome, Usage},
+    task::{Outcome, Usage, now},
 };
 
 /// Version of the lines of `events.jsonl`.

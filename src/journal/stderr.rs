@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::private;
-use crate::{report::now, tool::ServerName};
+use crate::{task::now, tool::ServerName};
 
 /// A file of this size becomes `NAME.stderr.log.1`, in place of the one that was that before.
 const LIMIT: u64 = 8 << 20;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ReadyServer, ServerStart, WaitReason};
 use crate::{
-    error::Error,
+    error::{Error, Result},
     process::{Keeping, StopOutcome},
     session::{SessionEvent, SessionObserver},
     tool::ServerName,
@@ -51,6 +51,19 @@ pub struct StopReport {
     /// From the first to the last.
     #[serde(rename = "wall_ms", with = "crate::task::millis::plain")]
     pub wall: Duration,
+}
+
+impl StopReport {
+    /// The report of a teardown after which nothing is left.
+    ///
+    /// # Errors
+    /// [`Error::TeardownIncomplete`].
+    pub fn complete(self) -> Result<Self> {
+        match self.survivors.as_slice() {
+            [] => Ok(self),
+            pids => Err(Error::TeardownIncomplete { pids: pids.to_vec() }),
+        }
+    }
 }
 
 /// What happens to servers, as it happens. Sent to the observer of a [`Manager`](crate::Manager).

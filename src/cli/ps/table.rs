@@ -7,7 +7,9 @@ use std::{
 
 use toolcrib::{DaemonStatus, Error, Greeting, ServerRow, ServerState, ServerStatus};
 
-use crate::cli::{output, page::cut};
+use toolcrib::text::cut;
+
+use crate::cli::output;
 
 const HEAD: [&str; 15] = [
     "SERVER", "STATE", "PID", "PROCS", "UP", "RST", "TOOLS", "CALLS", "ERR", "P50", "P95", "CPU", "RSS",

@@ -4,11 +4,10 @@ use std::{io, time::Duration};
 
 use indicatif::ProgressBar;
 use serde_json::Value;
-use toolcrib::{AgentEvent, Live, LiveEvent, LiveEvents, Secrets};
+use toolcrib::{AgentEvent, Live, LiveEvent, LiveEvents, Secrets, text::cut};
 
 use crate::cli::{
     output,
-    page::cut,
     ui::{Ui, seconds},
 };
 

@@ -8,7 +8,7 @@ use toolcrib::{DaemonClient, DaemonOptions, Error, LockFile, ServerEvent, Server
 
 use super::{
     super::{
-        context::{Context, is_refused_by_lock},
+        context::Context,
         daemon_args,
         events::{self, observer},
         ui::{Ui, millis, seconds},
@@ -61,7 +61,7 @@ impl Up {
         let mut refused = None;
         let event = |event: ServerEvent| {
             if let ServerEvent::Failed { row } = &event {
-                let locked = row.outcome.as_ref().err().filter(|error| is_refused_by_lock(error));
+                let locked = row.outcome.as_ref().err().filter(|error| error.code().is_refusal_by_lock());
                 refused = refused.take().or_else(|| locked.cloned());
             }
             let one = matches!(&event, ServerEvent::Ready { row } if row.outcome.is_ok());

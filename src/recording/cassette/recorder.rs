@@ -17,7 +17,7 @@ use crate::{
     config::Secrets,
     duration::nanos,
     error::{Error, Result},
-    report::now,
+    task::now,
 };
 
 /// Writes a cassette. Clones write to the same one.

@@ -14,7 +14,7 @@ const ROWS: [&[&str]; 15] = [
     &["tool", "retry", "limit"],
     &["error"],
     &["config", "task", "gate"],
-    &["report", "score"],
+    &["score", "text"],
     // L1
     &["process", "http", "journal"],
     &["launch", "builtin", "recording"],
@@ -25,8 +25,8 @@ const ROWS: [&[&str]; 15] = [
     &["start"],
     &["manager"],
     // L4
-    &["agent", "batch", "blocking", "crew", "gateway"],
-    &["daemon"],
+    &["agent", "blocking", "crew", "doctor", "gateway", "report", "watch"],
+    &["daemon", "run"],
     // L5
     &["cli", "fuzz"],
     &["main"],

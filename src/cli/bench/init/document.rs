@@ -7,7 +7,7 @@ use serde_json::Value;
 use toolcrib::{LaunchReport, Phases};
 
 use super::compare::Comparison;
-use crate::cli::page::starts::Picture;
+use toolcrib::report::page::start_chart::Picture;
 
 /// The version that is written, and the only one that is read.
 pub(super) const SCHEMA: u32 = 1;

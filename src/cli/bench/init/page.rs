@@ -5,9 +5,9 @@ use super::{
     document::{Document, ModeRow},
     table::{cells, mebibytes, time},
 };
-use crate::cli::page::{
+use toolcrib::report::page::{
     self, escape,
-    starts::{End, Picture, legend, svg},
+    start_chart::{End, Picture, legend, svg},
 };
 
 /// The page. `json` is the document as it is written elsewhere.

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use toolcrib::{Config, LaunchReport, Phases, ServerName, ServerStart};
+use toolcrib::{
+    Config, LaunchReport, Phases, ServerName, ServerStart,
+    report::page::start_chart::{Bar, Picture},
+};
 
 use super::{
     census::Census,
@@ -12,7 +15,6 @@ use super::{
 };
 use crate::cli::{
     bench::times::{median, sorted},
-    page::starts::{Bar, End, Picture},
     ui::millis,
 };
 
@@ -168,22 +170,6 @@ fn pid(row: &ServerStart) -> Option<u32> {
 /// The server that was ready last.
 fn last(rows: &[ServerStart]) -> Option<&ServerStart> {
     rows.iter().filter(|row| row.outcome.is_ok() && !is_parked(row)).max_by_key(|row| row.took)
-}
-
-impl Bar {
-    fn of(row: &ServerStart) -> Self {
-        let waited: Duration = row.waits.iter().map(|wait| wait.took).sum();
-        let (queue, end) = match &row.outcome {
-            Ok(ready) if ready.parked.is_some() => (Duration::ZERO, End::Parked { tools: ready.tools }),
-            Ok(ready) => (ready.phases.queue, End::Ready { phases_ms: ready.phases, tools: ready.tools }),
-            Err(error) => {
-                let words = error.stderr_line().map(|line| format!("stderr: {line}"));
-                let parts = [error.to_string()].into_iter().chain(error.causes()).chain(words);
-                (waited, End::Failed { cause: parts.collect::<Vec<_>>().join("; ") })
-            }
-        };
-        Self { name: row.name.to_string(), ended_ms: millis(row.took), queue_ms: millis(queue), end }
-    }
 }
 
 impl Spread {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use toolcrib::Phases;
+use toolcrib::{
+    Phases,
+    report::page::start_chart::{Bar, End, Picture, label},
+    text::cut,
+};
 
 use super::table::time;
-use crate::cli::page::{
-    cut,
-    starts::{Bar, End, Picture, label},
-};
 
 /// Columns of a line, labels included.
 const WIDTH: usize = 100;

@@ -6,11 +6,17 @@
 //! Phases differ by pattern as well as by colour, and every bar says in words what it came to. The colours are
 //! classes, so that the page decides on them.
 
-use serde::{Deserialize, Serialize};
-use toolcrib::Phases;
+use std::time::Duration;
 
-use super::{Axis, cut, escape};
-use crate::cli::ui::counted;
+use serde::{Deserialize, Serialize};
+
+use super::{Axis, escape};
+use crate::{
+    session::Phases,
+    start::ServerStart,
+    task::millis,
+    text::{counted, cut},
+};
 
 /// In the units of the drawing, which is scaled to the page.
 const THICK: f64 = 13.0;
@@ -44,11 +50,11 @@ const NARROW: Layout =
     Layout { class: "narrow", width: 480.0, left: 24.0, bars: 400.0, row: 37.0, words: 16.0 };
 
 /// Phases in their order: class and what it means.
-pub(in crate::cli) const PHASES: [(&str, &str); 4] =
+pub const PHASES: [(&str, &str); 4] =
     [("spawn", "spawn"), ("boot", "until the first byte"), ("handshake", "handshake"), ("list", "tool list")];
 
 /// Fills that are told apart without colour; once a page.
-pub(in crate::cli) const PATTERNS: &str = concat!(
+pub const PATTERNS: &str = concat!(
     r#"<svg width="0" height="0" aria-hidden="true"><defs>"#,
     r#"<pattern id="p-boot" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">"#,
     r#"<rect class="boot-ground" width="6" height="6"/><rect class="ink" width="1.5" height="6"/></pattern>"#,
@@ -61,35 +67,70 @@ pub(in crate::cli) const PATTERNS: &str = concat!(
 
 /// One run, to be drawn.
 #[derive(Serialize, Deserialize)]
-pub(in crate::cli) struct Picture {
-    pub(in crate::cli) wall_ms: f64,
+pub struct Picture {
+    /// From the first server to the last.
+    pub wall_ms: f64,
     /// The server that was ready last.
-    pub(in crate::cli) last: Option<String>,
-    pub(in crate::cli) servers: Vec<Bar>,
+    pub last: Option<String>,
+    /// In the order of the configuration.
+    pub servers: Vec<Bar>,
 }
 
 /// One server in one run.
 #[derive(Serialize, Deserialize)]
-pub(in crate::cli) struct Bar {
-    pub(in crate::cli) name: String,
+pub struct Bar {
+    /// Its name.
+    pub name: String,
     /// From the beginning of the whole start.
-    pub(in crate::cli) ended_ms: f64,
+    pub ended_ms: f64,
     /// Before its own start.
-    pub(in crate::cli) queue_ms: f64,
-    pub(in crate::cli) end: End,
+    pub queue_ms: f64,
+    /// What became of it.
+    pub end: End,
 }
 
 /// What became of it.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::cli) enum End {
-    Ready { phases_ms: Phases, tools: usize },
-    Parked { tools: usize },
-    Failed { cause: String },
+pub enum End {
+    /// It serves calls.
+    Ready {
+        /// How long each phase took.
+        phases_ms: Phases,
+        /// Tools that it lists.
+        tools: usize,
+    },
+    /// It was left for later.
+    Parked {
+        /// Tools that are remembered of it.
+        tools: usize,
+    },
+    /// It did not come up.
+    Failed {
+        /// Why.
+        cause: String,
+    },
+}
+
+impl Bar {
+    /// The row of a server that was started.
+    pub fn of(row: &ServerStart) -> Self {
+        let waited: Duration = row.waits.iter().map(|wait| wait.took).sum();
+        let (queue, end) = match &row.outcome {
+            Ok(ready) if ready.parked.is_some() => (Duration::ZERO, End::Parked { tools: ready.tools }),
+            Ok(ready) => (ready.phases.queue, End::Ready { phases_ms: ready.phases, tools: ready.tools }),
+            Err(error) => {
+                let words = error.stderr_line().map(|line| format!("stderr: {line}"));
+                let parts = [error.to_string()].into_iter().chain(error.causes()).chain(words);
+                (waited, End::Failed { cause: parts.collect::<Vec<_>>().join("; ") })
+            }
+        };
+        Self { name: row.name.to_string(), ended_ms: millis(row.took), queue_ms: millis(queue), end }
+    }
 }
 
 /// The drawings of `picture`; `title` is what they show, for those who do not see it.
-pub(in crate::cli) fn svg(picture: &Picture, title: &str) -> String {
+pub fn svg(picture: &Picture, title: &str) -> String {
     [WIDE, NARROW].map(|layout| drawing(picture, title, &layout)).concat()
 }
 
@@ -193,7 +234,7 @@ fn row(bar: &Bar, scale: &Scale<'_>, top: f64) -> String {
 }
 
 /// What the colours and patterns mean.
-pub(in crate::cli) fn legend() -> String {
+pub fn legend() -> String {
     let key = |drawing: &str, words: &str| {
         format!(
             "<span class=\"key\"><svg viewBox=\"0 0 26 13\" aria-hidden=\"true\">{drawing}</svg>{words}</span>"
@@ -213,7 +254,7 @@ pub(in crate::cli) fn legend() -> String {
 }
 
 /// What a bar came to: `0.77s, 2 tools`.
-pub(in crate::cli) fn label(bar: &Bar) -> String {
+pub fn label(bar: &Bar) -> String {
     match &bar.end {
         End::Ready { tools, .. } => format!("{}, {}", seconds(bar.ended_ms), counted(*tools, "tool")),
         End::Parked { tools } => format!("not started, {}", counted(*tools, "tool")),

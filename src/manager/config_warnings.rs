@@ -1,15 +1,19 @@
-//! Configuration warnings that end no command, each reported once.
+//! Warnings about a configuration that end nothing, each reported once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use tokio::sync::Notify;
-use toolcrib::{Error, ServerEvent};
 
-/// The warnings so far. A server that listed its tools is a reason to look for more: only then is it known which tools a
-/// rule applies to.
+use super::Manager;
+use crate::{config::Config, error::Error, start::ServerEvent};
+
+/// The warnings about a configuration so far.
+///
+/// Which tools a rule applies to is known once servers have listed theirs. So each list is a reason to check again:
+/// [`ConfigWarnings::observing`] notices it, [`ConfigWarnings::beside`] waits for it.
 #[derive(Default)]
-pub(super) struct ConfigWarnings {
+pub struct ConfigWarnings {
     known: Mutex<Vec<Arc<Error>>>,
     listed: Arc<Notify>,
 }
@@ -22,32 +26,29 @@ impl From<Vec<Arc<Error>>> for ConfigWarnings {
 
 impl ConfigWarnings {
     /// All so far.
-    pub(super) fn all(&self) -> Vec<Arc<Error>> {
+    pub fn all(&self) -> Vec<Arc<Error>> {
         self.known().clone()
     }
 
-    /// Calls `find`, adds the warnings that are new, and returns those.
-    pub(super) fn learn<I>(&self, find: impl FnOnce() -> I) -> Vec<Arc<Error>>
-    where
-        I: IntoIterator<Item = Arc<Error>>,
-    {
-        // Lists that came before this look are no reason for another one.
+    /// Adds the rules of `config` that apply to no tool of `manager`, and returns those that are new.
+    pub fn check(&self, config: &Config, manager: &Manager) -> Vec<Arc<Error>> {
+        // Lists that came before this check are no reason for another one.
         let _ = self.listed.notified().now_or_never();
-        let found = find();
+        let found = manager.toolbox().unused_rules(config);
         let mut known = self.known();
         let before = known.len();
-        for warning in found {
+        for warning in found.into_iter().map(Error::from) {
             // Their words name file, line and key.
             let words = warning.to_string();
             if known.iter().all(|other| other.to_string() != words) {
-                known.push(warning);
+                known.push(Arc::new(warning));
             }
         }
         known[before..].to_vec()
     }
 
     /// Wraps `observe` to notice when a server lists its tools.
-    pub(super) fn observing(
+    pub fn observing(
         &self,
         observe: impl Fn(ServerEvent) + Send + Sync + 'static,
     ) -> impl Fn(ServerEvent) + Send + Sync + 'static {
@@ -61,19 +62,19 @@ impl ConfigWarnings {
         }
     }
 
-    /// Waits for `work`, and calls `look` each time that a server lists its tools.
-    pub(super) async fn beside<T>(&self, work: impl Future<Output = T>, look: impl Fn()) -> T {
+    /// Waits for `work`, and calls `check` each time that a server lists its tools.
+    pub async fn beside<T>(&self, work: impl Future<Output = T>, check: impl Fn()) -> T {
         let mut work = std::pin::pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                () = self.listed.notified() => look(),
+                () = self.listed.notified() => check(),
             }
         }
     }
 
-    /// Makes the next [`Self::beside`] look again, as if a server had listed its tools.
-    pub(super) fn look_again(&self) {
+    /// Makes [`ConfigWarnings::beside`] check again, as if a server had listed its tools: for another configuration.
+    pub fn check_again(&self) {
         self.listed.notify_one();
     }
 

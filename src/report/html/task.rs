@@ -3,13 +3,18 @@
 use serde_json::Value;
 
 use super::{
-    html::{anchor, badge, time},
-    load::{Run, Span, Task, What, millis},
+    anchor, badge, time,
     timeline::{axis_row, place},
 };
-use crate::cli::{
-    page::{Axis, cut, escape},
-    requests::{self, count},
+use crate::{
+    journal::ModelEnded,
+    report::{
+        folder::{RunFolder, RunTask, SpanKind, TaskSpan, millis},
+        lines,
+        page::{Axis, escape},
+        words,
+    },
+    text::{cut, rounded_count as count},
 };
 
 /// Rows of one task.
@@ -20,7 +25,7 @@ const CONVERSATION: usize = 12_000;
 /// Letters of an answer or an error.
 const WORDS: usize = 1000;
 
-pub(super) fn section(run: &Run, task: &Task) -> String {
+pub(super) fn section(run: &RunFolder, task: &RunTask) -> String {
     let line = &task.result;
     let anchor = anchor(task);
     let mut facts = vec![time(task.end_ms - task.start_ms)];
@@ -47,7 +52,7 @@ pub(super) fn section(run: &Run, task: &Task) -> String {
     let question = messages.iter().find(|message| message["role"] == "user");
     term("question", &question.map_or_else(String::new, words_of));
     term("reason", line.reason.as_deref().unwrap_or_default());
-    term("tokens", &requests::tokens(&line.tokens).unwrap_or_default());
+    term("tokens", &words::tokens(&line.tokens).unwrap_or_default());
     term("answer", line.answer.as_deref().unwrap_or_default());
     if let Some(target) = &line.target {
         let words = match target {
@@ -67,7 +72,7 @@ pub(super) fn section(run: &Run, task: &Task) -> String {
     text
 }
 
-fn waterfall(task: &Task) -> String {
+fn waterfall(task: &RunTask) -> String {
     if task.spans.is_empty() {
         return String::new();
     }
@@ -84,7 +89,7 @@ fn waterfall(task: &Task) -> String {
     text
 }
 
-fn row(task: &Task, span: &Span, length: f64) -> String {
+fn row(task: &RunTask, span: &TaskSpan, length: f64) -> String {
     let from = span.start_ms - task.start_ms;
     let to = span.end_ms(task.end_ms) - task.start_ms;
     let agent = if span.agent == "main" { String::new() } else { format!("{} ", span.agent) };
@@ -92,8 +97,8 @@ fn row(task: &Task, span: &Span, length: f64) -> String {
     let mut bar = |class: &str, from: f64, to: f64| {
         bars.push_str(&format!("<i class=\"{class}\" style=\"{}\"></i>", place(from, to, length)));
     };
-    let (name, words, bad) = match &span.what {
-        What::Call { server, tool, end } => {
+    let (name, words, bad) = match &span.kind {
+        SpanKind::Call { server, tool, end } => {
             let bad = end.as_ref().is_none_or(|end| end.is_error);
             bar(if bad { "k-bad" } else { "k-tools" }, from, to);
             let words = match end {
@@ -105,7 +110,7 @@ fn row(task: &Task, span: &Span, length: f64) -> String {
             };
             (format!("{agent}{server}.{tool}"), words, bad)
         }
-        What::Model(end) => {
+        SpanKind::Model(end) => {
             let name = format!("{agent}turn {}", span.turn);
             match end {
                 None => {
@@ -144,10 +149,10 @@ fn row(task: &Task, span: &Span, length: f64) -> String {
     )
 }
 
-fn model_words(end: &toolcrib::ModelEnded, took: f64) -> String {
+fn model_words(end: &ModelEnded, took: f64) -> String {
     let mut words = vec![time(took)];
     let tokens = end.tokens;
-    words.extend(requests::tokens(&tokens));
+    words.extend(words::tokens(&tokens));
     let all = end.attempts.len();
     for (index, attempt) in end.attempts.iter().enumerate().skip(1) {
         let why = end.attempts[index - 1].reason();
@@ -165,9 +170,8 @@ fn model_words(end: &toolcrib::ModelEnded, took: f64) -> String {
 }
 
 /// The conversation as it lies beside the results; none where it cannot be read.
-fn messages(run: &Run, task: &Task) -> Vec<Value> {
-    let text =
-        task.result.messages.as_ref().and_then(|path| std::fs::read_to_string(run.dir.join(path)).ok());
+fn messages(run: &RunFolder, task: &RunTask) -> Vec<Value> {
+    let text = task.result.messages.as_ref().and_then(|place| lines::text_below(&run.dir, place));
     text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }
 

@@ -1,8 +1,9 @@
 //! Task files: one JSON object in each line. All mistakes of a file are told at once.
 
+mod mistake;
+
 use std::{collections::HashMap, io::Read, path::Path};
 
-use super::mistake;
 use crate::{
     error::{Error, Result},
     score,

@@ -2,12 +2,12 @@
 //! whose hash its policy names; in print and in the dark. The JSON document that it shows is part of it, to be taken
 //! out again.
 
-pub(super) mod starts;
+pub mod start_chart;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use sha2::{Digest, Sha256};
 
-use toolcrib::is_unseen;
+use crate::tool::is_unseen;
 
 /// Ticks of a time axis, about.
 const TICKS: f64 = 6.0;
@@ -15,7 +15,7 @@ const TICKS: f64 = 6.0;
 const STYLE: &str = include_str!("page/style.css");
 
 /// The page's beginning, up to its first heading. `style` comes after the common one.
-pub(super) fn head(title: &str, style: &str, script: Option<&str>) -> String {
+pub fn head(title: &str, style: &str, script: Option<&str>) -> String {
     let scripts = script.map_or_else(String::new, |script| {
         format!("; script-src 'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(script.as_bytes())))
     });
@@ -24,13 +24,13 @@ pub(super) fn head(title: &str, style: &str, script: Option<&str>) -> String {
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'{scripts}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{title}</title>\n<style>{STYLE}{style}</style></head><body>\n{}\n<h1>{title}</h1>\n",
-        starts::PATTERNS,
+        start_chart::PATTERNS,
         title = escape(title),
     )
 }
 
 /// The page's end, with the document in it.
-pub(super) fn tail(json: &str, script: Option<&str>) -> String {
+pub fn tail(json: &str, script: Option<&str>) -> String {
     // In a script element only `<` can end or nest anything, and JSON has another way to write it.
     let json = json.replace('<', "\\u003c");
     let script = script.map_or_else(String::new, |script| format!("<script>{script}</script>\n"));
@@ -38,14 +38,14 @@ pub(super) fn tail(json: &str, script: Option<&str>) -> String {
 }
 
 /// A span of time with round marks.
-pub(super) struct Axis {
+pub struct Axis {
     /// In milliseconds.
-    pub(super) span: f64,
+    pub span: f64,
 }
 
 impl Axis {
     /// Round points in time, with their words.
-    pub(super) fn ticks(&self) -> Vec<(f64, String)> {
+    pub fn ticks(&self) -> Vec<(f64, String)> {
         let raw = self.span / TICKS;
         if self.span >= 60_000.0 {
             return self.clock_ticks(raw);
@@ -90,17 +90,8 @@ impl Axis {
     }
 }
 
-/// So many letters of the first line at most, the end cut off visibly.
-pub(super) fn cut(text: &str, room: usize) -> String {
-    let text = text.lines().next().unwrap_or_default();
-    if text.chars().count() <= room {
-        return text.to_owned();
-    }
-    text.chars().take(room.saturating_sub(3)).chain("...".chars()).collect()
-}
-
 /// `text` as text or attribute of HTML.
-pub(super) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
@@ -142,7 +133,5 @@ mod tests {
     #[test]
     fn page_text_is_escaped() {
         assert_eq!(escape("<a\u{1b}[31m\"'&"), "&lt;a\u{fffd}[31m&quot;&#39;&amp;");
-        assert_eq!(cut("abcdef\nx", 6), "abcdef");
-        assert_eq!(cut("abcdefg", 6), "abc...");
     }
 }

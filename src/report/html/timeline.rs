@@ -2,12 +2,15 @@
 
 use std::collections::HashSet;
 
-use super::{
-    html::{anchor, fragment, sign, time},
-    load::{Run, Start, Task, What, millis},
-    totals::STATUSES,
+use super::{anchor, fragment, sign, time};
+use crate::{
+    report::{
+        figures::STATUSES,
+        folder::{RunFolder, RunServerStart, RunTask, SpanKind, millis},
+        page::{Axis, escape},
+    },
+    text::cut,
 };
-use crate::cli::page::{Axis, cut, escape};
 
 /// Tasks that are drawn.
 const DRAWN: usize = 40_000;
@@ -23,8 +26,8 @@ const LANES: usize = 300;
 const STRIPS: usize = 60;
 
 /// `told` are the tasks that can be gone to.
-pub(super) fn timeline(run: &Run, told: &[String]) -> String {
-    let begun: Vec<&Task> = run.tasks.iter().filter(|task| task.end_ms > task.start_ms).collect();
+pub(super) fn timeline(run: &RunFolder, told: &[String]) -> String {
+    let begun: Vec<&RunTask> = run.tasks.iter().filter(|task| task.end_ms > task.start_ms).collect();
     if begun.is_empty() {
         return String::new();
     }
@@ -56,22 +59,22 @@ pub(super) fn timeline(run: &Run, told: &[String]) -> String {
     }
     for (number, server) in run.servers.iter().take(STRIPS).enumerate() {
         let from = match &server.start {
-            Start::Ready { at_ms, took_ms, .. } => format!(
+            RunServerStart::Ready { at_ms, took_ms, .. } => format!(
                 "<i class=\"strip starting\" style=\"{}\"></i><i class=\"strip\" style=\"{}\"></i>",
                 place(at_ms - took_ms, *at_ms, axis.span),
                 place(*at_ms, run.wall_ms, axis.span)
             ),
-            Start::Failed { at_ms, took_ms, .. } => {
+            RunServerStart::Failed { at_ms, took_ms, .. } => {
                 format!("<i class=\"strip bad\" style=\"{}\"></i>", place(at_ms - took_ms, *at_ms, axis.span))
             }
-            Start::Parked { .. } | Start::Unknown => String::new(),
+            RunServerStart::Parked { .. } | RunServerStart::Unknown => String::new(),
         };
         let first = if number == 0 { " first" } else { "" };
         text.push_str(&format!(
             "<div class=\"row server{first}\"><span class=\"name\" title=\"{0}\">{0}</span><div class=\"track\">{from}",
             escape(&cut(&server.name, 40)),
         ));
-        for mark in server.marks.iter().take(200) {
+        for mark in server.incidents.iter().take(200) {
             text.push_str(&format!(
                 "<b class=\"tick{}\" style=\"left:{:.2}%\" title=\"{} {}: {}\"></b>",
                 if mark.bad { " bad" } else { "" },
@@ -84,7 +87,7 @@ pub(super) fn timeline(run: &Run, told: &[String]) -> String {
         text.push_str("</div></div>\n");
     }
     text.push_str("</figure>\n");
-    let marks: usize = run.servers.iter().map(|server| server.marks.len()).sum();
+    let marks: usize = run.servers.iter().map(|server| server.incidents.len()).sum();
     if marks > 0 {
         text.push_str(&befell(run));
     }
@@ -123,12 +126,12 @@ fn percent(ms: f64, span: f64) -> f64 {
 }
 
 /// Each task in the first lane that is free when it begins.
-fn lanes<'a>(tasks: &[&'a Task]) -> Vec<Vec<&'a Task>> {
+fn lanes<'a>(tasks: &[&'a RunTask]) -> Vec<Vec<&'a RunTask>> {
     let mut tasks = tasks.to_vec();
     tasks.sort_by(|a, b| a.start_ms.total_cmp(&b.start_ms));
-    let mut lanes: Vec<Vec<&Task>> = Vec::new();
+    let mut lanes: Vec<Vec<&RunTask>> = Vec::new();
     for task in tasks {
-        let free = |lane: &&mut Vec<&Task>| lane.last().is_none_or(|last| last.end_ms <= task.start_ms);
+        let free = |lane: &&mut Vec<&RunTask>| lane.last().is_none_or(|last| last.end_ms <= task.start_ms);
         match lanes.iter_mut().find(free) {
             Some(lane) => lane.push(task),
             None => lanes.push(vec![task]),
@@ -137,7 +140,7 @@ fn lanes<'a>(tasks: &[&'a Task]) -> Vec<Vec<&'a Task>> {
     lanes
 }
 
-fn block(task: &Task, span: f64, inside: bool, told: bool) -> String {
+fn block(task: &RunTask, span: f64, inside: bool, told: bool) -> String {
     let took = task.end_ms - task.start_ms;
     let words = format!("{}: {}, {}", task.task, task.status, time(took));
     let inner = if inside { parts(task, took) } else { String::new() };
@@ -160,7 +163,7 @@ fn block(task: &Task, span: f64, inside: bool, told: bool) -> String {
 }
 
 /// A whole lane as one drawing, a thousandth of it to the unit.
-fn strip(lane: &[&Task], span: f64) -> String {
+fn strip(lane: &[&RunTask], span: f64) -> String {
     let mut text = "<svg class=\"lane\" viewBox=\"0 0 1000 1\" preserveAspectRatio=\"none\">".to_owned();
     for status in STATUSES {
         // Told apart by shape, too: what failed hangs below, what errored stands above.
@@ -184,7 +187,7 @@ fn strip(lane: &[&Task], span: f64) -> String {
 }
 
 /// What a task did, as parts of its own length.
-fn parts(task: &Task, took: f64) -> String {
+fn parts(task: &RunTask, took: f64) -> String {
     let mut text = String::new();
     for span in task.spans.iter().take(PARTS) {
         let from = span.start_ms - task.start_ms;
@@ -194,9 +197,9 @@ fn parts(task: &Task, took: f64) -> String {
                 text.push_str(&format!("<i class=\"{class}\" style=\"{}\"></i>", place(from, to, took)));
             }
         };
-        match &span.what {
-            What::Call { .. } => part("k-tools", from, to),
-            What::Model(end) => {
+        match &span.kind {
+            SpanKind::Call { .. } => part("k-tools", from, to),
+            SpanKind::Model(end) => {
                 part("k-model", from, to);
                 let mut at = from;
                 for attempt in end.iter().flat_map(|end| &end.attempts) {
@@ -212,11 +215,11 @@ fn parts(task: &Task, took: f64) -> String {
     text
 }
 
-fn befell(run: &Run) -> String {
+fn befell(run: &RunFolder) -> String {
     let mut marks: Vec<_> = run
         .servers
         .iter()
-        .flat_map(|server| server.marks.iter().map(move |mark| (&server.name, mark)))
+        .flat_map(|server| server.incidents.iter().map(move |mark| (&server.name, mark)))
         .collect();
     marks.sort_by(|a, b| a.1.at_ms.total_cmp(&b.1.at_ms));
     let rows = marks

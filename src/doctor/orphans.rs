@@ -2,18 +2,15 @@
 
 use std::{os::unix::fs::MetadataExt, path::Path, time::Duration};
 
-use crate::cli::{proc::beginning, ui::seconds};
+use super::Finding;
+use crate::{bounded, text::seconds};
 
-/// A process that nobody will miss and nobody will end.
-pub(super) struct Orphan {
-    pub(super) pid: u32,
-    pub(super) age: String,
-    pub(super) memory: String,
-    pub(super) command: String,
-}
+/// Bytes of a command line that are looked at: with prctl(2) a process can make its own as long as its memory.
+const COMMAND_LINE: u64 = 256 << 10;
 
 /// Who takes in orphans besides process 1: a user's own systemd, and the small ones of containers.
 const REAPERS: [&str; 6] = ["systemd", "init", "tini", "dumb-init", "docker-init", "catatonit"];
+
 /// Whether a command line looks like that of a tool server: one of its words begins or ends with `mcp`.
 fn looks_like_one(line: &str) -> bool {
     let line = line.to_ascii_lowercase();
@@ -43,7 +40,7 @@ fn is_service(process: &Path) -> bool {
 }
 
 /// Processes of this user that look like tool servers and whose parent is one who takes in orphans.
-pub(super) fn find() -> Vec<Orphan> {
+pub fn orphans() -> Vec<Finding> {
     let own = rustix::process::geteuid().as_raw();
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
     let uptime: f64 = uptime.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0.0);
@@ -54,7 +51,7 @@ pub(super) fn find() -> Vec<Orphan> {
         if process.metadata().ok()?.uid() != own {
             return None;
         }
-        let line = beginning(path.join("cmdline")).ok()?;
+        let line = bounded::beginning(&path.join("cmdline"), COMMAND_LINE).ok()?;
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         if !looks_like_one(&line) {
             return None;
@@ -69,12 +66,10 @@ pub(super) fn find() -> Vec<Orphan> {
         let started = field(22)? as f64 / rustix::param::clock_ticks_per_second() as f64;
         let age = Duration::try_from_secs_f64(uptime - started).unwrap_or_default();
         let memory = field(24)? * rustix::param::page_size() as u64;
-        Some(Orphan {
-            pid,
-            age: format!("{} old", seconds(age)),
-            memory: format!("{} MiB", memory >> 20),
-            command: shown(&line),
-        })
+        let (age, memory, command) = (seconds(age), memory >> 20, shown(&line));
+        let text = format!("pid {pid}, {age} old, {memory} MiB: {command}");
+        let help = "it belongs to no toolcrib and was not touched; its parent has ended";
+        Some(Finding::warn("orphan", text).help(help))
     };
     processes.filter_map(look).collect()
 }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use super::folder::{RunFolder, RunServer, RunServerStart, RunTask, SpanKind, millis};
+use crate::{
+    score::PassRate,
+    task::{Timings, Usage},
+    text::counted,
+};
 use serde_json::{Value, json};
-use toolcrib::{Timings, Usage};
-
-use super::load::{Run, Start, Task, What, millis};
-use crate::cli::{bench::times::at_percent, ui::counted};
 
 /// Ways for a task to end, in the order in which they are shown.
 pub(super) const STATUSES: [&str; 7] =
@@ -17,7 +19,7 @@ const NOT_BEGUN: &str = "not_begun";
 
 /// Times of one tool, or of the model.
 #[derive(Default)]
-pub(super) struct Row {
+pub(super) struct TimesRow {
     pub(super) name: String,
     pub(super) n: usize,
     pub(super) errors: usize,
@@ -28,15 +30,15 @@ pub(super) struct Row {
 }
 
 /// All figures.
-pub(super) struct Sums {
+pub(super) struct Figures {
     /// How many tasks ended in each of [`STATUSES`].
     pub(super) counts: [usize; 7],
-    /// Lower end, rate and upper end of the 95 % interval of what passed among what was judged.
-    pub(super) rate: Option<[f64; 3]>,
+    /// What passed among what was judged.
+    pub(super) rate: Option<PassRate>,
     pub(super) time: Timings,
     pub(super) tokens: Usage,
-    pub(super) tools: Vec<Row>,
-    pub(super) model: Row,
+    pub(super) tools: Vec<TimesRow>,
+    pub(super) model: TimesRow,
     pub(super) tries: usize,
     /// Why requests were tried again, and how often for each.
     pub(super) retries: Vec<(String, usize)>,
@@ -47,8 +49,8 @@ pub(super) struct Sums {
     pub(super) errors: Vec<(String, usize)>,
 }
 
-impl Sums {
-    pub(super) fn of(run: &Run) -> Self {
+impl Figures {
+    pub(super) fn of(run: &RunFolder) -> Self {
         let mut counts = [0; 7];
         let mut time = Timings::default();
         let mut tokens = Usage::default();
@@ -72,8 +74,8 @@ impl Sums {
                 *errors.entry(format!("{}{server}", error.code)).or_default() += 1;
             }
             for span in &task.spans {
-                match &span.what {
-                    What::Model(Some(end)) => {
+                match &span.kind {
+                    SpanKind::Model(Some(end)) => {
                         asked.push(millis(end.took_ns));
                         model_errors += usize::from(end.error.is_some());
                         tries += end.attempts.len();
@@ -84,27 +86,27 @@ impl Sums {
                         retry_wait_ms +=
                             end.attempts.iter().map(|attempt| millis(attempt.waited_ns)).sum::<f64>();
                     }
-                    What::Call { server, tool, end: Some(end), .. } => {
+                    SpanKind::Call { server, tool, end: Some(end), .. } => {
                         let (times, errors) = tools.entry(format!("{server}.{tool}")).or_default();
                         times.push(millis(end.took_ns));
                         *errors += usize::from(end.is_error);
                     }
-                    What::Model(None) | What::Call { end: None, .. } => {}
+                    SpanKind::Model(None) | SpanKind::Call { end: None, .. } => {}
                 }
             }
         }
-        let mut tools: Vec<Row> =
-            tools.into_iter().map(|(name, (times, errors))| Row::of(name, times, errors)).collect();
+        let mut tools: Vec<TimesRow> =
+            tools.into_iter().map(|(name, (times, errors))| TimesRow::of(name, times, errors)).collect();
         tools.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms));
         counts[6] = run.tasks_total.saturating_sub(run.tasks.len());
         let judged = counts[0] + counts[2];
         Self {
-            rate: (judged > 0).then(|| wilson(counts[0], judged)),
+            rate: PassRate::new(counts[0], judged),
             counts,
             time,
             tokens,
             tools,
-            model: Row::of("model".to_owned(), asked, model_errors),
+            model: TimesRow::of("model".to_owned(), asked, model_errors),
             tries,
             retries: most_first(retries),
             retry_wait_ms,
@@ -114,7 +116,7 @@ impl Sums {
     }
 
     /// How the tasks ended, in words.
-    pub(super) fn words(&self, run: &Run) -> String {
+    pub(super) fn words(&self, run: &RunFolder) -> String {
         let ends = STATUSES.iter().zip(self.counts).filter(|(_, n)| *n > 0);
         let ends: Vec<String> = ends.map(|(status, n)| format!("{n} {}", status_words(status))).collect();
         format!("{}: {}", counted(run.tasks_total, "task"), ends.join(", "))
@@ -142,7 +144,7 @@ impl Sums {
     }
 
     /// The document for scripts; `tasks` are those that have a row.
-    pub(super) fn document(&self, run: &Run, tasks: &[&Task]) -> Value {
+    pub(super) fn document(&self, run: &RunFolder, tasks: &[&RunTask]) -> Value {
         let counts: serde_json::Map<String, Value> = STATUSES
             .iter()
             .zip(self.counts)
@@ -155,13 +157,13 @@ impl Sums {
             "jobs": run.jobs, "started": run.started, "wall_ms": round(run.wall_ms),
             "end": run.end, "events_dropped": run.dropped,
             "tasks_total": run.tasks_total, "counts": counts,
-            "pass_rate": pass_rate(self.counts[0], self.counts[0] + self.counts[2]),
+            "pass_rate": self.rate,
             "reasons": self.reasons.iter().cloned().collect::<BTreeMap<_, _>>(),
             "time_ms": {"init": round(time.init), "queue": round(time.queue), "model": round(time.model),
                 "tools": round(time.tools), "retry_wait": round(time.retry_wait), "other": round(time.other)},
             "tokens": self.tokens, "model_requests": self.model_document(),
             "llm": run.manifest["totals"]["llm"],
-            "tools": self.tools.iter().map(Row::document).collect::<Vec<_>>(),
+            "tools": self.tools.iter().map(TimesRow::document).collect::<Vec<_>>(),
             "errors": self.errors.iter().map(|(what, n)| json!({"what": what, "n": n})).collect::<Vec<_>>(),
             "servers": run.servers.iter().map(server).collect::<Vec<_>>(),
             "tasks": tasks.iter().map(|entry| task(entry)).collect::<Vec<_>>(),
@@ -174,7 +176,7 @@ pub(super) fn status_words(status: &str) -> &str {
     if status == NOT_BEGUN { "never began" } else { status }
 }
 
-impl Row {
+impl TimesRow {
     fn of(name: String, mut times: Vec<f64>, errors: usize) -> Self {
         times.sort_by(f64::total_cmp);
         Self {
@@ -195,6 +197,12 @@ impl Row {
     }
 }
 
+/// The least of some sorted times that so many percent of them do not exceed; zero of none.
+fn at_percent(times: &[f64], percent: usize) -> f64 {
+    let index = (times.len() * percent).div_ceil(100).saturating_sub(1);
+    times.get(index).copied().unwrap_or_default()
+}
+
 /// What happened most often comes first.
 fn most_first(counts: BTreeMap<String, usize>) -> Vec<(String, usize)> {
     let mut counts: Vec<_> = counts.into_iter().collect();
@@ -202,22 +210,22 @@ fn most_first(counts: BTreeMap<String, usize>) -> Vec<(String, usize)> {
     counts
 }
 
-fn server(server: &super::load::Server) -> Value {
+fn server(server: &RunServer) -> Value {
     let marks: Vec<Value> = server
-        .marks
+        .incidents
         .iter()
         .map(|mark| json!({"at_ms": round(mark.at_ms), "bad": mark.bad, "what": mark.words}))
         .collect();
     let mut document = match &server.start {
-        Start::Unknown => json!({"state": "unknown"}),
-        Start::Parked { tools } => json!({"state": "parked", "tools": tools}),
-        Start::Ready { took_ms, tools, era, phases, .. } => json!({
+        RunServerStart::Unknown => json!({"state": "unknown"}),
+        RunServerStart::Parked { tools } => json!({"state": "parked", "tools": tools}),
+        RunServerStart::Ready { took_ms, tools, era, phases, .. } => json!({
             "state": "ready", "tools": tools, "era": era, "ms": round(*took_ms),
             "phases_ms": {"queue": round(millis(phases.queue)), "spawn": round(millis(phases.spawn)),
                 "first_byte": round(millis(phases.first_byte)), "handshake": round(millis(phases.handshake)),
                 "list": round(millis(phases.list))},
         }),
-        Start::Failed { took_ms, error, .. } => {
+        RunServerStart::Failed { took_ms, error, .. } => {
             json!({"state": "failed", "ms": round(*took_ms), "error": error})
         }
     };
@@ -226,7 +234,7 @@ fn server(server: &super::load::Server) -> Value {
     document
 }
 
-fn task(task: &Task) -> Value {
+fn task(task: &RunTask) -> Value {
     let line = &task.result;
     json!({
         "task": task.task, "attempt": task.attempt, "status": task.status, "start_ms": round(task.start_ms),
@@ -242,22 +250,6 @@ fn round(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }
 
-/// The part that passed of so many judged tasks, with its 95 % interval. Null where none was judged.
-pub(in crate::cli) fn pass_rate(passed: usize, judged: usize) -> Value {
-    let rate = (judged > 0).then(|| wilson(passed, judged));
-    rate.map_or(Value::Null, |[low, rate, high]| json!({"value": rate, "low": low, "high": high}))
-}
-
-/// Wilson's score interval of 95 %: lower end, rate, upper end.
-fn wilson(good: usize, all: usize) -> [f64; 3] {
-    let z = 1.96_f64;
-    let (n, rate) = (all as f64, good as f64 / all as f64);
-    let middle = rate + z * z / (2.0 * n);
-    let reach = z * (rate * (1.0 - rate) / n + z * z / (4.0 * n * n)).sqrt();
-    let scale = 1.0 + z * z / n;
-    [((middle - reach) / scale).max(0.0), rate, ((middle + reach) / scale).min(1.0)]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,14 +260,5 @@ mod tests {
         let known =
             [at_percent(&times, 50), at_percent(&times, 95), at_percent(&[], 50), at_percent(&[7.0], 95)];
         assert_eq!(known.map(f64::to_bits), [10.0, 19.0, 0.0, 7.0].map(f64::to_bits));
-    }
-
-    #[test]
-    fn confidence_intervals_match_published_tables() {
-        // Newcombe 1998, table I: 81 of 263 and 0 of 20.
-        let [low, _, high] = wilson(81, 263);
-        assert!((low - 0.2553).abs() < 1e-4 && (high - 0.3662).abs() < 1e-4, "{low} {high}");
-        let [low, _, high] = wilson(0, 20);
-        assert!(low.abs() < 1e-9 && (high - 0.1611).abs() < 1e-4, "{low} {high}");
     }
 }

@@ -1,55 +1,65 @@
 //! The page of a run: figures, pictures, tables, and every task that there is room for.
 
-use toolcrib::{Phases, RunEnd};
+mod task;
+mod timeline;
 
 use super::{
-    load::{Run, Start, Task},
-    task, timeline,
-    totals::{Row, STATUSES, Sums, status_words},
-};
-use crate::cli::{
+    figures::{Figures, STATUSES, TimesRow, status_words},
+    folder::{RunFolder, RunServerStart, RunTask, millis},
     page::{
-        self, cut, escape,
-        starts::{Bar, End, Picture, legend, svg},
+        self, escape,
+        start_chart::{Bar, End, Picture, legend, svg},
     },
-    requests::{self, count},
-    ui::counted,
+    words,
+};
+use crate::{
+    journal::RunEnd,
+    session::Phases,
+    text::{counted, cut, rounded_count as count},
 };
 
-const STYLE: &str = include_str!("style.css");
-const SCRIPT: &str = include_str!("script.js");
+const STYLE: &str = include_str!("html/style.css");
+const SCRIPT: &str = include_str!("html/script.js");
 /// Rows of the table of tasks.
 const ROWS: usize = 3000;
 /// Bytes of all that is told of single tasks.
 const DETAILS: usize = 1_300_000;
 
-/// A page, and the document in it.
-pub(super) struct Made {
-    pub(super) page: String,
-    pub(super) json: String,
+/// The page of a run: one file that works from disk, without a network.
+#[non_exhaustive]
+pub struct RunPage {
+    /// The page.
+    pub html: String,
+    /// The document for scripts that is part of it.
+    pub json: String,
     /// How the tasks ended, in words.
-    pub(super) summary: String,
+    pub summary: String,
 }
 
-pub(super) fn html(run: &Run) -> Made {
-    let sums = Sums::of(run);
-    let order = by_interest(run);
-    let rows = &order[..order.len().min(ROWS)];
-    let json = sums.document(run, rows).to_string();
-    let title = format!("Run {}", run.manifest["run"].as_str().unwrap_or("without a name"));
-    let mut text = page::head(&title, STYLE, Some(SCRIPT));
-    text.push_str(&about(run));
-    text.push_str(&figures(run, &sums));
-    text.push_str(&where_time_goes(&sums));
-    text.push_str(&starts(run));
-    let (details, told) = details(run, rows);
-    text.push_str(&timeline::timeline(run, &told));
-    text.push_str(&reasons(&sums));
-    text.push_str(&tools(run, &sums));
-    text.push_str(&table(run, rows, &told));
-    text.push_str(&details);
-    text.push_str(&page::tail(&json, Some(SCRIPT)));
-    Made { page: text, json, summary: sums.words(run) }
+impl RunPage {
+    /// The page of the run in `run`.
+    pub fn of(run: &RunFolder) -> Self {
+        let figures = Figures::of(run);
+        let order = by_interest(run);
+        let rows = &order[..order.len().min(ROWS)];
+        let json = figures.document(run, rows).to_string();
+        let title = format!("Run {}", run.manifest["run"].as_str().unwrap_or("without a name"));
+        let (details, told) = details(run, rows);
+        let html = [
+            page::head(&title, STYLE, Some(SCRIPT)),
+            about(run),
+            counts(run, &figures),
+            where_time_goes(&figures),
+            starts(run),
+            timeline::timeline(run, &told),
+            reasons(&figures),
+            tools(run, &figures),
+            table(run, rows, &told),
+            details,
+            page::tail(&json, Some(SCRIPT)),
+        ];
+        Self { html: html.concat(), json, summary: figures.words(run) }
+    }
 }
 
 /// A time for people.
@@ -79,7 +89,7 @@ pub(super) fn sign(status: &str) -> &'static str {
 }
 
 /// What an element of this task's is called.
-pub(super) fn anchor(task: &Task) -> String {
+pub(super) fn anchor(task: &RunTask) -> String {
     match task.attempt {
         1 => format!("task/{}", task.task),
         attempt => format!("task/{}/{attempt}", task.task),
@@ -91,22 +101,22 @@ pub(super) fn badge(status: &str) -> String {
 }
 
 /// What went wrong first, then what took longest.
-fn by_interest(run: &Run) -> Vec<&Task> {
-    let rank = |task: &Task| match task.status.as_str() {
+fn by_interest(run: &RunFolder) -> Vec<&RunTask> {
+    let rank = |task: &RunTask| match task.status.as_str() {
         "errored" => 0,
         "unfinished" => 1,
         "failed" => 2,
         _ => 3,
     };
-    let mut tasks: Vec<&Task> = run.tasks.iter().collect();
+    let mut tasks: Vec<&RunTask> = run.tasks.iter().collect();
     tasks.sort_by(|a, b| {
-        let took = |task: &Task| task.end_ms - task.start_ms;
+        let took = |task: &RunTask| task.end_ms - task.start_ms;
         rank(a).cmp(&rank(b)).then_with(|| took(b).total_cmp(&took(a)))
     });
     tasks
 }
 
-fn about(run: &Run) -> String {
+fn about(run: &RunFolder) -> String {
     let manifest = &run.manifest;
     let text = |key: &str| manifest[key].as_str().map(str::to_owned);
     let mut parts = vec![format!("{}, {} at once", counted(run.tasks_total, "task"), run.jobs)];
@@ -139,7 +149,7 @@ fn about(run: &Run) -> String {
     html
 }
 
-fn figures(run: &Run, sums: &Sums) -> String {
+fn counts(run: &RunFolder, sums: &Figures) -> String {
     let badges: Vec<String> = STATUSES
         .iter()
         .zip(sums.counts)
@@ -150,17 +160,17 @@ fn figures(run: &Run, sums: &Sums) -> String {
         })
         .collect();
     let mut facts = Vec::new();
-    if let Some([low, rate, high]) = sums.rate {
+    if let Some(rate) = sums.rate {
         let percent = |part: f64| format!("{:.1}", 100.0 * part);
         facts.push(format!(
             "<strong>{} %</strong> of the {} judged passed (95 % interval {} to {})",
-            percent(rate),
+            percent(rate.value),
             sums.counts[0] + sums.counts[2],
-            percent(low),
-            percent(high)
+            percent(rate.low),
+            percent(rate.high)
         ));
     }
-    facts.extend(requests::tokens(&sums.tokens).map(|tokens| format!("tokens: {tokens}")));
+    facts.extend(words::tokens(&sums.tokens).map(|tokens| format!("tokens: {tokens}")));
     if run.wall_ms > 0.0 && !run.tasks.is_empty() {
         facts.push(format!("{:.1} tasks a minute", run.tasks.len() as f64 / (run.wall_ms / 60e3)));
     }
@@ -173,8 +183,8 @@ fn figures(run: &Run, sums: &Sums) -> String {
     html
 }
 
-fn where_time_goes(sums: &Sums) -> String {
-    let parts = Sums::parts(&sums.time);
+fn where_time_goes(sums: &Figures) -> String {
+    let parts = Figures::parts(&sums.time);
     let all: f64 = parts.iter().map(|(_, _, ms)| ms).sum();
     if all <= 0.0 {
         return String::new();
@@ -207,12 +217,12 @@ fn where_time_goes(sums: &Sums) -> String {
     )
 }
 
-fn starts(run: &Run) -> String {
+fn starts(run: &RunFolder) -> String {
     if run.servers.is_empty() {
         return String::new();
     }
     let start_of_all = run.servers.iter().filter_map(|server| match &server.start {
-        Start::Ready { at_ms, took_ms, .. } => Some((at_ms - took_ms, *at_ms, &server.name)),
+        RunServerStart::Ready { at_ms, took_ms, .. } => Some((at_ms - took_ms, *at_ms, &server.name)),
         _ => None,
     });
     let wall_ms = start_of_all.clone().map(|(from, to, _)| to - from).fold(0.0, f64::max);
@@ -221,9 +231,11 @@ fn starts(run: &Run) -> String {
     let mut failed = String::new();
     let bars = run.servers.iter().map(|server| {
         let (ended_ms, queue_ms, end) = match &server.start {
-            Start::Unknown => (0.0, 0.0, End::Failed { cause: "was still being started".to_owned() }),
-            Start::Parked { tools } => (0.0, 0.0, End::Parked { tools: *tools }),
-            Start::Ready { took_ms, tools, phases, .. } => {
+            RunServerStart::Unknown => {
+                (0.0, 0.0, End::Failed { cause: "was still being started".to_owned() })
+            }
+            RunServerStart::Parked { tools } => (0.0, 0.0, End::Parked { tools: *tools }),
+            RunServerStart::Ready { took_ms, tools, phases, .. } => {
                 let of = std::time::Duration::from_nanos;
                 let phases_ms = Phases {
                     queue: of(phases.queue),
@@ -232,9 +244,9 @@ fn starts(run: &Run) -> String {
                     handshake: of(phases.handshake),
                     list: of(phases.list),
                 };
-                (*took_ms, super::load::millis(phases.queue), End::Ready { phases_ms, tools: *tools })
+                (*took_ms, millis(phases.queue), End::Ready { phases_ms, tools: *tools })
             }
-            Start::Failed { took_ms, error, .. } => {
+            RunServerStart::Failed { took_ms, error, .. } => {
                 let why: Vec<&str> =
                     error.causes.iter().chain(&error.stderr_tail).map(String::as_str).collect();
                 failed.push_str(&format!(
@@ -260,7 +272,7 @@ fn starts(run: &Run) -> String {
     html
 }
 
-fn reasons(sums: &Sums) -> String {
+fn reasons(sums: &Figures) -> String {
     let list = |rows: &[(String, usize)]| {
         let parts: Vec<String> =
             rows.iter().take(12).map(|(what, n)| format!("{n} <code>{}</code>", escape(what))).collect();
@@ -281,12 +293,12 @@ fn reasons(sums: &Sums) -> String {
     html
 }
 
-fn tools(run: &Run, sums: &Sums) -> String {
+fn tools(run: &RunFolder, sums: &Figures) -> String {
     let total: f64 = sums.tools.iter().map(|row| row.total_ms).sum::<f64>() + sums.model.total_ms;
     if sums.tools.is_empty() && sums.model.n == 0 {
         return String::new();
     }
-    let row = |row: &Row| {
+    let row = |row: &TimesRow| {
         let share = if total > 0.0 { 100.0 * row.total_ms / total } else { 0.0 };
         format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{share:.0} %</td></tr>\n",
@@ -316,7 +328,7 @@ fn tools(run: &Run, sums: &Sums) -> String {
                 .join(", ")
         ),
     };
-    if let Some(line) = requests::line(&run.manifest["totals"]["llm"]) {
+    if let Some(line) = words::requests(&run.manifest["totals"]["llm"]) {
         note += &format!("<p class=\"soft\" id=\"requests\">Requests: {}.</p>\n", escape(&line));
     }
     format!(
@@ -325,7 +337,7 @@ fn tools(run: &Run, sums: &Sums) -> String {
     )
 }
 
-fn table(run: &Run, rows: &[&Task], told: &[String]) -> String {
+fn table(run: &RunFolder, rows: &[&RunTask], told: &[String]) -> String {
     let told: std::collections::HashSet<&str> = told.iter().map(String::as_str).collect();
     let body = rows
         .iter()
@@ -388,7 +400,7 @@ pub(super) fn fragment(anchor: &str) -> String {
 }
 
 /// Single tasks, as many as there is room for, and what they are called.
-fn details(run: &Run, tasks: &[&Task]) -> (String, Vec<String>) {
+fn details(run: &RunFolder, tasks: &[&RunTask]) -> (String, Vec<String>) {
     let mut text = String::from("<h2>Each task</h2>\n");
     let mut told = Vec::new();
     for entry in tasks {

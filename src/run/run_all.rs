@@ -10,11 +10,6 @@ use crate::{
     task::{Reason, RunReport, Task, TaskError},
 };
 
-mod load;
-mod mistake;
-
-pub use load::{load_tasks, parse_tasks};
-
 /// Runs all `tasks`, at most `width` at once; the reports come back in the order of the tasks.
 ///
 /// `on_done` sees every report as soon as it is there and may fill in what only it knows (or let go of the
@@ -52,7 +47,7 @@ fn panicked(mut report: RunReport, panic: &(dyn std::any::Any + Send)) -> RunRep
     let words = words_of_panic(panic);
     report.reason = Some(Reason::Errored(ErrorCode::Internal));
     report.error = Some(TaskError::new(ErrorCode::Internal, format!("the task panicked: {words}")));
-    report.ended = crate::report::now();
+    report.ended = crate::task::now();
     report
 }
 

@@ -1,25 +1,11 @@
-//! What the requests of a run to its models took, for scripts and in a line for people.
+//! What a run asked of its models, in a line for people.
 
-use serde_json::{Value, json};
-use toolcrib::{LlmStats, Usage};
+use serde_json::Value;
 
-use super::ui::millis;
+use crate::{task::Usage, text::rounded_count as count};
 
-/// The counters, by the names of `run --json` and `run.json`.
-pub(super) fn document(stats: &LlmStats) -> Value {
-    json!({
-        "request_count": stats.request_count, "answered": stats.answered,
-        "tries": stats.attempts, "retries": stats.retries,
-        "cache_hits": stats.cache_hits, "cache_misses": stats.cache_misses, "cache_hit_rate": stats.cache_hit_rate,
-        "batch_count": stats.batch_count, "peak_in_flight": stats.peak,
-        "connections_opened": stats.connections_opened, "connections_reused": stats.connections_reused,
-        "queued_ms": millis(stats.queued), "retry_wait_ms": millis(stats.retry_wait), "pauses": stats.pauses,
-        "p50_ms": millis(stats.p50), "p95_ms": millis(stats.p95),
-    })
-}
-
-/// What is not zero of a [`document`]. Nothing for a model without connections, retries, cache and batches.
-pub(super) fn line(document: &Value) -> Option<String> {
+/// What is not zero of the counters that `run.json` has of the model requests (`totals.llm`). Nothing for a model without connections, retries, cache and batches.
+pub fn requests(document: &Value) -> Option<String> {
     let number = |key: &str| document[key].as_u64().filter(|n| *n > 0);
     let parts: Vec<String> = [
         number("connections_opened")
@@ -35,13 +21,13 @@ pub(super) fn line(document: &Value) -> Option<String> {
     if parts.is_empty() {
         return None;
     }
-    let requests = number("request_count").map(|n| format!("{n} to the model"));
+    let sent = number("request_count").map(|n| format!("{n} to the model"));
     let peak = number("peak_in_flight").map(|n| format!("peak {n} in flight"));
-    Some(requests.into_iter().chain(peak).chain(parts).collect::<Vec<_>>().join(", "))
+    Some(sent.into_iter().chain(peak).chain(parts).collect::<Vec<_>>().join(", "))
 }
 
 /// Token counts; nothing where there are none.
-pub(super) fn tokens(usage: &Usage) -> Option<String> {
+pub fn tokens(usage: &Usage) -> Option<String> {
     if usage.total() == 0 {
         return None;
     }
@@ -56,30 +42,23 @@ pub(super) fn tokens(usage: &Usage) -> Option<String> {
     Some(format!("{} in{cache}, {} out{reasoning}", count(usage.input), count(usage.output)))
 }
 
-/// A number for people.
-pub(super) fn count(n: u64) -> String {
-    match n {
-        0..10_000 => n.to_string(),
-        10_000..1_000_000 => format!("{:.1}k", n as f64 / 1e3),
-        _ => format!("{:.1}M", n as f64 / 1e6),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn only_nonzero_counts_are_shown() {
-        assert_eq!(line(&json!({"request_count": 3, "peak_in_flight": 2})), None);
-        assert_eq!(line(&Value::Null), None);
+        assert_eq!(requests(&json!({"request_count": 3, "peak_in_flight": 2})), None);
+        assert_eq!(requests(&Value::Null), None);
         let some = json!({"request_count": 40, "peak_in_flight": 8, "connections_opened": 8,
             "connections_reused": 33, "retries": 1, "cache_hits": 0, "batch_count": 0});
         let text = "40 to the model, peak 8 in flight, 8 connections opened, 33 reused, 1 retry";
-        assert_eq!(line(&some).as_deref(), Some(text));
+        assert_eq!(requests(&some).as_deref(), Some(text));
         let cached = json!({"request_count": 4, "cache_hits": 3, "batch_count": 2, "retries": 2});
         let text = "4 to the model, 2 retries, 3 cache hits, 2 batches";
-        assert_eq!(line(&cached).as_deref(), Some(text));
+        assert_eq!(requests(&cached).as_deref(), Some(text));
     }
 
     #[test]

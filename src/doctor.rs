@@ -1,0 +1,210 @@
+//! What a machine can do for servers, and what stands in the way of each: checks that give [`Finding`]s.
+//!
+//! # Example
+//! ```no_run
+//! # async fn example() -> toolcrib::Result<()> {
+//! use toolcrib::{Config, Env, Manager, Support, doctor};
+//!
+//! let config = Config::load(None, &Env::process())?;
+//! let mut findings = doctor::machine(&Support::detect());
+//! findings.extend(doctor::configuration(&config));
+//! // Starting the servers says more.
+//! let manager = Manager::start(&config).await?;
+//! findings.extend(doctor::started(manager.report()));
+//! findings.extend(doctor::stopped(&manager.shutdown().await));
+//! for finding in findings {
+//!     println!("{:?} {}: {}", finding.mark, finding.subject, finding.text);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod machine;
+mod orphans;
+
+use std::{path::PathBuf, sync::Arc};
+
+pub use self::{machine::machine, orphans::orphans};
+use crate::{
+    config::{Config, Endpoint, LlmConfig, Order, ServerEntry, StdioConfig},
+    error::{Error, ErrorCode, Phase, Result, ServerError},
+    process::{Keeping, StopOutcome, check_bounds, find_program},
+    start::{StartReport, StopReport},
+    text::{counted, seconds},
+    tool::ServerName,
+};
+
+/// How a thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// As it should be.
+    Ok,
+    /// It works, and less is promised than elsewhere.
+    Warn,
+    /// It does not work.
+    Fail,
+}
+
+/// One finding.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Finding {
+    /// How it is.
+    pub mark: Mark,
+    /// What: a server's name, or a word such as `sandbox`.
+    pub subject: String,
+    /// What was found.
+    pub text: String,
+    /// What can be done.
+    pub help: Option<String>,
+    /// Why it fails.
+    pub error: Option<Arc<Error>>,
+}
+
+impl Finding {
+    fn new(mark: Mark, subject: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { mark, subject: subject.into(), text: text.into(), help: None, error: None }
+    }
+
+    fn ok(subject: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::new(Mark::Ok, subject, text)
+    }
+
+    fn warn(subject: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::new(Mark::Warn, subject, text)
+    }
+
+    fn help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+
+    /// A failure by `error`.
+    pub fn fail(subject: impl Into<String>, error: Arc<Error>) -> Self {
+        let causes = error.causes();
+        let text = std::iter::once(error.to_string()).chain(causes).collect::<Vec<_>>().join("; ");
+        Self { help: error.help(), error: Some(error), ..Self::new(Mark::Fail, subject, text) }
+    }
+}
+
+/// What can be said of a configuration without starting anything.
+pub fn configuration(config: &Config) -> Vec<Finding> {
+    let file = config.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
+    let text = format!("{file} parses, {}", counted(config.servers.len(), "server"));
+    let keeping = Keeping::new(&config.guard);
+    let mut findings = vec![Finding::ok("config", text)];
+    findings.extend(config.servers.iter().map(|(name, entry)| configured(name, entry, &keeping)));
+    match &config.llm {
+        None => {}
+        Some(Ok(llm)) => model(&mut findings, llm),
+        Some(Err(error)) => {
+            // Only a task that asks a model needs it.
+            let finding = Finding::warn("model", error.to_string());
+            findings.push(Finding { help: error.help(), ..finding });
+        }
+    }
+    findings
+}
+
+/// How servers started.
+pub fn started(report: &StartReport) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for row in &report.servers {
+        let name = row.name.as_str();
+        match &row.outcome {
+            Err(error) => findings.push(Finding::fail(name, error.clone())),
+            Ok(ready) => {
+                let phases = ready.phases;
+                let text = format!(
+                    "{}, protocol {}, ready in {} (spawn {}, first byte {}, handshake {}, list {})",
+                    counted(ready.tools, "tool"),
+                    ready.era,
+                    seconds(phases.total()),
+                    seconds(phases.spawn),
+                    seconds(phases.first_byte),
+                    seconds(phases.handshake),
+                    seconds(phases.list)
+                );
+                findings.push(Finding::ok(name, text));
+                findings.extend(ready.oddities.iter().map(|oddity| {
+                    Finding::warn(name, oddity.clone())
+                        .help("toolcrib puts up with it; other clients may not")
+                }));
+            }
+        }
+    }
+    findings
+}
+
+/// How servers stopped.
+pub fn stopped(report: &StopReport) -> Vec<Finding> {
+    let processes = report.servers.iter().filter(|row| row.pid.is_some());
+    processes
+        .map(|row| {
+            let polite = row.outcome == StopOutcome::Exited && !row.helpers;
+            let how = match row.outcome {
+                StopOutcome::Exited => "left by itself at the end of its input",
+                StopOutcome::Terminated => "had to be ended with SIGTERM",
+                StopOutcome::Killed => "had to be killed",
+            };
+            let helpers = if row.helpers { ", and left processes behind" } else { "" };
+            let mark = if polite { Mark::Ok } else { Mark::Warn };
+            Finding::new(mark, row.server.as_str(), format!("{how}{helpers}, after {}", seconds(row.took)))
+        })
+        .collect()
+}
+
+/// How model requests are repeated and limited.
+fn model(findings: &mut Vec<Finding>, llm: &LlmConfig) {
+    if let Some(strategy) = &llm.strategy {
+        let members: Vec<&str> =
+            strategy.members.iter().filter_map(|member| member.name.as_deref()).collect();
+        let order = match strategy.order {
+            Order::Fallback => "falls back over",
+            Order::RoundRobin { .. } => "takes turns over",
+            Order::Race { .. } => "takes the first answer of",
+        };
+        findings.push(Finding::ok("model", format!("{}: {order} {}", llm.model, members.join(", "))));
+        strategy.members.iter().for_each(|member| model(findings, member));
+        return;
+    }
+    let named = llm.name.as_ref().map(|name| format!("{name} ({})", llm.model));
+    let shown = named.as_ref().unwrap_or(&llm.model);
+    findings.push(Finding::ok("model", format!("{shown}: {}", llm.retry)));
+    let limits = [
+        llm.max_in_flight.map(|limit| format!("{limit} at once")),
+        llm.requests_per_minute.map(|limit| format!("{limit} requests a minute")),
+        llm.tokens_per_minute.map(|limit| format!("{limit} tokens a minute")),
+    ];
+    let limits: Vec<String> = limits.into_iter().flatten().collect();
+    let text =
+        if limits.is_empty() { "no limit".to_owned() } else { format!("at most {}", limits.join(", ")) };
+    findings.push(Finding::ok("model requests", text));
+}
+
+/// What can be said of a server without starting it.
+fn configured(name: &ServerName, entry: &ServerEntry, keeping: &Keeping) -> Finding {
+    let server = match &entry.server {
+        Ok(server) => server,
+        Err(error) => return Finding::fail(name.as_str(), error.clone()),
+    };
+    match &server.endpoint {
+        Endpoint::Stdio(command) => match startable(command, keeping) {
+            Ok(program) => Finding::ok(name.as_str(), program.display().to_string()),
+            Err(error) => {
+                let what = format!("cannot be started: {error}");
+                let mut failure = ServerError::new(name.clone(), Phase::Spawn, ErrorCode::SpawnFailed, what);
+                failure.help = error.help();
+                Finding::fail(name.as_str(), Arc::new(failure.into()))
+            }
+        },
+        Endpoint::Http(_) => Finding::ok(name.as_str(), "a URL"),
+        _ => Finding::ok(name.as_str(), "built in"),
+    }
+}
+
+/// The program of a server that can be started, as far as that can be told without doing it.
+fn startable(command: &StdioConfig, keeping: &Keeping) -> Result<PathBuf> {
+    let program = find_program(command)?;
+    check_bounds(command, keeping)?;
+    Ok(program)
+}

@@ -1,0 +1,87 @@
+//! What holds on this machine of what SECURITY.md promises.
+
+use super::{Finding, Mark};
+use crate::process::{Keeping, Support};
+
+/// Landlock from this version on keeps a server from signalling processes outside of its sandbox.
+const CLOSES_SIGNALS: u8 = 6;
+/// The least that a sandbox needs.
+const CLOSES_FILES: u8 = 3;
+
+/// What this machine can do for servers.
+pub fn machine(support: &Support) -> Vec<Finding> {
+    let mut findings = teardown(&support.keeping);
+    findings.push(calls());
+    findings.extend(sandbox(support));
+    findings.push(budgets(support));
+    findings
+}
+
+fn teardown(keeping: &Keeping) -> Vec<Finding> {
+    match keeping {
+        Keeping::Guard { .. } => vec![
+            Finding::ok("teardown", "guards: it holds through SIGKILL of toolcrib"),
+            Finding::ok(
+                "inheritance",
+                "a server gets three pipes and default signals, and nothing else that is open here",
+            ),
+        ],
+        Keeping::Group { because } => vec![
+            Finding::warn(
+                "teardown",
+                format!("process groups only, not through SIGKILL of toolcrib: {because}"),
+            )
+            .help("name an executable that holds toolcrib as `guard` in [defaults]"),
+            Finding::warn(
+                "inheritance",
+                "a server inherits what whoever started toolcrib left open, and signals that are ignored",
+            ),
+        ],
+    }
+}
+
+fn calls() -> Finding {
+    let text = match cfg!(target_os = "linux") {
+        true => {
+            "none is run twice unless `retry_calls` allows it; what a lost server has not read is sent to the next one"
+        }
+        false => {
+            "none is run twice unless `retry_calls` allows it; what was sent to a lost server has an unknown outcome"
+        }
+    };
+    Finding::ok("calls", text)
+}
+
+fn sandbox(support: &Support) -> Vec<Finding> {
+    let &Support { landlock_abi, seccomp, .. } = support;
+    let files = if landlock_abi < CLOSES_FILES {
+        let text = format!(
+            "files cannot be closed to a server: Landlock {landlock_abi}, and {CLOSES_FILES} is needed"
+        );
+        Finding::warn("sandbox", text)
+            .help("a server with a sandbox does not start here, unless it says `best_effort = true`")
+    } else {
+        let text = format!("closes files, and the memory of other processes (Landlock {landlock_abi})");
+        Finding::ok("sandbox", text)
+    };
+    let network = match seccomp {
+        true => Finding::ok(
+            "sandbox",
+            "closes the network, local sockets, the keyring, and owners and attributes of files (seccomp)",
+        ),
+        false => Finding::warn("sandbox", "the network cannot be closed to a server: no seccomp"),
+    };
+    let mark = if landlock_abi < CLOSES_SIGNALS { Mark::Warn } else { Mark::Ok };
+    let text = format!("does not close here: {}", support.sandbox_gaps().join("; "));
+    vec![files, network, Finding::new(mark, "sandbox", text)]
+}
+
+fn budgets(support: &Support) -> Finding {
+    match &support.no_cgroup {
+        None => Finding::ok("budgets", "by cgroup v2: memory_max, cpu_max, processes_max"),
+        Some(why) => {
+            let holds = if support.root { "memory_max" } else { "memory_max and processes_max" };
+            Finding::warn("budgets", format!("by resource limits: {holds} only; no cgroup: {why}"))
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The folder of a run as values, whole or left behind by a run that was killed.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{event_index::EventIndex, lines};
+use crate::{
+    error::{Error, Result, Told},
+    journal::{CallEnded, EventLine, ModelEnded, PhasesNs, RunEnd},
+    task::{Timings, Usage},
+};
+
+/// What the folder of a run holds. Times are in milliseconds since the run began.
+#[non_exhaustive]
+pub struct RunFolder {
+    /// Where it is.
+    pub dir: PathBuf,
+    /// `run.json`.
+    pub manifest: Value,
+    /// When the run began, RFC 3339.
+    pub started: Option<String>,
+    /// Tasks at once.
+    pub jobs: usize,
+    /// All tasks of the run, those that never began included; 0 where the folder does not say.
+    pub tasks_total: usize,
+    /// When the last line was written.
+    pub wall_ms: f64,
+    /// How it ended. Nothing: it was killed, or still runs.
+    pub end: Option<RunEnd>,
+    /// Events that were not written since there were too many.
+    pub dropped: u64,
+    /// The servers, in the order of the manifest.
+    pub servers: Vec<RunServer>,
+    /// In the order in which they began.
+    pub tasks: Vec<RunTask>,
+}
+
+/// One server over the whole run.
+#[derive(Default)]
+#[non_exhaustive]
+pub struct RunServer {
+    /// Its name.
+    pub name: String,
+    /// How its first start went.
+    pub start: RunServerStart,
+    /// What happened to it later.
+    pub incidents: Vec<ServerIncident>,
+}
+
+/// How the first start of a server went.
+#[derive(Default)]
+#[non_exhaustive]
+pub enum RunServerStart {
+    /// The folder does not say, or it was still being started.
+    #[default]
+    Unknown,
+    /// It was left for later.
+    Parked {
+        /// Tools that are remembered of it.
+        tools: usize,
+    },
+    /// It served calls.
+    Ready {
+        /// When.
+        at_ms: f64,
+        /// How long it took.
+        took_ms: f64,
+        /// Tools that it listed.
+        tools: usize,
+        /// Revision of the protocol.
+        era: String,
+        /// How long each phase took.
+        phases: PhasesNs,
+    },
+    /// It did not come up.
+    Failed {
+        /// When that was known.
+        at_ms: f64,
+        /// How long it took.
+        took_ms: f64,
+        /// Why.
+        error: Told,
+    },
+}
+
+/// Something that happened to a server after its first start.
+#[non_exhaustive]
+pub struct ServerIncident {
+    /// When.
+    pub at_ms: f64,
+    /// Whether it is a failure.
+    pub bad: bool,
+    /// What.
+    pub words: String,
+}
+
+/// One attempt at a task.
+#[derive(Default)]
+#[non_exhaustive]
+pub struct RunTask {
+    /// The id of the task.
+    pub task: String,
+    /// The number of the attempt, from 1.
+    pub attempt: u32,
+    /// When it began.
+    pub start_ms: f64,
+    /// When it ended, or the run did.
+    pub end_ms: f64,
+    /// As in `results.jsonl`, or `unfinished`.
+    pub status: String,
+    /// Its line of `results.jsonl`.
+    pub result: TaskLine,
+    /// Requests and calls, in the order in which they began.
+    pub spans: Vec<TaskSpan>,
+}
+
+/// What a report needs of a line of `results.jsonl`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "docs/run-folder.md describes every field")]
+pub struct TaskLine {
+    pub task: String,
+    pub attempt: u32,
+    pub status: String,
+    pub reason: Option<String>,
+    pub answer: Option<String>,
+    pub target: Option<Value>,
+    pub error: Option<TaskFailure>,
+    pub started: String,
+    pub wall_ms: f64,
+    pub time_ms: Timings,
+    pub turns: u32,
+    pub tool_calls: u32,
+    pub tool_errors: u32,
+    pub llm_calls: u32,
+    pub llm_retries: u32,
+    pub tokens: Usage,
+    pub messages: Option<String>,
+}
+
+/// Why a task has no answer.
+#[derive(Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "docs/run-folder.md describes every field")]
+pub struct TaskFailure {
+    pub code: String,
+    pub message: String,
+    pub server: Option<String>,
+    #[serde(default)]
+    pub stderr_tail: Vec<String>,
+}
+
+/// A request to the model or a tool call. What has no end was under way when the run was killed.
+#[non_exhaustive]
+pub struct TaskSpan {
+    /// The request of its agent to which it belongs.
+    pub turn: u32,
+    /// Its agent.
+    pub agent: String,
+    /// When it began.
+    pub start_ms: f64,
+    /// What it is.
+    pub kind: SpanKind,
+}
+
+/// What a [`TaskSpan`] is.
+#[non_exhaustive]
+pub enum SpanKind {
+    /// A request to the model.
+    Model(Option<ModelEnded>),
+    /// A call of a tool.
+    Call {
+        /// Of this server.
+        server: String,
+        /// The tool.
+        tool: String,
+        /// Its end.
+        end: Option<CallEnded>,
+    },
+}
+
+impl TaskSpan {
+    /// When it ended, `last` at the latest.
+    pub(super) fn end_ms(&self, last: f64) -> f64 {
+        match &self.kind {
+            SpanKind::Model(Some(end)) => self.start_ms + millis(end.took_ns),
+            SpanKind::Call { end: Some(end), .. } => self.start_ms + millis(end.took_ns),
+            SpanKind::Model(None) | SpanKind::Call { end: None, .. } => last,
+        }
+    }
+}
+
+pub(super) fn millis(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+impl RunFolder {
+    /// Reads the folder of a run.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Input`] for a folder that is none of a run, and for a file beyond the limits.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let path = dir.join("run.json");
+        let manifest: Value = serde_json::from_str(&lines::text(&path)?)
+            .map_err(|error| Error::input(format!("{}: {error}", path.display()), None))?;
+        let number = |key: &str| manifest[key].as_u64().and_then(|number| usize::try_from(number).ok());
+        let mut folder = Self {
+            dir: dir.to_owned(),
+            jobs: number("jobs").unwrap_or(1),
+            tasks_total: number("tasks_total").unwrap_or_default(),
+            manifest,
+            started: None,
+            wall_ms: 0.0,
+            end: None,
+            dropped: 0,
+            servers: Vec::new(),
+            tasks: Vec::new(),
+        };
+        let mut index = EventIndex::default();
+        let known = folder.manifest["servers"].as_object();
+        let known: Vec<String> = known.into_iter().flatten().map(|(name, _)| name.clone()).collect();
+        for name in known {
+            index.server(&mut folder, &name);
+        }
+        lines::each(&dir.join("events.jsonl"), |line: EventLine| index.event(&mut folder, line))?;
+        lines::each(&dir.join("results.jsonl"), |line: TaskLine| index.result(&mut folder, line))?;
+        for task in &mut folder.tasks {
+            if task.status.is_empty() {
+                "unfinished".clone_into(&mut task.status);
+                task.end_ms = folder.wall_ms;
+            }
+            task.end_ms = task.end_ms.max(task.start_ms);
+        }
+        folder.tasks_total = folder.tasks_total.max(folder.tasks.len());
+        Ok(folder)
+    }
+}

@@ -1,0 +1,104 @@
+//! Reads files of a run's folder within limits: it may be somebody else's, or broken.
+
+use std::{
+    io::{BufRead, BufReader, ErrorKind, Read},
+    path::{Component, Path},
+};
+
+use serde::Deserialize;
+
+use crate::{
+    bounded,
+    error::{Error, Result},
+};
+
+/// Bytes of a whole file, and of one line.
+const MAX_FILE: u64 = 64 << 20;
+const MAX_LINE: u64 = 64 << 20;
+/// Lines of a file. A run writes at most a few millions: its events are limited by their bytes.
+const MAX_LINES: usize = 20_000_000;
+
+/// A whole file.
+pub(super) fn text(path: &Path) -> Result<String> {
+    bounded::read_text(path, MAX_FILE).map_err(|error| failed(path, error))
+}
+
+/// The file at `place` in `dir`, if it is one and can be read. A place that leads out of the folder is none.
+pub(super) fn text_below(dir: &Path, place: &str) -> Option<String> {
+    let place = Path::new(place);
+    let inside = place.components().all(|part| matches!(part, Component::Normal(_)));
+    inside.then(|| text(&dir.join(place)).ok()).flatten()
+}
+
+/// Gives each line to `take`. Lines that cannot be read are those that were being written when the run was killed. A file
+/// that is not there has no lines.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Input`] for a line that is too long and for too many lines.
+pub(super) fn each<T: for<'de> Deserialize<'de>>(path: &Path, mut take: impl FnMut(T)) -> Result<()> {
+    let file = match bounded::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(path, error)),
+    };
+    let mut file = BufReader::new(file);
+    let mut bytes = Vec::new();
+    for number in 1.. {
+        bytes.clear();
+        let mut line = file.by_ref().take(MAX_LINE + 1);
+        if line.read_until(b'\n', &mut bytes).map_err(|error| failed(path, error))? == 0 {
+            break;
+        }
+        if bytes.len() as u64 > MAX_LINE {
+            return Err(refused(path, number, &format!("the line is longer than {MAX_LINE} bytes")));
+        }
+        if number > MAX_LINES {
+            return Err(refused(path, number, &format!("the file has more than {MAX_LINES} lines")));
+        }
+        if let Ok(line) = serde_json::from_slice(&bytes) {
+            take(line);
+        }
+    }
+    Ok(())
+}
+
+fn failed(path: &Path, error: std::io::Error) -> Error {
+    Error::io(format!("cannot read {}", path.display()), error)
+}
+
+fn refused(path: &Path, line: usize, why: &str) -> Error {
+    Error::input(format!("{}:{line}: {why}", path.display()), None)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_line_without_an_end_is_refused_by_its_number() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("events.jsonl");
+        std::fs::write(&path, "{\"a\": 1}\nbroken\n").unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(MAX_LINE + 100).unwrap();
+        let mut seen = 0;
+        let error = each(&path, |_: Value| seen += 1).unwrap_err().to_string();
+        assert_eq!(seen, 1);
+        assert!(error.contains("events.jsonl:3: the line is longer"), "{error}");
+    }
+
+    #[test]
+    fn nothing_outside_of_the_folder_is_read() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("run");
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(home.path().join("secret.json"), "[]").unwrap();
+        std::fs::write(dir.join("own.json"), "[]").unwrap();
+        let outside = home.path().join("secret.json");
+        assert_eq!(text_below(&dir, "own.json").as_deref(), Some("[]"));
+        assert_eq!(text_below(&dir, "../secret.json"), None);
+        assert_eq!(text_below(&dir, outside.to_str().unwrap()), None);
+    }
+}

@@ -1,0 +1,257 @@
+//! Runs: a set of tasks, carried out side by side on the servers of a configuration, with a folder of their own.
+//!
+//! [`Run::execute`] starts the servers, lends them to the tasks, runs all tasks with an [`Agent`](crate::Agent), stops
+//! the servers and leaves a folder with the journal and the results (docs/run-folder.md). A caller that has something
+//! to do between these steps takes them one by one: [`Run::open`], [`OpenRun::start`], [`StartedRun::run_tasks`],
+//! [`StartedRun::finish`].
+//!
+//! [`run_all`] is the loop by itself: many tasks, a function for each, and no servers, models or files.
+//!
+//! # Example
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::path::Path;
+//!
+//! use toolcrib::{Config, Env, LlmClient, run::{Run, load_tasks}};
+//!
+//! let config = Config::load(None, &Env::process())?;
+//! let tasks = load_tasks(Path::new("tasks.jsonl"))?;
+//! let model = LlmClient::script_text("echo", "[[steps]]\nsay = \"{{user}}\"")?;
+//! let summary = Run::new(config, tasks).model(model).jobs(8.try_into()?).execute().await?;
+//! println!("{} passed, see {}", summary.totals.passed, summary.folder.display());
+//! # Ok(())
+//! # }
+//! ```
+
+mod manifest;
+mod open;
+mod run_all;
+mod started;
+mod task_file;
+mod totals;
+
+use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+
+pub use self::{
+    open::OpenRun,
+    run_all::run_all,
+    started::StartedRun,
+    task_file::{load_tasks, parse_tasks},
+    totals::Totals,
+};
+pub use crate::score::PassRate;
+use crate::{
+    config::Config,
+    error::Error,
+    journal::RunEnd,
+    llm::LlmClient,
+    manager::Manager,
+    recording::CassettePlayer,
+    start::{ServerEvent, StartReport, StopReport},
+    task::{RunReport, Task},
+};
+
+/// Name of the cassette in the folder of a run.
+pub const CASSETTE: &str = "cassette.jsonl";
+
+/// Tasks that run at once where nothing else is said.
+const JOBS: NonZeroUsize = NonZeroUsize::new(4).expect("four is not zero");
+
+/// Tasks to run, and how.
+pub struct Run {
+    config: Config,
+    tasks: Vec<Task>,
+    jobs: NonZeroUsize,
+    model: Option<LlmClient>,
+    folder: Folder,
+    servers: Option<Arc<Manager>>,
+    cassette: Option<Cassette>,
+    warnings: Vec<Arc<Error>>,
+    command_line: Option<Vec<String>>,
+    observer: RunObserver,
+    cancel: CancellationToken,
+}
+
+/// Where the files of a run go.
+enum Folder {
+    /// Into a new folder in this one.
+    Below(PathBuf),
+    /// Into this one, of the run with this id.
+    Of(String, PathBuf),
+}
+
+/// What a run has to do with a cassette.
+enum Cassette {
+    /// Write one to this path, or into the folder of the run.
+    Record(Option<PathBuf>),
+    Replay(CassettePlayer),
+}
+
+/// What happens in a run, for its [observer](Run::observe).
+#[non_exhaustive]
+pub enum RunEvent<'a> {
+    /// Something happened to a server.
+    Server(&'a ServerEvent),
+    /// The start of the servers is over. Not told of those that the run was given.
+    ServersStarted(&'a StartReport),
+    /// The run was cancelled while its servers started: they are stopped.
+    StartCancelled(&'a StopReport),
+    /// Something is wrong with the configuration, and the run goes on.
+    Warning(&'a Error),
+    /// A task ended. Its conversation is in the folder of the run and no longer in the report.
+    TaskEnded(&'a RunReport),
+}
+
+type RunObserver = Arc<dyn Fn(RunEvent<'_>) + Send + Sync>;
+
+/// How a run went.
+#[non_exhaustive]
+pub struct RunSummary {
+    /// Id of the run.
+    pub run: String,
+    /// Its folder.
+    pub folder: PathBuf,
+    /// The report of every task, in the order of the tasks and without conversations: those are in the folder.
+    pub reports: Vec<RunReport>,
+    /// What the reports come to.
+    pub totals: Totals,
+    /// What is wrong with the configuration.
+    pub warnings: Vec<Arc<Error>>,
+    /// How long the servers took to start.
+    pub init: Duration,
+    /// From the first server to the last line.
+    pub wall: Duration,
+    /// Whether every task was run.
+    pub end: RunEnd,
+    /// The page of the run, or why there is none.
+    pub page: Result<PathBuf, Error>,
+    /// Whether the model was a script.
+    pub model_scripted: bool,
+    /// The cassette that was recorded.
+    pub recorded: Option<PathBuf>,
+    /// The cassette could not be written, or the replay asked for something else than was recorded.
+    pub cassette_error: Option<Error>,
+}
+
+impl Run {
+    /// A run of `tasks` on the servers of `config`: four tasks at once, without a model, into a new folder in `runs`.
+    pub fn new(config: Config, tasks: Vec<Task>) -> Self {
+        Self {
+            config,
+            tasks,
+            jobs: JOBS,
+            model: None,
+            folder: Folder::Below("runs".into()),
+            servers: None,
+            cassette: None,
+            warnings: Vec::new(),
+            command_line: None,
+            observer: Arc::new(|_| {}),
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The tasks.
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    /// So many tasks at once.
+    #[must_use]
+    pub fn jobs(self, jobs: NonZeroUsize) -> Self {
+        Self { jobs, ..self }
+    }
+
+    /// The model that answers. Tasks of planned calls need none.
+    #[must_use]
+    pub fn model(self, model: LlmClient) -> Self {
+        Self { model: Some(model), ..self }
+    }
+
+    /// Makes a new folder for the run in `runs`.
+    #[must_use]
+    pub fn out(self, runs: impl Into<PathBuf>) -> Self {
+        Self { folder: Folder::Below(runs.into()), ..self }
+    }
+
+    /// Writes into `folder`, which [`new_run`](crate::new_run) made for the run with this id.
+    #[must_use]
+    pub fn folder(self, run: impl Into<String>, folder: impl Into<PathBuf>) -> Self {
+        Self { folder: Folder::Of(run.into(), folder.into()), ..self }
+    }
+
+    /// Runs on servers that were started already. They go on running after the run, and what happens to them is not in
+    /// its journal.
+    #[must_use]
+    pub fn servers(self, servers: Arc<Manager>) -> Self {
+        Self { servers: Some(servers), ..self }
+    }
+
+    /// Writes all model and tool traffic to [`CASSETTE`] in the folder of the run.
+    #[must_use]
+    pub fn record(self) -> Self {
+        Self { cassette: Some(Cassette::Record(None)), ..self }
+    }
+
+    /// Writes all model and tool traffic to a file that is not there yet.
+    #[must_use]
+    pub fn record_to(self, path: impl Into<PathBuf>) -> Self {
+        Self { cassette: Some(Cassette::Record(Some(path.into()))), ..self }
+    }
+
+    /// Answers from a cassette: no server is started, no model is asked. `player` should end the token of
+    /// [`Run::cancel`] at the first difference.
+    #[must_use]
+    pub fn replay(self, player: CassettePlayer) -> Self {
+        Self { cassette: Some(Cassette::Replay(player)), ..self }
+    }
+
+    /// What is wrong with the configuration as far as the caller knows; what the run finds is added.
+    #[must_use]
+    pub fn warnings(self, warnings: Vec<Arc<Error>>) -> Self {
+        Self { warnings, ..self }
+    }
+
+    /// The command that makes this run again, for the manifest.
+    #[must_use]
+    pub fn command_line(self, words: Vec<String>) -> Self {
+        Self { command_line: Some(words), ..self }
+    }
+
+    /// Has `observer` told what happens. It is called from the tasks of the runtime and must not block.
+    #[must_use]
+    pub fn observe(self, observer: impl Fn(RunEvent<'_>) + Send + Sync + 'static) -> Self {
+        Self { observer: Arc::new(observer), ..self }
+    }
+
+    /// After `cancel` no further task begins, and those that run end at once. The run cancels it, too, when a report
+    /// cannot be written.
+    #[must_use]
+    pub fn cancel(self, cancel: CancellationToken) -> Self {
+        Self { cancel, ..self }
+    }
+
+    /// All steps of the run. Dropping the future kills the servers that it has started.
+    ///
+    /// # Errors
+    /// As [`Run::open`], [`OpenRun::start`] and [`StartedRun::finish`].
+    pub async fn execute(self) -> Result<RunSummary, Arc<Error>> {
+        let mut started = self.open()?.start().await?;
+        started.run_tasks().await;
+        Ok(started.finish().await?)
+    }
+}
+
+impl RunSummary {
+    /// The file with the lines of the reports.
+    pub fn results(&self) -> PathBuf {
+        self.folder.join("results.jsonl")
+    }
+}

@@ -1,0 +1,64 @@
+//! Counts, durations and lines in words, for people.
+
+use std::time::Duration;
+
+/// `1 server`, `2 servers`.
+pub fn counted(count: usize, name: &str) -> String {
+    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
+}
+
+/// `123`, `12.3k`, `1.2M`.
+pub fn rounded_count(n: u64) -> String {
+    match n {
+        0..10_000 => n.to_string(),
+        10_000..1_000_000 => format!("{:.1}k", n as f64 / 1e3),
+        _ => format!("{:.1}M", n as f64 / 1e6),
+    }
+}
+
+/// `0.77s`, `12m 34s`, `5h 07m` or `3d 4h`.
+pub fn seconds(time: Duration) -> String {
+    // What rounds up to a minute is one.
+    let whole = time.saturating_add(Duration::from_millis(5)).as_secs();
+    match whole {
+        0..60 => format!("{:.2}s", time.as_secs_f64()),
+        60..3600 => format!("{}m {:02}s", whole / 60, whole % 60),
+        3600..86400 => format!("{}h {:02}m", whole / 3600, whole / 60 % 60),
+        _ => format!("{}d {}h", whole / 86400, whole / 3600 % 24),
+    }
+}
+
+/// The first `room` letters of the first line, with `...` as the last of them where more was there.
+pub fn cut(text: &str, room: usize) -> String {
+    let text = text.lines().next().unwrap_or_default();
+    if text.chars().count() <= room {
+        return text.to_owned();
+    }
+    text.chars().take(room.saturating_sub(3)).chain("...".chars()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_rounded_for_people() {
+        for (millis, text) in [
+            (0, "0.00s"),
+            (1_234, "1.23s"),
+            (59_994, "59.99s"),
+            (59_996, "1m 00s"),
+            (754_321, "12m 34s"),
+            (18_420_000, "5h 07m"),
+            (273_600_000, "3d 4h"),
+        ] {
+            assert_eq!(seconds(Duration::from_millis(millis)), text);
+        }
+    }
+
+    #[test]
+    fn lines_are_cut_visibly() {
+        assert_eq!(cut("abcdef\nx", 6), "abcdef");
+        assert_eq!(cut("abcdefg", 6), "abc...");
+    }
+}
