@@ -1,5 +1,5 @@
-//! Arguments, and which command they start. Commands live in one file each and hold no logic that an
-//! embedder of the library would miss.
+//! Arguments, and which command they start. A command is a file of its own, a variant of [`Command`] and its line in
+//! [`Command::run`]; it holds no logic that an embedder of the library would miss.
 
 mod bench;
 mod builtin;
@@ -36,7 +36,7 @@ mod ui;
 mod up;
 mod warm;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand, builder::styling};
 use tokio_util::sync::CancellationToken;
@@ -172,101 +172,42 @@ pub(crate) fn main() -> ExitCode {
     if let Err(error) = log::start(full_screen) {
         return ui.fail(&error);
     }
-    let context = Context { config: arguments.config.clone(), ui: &ui, cancel: CancellationToken::new() };
-    if let Some(outcome) = at_once(&arguments.command, &context) {
-        return outcome.unwrap_or_else(|error| ui.fail_any(&error));
-    }
-    reserve_descriptors();
-    // One thread for all that waits, as nearly all here does. Measured against one for each core: a fifth less work for
-    // a model request, and a thousand at once open the thousand connections that they need at the first time. What
-    // computes (long results, pages, rules of files) has threads of its own.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => return ui.fail(&toolcrib::Error::io("could not start the runtime", error)),
-    };
-    let code = runtime.block_on(run(arguments, &ui));
-    // Blocking reads of stdin must not keep a finished program.
-    runtime.shutdown_timeout(Duration::from_millis(100));
-    code
+    let context = Context { config: arguments.config, ui: &ui, cancel: CancellationToken::new() };
+    arguments.command.run(&context).unwrap_or_else(|error| ui.fail_any(&error))
 }
 
-/// Makes room for 4096 descriptors while there is one thread only. Linux doubles the table as it fills, and where
-/// threads share it, all that open something wait 10 to 20 ms each time (`synchronize_rcu`): 40 ms of a thousand model
-/// requests at once.
-fn reserve_descriptors() {
-    let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let last = allowed.unwrap_or(u64::MAX).min(4096).saturating_sub(1);
-    // Without room all goes on as well, only later.
-    drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), last.try_into().unwrap_or(0)));
-}
-
-/// Commands that only ask the daemon: no runtime is started for them, and Ctrl-C ends them as any program. The
-/// daemon notices, and gives up what they asked for.
-fn at_once(command: &Command, context: &Context<'_>) -> Option<anyhow::Result<ExitCode>> {
-    match command {
-        Command::Up(up) => up.run_detached(context),
-        Command::Down(down) => Some(down.run(context)),
-        Command::Ps(ps) => Some(ps.run(context)),
-        Command::Start(servers) => Some(servers.start(context)),
-        Command::Stop(servers) => Some(servers.stop(context)),
-        Command::Restart(servers) => Some(servers.restart(context)),
-        Command::Wait(wait) => Some(wait.run(context)),
-        Command::Logs(logs) => Some(logs.run(context)),
-        Command::Connect(connect) => Some(connect.run(context)),
-        Command::Call(call) => call.through_daemon(context).transpose(),
-        Command::Tools(tools) => tools.through_daemon(context).transpose(),
-        Command::Report(report) => Some(report.run(context)),
-        Command::Run(run) => run.look_for_daemon(context).err().map(Err),
-        _ => None,
-    }
-}
-
-async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
-    let cancel = CancellationToken::new();
-    let context = Context { config: arguments.config, ui, cancel: cancel.clone() };
-    let command = async {
-        match arguments.command {
-            Command::Up(up) => up.run(&context).await,
-            Command::Tools(tools) => tools.run(&context).await,
-            Command::Run(run) => run.run(&context).await,
-            Command::Demo(demo) => demo.run(&context).await,
-            Command::Call(call) => call.run(&context).await,
-            Command::Lock(lock) => lock.run(&context).await,
-            Command::Check(check) => check.run(&context).await,
-            Command::Warm(warm) => warm.run(&context).await,
-            Command::Doctor(doctor) => doctor.run(&context).await,
-            Command::Import(import) => import.run(&context),
-            Command::Bench(bench) => Box::pin(bench.run(&context)).await,
-            #[cfg(target_os = "linux")]
-            Command::Torture(torture) => torture.run(&context).await,
-            Command::Builtin(builtin) => builtin.run(&context).await,
-            Command::Daemon(daemon) => daemon.run(&context).await,
+impl Command {
+    /// Runs the command. One that only asks the daemon needs no runtime: Ctrl-C ends it as any program, and the daemon
+    /// notices, and gives up what it asked for.
+    fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Up(up) => up.run(context),
+            Self::Down(down) => down.run(context),
+            Self::Ps(ps) => ps.run(context),
+            Self::Start(servers) => servers.start(context),
+            Self::Stop(servers) => servers.stop(context),
+            Self::Restart(servers) => servers.restart(context),
+            Self::Wait(wait) => wait.run(context),
+            Self::Logs(logs) => logs.run(context),
+            Self::Connect(connect) => connect.run(context),
             #[cfg(feature = "top")]
-            Command::Top => top::run(&context).await,
-            // Done without a runtime.
-            Command::Down(_)
-            | Command::Ps(_)
-            | Command::Start(_)
-            | Command::Stop(_)
-            | Command::Restart(_)
-            | Command::Wait(_)
-            | Command::Logs(_)
-            | Command::Report(_)
-            | Command::Connect(_) => Ok(ExitCode::SUCCESS),
+            Self::Top => context.in_runtime(top::run(context)),
+            Self::Tools(tools) => tools.run(context),
+            Self::Run(run) => run.run(context),
+            Self::Report(report) => report.run(context),
+            Self::Demo(demo) => context.in_runtime(demo.run(context)),
+            Self::Call(call) => call.run(context),
+            Self::Lock(lock) => context.in_runtime(lock.run(context)),
+            Self::Check(check) => context.in_runtime(check.run(context)),
+            Self::Warm(warm) => context.in_runtime(warm.run(context)),
+            Self::Doctor(doctor) => context.in_runtime(doctor.run(context)),
+            Self::Import(import) => import.run(context),
+            Self::Bench(bench) => context.in_runtime(bench.run(context)),
+            #[cfg(target_os = "linux")]
+            Self::Torture(torture) => context.in_runtime(torture.run(context)),
+            Self::Builtin(builtin) => context.in_runtime(builtin.run(context)),
+            Self::Daemon(daemon) => context.in_runtime(daemon.run(context)),
         }
-    };
-    let outcome = match context::until_killed(Box::pin(command), &cancel, ui).await {
-        // Everything was dropped, and with it every process was killed.
-        Err(signal) => return signal.code(),
-        Ok((outcome, signal)) => match (outcome, signal) {
-            (Ok(_), Some(signal)) => return signal.code(),
-            (outcome, _) => outcome,
-        },
-    };
-    match outcome {
-        Ok(code) => code,
-        Err(error) => ui.fail_any(&error),
     }
 }
 

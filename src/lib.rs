@@ -7,6 +7,7 @@
 //! # Map
 //! ```text
 //!  L4   Agent   Crew   run   daemon   gateway   a model and tools; many agents or tasks; servers that stay
+//!       report   watch   doctor                the folder of a run; edited files; checks
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog, LockFile, LlmClient        one server; all tools; those that were reviewed; models
 //!  L1   process, launch, builtin, HttpClients, Journal, TrafficObserver   one outside thing each

@@ -28,6 +28,8 @@ mod open;
 mod run_all;
 mod started;
 mod task_file;
+#[cfg(test)]
+mod tests;
 mod totals;
 
 use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};

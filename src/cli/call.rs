@@ -49,7 +49,7 @@ pub(super) struct Call {
 
 impl Call {
     /// Calls through the daemon; nothing if that is not to be. It may run without the lockfile.
-    pub(super) fn through_daemon(&self, context: &Context<'_>) -> anyhow::Result<Option<ExitCode>> {
+    fn through_daemon(&self, context: &Context<'_>) -> anyhow::Result<Option<ExitCode>> {
         if self.locked.is_set() {
             return Ok(None);
         }
@@ -73,7 +73,14 @@ impl Call {
         Ok(Some(answer.show(context.ui)))
     }
 
-    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+    pub(super) fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        match self.through_daemon(context)? {
+            Some(code) => Ok(code),
+            None => context.in_runtime(self.on_own_servers(context)),
+        }
+    }
+
+    async fn on_own_servers(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
         self.locked.apply(&mut config);
         // What is wrong with them is said before anything is started.

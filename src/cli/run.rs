@@ -85,7 +85,7 @@ enum TaskScope {
 
 impl Run {
     /// Looks for the daemon, and starts one if that is asked for. It may run without the lockfile.
-    pub(super) fn look_for_daemon(&self, context: &Context<'_>) -> anyhow::Result<()> {
+    fn look_for_daemon(&self, context: &Context<'_>) -> anyhow::Result<()> {
         if !self.locked.is_set()
             && self.replay.is_none()
             && let Some(daemon) = self.daemon.connect(context)?
@@ -96,7 +96,12 @@ impl Run {
         Ok(())
     }
 
-    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+    pub(super) fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        self.look_for_daemon(context)?;
+        context.in_runtime(self.run_tasks(context))
+    }
+
+    async fn run_tasks(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
         self.locked.apply(&mut config);
         // The command line stands in `run.json`.

@@ -35,7 +35,7 @@ pub(super) struct Tools {
 
 impl Tools {
     /// Asks the daemon; nothing if that is not to be. It may run without the lockfile, and remembers lists.
-    pub(super) fn through_daemon(&self, context: &Context<'_>) -> anyhow::Result<Option<ExitCode>> {
+    fn through_daemon(&self, context: &Context<'_>) -> anyhow::Result<Option<ExitCode>> {
         if self.locked.is_set() || self.refresh {
             return Ok(None);
         }
@@ -45,7 +45,14 @@ impl Tools {
         Ok(Some(self.show(context.ui, outcome?)))
     }
 
-    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+    pub(super) fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        match self.through_daemon(context)? {
+            Some(code) => Ok(code),
+            None => context.in_runtime(self.on_own_servers(context)),
+        }
+    }
+
+    async fn on_own_servers(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
         self.locked.apply(&mut config);
         Context::narrow(&mut config, &self.servers)?;

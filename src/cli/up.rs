@@ -45,12 +45,11 @@ pub(super) struct Up {
 }
 
 impl Up {
-    /// `up -d`, which needs no runtime; nothing for `up`.
-    pub(super) fn run_detached(&self, context: &Context<'_>) -> Option<anyhow::Result<ExitCode>> {
-        self.detach.then(|| self.detach(context))
+    pub(super) fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        if self.detach { self.detach(context) } else { context.in_runtime(self.serve(context)) }
     }
 
-    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+    async fn serve(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let config = self.load(context)?;
         let (ui, warnings) = (context.ui, ConfigWarnings::default());
         announce(ui, &config);

@@ -29,7 +29,7 @@ impl EventIndex {
         &mut run.servers[index]
     }
 
-    fn mark(&mut self, run: &mut RunFolder, server: &str, at_ms: f64, bad: bool, words: String) {
+    fn incident(&mut self, run: &mut RunFolder, server: &str, at_ms: f64, bad: bool, words: String) {
         self.server(run, server).incidents.push(ServerIncident { at_ms, bad, words });
     }
 
@@ -73,40 +73,6 @@ impl EventIndex {
                 (run.started, run.jobs, run.tasks_total) = (Some(line.at), jobs, tasks_total);
             }
             Event::RunEnded { status, dropped, .. } => (run.end, run.dropped) = (Some(status), dropped),
-            Event::ServerQueued { server, .. } | Event::ServerStarting { server, .. } => {
-                self.server(run, &server);
-            }
-            Event::ServerParked { server, tools } => {
-                self.server(run, &server).start = RunServerStart::Parked { tools };
-            }
-            Event::ServerReady { server, era, tools, took_ns, phases_ns: phases, .. } => {
-                let took_ms = millis(took_ns);
-                let first = RunServerStart::Ready { at_ms, took_ms, tools, era, phases };
-                match &mut self.server(run, &server).start {
-                    start @ RunServerStart::Unknown => *start = first,
-                    _ => self.mark(run, &server, at_ms, false, format!("started in {took_ms:.0} ms")),
-                }
-            }
-            Event::ServerFailed { server, took_ns, error } => {
-                let took_ms = millis(took_ns);
-                match &mut self.server(run, &server).start {
-                    start @ RunServerStart::Unknown => {
-                        *start = RunServerStart::Failed { at_ms, took_ms, error }
-                    }
-                    _ => self.mark(run, &server, at_ms, true, error.message),
-                }
-            }
-            Event::ServerLost { server, error, .. } => self.mark(run, &server, at_ms, true, error.message),
-            Event::ServerRestarted { server, restarts, took_ns, .. } => {
-                let words = format!("restart {restarts}: ready after {:.0} ms", millis(took_ns));
-                self.mark(run, &server, at_ms, false, words);
-            }
-            Event::ServerRestartFailed { server, error, .. } => {
-                self.mark(run, &server, at_ms, true, format!("did not come back: {}", error.message));
-            }
-            Event::ServerGaveUp { server, error, .. } => {
-                self.mark(run, &server, at_ms, true, format!("given up: {}", error.message));
-            }
             Event::TaskStarted { task, attempt } => drop(self.task(run, &task, attempt, at_ms)),
             Event::TaskEnded { task, attempt, status, .. } => {
                 let task = self.ended(run, &task, attempt, at_ms);
@@ -137,6 +103,49 @@ impl EventIndex {
                 if let Some(SpanKind::Call { end, .. }) = self.close(run, &key) {
                     *end = Some(ended);
                 }
+            }
+            event => self.server_event(run, at_ms, event),
+        }
+    }
+
+    /// What happened to a server; everything else is of no use to a report.
+    fn server_event(&mut self, run: &mut RunFolder, at_ms: f64, event: Event) {
+        match event {
+            Event::ServerQueued { server, .. } | Event::ServerStarting { server, .. } => {
+                self.server(run, &server);
+            }
+            Event::ServerParked { server, tools } => {
+                self.server(run, &server).start = RunServerStart::Parked { tools };
+            }
+            Event::ServerReady { server, era, tools, took_ns, phases_ns: phases, .. } => {
+                let took_ms = millis(took_ns);
+                let first = RunServerStart::Ready { at_ms, took_ms, tools, era, phases };
+                match &mut self.server(run, &server).start {
+                    start @ RunServerStart::Unknown => *start = first,
+                    _ => self.incident(run, &server, at_ms, false, format!("started in {took_ms:.0} ms")),
+                }
+            }
+            Event::ServerFailed { server, took_ns, error } => {
+                let took_ms = millis(took_ns);
+                match &mut self.server(run, &server).start {
+                    start @ RunServerStart::Unknown => {
+                        *start = RunServerStart::Failed { at_ms, took_ms, error }
+                    }
+                    _ => self.incident(run, &server, at_ms, true, error.message),
+                }
+            }
+            Event::ServerLost { server, error, .. } => {
+                self.incident(run, &server, at_ms, true, error.message)
+            }
+            Event::ServerRestarted { server, restarts, took_ns, .. } => {
+                let words = format!("restart {restarts}: ready after {:.0} ms", millis(took_ns));
+                self.incident(run, &server, at_ms, false, words);
+            }
+            Event::ServerRestartFailed { server, error, .. } => {
+                self.incident(run, &server, at_ms, true, format!("did not come back: {}", error.message));
+            }
+            Event::ServerGaveUp { server, error, .. } => {
+                self.incident(run, &server, at_ms, true, format!("given up: {}", error.message));
             }
             _ => {}
         }

@@ -49,69 +49,87 @@ pub(super) struct Figures {
     pub(super) errors: Vec<(String, usize)>,
 }
 
+/// What is summed up over the tasks.
+#[derive(Default)]
+struct Sums {
+    counts: [usize; 7],
+    time: Timings,
+    tokens: Usage,
+    reasons: BTreeMap<String, usize>,
+    errors: BTreeMap<String, usize>,
+    /// The times of each tool, and how many of its calls were errors.
+    tools: BTreeMap<String, (Vec<f64>, usize)>,
+    /// The times of requests to the model.
+    asked: Vec<f64>,
+    model_errors: usize,
+    tries: usize,
+    retries: BTreeMap<String, usize>,
+    retry_wait_ms: f64,
+}
+
+impl Sums {
+    fn add(&mut self, task: &RunTask) {
+        if let Some(index) = STATUSES.iter().position(|status| *status == task.status) {
+            self.counts[index] += 1;
+        }
+        let line = &task.result;
+        self.time += line.time_ms;
+        self.tokens += line.tokens;
+        if let Some(reason) = &line.reason {
+            *self.reasons.entry(reason.clone()).or_default() += 1;
+        }
+        if let Some(error) = line.error.as_ref().filter(|_| task.status == "errored") {
+            let server = error.server.as_ref().map_or_else(String::new, |server| format!(" {server}"));
+            *self.errors.entry(format!("{}{server}", error.code)).or_default() += 1;
+        }
+        task.spans.iter().for_each(|span| self.add_span(&span.kind));
+    }
+
+    fn add_span(&mut self, span: &SpanKind) {
+        match span {
+            SpanKind::Model(Some(end)) => {
+                self.asked.push(millis(end.took_ns));
+                self.model_errors += usize::from(end.error.is_some());
+                self.tries += end.attempts.len();
+                let failed = end.attempts.len().saturating_sub(1);
+                for attempt in &end.attempts[..failed] {
+                    *self.retries.entry(attempt.reason()).or_default() += 1;
+                }
+                self.retry_wait_ms +=
+                    end.attempts.iter().map(|attempt| millis(attempt.waited_ns)).sum::<f64>();
+            }
+            SpanKind::Call { server, tool, end: Some(end), .. } => {
+                let (times, errors) = self.tools.entry(format!("{server}.{tool}")).or_default();
+                times.push(millis(end.took_ns));
+                *errors += usize::from(end.is_error);
+            }
+            SpanKind::Model(None) | SpanKind::Call { end: None, .. } => {}
+        }
+    }
+}
+
 impl Figures {
     pub(super) fn of(run: &RunFolder) -> Self {
-        let mut counts = [0; 7];
-        let mut time = Timings::default();
-        let mut tokens = Usage::default();
-        let mut reasons = BTreeMap::<String, usize>::new();
-        let mut errors = BTreeMap::<String, usize>::new();
-        let mut tools = BTreeMap::<String, (Vec<f64>, usize)>::new();
-        let (mut asked, mut model_errors, mut tries, mut retry_wait_ms) = (Vec::new(), 0, 0, 0.0);
-        let mut retries = BTreeMap::<String, usize>::new();
-        for task in &run.tasks {
-            if let Some(index) = STATUSES.iter().position(|status| *status == task.status) {
-                counts[index] += 1;
-            }
-            let line = &task.result;
-            time += line.time_ms;
-            tokens += line.tokens;
-            if let Some(reason) = &line.reason {
-                *reasons.entry(reason.clone()).or_default() += 1;
-            }
-            if let Some(error) = line.error.as_ref().filter(|_| task.status == "errored") {
-                let server = error.server.as_ref().map_or_else(String::new, |server| format!(" {server}"));
-                *errors.entry(format!("{}{server}", error.code)).or_default() += 1;
-            }
-            for span in &task.spans {
-                match &span.kind {
-                    SpanKind::Model(Some(end)) => {
-                        asked.push(millis(end.took_ns));
-                        model_errors += usize::from(end.error.is_some());
-                        tries += end.attempts.len();
-                        let failed = end.attempts.len().saturating_sub(1);
-                        for attempt in &end.attempts[..failed] {
-                            *retries.entry(attempt.reason()).or_default() += 1;
-                        }
-                        retry_wait_ms +=
-                            end.attempts.iter().map(|attempt| millis(attempt.waited_ns)).sum::<f64>();
-                    }
-                    SpanKind::Call { server, tool, end: Some(end), .. } => {
-                        let (times, errors) = tools.entry(format!("{server}.{tool}")).or_default();
-                        times.push(millis(end.took_ns));
-                        *errors += usize::from(end.is_error);
-                    }
-                    SpanKind::Model(None) | SpanKind::Call { end: None, .. } => {}
-                }
-            }
-        }
+        let mut sums = Sums::default();
+        run.tasks.iter().for_each(|task| sums.add(task));
+        let tools = sums.tools.into_iter();
         let mut tools: Vec<TimesRow> =
-            tools.into_iter().map(|(name, (times, errors))| TimesRow::of(name, times, errors)).collect();
+            tools.map(|(name, (times, errors))| TimesRow::of(name, times, errors)).collect();
         tools.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms));
+        let mut counts = sums.counts;
         counts[6] = run.tasks_total.saturating_sub(run.tasks.len());
-        let judged = counts[0] + counts[2];
         Self {
-            rate: PassRate::new(counts[0], judged),
+            rate: PassRate::new(counts[0], counts[0] + counts[2]),
             counts,
-            time,
-            tokens,
+            time: sums.time,
+            tokens: sums.tokens,
             tools,
-            model: TimesRow::of("model".to_owned(), asked, model_errors),
-            tries,
-            retries: most_first(retries),
-            retry_wait_ms,
-            reasons: most_first(reasons),
-            errors: most_first(errors),
+            model: TimesRow::of("model".to_owned(), sums.asked, sums.model_errors),
+            tries: sums.tries,
+            retries: most_first(sums.retries),
+            retry_wait_ms: sums.retry_wait_ms,
+            reasons: most_first(sums.reasons),
+            errors: most_first(sums.errors),
         }
     }
 

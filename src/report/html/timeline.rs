@@ -1,4 +1,4 @@
-//! All tasks of a run side by side on one axis of time, and under them what befell the servers.
+//! All tasks of a run side by side on one axis of time, and under them what happened to the servers.
 
 use std::collections::HashSet;
 
@@ -57,6 +57,22 @@ pub(super) fn timeline(run: &RunFolder, told: &[String]) -> String {
         }
         text.push_str("</div></div>\n");
     }
+    text.push_str(&servers(run, &axis));
+    text.push_str("</figure>\n");
+    let marks: usize = run.servers.iter().map(|server| server.incidents.len()).sum();
+    if marks > 0 {
+        text.push_str(&incidents(run));
+    }
+    let left = begun.len() - drawn;
+    if left > 0 {
+        text.push_str(&format!("<p class=\"soft\">{left} more tasks are not drawn.</p>\n"));
+    }
+    text
+}
+
+/// A strip for each server: when it was there, and what happened to it.
+fn servers(run: &RunFolder, axis: &Axis) -> String {
+    let mut text = String::new();
     for (number, server) in run.servers.iter().take(STRIPS).enumerate() {
         let from = match &server.start {
             RunServerStart::Ready { at_ms, took_ms, .. } => format!(
@@ -85,15 +101,6 @@ pub(super) fn timeline(run: &RunFolder, told: &[String]) -> String {
             ));
         }
         text.push_str("</div></div>\n");
-    }
-    text.push_str("</figure>\n");
-    let marks: usize = run.servers.iter().map(|server| server.incidents.len()).sum();
-    if marks > 0 {
-        text.push_str(&befell(run));
-    }
-    let left = begun.len() - drawn;
-    if left > 0 {
-        text.push_str(&format!("<p class=\"soft\">{left} more tasks are not drawn.</p>\n"));
     }
     text
 }
@@ -215,7 +222,7 @@ fn parts(task: &RunTask, took: f64) -> String {
     text
 }
 
-fn befell(run: &RunFolder) -> String {
+fn incidents(run: &RunFolder) -> String {
     let mut marks: Vec<_> = run
         .servers
         .iter()

@@ -1,0 +1,86 @@
+//! Runs without a command line.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+use serde_json::Value;
+
+use super::*;
+use crate::{
+    config::{Endpoint, Secrets, ServerConfig},
+    report::RunFolder,
+    tool::ServerName,
+};
+
+const SCRIPT: &str = r#"
+[[steps]]
+when = { role = "user" }
+calls = [{ tool = "calc__evaluate", args = { expression = "{{user}}" } }]
+[[steps]]
+say = "{{last}}"
+"#;
+
+fn config() -> Config {
+    let calc = Endpoint::Builtin { name: "calc".into(), args: vec![], base: ".".into() };
+    Config::new([ServerConfig::new(ServerName::new("calc").unwrap(), calc)])
+}
+
+fn tasks() -> Vec<Task> {
+    let lines = [
+        r#"{"id": "sum", "input": "1 + 2", "target": "3"}"#,
+        r#"{"id": "product", "input": "2 * 3", "target": "7"}"#,
+    ];
+    parse_tasks("tasks", &lines.join("\n")).unwrap()
+}
+
+fn model() -> LlmClient {
+    LlmClient::script_text("calculator", SCRIPT).unwrap()
+}
+
+#[tokio::test]
+async fn a_run_leaves_a_folder_that_can_be_read() {
+    let home = tempfile::tempdir().unwrap();
+    let ended = Arc::new(AtomicUsize::new(0));
+    let seen = ended.clone();
+    let run = Run::new(config(), tasks()).model(model()).out(home.path()).observe(move |event| {
+        if let RunEvent::TaskEnded(report) = event {
+            assert!(report.transcript.is_empty(), "it is on disk");
+            seen.fetch_add(1, SeqCst);
+        }
+    });
+    let summary = run.execute().await.unwrap();
+    assert_eq!((summary.totals.passed, summary.totals.failed), (1, 1));
+    assert_eq!((ended.load(SeqCst), summary.end), (2, RunEnd::Finished));
+    let folder = RunFolder::read(&summary.folder).unwrap();
+    assert_eq!((folder.tasks.len(), folder.end), (2, Some(RunEnd::Finished)));
+    assert_eq!(folder.manifest["arguments"], Value::Null);
+    assert!(summary.results().is_file() && summary.page.unwrap().is_file());
+}
+
+#[tokio::test]
+async fn servers_that_are_given_to_a_run_go_on_after_it() {
+    let home = tempfile::tempdir().unwrap();
+    let manager = Arc::new(Manager::start(&config()).await.unwrap());
+    for _ in 0..2 {
+        let run = Run::new(config(), tasks()).model(model()).out(home.path()).servers(manager.clone());
+        assert_eq!(run.execute().await.unwrap().totals.passed, 1);
+    }
+    let arguments = serde_json::json!({"expression": "6 * 7"}).as_object().cloned().unwrap();
+    assert_eq!(manager.call("calc", "evaluate", arguments).await.unwrap().text(), "42");
+}
+
+#[tokio::test]
+async fn what_was_recorded_is_replayed_without_servers_and_model() {
+    let home = tempfile::tempdir().unwrap();
+    let recorded = Run::new(config(), tasks()).model(model()).out(home.path()).record();
+    let cassette = recorded.execute().await.unwrap().recorded.unwrap();
+    for (tasks, same) in [(tasks(), true), (vec![Task::question("sum", "5 + 6")], false)] {
+        let cancel = CancellationToken::new();
+        let player = Player::open(&cassette, Secrets::default(), cancel.clone()).unwrap();
+        let run = Run::new(Config::new([]), tasks).out(home.path()).replay(player).cancel(cancel);
+        let summary = run.execute().await.unwrap();
+        assert_eq!(summary.cassette_error.is_none(), same, "{:?}", summary.cassette_error);
+    }
+}
