@@ -4,7 +4,6 @@
 mod bench;
 mod builtin;
 mod call;
-mod chaos;
 mod check;
 mod config_warnings;
 mod connect;
@@ -33,8 +32,6 @@ mod run;
 mod tools;
 #[cfg(feature = "top")]
 mod top;
-#[cfg(target_os = "linux")]
-mod torture;
 mod ui;
 mod up;
 mod warm;
@@ -143,10 +140,7 @@ enum Command {
     /// Measure.
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Score a teardown: servers that are hard to end, times ways for their owner to end. Who survives?
-    #[cfg(target_os = "linux")]
-    Torture(torture::Torture),
-    /// Serve a built-in tool server over stdin and stdout: time, files, calc, search, fetch, chaos, or floor.
+    /// Serve a built-in tool server over stdin and stdout: time, files, calc, search, or fetch.
     Builtin(builtin::Builtin),
     /// Be the daemon: `up -d` starts it.
     #[command(hide = true)]
@@ -155,13 +149,6 @@ enum Command {
 
 /// Parses, runs, and turns the outcome into an exit code.
 pub(crate) fn main() -> ExitCode {
-    #[cfg(target_os = "linux")]
-    if let Some(code) = torture::play_part() {
-        return code;
-    }
-    if let Some(code) = bench::floor::play_part() {
-        return code;
-    }
     // The daemon has no terminal. Whoever starts it has what it was given by others: nothing of that is for servers.
     #[cfg(target_os = "linux")]
     toolcrib::reset_inherited(std::env::args_os().nth(1).is_none_or(|command| command != "daemon"));
@@ -241,9 +228,7 @@ async fn run(arguments: Arguments, ui: &Ui) -> ExitCode {
             Command::Doctor(doctor) => doctor.run(&context).await,
             Command::Import(import) => import.run(&context),
             Command::Bench(bench) => Box::pin(bench.run(&context)).await,
-            #[cfg(target_os = "linux")]
-            Command::Torture(torture) => torture.run(&context).await,
-            Command::Builtin(builtin) => builtin.run(&context).await,
+            Command::Builtin(builtin) => builtin.run().await,
             Command::Daemon(daemon) => daemon.run(&context).await,
             #[cfg(feature = "top")]
             Command::Top => top::run(&context).await,
@@ -295,7 +280,7 @@ mod tests {
     #[test]
     fn nothing_of_something_is_refused_in_words_of_our_own() {
         let options = counts(&Arguments::command(), &["toolcrib".to_owned()]);
-        assert!(options.len() >= 20, "{options:?}");
+        assert!(options.len() >= 7, "{options:?}");
         for option in options {
             for (value, words) in [("0", "must be at least 1"), ("x", "is not a whole number from 1")] {
                 let typed = [&option[..], &[value.to_owned()]].concat();

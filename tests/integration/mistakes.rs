@@ -172,7 +172,7 @@ fn rules_that_concern_nothing_are_told_by_up_and_the_daemon() {
 fn a_rule_is_judged_anew_when_a_server_lists_its_tools() {
     let bench = Bench::new("");
     let extra = bench.0.path().join("extra");
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let config = format!(
         "[servers.fix]\ncommand = {fixture:?}\nargs = [{:?}]\nlifecycle = \"lazy\"\n\
          tools = {{ deny = [\"gone\"] }}\n[llm]\nmodel = \"script:model.toml\"\n",

@@ -174,8 +174,8 @@ async fn late_answers_to_any_number_of_calls_end_no_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_prints_a_line_for_each_call_is_kept() {
     let lab = Lab::new();
-    let chaos = ["builtin", "chaos", "garbage=2"];
-    let manager = manager([lab.command("one", env!("CARGO_BIN_EXE_toolcrib"), &chaos)]).await;
+    let chaos = ["serve", "chaos", "garbage=2"];
+    let manager = manager([lab.command("one", crate::support::LABORATORY, &chaos)]).await;
     let tools = manager.toolbox();
     let pid = say(&tools, "one", "pid").await.unwrap();
     for _ in 0..200 {

@@ -15,7 +15,7 @@ use crate::{
 
 /// A server that runs `script` beside itself.
 fn server(name: &str, script: &str, rest: &str) -> String {
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     format!(
         "[servers.{name}]\ncommand = \"/bin/sh\"\nargs = [\"-c\", '({script}) & exec \"$0\"', \"{fixture}\"]\n{rest}\n"
     )
@@ -32,7 +32,7 @@ fn no_server_in_a_sandbox_is_served() {
     let scratch = tempfile::tempdir().unwrap();
     let at = |name: &str| scratch.path().join(name);
     let program = env!("CARGO_BIN_EXE_toolcrib");
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let ask = |file: &str| {
         let file = at(file);
         let file = file.display();
@@ -94,7 +94,7 @@ fn a_server_in_the_place_of_the_daemon_is_not_believed() {
     );
     fs::write(folder.join("listen.py"), listen).unwrap();
     let script = format!("/usr/bin/python3 {}/listen.py", folder.display());
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let walls = format!(
         "sandbox = {{ read = [\"{fixture}\"], write = [\"{}\"], local_sockets = true }}",
         scratch.path().display()

@@ -1,0 +1,241 @@
+//! A model server on the loopback interface, in a thread of its own, that answers as its scene says and counts what
+//! really arrives. Its CPU time can be told from that of the client.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
+
+use super::{Loopback, request};
+
+/// One request, as the scene sees it.
+pub struct Arrival {
+    /// From 0, in the order of arrival.
+    pub number: usize,
+    /// With this one.
+    pub in_flight: usize,
+    /// Since the server began.
+    pub at: Duration,
+    /// The first message of the request, which names it.
+    pub who: String,
+    /// How often that was sent, this time included.
+    pub times: u32,
+}
+
+/// What is answered, and after what time.
+#[derive(Clone)]
+#[must_use]
+pub struct Reply {
+    status: u16,
+    header: Option<(&'static str, &'static str)>,
+    body: String,
+    after: Duration,
+    end: End,
+}
+
+/// How an answer ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// As it should.
+    Whole,
+    /// The connection is closed in the middle of the body.
+    Cut,
+    /// The connection is reset in the middle of the body.
+    Reset,
+    /// The connection is reset before any of it.
+    Nothing,
+}
+
+impl Reply {
+    /// An answer of a model, after this time.
+    pub fn good(after: Duration) -> Self {
+        let message = json!({"role": "assistant", "content": "done"});
+        let body = json!({"model": "loopback", "usage": {"prompt_tokens": 8, "completion_tokens": 1},
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
+        Self { status: 200, header: None, body: body.to_string(), after, end: End::Whole }
+    }
+
+    /// An error as OpenAI writes it.
+    pub fn error(status: u16, message: &str) -> Self {
+        let body = json!({"error": {"message": message, "type": "scene"}});
+        Self { status, body: body.to_string(), ..Self::good(Duration::ZERO) }
+    }
+
+    /// With the header `Retry-After`.
+    pub fn retry_after(self, seconds: &'static str) -> Self {
+        Self { header: Some(("retry-after", seconds)), ..self }
+    }
+
+    /// After this time.
+    pub fn after(self, after: Duration) -> Self {
+        Self { after, ..self }
+    }
+
+    /// The connection is closed in the middle of the body.
+    pub fn cut(self) -> Self {
+        Self { end: End::Cut, ..self }
+    }
+
+    /// The connection is reset in the middle of the body.
+    pub fn reset(self) -> Self {
+        Self { end: End::Reset, ..self }
+    }
+
+    /// The connection is reset before any of it.
+    pub fn nothing(self) -> Self {
+        Self { end: End::Nothing, ..self }
+    }
+}
+
+type Scene = dyn Fn(&Arrival) -> Reply + Send + Sync;
+
+/// Ends with its owner.
+pub struct Server {
+    server: Loopback,
+    seen: Arc<Mutex<Seen>>,
+    clock: mpsc::UnboundedSender<oneshot::Sender<Duration>>,
+}
+
+/// What arrived so far.
+#[derive(Clone, Default)]
+pub struct Seen {
+    /// Who asked, and when.
+    pub requests: Vec<(String, Duration)>,
+    /// Connections that were opened.
+    pub connections: usize,
+    /// Most requests in flight at once.
+    pub peak: usize,
+    in_flight: usize,
+    /// How often each was sent.
+    pub times: HashMap<String, u32>,
+}
+
+/// What a connection needs.
+#[derive(Clone)]
+struct Desk {
+    scene: Arc<Scene>,
+    seen: Arc<Mutex<Seen>>,
+    began: Instant,
+}
+
+impl Server {
+    /// Serves `scene` on a free port.
+    ///
+    /// # Errors
+    /// There is no port, or no thread.
+    pub fn start(scene: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let (clock, asked) = mpsc::unbounded_channel();
+        let desk = Desk { scene: Arc::new(scene), seen: Arc::clone(&seen), began: Instant::now() };
+        Ok(Self { server: Loopback::start(move |listener| serve(listener, desk, asked))?, seen, clock })
+    }
+
+    /// The address, up to and including `/v1`.
+    pub fn url(&self) -> &str {
+        &self.server.url
+    }
+
+    /// What arrived so far.
+    pub fn seen(&self) -> Seen {
+        lock(&self.seen).clone()
+    }
+
+    /// CPU time of the server so far.
+    pub async fn cpu(&self) -> Duration {
+        let (tell, told) = oneshot::channel();
+        let _ = self.clock.send(tell);
+        told.await.unwrap_or_default()
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn serve(
+    listener: TcpListener,
+    desk: Desk,
+    mut asked: mpsc::UnboundedReceiver<oneshot::Sender<Duration>>,
+) {
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(tell) = asked.recv() => {
+                let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+                let time = Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0));
+                let _ = tell.send(time);
+            }
+            accepted = listener.accept() => {
+                // Only out of descriptors does accepting fail, and then the callers are told so by their own sockets.
+                let Ok((socket, _)) = accepted else { return };
+                lock(&desk.seen).connections += 1;
+                let _ = socket.set_nodelay(true);
+                let desk = desk.clone();
+                // An error in there is a caller that hung up.
+                tasks.spawn(async move { _ = desk.answer_all(socket).await });
+                while tasks.try_join_next().is_some() {}
+            }
+        }
+    }
+}
+
+impl Desk {
+    /// The requests of one connection, one after the other.
+    async fn answer_all(&self, socket: TcpStream) -> io::Result<()> {
+        // The requests of these scenes fit. Two threads that ask the system for memory wait for each other, and the
+        // other one is the client's.
+        let mut socket = BufReader::with_capacity(1024, socket);
+        while let Some(body) = request(&mut socket).await? {
+            let body: Value = serde_json::from_slice(&body)?;
+            let who = body.pointer("/messages/0/content").and_then(Value::as_str).unwrap_or_default();
+            let arrival = {
+                let mut seen = lock(&self.seen);
+                let at = self.began.elapsed();
+                seen.requests.push((who.to_owned(), at));
+                seen.in_flight += 1;
+                seen.peak = seen.peak.max(seen.in_flight);
+                let times = seen.times.entry(who.to_owned()).or_default();
+                *times += 1;
+                let times = *times;
+                Arrival {
+                    number: seen.requests.len() - 1,
+                    in_flight: seen.in_flight,
+                    at,
+                    who: who.to_owned(),
+                    times,
+                }
+            };
+            let reply = (self.scene)(&arrival);
+            tokio::time::sleep(reply.after).await;
+            lock(&self.seen).in_flight -= 1;
+            let (name, value) = reply.header.unwrap_or(("content-type", "application/json"));
+            let (status, length) = (reply.status, reply.body.len());
+            let mut answer = format!(
+                "HTTP/1.1 {status} Scene\r\n{name}: {value}\r\ncontent-length: {length}\r\n\r\n{}",
+                reply.body
+            );
+            match reply.end {
+                End::Whole => {}
+                End::Cut | End::Reset => answer.truncate(answer.len() - length / 2),
+                End::Nothing => answer.clear(),
+            }
+            socket.write_all(answer.as_bytes()).await?;
+            match reply.end {
+                End::Whole => {}
+                End::Cut => return Ok(()),
+                End::Reset | End::Nothing => return socket.into_inner().set_zero_linger(),
+            }
+        }
+        Ok(())
+    }
+}
