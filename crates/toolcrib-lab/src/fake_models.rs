@@ -2,7 +2,9 @@
 //! requests read from its connections.
 
 pub mod agents;
-pub mod scenes;
+mod server;
+
+pub use self::server::{Arrival, Reply, Seen, Server};
 
 use std::{io, net::TcpListener as StdListener, thread::JoinHandle};
 
@@ -17,15 +19,15 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 const BACKLOG: i32 = 2048;
 
 /// A server in a thread of its own. Ends with its owner.
-pub(super) struct Loopback {
-    pub(super) url: String,
+struct Loopback {
+    url: String,
     stop: Option<DropGuard>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Loopback {
     /// Serves on a free port.
-    pub(super) fn start<F: Future<Output = ()>>(
+    fn start<F: Future<Output = ()>>(
         serve: impl FnOnce(TcpListener) -> F + Send + 'static,
     ) -> io::Result<Self> {
         let listener = StdListener::bind("127.0.0.1:0")?;
@@ -57,7 +59,10 @@ impl Drop for Loopback {
 }
 
 /// The body of the next request; nothing once the caller hung up.
-pub(super) async fn request(socket: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<u8>>> {
+///
+/// # Errors
+/// The connection broke within a request.
+pub async fn request(socket: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<u8>>> {
     let (mut line, mut length) = (String::new(), 0);
     loop {
         line.clear();

@@ -129,8 +129,7 @@ impl Agents {
             outcome.unwrap_or(Err(toolcrib::Error::Cancelled.into()))?;
             return Ok(ExitCode::SUCCESS);
         }
-        let model = Model::start()?;
-        let rows = context.cancel.run_until_cancelled(self.measure(context, &model, &sizes)).await;
+        let rows = context.cancel.run_until_cancelled(self.measure(context, &sizes)).await;
         let rows = rows.unwrap_or(Err(toolcrib::Error::Cancelled.into()))?;
         for row in &rows {
             self.count(row)?;
@@ -152,15 +151,10 @@ impl Agents {
         Ok(ExitCode::from(u8::from(self.check && !missed.is_empty())))
     }
 
-    async fn measure(
-        &self,
-        context: &Context<'_>,
-        model: &Model,
-        sizes: &[usize],
-    ) -> anyhow::Result<Vec<Row>> {
+    async fn measure(&self, context: &Context<'_>, sizes: &[usize]) -> anyhow::Result<Vec<Row>> {
         let mut rows = Vec::new();
         let alone = match self.cost_model {
-            true => median(&self.together(model, 1, self.width).await?.0),
+            true => median(&self.together(1, self.width).await?.0),
             false => ANSWERS.1,
         };
         for &agents in sizes {
@@ -169,10 +163,10 @@ impl Agents {
             let sum = if self.cost_model { alone * u32::try_from(agents)? } else { dealt };
             let measured = agents <= self.sequential;
             let sequential = match measured {
-                true => self.step(model, agents, 1, NonZeroUsize::new(1)).await?.0[0],
+                true => self.step(agents, 1, NonZeroUsize::new(1)).await?.0[0],
                 false => sum,
             };
-            let (together, seen) = self.together(model, agents, self.width).await?;
+            let (together, seen) = self.together(agents, self.width).await?;
             let limits = [self.width, self.max_in_flight].into_iter().flatten().map(NonZeroUsize::get);
             let bound = limits.fold(agents, usize::min);
             let carried = self.max_in_flight.map(|most| most.saturating_mul(self.batch).get());
@@ -185,11 +179,10 @@ impl Agents {
 
     async fn together(
         &self,
-        model: &Model,
         agents: usize,
         width: Option<NonZeroUsize>,
     ) -> anyhow::Result<(Vec<Duration>, Seen)> {
-        let (mut times, seen) = self.step(model, agents, self.steps.get(), width).await?;
+        let (mut times, seen) = self.step(agents, self.steps.get(), width).await?;
         times.sort_unstable();
         Ok((times, seen))
     }
@@ -197,15 +190,14 @@ impl Agents {
     /// Steps a new crew with a new client.
     async fn step(
         &self,
-        model: &Model,
         agents: usize,
         steps: usize,
         width: Option<NonZeroUsize>,
     ) -> anyhow::Result<(Vec<Duration>, Seen)> {
-        model.begin(match self.cost_model {
+        let model = Model::start(match self.cost_model {
             true => Service::Engine,
             false => Service::Dealt((0..steps).map(|step| self.dealt(agents, step)).collect()),
-        });
+        })?;
         let mut config = LlmConfig::new(Some(model.url().to_owned()), "loopback");
         config.max_in_flight = self.max_in_flight;
         if self.batch > NonZeroUsize::MIN {

@@ -11,10 +11,11 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::TcpListener,
     process::Command,
 };
+use toolcrib_lab::fake_models::request;
 
 use super::{
     times::{median, sorted, spread_json},
@@ -112,25 +113,13 @@ impl Lazy {
 
 /// Waits for one request, and answers it; says when its first byte came and how long it was.
 async fn answer(model: &TcpListener, began: Instant) -> anyhow::Result<(Duration, usize)> {
-    let (mut stream, _) = model.accept().await?;
-    let mut text = Vec::new();
-    let mut first = None;
-    let length = loop {
-        let read = stream.read_buf(&mut text).await?;
-        anyhow::ensure!(read > 0, "the request ended early");
-        first.get_or_insert_with(|| began.elapsed());
-        let Some(body) = text.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4) else {
-            continue;
-        };
-        let head = String::from_utf8_lossy(&text[..body]).to_ascii_lowercase();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
-        let length: usize = length.context("a request without content-length")?;
-        if text.len() >= body + length {
-            break length;
-        }
-    };
+    let (stream, _) = model.accept().await?;
+    let mut stream = BufReader::new(stream);
+    stream.fill_buf().await?;
+    let first = began.elapsed();
+    let body = request(&mut stream).await?.context("the request ended early")?;
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
     stream.write_all(format!("{head}content-length: {}\r\n\r\n{ANSWER}", ANSWER.len()).as_bytes()).await?;
     stream.shutdown().await?;
-    Ok((first.unwrap_or_default(), length))
+    Ok((first, body.len()))
 }

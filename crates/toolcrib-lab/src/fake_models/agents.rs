@@ -1,22 +1,17 @@
-//! A model server on the loopback interface, in a thread of its own: answers take as long as was dealt to them, or
-//! as long as an engine takes that works on all of them at once. Counts what really arrives.
+//! A scene of agents: answers take as long as was dealt to them, or as long as an engine takes that works on all of
+//! them at once.
 
 use std::{
     collections::BTreeMap,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream},
-    sync::{mpsc, oneshot},
-    task::JoinSet,
-};
+use tokio::sync::{mpsc, oneshot};
 
-use super::{Loopback, request};
+use super::{Reply, Server};
 
 /// Tokens of every answer of the engine, and the time from one to the next when it has a single request: half a
 /// second for an answer.
@@ -34,35 +29,26 @@ pub enum Service {
     Engine,
 }
 
-/// Ends with its owner.
+type Prompts = Arc<Mutex<BTreeMap<(usize, usize), usize>>>;
+
+/// A server for one crew of agents. Ends with its owner.
 pub struct Model {
-    server: Loopback,
-    seen: Arc<Mutex<Seen>>,
+    server: Server,
+    prompts: Prompts,
 }
 
-/// What arrived since the last [`Model::begin`].
-#[derive(Default)]
+/// What arrived.
 pub struct Seen {
-    service: Option<Service>,
     /// Prompts by step and agent.
     pub prompts: BTreeMap<(usize, usize), usize>,
     /// Requests, each with one prompt or several.
     pub requests: usize,
     /// Connections that were opened.
     pub connections: usize,
-    in_flight: usize,
     /// Most requests in flight at once.
     pub peak: usize,
     /// How many were in flight from each moment on.
     pub changes: Vec<(Instant, usize)>,
-}
-
-impl Seen {
-    fn change(&mut self, in_flight: usize) {
-        self.in_flight = in_flight;
-        self.peak = self.peak.max(in_flight);
-        self.changes.push((Instant::now(), in_flight));
-    }
 }
 
 impl Model {
@@ -70,101 +56,68 @@ impl Model {
     ///
     /// # Errors
     /// There is no port, or no thread.
-    pub fn start() -> io::Result<Self> {
-        let seen = Arc::<Mutex<Seen>>::default();
-        let shared = Arc::clone(&seen);
-        Ok(Self { server: Loopback::start(move |listener| serve(listener, shared))?, seen })
+    pub fn start(service: Service) -> io::Result<Self> {
+        let prompts = Prompts::default();
+        let (counted, (engine, work)) = (Arc::clone(&prompts), mpsc::unbounded_channel());
+        let scene = move |body: &Value| {
+            let Some(asked) = read(body) else { return Reply::error(400, "not a question of an agent") };
+            for prompt in &asked {
+                *lock(&counted).entry(*prompt).or_default() += 1;
+            }
+            let reply = Reply::json(200, &answer(&asked));
+            let time = |(step, agent): &(usize, usize)| match &service {
+                Service::Dealt(times) => times.get(*step).and_then(|times| times.get(*agent)).copied(),
+                Service::Engine => None,
+            };
+            // A request with several prompts takes as long as the slowest of them.
+            if let Some(time) = asked.iter().filter_map(time).max() {
+                return reply.after(time);
+            }
+            // All of them go to the engine together, which runs them side by side.
+            let (sent, waits): (Vec<_>, Vec<_>) = asked.iter().map(|_| oneshot::channel()).unzip();
+            let _ = sent.into_iter().try_for_each(|done| engine.send(done));
+            reply.once(async {
+                for wait in waits {
+                    let _ = wait.await;
+                }
+            })
+        };
+        let server = Server::start_beside(move |arrival| scene(&arrival.body), run_engine(work))?;
+        Ok(Self { server, prompts })
     }
 
     /// The address, up to and including `/v1`.
     pub fn url(&self) -> &str {
-        &self.server.url
-    }
-
-    /// Forgets what it saw; answers take this long from now on.
-    pub fn begin(&self, service: Service) {
-        *lock(&self.seen) = Seen { service: Some(service), ..Seen::default() };
+        self.server.url()
     }
 
     /// What it saw.
     pub fn seen(&self) -> Seen {
-        std::mem::take(&mut *lock(&self.seen))
-    }
-}
-
-fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-async fn serve(listener: TcpListener, seen: Arc<Mutex<Seen>>) {
-    let (engine, work) = mpsc::unbounded_channel();
-    let mut tasks = JoinSet::new();
-    tasks.spawn(run_engine(work));
-    // Only out of descriptors does accepting fail, and then the callers are told so by their own sockets.
-    while let Ok((socket, _)) = listener.accept().await {
-        lock(&seen).connections += 1;
-        let _ = socket.set_nodelay(true);
-        let (seen, engine) = (Arc::clone(&seen), engine.clone());
-        tasks.spawn(async move {
-            // An error here is a caller that hung up.
-            let _ = answer_all(socket, &seen, &engine).await;
-        });
-        while tasks.try_join_next().is_some() {}
-    }
-}
-
-type Engine = mpsc::UnboundedSender<oneshot::Sender<()>>;
-
-/// The requests of one connection, one after the other.
-async fn answer_all(socket: TcpStream, seen: &Mutex<Seen>, engine: &Engine) -> io::Result<()> {
-    let mut socket = BufReader::new(socket);
-    while let Some(body) = request(&mut socket).await? {
-        let body: Value = serde_json::from_slice(&body)?;
-        let asked = prompts(&body).ok_or(io::ErrorKind::InvalidData)?;
-        // A request with several prompts takes as long as the slowest of them.
-        let dealt = {
-            let mut seen = lock(seen);
-            for prompt in &asked {
-                *seen.prompts.entry(*prompt).or_default() += 1;
-            }
-            seen.requests += 1;
-            let now = seen.in_flight + 1;
-            seen.change(now);
-            let time = |(step, agent): &(usize, usize)| match &seen.service {
-                Some(Service::Dealt(times)) => times.get(*step).and_then(|times| times.get(*agent)).copied(),
-                Some(Service::Engine) | None => None,
-            };
-            asked.iter().filter_map(time).max()
-        };
-        match dealt {
-            Some(time) => tokio::time::sleep(time).await,
-            None => {
-                // All of them go to the engine together, which runs them side by side.
-                let (sent, waits): (Vec<_>, Vec<_>) = asked.iter().map(|_| oneshot::channel()).unzip();
-                let _ = sent.into_iter().try_for_each(|done| engine.send(done));
-                for wait in waits {
-                    let _ = wait.await;
-                }
-            }
+        let seen = self.server.seen();
+        Seen {
+            prompts: lock(&self.prompts).clone(),
+            requests: seen.requests.len(),
+            connections: seen.connections,
+            peak: seen.peak,
+            changes: seen.changes,
         }
-        {
-            let mut seen = lock(seen);
-            let now = seen.in_flight.saturating_sub(1);
-            seen.change(now);
-        }
-        let choice = |(index, (_, agent)): (usize, &(usize, usize))| {
-            let text = agent.to_string();
-            json!({"index": index, "finish_reason": "stop", "text": text,
-                "message": {"role": "assistant", "content": text}})
-        };
-        let choices: Vec<Value> = asked.iter().enumerate().map(choice).collect();
-        let usage =
-            json!({"prompt_tokens": 8 * asked.len(), "completion_tokens": TOKENS as usize * asked.len()});
-        let answer = json!({"model": "loopback", "choices": choices, "usage": usage}).to_string();
-        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length:";
-        socket.write_all(format!("{head} {}\r\n\r\n{answer}", answer.len()).as_bytes()).await?;
     }
-    Ok(())
+}
+
+fn lock(prompts: &Prompts) -> std::sync::MutexGuard<'_, BTreeMap<(usize, usize), usize>> {
+    prompts.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The number of each agent, in both formats.
+fn answer(asked: &[(usize, usize)]) -> Value {
+    let choice = |(index, (_, agent)): (usize, &(usize, usize))| {
+        let text = agent.to_string();
+        json!({"index": index, "finish_reason": "stop", "text": text,
+            "message": {"role": "assistant", "content": text}})
+    };
+    let choices: Vec<Value> = asked.iter().enumerate().map(choice).collect();
+    let usage = json!({"prompt_tokens": 8 * asked.len(), "completion_tokens": TOKENS as usize * asked.len()});
+    json!({"model": "loopback", "choices": choices, "usage": usage})
 }
 
 /// The question of an agent, and what it is read from again.
@@ -173,7 +126,7 @@ pub fn question(step: usize, agent: usize) -> String {
 }
 
 /// Step and agent of each prompt: of a conversation the one message, otherwise one text or several.
-fn prompts(body: &Value) -> Option<Vec<(usize, usize)>> {
+fn read(body: &Value) -> Option<Vec<(usize, usize)>> {
     match body.get("prompt").or_else(|| body.pointer("/messages/0/content"))? {
         Value::Array(prompts) => prompts.iter().map(|prompt| numbers(prompt.as_str()?)).collect(),
         prompt => Some(vec![numbers(prompt.as_str()?)?]),

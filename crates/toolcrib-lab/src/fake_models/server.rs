@@ -1,9 +1,10 @@
-//! A model server on the loopback interface, in a thread of its own, that answers as its scene says and counts what
-//! really arrives. Its CPU time can be told from that of the client.
+//! The fake model server: it answers as its scene says, and counts what really arrives. Its CPU time can be told from
+//! that of the client.
 
 use std::{
     collections::HashMap,
     io,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -30,16 +31,18 @@ pub struct Arrival {
     pub who: String,
     /// How often that was sent, this time included.
     pub times: u32,
+    /// The request.
+    pub body: Value,
 }
 
 /// What is answered, and after what time.
-#[derive(Clone)]
 #[must_use]
 pub struct Reply {
     status: u16,
     header: Option<(&'static str, &'static str)>,
     body: String,
     after: Duration,
+    ready: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     end: End,
 }
 
@@ -62,13 +65,24 @@ impl Reply {
         let message = json!({"role": "assistant", "content": "done"});
         let body = json!({"model": "loopback", "usage": {"prompt_tokens": 8, "completion_tokens": 1},
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
-        Self { status: 200, header: None, body: body.to_string(), after, end: End::Whole }
+        Self::json(200, &body).after(after)
+    }
+
+    /// Any other answer.
+    pub fn json(status: u16, body: &Value) -> Self {
+        Self {
+            status,
+            header: None,
+            body: body.to_string(),
+            after: Duration::ZERO,
+            ready: None,
+            end: End::Whole,
+        }
     }
 
     /// An error as OpenAI writes it.
     pub fn error(status: u16, message: &str) -> Self {
-        let body = json!({"error": {"message": message, "type": "scene"}});
-        Self { status, body: body.to_string(), ..Self::good(Duration::ZERO) }
+        Self::json(status, &json!({"error": {"message": message, "type": "scene"}}))
     }
 
     /// With the header `Retry-After`.
@@ -79,6 +93,11 @@ impl Reply {
     /// After this time.
     pub fn after(self, after: Duration) -> Self {
         Self { after, ..self }
+    }
+
+    /// Not before this is done.
+    pub fn once(self, ready: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { ready: Some(Box::pin(ready)), ..self }
     }
 
     /// The connection is closed in the middle of the body.
@@ -99,7 +118,7 @@ impl Reply {
 
 type Scene = dyn Fn(&Arrival) -> Reply + Send + Sync;
 
-/// Ends with its owner.
+/// A model server on the loopback interface, in a thread of its own. Ends with its owner.
 pub struct Server {
     server: Loopback,
     seen: Arc<Mutex<Seen>>,
@@ -116,6 +135,8 @@ pub struct Seen {
     /// Most requests in flight at once.
     pub peak: usize,
     in_flight: usize,
+    /// How many were in flight from each moment on.
+    pub changes: Vec<(Instant, usize)>,
     /// How often each was sent.
     pub times: HashMap<String, u32>,
 }
@@ -128,16 +149,38 @@ struct Desk {
     began: Instant,
 }
 
+impl Seen {
+    fn change(&mut self, in_flight: usize) {
+        self.in_flight = in_flight;
+        self.peak = self.peak.max(in_flight);
+        self.changes.push((Instant::now(), in_flight));
+    }
+}
+
 impl Server {
     /// Serves `scene` on a free port.
     ///
     /// # Errors
     /// There is no port, or no thread.
     pub fn start(scene: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
+        Self::start_beside(scene, std::future::pending())
+    }
+
+    /// The same with work that goes on in the thread of the server.
+    ///
+    /// # Errors
+    /// As those of [`Server::start`].
+    pub fn start_beside(
+        scene: impl Fn(&Arrival) -> Reply + Send + Sync + 'static,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<Self> {
         let seen = Arc::<Mutex<Seen>>::default();
         let (clock, asked) = mpsc::unbounded_channel();
         let desk = Desk { scene: Arc::new(scene), seen: Arc::clone(&seen), began: Instant::now() };
-        Ok(Self { server: Loopback::start(move |listener| serve(listener, desk, asked))?, seen, clock })
+        let serve = async move |listener| {
+            tokio::join!(serve(listener, desk, asked), work);
+        };
+        Ok(Self { server: Loopback::start(serve)?, seen, clock })
     }
 
     /// The address, up to and including `/v1`.
@@ -197,27 +240,29 @@ impl Desk {
         let mut socket = BufReader::with_capacity(1024, socket);
         while let Some(body) = request(&mut socket).await? {
             let body: Value = serde_json::from_slice(&body)?;
-            let who = body.pointer("/messages/0/content").and_then(Value::as_str).unwrap_or_default();
+            let who =
+                body.pointer("/messages/0/content").and_then(Value::as_str).unwrap_or_default().to_owned();
             let arrival = {
                 let mut seen = lock(&self.seen);
                 let at = self.began.elapsed();
-                seen.requests.push((who.to_owned(), at));
-                seen.in_flight += 1;
-                seen.peak = seen.peak.max(seen.in_flight);
-                let times = seen.times.entry(who.to_owned()).or_default();
+                seen.requests.push((who.clone(), at));
+                let in_flight = seen.in_flight + 1;
+                seen.change(in_flight);
+                let times = seen.times.entry(who.clone()).or_default();
                 *times += 1;
                 let times = *times;
-                Arrival {
-                    number: seen.requests.len() - 1,
-                    in_flight: seen.in_flight,
-                    at,
-                    who: who.to_owned(),
-                    times,
-                }
+                Arrival { number: seen.requests.len() - 1, in_flight: seen.in_flight, at, who, times, body }
             };
             let reply = (self.scene)(&arrival);
+            if let Some(ready) = reply.ready {
+                ready.await;
+            }
             tokio::time::sleep(reply.after).await;
-            lock(&self.seen).in_flight -= 1;
+            {
+                let mut seen = lock(&self.seen);
+                let in_flight = seen.in_flight - 1;
+                seen.change(in_flight);
+            }
             let (name, value) = reply.header.unwrap_or(("content-type", "application/json"));
             let (status, length) = (reply.status, reply.body.len());
             let mut answer = format!(
