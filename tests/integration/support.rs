@@ -16,9 +16,9 @@ use toolcrib::{
     Config, Endpoint, Manager, Result, ServerConfig, ServerEvent, ServerName, StdioConfig, Toolbox,
 };
 
-/// A tool server that misbehaves as its arguments say: of `crates/toolcrib-lab`, as is the next one.
+/// A tool server that misbehaves as its arguments say, of `crates/toolcrib-fakes`.
 pub(crate) const FIXTURE: &str = concat!(env!("CARGO_BIN_EXE_toolcrib"), "-fixture");
-/// The laboratory: `serve chaos`, `torture`, `bench`.
+/// `serve chaos`, `torture` and `bench`, of `crates/toolcrib-lab`.
 pub(crate) const LABORATORY: &str = concat!(env!("CARGO_BIN_EXE_toolcrib"), "-lab");
 
 /// Cargo builds the programs of another package only when it is told to.

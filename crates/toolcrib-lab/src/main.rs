@@ -57,7 +57,7 @@ enum Command {
     /// Be a server in `torture`.
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
-    TortureServer(toolcrib_lab::fake_servers::stubborn::TortureServer),
+    TortureServer(toolcrib_fakes::servers::stubborn::TortureServer),
 }
 
 /// Parses, runs, and turns the outcome into an exit code.

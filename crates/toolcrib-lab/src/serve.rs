@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use clap::{Args, ValueEnum};
-use toolcrib_lab::fake_servers::{baseline, chaos};
+use toolcrib_fakes::servers::{baseline, chaos};
 
 #[derive(Args)]
 pub(crate) struct Serve {

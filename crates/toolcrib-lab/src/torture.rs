@@ -21,7 +21,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use tokio::task::JoinSet;
 use toolcrib::Error;
-use toolcrib_lab::fake_servers::stubborn::Behaviour;
+use toolcrib_fakes::servers::stubborn::Behaviour;
 
 pub(crate) use self::owner::TortureOwner;
 use self::{ending::End, program::Program, table::Table, trial::Rig};

@@ -1,6 +1,6 @@
 //! `toolcrib-lab` as a command. What its trials and measurements find is tested beside the product's tests.
 //!
-//! Cargo builds the programs of this package for these tests, and with them for those of the product.
+//! Cargo builds the program for these tests, and so for those of the product.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -29,8 +29,6 @@ fn fake_servers_list_their_tools() {
         let output = lab(&["serve", server], LIST);
         assert!(output.status.success() && text(&output.stdout).contains("\"echo\""), "{output:?}");
     }
-    let fixture = Command::new(env!("CARGO_BIN_EXE_toolcrib-fixture")).stdin(Stdio::null()).output().unwrap();
-    assert!(fixture.status.success(), "{fixture:?}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::{
     context::Context,
     ui::{Ui, at_least_one, millis},
 };
-use toolcrib_lab::fake_models::agents::{self as model, Model, Seen, Service};
+use toolcrib_fakes::models::agents::{self as model, Model, Seen, Service};
 
 /// The shortest and the longest answer.
 const ANSWERS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(800));

@@ -16,7 +16,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use toolcrib::{CatalogEntry, Config, Endpoint, Manager, ServerConfig, ServerName, StdioConfig, Toolbox};
-use toolcrib_lab::fake_servers::{baseline::MAX_TEXT, chaos::fault};
+use toolcrib_fakes::servers::{baseline::MAX_TEXT, chaos::fault};
 
 use self::{
     sdk::Sdk,

@@ -15,7 +15,7 @@ use tokio::{
     net::TcpListener,
     process::Command,
 };
-use toolcrib_lab::fake_models::request;
+use toolcrib_fakes::models::request;
 
 use super::{
     times::{median, sorted, spread_json},

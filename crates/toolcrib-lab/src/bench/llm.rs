@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::{context::Context, ui::Ui};
-use toolcrib_lab::fake_models::Reply;
+use toolcrib_fakes::models::Reply;
 
 /// Model requests against a server that counts: no hidden cap, one retry layer, one pause for all.
 ///

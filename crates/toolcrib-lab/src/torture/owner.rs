@@ -13,7 +13,7 @@ use serde_json::Map;
 use tokio::runtime::{Builder, Runtime};
 use toolcrib::{Config, Endpoint, Error, Guard, Manager, ServerConfig, ServerName, StdioConfig};
 
-use toolcrib_lab::fake_servers::stubborn::TOOL;
+use toolcrib_fakes::servers::stubborn::TOOL;
 
 use super::ending::End;
 

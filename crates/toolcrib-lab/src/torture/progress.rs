@@ -1,6 +1,6 @@
 //! How a torture goes: one line for each trial.
 
-use toolcrib_lab::fake_servers::stubborn::Behaviour;
+use toolcrib_fakes::servers::stubborn::Behaviour;
 
 use super::{ending::End, trial::Outcome};
 use crate::ui::{Ui, seconds};

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 
-use toolcrib_lab::fake_servers::stubborn::Behaviour;
+use toolcrib_fakes::servers::stubborn::Behaviour;
 
 use super::{ending::End, trial::Outcome};
 use crate::ui::{millis, seconds};

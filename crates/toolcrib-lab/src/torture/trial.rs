@@ -12,7 +12,7 @@ use std::{
 
 use rustix::process::{Pid, WaitStatus};
 use toolcrib::CancellationToken;
-use toolcrib_lab::fake_servers::stubborn::{BEATS, Behaviour, CALLED, MARK};
+use toolcrib_fakes::servers::stubborn::{BEATS, Behaviour, CALLED, MARK};
 
 use super::{
     census::{self, Living, OWNER_MARK},

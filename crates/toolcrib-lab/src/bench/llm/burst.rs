@@ -13,7 +13,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use toolcrib_lab::fake_models::{Reply, Server};
+use toolcrib_fakes::models::{Reply, Server};
 
 use super::{
     Row,

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use toolcrib::{ChatRequest, LlmClient, Message};
 
-use toolcrib_lab::fake_models::{Arrival, Reply, Server};
+use toolcrib_fakes::models::{Arrival, Reply, Server};
 
 /// Callers at once.
 pub(super) const CALLERS: usize = 64;

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use toolcrib::{HttpClients, HttpConfig, LlmClient, LlmConfig};
 
-use toolcrib_lab::fake_models::{Reply, Server};
+use toolcrib_fakes::models::{Reply, Server};
 
 use super::{
     Row,

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use toolcrib::{ChatRequest, Message};
 
-use toolcrib_lab::fake_models::{Reply, Server};
+use toolcrib_fakes::models::{Reply, Server};
 
 use super::{
     Row,

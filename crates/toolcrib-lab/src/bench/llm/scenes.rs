@@ -14,7 +14,7 @@ use toolcrib::{
     ChatAnswer, ChatRequest, HttpClients, HttpConfig, LlmClient, LlmConfig, LlmError, Message, RetryPolicy,
 };
 
-use toolcrib_lab::fake_models::{Reply, Server};
+use toolcrib_fakes::models::{Reply, Server};
 
 use super::Row;
 use crate::ui::{millis, seconds};

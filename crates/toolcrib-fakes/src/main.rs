@@ -1,5 +1,5 @@
 //! The misbehaving server of the integration tests; each argument is one behaviour.
 
 fn main() {
-    toolcrib_lab::fake_servers::fixture::main();
+    toolcrib_fakes::servers::fixture::main();
 }

@@ -2,5 +2,5 @@
 //!
 //! Nothing here uses toolcrib, so that no mistake is shared with the code under test.
 
-pub mod fake_models;
-pub mod fake_servers;
+pub mod models;
+pub mod servers;
