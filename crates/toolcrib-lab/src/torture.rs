@@ -72,7 +72,7 @@ fn contract() -> String {
 Score of a cell:
   .   no process of the server is left; the time until then is in --json
   N   so many are left after --wait: found by a mark in their environment, which each server
-      puts there itself, in whatever session or process group they are; zombies do not count
+      puts there itself, in any session or process group; zombies do not count
   !   the program did not do its part; the reason is below the table
 
 Any other program can be scored with --command. The command is split into words as a shell does,
@@ -83,7 +83,7 @@ and started without a shell. In it
   {{end}}          is the name of the end; without it only the ends by signal are measured
 The program starts the server, speaks MCP with it over its standard streams and calls its only
 tool, `echo`. Then it prints the line `ready` on its stdout (flushed) and at once ends as {{end}}
-says; for an end by signal it waits to be signalled, with whatever handlers it normally has. If it
+says; for an end by signal it waits to be signalled, with the handlers it normally has. If it
 is to live on after the end of the session (drop, cancel) it prints the line `ended` and stays
 until it is killed. Nothing that it or its servers leave behind outlives the torture.
   toolcrib-lab torture --wait 5s --command 'python client.py {{end}} {{server}}'
@@ -105,7 +105,7 @@ impl Torture {
         }
         let began = Instant::now();
         let rig = Arc::new(Rig::new(program, exe, self.wait, context.cancel.clone())?);
-        // A second Ctrl-C drops this future: what was started must not stay then either.
+        // A second Ctrl-C drops this future, and what was started must end then too.
         let sweep = Sweep(rig.clone());
         let checked = rig.clone();
         if !tokio::task::spawn_blocking(move || checked.can_see()).await?? {
@@ -131,7 +131,7 @@ impl Torture {
         })
     }
 
-    /// Runs all trials, some at a time, until they are done or somebody has enough.
+    /// Runs all trials, some at a time, until they are done or the command is cancelled.
     async fn trials(
         &self,
         context: &Context<'_>,
@@ -193,11 +193,11 @@ impl Torture {
     }
 }
 
-/// Ends whatever is left of the trials, whichever way the command ends.
+/// Ends what is left of the trials, however the command ends.
 struct Sweep(Arc<Rig>);
 
 impl Sweep {
-    /// Says which processes would not go.
+    /// Says which processes did not end.
     fn finish(self) -> Vec<u32> {
         self.0.sweep()
     }

@@ -14,7 +14,7 @@ pub(crate) struct Ui {
 
 impl Ui {
     fn line(verb: &str, text: &str) {
-        // As one piece: stderr has no buffer. Nobody is there to be told that it takes no more.
+        // In one write: stderr has no buffer. There is no place to report that stderr is closed.
         let _ = std::io::stderr().write_all(format!("{verb:>12} {text}\n").as_bytes());
     }
 

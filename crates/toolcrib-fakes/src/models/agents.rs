@@ -125,7 +125,7 @@ pub fn question(step: usize, agent: usize) -> String {
     format!("step {step} agent {agent}")
 }
 
-/// Step and agent of each prompt: of a conversation the one message, otherwise one text or several.
+/// Step and agent of each prompt: the message of a chat request, or the texts of a completion request.
 fn read(body: &Value) -> Option<Vec<(usize, usize)>> {
     match body.get("prompt").or_else(|| body.pointer("/messages/0/content"))? {
         Value::Array(prompts) => prompts.iter().map(|prompt| numbers(prompt.as_str()?)).collect(),
@@ -138,7 +138,7 @@ fn numbers(question: &str) -> Option<(usize, usize)> {
     Some((step.parse().ok()?, agent.parse().ok()?))
 }
 
-/// Continuous batching: whoever comes joins at the next token, and leaves when its own are done.
+/// Continuous batching: a request joins at the next token, and leaves when its own tokens are done.
 async fn run_engine(mut work: mpsc::UnboundedReceiver<oneshot::Sender<()>>) {
     let mut running: Vec<(u32, oneshot::Sender<()>)> = Vec::new();
     let mut at = tokio::time::Instant::now();

@@ -134,7 +134,7 @@ fn answer(message: &Message<'_>, answers: &mut Vec<u8>, output: &Arc<Mutex<File>
             let (line, output) = (result(id, r#"{"content":[],"isError":false}"#), output.clone());
             thread::spawn(move || {
                 thread::sleep(time);
-                // Who does not read any more does not miss it.
+                // A client that reads no more does not need it.
                 let _ = write(&output, line.as_bytes());
             });
         }

@@ -116,7 +116,7 @@ fn start_again_ignoring_term(arguments: &[String]) -> ! {
     panic!("{error}");
 }
 
-/// A process of our group that nobody waits for.
+/// A process of our group that this one does not wait for.
 #[allow(clippy::zombie_processes, reason = "leaving it behind is its purpose")]
 fn helper(stdout: Stdio) {
     Command::new("sleep")

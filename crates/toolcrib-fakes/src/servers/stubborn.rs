@@ -1,8 +1,8 @@
-//! `toolcrib-lab torture-server`: one server of the torture, and the processes that it brings along.
+//! `toolcrib-lab torture-server`: a tool server that is hard to end, and the helper processes that it starts.
 //!
-//! Each part is this program again, started with `--part`. A part says on its stderr, a pipe to whoever
-//! started it, that it stands: the server answers its first call with the whole family in place. Nobody
-//! lasts longer than [`LIFETIME`], should the torture itself be killed.
+//! Each helper is this program again, started with `--part`. It writes a byte to its stderr, a pipe to its parent, once it
+//! runs: the server answers its first call when all helpers run. No process lasts longer than `LIFETIME`, in case
+//! `toolcrib-lab torture` itself is killed.
 
 use std::{
     fs::OpenOptions,
@@ -25,7 +25,7 @@ mod mcp;
 /// The variable that a server puts into its own environment, and so into that of all it starts.
 pub const MARK: &str = "TOOLCRIB_TORTURE";
 
-/// How long a process of the torture lasts when nobody ends it.
+/// How long a process lasts that is not ended.
 const LIFETIME: Duration = Duration::from_secs(600);
 /// Sleepers of a storm.
 const STORM: usize = 400;
@@ -43,7 +43,7 @@ pub const BEATS: &str = "beats";
 pub struct TortureServer {
     /// What is hard about it.
     behaviour: Behaviour,
-    /// Put into the environment of every process, whatever the client let through.
+    /// Put into the environment of every process, which the client may have filtered.
     #[arg(long)]
     mark: String,
     /// Where calls and hops are noted.
@@ -73,7 +73,7 @@ enum Part {
 }
 
 impl TortureServer {
-    /// Serves until it has had enough, or is ended.
+    /// Runs this process: the server, or one of its helpers.
     pub fn run(&self) -> ExitCode {
         match self.play() {
             Ok(()) => ExitCode::SUCCESS,
@@ -181,7 +181,7 @@ impl TortureServer {
         Ok(())
     }
 
-    /// Starts a part and waits until it stands.
+    /// Starts a helper and waits until it runs.
     fn bring(&self, part: Part, stdout: Stdio) -> io::Result<Child> {
         let mut child = self.command(part)?.stdout(stdout).stderr(Stdio::piped()).spawn()?;
         let mut said = Vec::new();
@@ -207,7 +207,7 @@ impl TortureServer {
     }
 }
 
-/// Tells whoever waits that this process is what it should be. Later copies tell nobody.
+/// Tells the parent that this process runs. Later copies have no parent that listens.
 fn stand() -> io::Result<()> {
     io::stderr().write_all(b".")
 }
@@ -218,7 +218,7 @@ fn sleep() -> io::Result<()> {
     Ok(())
 }
 
-/// Blocked signals stay blocked in whatever is started from here.
+/// Blocked signals stay blocked in processes that are started from here.
 fn block_signals() -> io::Result<()> {
     let deaf: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
     Ok(deaf.thread_block()?)

@@ -29,7 +29,7 @@ const ENGINE_CREWS: [usize; 5] = [1, 2, 4, 8, 16];
 /// Many agents stepped together, against a model server that counts: how long, and how many at once.
 ///
 /// Answers take 200 to 800 ms, spread evenly, so that the slowest one takes 800 ms in a crew of any size. Together
-/// should take that long, whatever the number of agents; one after the other takes the sum.
+/// should take that long for any number of agents; one after the other takes the sum.
 #[derive(Args)]
 pub(crate) struct Agents {
     /// Sizes of crews, a row each [default: 3,5,10,20,50,100,1000; with --cost-model 1,2,4,8,16; with --configured 1,4,16].

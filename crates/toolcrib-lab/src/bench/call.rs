@@ -287,7 +287,7 @@ fn bare(tool: &str, arguments: &Map<String, Value>, calls: usize) -> anyhow::Res
         (Some(stdin), Some(stdout)) => bare_on(stdin, BufReader::new(stdout), request.as_bytes(), calls),
         _ => Err(anyhow::anyhow!("the server has no pipes")),
     };
-    // Its input is closed: it leaves by itself.
+    // Its input is closed: it exits.
     child.wait()?;
     outcome
 }

@@ -28,7 +28,7 @@ use crate::{
 
 /// How long one run may take before something is broken.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What the model says, whatever it is asked.
+/// The only answer of the model.
 const ANSWER: &str =
     r#"{"choices":[{"message":{"role":"assistant","content":"done"},"finish_reason":"stop"}]}"#;
 

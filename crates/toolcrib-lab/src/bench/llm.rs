@@ -47,7 +47,7 @@ enum Scene {
     First,
     /// 200 callers at once of a server that takes 32 at a time: with 1,000 requests, and with one each.
     Narrow,
-    /// Endpoints that fail in part, beside a client that shares nothing and repeats each request by itself: 100 ms
+    /// Endpoints that fail in part, beside a client that shares nothing and repeats each request separately: 100 ms
     /// doubling to 1 s, drawn from 0, at most 12 attempts.
     Flaky,
     /// 100 agents and an endpoint that is down.

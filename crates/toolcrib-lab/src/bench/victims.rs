@@ -1,4 +1,4 @@
-//! Servers to be ill-treated, a folder for what they do, and the wait until all of them are well again.
+//! Servers that faults are injected into, a folder for what they write, and the wait until all of them are ready again.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,7 +12,7 @@ use crate::serve;
 /// How long the servers may take to be back after the last fault.
 const CALM: Duration = Duration::from_secs(60);
 
-/// A server with a tool whose effect can be counted. It may be restarted as often as it dies.
+/// A server with a tool whose effect can be counted. It is restarted without a limit.
 pub(super) fn victim(number: usize, effects: &Path) -> anyhow::Result<ServerConfig> {
     let (own, arguments) = serve::command(&["chaos", &format!("count={}", effects.display())])?;
     let command = StdioConfig::new(own, arguments, std::env::temp_dir());

@@ -1,4 +1,4 @@
-//! Who of a run is alive: found by a mark in the environment, wherever in the process tree it went.
+//! The living processes of a trial: found by a mark in their environment, wherever they are in the process tree.
 
 use std::{fs, path::Path};
 

@@ -1,7 +1,7 @@
 //! The programs under test as children of this process: spawn, wait, signal, and the sweep at the end.
 //!
 //! This process adopts every orphan below it, so that what a run leaves behind can be reaped and, in the end,
-//! ended, whatever pid 1 does. Only children that were not reaped are signalled: their ids are still theirs.
+//! ended, without the help of pid 1. Only children that were not reaped are signalled: their ids are still theirs.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -94,7 +94,7 @@ impl Children {
         loop {
             let mut state = self.state();
             state.reap();
-            // Invariant: nobody else reaps while the lock is held, so each of these ids is still a child's.
+            // Invariant: no other thread reaps while the lock is held, so each of these ids is still a child's.
             let ours: Vec<Pid> =
                 census::children().into_iter().filter(|pid| !self.before.contains(pid)).collect();
             if ours.is_empty() || Instant::now() >= deadline {

@@ -16,7 +16,7 @@ pub(super) enum End {
     Leak,
     /// The event loop is shut down first, then the session is let go.
     RuntimeFirst,
-    /// A panic, or an exception that nobody catches.
+    /// A panic, or an exception that is not caught.
     Panic,
     /// `exit(0)` in the middle of the program: no destructor of the stack runs.
     Exit,
@@ -73,7 +73,7 @@ impl End {
         }
     }
 
-    /// The signal that ends the program from outside; nothing when it ends by itself.
+    /// The signal that ends the program from outside; none when it ends itself.
     pub(super) fn signal(self) -> Option<Signal> {
         match self {
             Self::Sigterm => Some(Signal::TERM),

@@ -1,4 +1,4 @@
-//! One trial: start the program with one server, let it end in one way, and watch who is left.
+//! One trial: start the program with one server, let it end in one way, and watch which processes are left.
 
 use std::{
     fs::{self, File},
@@ -29,7 +29,7 @@ const SEEN_LIMIT: Duration = Duration::from_secs(10);
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long nobody must be seen before nobody is there: a look at all processes is not one moment.
+/// How long no process must be seen before there is none: a look at all processes takes time.
 const QUIET: Duration = Duration::from_millis(100);
 /// The same for a hopper, which is seen by its beats: on a loaded machine they are far apart.
 const QUIET_HOPPER: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub(super) struct Rig {
 /// What came of a trial.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// Nobody is left since then, counted from the program's end.
+    /// No process is left since then, counted from the program's end.
     Clean { after: Duration },
     /// So many are left when the time is over, the first of them by name.
     Survived { count: usize, named: Vec<Living> },
@@ -101,7 +101,7 @@ impl Rig {
         Ok(matches!(seen, Ok(Some(()))))
     }
 
-    /// One trial; nothing when it was stopped. Whatever it started is gone when this returns.
+    /// One trial; nothing when it was stopped. What it started has ended when this returns.
     pub(super) fn run(&self, number: usize, behaviour: Behaviour, end: End) -> Option<Outcome> {
         let played = Trial::open(self, &number.to_string(), behaviour)
             .map_err(Broken::from)
@@ -113,9 +113,9 @@ impl Rig {
         }
     }
 
-    /// Ends whatever is left of all trials; says which processes would not go.
+    /// Ends all that is left of all trials; says which processes did not end.
     pub(super) fn sweep(&self) -> Vec<u32> {
-        // Without the folder a hopper stops by itself.
+        // Without the folder a hopper stops.
         let _ = fs::remove_dir_all(&self.folder);
         self.children.sweep()
     }
@@ -154,7 +154,7 @@ impl<'a> Trial<'a> {
     fn play(&mut self, end: End) -> Result<Outcome, Broken> {
         let mut command = self.rig.program.command(&self.server, end);
         let value = self.owner_mark.split_once('=').map_or("", |(_, value)| value);
-        // Files, not pipes: nobody has to read them, and who keeps them open keeps nobody waiting.
+        // Files, not pipes: they need no reader, and a process that keeps them open delays no reader.
         command
             .env(OWNER_MARK, value)
             .stdin(Stdio::null())
@@ -193,27 +193,27 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Looks until nobody has been seen for a while, or the time is over.
+    /// Looks until no process has been seen for a while, or the time is over.
     fn watch(&self) -> Result<Outcome, Broken> {
         let quiet = if self.behaviour == Behaviour::SessionHopper { QUIET_HOPPER } else { QUIET };
         let began = Instant::now();
         let mut beats = self.beats();
-        let mut nobody_since = None;
+        let mut empty_since = None;
         loop {
             let left = self.left();
             let hops = self.beats() - beats;
             beats += hops;
             let now = began.elapsed();
             if left.is_empty() && hops == 0 {
-                let since = *nobody_since.get_or_insert(now);
+                let since = *empty_since.get_or_insert(now);
                 if now.saturating_sub(since) >= quiet {
                     return Ok(Outcome::Clean { after: since });
                 }
             } else {
-                nobody_since = None;
+                empty_since = None;
                 if now > self.rig.wait {
                     let named = left.iter().take(NAMED).map(|pid| census::describe(*pid)).collect();
-                    // Between two hops nobody is seen.
+                    // Between two hops no process is seen.
                     return Ok(Outcome::Survived { count: left.len().max(1), named });
                 }
             }
@@ -268,17 +268,17 @@ impl<'a> Trial<'a> {
 impl Drop for Trial<'_> {
     /// Ends the program, its server and everything that either brought along, and waits until it is so.
     fn drop(&mut self) {
-        // Without the folder a hopper stops by itself.
+        // Without the folder a hopper stops.
         let _ = fs::remove_dir_all(&self.folder);
         if let Some(owner) = self.owner {
             self.rig.children.end(owner);
         }
         let marks = [&*self.mark, &*self.owner_mark];
         let began = Instant::now();
-        let mut nobody = 0;
-        while nobody < 2 && began.elapsed() < CLEANUP_LIMIT {
+        let mut empty_looks = 0;
+        while empty_looks < 2 && began.elapsed() < CLEANUP_LIMIT {
             let left = census::marked(&marks);
-            nobody = if left.is_empty() { nobody + 1 } else { 0 };
+            empty_looks = if left.is_empty() { empty_looks + 1 } else { 0 };
             for pid in left {
                 census::kill(pid, &marks);
             }

@@ -65,7 +65,7 @@ impl Calls {
         self.cancels.news.notify_all();
     }
 
-    /// Runs the tool; nothing if it answers by itself, later.
+    /// Runs the tool; none if a thread answers later.
     fn run(&self, id: &Value, params: &Value, output: &Output) -> Option<Value> {
         let arguments = &params["arguments"];
         Some(match params["name"].as_str().unwrap_or_default() {

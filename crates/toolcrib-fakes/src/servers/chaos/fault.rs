@@ -85,7 +85,7 @@ const fn entry(
     Entry { name, default, help, make }
 }
 
-/// From the start on, whatever `at` says.
+/// Faults from the start on; `at` does not apply.
 const AT_START: &[Entry] = &[
     entry("slow-start", "5s", |v| time(v).map(Fault::SlowStart), "reads nothing for so long"),
     entry("exit", "", |_| Ok(Fault::Exit), "exits at once, with the code of `code`"),

@@ -1,8 +1,8 @@
-//! The rows of the torture: MCP servers that keep to the protocol, each hard to get rid of in its own way.
+//! MCP servers that keep to the protocol, and are hard to end: the rows of `toolcrib-lab torture`.
 
 use clap::ValueEnum;
 
-/// How a server behaves once its client is gone, and whom it brings along.
+/// How a server behaves when its client is gone, and which helper processes it starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Behaviour {
     /// Leaves at the end of its input.

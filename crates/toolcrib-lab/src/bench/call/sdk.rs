@@ -50,7 +50,7 @@ impl Sdk {
 
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
         self.service.cancel().await?;
-        // Its input is closed: it leaves by itself.
+        // Its input is closed: it exits.
         self.child.wait().await?;
         Ok(())
     }

@@ -79,7 +79,7 @@ async fn plain(faults: Faults, requests: usize, callers: usize) -> anyhow::Resul
     Ok(ask_all(&Asking::plain(&server), &server, requests, callers, |_| true).await)
 }
 
-/// A share of requests fails, each by itself.
+/// A share of requests fails, each independently.
 async fn share_row(seed: u64, service: Duration, status: u16, share: f64, runs: u64) -> anyhow::Result<Row> {
     let (mut took, mut lost, mut requests) = ((Duration::ZERO, Duration::ZERO), (0, 0), 0);
     for run in 0..runs {
