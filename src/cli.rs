@@ -4,7 +4,6 @@
 mod bench;
 mod builtin;
 mod call;
-mod chaos;
 mod check;
 mod connect;
 mod context;
@@ -30,8 +29,6 @@ mod run;
 mod tools;
 #[cfg(feature = "top")]
 mod top;
-#[cfg(target_os = "linux")]
-mod torture;
 mod ui;
 mod up;
 mod warm;
@@ -140,10 +137,7 @@ enum Command {
     /// Run a benchmark.
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Score a teardown: servers that are hard to end, times ways for their owner to end. Who survives?
-    #[cfg(target_os = "linux")]
-    Torture(torture::Torture),
-    /// Serve a built-in tool server over stdin and stdout: time, files, calc, search, fetch, chaos, or floor.
+    /// Serve a built-in tool server over stdin and stdout: time, files, calc, search, or fetch.
     Builtin(builtin::Builtin),
     /// The daemon itself, which `up -d` starts.
     #[command(hide = true)]
@@ -152,13 +146,6 @@ enum Command {
 
 /// Parses, runs, and turns the outcome into an exit code.
 pub(crate) fn main() -> ExitCode {
-    #[cfg(target_os = "linux")]
-    if let Some(code) = torture::play_part() {
-        return code;
-    }
-    if let Some(code) = bench::floor::play_part() {
-        return code;
-    }
     // The daemon has no terminal. Whoever starts it has what it was given by others: nothing of that is for servers.
     #[cfg(target_os = "linux")]
     toolcrib::reset_inherited(std::env::args_os().nth(1).is_none_or(|command| command != "daemon"));
@@ -203,9 +190,7 @@ impl Command {
             Self::Doctor(doctor) => context.in_runtime(doctor.run(context)),
             Self::Import(import) => import.run(context),
             Self::Bench(bench) => context.in_runtime(bench.run(context)),
-            #[cfg(target_os = "linux")]
-            Self::Torture(torture) => context.in_runtime(torture.run(context)),
-            Self::Builtin(builtin) => context.in_runtime(builtin.run(context)),
+            Self::Builtin(builtin) => context.in_runtime(builtin.run()),
             Self::Daemon(daemon) => context.in_runtime(daemon.run(context)),
         }
     }
@@ -233,7 +218,7 @@ mod tests {
     #[test]
     fn counts_below_one_are_refused_with_our_message() {
         let options = counts(&Arguments::command(), &["toolcrib".to_owned()]);
-        assert!(options.len() >= 20, "{options:?}");
+        assert!(options.len() >= 7, "{options:?}");
         for option in options {
             for (value, words) in [("0", "must be at least 1"), ("x", "is not a whole number from 1")] {
                 let typed = [&option[..], &[value.to_owned()]].concat();

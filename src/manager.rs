@@ -79,7 +79,7 @@ impl Manager {
     /// As [`Manager::start`], with options: an observer, shared HTTP clients, a token that gives the start up.
     ///
     /// # Errors
-    /// As [`Manager::start`], and [`Error::Cancelled`].
+    /// As [`Manager::start`]; [`Error::Cancelled`], or [`Error::TeardownIncomplete`] if a process survived that.
     pub async fn start_with(config: &Config, options: StartOptions) -> Result<Self> {
         let StartOptions { observer, http, cancel } = options;
         let observe = observer.unwrap_or_else(|| Arc::new(|_| {}));
@@ -142,8 +142,9 @@ impl Manager {
         };
         let Some(servers) = started else {
             let observe = manager.observe.clone();
-            observe(ServerEvent::StartCancelled { report: manager.shutdown().await });
-            return Err(Error::Cancelled);
+            let report = manager.shutdown().await;
+            observe(ServerEvent::StartCancelled { report: report.clone() });
+            return Err(report.complete().err().unwrap_or(Error::Cancelled));
         };
         let wall = began.elapsed();
         manager.report = StartReport { servers, wall, jobs: config.start_jobs };

@@ -1,18 +1,10 @@
-//! `toolcrib bench`: what toolcrib promises, measured. One file a subcommand.
+//! `toolcrib bench`: what the servers of a configuration cost, measured. One file a subcommand.
+//!
+//! What compares toolcrib with others is in `crates/toolcrib-lab`.
 
-mod agents;
 mod call;
-mod close;
-pub(super) mod floor;
 mod init;
-mod kills;
-mod lazy;
-mod llm;
-mod loopback;
-mod soak;
-mod spares;
 pub(super) mod times;
-mod victims;
 
 use std::process::ExitCode;
 
@@ -24,22 +16,8 @@ use super::context::Context;
 pub(super) enum Bench {
     /// Time from nothing to all tools known, in several ways, phase by phase, and what bounds it.
     Init(init::Init),
-    /// What a tool call costs: latency, throughput, CPU, and whether slow calls hold back fast ones.
+    /// What a tool call costs: latency, throughput, CPU.
     Call(call::Call),
-    /// Many agents stepped together against a model server that counts: how long, and how many at once.
-    Agents(agents::Agents),
-    /// Time to end servers that ignore end of input and SIGTERM: one, and many at once.
-    Close(close::Close),
-    /// Time from the start of the program until a model is asked, with many lazy servers.
-    Lazy(lazy::Lazy),
-    /// Model requests against a server that counts: in flight, attempts and waits, connections, outages.
-    Llm(llm::Llm),
-    /// Servers killed at random under many callers: is every call accounted for, and none run twice?
-    Kills(kills::Kills),
-    /// Time until a task has servers of its own, when spares wait.
-    Spares(spares::Spares),
-    /// Calls with random faults for a long time: does the owner stay as small as it was?
-    Soak(soak::Soak),
 }
 
 impl Bench {
@@ -47,13 +25,6 @@ impl Bench {
         match self {
             Self::Init(init) => init.run(context).await,
             Self::Call(call) => call.run(context).await,
-            Self::Agents(agents) => agents.run(context).await,
-            Self::Close(close) => close.run(context).await,
-            Self::Lazy(lazy) => lazy.run(context).await,
-            Self::Llm(llm) => llm.run(context).await,
-            Self::Kills(kills) => kills.run(context).await,
-            Self::Spares(spares) => spares.run(context).await,
-            Self::Soak(soak) => soak.run(context).await,
         }
     }
 }

@@ -4,7 +4,6 @@ use std::{
     future::Future,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -160,18 +159,12 @@ impl Context<'_> {
         config: &Config,
         observe: impl Fn(ServerEvent) + Send + Sync + 'static,
     ) -> Result<Manager, Error> {
-        let torn_down = Arc::new(OnceLock::new());
-        let cancelled = torn_down.clone();
+        let ui = self.ui.clone();
         let observe = move |event| match event {
-            ServerEvent::StartCancelled { report } => drop(cancelled.set(report)),
+            ServerEvent::StartCancelled { report } if report.survivors.is_empty() => ui.torn_down(&report),
             event => observe(event),
         };
-        let options = StartOptions::new().observe(observe).cancel(self.cancel.clone());
-        let outcome = Manager::start_with(config, options).await;
-        if let Some(report) = torn_down.get() {
-            self.ui.torn_down(&report.clone().complete()?);
-        }
-        outcome
+        Manager::start_with(config, StartOptions::new().observe(observe).cancel(self.cancel.clone())).await
     }
 
     /// The exit code of a command that did all it could: `code`, unless the lockfile kept a server from starting.

@@ -135,7 +135,7 @@ impl EventIndex {
                 }
             }
             Event::ServerLost { server, error, .. } => {
-                self.incident(run, &server, at_ms, true, error.message)
+                self.incident(run, &server, at_ms, true, error.message);
             }
             Event::ServerRestarted { server, restarts, took_ns, .. } => {
                 let words = format!("restart {restarts}: ready after {:.0} ms", millis(took_ns));

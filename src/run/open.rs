@@ -1,10 +1,6 @@
 //! A run whose folder is there, and the start of its servers.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, OnceLock},
-    time::Instant,
-};
+use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use super::{CASSETTE, Cassette, Folder, Run, RunEvent, StartedRun, manifest::manifest, started::Servers};
 use crate::{
@@ -119,23 +115,16 @@ impl OpenRun {
     async fn start_servers(&self) -> Result<Manager> {
         let config = &self.setup.config;
         let (observer, journal) = (self.setup.observer.clone(), self.journal.clone());
-        let torn_down = Arc::new(OnceLock::new());
-        let cancelled = torn_down.clone();
         let observe = self.warnings.observing(move |event: ServerEvent| match event {
-            ServerEvent::StartCancelled { report } => drop(cancelled.set(report)),
+            ServerEvent::StartCancelled { report } => observer(RunEvent::StartCancelled(&report)),
             event => {
                 event.record(&journal);
                 observer(RunEvent::Server(&event));
             }
         });
         let options = StartOptions::new().observe(observe).cancel(self.setup.cancel.clone());
-        let manager = Manager::start_with(config, options).await;
-        let observer = &self.setup.observer;
-        if let Some(report) = torn_down.get() {
-            observer(RunEvent::StartCancelled(&report.clone().complete()?));
-        }
-        let manager = manager?;
-        observer(RunEvent::ServersStarted(manager.report()));
+        let manager = Manager::start_with(config, options).await?;
+        (self.setup.observer)(RunEvent::ServersStarted(manager.report()));
         Ok(manager)
     }
 

@@ -78,7 +78,7 @@ async fn what_was_recorded_is_replayed_without_servers_and_model() {
     let cassette = recorded.execute().await.unwrap().recorded.unwrap();
     for (tasks, same) in [(tasks(), true), (vec![Task::question("sum", "5 + 6")], false)] {
         let cancel = CancellationToken::new();
-        let player = Player::open(&cassette, Secrets::default(), cancel.clone()).unwrap();
+        let player = CassettePlayer::open(&cassette, Secrets::default(), cancel.clone()).unwrap();
         let run = Run::new(Config::new([]), tasks).out(home.path()).replay(player).cancel(cancel);
         let summary = run.execute().await.unwrap();
         assert_eq!(summary.cassette_error.is_none(), same, "{:?}", summary.cassette_error);

@@ -1,19 +1,26 @@
 //! The benchmarks as commands: what they count and print. How fast anything is, is not tested.
 
+use std::process::Output;
+
 use serde_json::Value;
 
 use crate::support::program::{Bench, code, err, out};
 
+/// What `toolcrib-lab bench` says as JSON.
 fn document(bench: &Bench, arguments: &[&str]) -> Value {
-    let output = bench.run(arguments);
-    assert_eq!(code(&output), 0, "{}", err(&output));
-    serde_json::from_str(&out(&output)).unwrap()
+    let arguments = [&["--json", "bench"], arguments].concat();
+    read(&bench.laboratory(&arguments).output().unwrap())
+}
+
+fn read(output: &Output) -> Value {
+    assert_eq!(code(output), 0, "{}", err(output));
+    serde_json::from_str(&out(output)).unwrap()
 }
 
 #[test]
 fn calls_are_compared_with_bare_pipes_and_slow_servers() {
     let bench = Bench::new("");
-    let document = document(&bench, &["--json", "bench", "call", "--calls", "300", "--in-flight", "1,7"]);
+    let document = document(&bench, &["call", "--calls", "300", "--in-flight", "1,7"]);
     let rows = document["rows"].as_array().unwrap();
     let widths: Vec<_> = rows
         .iter()
@@ -40,8 +47,7 @@ fn calls_are_compared_with_bare_pipes_and_slow_servers() {
 #[test]
 fn results_of_a_chosen_size_are_compared_with_the_sdk() {
     let bench = Bench::new("");
-    let sizes =
-        ["--json", "bench", "call", "--size", "1000B,256KiB,1MiB", "--calls", "8", "--in-flight", "1"];
+    let sizes = ["call", "--size", "1000B,256KiB,1MiB", "--calls", "8", "--in-flight", "1"];
     let document = document(&bench, &sizes);
     let rows = document["rows"].as_array().unwrap();
     let seen: Vec<_> =
@@ -54,17 +60,24 @@ fn results_of_a_chosen_size_are_compared_with_the_sdk() {
         assert!(row["times_rmcp"]["p50"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["times_rmcp"]["cpu"].as_f64().unwrap() > 0.0, "{row}");
     }
-    let refused = bench.run(&["bench", "call", "--size", "9MiB"]);
+    let refused = bench.laboratory(&["bench", "call", "--size", "9MiB"]).output().unwrap();
     assert_eq!(code(&refused), 2, "{}", err(&refused));
 }
 
 #[test]
-fn a_configured_tool_is_measured_too() {
+fn a_configured_tool_or_a_built_in_one_is_measured_by_the_product() {
     let bench = Bench::new("[servers.calc]\nbuiltin = \"calc\"\n");
     let arguments = ["--json", "bench", "call", "calc.evaluate", "--args", r#"{"expression":"1+1"}"#];
-    let document = document(&bench, &[&arguments[..], &["--calls", "20", "--in-flight", "2"]].concat());
+    let document = read(&bench.run(&[&arguments[..], &["--calls", "20", "--in-flight", "2"]].concat()));
     assert_eq!(document["rows"].as_array().unwrap().len(), 1, "{document}");
-    assert!(document["head_of_line"].is_null(), "{document}");
+
+    let built_in = read(&bench.run(&["--json", "bench", "call", "--calls", "300", "--in-flight", "1,7"]));
+    for (row, width) in built_in["rows"].as_array().unwrap().iter().zip([1, 7]) {
+        let at = |name: &str| row["us"][name].as_f64().unwrap();
+        assert!(0.0 < at("p50") && at("p50") <= at("p99") && at("p99") <= at("max"), "{row}");
+        assert!(row["calls"] == 300 && row["in_flight"] == width && row["result_bytes"] == 1, "{row}");
+        assert!(row["cpu_us_per_call"].as_f64().unwrap() > 0.0, "{row}");
+    }
 
     let refused = bench.run(&["bench", "call", "calc.evaluate", "--args", "{}", "--calls", "20"]);
     assert_eq!(code(&refused), 2, "{}", err(&refused));
@@ -75,7 +88,7 @@ fn a_configured_tool_is_measured_too() {
 #[test]
 fn spares_are_taken_and_replaced() {
     let bench = Bench::new("[servers.a]\ncommand = FIXTURE\n\n[servers.b]\ncommand = FIXTURE\n");
-    let document = document(&bench, &["--json", "bench", "spares", "--tasks", "3"]);
+    let document = document(&bench, &["spares", "--tasks", "3"]);
     assert_eq!((&document["servers"], &document["tasks"]), (&2.into(), &3.into()), "{document}");
     assert!(document["task_start_ms"]["max"].as_f64().unwrap() > 0.0, "{document}");
 }
@@ -83,7 +96,7 @@ fn spares_are_taken_and_replaced() {
 #[test]
 fn agents_are_stepped_together_and_counted_at_the_server() {
     let bench = Bench::new("");
-    let sizes = ["--json", "bench", "agents", "--agents", "3,12", "--steps", "2", "--sequential", "3"];
+    let sizes = ["agents", "--agents", "3,12", "--steps", "2", "--sequential", "3"];
     let free = document(&bench, &sizes);
     let rows = free["rows"].as_array().unwrap();
     let counted =
@@ -105,15 +118,13 @@ fn agents_are_stepped_together_and_counted_at_the_server() {
     let over_time = row["in_flight_over_time"].as_array().unwrap();
     assert!(over_time.len() == 16 && over_time.iter().all(|count| count.as_u64().unwrap() <= 2), "{held}");
 
-    let shared =
-        ["--json", "bench", "agents", "--agents", "20", "--steps", "1", "--sequential", "0", "--batch", "10"];
+    let shared = ["agents", "--agents", "20", "--steps", "1", "--sequential", "0", "--batch", "10"];
     let shared = document(&bench, &shared);
     let row = &shared["rows"][0];
     assert_eq!(row["prompts"], 20, "{shared}");
     assert!(row["requests"].as_u64().unwrap() >= 2, "{shared}");
 
-    let engine =
-        ["--json", "bench", "agents", "--cost-model", "--agents", "2", "--steps", "1", "--sequential", "0"];
+    let engine = ["agents", "--cost-model", "--agents", "2", "--steps", "1", "--sequential", "0"];
     let engine = document(&bench, &engine);
     assert_eq!((&engine["model"], &engine["rows"][0]["requests"]), (&"engine".into(), &2.into()), "{engine}");
 }
@@ -121,8 +132,7 @@ fn agents_are_stepped_together_and_counted_at_the_server() {
 #[test]
 fn model_requests_are_counted_at_the_server() {
     let bench = Bench::new("");
-    let document =
-        document(&bench, &["--json", "bench", "llm", "--only", "first,outage", "--outage", "300ms,1s"]);
+    let document = document(&bench, &["llm", "--only", "first,outage", "--outage", "300ms,1s"]);
     let rows = document["rows"].as_array().unwrap();
     let names: Vec<_> = rows.iter().map(|row| row["scene"].as_str().unwrap()).collect();
     assert_eq!(names, ["one failure", "100 agents, down", "100 agents, down"]);
@@ -133,7 +143,7 @@ fn model_requests_are_counted_at_the_server() {
         assert_eq!(measured["lost"], 0, "{row}");
         assert!((100..=300).contains(&requests) && measured["most_of_one"].as_u64() <= Some(3), "{row}");
     }
-    let wrong = bench.run(&["bench", "llm", "--only", "frist"]);
+    let wrong = bench.laboratory(&["bench", "llm", "--only", "frist"]).output().unwrap();
     assert!(code(&wrong) == 2 && err(&wrong).contains("first"), "{}", err(&wrong));
 }
 
@@ -141,11 +151,11 @@ fn model_requests_are_counted_at_the_server() {
 fn agents_ask_the_configured_model() {
     let bench = Bench::new("[llm]\nmodel = \"script:say.toml\"\n");
     bench.file("say.toml", "[[steps]]\nsay = \"on\"\nlatency = \"20ms\"\n");
-    let arguments = ["--json", "bench", "agents", "--configured", "--agents", "1,3", "--steps", "2"];
+    let arguments = ["agents", "--configured", "--agents", "1,3", "--steps", "2"];
     let asked = document(&bench, &arguments);
     let agents: Vec<_> = asked["rows"].as_array().unwrap().iter().map(|row| row["agents"].clone()).collect();
     assert_eq!(agents, [1, 3], "{asked}");
     assert!(asked["rows"][1]["together_ms"]["min"].as_f64().unwrap() >= 20.0, "{asked}");
-    let none = Bench::new("").run(&["bench", "agents", "--configured"]);
+    let none = Bench::new("").laboratory(&["bench", "agents", "--configured"]).output().unwrap();
     assert!(code(&none) == 2 && err(&none).contains("[llm]"), "{}", err(&none));
 }

@@ -1,19 +1,19 @@
-//! Every fault of `toolcrib builtin chaos`: a named error in its phase, with its cause, and nobody else harmed.
+//! Every fault of `toolcrib-lab serve chaos`: a named error in its phase, with its cause, and nobody else harmed.
 
 use std::time::Duration;
 
 use serde_json::json;
 use toolcrib::{Config, Error, ErrorCode, Manager, Phase, ServerConfig, Toolbox};
 
-use crate::support::{Lab, call};
+use crate::support::{LABORATORY, Lab, call};
 
 mod outputs;
 mod repair;
 
 /// A server that breaks as `arguments` say.
 fn chaos(lab: &Lab, name: &str, arguments: &str) -> ServerConfig {
-    let arguments: Vec<&str> = ["builtin", "chaos"].into_iter().chain(arguments.split_whitespace()).collect();
-    lab.command(name, env!("CARGO_BIN_EXE_toolcrib"), &arguments)
+    let arguments: Vec<&str> = ["serve", "chaos"].into_iter().chain(arguments.split_whitespace()).collect();
+    lab.command(name, LABORATORY, &arguments)
 }
 
 async fn echo(tools: &Toolbox, server: &str) -> toolcrib::Result<String> {

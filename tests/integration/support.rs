@@ -22,6 +22,19 @@ use toolcrib::{
     Toolbox,
 };
 
+/// A tool server that misbehaves as its arguments say, of `crates/toolcrib-fakes`.
+pub(crate) const FIXTURE: &str = concat!(env!("CARGO_BIN_EXE_toolcrib"), "-fixture");
+/// `serve chaos`, `torture` and `bench`, of `crates/toolcrib-lab`.
+pub(crate) const LABORATORY: &str = concat!(env!("CARGO_BIN_EXE_toolcrib"), "-lab");
+
+/// Cargo builds the programs of another package only when it is told to.
+pub(crate) fn assert_built() {
+    for program in [FIXTURE, LABORATORY] {
+        let hint = "run `cargo build --workspace`, or the tests with `--workspace`";
+        assert!(Path::new(program).is_file(), "{program} is not built: {hint}");
+    }
+}
+
 /// How long a condition may take to hold.
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -36,6 +49,7 @@ impl Lab {
     pub(crate) const VARIABLE: &str = "TOOLCRIB_TEST_MARK";
 
     pub(crate) fn new() -> Self {
+        assert_built();
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -51,12 +65,12 @@ impl Lab {
 
     /// A fixture of that name with those flags.
     pub(crate) fn server(&self, name: &str, flags: &[&str]) -> ServerConfig {
-        self.command(name, env!("CARGO_BIN_EXE_toolcrib-fixture"), flags)
+        self.command(name, FIXTURE, flags)
     }
 
     /// A fixture that is the child of a shell, so that the group has a member the leader does not tell of.
     pub(crate) fn wrapped(&self, name: &str, flags: &[&str]) -> ServerConfig {
-        let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+        let fixture = FIXTURE;
         let script = ["-c", "\"$@\"; true", "sh", fixture];
         self.command(name, "/bin/sh", &[&script[..], flags].concat())
     }
@@ -116,7 +130,6 @@ impl Lab {
     }
 }
 
-/// Ids of processes whose environment, given as a question for an entry, is as `wanted`.
 impl Drop for Lab {
     /// A test that failed leaves nobody behind: neither its servers nor the programs that own them.
     fn drop(&mut self) {
@@ -133,6 +146,7 @@ impl Drop for Lab {
     }
 }
 
+/// Ids of processes whose environment, given as a question for an entry, is as `wanted`.
 fn processes(wanted: impl Fn(&dyn Fn(&str) -> bool) -> bool) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let wanted = |folder: &Path| {

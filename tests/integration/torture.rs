@@ -1,4 +1,4 @@
-//! `toolcrib torture`: it finds survivors where there are some, clears them away, and finds none of its own.
+//! `toolcrib-lab torture`: it finds survivors where there are some, clears them away, and finds none of its own.
 
 use std::{
     path::Path,
@@ -19,7 +19,7 @@ const PEER: &str = "mkfifo in out\n\"$@\" <in >out 2>/dev/null &\nexec 3>in 4<ou
 
 /// A torture whose scratch files are in a folder of its own, which its processes name in their command lines.
 fn torture(bench: &Bench, arguments: &[&str]) -> Command {
-    let mut command = bench.command(&[&["--json", "torture"], arguments].concat());
+    let mut command = bench.laboratory(&[&["--json", "torture"], arguments].concat());
     command.env("TMPDIR", bench.0.path());
     command
 }
@@ -134,7 +134,7 @@ fn an_unusable_torture_target_is_reported_at_once() {
         (&["--command", "my-host '{server}"], "ends within quotes"),
     ];
     for (arguments, words) in cases {
-        let output = Bench::new("").run(&[&["torture"], arguments].concat());
+        let output = Bench::new("").laboratory(&[&["torture"], arguments].concat()).output().unwrap();
         assert_eq!(code(&output), 2);
         assert!(err(&output).contains(words), "{}", err(&output));
     }
@@ -144,7 +144,7 @@ fn an_unusable_torture_target_is_reported_at_once() {
 fn torture_prints_a_table_on_a_terminal() {
     let arguments =
         ["torture", "--no-guard", "--servers", "polite,daemon", "--ends", "drop,sigkill", "--wait", "300ms"];
-    let output = Bench::new("").run(&arguments);
+    let output = Bench::new("").laboratory(&arguments).output().unwrap();
     assert_eq!(
         out(&output),
         "        drop  KILL\npolite     .     .\ndaemon     1     1\n",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the pinned peers whose teardown `toolcrib torture` scores, all below this folder. Safe to run again.
+# Install the pinned peers whose teardown `toolcrib-lab torture` scores, all below this folder. Safe to run again.
 # usage: bash tests/peers/install.sh        needs: npm, Python >= 3.11 with venv (PYTHON=.. picks one)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"

@@ -1,4 +1,4 @@
-// mcporter's library as the owner of a server, for `toolcrib torture --command`.
+// mcporter's library as the owner of a server, for `toolcrib-lab torture --command`.
 //
 // usage: node mcporter.mjs END SERVER..      versions: package.json, package-lock.json
 //

@@ -1,4 +1,4 @@
-"""The MCP Python SDK as the owner of a server, for `toolcrib torture --command`.
+"""The MCP Python SDK as the owner of a server, for `toolcrib-lab torture --command`.
 
 usage: python python_sdk.py END SERVER..      versions: requirements.txt
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Score the peers with the built `toolcrib torture`: one table each. Arguments go on to it, such as --repeat 3.
+# Score the peers with the built `toolcrib-lab torture`: one table each. Arguments go on to it, such as --repeat 3.
 # usage: bash tests/peers/run.sh [python|mcporter|mcporter-cli|toolcrib] [ARGUMENTS..]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-toolcrib=${TOOLCRIB:-../../target/debug/toolcrib}
+lab=${TOOLCRIB_LAB:-../../target/debug/toolcrib-lab}
 node=$(ls -d "$PWD"/node_modules/node-linux-*/bin/node)
 
 peers=(python mcporter mcporter-cli toolcrib)
@@ -20,6 +20,6 @@ for peer in "${peers[@]}"; do
       --command "sh -c '$node node_modules/mcporter/dist/cli.js call --stdio \"{server}\" echo && echo ready'") ;;
     toolcrib) one=() ;;
   esac
-  "$toolcrib" torture -q --wait 5s "${one[@]}" "$@" || worst=$?
+  "$lab" torture -q --wait 5s "${one[@]}" "$@" || worst=$?
 done
 exit "$worst"

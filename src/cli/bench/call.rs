@@ -1,13 +1,8 @@
-//! `toolcrib bench call`: what a tool call costs, beside bare pipes and the client of the official SDK (rmcp), which
-//! call the same server in the same run.
-
-mod sdk;
-mod table;
+//! `toolcrib bench call`: what a call of a tool costs: latency, throughput and CPU time.
 
 use std::{
-    io::{BufRead, BufReader, Write},
     num::NonZeroUsize,
-    process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio},
+    process::ExitCode,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -19,42 +14,25 @@ use toolcrib::{
     CallOptions, CatalogEntry, Config, Endpoint, Manager, ServerConfig, ServerName, StdioConfig, Toolbox,
 };
 
-use self::{
-    sdk::Sdk,
-    table::{document, print},
-};
-use super::{
-    floor::MAX_TEXT,
-    times::{at_percent, own_cpu, sorted},
-};
+use super::times::{at_percent, own_cpu, sorted};
 use crate::cli::{
-    chaos::fault,
     context::Context,
-    ui::{Ui, at_least_one},
+    ui::{Ui, at_least_one, micros},
 };
 
 /// Calls before the clock starts.
 const WARM_UP: usize = 500;
-/// The two clients take turns so many times in each row, so that a machine that gets slower hits both.
-const TURNS: usize = 4;
 /// Bytes of results in one row at most: long results are called for less often.
 const ROW_BYTES: usize = 512 << 20;
-/// Calls that wait in the server, and calls that do not, in the test for head-of-line blocking.
-const SLOW: usize = 10;
-const FAST: usize = 50;
-const SLOW_FOR: Duration = Duration::from_millis(500);
 
 #[derive(Args)]
 pub(in crate::cli) struct Call {
-    /// A configured tool, as SERVER.TOOL [default: `echo` of a trivial server that is part of toolcrib].
+    /// A configured tool, as SERVER.TOOL [default: `evaluate` of the built-in server `calc`, in a process].
     #[arg(value_name = "SERVER.TOOL")]
     tool: Option<String>,
     /// Its arguments as one JSON object.
     #[arg(long, value_name = "JSON", requires = "tool")]
     args: Option<String>,
-    /// Sizes of results to measure, such as 4KiB,256KiB,1MiB [default: an echo of 5 bytes].
-    #[arg(long, value_delimiter = ',', value_name = "SIZE,..", value_parser = text_size, conflicts_with = "tool")]
-    size: Vec<usize>,
     /// Calls to measure in each row; fewer if their results would exceed 512 MiB in total.
     #[arg(long, default_value = "20000", value_name = "N", value_parser = at_least_one)]
     calls: NonZeroUsize,
@@ -68,7 +46,6 @@ pub(in crate::cli) struct Call {
 
 /// One measured load.
 struct Row {
-    client: &'static str,
     /// Bytes of text in each result.
     bytes: usize,
     in_flight: usize,
@@ -81,34 +58,19 @@ struct Row {
 }
 
 /// One call that can be made again and again.
-trait Caller: Clone + Send + 'static {
-    const NAME: &'static str;
-
-    fn call(&self) -> impl Future<Output = anyhow::Result<()>> + Send;
-}
-
-/// The same by this library.
 #[derive(Clone)]
-struct OwnCaller {
+struct Caller {
     toolbox: Toolbox,
     entry: Arc<CatalogEntry>,
     arguments: Arc<Map<String, Value>>,
 }
 
-/// Fast calls beside slow ones on one session.
-struct Beside {
-    wall: Duration,
-    /// Sorted, of the fast ones.
-    fast: Vec<Duration>,
-}
-
 /// What is called.
 struct Target {
     config: Config,
-    /// Tools, each with its arguments: a group of rows each.
-    calls: Vec<(String, Map<String, Value>)>,
-    /// The trivial server: then there is something to compare with.
-    floor: bool,
+    /// As SERVER.TOOL.
+    tool: String,
+    arguments: Map<String, Value>,
 }
 
 /// How it is called.
@@ -117,14 +79,6 @@ struct Load {
     /// Calls in a row.
     calls: usize,
     in_flight: Vec<NonZeroUsize>,
-}
-
-fn text_size(text: &str) -> Result<usize, String> {
-    let bytes = fault::size(text).ok().and_then(|bytes| usize::try_from(bytes).ok());
-    match bytes.filter(|bytes| (1..=MAX_TEXT).contains(bytes)) {
-        Some(bytes) => Ok(bytes),
-        None => Err("write a number of bytes up to 8MiB, such as 4KiB or 1MiB".to_owned()),
-    }
 }
 
 impl Call {
@@ -143,37 +97,27 @@ impl Call {
                 _ => tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
             }?;
             runtime.block_on(async {
-                // Boxed: the SDK's futures are large.
-                let all = Box::pin(measure(&target, &load));
-                cancel
-                    .run_until_cancelled(all)
-                    .await
-                    .unwrap_or_else(|| Err(toolcrib::Error::Cancelled.into()))
+                let rows = cancel.run_until_cancelled(measure(&target, &load)).await;
+                rows.unwrap_or_else(|| Err(toolcrib::Error::Cancelled.into()))
             })
         });
-        let (rows, beside) = measuring.await??;
+        let rows = measuring.await??;
         if context.ui.json {
-            Ui::json(document(threads, &rows, beside.as_ref()));
+            let rows: Vec<Value> = rows.iter().map(Row::document).collect();
+            Ui::json(json!({"schema": 1, "threads": threads, "rows": rows}));
         } else {
-            print(threads, &rows, beside.as_ref());
+            print(threads, &rows);
         }
         Ok(ExitCode::SUCCESS)
     }
 
     fn target(&self, context: &Context<'_>) -> anyhow::Result<Target> {
         let Some(path) = &self.tool else {
-            let mut server = trivial()?;
-            server.max_output = server.max_output.max(self.size.iter().copied().max().unwrap_or(0));
-            let argument = |name: &str, value: Value| Map::from_iter([(name.to_owned(), value)]);
-            let mut calls: Vec<_> = self
-                .size
-                .iter()
-                .map(|bytes| ("floor.text".to_owned(), argument("bytes", json!(bytes))))
-                .collect();
-            if calls.is_empty() {
-                calls.push(("floor.echo".to_owned(), argument("text", json!("hello"))));
-            }
-            return Ok(Target { config: Config::new([server]), calls, floor: true });
+            let words = ["builtin", "calc"].map(str::to_owned).to_vec();
+            let command = StdioConfig::new(std::env::current_exe()?, words, std::env::temp_dir());
+            let server = ServerConfig::new(ServerName::new("calc")?, Endpoint::Stdio(command));
+            let arguments = Map::from_iter([("expression".to_owned(), json!("1+1"))]);
+            return Ok(Target { config: Config::new([server]), tool: "calc.evaluate".to_owned(), arguments });
         };
         let mut config = context.load()?;
         let server = crate::cli::call::server_of(&config, path)?;
@@ -184,21 +128,11 @@ impl Call {
             })?,
             None => Map::new(),
         };
-        Ok(Target { config, calls: vec![(path.clone(), arguments)], floor: false })
+        Ok(Target { config, tool: path.clone(), arguments })
     }
 }
 
-fn trivial() -> anyhow::Result<ServerConfig> {
-    let command = StdioConfig::new(std::env::current_exe()?, words().to_vec(), std::env::temp_dir());
-    let name = ServerName::new("floor").map_err(anyhow::Error::msg)?;
-    Ok(ServerConfig::new(name, Endpoint::Stdio(command)))
-}
-
-fn words() -> [String; 2] {
-    ["builtin", "floor"].map(str::to_owned)
-}
-
-async fn measure(target: &Target, load: &Load) -> anyhow::Result<(Vec<Row>, Option<Beside>)> {
+async fn measure(target: &Target, load: &Load) -> anyhow::Result<Vec<Row>> {
     let manager = Manager::start(&target.config).await?;
     let outcome = measure_on(&manager.toolbox(), target, load).await;
     let survivors = manager.shutdown().await.survivors;
@@ -208,76 +142,23 @@ async fn measure(target: &Target, load: &Load) -> anyhow::Result<(Vec<Row>, Opti
     outcome
 }
 
-async fn measure_on(
-    toolbox: &Toolbox,
-    target: &Target,
-    load: &Load,
-) -> anyhow::Result<(Vec<Row>, Option<Beside>)> {
-    let catalog = toolbox.catalog();
-    let sdk = if target.floor { Some(Sdk::start().await?) } else { None };
+async fn measure_on(toolbox: &Toolbox, target: &Target, load: &Load) -> anyhow::Result<Vec<Row>> {
+    let entry = toolbox.catalog().find_path(&target.tool)?.clone();
+    let caller = Caller { toolbox: toolbox.clone(), entry, arguments: Arc::new(target.arguments.clone()) };
+    let first = toolbox.call_entry(&caller.entry, &caller.arguments, &CallOptions::default()).await?;
+    anyhow::ensure!(!first.is_error, "{} says that it failed: {}", target.tool, first.text());
+    let bytes = first.text().len();
+    let calls = load.calls.min((ROW_BYTES / bytes.max(1)).max(1));
+    call_many(&caller, WARM_UP.min(calls), 1).await?;
     let mut rows = Vec::new();
-    for (path, arguments) in &target.calls {
-        let entry = catalog.find_path(path)?.clone();
-        let own = OwnCaller { toolbox: toolbox.clone(), entry, arguments: Arc::new(arguments.clone()) };
-        let first = toolbox.call_entry(&own.entry, arguments, &CallOptions::default()).await?;
-        anyhow::ensure!(!first.is_error, "{path} says that it failed: {}", first.text());
-        let bytes = first.text().len();
-        let calls = load.calls.min((ROW_BYTES / bytes.max(1)).max(1));
-        if target.floor {
-            let (tool, arguments) = (own.entry.tool.name.clone(), arguments.clone());
-            let row = tokio::task::spawn_blocking(move || bare(&tool, &arguments, calls)).await??;
-            rows.push(Row { bytes, ..row });
-        }
-        let sdk = sdk.as_ref().map(|sdk| sdk.caller(&own.entry.tool.name, arguments));
-        call_many(&own, WARM_UP.min(calls), 1).await?;
-        if let Some(sdk) = &sdk {
-            call_many(sdk, WARM_UP.min(calls), 1).await?;
-        }
-        for width in load.in_flight.iter().map(|width| width.get()) {
-            let (mut of_sdk, mut of_own) = (None, None);
-            for turn in 0..TURNS {
-                let share = calls / TURNS + usize::from(turn < calls % TURNS);
-                if let Some(sdk) = &sdk {
-                    of_sdk = Some(join(of_sdk, call_many(sdk, share, width).await?));
-                }
-                of_own = Some(join(of_own, call_many(&own, share, width).await?));
-            }
-            rows.extend(of_sdk.into_iter().chain(of_own).map(|row| Row { bytes, ..row }));
-        }
+    for width in &load.in_flight {
+        rows.push(Row { bytes, ..call_many(&caller, calls, width.get()).await? });
     }
-    if let Some(sdk) = sdk {
-        sdk.stop().await?;
-    }
-    let beside = match target.floor {
-        true => Some(beside(toolbox, catalog.find("floor", "echo")?, catalog.find("floor", "sleep")?).await?),
-        false => None,
-    };
-    Ok((rows, beside))
-}
-
-/// One row of two turns.
-fn join(earlier: Option<Row>, row: Row) -> Row {
-    let Some(earlier) = earlier else { return row };
-    Row {
-        calls: earlier.calls + row.calls,
-        wall: earlier.wall + row.wall,
-        cpu: earlier.cpu + row.cpu,
-        times: sorted(earlier.times.into_iter().chain(row.times)),
-        ..row
-    }
-}
-
-impl Caller for OwnCaller {
-    const NAME: &'static str = "toolcrib";
-
-    async fn call(&self) -> anyhow::Result<()> {
-        self.toolbox.call_entry(&self.entry, &self.arguments, &CallOptions::default()).await?;
-        Ok(())
-    }
+    Ok(rows)
 }
 
 /// `calls` calls by `width` callers, each of which waits for its answer.
-async fn call_many<C: Caller>(caller: &C, calls: usize, width: usize) -> anyhow::Result<Row> {
+async fn call_many(caller: &Caller, calls: usize, width: usize) -> anyhow::Result<Row> {
     let (cpu, began) = (own_cpu(), Instant::now());
     let mut callers = JoinSet::new();
     for number in 0..width {
@@ -287,7 +168,7 @@ async fn call_many<C: Caller>(caller: &C, calls: usize, width: usize) -> anyhow:
             let mut times = Vec::with_capacity(share);
             for _ in 0..share {
                 let began = Instant::now();
-                caller.call().await?;
+                caller.toolbox.call_entry(&caller.entry, &caller.arguments, &CallOptions::default()).await?;
                 times.push(began.elapsed());
             }
             anyhow::Ok(times)
@@ -299,76 +180,7 @@ async fn call_many<C: Caller>(caller: &C, calls: usize, width: usize) -> anyhow:
     }
     let (wall, cpu) = (began.elapsed(), own_cpu().saturating_sub(cpu));
     let times = sorted(times.into_iter());
-    Ok(Row { client: C::NAME, bytes: 0, in_flight: width, calls, wall, cpu, times })
-}
-
-/// Calls that wait in the server must not hold back those that do not.
-async fn beside(
-    toolbox: &Toolbox,
-    echo: &Arc<CatalogEntry>,
-    sleep: &Arc<CatalogEntry>,
-) -> anyhow::Result<Beside> {
-    let began = Instant::now();
-    let mut slow = JoinSet::new();
-    for _ in 0..SLOW {
-        let (toolbox, sleep) = (toolbox.clone(), sleep.clone());
-        let time = Map::from_iter([("ms".to_owned(), json!(SLOW_FOR.as_millis()))]);
-        slow.spawn(async move { toolbox.call_entry(&sleep, &time, &CallOptions::default()).await });
-    }
-    tokio::task::yield_now().await;
-    let arguments = Arc::new(Map::from_iter([("text".to_owned(), json!("hello"))]));
-    let caller = OwnCaller { toolbox: toolbox.clone(), entry: echo.clone(), arguments };
-    let fast = call_many(&caller, FAST, 1).await?.times;
-    while let Some(done) = slow.join_next().await {
-        done??;
-    }
-    Ok(Beside { wall: began.elapsed(), fast })
-}
-
-/// The same calls as bytes over pipes, one at a time: what no client can go below.
-fn bare(tool: &str, arguments: &Map<String, Value>, calls: usize) -> anyhow::Result<Row> {
-    let params = json!({"name": tool, "arguments": arguments});
-    let request =
-        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string() + "\n";
-    let mut child = Command::new(std::env::current_exe()?)
-        .args(words())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let outcome = match (child.stdin.take(), child.stdout.take()) {
-        (Some(stdin), Some(stdout)) => bare_on(stdin, BufReader::new(stdout), request.as_bytes(), calls),
-        _ => Err(anyhow::anyhow!("the server has no pipes")),
-    };
-    // Its input is closed: it leaves by itself.
-    child.wait()?;
-    outcome
-}
-
-fn bare_on(
-    mut stdin: ChildStdin,
-    mut stdout: BufReader<ChildStdout>,
-    request: &[u8],
-    calls: usize,
-) -> anyhow::Result<Row> {
-    let mut line = Vec::new();
-    let mut call = || {
-        line.clear();
-        stdin.write_all(request)?;
-        stdout.read_until(b'\n', &mut line)
-    };
-    for _ in 0..WARM_UP.min(calls) {
-        call()?;
-    }
-    let (cpu, began) = (own_cpu(), Instant::now());
-    let mut times = Vec::with_capacity(calls);
-    for _ in 0..calls {
-        let began = Instant::now();
-        call()?;
-        times.push(began.elapsed());
-    }
-    let (wall, cpu) = (began.elapsed(), own_cpu().saturating_sub(cpu));
-    let times = sorted(times.into_iter());
-    Ok(Row { client: "bare pipes", bytes: 0, in_flight: 1, calls, wall, cpu, times })
+    Ok(Row { bytes: 0, in_flight: width, calls, wall, cpu, times })
 }
 
 impl Row {
@@ -383,5 +195,32 @@ impl Row {
 
     fn cpu(&self) -> Duration {
         self.cpu / u32::try_from(self.calls).unwrap_or(u32::MAX)
+    }
+
+    fn document(&self) -> Value {
+        let us = |time: Duration| (time.as_secs_f64() * 1e7).round() / 10.0;
+        json!({"result_bytes": self.bytes, "in_flight": self.in_flight, "calls": self.calls,
+            "us": {"p50": us(self.at(50)), "p95": us(self.at(95)), "p99": us(self.at(99)), "max": us(self.at(100))},
+            "calls_per_second": self.rate().round(), "cpu_us_per_call": us(self.cpu())})
+    }
+}
+
+fn print(threads: usize, rows: &[Row]) {
+    let plural = if threads == 1 { "" } else { "s" };
+    Ui::data(format!("{threads} runtime thread{plural}; CPU is the client's own"));
+    Ui::data("     result  in flight    calls      p50      p95      p99      max    calls/s  cpu/call");
+    for row in rows {
+        Ui::data(format!(
+            "{:>9} B  {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10.0} {:>9}",
+            row.bytes,
+            row.in_flight,
+            row.calls,
+            micros(row.at(50)),
+            micros(row.at(95)),
+            micros(row.at(99)),
+            micros(row.at(100)),
+            row.rate(),
+            micros(row.cpu()),
+        ));
     }
 }

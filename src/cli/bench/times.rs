@@ -2,10 +2,6 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
-use crate::cli::ui::millis;
-
 pub(super) fn sorted(times: impl Iterator<Item = Duration>) -> Vec<Duration> {
     let mut times: Vec<Duration> = times.collect();
     times.sort();
@@ -21,11 +17,6 @@ pub(super) fn median(times: &[Duration]) -> Duration {
 pub(in crate::cli) fn at_percent<T: Copy + Default>(times: &[T], percent: usize) -> T {
     let index = (times.len() * percent).div_ceil(100).saturating_sub(1);
     times.get(index).copied().unwrap_or_default()
-}
-
-pub(super) fn spread_json(times: &[Duration]) -> Value {
-    let at = |index: Option<usize>| index.and_then(|index| times.get(index)).map(|time| millis(*time));
-    json!({"min": at(Some(0)), "median": at(Some(times.len() / 2)), "max": at(times.len().checked_sub(1))})
 }
 
 /// CPU time of this process so far.

@@ -87,7 +87,8 @@ fn observer(
             let (ready, all) = (report.ready(), counted(report.servers.len(), "server"));
             ui.status("Ready", format!("{ready} of {all} in {}", seconds(report.wall)));
         }
-        RunEvent::StartCancelled(report) => ui.torn_down(report),
+        RunEvent::StartCancelled(report) if report.survivors.is_empty() => ui.torn_down(report),
+        RunEvent::StartCancelled(_) => {}
         RunEvent::Warning(warning) => progress.say(|| ui.warning(warning)),
         RunEvent::TaskEnded(report) => progress.done(report),
         _ => {}

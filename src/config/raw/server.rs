@@ -380,14 +380,6 @@ fn builtin(table: &Section<'_>) -> Result<String> {
     if BUILTINS.contains(&name.as_str()) {
         return Ok(name);
     }
-    if name == "chaos" {
-        let help = "write command = \"toolcrib\" and args = [\"builtin\", \"chaos\", ...]";
-        return Err(table.key_error(
-            "builtin",
-            "`chaos` breaks its own process, so it must be one",
-            Some(help),
-        ));
-    }
     let help = match nearest(&name, BUILTINS.iter().copied()) {
         Some(near) => format!("did you mean \"{near}\"?"),
         None => format!("there are: {}", BUILTINS.join(", ")),

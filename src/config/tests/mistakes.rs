@@ -51,11 +51,6 @@ const WRONG: &[(&str, &str, &str)] = &[
         "2: `servers.a.builtin`: there is no built-in server `times`",
         "did you mean \"time\"?",
     ),
-    (
-        "[servers.a]\nbuiltin = 'chaos'",
-        "2: `servers.a.builtin`: `chaos` breaks its own process, so it must be one",
-        "write command = \"toolcrib\" and args = [\"builtin\", \"chaos\", ...]",
-    ),
     ("[defaults]\nmax_output = 5", "2: `defaults.max_output`: a size needs a unit", SIZE),
     ("[defaults]\nmax_output = '5 Mb'", "2: `defaults.max_output`: not a size", SIZE),
     (

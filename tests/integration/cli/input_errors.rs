@@ -172,7 +172,7 @@ fn up_and_the_daemon_warn_of_rules_that_match_nothing() {
 fn rules_are_checked_again_when_a_server_lists_its_tools() {
     let bench = Bench::new("");
     let extra = bench.0.path().join("extra");
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let config = format!(
         "[servers.fix]\ncommand = {fixture:?}\nargs = [{:?}]\nlifecycle = \"lazy\"\n\
          tools = {{ deny = [\"gone\"] }}\n[llm]\nmodel = \"script:model.toml\"\n",

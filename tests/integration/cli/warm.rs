@@ -12,7 +12,7 @@ fn bench(config: &str) -> Bench {
     let script = format!(
         "#!/bin/sh\necho run >> '{}'\nshift 2\n'{}' \"$@\"\n",
         bench.0.path().join("runs").display(),
-        env!("CARGO_BIN_EXE_toolcrib-fixture")
+        crate::support::FIXTURE
     );
     bench.file("npx", &script);
     fs::set_permissions(bench.0.path().join("npx"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -43,10 +43,7 @@ fn warm_resolves_package_runners() {
         rows.iter().find(|row| row["name"] == name).unwrap().clone()
     };
     let one = row("one");
-    assert_eq!(
-        (&one["runner"], &one["program"]),
-        (&json!("npx"), &json!([env!("CARGO_BIN_EXE_toolcrib-fixture")]))
-    );
+    assert_eq!((&one["runner"], &one["program"]), (&json!("npx"), &json!([crate::support::FIXTURE])));
     assert!(one["direct_ms"].is_f64() && one["runner_ms"].is_f64() && one["doubt"].is_null(), "{one}");
     assert_eq!(row("newest")["doubt"], "what it starts may be another program each time");
     assert_eq!(row("broken")["error"]["code"], "server_exited");

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::support::{signal, wait_for};
 
-const FIXTURE: &str = env!("CARGO_BIN_EXE_toolcrib-fixture");
+const FIXTURE: &str = crate::support::FIXTURE;
 
 /// How long an event may take.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -15,7 +15,7 @@ use crate::{
 
 /// A server that runs `script` beside itself.
 fn server(name: &str, script: &str, rest: &str) -> String {
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     format!(
         "[servers.{name}]\ncommand = \"/bin/sh\"\nargs = [\"-c\", '({script}) & exec \"$0\"', \"{fixture}\"]\n{rest}\n"
     )
@@ -32,7 +32,7 @@ fn the_daemon_refuses_sandboxed_servers() {
     let scratch = tempfile::tempdir().unwrap();
     let at = |name: &str| scratch.path().join(name);
     let program = env!("CARGO_BIN_EXE_toolcrib");
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let ask = |file: &str| {
         let file = at(file);
         let file = file.display();
@@ -91,7 +91,7 @@ fn a_sandboxed_server_cannot_pose_as_the_daemon() {
     );
     fs::write(folder.join("listen.py"), listen).unwrap();
     let script = format!("/usr/bin/python3 {}/listen.py", folder.display());
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let walls = format!(
         "sandbox = {{ read = [\"{fixture}\"], write = [\"{}\"], local_sockets = true }}",
         scratch.path().display()

@@ -10,7 +10,7 @@ use std::{
 use serde_json::json;
 use toolcrib::{Config, Manager};
 
-use super::{Lab, call, chaos};
+use super::{LABORATORY, Lab, call, chaos};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_result_is_cut_and_kept() {
@@ -49,7 +49,7 @@ fn peak_of_a_call(lab: &Lab, fault: &str) -> (u64, String) {
     let folder = lab.file(fault);
     fs::create_dir(&folder).unwrap();
     let toolcrib = env!("CARGO_BIN_EXE_toolcrib");
-    let server = format!("[servers.one]\ncommand = {toolcrib:?}\nargs = ['builtin', 'chaos', '{fault}']");
+    let server = format!("[servers.one]\ncommand = {LABORATORY:?}\nargs = ['serve', 'chaos', '{fault}']");
     let config = format!("[defaults]\noutput_folder = 'outputs'\n{server}");
     fs::write(folder.join("servers.toml"), config).unwrap();
     let child = Command::new(toolcrib)

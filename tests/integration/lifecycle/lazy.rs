@@ -87,7 +87,7 @@ fn shown(tools: &Toolbox) -> String {
 /// What is done to start a server faster must not make it another one than the one that is remembered.
 #[tokio::test(flavor = "multi_thread")]
 async fn node_servers_and_runner_servers_are_cached_too() {
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let bench = Bench::new();
     std::os::unix::fs::symlink(fixture, bench.lab.file("node")).unwrap();
     let runner = bench.lab.file("npx");
@@ -203,7 +203,7 @@ async fn a_failed_lazy_start_says_why_and_is_retried() {
     let broken = bench.lab.file("broken");
     // The fixture, unless there is a file: nothing that its fingerprint knows of.
     let script = format!("[ -e '{}' ] && set -- \"$1\" die-now; exec \"$@\"", broken.display());
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let flag = bench.lab.flag("spawns");
     let server = |lifecycle| {
         let mut server = bench.lab.command("one", "/bin/sh", &["-c", &script, "sh", fixture, &flag]);

@@ -7,7 +7,7 @@ use toolcrib::{Config, Endpoint, ErrorCode, LaunchReport, LockFile, Manager, Ser
 
 use crate::support::{Lab, call, say};
 
-const FIXTURE: &str = env!("CARGO_BIN_EXE_toolcrib-fixture");
+const FIXTURE: &str = crate::support::FIXTURE;
 
 /// A house with a runner in it that counts its runs, and a package that it starts.
 struct House {

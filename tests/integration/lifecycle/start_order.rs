@@ -35,7 +35,7 @@ fi
 exec "FIXTURE" "$@"
 "#;
     let script = script.replace("LAB", &lab.file("").display().to_string()).replace("SLOW", slow);
-    let script = script.replace("FIXTURE", env!("CARGO_BIN_EXE_toolcrib-fixture"));
+    let script = script.replace("FIXTURE", crate::support::FIXTURE);
     std::fs::create_dir(lab.file("bin")).unwrap();
     let file = lab.file("bin/npx");
     std::fs::write(&file, script).unwrap();
@@ -223,7 +223,7 @@ async fn an_unanswered_version_question_is_asked_once() {
     let lab = Lab::new();
     // The program stays the same while what it does changes, as with an update.
     let script = format!("exec \"$0\" {} $(cat flags)", lab.flag("spawns"));
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let mut config = Config::new([lab.command("one", "/bin/sh", &["-c", &script, fixture])]);
     config.cache_folder = Some(lab.file("cache"));
     // Spawned twice the first time, since it leaves at the question; and no longer old in the end.

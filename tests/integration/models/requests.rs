@@ -3,142 +3,37 @@
 //! Outages of minutes are scaled down by the waits of the retry policy; nothing depends on how fast the machine is.
 
 use std::{
-    collections::HashMap,
     num::{NonZeroU64, NonZeroUsize},
     path::Path,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use axum::{
-    Router,
-    body::Body,
-    extract::State,
-    http::{Response, StatusCode},
-    routing::post,
-};
-use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-    sync::Barrier,
-    task::JoinSet,
-};
+use axum::{Router, routing::post};
+use serde_json::json;
+use tokio::{net::TcpListener, sync::Barrier, task::JoinSet};
 use toolcrib::{
     ChatRequest, GiveUp, HttpClients, HttpConfig, LlmClient, LlmConfig, LlmError, LlmErrorClass, Message,
     RetryPolicy,
 };
+use toolcrib_fakes::models::{Arrival, Reply, Server};
 
-use crate::support::{served, within};
+use crate::support::within;
 
-/// How the server answers the n-th request, from 1.
-type Answer = dyn Fn(usize) -> Reply + Send + Sync;
-
-#[derive(Clone)]
-struct Reply {
-    status: u16,
-    header: Option<(&'static str, &'static str)>,
-    body: String,
-    after: Duration,
-}
-
-impl Reply {
-    fn good() -> Self {
-        let choice = json!({"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"});
-        let usage = json!({"prompt_tokens": 5, "completion_tokens": 2});
-        Self::new(200, &json!({"model": "served", "choices": [choice], "usage": usage}))
-    }
-
-    fn error(status: u16) -> Self {
-        Self::new(status, &json!({"error": {"message": "as the script says", "type": "script"}}))
-    }
-
-    fn new(status: u16, body: &Value) -> Self {
-        Self { status, header: None, body: body.to_string(), after: Duration::ZERO }
-    }
-
-    fn header(self, name: &'static str, value: &'static str) -> Self {
-        Self { header: Some((name, value)), ..self }
-    }
-
-    fn after(self, after: Duration) -> Self {
-        Self { after, ..self }
-    }
-}
-
-/// What the server saw.
-struct Seen {
-    answer: Box<Answer>,
-    together: Option<Barrier>,
-    now: AtomicUsize,
-    peak: AtomicUsize,
-    /// Who asked, and when.
-    requests: Mutex<Vec<(String, Instant)>>,
-}
-
-/// Ends when dropped.
-struct Server {
-    url: String,
-    seen: Arc<Seen>,
-    _tasks: JoinSet<()>,
-}
-
-impl Server {
-    async fn new(answer: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Self {
-        Self::start(Box::new(answer), None).await
-    }
-
-    /// Answers nobody before so many requests are there at once: a hidden cap would hang here.
-    async fn together(count: usize) -> Self {
-        Self::start(Box::new(|_| Reply::good()), Some(Barrier::new(count))).await
-    }
-
-    async fn start(answer: Box<Answer>, together: Option<Barrier>) -> Self {
-        let seen = Arc::new(Seen {
-            answer,
-            together,
-            now: AtomicUsize::new(0),
-            peak: AtomicUsize::new(0),
-            requests: Mutex::default(),
-        });
-        let router = Router::new().route("/v1/chat/completions", post(serve)).with_state(Arc::clone(&seen));
-        let (url, tasks) = served(router).await;
-        Self { url, seen, _tasks: tasks }
-    }
-
-    fn count(&self) -> usize {
-        self.seen.requests.lock().unwrap().len()
-    }
-
-    fn peak(&self) -> usize {
-        self.seen.peak.load(SeqCst)
-    }
-}
-
-async fn serve(State(seen): State<Arc<Seen>>, body: String) -> Response<Body> {
-    let body: Value = serde_json::from_str(&body).unwrap();
-    let who = body["messages"][0]["content"].as_str().unwrap().to_owned();
-    let number = {
-        let mut requests = seen.requests.lock().unwrap();
-        requests.push((who, Instant::now()));
-        requests.len()
+/// Answers nobody before so many requests are there at once: a hidden cap would hang here.
+fn together(count: usize) -> Server {
+    let barrier = Arc::new(Barrier::new(count));
+    let answer = move |_: &Arrival| {
+        let barrier = Arc::clone(&barrier);
+        Reply::good(Duration::ZERO).once(async move {
+            barrier.wait().await;
+        })
     };
-    seen.peak.fetch_max(seen.now.fetch_add(1, SeqCst) + 1, SeqCst);
-    let reply = (seen.answer)(number);
-    if let Some(together) = &seen.together {
-        together.wait().await;
-    }
-    tokio::time::sleep(reply.after).await;
-    seen.now.fetch_sub(1, SeqCst);
-    let mut response = Response::builder().status(StatusCode::from_u16(reply.status).unwrap());
-    if let Some((name, value)) = reply.header {
-        response = response.header(name, value);
-    }
-    response.body(Body::from(reply.body)).unwrap()
+    Server::start(answer).unwrap()
 }
+
+/// An answer of a model.
+const GOOD: &str = r#"{"choices":[{"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}"#;
 
 /// The agent's policy with every wait a hundredth.
 fn hundredth() -> RetryPolicy {
@@ -175,24 +70,24 @@ async fn all(llm: &LlmClient, count: usize) -> Vec<toolcrib::ChatAnswer> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_concurrent_requests_are_in_flight_together() {
-    let server = Server::together(20).await;
-    let llm = client(&server.url, &http(), |_| ());
+    let server = together(20);
+    let llm = client(server.url(), &http(), |_| ());
     let answers = all(&llm, 20).await;
     let stats = llm.stats();
-    assert_eq!((server.peak(), stats.peak, stats.limit), (20, 20, None));
+    assert_eq!((server.seen().peak, stats.peak, stats.limit), (20, 20, None));
     assert!(answers.iter().all(|answer| answer.timings.queue.is_zero()), "nobody waited in a queue");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_of_six_is_kept_and_its_queue_reported() {
     let service = Duration::from_millis(100);
-    let server = Server::new(move |_| Reply::good().after(service)).await;
+    let server = Server::start(move |_| Reply::good(service)).unwrap();
     let clients = http();
     // Two clients of one endpoint share its limit.
-    let llm = client(&server.url, &clients, |config| config.max_in_flight = NonZeroUsize::new(6));
-    let other = client(&server.url, &clients, |_| ());
+    let llm = client(server.url(), &clients, |config| config.max_in_flight = NonZeroUsize::new(6));
+    let other = client(server.url(), &clients, |_| ());
     let (some, more) = tokio::join!(all(&llm, 10), all(&other, 10));
-    assert_eq!((server.peak(), llm.stats().peak, other.stats().limit), (6, 6, Some(6)));
+    assert_eq!((server.seen().peak, llm.stats().peak, other.stats().limit), (6, 6, Some(6)));
     let queued: Duration = some.iter().chain(&more).map(|answer| answer.timings.queue).sum();
     assert_eq!(queued, llm.stats().queued);
     assert!(queued >= service, "{queued:?}");
@@ -201,10 +96,11 @@ async fn a_limit_of_six_is_kept_and_its_queue_reported() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_concurrent_requests_succeed() {
-    let server = Server::together(1000).await;
-    let llm = client(&server.url, &http(), |_| ());
+    let server = together(1000);
+    let llm = client(server.url(), &http(), |_| ());
     let answers = all(&llm, 1000).await;
-    assert_eq!((answers.len(), server.peak(), server.count()), (1000, 1000, 1000));
+    let seen = server.seen();
+    assert_eq!((answers.len(), seen.peak, seen.requests.len()), (1000, 1000, 1000));
     assert_eq!((llm.stats().attempts, llm.stats().retries), (1000, 0));
 }
 
@@ -212,28 +108,29 @@ async fn a_thousand_concurrent_requests_succeed() {
 async fn script(
     retry: &RetryPolicy,
     answer: impl Fn(usize) -> Reply + Send + Sync + 'static,
-) -> (Result<usize, LlmError>, Vec<Instant>) {
-    let server = Server::new(answer).await;
-    let llm = client(&server.url, &http(), |config| config.retry = retry.clone());
+) -> (Result<usize, LlmError>, Vec<Duration>) {
+    let server = Server::start(move |arrival| answer(arrival.number)).unwrap();
+    let llm = client(server.url(), &http(), |config| config.retry = retry.clone());
     let answer = llm.chat(&from("one"), None).await;
     let told = answer.as_ref().map_or_else(|error| error.attempts.len(), |answer| answer.attempts.len());
-    assert_eq!((told, llm.stats().attempts), (server.count(), server.count() as u64));
-    let times = server.seen.requests.lock().unwrap().iter().map(|(_, at)| *at).collect();
+    let requests = server.seen().requests;
+    assert_eq!((told, llm.stats().attempts), (requests.len(), requests.len() as u64));
+    let times = requests.into_iter().map(|(_, at)| at).collect();
     (answer.map(|answer| answer.attempts.len()), times)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reported_attempts_match_those_at_the_server() {
     let policy = hundredth();
-    let (failed, _) = script(&policy, |_| Reply::error(500)).await;
+    let (failed, _) = script(&policy, |_| Reply::error(500, "down")).await;
     assert_eq!(failed.unwrap_err().attempts.len(), 12, "500 is repeated as any other");
 
-    let limited = |seconds| move |_| Reply::error(429).header("retry-after", seconds);
+    let limited = |seconds| move |_| Reply::error(429, "slow down").retry_after(seconds);
     let few = RetryPolicy::fast();
     let (failed, times) = script(&few, limited("1")).await;
     let error = failed.unwrap_err();
     assert_eq!((error.class, error.attempts.len()), (LlmErrorClass::Throttled, 3));
-    assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= Duration::from_secs(1)), "the wait was kept");
+    assert!(times.windows(2).all(|pair| pair[1] >= pair[0] + Duration::from_secs(1)), "the wait was kept");
     assert!(error.waited >= Duration::from_secs(2) && error.attempts[1].waited >= Duration::from_secs(1));
 
     let (failed, _) = script(&policy, limited("3600")).await;
@@ -241,103 +138,88 @@ async fn reported_attempts_match_those_at_the_server() {
     assert_eq!((error.attempts.len(), error.waited), (1, Duration::ZERO));
     assert!(matches!(error.gave_up, Some(GiveUp::HintTooLong { .. })), "{:?}", error.gave_up);
 
-    let (failed, _) = script(&policy, |_| Reply::error(401)).await;
+    let (failed, _) = script(&policy, |_| Reply::error(401, "who are you")).await;
     assert_eq!(failed.unwrap_err().attempts.len(), 1);
 
-    let context = json!({"error": {"message": "maximum context length is 512 tokens", "type": "x"}});
-    let (failed, _) = script(&policy, move |_| Reply::new(400, &context)).await;
+    let (failed, _) = script(&policy, |_| Reply::error(400, "maximum context length is 512 tokens")).await;
     let error = failed.unwrap_err();
     assert_eq!((error.class, error.attempts.len()), (LlmErrorClass::Context, 1));
 
-    let (answered, _) =
-        script(&policy, |number| if number < 3 { Reply::error(503) } else { Reply::good() }).await;
+    let starting = |number| match number {
+        0 | 1 => Reply::error(503, "starting"),
+        _ => Reply::good(Duration::ZERO),
+    };
+    let (answered, _) = script(&policy, starting).await;
     assert_eq!(answered.unwrap(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_reset_half_way_is_retried() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/v1", listener.local_addr().unwrap());
-    let accepted = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&accepted);
-    let mut tasks = JoinSet::new();
-    tasks.spawn(async move {
-        loop {
-            let (mut socket, _) = listener.accept().await.unwrap();
-            let number = count.fetch_add(1, SeqCst);
-            let mut request = Vec::new();
-            while !request.ends_with(b"}") {
-                assert_ne!(socket.read_buf(&mut request).await.unwrap(), 0, "the client went away");
-            }
-            let body = Reply::good().body;
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
-            let sent = if number == 0 { &body[..20] } else { &body };
-            socket.write_all((head + sent).as_bytes()).await.unwrap();
-            if number == 0 {
-                socket.set_zero_linger().unwrap();
-            }
-        }
-    });
-    let answer = client(&url, &http(), |_| ()).chat(&from("one"), None).await.unwrap();
-    assert_eq!((answer.attempts.len(), accepted.load(SeqCst)), (2, 2));
+    let answer = |arrival: &Arrival| match arrival.number {
+        0 => Reply::good(Duration::ZERO).reset(),
+        _ => Reply::good(Duration::ZERO),
+    };
+    let server = Server::start(answer).unwrap();
+    let answer = client(server.url(), &http(), |_| ()).chat(&from("one"), None).await.unwrap();
+    assert_eq!((answer.attempts.len(), server.seen().requests.len()), (2, 2));
     assert_eq!(answer.attempts[0].class, Some(LlmErrorClass::Cut));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_costs_at_most_three_requests_per_agent() {
     // 45 s, and 100 agents, with every wait a hundredth.
-    let until = Instant::now() + Duration::from_millis(450);
+    let until = Duration::from_millis(450);
     let service = Duration::from_millis(10);
-    let answer = move |_| match Instant::now() < until {
-        true => Reply::error(503),
-        false => Reply::good().after(service),
+    let answer = move |arrival: &Arrival| match arrival.at < until {
+        true => Reply::error(503, "down"),
+        false => Reply::good(service),
     };
-    let server = Server::new(answer).await;
+    let server = Server::start(answer).unwrap();
     let clients = http();
     // Each agent has a client of its own: what they share is the endpoint.
-    let agents: Vec<_> = (0..100).map(|_| client(&server.url, &clients, |_| ())).collect();
+    let agents: Vec<_> = (0..100).map(|_| client(server.url(), &clients, |_| ())).collect();
     let mut set = JoinSet::new();
     for (number, llm) in agents.into_iter().enumerate() {
         set.spawn(async move { llm.chat(&from(&format!("agent {number}")), None).await });
     }
     let answers: Vec<_> = set.join_all().await.into_iter().map(Result::unwrap).collect();
     let told: usize = answers.iter().map(|answer| answer.attempts.len()).sum();
-    assert_eq!(told, server.count(), "attempts told are those on the wire");
-    let mut each: HashMap<String, usize> = HashMap::new();
-    let requests = server.seen.requests.lock().unwrap().clone();
-    for (who, _) in &requests {
-        *each.entry(who.clone()).or_default() += 1;
-    }
-    assert_eq!(each.len(), 100);
-    assert!(each.values().all(|count| *count <= 3), "{each:?}");
+    let seen = server.seen();
+    assert_eq!(told, seen.requests.len(), "attempts told are those on the wire");
+    assert_eq!(seen.times.len(), 100);
+    assert!(seen.times.values().all(|times| *times <= 3), "{:?}", seen.times);
     // While it was down only probes came, and then the ramp: never all at once.
-    let stats = client(&server.url, &clients, |_| ()).stats();
+    let stats = client(server.url(), &clients, |_| ()).stats();
     assert!(stats.pauses >= 1 && stats.in_flight == 0 && stats.waiting == 0, "{stats:?}");
-    let after: Vec<Instant> = requests.iter().map(|(_, at)| *at).filter(|at| *at >= until).collect();
+    let after: Vec<Duration> = seen.requests.iter().map(|(_, at)| *at).filter(|at| *at >= until).collect();
     let together = after
         .iter()
-        .map(|at| after.iter().filter(|other| *other >= at && **other - *at < service / 2).count());
+        .map(|at| after.iter().filter(|other| *other >= at && **other < *at + service / 2).count());
     assert!(together.max() <= Some(72), "{after:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_without_credit_is_tried_once() {
     let broke = json!({"error": {"message": "no credit", "code": "insufficient_quota"}});
-    let server = Server::new(move |_| Reply::new(429, &broke)).await;
+    let server = Server::start(move |_| Reply::json(429, &broke)).unwrap();
     let clients = http();
-    let llm = client(&server.url, &clients, |_| ());
+    let llm = client(server.url(), &clients, |_| ());
     for attempts in [1, 0, 0] {
         let error = llm.chat(&from("one"), None).await.unwrap_err();
         assert_eq!((error.class, error.attempts.len()), (LlmErrorClass::Billing, attempts));
         assert!(error.message.contains("no credit"), "{error}");
     }
-    assert_eq!(server.count(), 1);
+    assert_eq!(server.seen().requests.len(), 1);
 }
 
 #[tokio::test]
 async fn counters_match_the_requests_on_the_wire() {
-    let server = Server::new(|number| if number == 1 { Reply::error(409) } else { Reply::good() }).await;
-    let llm = client(&server.url, &http(), |_| ());
+    let answer = |arrival: &Arrival| match arrival.number {
+        0 => Reply::error(409, "a moment please"),
+        _ => Reply::good(Duration::ZERO),
+    };
+    let server = Server::start(answer).unwrap();
+    let llm = client(server.url(), &http(), |_| ());
     for _ in 0..20 {
         llm.chat(&from("one"), None).await.unwrap();
     }
@@ -349,15 +231,15 @@ async fn counters_match_the_requests_on_the_wire() {
         (1, 20),
         "one after the other: one connection"
     );
-    assert_eq!((stats.usage.input, stats.usage.output, stats.pauses), (100, 40, 0));
+    assert_eq!((stats.usage.input, stats.usage.output, stats.pauses), (160, 20, 0));
     assert!(stats.retry_wait > Duration::ZERO && stats.p50 > Duration::ZERO && stats.p50 <= stats.p95);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_limit_is_kept_under_load() {
-    let server = Server::new(|_| Reply::good()).await;
+    let server = Server::start(|_| Reply::good(Duration::ZERO)).unwrap();
     // Six thousand a minute: six hundred at once, then ninety a second.
-    let llm = client(&server.url, &http(), |config| config.requests_per_minute = NonZeroU64::new(6000));
+    let llm = client(server.url(), &http(), |config| config.requests_per_minute = NonZeroU64::new(6000));
     let start = Instant::now();
     let answers = all(&llm, 690).await;
     assert!(start.elapsed() >= Duration::from_millis(900), "{:?}", start.elapsed());
@@ -387,7 +269,7 @@ async fn a_silent_server_is_probed_over_a_new_connection() {
     assert_eq!((llm.stats().in_flight, llm.stats().retries), (3, 0));
     drop(listener);
     within("the silent attempts to be given up", || llm.stats().retries >= 1).await;
-    let router = Router::new().route("/v1/chat/completions", post(async || Reply::good().body));
+    let router = Router::new().route("/v1/chat/completions", post(async || GOOD));
     let listener = TcpListener::bind(address).await.unwrap();
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });

@@ -60,7 +60,7 @@ impl Model {
 
     fn bench(&self) -> Bench {
         let bench = Bench::new("");
-        let fixture = format!("{:?}", env!("CARGO_BIN_EXE_toolcrib-fixture"));
+        let fixture = format!("{:?}", crate::support::FIXTURE);
         let spawns = bench.0.path().join("spawns.txt");
         let config = CONFIG
             .replace("FIXTURE", &fixture)

@@ -48,7 +48,7 @@ say = "done"
 "#;
 
 fn bench() -> Bench {
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let bench = Bench::new(&CONFIG.replace("exec FIXTURE", &format!("exec {fixture}")));
     bench.file("model.toml", MODEL);
     bench

@@ -16,7 +16,7 @@ use crate::{
     support::{Lab, say, wait_for},
 };
 
-const FIXTURE: &str = env!("CARGO_BIN_EXE_toolcrib-fixture");
+const FIXTURE: &str = crate::support::FIXTURE;
 
 /// A program that is the fixture, and writes down each of its starts.
 fn program(path: &Path, starts: &Path) {

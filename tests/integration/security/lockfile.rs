@@ -15,7 +15,7 @@ fn bench(required: &str) -> Bench {
     let bench = Bench::new("");
     let extra = bench.0.path().join("extra");
     fs::write(&extra, "more in old words\n").unwrap();
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let config = format!(
         "[servers.one]\ncommand = {fixture:?}\nargs = [\"extra={}\"]\n{required}\n[servers.two]\ncommand = {fixture:?}\n",
         extra.display()
@@ -119,7 +119,7 @@ fn a_required_mismatch_fails_and_a_broken_server_stays_locked() {
 /// A server whose tool `odd` has the schema of the file `odd`, and `lifecycle`.
 fn odd(lifecycle: &str) -> Bench {
     let bench = Bench::new("");
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let flag = format!("odd={}", bench.0.path().join("odd").display());
     let config =
         format!("[servers.one]\ncommand = {fixture:?}\nargs = [{flag:?}]\nlifecycle = {lifecycle:?}\n");

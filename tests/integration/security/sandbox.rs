@@ -13,7 +13,7 @@ use crate::support::{Lab, call, manager};
 /// A shell that runs `script` and then makes way for the fixture.
 fn server(lab: &Lab, script: &str, confine: impl FnOnce(&mut StdioConfig)) -> ServerConfig {
     let script = format!("{script}; exec \"$0\"");
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let mut server = lab.command("one", "/bin/sh", &["-c", &script, fixture]);
     let Endpoint::Stdio(child) = &mut server.endpoint else { unreachable!("made as a command") };
     confine(child);
@@ -23,7 +23,7 @@ fn server(lab: &Lab, script: &str, confine: impl FnOnce(&mut StdioConfig)) -> Se
 fn sandbox(lab: &Lab, child: &mut StdioConfig) {
     std::fs::write(lab.file("open"), "text").unwrap();
     let sandbox = child.sandbox.insert(Sandbox::default());
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     sandbox.read = vec![fixture.into(), lab.file("open")];
 }
 
@@ -251,7 +251,7 @@ async fn a_virtual_environment_in_a_write_folder_works() {
         .arg(lab.file("proj/.venv"))
         .status();
     assert!(made.unwrap().success());
-    let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
+    let fixture = crate::support::FIXTURE;
     let script = format!(
         "import os, sys\nassert sys.prefix != sys.base_prefix, sys.prefix\n\
          os.execv({fixture:?}, [{fixture:?}])"
@@ -268,11 +268,8 @@ async fn a_virtual_environment_in_a_write_folder_works() {
 #[tokio::test]
 async fn a_runner_in_a_sandbox_is_not_recorded() {
     let lab = Lab::new();
-    std::fs::write(
-        lab.file("npx"),
-        format!("#!/bin/sh\nsh -c {}\nexit $?\n", env!("CARGO_BIN_EXE_toolcrib-fixture")),
-    )
-    .unwrap();
+    std::fs::write(lab.file("npx"), format!("#!/bin/sh\nsh -c {}\nexit $?\n", crate::support::FIXTURE))
+        .unwrap();
     std::fs::set_permissions(lab.file("npx"), std::fs::Permissions::from_mode(0o755)).unwrap();
     let start = async |walls: bool| {
         let mut server = lab.command("one", lab.file("npx").to_str().unwrap(), &["-y", "server@1.0.0"]);

@@ -8,6 +8,8 @@ use std::{
 
 use tempfile::TempDir;
 
+use crate::support::{FIXTURE, LABORATORY, assert_built};
+
 /// The value of a variable that nothing may show.
 pub(crate) const SECRET: &str = "planted-s3cret-value";
 
@@ -16,15 +18,24 @@ pub(crate) struct Bench(pub(crate) TempDir);
 
 impl Bench {
     pub(crate) fn new(config: &str) -> Self {
+        assert_built();
         let folder = tempfile::tempdir().unwrap();
-        let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
-        let config = config.replace("FIXTURE", &format!("{fixture:?}"));
+        let config = config.replace("FIXTURE", &format!("{FIXTURE:?}"));
         std::fs::write(folder.path().join("servers.toml"), config).unwrap();
         Self(folder)
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toolcrib"));
+        self.start(env!("CARGO_BIN_EXE_toolcrib"), arguments)
+    }
+
+    /// The same of `toolcrib-lab`.
+    pub(crate) fn laboratory(&self, arguments: &[&str]) -> Command {
+        self.start(LABORATORY, arguments)
+    }
+
+    fn start(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.args(arguments).current_dir(self.0.path()).env("PLANTED_TOKEN", SECRET).stdin(Stdio::null());
         command.env("XDG_CACHE_HOME", self.0.path().join("cache"));
         command

@@ -15,11 +15,8 @@ use toolcrib::{
     ServerState, StartJobs,
 };
 
-use super::{bare::Bare, census::Census, cores, mode::Mode};
-use crate::cli::{
-    bench::{spares, times::sorted, victims::Scratch},
-    context::Context,
-};
+use super::{bare::Bare, census::Census, cores, mode::Mode, scratch::Scratch, spares};
+use crate::cli::{bench::times::sorted, context::Context};
 
 /// Drops what the kernel keeps of files when something is written to it; see proc_sys_vm(5).
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";

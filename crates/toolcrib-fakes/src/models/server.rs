@@ -1,0 +1,286 @@
+//! The fake model server: it answers as its scene says, and counts what really arrives. Its CPU time can be told from
+//! that of the client.
+
+use std::{
+    collections::HashMap,
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
+
+use super::{Loopback, request};
+
+/// One request, as the scene sees it.
+pub struct Arrival {
+    /// From 0, in the order of arrival.
+    pub number: usize,
+    /// With this one.
+    pub in_flight: usize,
+    /// Since the server began.
+    pub at: Duration,
+    /// The first message of the request, which names it.
+    pub who: String,
+    /// How often that was sent, this time included.
+    pub times: u32,
+    /// The request.
+    pub body: Value,
+}
+
+/// What is answered, and after what time.
+#[must_use]
+pub struct Reply {
+    status: u16,
+    header: Option<(&'static str, &'static str)>,
+    body: String,
+    after: Duration,
+    ready: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    end: End,
+}
+
+/// How an answer ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// As it should.
+    Whole,
+    /// The connection is closed in the middle of the body.
+    Cut,
+    /// The connection is reset in the middle of the body.
+    Reset,
+    /// The connection is reset before any of it.
+    Nothing,
+}
+
+impl Reply {
+    /// An answer of a model, after this time.
+    pub fn good(after: Duration) -> Self {
+        let message = json!({"role": "assistant", "content": "done"});
+        let body = json!({"model": "loopback", "usage": {"prompt_tokens": 8, "completion_tokens": 1},
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
+        Self::json(200, &body).after(after)
+    }
+
+    /// Any other answer.
+    pub fn json(status: u16, body: &Value) -> Self {
+        Self {
+            status,
+            header: None,
+            body: body.to_string(),
+            after: Duration::ZERO,
+            ready: None,
+            end: End::Whole,
+        }
+    }
+
+    /// An error as OpenAI writes it.
+    pub fn error(status: u16, message: &str) -> Self {
+        Self::json(status, &json!({"error": {"message": message, "type": "scene"}}))
+    }
+
+    /// With the header `Retry-After`.
+    pub fn retry_after(self, seconds: &'static str) -> Self {
+        Self { header: Some(("retry-after", seconds)), ..self }
+    }
+
+    /// After this time.
+    pub fn after(self, after: Duration) -> Self {
+        Self { after, ..self }
+    }
+
+    /// Not before this is done.
+    pub fn once(self, ready: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { ready: Some(Box::pin(ready)), ..self }
+    }
+
+    /// The connection is closed in the middle of the body.
+    pub fn cut(self) -> Self {
+        Self { end: End::Cut, ..self }
+    }
+
+    /// The connection is reset in the middle of the body.
+    pub fn reset(self) -> Self {
+        Self { end: End::Reset, ..self }
+    }
+
+    /// The connection is reset before any of it.
+    pub fn nothing(self) -> Self {
+        Self { end: End::Nothing, ..self }
+    }
+}
+
+type Scene = dyn Fn(&Arrival) -> Reply + Send + Sync;
+
+/// A model server on the loopback interface, in a thread of its own. Ends with its owner.
+pub struct Server {
+    server: Loopback,
+    seen: Arc<Mutex<Seen>>,
+    clock: mpsc::UnboundedSender<oneshot::Sender<Duration>>,
+}
+
+/// What arrived so far.
+#[derive(Clone, Default)]
+pub struct Seen {
+    /// Who asked, and when.
+    pub requests: Vec<(String, Duration)>,
+    /// Connections that were opened.
+    pub connections: usize,
+    /// Most requests in flight at once.
+    pub peak: usize,
+    in_flight: usize,
+    /// How many were in flight from each moment on.
+    pub changes: Vec<(Instant, usize)>,
+    /// How often each was sent.
+    pub times: HashMap<String, u32>,
+}
+
+/// What a connection needs.
+#[derive(Clone)]
+struct Desk {
+    scene: Arc<Scene>,
+    seen: Arc<Mutex<Seen>>,
+    began: Instant,
+}
+
+impl Seen {
+    fn change(&mut self, in_flight: usize) {
+        self.in_flight = in_flight;
+        self.peak = self.peak.max(in_flight);
+        self.changes.push((Instant::now(), in_flight));
+    }
+}
+
+impl Server {
+    /// Serves `scene` on a free port.
+    ///
+    /// # Errors
+    /// There is no port, or no thread.
+    pub fn start(scene: impl Fn(&Arrival) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
+        Self::start_beside(scene, std::future::pending())
+    }
+
+    /// The same with work that goes on in the thread of the server.
+    ///
+    /// # Errors
+    /// As those of [`Server::start`].
+    pub fn start_beside(
+        scene: impl Fn(&Arrival) -> Reply + Send + Sync + 'static,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<Self> {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let (clock, asked) = mpsc::unbounded_channel();
+        let desk = Desk { scene: Arc::new(scene), seen: Arc::clone(&seen), began: Instant::now() };
+        let serve = async move |listener| {
+            tokio::join!(serve(listener, desk, asked), work);
+        };
+        Ok(Self { server: Loopback::start(serve)?, seen, clock })
+    }
+
+    /// The address, up to and including `/v1`.
+    pub fn url(&self) -> &str {
+        &self.server.url
+    }
+
+    /// What arrived so far.
+    pub fn seen(&self) -> Seen {
+        lock(&self.seen).clone()
+    }
+
+    /// CPU time of the server so far.
+    pub async fn cpu(&self) -> Duration {
+        let (tell, told) = oneshot::channel();
+        let _ = self.clock.send(tell);
+        told.await.unwrap_or_default()
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn serve(
+    listener: TcpListener,
+    desk: Desk,
+    mut asked: mpsc::UnboundedReceiver<oneshot::Sender<Duration>>,
+) {
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(tell) = asked.recv() => {
+                let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+                let time = Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0));
+                let _ = tell.send(time);
+            }
+            accepted = listener.accept() => {
+                // Only out of descriptors does accepting fail, and then the callers are told so by their own sockets.
+                let Ok((socket, _)) = accepted else { return };
+                lock(&desk.seen).connections += 1;
+                let _ = socket.set_nodelay(true);
+                let desk = desk.clone();
+                // An error in there is a caller that hung up.
+                tasks.spawn(async move { _ = desk.answer_all(socket).await });
+                while tasks.try_join_next().is_some() {}
+            }
+        }
+    }
+}
+
+impl Desk {
+    /// The requests of one connection, one after the other.
+    async fn answer_all(&self, socket: TcpStream) -> io::Result<()> {
+        // The requests of these scenes fit. Two threads that ask the system for memory wait for each other, and the
+        // other one is the client's.
+        let mut socket = BufReader::with_capacity(1024, socket);
+        while let Some(body) = request(&mut socket).await? {
+            let body: Value = serde_json::from_slice(&body)?;
+            let who =
+                body.pointer("/messages/0/content").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let arrival = {
+                let mut seen = lock(&self.seen);
+                let at = self.began.elapsed();
+                seen.requests.push((who.clone(), at));
+                let in_flight = seen.in_flight + 1;
+                seen.change(in_flight);
+                let times = seen.times.entry(who.clone()).or_default();
+                *times += 1;
+                let times = *times;
+                Arrival { number: seen.requests.len() - 1, in_flight: seen.in_flight, at, who, times, body }
+            };
+            let reply = (self.scene)(&arrival);
+            if let Some(ready) = reply.ready {
+                ready.await;
+            }
+            tokio::time::sleep(reply.after).await;
+            {
+                let mut seen = lock(&self.seen);
+                let in_flight = seen.in_flight - 1;
+                seen.change(in_flight);
+            }
+            let (name, value) = reply.header.unwrap_or(("content-type", "application/json"));
+            let (status, length) = (reply.status, reply.body.len());
+            let mut answer = format!(
+                "HTTP/1.1 {status} Scene\r\n{name}: {value}\r\ncontent-length: {length}\r\n\r\n{}",
+                reply.body
+            );
+            match reply.end {
+                End::Whole => {}
+                End::Cut | End::Reset => answer.truncate(answer.len() - length / 2),
+                End::Nothing => answer.clear(),
+            }
+            socket.write_all(answer.as_bytes()).await?;
+            match reply.end {
+                End::Whole => {}
+                End::Cut => return Ok(()),
+                End::Reset | End::Nothing => return socket.into_inner().set_zero_linger(),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,220 @@
+//! A deliberately misbehaving MCP server on standard streams, for the integration tests.
+//!
+//! Each argument is one behaviour; without any it is a well-behaved server of the old era. It uses nothing
+//! of the library, and of its dependencies little more than serde_json, so that no mistake is shared with the code
+//! under test.
+#![allow(
+    clippy::exit,
+    clippy::disallowed_methods,
+    clippy::missing_panics_doc,
+    clippy::unwrap_used,
+    reason = "it misbehaves on purpose"
+)]
+
+use std::{
+    io::{BufRead, Write},
+    os::unix::process::CommandExt,
+    process::{Command, Stdio, exit},
+    thread,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+mod astray;
+mod tools;
+
+/// What the arguments ask for.
+#[derive(Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is one flag")]
+struct Flags {
+    /// Goes on after the end of its input.
+    ignore_eof: bool,
+    /// Reads everything and answers nothing.
+    never_init: bool,
+    /// Does not answer `server/discover`.
+    silent_discover: bool,
+    /// Exits at the sight of `server/discover`.
+    die_on_discover: bool,
+    /// Speaks the revision of 2026-07-28 and nothing else.
+    modern: bool,
+    /// Gives the same cursor for ever.
+    loop_cursor: bool,
+    /// Pages of the tool list.
+    pages: usize,
+    /// A file of further tools, read anew for each list: `NAME` or `NAME DESCRIPTION` on each line.
+    extra: Option<String>,
+    /// One more tool, whose schema says nothing about arguments that it does not name.
+    loose: bool,
+    /// One more tool, `odd`, whose schema is in this file.
+    odd: Option<String>,
+    /// Has tools that lose its client.
+    astray: bool,
+    /// Is lost by its client at random.
+    mayhem: bool,
+    /// For how long a list is good, in milliseconds.
+    ttl: u64,
+    /// Where side effects are written.
+    count: Option<String>,
+}
+
+/// Serves as the arguments of the process ask for.
+pub fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|flag| flag == "ignore-term") {
+        start_again_ignoring_term(&arguments);
+    }
+    let mut flags = Flags { pages: 1, ..Flags::default() };
+    for argument in &arguments {
+        let (flag, value) = argument.split_once('=').unwrap_or((argument, ""));
+        match flag {
+            "ignore-eof" => flags.ignore_eof = true,
+            "helper" => helper(Stdio::null()),
+            "helper-holds-stdout" => helper(Stdio::inherit()),
+            "init-delay" => thread::sleep(Duration::from_millis(value.parse().unwrap())),
+            "never-init" => flags.never_init = true,
+            "die-now" => {
+                eprintln_line("loading");
+                eprintln_line("fatal: missing API key FOO");
+                exit(3);
+            }
+            "junk" => tools::write_line("Welcome to the fixture!"),
+            "silent-discover" => flags.silent_discover = true,
+            "die-on-discover" => flags.die_on_discover = true,
+            "modern" => flags.modern = true,
+            "pages" => flags.pages = value.parse().unwrap(),
+            "loop-cursor" => flags.loop_cursor = true,
+            "extra" => flags.extra = Some(value.to_owned()),
+            "loose" => flags.loose = true,
+            "odd" => flags.odd = Some(value.to_owned()),
+            "astray" => flags.astray = true,
+            "mayhem" => (flags.astray, flags.mayhem) = (true, true),
+            "ttl" => flags.ttl = value.parse().unwrap(),
+            "count" => flags.count = Some(value.to_owned()),
+            "spawns" => tools::append(value, &std::process::id().to_string()),
+            _ => {
+                eprintln_line(&format!("unknown flag {argument}"));
+                exit(2);
+            }
+        }
+    }
+    serve(&flags);
+    if flags.ignore_eof {
+        loop {
+            thread::sleep(Duration::from_secs(60));
+        }
+    }
+}
+
+/// Only a shell can ignore a signal without unsafe code; what is ignored stays so across `exec`.
+fn start_again_ignoring_term(arguments: &[String]) -> ! {
+    let error = Command::new("/bin/sh")
+        .args(["-c", "trap '' TERM; exec \"$@\"", "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .args(arguments.iter().filter(|flag| *flag != "ignore-term"))
+        .exec();
+    panic!("{error}");
+}
+
+/// A process of our group that this one does not wait for.
+#[allow(clippy::zombie_processes, reason = "leaving it behind is its purpose")]
+fn helper(stdout: Stdio) {
+    Command::new("sleep")
+        .arg("600")
+        .stdin(Stdio::null())
+        .stdout(stdout)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+}
+
+fn eprintln_line(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+fn serve(flags: &Flags) {
+    for line in std::io::stdin().lock().lines() {
+        let Ok(line) = line else { return };
+        let message: Value = serde_json::from_str(&line).unwrap();
+        if flags.never_init {
+            continue;
+        }
+        let method = message["method"].as_str().unwrap_or_default();
+        let id = &message["id"];
+        match method {
+            "notifications/cancelled" => tools::cancelled(),
+            _ if id.is_null() => {}
+            "server/discover" if flags.die_on_discover => exit(1),
+            "server/discover" if flags.silent_discover => {}
+            "server/discover" if flags.modern => answer(id, discovered()),
+            "initialize" if !flags.modern => answer(id, initialized(&message["params"]["protocolVersion"])),
+            "ping" => answer(id, json!({})),
+            "tools/list" => answer(id, page(flags, message["params"]["cursor"].as_str())),
+            "tools/call"
+                if flags.astray
+                    && astray::call(id, &message["params"], flags.count.as_deref(), flags.mayhem) => {}
+            "tools/call" => tools::call(id, &message["params"], flags.count.as_deref()),
+            _ => tools::send(&json!({
+                "jsonrpc": "2.0",
+                "id": id,
+                "error": {"code": -32601, "message": format!("no method {method}")},
+            })),
+        }
+    }
+}
+
+fn answer(id: &Value, mut result: Value) {
+    // Required by the new era, ignored by the old one.
+    result["resultType"] = json!("complete");
+    tools::send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+}
+
+fn initialized(version: &Value) -> Value {
+    json!({
+        "protocolVersion": version,
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "fixture", "version": "1"},
+    })
+}
+
+fn discovered() -> Value {
+    json!({
+        "supportedVersions": ["2026-07-28"],
+        "capabilities": {"tools": {}},
+        "ttlMs": 0,
+        "cacheScope": "private",
+    })
+}
+
+/// Page n of the tool list has `page_n`; the first one has all the real tools as well.
+fn page(flags: &Flags, cursor: Option<&str>) -> Value {
+    let number: usize = cursor.and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
+    let mut tools = if number == 0 { tools::list() } else { vec![] };
+    let extra = flags.extra.as_ref().filter(|_| number == 0).map(std::fs::read_to_string);
+    for line in extra.and_then(Result::ok).iter().flat_map(|text| text.lines()) {
+        let (name, text) = line.split_once(' ').unwrap_or((line, ""));
+        let mut tool = tools::describe(name, true, &json!({}));
+        tool["description"] = json!(text);
+        tools.push(tool);
+    }
+    if flags.loose && number == 0 {
+        tools.push(tools::loose());
+    }
+    if let (Some(file), 0) = (&flags.odd, number) {
+        let schema: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        tools.push(json!({"name": "odd", "inputSchema": schema}));
+    }
+    if flags.astray && number == 0 {
+        tools.extend(astray::list());
+    }
+    if flags.pages > 1 {
+        tools.push(tools::describe(&format!("page_{number}"), true, &json!({})));
+    }
+    let mut result = json!({"tools": tools, "ttlMs": flags.ttl, "cacheScope": "private"});
+    if flags.loop_cursor {
+        result["nextCursor"] = json!("1");
+    } else if number + 1 < flags.pages {
+        result["nextCursor"] = json!((number + 1).to_string());
+    }
+    result
+}

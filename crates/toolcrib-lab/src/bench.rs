@@ -1,0 +1,54 @@
+//! `toolcrib-lab bench`: what toolcrib promises, measured and counted. One file a subcommand.
+
+mod agents;
+mod call;
+mod close;
+mod kills;
+mod lazy;
+mod llm;
+mod soak;
+mod spares;
+mod times;
+mod victims;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::context::Context;
+
+#[derive(Subcommand)]
+pub(crate) enum Bench {
+    /// What a tool call costs beside bare pipes and the client of the official SDK, and whether slow calls hold back fast
+    /// ones.
+    Call(call::Call),
+    /// Many agents stepped together against a model server that counts: how long, and how many at once.
+    Agents(agents::Agents),
+    /// Time to end servers that ignore end of input and SIGTERM: one, and many at once.
+    Close(close::Close),
+    /// Time from the start of the program until a model is asked, with many lazy servers.
+    Lazy(lazy::Lazy),
+    /// Model requests against a server that counts: in flight, attempts and waits, connections, outages.
+    Llm(llm::Llm),
+    /// Servers killed at random under many callers: is every call accounted for, and none run twice?
+    Kills(kills::Kills),
+    /// Time until a task has servers of its own, when spares wait.
+    Spares(spares::Spares),
+    /// Calls with random faults for a long time: does the owner stay as small as it was?
+    Soak(soak::Soak),
+}
+
+impl Bench {
+    pub(crate) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Call(call) => call.run(context).await,
+            Self::Agents(agents) => agents.run(context).await,
+            Self::Close(close) => close.run(context).await,
+            Self::Lazy(lazy) => lazy.run(context).await,
+            Self::Llm(llm) => llm.run(context).await,
+            Self::Kills(kills) => kills.run(context).await,
+            Self::Spares(spares) => spares.run(context).await,
+            Self::Soak(soak) => soak.run(context).await,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A thousand answers of 50 ms at once, twice: over new connections and over those of the first time. By a model
+//! client, and for comparison over bare sockets, which no client can be faster than.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinSet,
+};
+
+use toolcrib_fakes::models::{Reply, Server};
+
+use super::{
+    Row,
+    scenes::{all, client, failed},
+};
+use crate::{bench::times::own_cpu, ui::millis};
+
+const REQUESTS: u16 = 1000;
+
+/// What so many requests took.
+struct Round {
+    wall: Duration,
+    /// Of the client, for each.
+    cpu: Duration,
+    /// Connections.
+    opened: usize,
+    failed: usize,
+}
+
+impl Round {
+    async fn of(server: &Server, ask: impl AsyncFnOnce() -> (usize, Duration)) -> Self {
+        let connections = server.seen().connections;
+        let (own, others) = (own_cpu(), server.cpu().await);
+        let (failed, wall) = ask().await;
+        let others = server.cpu().await.saturating_sub(others);
+        let cpu = own_cpu().saturating_sub(own).saturating_sub(others) / u32::from(REQUESTS);
+        Self { wall, cpu, opened: server.seen().connections - connections, failed }
+    }
+
+    fn in_time(&self) -> bool {
+        self.wall <= Duration::from_millis(150) && self.cpu <= Duration::from_micros(100)
+    }
+
+    fn json(&self) -> Value {
+        json!({"wall_ms": millis(self.wall), "client_cpu_us_each": self.cpu.as_micros(), "opened": self.opened,
+            "failed": self.failed})
+    }
+
+    fn text(&self) -> String {
+        format!("{} us, {} ms", self.cpu.as_micros(), self.wall.as_millis())
+    }
+}
+
+pub(super) async fn row() -> anyhow::Result<Row> {
+    let server = || Server::start(|_| Reply::good(Duration::from_millis(50)));
+    // First, in memory that is as new to it as to any program; the other one finds it warm.
+    let ours = server()?;
+    let llm = client(&ours, |_| ())?;
+    let ask = async || {
+        let (outcomes, wall) = all(&llm, REQUESTS.into()).await;
+        (failed(&outcomes), wall)
+    };
+    let (first, again) = (Round::of(&ours, ask).await, Round::of(&ours, ask).await);
+    let theirs = server()?;
+    let mut sockets = Vec::new();
+    let mut ask = async || bare(theirs.url(), &mut sockets).await;
+    let bare_first = Round::of(&theirs, &mut ask).await;
+    let bare_again = Round::of(&theirs, &mut ask).await;
+    let rounds = [&first, &again];
+    Ok(Row {
+        name: "1000 x 50 ms, twice".into(),
+        target: "150 ms, 100 us of CPU each; again: none opened",
+        ok: again.opened == 0 && rounds.iter().all(|round| round.failed == 0 && round.in_time()),
+        measured: json!({"first": first.json(), "second": again.json(), "sockets_first": bare_first.json(),
+            "sockets_second": bare_again.json()}),
+        text: format!(
+            "{}; {}; {} and {} opened; bare sockets {}; {}",
+            first.text(),
+            again.text(),
+            first.opened,
+            again.opened,
+            bare_first.text(),
+            bare_again.text()
+        ),
+    })
+}
+
+/// The same requests with nothing around them, over `sockets` that are connected already, or new ones: how many
+/// failed, and how long until the last of them had ended.
+async fn bare(url: &str, sockets: &mut Vec<TcpStream>) -> (usize, Duration) {
+    let began = Instant::now();
+    let mut asking = JoinSet::new();
+    let (at, path) = url.trim_start_matches("http://").split_once('/').unwrap_or((url, ""));
+    for number in 0..REQUESTS {
+        let message = json!({"role": "user", "content": format!("agent {number}")});
+        let body = json!({"model": "loopback", "messages": [message]}).to_string();
+        let request = format!(
+            "POST /{path}/chat/completions HTTP/1.1\r\nhost: {at}\r\ncontent-type: application/json\r\ncontent-length: \
+             {}\r\n\r\n{body}",
+            body.len()
+        );
+        let (known, at) = (sockets.pop(), at.to_owned());
+        asking.spawn(async move {
+            let mut socket = match known {
+                Some(socket) => socket,
+                None => {
+                    let socket = TcpStream::connect(at).await?;
+                    socket.set_nodelay(true)?;
+                    socket
+                }
+            };
+            socket.write_all(request.as_bytes()).await?;
+            // The server writes its answer at once, and it is short.
+            match socket.read(&mut [0; 1024]).await? {
+                0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => io::Result::Ok(socket),
+            }
+        });
+    }
+    let (answered, failed): (Vec<_>, Vec<_>) = asking.join_all().await.into_iter().partition(Result::is_ok);
+    let wall = began.elapsed();
+    sockets.extend(answered.into_iter().flatten());
+    (failed.len(), wall)
+}

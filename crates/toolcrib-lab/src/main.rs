@@ -1,0 +1,112 @@
+//! The laboratory of toolcrib: what proves its promises, and what measures it beside others.
+//!
+//! `README.md` beside this says what each part is for.
+
+mod bench;
+mod context;
+mod proc;
+mod serve;
+#[cfg(target_os = "linux")]
+mod torture;
+mod ui;
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::{Parser, Subcommand};
+use tokio_util::sync::CancellationToken;
+
+use self::{context::Context, ui::Ui};
+
+const AFTER_HELP: &str = "Exit codes:
+  0 ok      1 a promise is broken, or a target is missed with --check      2 usage      3 configuration
+  4 a server could not be started      9 a process survived      130 Ctrl-C      143 SIGTERM";
+
+/// The laboratory of toolcrib: fake servers, teardown trials, and measurements against baselines.
+///
+/// What measures your own servers is in toolcrib itself: `toolcrib bench init` and `toolcrib bench call`.
+#[derive(Parser)]
+#[command(name = "toolcrib-lab", version, after_help = AFTER_HELP, max_term_width = 100)]
+struct Arguments {
+    /// A servers.toml, for `bench spares` and `bench agents --configured` [default: as toolcrib finds it].
+    #[arg(long, short = 'c', global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print one JSON document to stdout.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Say nothing about what worked.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure toolcrib, and count what it promises.
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Score a teardown: servers that are hard to end, times ways for their owner to end. Which processes survive?
+    #[cfg(target_os = "linux")]
+    Torture(torture::Torture),
+    /// Serve a fake tool server over stdin and stdout.
+    Serve(serve::Serve),
+    /// Be the owner of a server in `torture`.
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    TortureOwner(torture::TortureOwner),
+    /// Be a server in `torture`.
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    TortureServer(toolcrib_fakes::servers::stubborn::TortureServer),
+}
+
+/// Parses, runs, and turns the outcome into an exit code.
+fn main() -> ExitCode {
+    if let Some(code) = serve::baseline() {
+        return code;
+    }
+    let arguments = Arguments::parse();
+    let ui = Ui { json: arguments.json, quiet: arguments.quiet };
+    // These need no runtime, or one of their own: how they end is their purpose.
+    let command = match arguments.command {
+        Command::Serve(serve) => return serve.run().unwrap_or_else(|error| ui.fail(&error)),
+        #[cfg(target_os = "linux")]
+        Command::TortureOwner(owner) => return owner.run(),
+        #[cfg(target_os = "linux")]
+        Command::TortureServer(server) => return server.run(),
+        command => command,
+    };
+    #[cfg(target_os = "linux")]
+    toolcrib::reset_inherited(true);
+    reserve_descriptors();
+    // One thread, as the command line of toolcrib has.
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return ui.fail(&error.into()),
+    };
+    let cancel = CancellationToken::new();
+    let context = Context { config: arguments.config, ui: &ui, cancel: cancel.clone() };
+    let running = Box::pin(run(command, &context));
+    let outcome = runtime.block_on(context::until_killed(running, &cancel, &ui));
+    let code = outcome.unwrap_or_else(|error| ui.fail(&error));
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    code
+}
+
+async fn run(command: Command, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Bench(bench) => bench.run(context).await,
+        #[cfg(target_os = "linux")]
+        Command::Torture(torture) => torture.run(context).await,
+        // Done without a runtime.
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Makes room for 4096 descriptors while there is one thread only, as the command line of toolcrib does: growing the
+/// table later holds back all threads that share it, and would be measured.
+fn reserve_descriptors() {
+    let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let last = allowed.unwrap_or(u64::MAX).min(4096).saturating_sub(1);
+    drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), last.try_into().unwrap_or(0)));
+}
