@@ -127,7 +127,7 @@ pub fn started(report: &StartReport) -> Vec<Finding> {
                 );
                 findings.push(Finding::ok(name, text));
                 findings.extend(ready.oddities.iter().map(|oddity| {
-                    Finding::warn(name, oddity.to_string())
+                    Finding::warn(name, oddity.clone())
                         .help("toolcrib puts up with it; other clients may not")
                 }));
             }

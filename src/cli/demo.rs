@@ -46,7 +46,7 @@ impl Demo {
         let llm = LlmClient::script_text("demo", SCRIPT)?;
         let cancel = context.cancel.child_token();
         let run = Run::new(config, tasks.clone()).model(llm).jobs(self.jobs).folder(run, dir);
-        let summary = execute(run, None, &cancel, context).await?;
+        let summary = Box::pin(execute(run, None, &cancel, context)).await?;
         let ui = context.ui;
         if !ui.json {
             Ui::data(format!("{:<QUESTION$}  {:<ANSWER$}  tools", "question", "answer"));

@@ -152,7 +152,7 @@ impl Run {
         if let Some(path) = &self.record {
             run = if path == Path::new(IN_RUN) { run.record() } else { run.record_to(path) };
         }
-        let summary = execute(run, self.events.as_deref(), &cancel, context).await?;
+        let summary = Box::pin(execute(run, self.events.as_deref(), &cancel, context)).await?;
         // The last event of a task has its answer.
         let answers = question && !context.ui.json && !events::is_stdout(self.events.as_deref());
         let answer = summary.reports.first().and_then(|report| report.answer.as_ref());

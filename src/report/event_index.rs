@@ -129,13 +129,13 @@ impl EventIndex {
                 let took_ms = millis(took_ns);
                 match &mut self.server(run, &server).start {
                     start @ RunServerStart::Unknown => {
-                        *start = RunServerStart::Failed { at_ms, took_ms, error }
+                        *start = RunServerStart::Failed { at_ms, took_ms, error };
                     }
                     _ => self.incident(run, &server, at_ms, true, error.message),
                 }
             }
             Event::ServerLost { server, error, .. } => {
-                self.incident(run, &server, at_ms, true, error.message)
+                self.incident(run, &server, at_ms, true, error.message);
             }
             Event::ServerRestarted { server, restarts, took_ns, .. } => {
                 let words = format!("restart {restarts}: ready after {:.0} ms", millis(took_ns));

@@ -96,7 +96,7 @@ impl OpenRun {
         let servers = match (&self.tape, &self.setup.servers) {
             (Some(Tape::Replay(_)), _) => Servers::None,
             (_, Some(manager)) => Servers::Shared(manager.clone()),
-            _ => Servers::Own(self.start_servers().await.inspect_err(|_| stopped())?),
+            _ => Servers::Own(Box::new(self.start_servers().await.inspect_err(|_| stopped())?)),
         };
         if let Some(refused) =
             servers.manager().and_then(|manager| manager.report().refused_by_lock()).cloned()

@@ -29,7 +29,7 @@ pub struct StartedRun {
 /// What calls of tools go to.
 pub(super) enum Servers {
     /// The run has started these, and stops them.
-    Own(Manager),
+    Own(Box<Manager>),
     Shared(Arc<Manager>),
     /// A replay needs none.
     None,
