@@ -129,7 +129,7 @@ impl EventIndex {
                 let took_ms = millis(took_ns);
                 match &mut self.server(run, &server).start {
                     start @ RunServerStart::Unknown => {
-                        *start = RunServerStart::Failed { at_ms, took_ms, error }
+                        *start = RunServerStart::Failed { at_ms, took_ms, error };
                     }
                     _ => self.incident(run, &server, at_ms, true, error.message),
                 }
