@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::program::{Bench, code, err, out};
+use crate::support::program::{Bench, code, err, out};
 
 fn document(bench: &Bench, arguments: &[&str]) -> Value {
     let output = bench.run(arguments);

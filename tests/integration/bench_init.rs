@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::{
-    browser::{SIZES, fits},
-    program::{Bench, code, err, out},
+    support::browser::{SIZES, fits},
+    support::program::{Bench, code, err, out},
 };
 
 /// One that starts, one without a process, and one that fails with words that must not become markup.

@@ -1,10 +1,11 @@
 //! The daemon, through the built program: one for each configuration, found by its commands, gone without a rest.
 
-mod amiss;
 mod connect;
-mod locked;
+mod failures;
+mod message_log;
 mod parked;
 mod sandboxed;
+mod startup_checks;
 mod tasks;
 mod versions;
 
@@ -18,7 +19,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    program::{Bench, code, err, out},
+    support::program::{Bench, code, err, out},
     support::{Lab, signal, wait_for},
 };
 
@@ -371,7 +372,7 @@ fn logs_hold_what_servers_wrote_and_what_happened() {
     crib.ok(&["up", "-d"]);
     let logs = crib.ok(&["logs"]);
     assert!(logs.contains("loud         stderr  one") && logs.contains("event   ready after"), "{logs}");
-    assert!(logs.contains("stderr  ****") && !logs.contains(crate::program::SECRET), "{logs}");
+    assert!(logs.contains("stderr  ****") && !logs.contains(crate::support::program::SECRET), "{logs}");
     let stderr = crib.ok(&["logs", "loud", "--stream", "stderr", "--grep", "^o.e$"]);
     assert!(stderr.lines().count() == 1 && stderr.ends_with("one"), "{stderr}");
     let line: Value = serde_json::from_str(crib.ok(&["logs", "--json"]).lines().next().unwrap()).unwrap();
@@ -399,7 +400,7 @@ fn secrets_stay_hidden_and_break_no_frame() {
     crib.ok(&["up", "-d"]);
     let said = crib.ok(&["call", "given.env"]);
     assert!(
-        said.contains("GIVEN") && said.contains("****") && !said.contains(crate::program::SECRET),
+        said.contains("GIVEN") && said.contains("****") && !said.contains(crate::support::program::SECRET),
         "{said}"
     );
     assert_eq!(crib.status()["servers"][0]["calls"], 1);

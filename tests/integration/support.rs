@@ -1,4 +1,9 @@
-//! What all subjects share: configured fixtures, calls in short form, a look at the processes that are left.
+//! What all tests share: configured fixtures, calls in short form, and a look at the processes that are left.
+
+pub(crate) mod browser;
+pub(crate) mod model_server;
+pub(crate) mod program;
+pub(crate) mod web_sites;
 
 use std::{
     path::{Path, PathBuf},

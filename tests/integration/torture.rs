@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    program::{Bench, code, err, out},
+    support::program::{Bench, code, err, out},
     support::wait_for,
 };
 

@@ -10,7 +10,7 @@ use rmcp::{ServiceExt, model::CallToolRequestParams};
 use serde_json::{Value, json};
 
 use super::{Crib, FIXTURE, frame};
-use crate::{program::code, support::wait_for};
+use crate::{support::program::code, support::wait_for};
 
 /// A client that knows nothing but lines.
 struct Client {

@@ -1,7 +1,7 @@
 //! Servers that nobody needs yet are there, for all commands.
 
 use super::{Crib, FIXTURE};
-use crate::program::{code, err};
+use crate::support::program::{code, err};
 
 #[test]
 fn parked_servers_are_not_waited_for_and_started_if_asked() {

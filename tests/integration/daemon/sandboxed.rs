@@ -9,7 +9,7 @@ use std::{
 
 use super::Crib;
 use crate::{
-    program::{code, err},
+    support::program::{code, err},
     support::wait_for,
 };
 

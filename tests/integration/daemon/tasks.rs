@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Crib, FIXTURE};
-use crate::program::err;
+use crate::support::program::err;
 
 #[test]
 fn tasks_run_on_the_servers_of_the_daemon() {

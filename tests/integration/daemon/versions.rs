@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{Crib, FIXTURE, frame};
 use crate::{
-    program::{code, err, out},
+    support::program::{code, err, out},
     support::wait_for,
 };
 

@@ -1,0 +1,3 @@
+//! Rules for the sources of this project.
+
+mod tidy;

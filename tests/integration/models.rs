@@ -1,0 +1,14 @@
+//! Requests to models, the formats of their APIs, and tool calls as models write them.
+
+mod call_syntax;
+mod delegates;
+mod formats;
+mod headers;
+mod prefill;
+mod real_engine;
+mod recovery;
+mod requests;
+mod shared_requests;
+mod text_calls;
+mod thinking;
+mod tls;

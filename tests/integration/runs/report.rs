@@ -1,0 +1,208 @@
+//! `toolcrib report`: one page that loads nothing, keeps what was said as text, and is shown by a browser as it is meant.
+
+use serde_json::{Value, json};
+
+use crate::{
+    support::browser::{SIZES, fits, shown},
+    support::program::{Bench, code, err, out},
+};
+
+const CONFIG: &str = r#"
+[servers.calc]
+builtin = "calc"
+[servers.fix]
+command = FIXTURE
+[servers.broken]
+command = "/bin/sh"
+args = ["-c", "echo '</script><script>alert(1)</script>' >&2; exit 3"]
+[llm]
+model = "script:model.toml"
+"#;
+
+const MODEL: &str = r#"
+[[steps]]
+when = { role = "user", contains = "sum" }
+[[steps.calls]]
+tool = "calc__evaluate"
+args = { expression = "1+1" }
+[[steps.calls]]
+tool = "fix__echo"
+args = { text = "<img src=x onerror=alert(1)>" }
+[[steps]]
+when = { role = "tool" }
+say = "</script><script>document.title = 'taken'</script> 2"
+"#;
+
+/// A run with a task of every kind.
+fn bench() -> Bench {
+    let bench = Bench::new(CONFIG);
+    bench.file("model.toml", MODEL);
+    let tasks = [
+        json!({"id": "a/right", "input": "sum & <b>tell</b>", "target": "2"}),
+        json!({"id": "wrong \"one\"", "input": "sum", "target": "3"}),
+        json!({"id": "open", "input": "sum"}),
+        json!({"id": "lost", "input": "no step"}),
+        json!({"id": "dies", "calls": [{"tool": "fix.die"}]}),
+    ];
+    bench.file("tasks.jsonl", &tasks.map(|task| task.to_string()).join("\n"));
+    let output = bench.run(&["run", "tasks.jsonl", "-j", "1"]);
+    assert_eq!(code(&output), 101, "{}", err(&output));
+    assert!(err(&output).contains("report.html"), "{}", err(&output));
+    bench
+}
+
+fn page(bench: &Bench) -> (String, Value) {
+    let output = bench.run(&["--json", "report", "-o", "page.html"]);
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    let page = std::fs::read_to_string(bench.0.path().join("page.html")).unwrap();
+    (page, serde_json::from_str(&out(&output)).unwrap())
+}
+
+#[test]
+fn the_page_tells_all_and_lets_nothing_become_markup() {
+    let bench = bench();
+    let (page, document) = page(&bench);
+    let (_, data) = page.split_once("<script type=\"application/json\" id=\"data\">").unwrap();
+    let data: Value = serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap();
+    assert_eq!(data, document);
+    // The data and the one script whose hash the policy names.
+    assert_eq!((page.matches("<script").count(), page.matches("</script").count()), (2, 2));
+    assert!(page.contains("content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-"));
+    assert!(!page.contains("<img") && !page.contains("http://") && !page.contains("https://"));
+    let counts = &document["counts"];
+    let wanted = json!({"passed": 1, "unscored": 1, "failed": 1, "errored": 2, "cancelled": 0, "unfinished": 0, "not_begun": 0});
+    assert_eq!(
+        (counts, &document["end"], &document["tasks_total"]),
+        (&wanted, &json!("finished"), &json!(5))
+    );
+    let servers: Vec<(&str, &str)> = document["servers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|server| (server["name"].as_str().unwrap(), server["state"].as_str().unwrap()))
+        .collect();
+    assert_eq!(servers, [("calc", "ready"), ("fix", "ready"), ("broken", "failed")]);
+    assert_eq!(document["servers"][1]["marks"].as_array().unwrap().len(), 2, "lost and back: {document}");
+    let tool = |name: &str| {
+        document["tools"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone()
+    };
+    assert_eq!((&tool("calc.evaluate")["n"], &tool("fix.die")["errors"]), (&json!(3), &json!(1)));
+    assert_eq!(document["model_requests"]["n"], 7);
+    let first: Vec<&str> =
+        document["tasks"].as_array().unwrap().iter().map(|task| task["status"].as_str().unwrap()).collect();
+    assert_eq!(first[..3], ["errored", "errored", "failed"]);
+    for part in
+        ["id=\"task/a/right\"", "href=\"#task/wrong%20%22one%22\"", "sum &amp; &lt;b&gt;tell", "try again"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_run_is_found_by_id_by_folder_and_as_the_latest() {
+    let bench = bench();
+    let runs = std::fs::read_dir(bench.0.path().join("runs")).unwrap();
+    let id = runs.flatten().next().unwrap().file_name().into_string().unwrap();
+    for name in [&[id.as_str()][..], &[&format!("runs/{id}")], &[]] {
+        let output = bench.run(&[&["report"], name].concat());
+        assert_eq!(code(&output), 0, "{}", err(&output));
+        assert!(err(&output).contains(&format!("runs/{id}/report.html")), "{}", err(&output));
+    }
+    let output = bench.run(&["report", "zzzz"]);
+    assert!(
+        code(&output) == 2 && err(&output).contains(&format!("the latest is runs/{id}")),
+        "{}",
+        err(&output)
+    );
+    let output = Bench::new("").run(&["report"]);
+    assert!(code(&output) == 2 && err(&output).contains("there is no run in runs"), "{}", err(&output));
+}
+
+#[test]
+fn thousands_of_tasks_stay_in_bounds() {
+    let bench = Bench::new("");
+    let line = |ns: u64, event: Value| {
+        let mut line = json!({"ns": ns, "at": "2026-11-20T12:00:00.000Z"});
+        line.as_object_mut().unwrap().extend(event.as_object().unwrap().clone());
+        line.to_string() + "\n"
+    };
+    let (mut events, mut results) = (String::new(), String::new());
+    for n in 0..6000_u64 {
+        let (task, from) = (format!("task/{n}"), n * 1_000_000);
+        let status = if n % 100 == 7 { "failed" } else { "passed" };
+        events += &line(from, json!({"event": "task_started", "task": task, "attempt": 1}));
+        events += &line(
+            from,
+            json!({"event": "call_started", "task": task, "agent": "main", "turn": 0, "call": 1,
+            "server": "s", "tool": "t", "bytes": 2}),
+        );
+        events += &line(
+            from + 4_000_000,
+            json!({"event": "call_ended", "task": task, "agent": "main", "turn": 0,
+            "call": 1, "server": "s", "tool": "t", "took_ns": 4_000_000, "bytes": 9, "is_error": false, "error": null}),
+        );
+        events += &line(
+            from + 5_000_000 + n,
+            json!({"event": "task_ended", "task": task, "attempt": 1,
+            "status": status, "took_ns": 5_000_000 + n, "error": null}),
+        );
+        let answer = "long ".repeat(400);
+        let result = json!({"task": task, "attempt": 1, "status": status, "answer": answer, "tool_calls": 1});
+        results += &format!("{result}\n");
+    }
+    // As a killed run leaves it.
+    events += "{\"ns\": 7, \"at\"";
+    std::fs::create_dir_all(bench.0.path().join("runs/many")).unwrap();
+    bench.file("runs/many/events.jsonl", &events);
+    bench.file("runs/many/results.jsonl", &results);
+    bench.file("runs/many/run.json", r#"{"schema": 1, "run": "many", "jobs": 6}"#);
+    let (page, document) = page(&bench);
+    assert!(page.len() < 3_500_000, "{} bytes", page.len());
+    assert_eq!((&document["tasks_total"], &document["counts"]["failed"]), (&json!(6000), &json!(60)));
+    assert_eq!(document["tools"][0]["n"], 6000);
+    let rows = document["tasks"].as_array().unwrap();
+    assert_eq!(
+        (rows.len(), &rows[0]["status"], &rows[60]["task"]),
+        (3000, &json!("failed"), &json!("task/5999"))
+    );
+    assert!(
+        page.contains("3000 more are in <code>results.jsonl</code>") && page.contains("There is no room for")
+    );
+    // All of them are drawn.
+    let drawn =
+        page.split("<path class=").skip(1).map(|path| path.split('"').nth(3).unwrap().matches('z').count());
+    assert_eq!(drawn.sum::<usize>(), 6000);
+}
+
+#[test]
+fn a_browser_shows_it_without_complaint() {
+    let bench = bench();
+    let (page, _) = page(&bench);
+    let path = bench.0.path().join("page.html");
+    let Some((dom, log)) = shown(&path, &[], "#task/a/right") else { return };
+    let complaints: Vec<&str> = log.lines().filter(|line| line.contains("CONSOLE")).collect();
+    assert!(complaints.is_empty(), "{complaints:?}");
+    // The script ran, what the run said did not.
+    assert!(
+        dom.contains("5 of 5; keys") && dom.contains("<title>Run ") && !dom.contains("<title>taken"),
+        "{dom}"
+    );
+    let open: Vec<&str> = dom.split("<details class=\"task\" open=\"\">").skip(1).collect();
+    assert!(open.len() == 1 && open[0].contains("id=\"task/a/right\""), "{dom}");
+
+    // A script that the policy does not name is stopped, and the browser says so: the check above can fail.
+    let other = page.replace("</body>", "<script>document.title = 'taken'</script></body>");
+    bench.file("other.html", &other);
+    let (dom, log) = shown(&bench.0.path().join("other.html"), &[], "").unwrap();
+    assert!(log.contains("CONSOLE") && !dom.contains("<title>taken"), "{log}");
+
+    // With a name as long as there is room for.
+    let open = page
+        .replace("<details ", "<details open ")
+        .replace(">fix</text>", ">works-with-a-longer-name</text>");
+    for size in SIZES {
+        // Tables are read without scrolling.
+        let Some(tables) = fits(&bench, &open, size) else { return };
+        assert_eq!(tables, "2:0", "{size}");
+    }
+}

@@ -1,0 +1,11 @@
+//! What servers, files and pages must not be able to do.
+
+mod arbitrary_input;
+mod floods;
+#[cfg(target_os = "linux")]
+mod inherited;
+mod locked_packages;
+mod lockfile;
+#[cfg(target_os = "linux")]
+mod sandbox;
+mod secrets;

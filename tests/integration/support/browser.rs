@@ -1,0 +1,75 @@
+//! Pages in a headless browser, where there is one.
+
+use std::{path::Path, process::Command};
+
+use crate::support::program::{Bench, err, out};
+
+/// Windows that pages must fit: the narrow one, a usual one, a wide one.
+pub(crate) const SIZES: [&str; 3] = ["500,900", "1000,900", "1600,900"];
+
+/// Run in a page: what is too wide. Nothing may be wider than the window but what can be scrolled by itself, of the two
+/// drawings of a start one is to be seen, and no words of it are cut off at its edge or by a bar.
+const PROBE: &str = "<script>addEventListener('load', () => { const root = document.documentElement;
+    root.dataset.wide = Math.max(0, document.scrollingElement.scrollWidth - innerWidth);
+    const all = (from, what) => [...from.querySelectorAll(what)];
+    const over = all(document, '.scroll').map(it => it.scrollWidth - it.clientWidth);
+    root.dataset.tables = over.length + ':' + Math.max(...over);
+    const seen = all(document, 'svg.waterfall').filter(it => it.getClientRects().length);
+    root.dataset.drawings = seen.length + ' of ' + all(document, 'svg.waterfall').length;
+    root.dataset.cut = seen.flatMap(svg => { const edge = svg.getBoundingClientRect(); return all(svg, 'text').filter(it => {
+        const box = it.getBoundingClientRect(); return box.left < edge.left - 1 || box.right > edge.right + 1; })
+        .map(it => it.textContent); }).concat(all(document, 'svg.wide .server').filter(row => {
+        const bars = all(row, 'rect, line').map(it => it.getBoundingClientRect().left);
+        return row.querySelector('.name').getBoundingClientRect().right > Math.min(...bars); })
+        .map(row => row.querySelector('.name').textContent)).join('|');
+    root.dataset.small = all(document, 'svg.waterfall .name').filter(it => it.getClientRects().length)
+        .filter(it => it.getBoundingClientRect().height < 10).length; })</script></body>";
+
+/// Shows the page in a headless browser, and gives what its document came to.
+pub(crate) fn shown(page: &Path, arguments: &[&str], fragment: &str) -> Option<(String, String)> {
+    let profile = tempfile::tempdir().unwrap();
+    let output = Command::new("chromium")
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .args(arguments)
+        .arg(format!("file://{}{fragment}", page.display()))
+        .output();
+    let output = match output {
+        Ok(output) => output,
+        Err(error) => {
+            assert!(std::env::var_os("TOOLCRIB_CHROMIUM").is_none(), "chromium: {error}");
+            eprintln!("chromium cannot be had here: skipped");
+            return None;
+        }
+    };
+    assert!(output.status.success(), "{}", err(&output));
+    Some((out(&output), err(&output)))
+}
+
+/// Looks at a page in a window of that size; gives the number of tables that can be scrolled and by how much they are.
+/// Nothing where there is no browser.
+pub(crate) fn fits(bench: &Bench, page: &str, size: &str) -> Option<String> {
+    let probed = page.replace("</body>", PROBE);
+    // The page's policy would stop the script.
+    let probed = match probed.contains("; script-src 'sha256-") {
+        true => probed.replace("; script-src 'sha256-", "; script-src 'unsafe-inline' 'x-"),
+        false => probed
+            .replace("style-src 'unsafe-inline'", "style-src 'unsafe-inline'; script-src 'unsafe-inline'"),
+    };
+    bench.file("probed.html", &probed);
+    let (dom, _) = shown(&bench.0.path().join("probed.html"), &[&format!("--window-size={size}")], "")?;
+    let told = |name: &str| {
+        let value = dom.split(&format!("data-{name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
+        value.unwrap_or_else(|| panic!("no {name}: {}", &dom[..dom.len().min(300)])).to_owned()
+    };
+    assert_eq!(
+        (told("wide").as_str(), told("cut").as_str(), told("small").as_str()),
+        ("0", "", "0"),
+        "{size}"
+    );
+    let drawings = told("drawings");
+    let (seen, all) = drawings.split_once(" of ").unwrap();
+    let [seen, all] = [seen, all].map(|count| count.parse::<usize>().unwrap());
+    assert!(seen > 0 && all == 2 * seen, "{size}: {drawings}");
+    Some(told("tables"))
+}
