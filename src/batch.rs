@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn never_more_than_width_at_once_and_reports_in_task_order() {
+    async fn width_limits_concurrency_and_reports_keep_task_order() {
         let (now, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let mut finished = Vec::new();
         let reports = run_all(
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cancel_begins_nothing_further() {
+    async fn cancel_starts_no_further_task() {
         let cancel = CancellationToken::new();
         let runner = async |task: Task| {
             if task.id == "1" {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_harms_one_task_only() {
+    async fn a_panic_fails_one_task_only() {
         let runner = async |task: Task| {
             assert!(task.id != "0", "on purpose");
             done(&task)

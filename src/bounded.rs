@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_regular_files_are_read_and_no_more_of_them_than_asked_for() {
+    fn only_regular_files_are_read_up_to_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("file"), "12345").unwrap();

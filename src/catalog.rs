@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_has_the_name_of_another_ones_hash_takes_nothing_from_it() {
+    fn a_tool_named_like_a_hashed_name_takes_no_calls() {
         let twice = [(server("a"), vec![tool("b__c")]), (server("a__b"), vec![tool("c")])];
         let hashed = ToolCatalog::new(twice.clone()).entries()[1].visible_name.clone();
         let squatter = (server("a"), vec![tool(hashed.strip_prefix("a__").unwrap()), tool("b__c")]);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn denied_tools_are_known_and_none_of_the_tools() {
+    fn denied_tools_are_known_but_not_listed() {
         let catalog = ToolCatalog::new([(server("a"), vec![tool("read")]), (server("b"), vec![])])
             .with_denied([(server("a"), vec![tool("debug_dump"), tool("reed")])]);
         assert_eq!(catalog.entries().len(), 1);
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_one_server_has_is_found_by_its_own_name() {
+    fn a_unique_tool_is_found_without_its_server() {
         let catalog = ToolCatalog::new([
             (server("a"), vec![tool("now"), tool("echo")]),
             (server("b"), vec![tool("now")]),
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_checked_with_all_problems() {
+    fn argument_checks_report_all_problems() {
         let catalog = ToolCatalog::new([(server("time"), vec![tool("now")])]);
         let entry = &catalog.entries()[0];
         let check = |value: Value| match value {
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_choose_by_path() {
+    fn patterns_match_tool_paths() {
         let catalog = ToolCatalog::new([
             (server("time"), vec![tool("now"), tool("convert")]),
             (server("x"), vec![tool("now")]),

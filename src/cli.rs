@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_something_is_refused_in_words_of_our_own() {
+    fn counts_below_one_are_refused_with_our_message() {
         let options = counts(&Arguments::command(), &["toolcrib".to_owned()]);
         assert!(options.len() >= 20, "{options:?}");
         for option in options {

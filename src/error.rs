@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_server_name_is_an_error_of_the_configuration() {
+    fn a_wrong_server_name_is_a_configuration_error() {
         let error: Error = ServerName::new("a b").unwrap_err().into();
         assert_eq!(error.code(), ErrorCode::ConfigInvalid);
         assert!(matches!(&error, Error::Config(wrong) if wrong.server.is_none()), "{error}");
@@ -397,13 +397,13 @@ mod tests {
     }
 
     #[test]
-    fn codes_print_as_in_json() {
+    fn error_codes_print_as_in_json() {
         assert_eq!(ErrorCode::StartupTimeout.to_string(), "startup_timeout");
         assert_eq!(ErrorCode::LlmRateLimited.to_string(), "llm_rate_limited");
     }
 
     #[test]
-    fn nearest_suggests_typos_only() {
+    fn suggestions_are_for_typos_only() {
         assert_eq!(
             nearest("get_curent_time", ["get_current_time", "convert"]),
             Some("get_current_time".into())

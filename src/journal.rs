@@ -257,7 +257,7 @@ mod tests {
     use crate::task::Task;
 
     #[test]
-    fn names_are_safe_and_unlike() {
+    fn file_names_are_safe_and_unique() {
         assert_eq!(safe_name("a-B_1.x"), "a-B_1.x");
         assert_eq!(safe_name("../a b"), "..%2Fa%20b");
         assert_eq!(safe_name(".."), "%2E%2E");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_get_folders_of_their_own() {
+    fn each_run_gets_its_own_folder() {
         let home = tempfile::tempdir().unwrap();
         let runs = home.path().join("runs");
         let (first, dir) = new_run(&runs).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_point_to_conversations_and_secrets_stay_out() {
+    fn lines_refer_to_conversations_and_hold_no_secret() {
         let home = tempfile::tempdir().unwrap();
         let secrets = Secrets::new(["hunter2-\"x".to_owned()]);
         let journal = Journal::create(home.path(), &json!({"key": "hunter2-\"x"}), secrets).unwrap();

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_rfc_3339_in_milliseconds() {
+    fn times_are_rfc_3339_with_milliseconds() {
         let text = now();
         assert_eq!(text.len(), "2026-01-31T12:00:00.000Z".len(), "{text}");
         assert!(text.ends_with('Z') && text.parse::<jiff::Timestamp>().is_ok(), "{text}");

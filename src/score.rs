@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn contains_is_the_default_and_any_target_will_do() {
+    fn contains_is_the_default_and_any_target_matches() {
         let target = Target::AnyOf(vec!["Paris".into(), "Rome".into()]);
         assert_eq!(judge("It is ROME.", Some(&target), None), Some(1.0));
         assert_eq!(judge("Berlin", Some(&target), None), Some(0.0));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_and_patterns() {
+    fn exact_texts_and_patterns_are_scored() {
         assert!(right(" 42\n", "42", &Score::Exact));
         assert!(!right("42.", "42", &Score::Exact));
         assert!(right("took 17 ms", r"\b\d+ ms$", &Score::Regex));
@@ -172,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_box_counts_with_its_braces() {
+    fn the_last_box_is_read_with_nested_braces() {
         assert!(right(r"\boxed{1} so \boxed{\frac{1}{2}} done", r"\frac{1}{2}", &Score::Boxed));
         assert!(right(r"\boxed{\{1\}}", r"\{1\}", &Score::Boxed));
         assert!(!right(r"\boxed{1", "1", &Score::Boxed));
     }
 
     #[test]
-    fn what_cannot_be_judged_is_refused() {
+    fn unusable_scorers_are_refused() {
         let task = |target: &str, score: Score| Task {
             target: Some(Target::One(target.into())),
             score: Some(score),

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_an_attempt_is_decided_by_what_is_left() {
+    fn attempts_left_and_limits_decide_how_an_attempt_ends() {
         let table = [
             // (another, at a limit): ask, fall back, learn
             ((false, false), (true, true, false)),

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_box_counts() {
+    fn the_last_boxed_answer_counts() {
         for (text, answer) in [
             ("\\boxed{1} and \\boxed{2}.", Some("2")),
             ("\\boxed {\\frac{1}{2}}", Some("\\frac{1}{2}")),
@@ -77,7 +77,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_put_in_comes_out(before in "[a-z {}\n]{0,20}", space in "[ \n]{0,3}", answer in balanced(), after in "[a-z {}\n]{0,20}") {
+        fn boxed_text_is_read_back(before in "[a-z {}\n]{0,20}", space in "[ \n]{0,3}", answer in balanced(), after in "[a-z {}\n]{0,20}") {
             let text = format!("{before}\\boxed{space}{{{answer}}}{after}");
             let wanted = answer.trim();
             let expected = (!PLACEHOLDERS.contains(&wanted)).then(|| wanted.to_owned());
@@ -85,7 +85,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_can_be_read(parts in prop::collection::vec(prop_oneof![Just("\\boxed"), Just("{"), Just("}"), Just("\\"), Just(" "), Just("é")], 0..30)) {
+        fn any_text_can_be_searched_for_boxes(parts in prop::collection::vec(prop_oneof![Just("\\boxed"), Just("{"), Just("}"), Just("\\"), Just(" "), Just("é")], 0..30)) {
             let text = parts.concat();
             if let Some(answer) = last(&text) {
                 prop_assert!(text.contains(&answer));

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_copy_is_shortened() {
+    fn only_the_sent_copy_is_shortened() {
         let history = history(3);
         assert_eq!(sent(&history, None), "sqc0c1c2");
         assert_eq!(sent(&history, Some(2)), "sqc[c1c2");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_goes_by_halves_and_stays_out() {
+    fn history_that_does_not_fit_is_halved_for_good() {
         let mut history = history(3);
         assert_eq!(history.shorten(None), Some(2));
         assert_eq!(sent(&history, None), "sqc[c[c2");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_set_back() {
+    fn history_can_be_rolled_back() {
         let mut history = history(2);
         let mark = history.checkpoint();
         history.push(Message::said("x", vec![]));

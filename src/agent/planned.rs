@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_conditions_must_hold() {
+    fn a_planned_call_needs_all_its_conditions() {
         let expect = Expect { contains: Some("b".into()), equals: Some("abc".into()), is_error: false };
         assert_eq!(mismatch(&expect, "abc\n", false, String::new), None);
         assert!(mismatch(&expect, "abcd", false, String::new).unwrap().contains("expected `abc`"));

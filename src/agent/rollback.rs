@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rollbacks_end_in_a_row_and_in_all() {
+    fn rollbacks_are_limited_in_a_row_and_in_total() {
         let config = RollbackConfig { max: 4, ..RollbackConfig::default() };
         let mut rollbacks = Rollbacks::default();
         let row = |rollbacks: &mut Rollbacks| std::iter::from_fn(|| rollbacks.take(&config)).count();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_found_whatever_their_quotes() {
+    fn refusals_are_found_with_any_quotes() {
         let config = RollbackConfig::default();
         assert!(refuses(&config, "I\u{2019}m sorry, but I can\u{2019}t do that."));
         assert!(refuses(&config, "Due to Time Constraints I stop."));

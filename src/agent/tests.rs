@@ -78,7 +78,7 @@ fn planned(tool: &str, args: Value, expect: Expect) -> PlannedCall {
 }
 
 #[tokio::test]
-async fn calls_of_a_turn_come_back_in_order_and_the_answer_is_judged() {
+async fn results_keep_the_order_of_calls_and_the_answer_is_scored() {
     let script = r#"
         [[steps]]
         when = { role = "user" }
@@ -109,7 +109,7 @@ async fn calls_of_a_turn_come_back_in_order_and_the_answer_is_judged() {
 }
 
 #[tokio::test]
-async fn limits_end_the_task_and_are_named() {
+async fn reached_limits_end_the_task_and_are_named() {
     let script = r#"
         [[steps]]
         calls = [{ tool = "t__echo", args = { text = "x" } }]
@@ -142,7 +142,7 @@ async fn limits_end_the_task_and_are_named() {
 }
 
 #[tokio::test]
-async fn nobody_is_asked_after_the_time_is_over() {
+async fn no_request_is_made_after_the_deadline() {
     let script = r#"
         [[steps]]
         when = { turn = 0 }
@@ -158,7 +158,7 @@ async fn nobody_is_asked_after_the_time_is_over() {
 }
 
 #[tokio::test]
-async fn unusable_answers_are_failures_with_a_reason() {
+async fn unusable_answers_fail_with_a_reason() {
     let empty = run("[[steps]]\nsay = \" \"", &Task::question("a", "go")).await;
     assert!(message(&empty).1.contains("empty"));
     let unread = run("[[steps]]\nsay = \"<tool_call>{}\"", &Task::question("a", "go")).await;
@@ -187,7 +187,7 @@ async fn unusable_answers_are_failures_with_a_reason() {
 }
 
 #[tokio::test]
-async fn a_lost_server_is_told_to_the_model() {
+async fn the_model_learns_of_a_lost_server() {
     let script = r#"
         [[steps]]
         when = { role = "user" }
@@ -264,7 +264,7 @@ async fn planned_calls_need_no_model() {
 }
 
 #[tokio::test]
-async fn required_calls_are_off_in_the_last_turn() {
+async fn the_last_turn_requires_no_call() {
     let manager = manager().await;
     let tool_set = ToolSet::new(manager.catalog(), None, Vec::new()).unwrap();
     let modes = |choice| [1, 2, 3].map(|turn| turn_loop::mode(choice, turn, 3, &tool_set));

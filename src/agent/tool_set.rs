@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_needs_everything_required_at_every_depth() {
+    fn strict_schemas_require_all_keys_at_every_depth() {
         let inner = |more: bool| json!({"type": "object", "properties": {}, "additionalProperties": more});
         let schema = |inner: Value, required: &[&str]| {
             json!({

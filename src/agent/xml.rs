@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_read_with_what_stands_around_them() {
+    fn blocks_are_read_with_the_text_around_them() {
         let call = write("a-b__c", "t", r#"{"text": "</arguments>\n</use_mcp_tool>"}"#);
         let text = format!("<think>{}</think>I look.\n{call}\n{call}", write("x", "y", "{}"));
         let found = blocks(&text);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_no_block() {
+    fn a_truncated_block_is_no_block() {
         let whole = write("s", "t", r#"{"text": "rm -r build/all"}"#);
         let end = whole.find(END_OF_ARGUMENTS).unwrap() + END_OF_ARGUMENTS.len();
         for length in OPEN.len()..whole.len() {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_block_is_told_wherever_it_is() {
+    fn a_partial_block_is_reported_anywhere() {
         let whole = write("s", "t", "{}");
         let half = &whole[..whole.len() / 2];
         for text in [
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_text_is_not_looked_through_for_each_block() {
+    fn parsing_blocks_takes_linear_time() {
         // At the end of each block's arguments a string is open, and it stays so to the end of the text.
         let text = write("s", "t", "{\"\\\"").repeat(2_000);
         let parts = Parts::of(&text);
@@ -340,7 +340,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(before in "[a-z \n]{0,20}", server in "[a-z_.-]{1,9}", tool in "[a-z_.-]{1,9}", value in any::<String>()) {
+        fn written_blocks_are_read_back(before in "[a-z \n]{0,20}", server in "[a-z_.-]{1,9}", tool in "[a-z_.-]{1,9}", value in any::<String>()) {
             let arguments = serde_json::json!({"v": value}).to_string();
             let text = before.clone() + &write(&server, &tool, &arguments);
             let span = before.len()..text.len();
@@ -348,7 +348,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_can_be_looked_at(text in any::<String>(), parts in prop::collection::vec(0_usize..10, 0..12)) {
+        fn any_text_can_be_parsed_for_blocks(text in any::<String>(), parts in prop::collection::vec(0_usize..10, 0..12)) {
             let text: String = text.chars().map(String::from).zip(parts.iter().map(|part| MARKS.get(*part).copied().unwrap_or(if *part == 8 { THOUGHT } else { END_OF_THOUGHT })).chain(std::iter::repeat("")))
                 .map(|(a, b)| a + b).collect();
             for block in blocks(&text) {

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_a_mistake() {
+    fn an_empty_task_file_is_an_error() {
         assert_eq!(parse_tasks("t", "\n").unwrap_err().to_string(), "t: no tasks");
     }
 }

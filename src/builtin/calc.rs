@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_that_recurse_deeply_end_in_words_or_a_value() {
+    fn deeply_nested_expressions_give_an_error_or_a_value() {
         // Each of them ended the process once: on the stack of an ordinary thread its recursion has no room.
         for (expression, value) in [
             (format!("{}1{}", "(".repeat(1_000), ")".repeat(1_000)), "1"),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_rounded_rightly_or_not_at_all() {
+    fn numbers_are_rounded_correctly_or_not_at_all() {
         for (expression, value) in [
             ("floor(2.5) + ceil(2.5) + round(2.5)", "8"),
             ("floor(-2.5)", "-3"),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_begun_while_too_many_go_on() {
+    fn abandoned_expressions_are_limited() {
         let calc = Calc::default();
         let gates: Vec<_> = (0..MAX_OVERDUE)
             .map(|_| {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_an_error_of_its_expression() {
+    fn a_panic_fails_only_its_expression() {
         let calc = Calc::default();
         let outcome = calc.on_thread(|| panic!("an expected panic of this test")).unwrap();
         assert!(outcome.is_err_and(|why| why.contains("cannot evaluate")));

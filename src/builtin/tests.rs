@@ -22,7 +22,7 @@ fn call(server: &Builtin, tool: &str, arguments: Value) -> Result<String, String
 }
 
 #[test]
-fn sums_are_exact_and_end_in_time() {
+fn calculations_are_exact_and_end_in_time() {
     let server = Builtin::Calc(calc::Calc::default());
     let calc = |expression: &str| call(&server, "evaluate", json!({"expression": expression}));
     assert_eq!(calc("1/3 + 1/6").unwrap(), "0.5");
@@ -33,7 +33,7 @@ fn sums_are_exact_and_end_in_time() {
 }
 
 #[test]
-fn times_know_gaps_and_zones() {
+fn times_handle_time_zones_and_dst_gaps() {
     let time = |tool: &str, arguments: Value| call(&Builtin::Time, tool, arguments);
     let zones = json!({"time": "2026-07-01T12:00", "from_zone": "Europe/Berlin", "to_zone": "Asia/Tokyo"});
     assert!(time("convert", zones).unwrap().contains("2026-07-01T19:00:00+09:00"));
@@ -78,7 +78,7 @@ fn files_stay_in_their_folder() {
 }
 
 #[test]
-fn what_is_no_file_is_not_waited_for() {
+fn pipes_and_devices_are_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     std::fs::write(root.join("a.txt"), "one\n").unwrap();
@@ -101,7 +101,7 @@ fn what_is_no_file_is_not_waited_for() {
 }
 
 #[test]
-fn names_and_arguments_are_checked() {
+fn builtin_names_and_arguments_are_checked() {
     let base = std::env::temp_dir();
     let refused = |name: &str, args: &[&str]| parse(name, args, &base).err().expect("is refused");
     assert!(refused("tim", &[]).contains("did you mean `time`?"));
@@ -129,7 +129,7 @@ fn names_and_arguments_are_checked() {
 }
 
 #[test]
-fn schemas_are_closed() {
+fn builtin_schemas_allow_no_unknown_arguments() {
     for server in [Builtin::Time, Builtin::Calc(calc::Calc::default())] {
         for tool in server.tools() {
             assert_eq!(tool.input_schema.get("additionalProperties"), Some(&json!(false)), "{}", tool.name);
@@ -138,7 +138,7 @@ fn schemas_are_closed() {
 }
 
 #[tokio::test]
-async fn a_client_in_memory_is_served() {
+async fn an_in_memory_client_is_served() {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let serving = Builtin::Calc(calc::Calc::default()).serve(theirs);
     let asking = async {

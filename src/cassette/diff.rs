@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_and_letters_that_differ_are_shown() {
+    fn differing_paths_and_characters_are_shown() {
         let long = "x".repeat(300);
         let then = json!({"tool": "calc", "args": {"a": format!("{long}1\n{long}"), "b": [1, 2]}});
         let now = json!({"tool": "calc", "args": {"a": format!("{long}2\n{long}"), "b": [1], "c": null}});

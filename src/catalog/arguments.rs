@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_get_the_types_of_the_schema() {
+    fn text_values_get_the_types_of_the_schema() {
         let entry = entry(json!({"type": "object", "properties": {
             "text": {"type": "string"}, "n": {"type": "integer"},
             "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_the_schema_does_not_name_is_refused_or_told() {
+    fn an_unknown_argument_is_refused_or_reported() {
         let properties = json!({"text": {"type": "string"}, "n": {"type": "integer"}});
         let check = |mut schema: Value, arguments: Value| {
             schema["type"] = json!("object");

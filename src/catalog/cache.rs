@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_comes_back_to_the_byte() {
+    fn a_cached_list_is_read_back_byte_for_byte() {
         let bench = Bench::new();
         assert!(bench.recall().is_none());
         let mut full = tool("b", "words \u{1f980}");
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_given_again_is_as_new_as_that_and_not_written() {
+    fn an_unchanged_list_is_refreshed_without_a_write() {
         let bench = Bench::new();
         bench.remember(vec![tool("a", "")], None);
         let file = bench.files().remove(0);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_torn_of_another_server_or_open_to_others_is_not_there() {
+    fn unsafe_or_damaged_cache_files_are_ignored() {
         let bench = Bench::new();
         bench.remember(vec![tool("a", "")], None);
         let file = bench.files().remove(0);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_lives_as_long_as_its_server_says() {
+    fn a_list_expires_when_its_server_says() {
         let bench = Bench::new();
         bench.remember(vec![tool("a", "")], Some(3_600_000));
         assert!(bench.recall().is_some());
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_repeats_a_secret_is_not_kept() {
+    fn a_list_that_holds_a_secret_is_not_cached() {
         let bench = Bench::new();
         bench.remember(vec![tool("a", "")], None);
         bench.remember(vec![tool("a", "asks with planted-secret")], None);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_leave_for_the_new() {
+    fn the_oldest_lists_are_evicted() {
         let bench = Bench::new();
         let folder = bench.folder.path().join("catalog");
         fs::create_dir(&folder).unwrap();

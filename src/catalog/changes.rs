@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_tool_is_counted_once() {
+    fn each_changed_tool_is_counted_once() {
         let tool = |name: &str, text: &str| Tool::new(name, text, Map::new());
         let before = [tool("a", ""), tool("b", ""), tool("c", "")];
         let after = [tool("c", "new words"), tool("d", ""), tool("a", ""), tool("e", "")];

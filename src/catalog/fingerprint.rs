@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decides_the_tools_changes_it_and_nothing_else_does() {
+    fn only_settings_that_affect_tools_change_the_fingerprint() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for name in ["program", "server.py"] {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_server_is_its_address_and_whom_it_takes_us_for() {
+    fn remote_fingerprints_cover_address_and_credentials() {
         let remote = |token: &str| {
             let mut remote = HttpEndpoint::new("https://example.com/mcp");
             remote.headers.insert("Authorization".to_owned(), token.to_owned());

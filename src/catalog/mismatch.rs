@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mismatch_names_the_argument_and_what_it_must_be() {
+    fn every_mismatch_names_argument_and_expectation() {
         let schema = json!({
             "type": "object", "additionalProperties": false, "required": ["text"],
             "properties": {

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_are_waited_for_are_named() {
+    fn awaited_servers_are_named() {
         let name = |name: &str| ServerName::new(name).unwrap();
         let pending = Pending::new(["a", "b", "c", "d", "e", "f", "g"].map(name));
         assert_eq!(pending.words().unwrap(), "a, b, c, d, e and 2 more");

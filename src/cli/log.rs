@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_mean_nothing_are_refused_by_the_name_of_the_variable() {
+    fn invalid_values_are_refused_with_the_variable_name() {
         for good in
             ["debug", "toolcrib=debug", "toolcrib", "info,toolcrib=trace", "toolcrib[chat]=debug", "off"]
         {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_has_milliseconds() {
+    fn log_times_have_milliseconds() {
         let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(86_400_000 + 3_723_004);
         assert_eq!(clock(time), "01:02:03.004Z");
     }

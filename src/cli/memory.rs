@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_no_longer_resident_and_runs() {
+    fn dropped_code_pages_are_loaded_again_on_use() {
         let before = resident().unwrap();
         settle();
         let after = resident().unwrap();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_as_in_its_file_is_meant() {
+    fn only_unmodified_file_mappings_are_dropped() {
         let maps = "55d0-55e0 r--p 00000000 fe:00 1 /bin/x\nSize: 64 kB\nAnonymous:             0 kB\n\
             55f0-5600 r-xp 00010000 fe:00 1 /bin/with space\nSize: 64 kB\nAnonymous:             0 kB\nTHPeligible: 0\n\
             5600-5610 r--p 00020000 fe:00 1 /bin/x\nSize: 64 kB\nAnonymous:             4 kB\n\

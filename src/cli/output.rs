@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_or_is_unseen_is_shown_as_an_escape() {
+    fn control_and_invisible_characters_are_escaped() {
         for (text, shown) in [
             ("plain\n\ttext", "plain\n\ttext"),
             ("\u{1b}[2J\u{7}\u{9b}1m\u{7f}", "\\u{1b}[2J\\u{7}\\u{9b}1m\\u{7f}"),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_stays_the_same_document() {
+    fn escaped_json_stays_the_same_json() {
         let document = serde_json::json!({"a\u{1b}": "\u{9b}\u{202e}\u{e0041}\u{7f}\n", "b": 1});
         let shown = json(document.to_string());
         assert!(shown.is_ascii() && !shown.contains('\u{7f}'), "{shown}");

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_axis_has_round_marks_within_the_picture() {
+    fn axis_ticks_are_round_and_inside_the_drawing() {
         let words = |span: f64| {
             let ticks = Axis { span }.ticks();
             assert!((2..=11).contains(&ticks.len()) && ticks.iter().all(|(at, _)| *at <= span), "{ticks:?}");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_stays_text() {
+    fn page_text_is_escaped() {
         assert_eq!(escape("<a\u{1b}[31m\"'&"), "&lt;a\u{fffd}[31m&quot;&#39;&amp;");
         assert_eq!(cut("abcdef\nx", 6), "abcdef");
         assert_eq!(cut("abcdefg", 6), "abc...");

@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_than_the_beginning_is_read() {
+    fn only_the_beginning_of_a_file_is_read() {
         assert_eq!(beginning("/dev/zero").unwrap().len() as u64, MAX);
         assert_eq!(beginning("/proc/self/cmdline").unwrap(), std::fs::read("/proc/self/cmdline").unwrap());
     }

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_not_zero_is_said() {
+    fn only_nonzero_counts_are_shown() {
         assert_eq!(line(&json!({"request_count": 3, "peak_in_flight": 2})), None);
         assert_eq!(line(&Value::Null), None);
         let some = json!({"request_count": 40, "peak_in_flight": 8, "connections_opened": 8,
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_reads_and_writes_are_apart() {
+    fn cache_reads_and_writes_are_shown_separately() {
         let mut usage = Usage::default();
         assert_eq!(tokens(&usage), None);
         (usage.input, usage.output) = (12_000, 30);

@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_that_names_the_error_is_not_lost_behind_its_trace() {
+    fn the_error_line_is_shown_despite_a_long_trace() {
         let shown = |text: &str, main: Option<&str>| {
             let lines: Vec<String> = text.split(' ').map(ToOwned::to_owned).collect();
             last_words(&lines, main).collect::<Vec<_>>().join("|")

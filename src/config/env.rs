@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn children_inherit_names_of_places_and_never_keys() {
+    fn children_inherit_paths_and_no_keys() {
         let vars = [
             ("PATH", "/bin"),
             ("LC_TIME", "C"),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_start_at_their_base_or_at_home() {
+    fn paths_are_relative_to_their_base_or_home() {
         let env = Env::new("/w", [("HOME", "/home/me")]);
         for (base, path, expected) in [
             ("/p", "./bin/server", "/p/bin/server"),

@@ -22,7 +22,7 @@ fn uncommented() -> String {
 }
 
 #[test]
-fn it_runs_on_a_fresh_machine() {
+fn the_example_runs_on_a_fresh_machine() {
     let folder = tempfile::tempdir().unwrap();
     let env = Env::new(folder.path(), [("PATH", "/bin")]);
     let config = Config::parse(EXAMPLE, Some(Path::new("servers.toml")), folder.path(), &env).unwrap();
@@ -33,7 +33,7 @@ fn it_runs_on_a_fresh_machine() {
 }
 
 #[test]
-fn what_it_shows_as_default_is_the_default() {
+fn defaults_in_the_example_are_the_defaults() {
     let env = Env::new("/w", [("PATH", "/bin"), ("LC_ALL", "C")]);
     let example = Config::parse(EXAMPLE, None, Path::new("/w"), &env).unwrap();
     let servers = "[servers]\ntime.builtin = 'time'\nfiles = { builtin = 'files', args = ['.'] }\ncalc.builtin = 'calc'";
@@ -45,7 +45,7 @@ fn what_it_shows_as_default_is_the_default() {
 }
 
 #[test]
-fn its_commented_parts_are_right_too() {
+fn commented_parts_of_the_example_are_valid() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(".env"), "A=b").unwrap();
     fs::write(folder.path().join(".mcp.json"), r#"{"mcpServers": {"more": {"command": "x"}}}"#).unwrap();
@@ -59,7 +59,7 @@ fn its_commented_parts_are_right_too() {
 }
 
 #[test]
-fn every_key_occurs() {
+fn the_example_names_every_key() {
     let root = node::toml(&uncommented(), &SourceLocation::default()).unwrap();
     let mut missing = Vec::new();
     for (path, keys) in TABLES {

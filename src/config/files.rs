@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_scripts_packages_and_patterns_count() {
+    fn watched_files_are_programs_scripts_packages_patterns() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for name in ["pkg/sub", "src/deep"] {

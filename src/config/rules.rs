@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_denied_however_they_are_written() {
+    fn addresses_are_denied_in_every_notation() {
         let tool = Glob::new("scrape*").unwrap().compile_matcher();
         let pattern = Regex::new("huggingface.co/(datasets|spaces)").unwrap();
         let rule = DenyRule { tool, arg: "url".to_owned(), pattern };

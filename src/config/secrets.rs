@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_hidden_whole_plain_and_escaped() {
+    fn secrets_are_hidden_plain_and_escaped() {
         let secrets =
             Secrets::new(["hunter2-long".into(), "hunter2".into(), "a\"quoted\"".into(), "tiny".into()]);
         assert_eq!(secrets.hide("hunter2-long hunter2 tiny"), "**** **** tiny");
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_value_that_is_hidden_is_the_documented_one() {
+    fn the_minimum_length_of_secrets_is_as_documented() {
         let secrets = Secrets::new(["s".repeat(Secrets::SHORTEST), "t".repeat(Secrets::SHORTEST - 1)]);
         assert_eq!(secrets.hide("ssssss ttttt"), "**** ttttt");
         let documented = format!("fewer than {} bytes", Secrets::SHORTEST);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_secrets_that_overlap() {
+    fn overlapping_secrets_are_hidden_entirely() {
         let secrets = Secrets::new(["first-second".into(), "second-third".into(), "abcabcab".into()]);
         assert_eq!(secrets.hide("<first-second-third>"), "<****>");
         assert_eq!(secrets.hide("<abcabcabcab>"), "<****>");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_of_several_lines_are_hidden_line_by_line() {
+    fn multi_line_secrets_are_hidden_line_by_line() {
         let secrets =
             Secrets::new(["-----BEGIN-----\nMIIEvQ\u{e9}\"x\n  short\n".into(), "with space ".into()]);
         assert_eq!(secrets.hide("a MIIEvQ\u{e9}\"x b"), "a **** b");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_a_secret_is_hidden_where_text_was_cut() {
+    fn a_secret_cut_at_the_end_of_text_is_hidden() {
         let secrets = Secrets::new(["a\"quoted\"-value".into(), "other-value".into()]);
         assert_eq!(secrets.hide_cut(r#"{"v":"a\"quo"#), r#"{"v":"****"#);
         assert_eq!(secrets.hide_cut("an other-value, oth"), "an ****, ****");
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_goes_on_is_settled_up_to_where_a_secret_may_begin() {
+    fn streamed_text_is_held_back_where_a_secret_may_begin() {
         let secrets = Secrets::new(["other-value".into(), "abcabc".into()]);
         assert_eq!(secrets.settled("nothing at all"), 14);
         assert_eq!(secrets.settled("an oth"), 3);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_stay_documents() {
+    fn json_stays_valid_when_secrets_are_hidden() {
         let secrets = Secrets::new(["hunter2-x", "100000", "passed", "status"].map(str::to_owned));
         let hidden = |text: &str| secrets.hide_json(text.to_owned());
         assert_eq!(
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_plain_words_are_ordinary_if_they_are_short() {
+    fn short_numbers_and_words_are_not_secret() {
         for value in ["100000", "-3.5", "production", "Status", ""] {
             assert!(is_ordinary(value), "{value}");
         }
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_lose_their_secrets_and_nothing_else() {
+    fn errors_lose_only_their_secrets() {
         let secrets = Secrets::new(["hunter2-x".to_owned()]);
         let source = std::io::Error::other("hunter2-x");
         let mut error = Error::Io { what: "cannot read".to_owned(), source };
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_known_as_parts_of_addresses() {
+    fn secrets_are_found_inside_urls() {
         let secrets = Secrets::new(["p@ss w/rd!".to_owned()]);
         assert_eq!(secrets.hide("p%40ss%20w%2Frd%21 p%40ss%20w%2Frd! p@ss w/rd!"), "**** **** ****");
         assert_eq!(secrets.hide("a=p%40ss+w%2Frd%21&b"), "a=****&b");
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_known_in_json_that_is_text_in_json() {
+    fn secrets_are_found_in_nested_json_text() {
         let secret = "sk-Zq8\"w\\9=\u{e9}&7";
         let secrets = Secrets::new([secret.to_owned()]);
         type Write = fn(&str) -> String;
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_in_headers_and_addresses_are_found() {
+    fn credentials_in_headers_and_urls_are_found() {
         let mut found = Vec::new();
         in_header("Accept", "application/json", &mut found);
         in_header("Authorization", "Bearer abc-def", &mut found);

@@ -35,7 +35,7 @@ fn strings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_full_server_is_read() {
+fn all_keys_of_a_server_are_read() {
     let config = parse(
         r#"
         [defaults]
@@ -85,7 +85,7 @@ fn a_full_server_is_read() {
 }
 
 #[test]
-fn the_model_is_read() {
+fn all_keys_of_the_model_are_read() {
     let text = r#"
         [llm]
         base_url = "http://host:1/v1/"
@@ -126,7 +126,7 @@ fn the_model_is_read() {
 }
 
 #[test]
-fn a_broken_entry_is_its_own_error() {
+fn an_invalid_entry_fails_alone() {
     let config = parse(
         "[servers.a]\ncommand = 'x'\nrequired = true\nenv = { K = '${NONE}' }\n[servers.b]\nurl = 'ftp://h'\n\
          [servers.c]\ncommand = 'x'\nenv_file = 'no.env'\n[servers.d]\ncommand = 'x'\nargs = ['${']\n[servers.e]\ncommand = 'x'",
@@ -214,13 +214,13 @@ fn planted_secrets_are_hidden_and_never_printed() {
 }
 
 #[test]
-fn a_child_sees_nothing_of_the_parent_but_the_list() {
+fn a_child_gets_only_listed_variables() {
     let config = parse("[servers.a]\ncommand = 'x'").unwrap();
     assert_eq!(*stdio(&config, "a").env, strings(&[("HOME", "/home/me"), ("PATH", "/bin")]));
 }
 
 #[test]
-fn the_file_is_found() {
+fn the_configuration_file_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();
     let write = |path: &str, name: &str| {
@@ -285,7 +285,7 @@ fn a_configuration_can_be_built_in_code() {
 }
 
 #[test]
-fn every_file_with_a_say_is_known_and_equal_text_is_an_equal_server() {
+fn all_files_are_listed_and_equal_text_gives_equal_servers() {
     let folder = tempfile::tempdir().unwrap();
     let env = Env::new(folder.path(), [("PATH", "/bin")]);
     fs::write(folder.path().join("more.json"), r#"{"mcpServers": {"more": {"command": "x"}}}"#).unwrap();
@@ -309,7 +309,7 @@ fn every_file_with_a_say_is_known_and_equal_text_is_an_equal_server() {
 
 /// What is refused of files that another user laid where they are found. Only root can make such files.
 #[test]
-fn files_of_other_users_are_not_found() {
+fn files_of_other_users_are_refused() {
     use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
     const OTHER: u32 = 65534;
     if !rustix::process::geteuid().is_root() {

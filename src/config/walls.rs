@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_does_not_hold_what_decides_over_it() {
+    fn a_sandbox_cannot_write_its_own_rules() {
         let lab = Lab::new();
         let program = std::env::current_exe().unwrap();
         for (write, what) in [
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reached_through_a_write_folder_refuses_the_configuration() {
+    fn paths_through_a_write_folder_refuse_the_configuration() {
         use std::os::unix::fs::symlink;
         let lab = Lab::new();
         for name in ["other/.mcp.json", "other/.env"] {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_one_server_puts_below_anothers_folder_refuses_that_other_alone() {
+    fn a_link_by_one_server_refuses_only_the_other() {
         let lab = Lab::new();
         std::os::unix::fs::symlink(lab.at("conf"), lab.at("work/sub")).unwrap();
         let server = |name: &str, write: &str| {
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_disabled_or_unusable_server_may_have_written_counts() {
+    fn write_folders_of_disabled_servers_count() {
         let lab = Lab::new();
         let box_with = |more: &str| {
             format!("[servers.box]\ncommand = \"/bin/cat\"\nsandbox = {{ write = [\"../work\"] }}\n{more}\n")
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_below_a_write_folder_is_refused_in_words() {
+    fn a_rule_below_a_write_folder_is_refused() {
         let lab = Lab::new();
         std::os::unix::fs::symlink("/usr", lab.at("work/out")).unwrap();
         for (sandbox, key) in [
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_another_one_decides_is_named() {
+    fn a_server_that_another_one_can_change_is_named() {
         let lab = Lab::new();
         fs::write(lab.at("work/bin/one"), "").unwrap();
         let config = lab.load(

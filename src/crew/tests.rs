@@ -111,7 +111,7 @@ fn told(agent: &str, error: &str) -> (String, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn forty_nine_are_stepped_once_while_the_fiftieth_hangs() {
+async fn a_hanging_agent_does_not_delay_the_other_49() {
     let deadline = Some(Duration::from_secs(30));
     let mut crew = crew(50, CrewConfig { deadline, ..CrewConfig::default() });
     let mind = mind(|agent, _| if agent == 49 { Fate::Hangs } else { Fate::After(200) });
@@ -152,7 +152,7 @@ impl CrewAgent for Asker {
 }
 
 #[tokio::test]
-async fn a_model_that_hangs_is_told_with_the_time() {
+async fn a_hanging_model_is_reported_with_the_time() {
     // It takes connections and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1", silent.local_addr().unwrap());
@@ -170,7 +170,7 @@ async fn a_model_that_hangs_is_told_with_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_decide_on_the_same_world_and_act_in_order_whoever_is_first() {
+async fn agents_decide_on_one_world_and_act_in_order() {
     let mut crew = crew(5, CrewConfig::default());
     let mind = mind(|agent, _| Fate::After(100 - 10 * agent as u64));
     let mut world = vec![7, 7];
@@ -183,7 +183,7 @@ async fn all_decide_on_the_same_world_and_act_in_order_whoever_is_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn width_bounds_who_decides_at_once_and_its_queue_is_told() {
+async fn width_limits_concurrent_decisions_and_reports_the_queue() {
     let deadline = Some(Duration::from_millis(150));
     let mut crew = crew(6, CrewConfig { width: NonZeroUsize::new(2), deadline, ..CrewConfig::default() });
     let mind = mind(|_, _| Fate::After(100));
@@ -197,7 +197,7 @@ async fn width_bounds_who_decides_at_once_and_its_queue_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_rate_limited_is_told_and_no_one_else_suffers() {
+async fn a_rate_limited_agent_is_reported_and_delays_no_other() {
     let mut crew = crew(3, CrewConfig::default());
     let mind = mind(|agent, _| if agent == 1 { Fate::Limited } else { Fate::After(10) });
     let mut world = Vec::new();
@@ -208,7 +208,7 @@ async fn one_that_is_rate_limited_is_told_and_no_one_else_suffers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_pending_are_asked_again() {
+async fn only_pending_agents_are_asked_again() {
     let again = OnError::RetryPending { rounds: 2, wait: Duration::from_secs(1) };
     let mut crew = crew(4, CrewConfig { on_error: again, ..CrewConfig::default() });
     let mind = mind(|agent, time| match (agent, time) {
@@ -230,7 +230,7 @@ async fn only_the_pending_are_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_cannot_observe_is_not_asked_for_and_harms_no_other() {
+async fn an_agent_that_fails_to_observe_is_left_out() {
     let again = OnError::RetryPending { rounds: 3, wait: Duration::ZERO };
     let mut crew = crew(3, CrewConfig { on_error: again, ..CrewConfig::default() });
     crew.agents_mut()[1].blind = true;
@@ -242,7 +242,7 @@ async fn one_that_cannot_observe_is_not_asked_for_and_harms_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn raise_leaves_the_tick_open_for_those_without_an_answer() {
+async fn raise_keeps_the_tick_open_for_missing_answers() {
     let mut crew = crew(4, CrewConfig { on_error: OnError::Raise, ..CrewConfig::default() });
     let mind = mind(|agent, time| match (agent, time) {
         (2, 1) => Fate::Clumsy,
@@ -272,7 +272,7 @@ async fn raise_leaves_the_tick_open_for_those_without_an_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_is_dropped_keeps_what_was_decided() {
+async fn a_dropped_step_keeps_decisions() {
     let mut crew = crew(3, CrewConfig::default());
     let mind = mind(|agent, _| Fate::After(if agent == 2 { 5000 } else { 10 }));
     let mut world = Vec::new();
@@ -285,7 +285,7 @@ async fn a_step_that_is_dropped_keeps_what_was_decided() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn agents_come_and_go_in_an_open_tick() {
+async fn agents_can_join_and_leave_an_open_tick() {
     let mut crew = crew(3, CrewConfig { on_error: OnError::Raise, ..CrewConfig::default() });
     let mind = mind(|agent, _| if agent == 1 { Fate::Limited } else { Fate::After(0) });
     let mut world = Vec::new();

@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_call_that_has_no_answer_it_is_told_whether_it_may_have_run() {
+    fn an_unanswered_call_says_whether_it_may_have_run() {
         let folder = tempfile::tempdir().unwrap();
         let place = place(folder.path());
         let greeting = Greeting {
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_ends_before_it_greets_is_none() {
+    fn a_daemon_that_ends_before_its_greeting_counts_as_none() {
         let folder = tempfile::tempdir().unwrap();
         let place = place(folder.path());
         let listener = UnixListener::bind(place.socket()).unwrap();

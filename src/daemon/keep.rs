@@ -411,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_edit_while_the_files_are_read_is_one_more_change() {
+    fn an_edit_during_a_read_is_one_more_change() {
         let folder = tempfile::tempdir().unwrap();
         let [main, import] = ["servers.toml", "more.toml"].map(|name| folder.path().join(name));
         let mut longer = String::new();

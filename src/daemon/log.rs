@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_noisy_server_drives_out_its_own_lines() {
+    fn a_noisy_server_evicts_only_its_own_lines() {
         let log = Log::default();
         log.add(wrote("quiet", 0));
         for line in 0..LINES + 10 {

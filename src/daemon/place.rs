@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn one_place_for_each_file_whatever_it_is_called() {
+    fn each_file_has_one_place_under_any_path() {
         let (folder, env) = lab();
         let file = folder.path().join("servers.toml");
         let link = folder.path().join("link.toml");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_too_long_for_a_socket_is_left_for_a_short_one() {
+    fn a_path_too_long_for_a_socket_is_replaced() {
         let (folder, _) = lab();
         let deep = folder.path().join("d".repeat(100));
         fs::create_dir(&deep).unwrap();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_may_use_is_refused() {
+    fn a_folder_open_to_other_users_is_refused() {
         let (folder, env) = lab();
         let ours = folder.path().join("toolcrib");
         fs::create_dir(&ours).unwrap();
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn one_lock_at_a_time_also_after_its_file_was_removed() {
+    fn the_lock_is_exclusive_even_if_its_file_was_removed() {
         let (folder, env) = lab();
         let place = DaemonPlace::of(&folder.path().join("servers.toml"), &env).unwrap();
         let lock = place.lock().unwrap().unwrap();

@@ -112,7 +112,7 @@ mod tests {
     use crate::config::Env;
 
     #[test]
-    fn a_daemon_that_had_no_room_for_its_last_words_is_explained() {
+    fn a_daemon_that_could_not_write_its_error_is_explained() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("servers.toml");
         fs::write(&config, "").unwrap();

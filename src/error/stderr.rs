@@ -245,7 +245,7 @@ mod tests {
 
     /// As printed by npm 11, npm 10, uv 0.9, pip 25, CPython 3.11, Node 20 and dash.
     #[test]
-    fn the_line_that_matters_is_found_and_gets_fitting_advice() {
+    fn the_relevant_line_is_found_and_gets_advice() {
         for (text, line, help) in [
             (
                 "npm warn Unknown user config \"nodedir\".\nnpm error code E404\n\

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_shown_as_it_was() {
+    fn errors_from_the_daemon_are_shown_unchanged() {
         let server = ServerName::new("time").unwrap();
         let mut lost = crate::error::ServerError::new(
             server.clone(),

@@ -126,7 +126,7 @@ async fn all(endpoint: &Arc<Endpoint>, agents: usize) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_costs_each_agent_three_requests_at_most() {
+async fn an_outage_costs_at_most_three_requests_each() {
     for down in [2, 45, 240] {
         let endpoint = Arc::new(Endpoint::new(down * SECOND, 1000));
         let took = all(&endpoint, 100).await;
@@ -148,7 +148,7 @@ async fn an_outage_costs_each_agent_three_requests_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_it_is_down_one_at_a_time_asks() {
+async fn only_one_request_at_a_time_probes_a_down_endpoint() {
     let endpoint = Arc::new(Endpoint::new(45 * SECOND, 1000));
     all(&endpoint, 100).await;
     let seen = endpoint.seen.lock().unwrap();
@@ -158,7 +158,7 @@ async fn while_it_is_down_one_at_a_time_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_full_is_kept_full() {
+async fn a_full_server_is_kept_at_its_limit() {
     for hint in [None, Some(SECOND)] {
         let mut endpoint = Endpoint::new(Duration::ZERO, 16);
         endpoint.hint = hint;
@@ -174,7 +174,7 @@ async fn a_server_that_is_full_is_kept_full() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_that_was_asked_for_holds_all_or_sends_them_away() {
+async fn a_requested_pause_delays_or_fails_all_requests() {
     let gate = Gate::default();
     let first = gate.visit(patience(), 0);
     let pass = first.enter(600 * SECOND, None, |_| ()).await.unwrap();
@@ -193,7 +193,7 @@ async fn a_pause_that_was_asked_for_holds_all_or_sends_them_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_longer_than_patience_and_deadline_allow() {
+async fn no_wait_exceeds_patience_or_deadline() {
     let gate = Gate::default();
     let visit = gate.visit(patience(), 0);
     // Too many for chance, and one more after the time of a suspicion.
@@ -218,7 +218,7 @@ async fn nobody_waits_longer_than_patience_and_deadline_allow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_enters_after_the_deadline() {
+async fn no_request_enters_after_its_deadline() {
     let gate = Gate::default();
     let visit = gate.visit(patience(), 0);
     assert_eq!(visit.enter(SECOND, Some(Instant::now()), |_| ()).await.unwrap_err(), Refused::Deadline);
@@ -226,7 +226,7 @@ async fn nobody_enters_after_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_key_is_tried_once_in_half_a_minute() {
+async fn a_refused_key_is_tried_every_30_seconds() {
     let gate = Gate::default();
     let shut = Shut { kind: "billing", why: "no credit".into() };
     let visit = gate.visit(patience(), 0);
@@ -238,7 +238,7 @@ async fn a_refused_key_is_tried_once_in_half_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_is_told_why_and_until_when() {
+async fn waiting_requests_learn_why_and_until_when() {
     let gate = Gate::default();
     let visit = gate.visit(patience(), 0);
     for _ in 0..3 {
@@ -261,7 +261,7 @@ async fn who_waits_is_told_why_and_until_when() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_with_a_wait_of_its_own_is_not_forgotten_behind_scouts() {
+async fn a_call_with_its_own_wait_is_not_starved_by_scouts() {
     let gate = Gate::default();
     let visits: Vec<Visit> = (0..9).map(|_| gate.visit(patience(), 0)).collect();
     // One is told to come again while others are served, which then fail: a suspicion.
@@ -289,7 +289,7 @@ async fn a_call_with_a_wait_of_its_own_is_not_forgotten_behind_scouts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_go_on_when_scouts_and_probes_end_without_a_word() {
+async fn calls_continue_when_scouts_and_probes_are_dropped() {
     // Scouts that are given up.
     let gate = Gate::default();
     let visits: Vec<Visit> = (0..7).map(|_| gate.visit(patience(), 0)).collect();
@@ -338,7 +338,7 @@ async fn calls_go_on_when_scouts_and_probes_end_without_a_word() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endpoint_that_answers_once_and_dies_again_is_down_again() {
+async fn an_endpoint_that_fails_again_is_down_again() {
     let gate = Gate::default();
     // A long outage that a hundred calls meet.
     let visits: Vec<Visit> = (0..100).map(|_| gate.visit(patience(), 0)).collect();
@@ -361,7 +361,7 @@ async fn an_endpoint_that_answers_once_and_dies_again_is_down_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_one_call_was_told_counts_toward_its_total() {
+async fn a_requested_wait_counts_toward_the_total_of_its_call() {
     let gate = Gate::default();
     let (one, two) = (gate.visit(patience(), 0), gate.visit(patience(), 0));
     let held = one.enter(SECOND, None, |_| ()).await.unwrap();
@@ -372,7 +372,7 @@ async fn a_wait_that_one_call_was_told_counts_toward_its_total() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_suspicion_that_hangs_counts_as_an_outage() {
+async fn hanging_requests_after_failures_count_as_an_outage() {
     let gate = Gate::default();
     let visits: Vec<Visit> = (0..7).map(|_| gate.visit(patience(), 0)).collect();
     for visit in &visits[..3] {
@@ -388,7 +388,7 @@ async fn a_suspicion_that_hangs_counts_as_an_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_are_shared_and_the_strictest_counts() {
+async fn shared_limits_use_the_strictest_value() {
     let gates = Gates::default();
     let bounds = |n| Bounds { in_flight: NonZeroUsize::new(n), ..Bounds::default() };
     gates.of("a").bound(bounds(2));
@@ -409,7 +409,7 @@ async fn limits_are_shared_and_the_strictest_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rates_make_wait_in_the_queue() {
+async fn rate_limits_delay_in_the_queue() {
     let gate = Gate::default();
     gate.bound(Bounds { requests: NonZeroU64::new(60), ..Bounds::default() });
     let start = Instant::now();
@@ -436,7 +436,7 @@ async fn rates_make_wait_in_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_out_of_descriptors_opens_no_more_than_it_can() {
+async fn a_lack_of_descriptors_limits_connections() {
     let gate = Gate::default();
     let (one, two) = (gate.visit(patience(), 0), gate.visit(patience(), 0));
     let held = one.enter(SECOND, None, |_| ()).await.unwrap();
@@ -453,7 +453,7 @@ async fn a_machine_out_of_descriptors_opens_no_more_than_it_can() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_no_clock_can_hold_is_a_long_one() {
+async fn a_wait_that_overflows_the_clock_is_capped() {
     let ages = Some(Duration::from_secs(u64::MAX));
     for trouble in [OUTAGE, Trouble::Throttled] {
         let gate = Gate::default();

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_side_that_never_stops_lets_others_run() {
+    async fn an_endless_sender_lets_other_tasks_run() {
         let mut endless =
             Paced::new(TokioIo::new(tokio::io::join(tokio::io::repeat(b'0'), tokio::io::sink())));
         let (mut bytes, mut pauses) = (vec![0; 1 << 13], 0);

@@ -45,7 +45,7 @@ async fn connections_to_tools_are_pooled_unless_they_stall() {
 }
 
 #[tokio::test]
-async fn redirects_lead_within_their_origin() {
+async fn redirects_are_followed_within_the_origin_only() {
     let (elsewhere, _other) = serve(Router::new().route("/", get(|| async { "stolen" }))).await;
     let routes = Router::new()
         .route("/", get(|| async { "home" }))
@@ -63,7 +63,7 @@ async fn redirects_lead_within_their_origin() {
 }
 
 #[tokio::test]
-async fn a_proxy_is_told_the_whole_address_and_who_asks() {
+async fn a_proxy_gets_the_full_url_and_credentials() {
     let whole = |request: axum::extract::Request| async move {
         let headers = request.headers();
         assert_eq!(headers["proxy-authorization"], "Basic bWU6c2VjcmV0");
@@ -80,7 +80,7 @@ async fn a_proxy_is_told_the_whole_address_and_who_asks() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_refused_unseen_is_sent_again_and_no_other() {
+async fn only_requests_refused_unprocessed_are_sent_again() {
     use h2::Reason;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -113,7 +113,7 @@ async fn a_request_that_was_refused_unseen_is_sent_again_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_not_made_in_time_is_late() {
+async fn a_slow_connect_times_out() {
     let config = HttpConfig { connect_timeout: Duration::from_millis(50), ..HttpConfig::default() };
     let clients = HttpClients::new(&config).unwrap();
     // One that accepts and encrypts nothing.

@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_file_takes_ends_only_and_says_what_is_missing() {
+    fn a_full_file_takes_only_ends_and_counts_the_rest() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("events.jsonl");
         let log = EventLog::with_limit(&path, Secrets::default(), 300).unwrap();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_a_secret_where_a_message_is_cut() {
+    fn cut_messages_hold_no_part_of_a_secret() {
         let home = tempfile::tempdir().unwrap();
         let secrets = Secrets::new(["hunter2-x".to_owned()]);
         let log = EventLog::create(&home.path().join("events.jsonl"), secrets).unwrap();

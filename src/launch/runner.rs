@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn runners_are_told_by_their_command_lines() {
+    fn runners_are_recognised_by_their_command_lines() {
         use Freshness::{Cached, Newest, Pinned};
         for (line, expected) in [
             ("npx -y @scope/server /data", Some(("npx", Cached, 2))),

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_owed_is_paid_within_ten_minutes() {
+    fn token_debt_is_paid_within_ten_minutes() {
         let now = Instant::now();
         let mut rate = Rate::per_minute(NonZeroU64::new(50).unwrap(), now);
         rate.take(u64::MAX as f64, now);

@@ -244,7 +244,7 @@ mod tests {
     const ROOM: usize = 3 * size_of::<(u64, usize, Live)>() + 100;
 
     #[tokio::test]
-    async fn what_fits_comes_in_order_and_a_feed_that_is_gone_ends_the_stream() {
+    async fn events_come_in_order_and_the_stream_ends_with_its_feed() {
         let (feed, events) = Feed::open(ROOM);
         let other = feed.clone();
         tell(&feed, started(1));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pieces_make_room_first_and_ends_last_and_the_gap_is_told() {
+    async fn a_full_feed_drops_text_first_and_reports_the_gap() {
         let (feed, events) = Feed::open(ROOM);
         tell(&feed, started(1));
         for piece in ["a", "b", "c", "d"] {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memory_is_bounded_by_what_is_in_the_events_and_the_last_end_is_always_told() {
+    async fn feed_memory_is_bounded_and_the_last_end_is_kept() {
         let (feed, events) = Feed::open(ROOM);
         for n in 0..1000 {
             tell(&feed, text(&"x".repeat(1000)));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_reader_nothing_is_kept() {
+    async fn without_a_reader_no_event_is_kept() {
         let (feed, events) = Feed::open(ROOM);
         let shared = Arc::clone(&events.0);
         tell(&feed, started(1));

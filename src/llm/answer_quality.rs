@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn circles_are_found_and_tables_are_not() {
+    fn repetition_is_found_and_tables_are_not() {
         let passage = "and then the engine said the same thing once again; ";
         assert!(repeats_itself(&format!("It began well. {}", passage.repeat(9))));
         assert!(repeats_itself(&"ä".repeat(400)));

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_entries_than_the_size() {
+    fn the_cache_never_exceeds_its_size() {
         let store = Store::new(NonZeroUsize::new(5).unwrap(), Duration::from_secs(600));
         std::thread::scope(|scope| {
             for thread in 0..8_u8 {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_one_used_longest_ago_leaves_and_all_grow_old() {
+    async fn the_least_recently_used_entry_leaves_and_all_expire() {
         let store = Store::new(NonZeroUsize::new(2).unwrap(), Duration::from_secs(10));
         let [a, b, c] = [[1; 32], [2; 32], [3; 32]];
         store.insert(a, answer());

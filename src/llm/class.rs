@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_word_decides_except_for_billing() {
+    fn the_servers_hint_decides_except_for_billing() {
         assert_eq!(Class::Permanent.retry(Some(true)), Retry::Yes);
         assert_eq!(Class::Throttled.retry(Some(false)), Retry::Never);
         assert_eq!(Class::Billing.retry(Some(true)), Retry::Never);
     }
 
     #[test]
-    fn names_are_those_of_json() {
+    fn class_names_match_json() {
         for class in [Class::BadAnswer, Class::Cut, Class::Deadline, Class::Throttled] {
             assert_eq!(serde_json::to_value(class).unwrap(), class.name());
         }

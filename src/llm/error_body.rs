@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn overflows_tell_their_numbers() {
+    fn context_overflows_give_their_numbers() {
         let overflow = |json| ErrorBody::of_json(&json).overflow.unwrap();
         let both = |limit, asked| ContextOverflow { limit: Some(limit), asked: Some(asked) };
         let text = "This model's maximum context length is 2048 tokens. However, you requested 3000 tokens";
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_named_not_shown() {
+    fn html_error_pages_are_named_not_shown() {
         let page = ErrorBody::read(b"<html><head><title>502 Bad Gateway</title></head><body>x</body>");
         assert_eq!(
             (page.message.as_str(), page.class(502)),

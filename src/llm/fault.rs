@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_texts_are_made_presentable() {
+    fn server_texts_are_cleaned_for_display() {
         let secrets = Secrets::new(["sk-planted-secret".to_owned()]);
         let prompt = "Please summarise the secret plans\nof the northern office, chapter two, for the board";
         let request = ChatRequest::new(vec![Message::User("weather".into()), Message::User(prompt.into())]);

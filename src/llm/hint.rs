@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn sentences_are_read() {
+    fn waits_in_sentences_are_read() {
         for (text, expected) in [
             ("Rate limit reached. Please try again in 1.5s. Visit", Some(1500)),
             ("Please try again in 6m0s.", Some(360_000)),

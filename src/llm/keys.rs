@@ -165,14 +165,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_is_aside_for_any_wait() {
+    async fn a_key_can_be_set_aside_for_any_time() {
         let pair = keys(2);
         pair.judge(0, &mut fault(Class::Throttled, 429, Some(u64::MAX)));
         assert_eq!(used(&pair, 3), [1, 1, 1]);
     }
 
     #[tokio::test]
-    async fn what_is_not_about_the_key_changes_nothing() {
+    async fn other_errors_do_not_set_a_key_aside() {
         let pair = keys(2);
         let mut down = fault(Class::Overloaded, 503, None);
         pair.judge(0, &mut down);

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_survives_the_way_there_and_back() {
+    fn every_message_kind_survives_a_round_trip() {
         let messages = [
             Message::System("rules".into()),
             Message::User("hello".into()),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn loose_forms_are_read() {
+    fn lenient_message_forms_are_read() {
         let parts = json!({"role": "user", "content": [{"type": "text", "text": "a"}, "b"]});
         assert_eq!(Message::from_json(&parts), Ok(Message::User("ab".into())));
         let developer = json!({"role": "developer", "content": "x"});
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn mistakes_in_messages_are_named() {
         let error = |value: Value| Message::conversation(&[value]).unwrap_err();
         assert_eq!(error(json!("hi")), r#"message 1: expected {"role": .., "content": ..}, found a string"#);
         assert_eq!(error(json!({"content": "hi"})), "message 1: `role` is missing");

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_of_writing_is_read() {
+    fn every_syntax_of_events_is_read() {
         for (text, expected) in [
             ("data: a\n\ndata: b\n\n", &["a", "b"][..]),
             ("data:a\r\n\r\ndata:  b\r\n\r\n", &["a", " b"]),

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_those_of_what_was_seen() {
+    fn percentiles_are_of_recorded_values() {
         let sorted: Vec<_> = (1..=20).map(Duration::from_secs).collect();
         assert_eq!(percentile(&sorted, 50), Duration::from_secs(10));
         assert_eq!(percentile(&sorted, 95), Duration::from_secs(19));

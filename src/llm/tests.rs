@@ -59,7 +59,7 @@ fn classes(attempts: &[Attempt]) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn an_answer_tells_what_it_took() {
+async fn an_answer_reports_its_time_and_tokens() {
     let answer = ask(&[Reply::say("hi")]).await.unwrap();
     assert_eq!(
         (answer.content.as_str(), answer.finish, answer.model.as_str()),
@@ -71,7 +71,7 @@ async fn an_answer_tells_what_it_took() {
 }
 
 #[tokio::test]
-async fn every_spelling_of_a_wait_is_heard() {
+async fn every_spelling_of_a_wait_is_respected() {
     let limited = || Reply::error(429, "rate_limit_exceeded", "slow down");
     let date = "Sun, 06 Nov 1994 08:49:37 GMT";
     for (reply, hint) in [
@@ -113,7 +113,7 @@ async fn a_server_error_is_repeated_up_to_twelve_times() {
 }
 
 #[tokio::test]
-async fn what_repeating_cannot_help_is_sent_once() {
+async fn permanent_errors_are_sent_once() {
     for (reply, class, help) in [
         (
             Reply::error(429, "insufficient_quota", "no money").header("x-should-retry", "true"),
@@ -143,7 +143,7 @@ async fn a_long_wait_fails_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_no_chat_answer_is_asked_for_twice_more() {
+async fn a_malformed_answer_is_retried_twice() {
     let page = Reply(200, vec![], "<html><title>Welcome</title></html>".into());
     let error = ask(&[page]).await.unwrap_err();
     assert_eq!(classes(&error.attempts), ["bad_answer"; 3]);
@@ -158,7 +158,7 @@ async fn what_is_no_chat_answer_is_asked_for_twice_more() {
 }
 
 #[tokio::test]
-async fn an_answer_cut_short_is_asked_for_once_more_with_twice_the_room() {
+async fn a_cut_answer_is_retried_once_with_twice_the_tokens() {
     let cut = |text: &str| {
         Reply::json(
             200,
@@ -190,7 +190,7 @@ async fn an_answer_cut_short_is_asked_for_once_more_with_twice_the_room() {
 }
 
 #[tokio::test]
-async fn a_conversation_that_is_too_long_is_typed() {
+async fn a_context_overflow_is_a_typed_error() {
     let reply = json!({"error": {"code": 400, "message": "too much", "type": "exceed_context_size_error",
         "n_prompt_tokens": 900, "n_ctx": 512}});
     let error = ask(&[Reply::json(400, &reply)]).await.unwrap_err();
@@ -203,7 +203,7 @@ async fn a_conversation_that_is_too_long_is_typed() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_named() {
+async fn an_unreachable_server_is_named() {
     // Nothing listens on port 1 of the loopback interface.
     let url = "http://127.0.0.1:1/v1";
     let mut config = config(url);
@@ -224,7 +224,7 @@ async fn a_server_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn encryption_with_a_server_that_has_none_is_a_mistake_in_the_address() {
+async fn https_to_a_plain_server_is_an_address_error() {
     let server = Server::with(&[Reply::say("hi")]).await;
     let error =
         client(&config(&server.url.replace("http:", "https:"))).chat(&hello(), None).await.unwrap_err();
@@ -253,7 +253,7 @@ async fn a_connection_closed_before_any_answer_costs_no_attempt() {
 }
 
 #[tokio::test]
-async fn limits_of_time_name_themselves() {
+async fn timeouts_name_the_limit() {
     let server = Server::together(100).await;
     let mut config = config(&server.url);
     config.request_timeout = Duration::from_millis(30);
@@ -273,7 +273,7 @@ async fn limits_of_time_name_themselves() {
 }
 
 #[tokio::test]
-async fn nothing_limits_what_is_in_flight_unless_asked() {
+async fn requests_in_flight_are_unlimited_by_default() {
     let server = Server::together(200).await;
     let client = client(&config(&server.url));
     let mut chats = JoinSet::new();
@@ -308,7 +308,7 @@ async fn a_limit_queues_visibly() {
 }
 
 #[tokio::test]
-async fn a_place_is_free_while_its_holder_waits_to_try_again() {
+async fn a_waiting_retry_frees_its_place() {
     let busy = Reply::error(409, "conflict", "later").header("retry-after", "60");
     let server = Server::with(&[busy, Reply::say("hi")]).await;
     let mut config = config(&server.url);

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_names_reason_message_and_next_try() {
+    fn trouble_shows_reason_message_and_next_attempt() {
         let mut trouble = ModelTrouble {
             model: "qwen3".into(),
             reason: HoldReason::Down,

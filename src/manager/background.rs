@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_with_its_owner_while_the_runtime_rests() {
+    fn background_work_ends_with_its_owner() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let dropped = Arc::new(AtomicBool::new(false));
         let flag = Flag(dropped.clone());
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_may_be_dropped_by_its_own_work() {
+    async fn background_work_may_drop_its_owner() {
         let cell = Arc::new(Mutex::new(None::<Background>));
         let dropped = Arc::new(AtomicBool::new(false));
         let (own, flag) = (cell.clone(), Flag(dropped.clone()));

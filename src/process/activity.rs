@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn work_of_a_grandchild_is_work_and_its_wait_is_a_wait() {
+    fn the_activity_of_grandchildren_counts() {
         // The inner shell waits for a line, then works until it is killed.
         let inner = "echo up; read line; while :; do :; done";
         let script = format!("sh -c '{inner}'; true");

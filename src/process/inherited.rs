@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_ranges_each_descriptor_is_found_and_marked() {
+    fn without_close_range_all_descriptors_are_marked() {
         let file = rustix::io::dup(std::io::stderr()).unwrap();
         let found = std::cell::RefCell::new(Vec::new());
         each_descriptor(|descriptor| found.borrow_mut().push(descriptor));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_has_the_rights_of_whoever_started_it() {
+    fn tests_run_without_raised_rights() {
         assert!(!has_raised_rights());
         assert!(!would_have_raised_rights(std::path::Path::new(super::super::guard::OWN_EXECUTABLE)));
     }

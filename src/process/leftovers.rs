@@ -264,7 +264,7 @@ mod tests {
     use super::{linux::Owner, *};
 
     #[test]
-    fn only_whole_marks_are_marks() {
+    fn only_complete_marks_are_valid() {
         let mark = new_mark();
         let server = format!("{mark}/0123abcd");
         let owner = Owner::of(&mark);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_there_until_its_last_thread_has_ended() {
+    fn an_owner_lives_until_its_last_thread_ends() {
         let exit = if cfg!(target_arch = "x86_64") { 60 } else { 93 };
         let script = format!(
             "import ctypes, threading, time\n\

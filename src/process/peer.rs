@@ -221,13 +221,13 @@ mod tests {
     use super::{is_sandboxed, linux::*};
 
     #[test]
-    fn whoever_is_no_more_confined_than_we_are_is_served() {
+    fn an_equally_confined_peer_is_served() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         assert!(!is_sandboxed(&ours).unwrap());
     }
 
     #[test]
-    fn a_peer_without_a_number_is_an_error_in_words() {
+    fn a_peer_without_a_pid_gives_a_clear_error() {
         let error = named(0, 0).err().unwrap().to_string();
         assert!(error.contains("another PID namespace"), "{error}");
         let (ours, _theirs) = UnixStream::pair().unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_handles_of_peers_will_do() {
+    fn a_kernel_without_peer_pidfds_is_enough() {
         use nix::libc;
         use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
         let option = libc::SO_PEERPIDFD.unsigned_abs().into();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_confined_by_others_is_not_taken_for_a_server() {
+    fn a_foreign_sandbox_is_not_taken_for_a_server() {
         // As in a container or a service with a filter of its own.
         let mut child = Command::new("setpriv").args(["--no-new-privs", "sleep", "600"]).spawn();
         let Ok(child) = &mut child else { return eprintln!("left out: no setpriv") };
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_looked_at_is_not_taken_for_no_guard() {
+    fn an_unreadable_peer_is_not_taken_for_unguarded() {
         // There is no such number.
         assert!(look(i32::MAX, Confinement::default()).is_err());
         assert!(!look(std::process::id().cast_signed(), Confinement::default()).unwrap());

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_without_the_right_to_be_run_is_told_apart_from_one_that_is_not_there() {
+    fn a_script_that_is_not_executable_is_not_called_missing() {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("crash.py");
         std::fs::write(&script, "print(1)").unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_without_path_gets_help_of_its_own() {
+    fn a_missing_path_variable_gets_its_own_help() {
         for command in ["npx", "python", "some-server"] {
             let mut spec = StdioConfig::new(command, vec![], "/");
             let error = program_path(&spec).unwrap_err();

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_is_no_text_hides_nobody() {
+    fn a_process_name_that_is_not_utf_8_is_read() {
         use std::io::{Read, Write};
 
         let mut shell = std::process::Command::new("sh");
@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_read_than_asked_for() {
+    fn a_bounded_read_stops_at_its_limit() {
         assert_eq!(beginning("/proc/self/stat", 3).unwrap().len(), 3);
         assert!(beginning("/dev/zero", ENVIRONMENT_MAX).unwrap().len() == ENVIRONMENT_MAX);
         assert_eq!(beginning("/proc/self/comm", 100).unwrap(), std::fs::read("/proc/self/comm").unwrap());
     }
 
     #[test]
-    fn this_process_has_its_parent_and_lives() {
+    fn stat_finds_the_parent_of_this_process() {
         let own = Stat::of(std::process::id()).unwrap();
         assert_eq!(own.parent(), Some(std::os::unix::process::parent_id()));
         assert!(!own.is_zombie() && own.field::<u64>(22).is_some() && own.field::<u64>(2).is_none());

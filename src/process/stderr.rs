@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_bounded_and_keeps_its_secrets(
+        fn any_stderr_is_bounded_and_hides_secrets(
             before in "[a-z ]{0,600}",
             chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20),
             size in 1_usize..700,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_hears_every_line_once() {
+    async fn a_listener_gets_every_line_once() {
         let (mut ours, theirs) = tokio::io::duplex(64);
         let secrets = Secrets::new([SECRET.to_owned()]);
         let tail = StderrTail::drain(theirs, secrets);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_hears_no_more_lines_of_one_read_than_text_has() {
+    fn a_listener_gets_a_bounded_number_of_lines_per_read() {
         let (mut tail, none) = (Tail::default(), Secrets::default());
         let (sender, heard) = std::sync::mpsc::channel();
         tail.listener = Some(Box::new(move |line| sender.send(line).unwrap()));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_gives_way_after_each_read() {
+    async fn a_flood_yields_after_each_read() {
         // It always has something to read, as a pipe that is written at full speed.
         let tail = StderrTail::drain(tokio::io::repeat(b'\n'), Secrets::default());
         let told = Arc::<std::sync::atomic::AtomicUsize>::default();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_last_lines_and_cuts_long_ones() {
+    fn the_last_lines_are_kept_and_long_ones_cut() {
         let (mut tail, none) = (Tail::default(), Secrets::default());
         for number in 0..50 {
             tail.push(format!("line {number}\n").as_bytes(), &none);

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_long_environment_the_beginning_is_read() {
+    fn only_the_beginning_of_an_environment_is_read() {
         // A shorter string than the kernel's longest one; as many as are longer than what is read.
         let padding = "x".repeat(100 << 10);
         let sleeper = |mark_first: bool| {

@@ -119,7 +119,7 @@ const DESERTER: &str =
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn the_guard_follows_those_who_left_the_group() {
+async fn the_guard_ends_processes_that_left_the_group() {
     let [kin, _] = ways();
     let (process, mut pipes) = spawn(DESERTER, &kin).await;
     assert_eq!(line(&mut pipes.reader).await, "up");
@@ -154,7 +154,7 @@ async fn without_its_guard_a_server_dies_and_its_helpers_are_swept() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn guards_share_one_memory_and_a_killed_one_takes_no_other_with_it() {
+async fn guards_share_memory_and_die_alone() {
     use rustix::process::{Pid, Signal, kill_process};
 
     let [kin, _] = ways();
@@ -197,7 +197,7 @@ async fn zygote(kin: &Kinship, process: &Process) -> rustix::process::Pid {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn servers_outlive_a_killed_zygote_and_the_next_one_has_another() {
+async fn servers_survive_a_killed_zygote_and_it_is_replaced() {
     use rustix::process::{Signal, kill_process, test_kill_process};
 
     let [kin, _] = ways();
@@ -221,7 +221,7 @@ async fn servers_outlive_a_killed_zygote_and_the_next_one_has_another() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_stopped_zygote_is_woken_and_one_without_work_ends() {
+async fn a_stopped_zygote_is_woken_and_an_idle_one_ends() {
     use rustix::process::{Signal, kill_process};
 
     let [kin, _] = ways();
@@ -250,7 +250,7 @@ async fn arguments_may_be_longer_than_any_packet() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_stopped_process_hears_that_it_is_to_end() {
+async fn a_stopped_process_gets_the_signal_to_end() {
     use rustix::process::{Pid, Signal, kill_process};
 
     for kin in ways() {
@@ -265,7 +265,7 @@ async fn a_stopped_process_hears_that_it_is_to_end() {
 }
 
 #[tokio::test]
-async fn the_last_words_and_the_status_are_kept() {
+async fn last_stderr_lines_and_exit_status_are_kept() {
     for kin in ways() {
         let kin = Kinship { secrets: Secrets::new(["hunter2-hunter2".to_owned()]), ..kin };
         let (process, _pipes) = spawn("echo 'no key hunter2-hunter2' >&2; exit 7", &kin).await;
@@ -301,7 +301,7 @@ async fn missing_programs_and_folders_are_named() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn both_ways_start_a_program_as_a_shell_would() {
+async fn programs_start_as_from_a_shell_with_and_without_guard() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("script");
     // Found by PATH, in which an empty entry is its own folder. The guard, as shells do, needs no first line to know
@@ -331,7 +331,7 @@ async fn both_ways_start_a_program_as_a_shell_would() {
 }
 
 #[tokio::test]
-async fn a_child_that_does_not_read_cannot_hold_a_writer_for_ever() {
+async fn a_child_that_does_not_read_cannot_block_a_writer() {
     let [kin, _] = ways();
     let (process, pipes) = spawn("sleep 600", &kin).await;
     let writer = pipes.writer.clone();
@@ -347,7 +347,7 @@ async fn a_child_that_does_not_read_cannot_hold_a_writer_for_ever() {
 }
 
 #[tokio::test]
-async fn lines_are_bounded_and_a_torn_read_goes_on() {
+async fn lines_are_bounded_and_partial_reads_continue() {
     let (client, server) = tokio::io::duplex(1 << 16);
     let mut reader = LineReader::new(client);
     let writer = LineWriter::new(server);
@@ -383,7 +383,7 @@ async fn lines_are_bounded_and_a_torn_read_goes_on() {
 }
 
 #[tokio::test]
-async fn long_lines_are_read_whole_whatever_follows_them() {
+async fn long_lines_are_read_whole_with_any_continuation() {
     let (client, server) = tokio::io::duplex(1 << 20);
     let mut reader = LineReader::new(client);
     let writer = LineWriter::new(server);
@@ -437,7 +437,7 @@ mod lines {
 
     proptest! {
         #[test]
-        fn chunks_do_not_matter(bytes in prop::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..400), size in 1_usize..50) {
+        fn lines_do_not_depend_on_chunk_sizes(bytes in prop::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..400), size in 1_usize..50) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let chunks = bytes.chunks(size).map(<[u8]>::to_vec).collect();
             let lines = runtime.block_on(read(chunks));
@@ -453,7 +453,7 @@ mod lines {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn too_many_open_files_are_not_the_guards_fault() {
+fn too_many_open_files_are_not_blamed_on_the_guard() {
     let help = |number| {
         let error = io::Error::from_raw_os_error(number);
         SpawnError::of_guard(std::path::Path::new("/server"), &error).help.unwrap()

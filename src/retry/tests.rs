@@ -49,7 +49,7 @@ fn waits_double_up_to_base_or_to_eight_times_base() {
 }
 
 #[test]
-fn waits_are_drawn_from_zero_or_from_half() {
+fn jitter_starts_at_zero_or_at_half() {
     let draw = |answering, value: f64| {
         RetryPolicy::agent().delay(&failed(3, answering), None, Duration::ZERO, &mut || value)
     };
@@ -59,7 +59,7 @@ fn waits_are_drawn_from_zero_or_from_half() {
 }
 
 #[test]
-fn patient_waits_are_flat_but_not_in_step() {
+fn patient_waits_are_constant_with_jitter() {
     let draw =
         |value: f64| RetryPolicy::patient().delay(&failed(7, true), None, Duration::ZERO, &mut || value);
     assert_eq!(draw(0.0), Decision::Wait(30 * SECOND));
@@ -67,7 +67,7 @@ fn patient_waits_are_flat_but_not_in_step() {
 }
 
 #[test]
-fn a_request_gives_up_when_its_failures_are_its_own() {
+fn a_request_stops_when_its_failures_are_its_own() {
     let policy = RetryPolicy::agent();
     let gives_up = |counted: f64, failing| {
         let failed = Failed { attempts: 20, counted, failing, answering: true };
@@ -87,7 +87,7 @@ fn a_request_gives_up_when_its_failures_are_its_own() {
 }
 
 #[test]
-fn reasons_are_told_in_words() {
+fn reasons_are_shown_in_words() {
     let policy = RetryPolicy::agent();
     let reason = |attempts, hint: Option<u64>, elapsed| match policy.delay(
         &failed(attempts, true),
@@ -110,7 +110,7 @@ fn reasons_are_told_in_words() {
 }
 
 #[test]
-fn a_policy_is_told_in_words() {
+fn a_policy_is_shown_in_words() {
     assert_eq!(
         RetryPolicy::agent().to_string(),
         "up to 12 attempts, 6 where nearly all other requests are answered, waits up to 100ms, 200ms, 400ms, 800ms, then 1s \
@@ -149,7 +149,7 @@ async fn drive(
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_between_attempts_and_records_them() {
+async fn waits_between_attempts_are_recorded() {
     let hint = Some(10 * SECOND);
     let (run, began) = drive(&RetryPolicy::agent(), None, &[(Retry::Yes, hint, Duration::ZERO); 2]).await;
     assert_eq!((run.result, run.failures), (Ok("answer"), vec![0, 1]));
@@ -194,7 +194,7 @@ async fn a_stale_connection_costs_no_attempt_and_no_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn queueing_is_not_charged_and_the_deadline_is_kept() {
+async fn queueing_counts_only_toward_the_deadline() {
     let hour = Duration::from_secs(3600);
     let (run, _) = drive(&RetryPolicy::agent(), None, &[(Retry::Yes, None, hour); 3]).await;
     assert_eq!(run.result, Ok("answer"));
@@ -231,7 +231,7 @@ mod schedule {
 
     proptest! {
         #[test]
-        fn waits_are_bounded_and_hints_are_kept(
+        fn waits_are_bounded_and_hints_respected(
             policy in policy(), attempts in any::<u32>(), hint in prop::option::of(time()), elapsed in time(),
             draw in 0.0..1.0_f64, failing in 0.0..=1.0_f64, answering in any::<bool>(),
         ) {

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_whole() {
+    fn numbers_match_whole_numbers_only() {
         for answer in [
             "4",
             "It is 4.",
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_whole() {
+    fn words_match_whole_words_only() {
         for (answer, target) in [
             ("It is PARIS!", "paris"),
             ("Paris's streets", "Paris"),
@@ -303,19 +303,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_stands_between_blanks_is_found(before in "[a-zé0-9 .,\n-]{0,20}", target in "[a-zé]{1,5}( [a-z0-9]{1,4})?", after in "[a-zé0-9 .,\n-]{0,20}") {
+        fn text_between_blanks_is_found(before in "[a-zé0-9 .,\n-]{0,20}", target in "[a-zé]{1,5}( [a-z0-9]{1,4})?", after in "[a-zé0-9 .,\n-]{0,20}") {
             let answer = format!("{before} {target} {after}");
             prop_assert!(contains(&answer, &target));
         }
 
         #[test]
-        fn a_whole_number_is_found_only_as_itself(wanted in 0_u32..2000, found in 0_u32..2000) {
+        fn a_number_matches_only_itself(wanted in 0_u32..2000, found in 0_u32..2000) {
             let answer = format!("It is {found}.");
             prop_assert_eq!(contains(&answer, &wanted.to_string()), wanted == found);
         }
 
         #[test]
-        fn any_text_can_be_judged(answer in "\\PC{0,40}", target in "\\PC{0,6}") {
+        fn any_text_can_be_scored(answer in "\\PC{0,40}", target in "\\PC{0,6}") {
             contains(&answer, &target);
         }
     }

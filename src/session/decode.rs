@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_would_be_written_back_has_a_limit() {
+    fn the_length_of_request_ids_is_limited() {
         let ask =
             |id: &str| text(&short(format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#).as_bytes()));
         assert_eq!(ask(&format!("\"{}\"", "a".repeat(254))), format!("ping \"{}\"", "a".repeat(254)));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_answer_that_nobody_waits_for_is_not_kept() {
+    fn a_long_answer_without_a_caller_is_dropped() {
         let outputs = tempfile::tempdir().unwrap();
         let config = ServerConfig::new(
             ServerName::new("one").unwrap(),
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skipped_line_ends_its_call() {
+    fn an_oversized_answer_ends_its_call() {
         let long = |head: &str, tail: &str| text(&skipped(head.as_bytes(), tail.as_bytes(), 99));
         let head = long(r#"{"jsonrpc":"2.0","id": 12,"result""#, "}}");
         assert!(head.starts_with("12 is refused: it has 99 bytes, the limit is 16777216"), "{head}");

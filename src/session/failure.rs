@@ -314,7 +314,7 @@ mod tests {
     use crate::config::HttpEndpoint;
 
     #[test]
-    fn a_path_that_is_not_there_is_told_apart_from_a_broken_server() {
+    fn a_wrong_url_path_is_not_a_broken_server() {
         let endpoint = Endpoint::Http(HttpEndpoint::new("http://127.0.0.1/"));
         let config = ServerConfig::new(ServerName::new("one").unwrap(), endpoint);
         let help = |why: &str| {

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn it_decodes_what_the_sdk_does_or_leaves_it_alone() {
+    fn the_fast_path_decodes_like_the_sdk_or_declines() {
         let text = json!({"type": "text", "text": "a\"\u{e9}\n"});
         let results = [
             (true, json!({"content": [text]})),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_over_the_limit_is_left_alone() {
+    fn the_fast_path_declines_long_results() {
         let line = |result: &Value| json!({"jsonrpc": "2.0", "id": 7, "result": result}).to_string();
         let text = "\n\"".repeat(50);
         let whole =
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_nothing_but_answers_to_calls() {
+    fn the_fast_path_takes_only_answers_to_calls() {
         let result = r#""result":{"content":[]}"#;
         for line in [
             format!(r#"{{"jsonrpc":"2.0","id":"7",{result}}}"#),

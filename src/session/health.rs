@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_judged_by_what_came_of_late() {
+    fn only_recent_noise_counts() {
         let never = usize::MAX;
         assert_eq!(borne(1_000_000, never), Some(JUNK_LIMIT), "a flood");
         assert!(borne(20, never).is_some_and(|lines| lines < 300), "more than can be forgotten");

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn every_escape_means_what_json_says() {
+    fn every_json_escape_is_decoded() {
         for raw in [
             r#""""#,
             r#""plain ä 🦀""#,

@@ -72,14 +72,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_back_is_near(micros in 0_u64..1 << 38) {
+        fn latencies_are_read_back_approximately(micros in 0_u64..1 << 38) {
             let read = middle(bucket(micros));
             prop_assert!(read.abs_diff(micros) * 16 <= micros, "{micros} reads as {read}");
         }
     }
 
     #[test]
-    fn shares_are_those_of_the_calls() {
+    fn latency_shares_match_the_calls() {
         let latency = Latency::default();
         assert_eq!(latency.within([0.5, 0.95]), [None, None]);
         for millis in 1..=100 {

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn changes_without_end_are_read_with_rests_and_the_last_one_is_read() {
+    async fn frequent_list_changes_are_throttled_but_not_lost() {
         let (changed, reads) = (Notify::new(), AtomicUsize::new(0));
         let storm = async {
             for _ in 0..60_000 {

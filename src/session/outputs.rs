@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_private_and_the_oldest_leave() {
+    fn output_files_are_private_and_the_oldest_removed() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path().join("new/deep");
         let outputs = Outputs::new(Some(&folder));

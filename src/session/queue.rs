@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_bounded_in_bytes_and_nothing_else_is_turned_away() {
+    fn only_replies_are_limited_in_the_queue() {
         let mut queue = Queue::default();
         let reply = || Kind::Reply(LinePosition::default());
         let taken = (0..10_000).filter(|_| queue.push(later(reply(), 300)).is_some()).count();

@@ -150,14 +150,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_words_are_cut() {
+    fn long_strings_are_cut() {
         assert_eq!(brief("short ä"), "short ä");
         let long = brief(&"ä".repeat(3000));
         assert!(long.ends_with("ä... (6000 bytes)") && long.len() < 4100);
     }
 
     #[test]
-    fn of_addresses_only_the_host_is_shown() {
+    fn only_the_host_of_addresses_is_shown() {
         let url = "http://me:pw@host:1/secret/path(1)?key=x";
         for (text, shown) in [
             ("error for url (http://host:1/secret/path(1)?key=x): refused", "error: refused"),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn type_names_are_left_out() {
+    fn sdk_type_names_are_left_out() {
         let text = "Send message error Transport [rmcp::transport::Worker<a::B>] error: refused";
         assert_eq!(without_types(text), "Send message error Transport error: refused");
     }

@@ -1,7 +1,7 @@
 //! The place for the connection of a session: one at most, numbered, replaced once for each death, and none after
 //! closing.
 //!
-//! Knows no protocol, process or clock: `tests/model.rs` compiles this very file against locks that try all
+//! Knows no protocol, process or clock: `tests/interleavings.rs` compiles this very file against locks that try all
 //! interleavings. Whoever claims, installs or stays down holds the session's restart lock meanwhile.
 
 use super::sync::{Mutex, MutexGuard, lock};

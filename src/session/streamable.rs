@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_one_event_at_a_time_is_measured() {
+    fn the_size_of_each_event_is_measured_alone() {
         let fits = |limit, text: &str| {
             let mut size = EventSize::new(limit);
             // In pieces of one byte as well.
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_is_found_in_a_refusal() {
+    fn the_scope_is_found_in_an_http_refusal() {
         for (wants, found) in [
             (
                 r#"Bearer error="insufficient_scope", scope="files:read files:write""#,
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_read_by_its_encoding() {
+    fn text_is_decoded_by_its_charset() {
         let headers = |kind| HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
         assert_eq!(text(b"gr\xfc\xdfe", &headers("text/plain; charset=\"iso-8859-1\"")), "grüße");
         assert_eq!(text("\u{feff}grüße".as_bytes(), &headers("application/json")), "grüße");

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_runner_is_told_of_its_cache_and_its_registry() {
+    fn a_runner_in_a_sandbox_gets_advice_on_its_cache() {
         let at = Path::new("/");
         let sandbox = |network| Sandbox { network, ..Sandbox::default() };
         let npm = "npm error Your cache folder contains root-owned files\nnpm error sudo chown -R 0:0 \"/root/.npm\"";

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learnt_is_known_next_time() {
+    fn start_history_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("not/there/yet");
         let first = History::open(Some(&inner));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn no_fault_of_the_file_is_an_error() {
+    fn a_damaged_history_file_is_no_error() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(FILE);
         for rubbish in ["", "{", "[]", "{\"servers\": 1}", "\u{0}"] {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_does_not_grow_for_ever() {
+    fn the_history_file_is_bounded() {
         let mut book = Book::default();
         for number in 0..=KEPT {
             book.servers.insert(number.to_string(), Record { at: number as u64, ..Record::default() });
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_tell_apart_what_differs() {
+    fn history_keys_differ_for_different_servers() {
         let spec = |args: &[&str]| StdioConfig::new("x", args.iter().map(ToString::to_string).collect(), "/");
         assert_ne!(fingerprint(&spec(&["a", "bc"])), fingerprint(&spec(&["ab", "c"])));
         let mut moved = spec(&[]);

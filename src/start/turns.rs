@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_slot_takes_the_shortest_and_the_others_the_longest() {
+    async fn one_slot_takes_the_shortest_start_the_others_the_longest() {
         // Those that begin in the same moment do so in the order given.
         assert_eq!(order(at_most(1), &[5, 1, 9, 3]).await, [1, 3, 5, 9]);
         assert_eq!(order(at_most(2), &[7, 2, 9, 4, 1, 8]).await, [9, 1, 8, 7, 4, 2]);
@@ -239,13 +239,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_known_counts_as_long() {
+    async fn unknown_start_times_count_as_long() {
         assert_eq!(order(at_most(1), &[0, 2, 1]).await, [1, 2, 0]);
         assert_eq!(order(at_most(2), &[3, 0, 1]).await, [0, 1, 3]);
     }
 
     #[tokio::test]
-    async fn who_is_given_up_leaves_the_line_and_a_dropped_turn_is_free_again() {
+    async fn cancelled_starts_leave_the_queue_and_free_their_turn() {
         let turns = Turns::new(at_most(1));
         let first = turns.next(None, true, |_| panic!("it is free")).await.unwrap();
         let mut second = Box::pin(turns.next(None, true, |_| ()));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn servers_that_do_not_work_need_no_core() {
+    async fn servers_that_use_no_cpu_need_no_slot() {
         let turns = Turns::new(StartJobs::Cores);
         assert!(turns.next(None, false, |_| panic!("it waits")).await.is_none());
         assert!(Turns::new(at_most(1)).next(None, false, |_| ()).await.is_some());
@@ -274,7 +274,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn a_process_that_only_waits_ends_its_turn() {
+    async fn an_idle_process_ends_its_turn() {
         let turns = Turns { jobs: StartJobs::Cores, ..Turns::new(at_most(1)) };
         let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let mut worker =

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_can_be_read() {
+    fn wait_reasons_are_parsed_back() {
         let slots = NonZeroUsize::new(3).unwrap();
         let by = ServerName::new("by").unwrap();
         for reason in [

@@ -11,7 +11,7 @@ fn document(bench: &Bench, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn calls_are_measured_beside_bare_pipes_and_beside_slow_ones() {
+fn calls_are_compared_with_bare_pipes_and_slow_servers() {
     let bench = Bench::new("");
     let document = document(&bench, &["--json", "bench", "call", "--calls", "300", "--in-flight", "1,7"]);
     let rows = document["rows"].as_array().unwrap();
@@ -38,7 +38,7 @@ fn calls_are_measured_beside_bare_pipes_and_beside_slow_ones() {
 }
 
 #[test]
-fn results_of_a_chosen_size_are_measured_beside_the_sdk() {
+fn results_of_a_chosen_size_are_compared_with_the_sdk() {
     let bench = Bench::new("");
     let sizes =
         ["--json", "bench", "call", "--size", "1000B,256KiB,1MiB", "--calls", "8", "--in-flight", "1"];
@@ -73,7 +73,7 @@ fn a_configured_tool_is_measured_too() {
 }
 
 #[test]
-fn spares_are_taken_and_come_back() {
+fn spares_are_taken_and_replaced() {
     let bench = Bench::new("[servers.a]\ncommand = FIXTURE\n\n[servers.b]\ncommand = FIXTURE\n");
     let document = document(&bench, &["--json", "bench", "spares", "--tasks", "3"]);
     assert_eq!((&document["servers"], &document["tasks"]), (&2.into(), &3.into()), "{document}");

@@ -29,7 +29,7 @@ fn modes(document: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn every_mode_tells_what_it_started_and_what_that_took() {
+fn every_mode_reports_what_it_started_and_how_long() {
     let bench = Bench::new(CONFIG);
     let document =
         document(&bench, &["--mode", "spare,lazy,warm,cold", "--mode", "sequential,parallel,warm"]);
@@ -57,7 +57,7 @@ fn every_mode_tells_what_it_started_and_what_that_took() {
 }
 
 #[test]
-fn the_page_loads_and_runs_nothing_and_keeps_what_servers_say_as_text() {
+fn the_page_loads_nothing_and_escapes_server_text() {
     let bench = Bench::new(CONFIG);
     let document = document(&bench, &["--html", "page.html", "--save", "saved.json"]);
     let page = std::fs::read_to_string(bench.0.path().join("page.html")).unwrap();
@@ -85,7 +85,7 @@ fn the_page_loads_and_runs_nothing_and_keeps_what_servers_say_as_text() {
 }
 
 #[test]
-fn a_slower_start_or_a_missing_server_is_a_regression_only_when_that_was_asked_for() {
+fn regressions_fail_only_when_asked_for() {
     let bench = Bench::new(CONFIG);
     let mut then = document(&bench, &["--no-baseline", "--save", "then.json"]);
     assert_eq!(modes(&then), ["parallel"]);
@@ -111,7 +111,7 @@ fn a_slower_start_or_a_missing_server_is_a_regression_only_when_that_was_asked_f
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_before_anything_is_measured() {
+fn incomparable_input_is_refused_before_measuring() {
     let bench = Bench::new(CONFIG);
     let row = |server: &str| {
         format!(
@@ -159,7 +159,7 @@ fn what_cannot_be_compared_is_refused_before_anything_is_measured() {
 }
 
 #[test]
-fn the_waterfall_is_drawn_where_it_was_asked_for() {
+fn the_waterfall_is_drawn_when_asked_for() {
     let bench = Bench::new(CONFIG);
     let drawn = bench.run(&["bench", "init", "--runs", "1", "--no-baseline", "--waterfall"]);
     assert_eq!(code(&drawn), 0, "{}", err(&drawn));
@@ -190,7 +190,7 @@ fn the_page_fits_narrow_windows() {
 }
 
 #[test]
-fn two_configurations_are_measured_turn_by_turn_and_compared_figure_by_figure() {
+fn two_configurations_are_measured_alternately_and_compared() {
     let bench = Bench::new("[servers.works]\ncommand = FIXTURE\nargs = [\"init-delay=400\"]\n");
     let text = std::fs::read_to_string(bench.0.path().join("servers.toml")).unwrap();
     bench.file("other.toml", &text.replace("init-delay=400", "init-delay=0"));
@@ -229,7 +229,7 @@ fn two_configurations_are_measured_turn_by_turn_and_compared_figure_by_figure() 
 /// The first start of all goes through a parent that takes 64 MB and stays, as a package runner does.
 #[cfg(target_os = "linux")]
 #[test]
-fn memory_is_the_same_in_the_next_measurement_of_the_same_configuration() {
+fn measured_memory_is_repeatable() {
     let script = "if [ -e seen ]; then exec \\\"$@\\\"; fi; touch seen; \
         hold=$(head -c 64000000 /dev/zero | tr '\\\\0' x); \\\"$@\\\"; unset hold";
     let bench = Bench::new(&format!(

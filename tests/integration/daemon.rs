@@ -123,7 +123,7 @@ fn frame(reader: &mut impl BufRead) -> Value {
 const FIXTURE: &str = "[servers.fix]\ncommand = FIXTURE\n";
 
 #[test]
-fn a_daemon_keeps_its_servers_between_commands_and_leaves_nothing() {
+fn a_daemon_keeps_servers_between_commands() {
     let crib = Crib::new(&format!("{FIXTURE}[servers.time]\nbuiltin = \"time\"\n"));
     let up = crib.run(&["up", "-d"]);
     assert_eq!(code(&up), 0, "{}", err(&up));
@@ -156,7 +156,7 @@ fn a_daemon_keeps_its_servers_between_commands_and_leaves_nothing() {
 }
 
 #[test]
-fn two_that_start_at_once_share_one_daemon() {
+fn two_concurrent_starts_share_one_daemon() {
     let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\nargs = [\"init-delay=200\"]\n");
     let both: Vec<Child> = (0..2).map(|_| crib.spawn(&["up", "-d", "--json"])).collect();
     let outputs: Vec<Output> = both.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
@@ -175,7 +175,7 @@ fn two_that_start_at_once_share_one_daemon() {
 }
 
 #[test]
-fn a_killed_daemon_leaves_nothing_and_the_next_one_takes_its_place() {
+fn a_killed_daemon_leaves_nothing_and_can_be_replaced() {
     let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\nargs = [\"helper\"]\n");
     crib.ok(&["up", "-d"]);
     let killed = crib.pid();
@@ -201,7 +201,7 @@ fn signals_end_a_daemon_completely() {
 }
 
 #[test]
-fn whoever_goes_away_in_mid_call_cancels_it() {
+fn a_client_that_leaves_cancels_its_call() {
     let crib = Crib::new(FIXTURE);
     crib.ok(&["up", "-d"]);
     let mut call = crib.spawn(&["call", "fix.sleep", "ms=600000", "--timeout", "20m"]);
@@ -213,7 +213,7 @@ fn whoever_goes_away_in_mid_call_cancels_it() {
 }
 
 #[test]
-fn errors_and_codes_are_those_of_a_call_without_a_daemon() {
+fn errors_are_the_same_with_and_without_a_daemon() {
     let config = format!("{FIXTURE}[servers.dead]\ncommand = FIXTURE\nargs = [\"die-now\"]\n");
     let crib = Crib::new(&config);
     let up = crib.run(&["up", "-d"]);
@@ -275,7 +275,7 @@ fn a_daemon_started_on_demand_ends_when_idle() {
 }
 
 #[test]
-fn bad_input_is_answered_and_ends_nothing() {
+fn bad_input_is_answered_and_does_not_end_the_daemon() {
     let crib = Crib::new(FIXTURE);
     crib.ok(&["up", "-d"]);
     let (mut stream, mut reader, greeting) = crib.raw();
@@ -341,7 +341,7 @@ fn servers_are_started_stopped_restarted_and_waited_for() {
 }
 
 #[test]
-fn a_changed_configuration_is_followed_at_the_next_command() {
+fn the_next_command_applies_a_changed_configuration() {
     let crib = Crib::new(FIXTURE);
     crib.ok(&["up", "-d"]);
     let (pid, edition) = (crib.ok(&["call", "fix.pid"]), crib.status()["daemon"]["edition"].clone());
@@ -365,7 +365,7 @@ fn a_changed_configuration_is_followed_at_the_next_command() {
 }
 
 #[test]
-fn logs_hold_what_servers_wrote_and_what_happened() {
+fn logs_hold_stderr_and_events_of_servers() {
     let config = "[servers.loud]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"echo one >&2; echo $TOKEN >&2; exec \\\"$0\\\"\", FIXTURE]\n\
         env = { TOKEN = \"${PLANTED_TOKEN}\" }\n";
     let crib = Crib::new(config);
@@ -391,7 +391,7 @@ fn logs_hold_what_servers_wrote_and_what_happened() {
 }
 
 #[test]
-fn secrets_stay_hidden_and_break_no_frame() {
+fn secrets_are_hidden_and_frames_stay_valid() {
     // One of the secrets is a word of the daemon's own frames.
     let env = "env = { GIVEN = \"${PLANTED_TOKEN}\", A_KEY = \"servers\", B_KEY = \"content\" }\n";
     let crib = Crib::new(&format!(
@@ -407,7 +407,7 @@ fn secrets_stay_hidden_and_break_no_frame() {
 }
 
 #[test]
-fn down_ends_all_daemons_and_lets_calls_finish_if_asked() {
+fn down_ends_all_daemons_and_can_drain_calls() {
     let crib = Crib::new(FIXTURE);
     crib.bench.file("other.toml", "[servers.calc]\nbuiltin = \"calc\"\n");
     crib.ok(&["up", "-d"]);
@@ -427,7 +427,7 @@ fn down_ends_all_daemons_and_lets_calls_finish_if_asked() {
 }
 
 #[test]
-fn top_needs_a_terminal_and_gives_it_back() {
+fn top_needs_a_terminal_and_restores_it() {
     let crib = Crib::new(FIXTURE);
     crib.ok(&["up", "-d"]);
     let blind = crib.command(&["top"]).stdin(Stdio::null()).output().unwrap();
@@ -467,7 +467,7 @@ fn top_needs_a_terminal_and_gives_it_back() {
 }
 
 #[test]
-fn another_user_is_refused() {
+fn the_daemon_refuses_other_users() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("left out: only root can become another user");
         return;

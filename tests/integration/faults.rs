@@ -49,7 +49,7 @@ const AT_START: &[(&str, ErrorCode, Phase, &str)] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_that_fails_says_why() {
+async fn a_failed_start_says_why() {
     let cases = AT_START.iter().map(|(arguments, code, phase, cause)| async move {
         let lab = Lab::new();
         let mut broken = chaos(&lab, "broken", arguments);
@@ -93,7 +93,7 @@ const AT_CALL: &[(&str, u64, ErrorCode, &str)] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_fails_says_why_and_the_next_one_works() {
+async fn a_failed_call_says_why_and_the_next_one_works() {
     let cases = AT_CALL.iter().map(|(arguments, limit, code, cause)| async move {
         let lab = Lab::new();
         let mut broken = chaos(&lab, "broken", arguments);
@@ -141,7 +141,7 @@ const HARMLESS: &[&str] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_can_be_borne_is_borne() {
+async fn harmless_faults_are_tolerated() {
     let cases = HARMLESS.iter().map(|arguments| async move {
         let lab = Lab::new();
         let servers = [chaos(&lab, "broken", arguments), chaos(&lab, "healthy", "")];

@@ -47,7 +47,7 @@ fn left(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn nobody_survives_the_worst_ends() {
+fn no_process_survives_any_ending() {
     let servers = "helper-holds-stdout,daemon,fork-storm,session-hopper,everything,deaf-helper";
     let (code, score, errors) =
         score(&["--servers", servers, "--ends", "drop,runtime-first,abort,sig*", "--wait", "20s"]);
@@ -60,7 +60,7 @@ fn nobody_survives_the_worst_ends() {
 }
 
 #[test]
-fn whom_a_process_group_leaves_behind_is_counted_and_cleared_away() {
+fn survivors_of_a_process_group_are_counted_and_ended() {
     let servers = "setsid-helper,fork-storm,session-hopper,everything";
     let (code, score, errors) =
         score(&["--no-guard", "--servers", servers, "--ends", "sigkill", "--wait", "300ms", "--repeat", "2"]);
@@ -84,7 +84,7 @@ fn whom_a_process_group_leaves_behind_is_counted_and_cleared_away() {
 }
 
 #[test]
-fn another_program_is_scored_by_the_same_measure() {
+fn another_program_is_scored_in_the_same_way() {
     let run = |server: &str| {
         let (code, score, errors) = score(&[
             "--ends",
@@ -110,7 +110,7 @@ fn another_program_is_scored_by_the_same_measure() {
 }
 
 #[test]
-fn an_owner_that_never_gets_so_far_is_no_success() {
+fn an_owner_that_never_starts_its_servers_fails() {
     let cases = [
         ("false {server}", "exited with code 1 before it said `ready`"),
         ("sh -c 'echo no such server >&2; exit 3' {server}", "code 3 before it said `ready`: no such server"),
@@ -126,7 +126,7 @@ fn an_owner_that_never_gets_so_far_is_no_success() {
 }
 
 #[test]
-fn what_cannot_be_tortured_is_said_at_once() {
+fn an_unusable_torture_target_is_reported_at_once() {
     let cases: [(&[&str], &str); 4] = [
         (&["--servers", "fork-strom"], "did you mean `fork-storm`?"),
         (&["--ends", "explode"], "there are: drop, cancel"),
@@ -141,7 +141,7 @@ fn what_cannot_be_tortured_is_said_at_once() {
 }
 
 #[test]
-fn a_person_sees_a_table() {
+fn torture_prints_a_table_on_a_terminal() {
     let arguments =
         ["torture", "--no-guard", "--servers", "polite,daemon", "--ends", "drop,sigkill", "--wait", "300ms"];
     let output = Bench::new("").run(&arguments);
@@ -156,7 +156,7 @@ fn a_person_sees_a_table() {
 
 /// One signal lets the trials end their own; two are for the impatient, and leave nothing either.
 #[test]
-fn an_interrupted_torture_clears_up() {
+fn an_interrupted_torture_ends_its_processes() {
     for signals in [1, 2] {
         let bench = Bench::new("");
         let arguments =

@@ -62,7 +62,7 @@ fn found(server: Option<&str>, tool: &str) -> String {
 }
 
 #[test]
-fn names_are_put_right_where_one_tool_is_meant() {
+fn names_are_corrected_if_one_tool_matches() {
     for (server, name, expected) in [
         (Some("search.web"), "google_search", "search.web.google_search"),
         (Some("tool-python"), "google_search", "search.web.google_search Server"),
@@ -116,7 +116,7 @@ fn entry(path: &str) -> Arc<CatalogEntry> {
 }
 
 #[test]
-fn arguments_are_put_right_where_the_schema_leaves_no_choice() {
+fn arguments_are_corrected_if_the_schema_allows_one() {
     let python = entry("tool-python.run_python_code");
     let scrape = entry("jina.scrape_and_extract_info");
     for (entry, given, expected) in [

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_form_is_put_right() {
+    fn only_the_syntax_is_corrected() {
         for (text, value) in [
             ("```json\n{\"a\": 1}\n```", json!({"a": 1})),
             ("{\"a\": [1, 2,], }", json!({"a": [1, 2]})),
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn raw_control_characters_are_those_that_were_meant(text in "[a-z\"\\\\\n\r\t\u{0}-\u{1f}]{0,20}") {
+        fn raw_control_characters_are_kept(text in "[a-z\"\\\\\n\r\t\u{0}-\u{1f}]{0,20}") {
             let whole = json!({"text": text}).to_string();
             // As a model writes it that escapes quotes and backslashes only.
             let only = text.replace('\\', "\\\\").replace('"', "\\\"");
@@ -142,7 +142,7 @@ mod tests {
         }
 
         #[test]
-        fn a_beginning_is_never_completed(text in any::<String>(), number in any::<i32>(), cut in 0_usize..40) {
+        fn truncated_json_is_never_completed(text in any::<String>(), number in any::<i32>(), cut in 0_usize..40) {
             let whole = json!({"text": text, "n": number}).to_string();
             let cuts: Vec<usize> = whole.char_indices().map(|(at, _)| at).collect();
             let length = cuts[cuts.len() - 1 - cut % cuts.len()];

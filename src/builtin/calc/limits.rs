@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_calculate_is_let_through() {
+    fn usual_expressions_are_accepted() {
         for expression in [
             "1/3 + 1/6",
             "5 feet 3 inches to cm",
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_not_end_or_fill_the_memory_is_refused() {
+    fn endless_or_huge_expressions_are_refused() {
         let nested = |open: &str, depth: usize| format!("{}1{}", open.repeat(depth), ")".repeat(depth));
         for (expression, why) in [
             ("1".repeat(5000), "the expression has 5000 bytes"),

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_article_is_its_main_text() {
+    fn an_article_is_reduced_to_its_main_text() {
         let filler =
             "This sentence, which says little, makes the paragraph as long as an article's. ".repeat(12);
         let html = format!(
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_without_an_article_is_given_as_a_whole() {
+    fn a_page_without_an_article_is_given_whole() {
         let html = "<base href='/b/'><title> T\n t </title><body><table><tr><th>K<th>V<tr><td>a<td><a href=x>1</a></table>";
         let page = read(html, &url(), Format::Markdown, false);
         assert_eq!(page.title, "T t");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn no_page_is_too_deep_or_too_strange() {
+    fn deep_and_malformed_pages_are_handled() {
         let strange = [
             "<div>",
             "<ul><li>",
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn no_page_comes_to_more_than_its_share_of_nodes() {
+    fn the_number_of_nodes_of_a_page_is_limited() {
         let many = |open: fn(usize) -> String, count| (0..count).map(open).collect::<String>();
         let attributes = many(|n| format!(" a{n}=1"), 2_000);
         for html in [
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn charsets_are_found_where_they_are_named() {
+    fn charsets_are_found_in_headers_and_pages() {
         let cases: [(&[u8], &str, Kind, &str); 8] = [
             ("ü".as_bytes(), "text/plain", Kind::Text, "ü"),
             (b"\xfc", "text/plain", Kind::Text, "ü"),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_told_apart() {
+    fn content_types_are_distinguished() {
         for (name, body, kind) in [
             ("text/html; charset=utf-8", &b""[..], Ok(Kind::Html)),
             ("APPLICATION/XHTML+XML", b"", Ok(Kind::Html)),

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn our_name_counts_before_everybody() {
+    fn rules_for_our_name_precede_those_for_all() {
         let robots = "\u{feff}user-agent: other\nUser-Agent: ToolCrib/1.0\nDISALLOW: /ours\n\n\
             User-agent: *\nDisallow: /\nSitemap: https://a.example/s.xml\nUser-agent: toolcrib\nCrawl-delay: 2.5\n";
         assert!(!allowed(robots, "/ours") && allowed(robots, "/theirs"));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_and_letters_are_the_same_path() {
+    fn percent_codes_and_letters_are_the_same_path() {
         assert!(!allowed("User-agent: *\nDisallow: /k%c3%b6ln", "/köln"));
         assert!(!allowed("User-agent: *\nDisallow: /köln", "/K%C3%B6ln".replace('K', "k").as_str()));
         assert!(!allowed("User-agent: *\nDisallow: /%7Eme", "/~me"));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_and_ends_are_no_text() {
+    fn wildcards_and_end_marks_are_not_literal() {
         for (pattern, path, fit) in [
             ("/*", "/x", true),
             ("/*$", "/x", true),

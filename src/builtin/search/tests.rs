@@ -14,7 +14,7 @@ fn engine(name: &str) -> &'static Engine {
 }
 
 #[test]
-fn dates_are_read_and_counted_back() {
+fn dates_and_ages_are_read() {
     assert_eq!(Dates::parse("qdr:w"), Some(Dates::Last(Unit::Week, 1)));
     assert_eq!(Dates::parse("qdr:m3"), Some(Dates::Last(Unit::Month, 3)));
     for strange in ["", "qdr:", "qdr:x", "qdr:d-1", "qdr:é", "cdr:1", "cdr:1,cd_min:2/30/2024", "sbd:1"] {
@@ -33,7 +33,7 @@ fn dates_are_read_and_counted_back() {
 }
 
 #[test]
-fn addresses_become_readable_and_stay_the_same() {
+fn urls_become_readable_and_keep_their_meaning() {
     for (given, shown) in [
         ("https://de.wikipedia.org/wiki/K%C3%B6ln", "https://de.wikipedia.org/wiki/Köln"),
         ("https://zh.wikipedia.org/wiki/%E4%B8%AD%E6%96%87", "https://zh.wikipedia.org/wiki/中文"),
@@ -49,7 +49,7 @@ fn addresses_become_readable_and_stay_the_same() {
 }
 
 #[test]
-fn every_argument_has_its_place_or_is_named() {
+fn each_engine_takes_every_argument_or_names_it() {
     let all = json!({
         "q": "x", "gl": "de", "hl": "en", "location": "Bonn", "num": 5, "page": 1, "autocorrect": false,
         "tbs": "cdr:1,cd_min:1/31/2024,cd_max:2/29/2024",
@@ -81,7 +81,7 @@ fn every_argument_has_its_place_or_is_named() {
 }
 
 #[test]
-fn strange_queries_are_refused() {
+fn invalid_queries_are_refused() {
     for (given, message) in [
         (json!({"q": " "}), "`q` is empty"),
         (json!({"q": "x", "hl": "en.evil.org/"}), "`gl` and `hl` are codes"),

@@ -32,7 +32,7 @@ fn nested(depth: usize) -> Value {
 }
 
 #[tokio::test]
-async fn what_would_not_end_passes() {
+async fn schemas_that_would_never_finish_are_not_checked() {
     // 2^60 steps each, of the schema alone or at the levels of the arguments.
     let by_schema = ["allOf", "anyOf", "oneOf"].map(|keyword| doubling(keyword, 60));
     let again = json!({"properties": {"x": {"$ref": "#"}}});
@@ -47,7 +47,7 @@ async fn what_would_not_end_passes() {
 }
 
 #[tokio::test]
-async fn what_refers_to_itself_is_checked() {
+async fn recursive_schemas_are_checked() {
     let tree = json!({
         "type": "object", "required": ["name"],
         "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref": "#"}}},
@@ -65,7 +65,7 @@ async fn what_refers_to_itself_is_checked() {
 }
 
 #[tokio::test]
-async fn references_of_any_length_and_circles_end() {
+async fn long_and_circular_references_end() {
     for length in [100, 1_000, 20_000] {
         let mut definitions: Map<String, Value> = (0..length)
             .map(|number| (format!("d{number}"), json!({"$ref": format!("#/$defs/d{}", number + 1)})))
@@ -113,7 +113,7 @@ async fn patterns_lists_and_texts_are_bounded() {
 }
 
 #[tokio::test]
-async fn what_is_large_is_checked_on_a_thread() {
+async fn large_arguments_are_checked_on_a_thread() {
     let check = check(json!({"type": "object", "properties": {"x": {"items": {"type": "integer"}}}}));
     let mut arguments = json!({"x": (0..100_000).collect::<Vec<usize>>()});
     assert_eq!(judged(&check, &arguments).await, (Ok(()), false));
@@ -129,7 +129,7 @@ async fn what_is_large_is_checked_on_a_thread() {
 }
 
 #[tokio::test]
-async fn what_people_write_is_checked_at_once() {
+async fn usual_schemas_are_checked_at_once() {
     let schema = json!({
         "$schema": "http://json-schema.org/draft-07/schema#", "$id": "https://example.com/tool.json",
         "type": "object", "required": ["path", "edits"], "additionalProperties": false,

@@ -29,7 +29,7 @@ fn packed(version: Option<&str>) -> LockFile {
 const SCHEMA_A: &str = r#"{"type": "object", "properties": {"a": {"enum": [1, 2]}}}"#;
 
 #[test]
-fn its_text_comes_back_the_same() {
+fn a_lockfile_is_written_back_unchanged() {
     let locked = lock(&[tool("b", "", SCHEMA_A), tool("a", "", SCHEMA_A)]);
     let text = locked.to_string();
     let back = LockFile::parse(&text).unwrap();
@@ -40,7 +40,7 @@ fn its_text_comes_back_the_same() {
 }
 
 #[test]
-fn texts_come_back_as_they_were_and_show_what_is_not_seen() {
+fn texts_are_read_back_and_escape_invisible_characters() {
     let words = [
         "one line",
         "two\nlines",
@@ -68,7 +68,7 @@ fn texts_come_back_as_they_were_and_show_what_is_not_seen() {
 }
 
 #[test]
-fn a_lockfile_without_texts_is_as_good_as_before() {
+fn a_lockfile_without_texts_is_valid() {
     let tools = [tool("a", "words", SCHEMA_A)];
     let (locked, hash) = (lock(&tools), hash_of(&tools[0]));
     let old = format!(
@@ -85,7 +85,7 @@ fn a_lockfile_without_texts_is_as_good_as_before() {
 }
 
 #[test]
-fn the_order_of_keys_does_not_count_and_everything_else_does() {
+fn only_the_order_of_keys_is_ignored() {
     let before = tool("a", "words", SCHEMA_A);
     let reordered = r#"{"properties": {"a": {"enum": [1, 2]}}, "type": "object"}"#;
     assert_eq!(hash_of(&before), hash_of(&tool("a", "words", reordered)));
@@ -101,7 +101,7 @@ fn the_order_of_keys_does_not_count_and_everything_else_does() {
 }
 
 #[test]
-fn keys_are_shown_in_the_order_of_the_text_and_sorted_without_one() {
+fn keys_keep_the_locked_order_or_are_sorted() {
     let schema = r#"{"type":"object","properties":{"z":{"y":1,"x":[{"b":1,"a":2},3]},"a":{}}}"#;
     let turned = r#"{"properties":{"a":{},"z":{"x":[{"a":2,"b":1},3],"y":1}},"type":"object"}"#;
     let name = ServerName::new("one.x").unwrap();
@@ -143,7 +143,7 @@ fn of_two_tools_with_one_name_the_first_is_locked() {
 }
 
 #[test]
-fn differences_are_named() {
+fn lock_differences_are_named() {
     let before = lock(&[tool("a", "", SCHEMA_A), tool("b", "", SCHEMA_A), tool("c", "", SCHEMA_A)]);
     assert!(before.diff(&before.clone()).is_empty());
     let after = lock(&[tool("c", "", SCHEMA_A), tool("b", "new", SCHEMA_A), tool("d", "", SCHEMA_A)]);
@@ -159,7 +159,7 @@ fn differences_are_named() {
 }
 
 #[test]
-fn new_and_changed_tools_are_objected_to() {
+fn new_and_changed_tools_are_rejected() {
     let locked = lock(&[tool("a", "", SCHEMA_A), tool("b", "", SCHEMA_A)]);
     let name = ServerName::new("one.x").unwrap();
     let (a, other_a, new) = (tool("a", "", SCHEMA_A), tool("a", "x", SCHEMA_A), tool("n", "", SCHEMA_A));
@@ -170,7 +170,7 @@ fn new_and_changed_tools_are_objected_to() {
 }
 
 #[test]
-fn a_package_is_kept_and_its_version_is_a_difference_of_its_own() {
+fn package_versions_are_locked_and_compared() {
     let (old, one, two) = (packed(None), packed(Some("1.0")), packed(Some("2.0")));
     assert_eq!(LockFile::parse(&one.to_string()).unwrap(), one);
     assert!(LockFile::parse(&one.to_string().replace("npm", "nmp")).is_err());

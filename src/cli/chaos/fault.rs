@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn wrong_faults_are_reported() {
         let plan = parse(&["giant-line=2MB", "at=3", "era=2026-07-28"]).unwrap();
         assert_eq!((plan.once, plan.at, plan.era), (vec![Fault::GiantLine(2_000_000)], 3, Era::Modern));
         for (argument, why) in [

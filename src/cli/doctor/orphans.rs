@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn tool_servers_are_known_by_their_words() {
+    fn tool_servers_are_recognised_by_their_arguments() {
         for line in [
             "node /x/node_modules/@modelcontextprotocol/server-memory/dist/index.js",
             "/venv/bin/python /venv/bin/mcp-server-time",

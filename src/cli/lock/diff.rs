@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_changed_are_shown_with_those_around_them() {
+    fn changed_lines_are_shown_with_context() {
         assert_eq!(
             of("a\nb\nc\nd\ne\nf", "a\nb\nc\nd\nX\u{1b}[2J\nf"),
             "...\n  b\n  c\n  d\n- e\n+ X\\u{1b}[2J\n  f"
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_look_alike_show_what_they_differ_in() {
+    fn similar_lines_highlight_their_difference() {
         assert_eq!(of("reads it", "reads\u{a0}it"), "- reads\\u{20}it\n+ reads\\u{a0}it");
         assert_eq!(of("p\u{e4}y a", "p\u{e4}y \u{430}"), "- p\u{e4}y a\n+ p\u{e4}y \\u{430}");
         assert_eq!(of("reads it", "reads it  "), "- reads it\n+ reads it\\u{20}\\u{20}");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_line_only_the_sentence_is_shown_that_changed() {
+    fn only_the_changed_sentence_of_a_long_line_is_shown() {
         let text =
             |word: &str| format!("{}It {word} this. {}", "Says so. ".repeat(60), "And that. ".repeat(60));
         let shown = of(&text("reads"), &text("sends"));

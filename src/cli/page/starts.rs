@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_are_to_scale_and_those_that_took_no_time_are_not_drawn() {
+    fn phases_are_to_scale_and_empty_ones_not_drawn() {
         let text = drawing(&picture(), "t", &WIDE);
         let rects: Vec<&str> = text.matches("<rect class=\"").collect();
         assert_eq!(rects.len(), 5, "{text}");
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_drawing_has_its_words_above_the_bars() {
+    fn a_narrow_drawing_has_labels_above_the_bars() {
         let text = drawing(&picture(), "t", &NARROW);
         assert!(text.contains("viewBox=\"0 0 480 159\""), "{text}");
         // 400 units for a second, from 24 on; below a line of words.
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_server_says_becomes_markup() {
+    fn server_text_is_escaped_in_the_page() {
         let text = svg(&picture(), "<i>");
         assert!(!text.contains("<script") && !text.contains("a<b") && !text.contains("<i>"), "{text}");
         assert!(

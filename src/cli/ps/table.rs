@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_sizes_are_short() {
+    fn times_and_sizes_are_abbreviated() {
         let of = |millis| short(Duration::from_millis(millis));
         assert_eq!([of(0), of(2), of(812), of(4100), of(59_000)], ["0.0ms", "2ms", "812ms", "4.1s", "59s"]);
         assert_eq!([of(720_000), of(7_200_000), of(180_000_000)], ["12m", "2h", "2d"]);

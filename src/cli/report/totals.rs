@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_times_that_were_measured() {
+    fn percentiles_are_measured_values() {
         let times: Vec<f64> = (1..=20).map(f64::from).collect();
         let known =
             [at_percent(&times, 50), at_percent(&times, 95), at_percent(&[], 50), at_percent(&[7.0], 95)];
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_are_those_of_the_tables() {
+    fn confidence_intervals_match_published_tables() {
         // Newcombe 1998, table I: 81 of 263 and 0 of 20.
         let [low, _, high] = wilson(81, 263);
         assert!((low - 0.2553).abs() < 1e-4 && (high - 0.3662).abs() < 1e-4, "{low} {high}");

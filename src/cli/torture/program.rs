@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_words_or_one_word() {
+    fn the_server_command_is_one_or_several_words() {
         assert_eq!(words("x --{end} {server}"), ["x", "--drop", "/a b/crib", "polite"]);
         assert_eq!(words("x \"{server}\""), ["x", "'/a b/crib' polite"]);
         assert_eq!(
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn malformed_program_lines_are_refused() {
         for command in ["x 'y {server}", "x {end}", "{server} \\", ""] {
             assert!(Program::parse(command).is_err(), "{command}");
         }

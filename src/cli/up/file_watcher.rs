@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn writes_renames_and_new_folders_are_seen() {
+    async fn writes_renames_and_new_folders_are_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("deep")).unwrap();
@@ -372,7 +372,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn no_link_is_followed_and_no_more_folders_are_watched_than_there_may_be() {
+    async fn no_link_is_followed_and_watched_folders_are_limited() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir_all(at("linked/sub")).unwrap();

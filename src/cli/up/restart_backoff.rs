@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn only_changes_right_after_restarts_are_slowed() {
+    async fn only_changes_right_after_restarts_are_delayed() {
         let mut backoff = RestartBackoff::default();
         let mut waits = Vec::new();
         for pause in [1, 1, 1, 1, 1, 60, 1] {

@@ -128,7 +128,7 @@ fn error(config: &Config, name: &str) -> (ErrorCode, String) {
 }
 
 #[test]
-fn claude_and_its_relatives() {
+fn claude_style_files_are_imported() {
     let project = Project::new(&[(".mcp.json", CLAUDE)]);
     let text = "import = ['.mcp.json']\n[servers.local]\ncommand = 'mine'\n[servers.gone]\ncommand = 'x'\nenabled = false";
     let config = project.load(text, &project.env(&[("GITHUB_TOKEN", "gh-secret")]));
@@ -169,7 +169,7 @@ fn claude_and_its_relatives() {
 }
 
 #[test]
-fn vs_code_and_its_inputs() {
+fn vs_code_files_with_inputs_are_imported() {
     let files = [(".vscode/mcp.json", VSCODE), (".env", "SEARCH_HOST=from-file\n")];
     let project = Project::new(&files);
     let text = "import = ['.vscode/mcp.json']";
@@ -196,7 +196,7 @@ fn vs_code_and_its_inputs() {
 }
 
 #[test]
-fn codex_by_name_and_other_tools_absent() {
+fn codex_is_imported_by_name_and_missing_tools_named() {
     let project =
         Project::new(&[("home/.codex/config.toml", CODEX), (".mcp.json", r#"{"mcpServers":{"docs":{}}}"#)]);
     let home = project.path().join("home").display().to_string();
@@ -250,7 +250,7 @@ fn a_broken_file_is_an_error_with_its_line() {
 }
 
 #[test]
-fn names_stay_legal_and_apart() {
+fn imported_names_are_valid_and_unique() {
     let file = r#"{"servers": {"a b": {"command": "1"}, "a/b": {"command": "2"}, "a-b": {"command": "3"}, "": {"command": "4"}}}"#;
     let project = Project::new(&[("x.json", file)]);
     let config = project.load("import = ['x.json']", &project.env(&[]));
@@ -258,7 +258,7 @@ fn names_stay_legal_and_apart() {
 }
 
 #[test]
-fn the_written_text_means_the_same() {
+fn the_imported_text_has_the_same_meaning() {
     let files = [
         (".mcp.json", CLAUDE),
         (".vscode/mcp.json", VSCODE),
@@ -299,7 +299,7 @@ fn the_written_text_means_the_same() {
 }
 
 #[test]
-fn the_written_text_reads_well() {
+fn the_imported_text_is_readable() {
     let project = Project::new(&[(".vscode/mcp.json", VSCODE), ("config.toml", CODEX)]);
     let (text, _) = import_toml(".vscode/mcp.json", &project.env(&[])).unwrap();
     assert_eq!(
@@ -349,7 +349,7 @@ enabled = false
 }
 
 #[test]
-fn a_timeout_is_read_in_the_unit_of_its_tool_and_its_unit_is_told() {
+fn timeouts_are_read_in_the_unit_of_their_tool() {
     let of =
         |timeout: &str| format!(r#"{{"mcpServers": {{"s": {{"command": "x", "timeout": {timeout}}}}}}}"#);
     for (file, number, timeout, told, in_place) in [
@@ -386,7 +386,7 @@ fn a_timeout_is_read_in_the_unit_of_its_tool_and_its_unit_is_told() {
 }
 
 #[test]
-fn a_secret_that_is_written_out_is_warned_of_and_never_shown() {
+fn literal_secrets_are_warned_of_and_never_shown() {
     let file = r#"{"mcpServers": {
   "one": {"command": "x", "args": ["--api-key", "planted-1234", "--verbose", "TOKEN=planted-5678", "plain"],
     "env": {

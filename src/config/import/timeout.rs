@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_known_tool_decides_the_unit_and_otherwise_the_number() {
+    fn the_tool_or_else_the_number_decides_the_unit() {
         let secs = |file: &str, number: f64| {
             let unit = Unit::of(Some(number), Path::new(file));
             (unit.length.as_secs_f64() * number, unit.is_guess())

@@ -125,7 +125,7 @@ mod tests {
     const MOST: usize = (1 + MAX_DECODED) * 2 * 2 * (1 + 2 * (1 + MAX_DECODED));
 
     #[test]
-    fn what_is_no_address_has_no_forms() {
+    fn text_that_is_no_address_has_no_forms() {
         for text in ["", "default", "a b", "3.5", "/etc/passwd", "{\"a\": 1}", "100%25", "select * from t"] {
             assert_eq!(forms(text), [""; 0], "{text}");
         }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn work_on_hostile_addresses_is_bounded() {
+    fn parsing_hostile_addresses_is_bounded() {
         let long = "%2525252541/..//".repeat(10_000);
         let hostile = ["%", "/", ".", "a.", "\u{e9}", "%2525"].map(|part| part.repeat(1 << 16));
         for text in hostile.into_iter().chain([format!("https://a.example/{long}"), long]) {
@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_has_forms(text in any::<String>(), parts in prop::collection::vec(0_usize..8, 0..20)) {
+        fn any_text_can_be_parsed_as_an_address(text in any::<String>(), parts in prop::collection::vec(0_usize..8, 0..20)) {
             let all = ["https://", "a.example", "/", "//", "..", "%2e", "%25", "\\"];
             let text: String = parts.iter().map(|part| all[*part]).chain([text.as_str()]).collect();
             prop_assert!(forms(&text).len() <= MOST);

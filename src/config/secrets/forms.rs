@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_hidden_as_every_library_writes_them() {
+    fn secrets_are_hidden_in_the_escapes_of_every_library() {
         let token = "abC/dEf+ghi1==";
         for text in [
             "abC/dEf+ghi1==",
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_stays() {
+    fn other_text_is_unchanged() {
         for text in [
             "abC/dEf%2Cghi1%3D%3D",
             "abC%2",
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_is_hidden_however_it_is_written() {
+    fn cut_secrets_are_hidden_in_every_form() {
         let secrets = Secrets::new(["abC/dEf+ghi1==".to_owned()]);
         for text in ["abC%2fdEf%2", "abC%2fdEf%", r"abC\/dE", r"abC\", r"abC\u00", "abC%2f", "%61b", "a"] {
             assert_eq!(secrets.hide_cut(&format!("is {text}")), "is ****", "{text}");
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn long_runs_are_searched_in_little_time() {
+    fn long_repetitions_are_searched_quickly() {
         let secrets = Secrets::new([r"\\\\\\\\host\share".to_owned(), "%25%25%25%25%25".to_owned()]);
         for run in ["\\", "%25", "%5c", "\\u0025", "%", "+"] {
             let text = run.repeat(2_000);
@@ -455,7 +455,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_characters_in_any_form_are_hidden_and_nothing_else_is(
+        fn any_secret_in_any_form_is_hidden_and_nothing_else(
             written in prop::collection::vec(("[a-z0-9 /+=%\"\\\\:é\u{1f511}]", 0..12_u8), 6..24),
             before in "[A-Z<>. ]{0,12}",
             behind in "[A-Z<>. ]{0,12}",
@@ -470,7 +470,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_anywhere_shows_nothing(
+        fn a_secret_cut_anywhere_is_hidden(
             written in prop::collection::vec(("[a-z0-9/+=:é]", 0..12_u8), 6..24),
             cut in 0..200_usize,
         ) {

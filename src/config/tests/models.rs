@@ -37,7 +37,7 @@ fallback = ['llm', 'c']
 ";
 
 #[test]
-fn strategies_hold_their_members() {
+fn strategies_contain_their_members() {
     let config = parse(MODELS).unwrap();
     let names: Vec<&str> = config.models.keys().map(String::as_str).collect();
     assert_eq!(names, ["llm", "b", "c", "main", "turns", "broken"]);
@@ -55,7 +55,7 @@ fn strategies_hold_their_members() {
 }
 
 #[test]
-fn clients_take_over_times_and_nothing_of_the_address() {
+fn clients_inherit_timeouts_but_no_address() {
     let config = parse(MODELS).unwrap();
     let [own, other] = ["llm", "b"].map(|name| config.models[name].clone().unwrap());
     assert_eq!((other.api, other.request_timeout), (LlmApi::Messages, Duration::from_secs(7)));
@@ -66,7 +66,7 @@ fn clients_take_over_times_and_nothing_of_the_address() {
 }
 
 #[test]
-fn overrides_reach_all_members_and_the_outer_ones_have_the_last_word() {
+fn overrides_reach_all_members_and_outer_ones_win() {
     let config = parse(
         "[llm]\nclient = 'main'\n[llm.clients]\na = { base_url = 'http://a/v1', model = 'm', temperature = 0.1 }\n\
          b = { base_url = 'http://b/v1', model = 'm' }\n[llm.strategies.main]\nrace = ['turns', 'b']\ndelay = '2s'\n\
@@ -98,7 +98,7 @@ fn overrides_reach_all_members_and_the_outer_ones_have_the_last_word() {
 }
 
 #[test]
-fn connections_are_kept_and_made_as_each_client_says() {
+fn connection_settings_are_per_client() {
     let config = parse(
         "[http]\npool_idle_timeout = '7s'\nhttp_version = '1.1'\n\
          [llm]\nclient = 'a'\npool_idle_timeout = '9s'\nhttp_version = 'auto'\n[llm.clients]\n\
@@ -116,7 +116,7 @@ fn connections_are_kept_and_made_as_each_client_says() {
 }
 
 #[test]
-fn a_seed_is_taken_over_where_the_format_knows_it() {
+fn a_seed_is_inherited_if_the_format_supports_it() {
     let config = parse(
         "[llm]\nclient = 'a'\nseed = 4\n[llm.clients]\na = { base_url = 'http://a/v1', model = 'm' }\n\
          b = { base_url = 'http://b/v1', model = 'm', seed = 5 }\n\
@@ -128,7 +128,7 @@ fn a_seed_is_taken_over_where_the_format_knows_it() {
 }
 
 #[test]
-fn what_no_client_takes_over_stands_with_a_client() {
+fn keys_that_are_not_inherited_belong_to_a_client() {
     let clients = "[llm.clients.main]\nbase_url = 'http://a/v1'\nmodel = 'one'";
     for (key, value) in [
         ("api", "'chat'"),
@@ -149,14 +149,14 @@ fn what_no_client_takes_over_stands_with_a_client() {
 }
 
 #[test]
-fn a_model_alone_has_no_name() {
+fn a_single_model_has_no_name() {
     let alone = "[llm]\nbase_url = 'http://a/v1'\nmodel = 'one'";
     let llm: LlmConfig = parse(alone).unwrap().llm.unwrap().unwrap();
     assert_eq!((llm.name, llm.strategy.is_none()), (None, true));
 }
 
 #[test]
-fn mistakes_of_strategies_are_named() {
+fn mistakes_in_strategies_are_named() {
     for (text, message, help) in [
         (
             "[llm.strategies.a]\nfallback = ['b']",

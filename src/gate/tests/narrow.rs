@@ -75,7 +75,7 @@ impl Narrow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_the_first_wave_next_to_nobody_is_refused_and_no_place_stays_empty() {
+async fn after_the_first_wave_places_stay_full_and_few_are_refused() {
     for seed in 0..20 {
         fastrand::seed(seed);
         for service in [(50 * MS, Duration::ZERO), (20 * MS, 60 * MS)] {
@@ -91,7 +91,7 @@ async fn after_the_first_wave_next_to_nobody_is_refused_and_no_place_stays_empty
 }
 
 #[tokio::test(start_paused = true)]
-async fn few_places_are_not_tried_more_often_than_many() {
+async fn a_small_limit_is_not_probed_more_than_a_large_one() {
     for places in [1, 2, 4, 8, 100] {
         let server = Narrow::new(places, (50 * MS, Duration::ZERO), 2 * MS);
         server.serve(&Gate::default(), 2000).await;
@@ -102,7 +102,7 @@ async fn few_places_are_not_tried_more_often_than_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_grows_or_shrinks_is_followed() {
+async fn the_limit_follows_a_changing_server() {
     for (from, to) in [(16, 64), (64, 16)] {
         let (gate, server) = (Gate::default(), Narrow::new(from, (50 * MS, Duration::ZERO), 2 * MS));
         let change = async {
@@ -123,7 +123,7 @@ async fn a_server_that_grows_or_shrinks_is_followed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_refusal_makes_a_limit_and_who_was_answered_since_had_a_place() {
+async fn only_a_refusal_sets_a_limit() {
     let gate = Gate::default();
     let visits: Vec<Visit> = (0..CALLERS).map(|_| gate.visit(patience(), 0)).collect();
     let mut passes = Vec::new();

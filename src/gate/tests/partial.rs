@@ -172,7 +172,7 @@ async fn both(faults: &Faults, calls: usize, callers: usize, seeds: u64) -> (Vec
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_share_of_failures_costs_what_it_must() {
+async fn partial_failures_cost_proportional_requests() {
     for trouble in [Trouble::Server, OUTAGE, Trouble::Throttled] {
         for (share, service, callers) in [
             (0.05, 0.05, 64),
@@ -196,7 +196,7 @@ async fn a_share_of_failures_costs_what_it_must() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_failures_of_all_are_over_in_a_moment() {
+async fn simultaneous_first_failures_recover_quickly() {
     for (trouble, first, within) in [
         (Trouble::Server, 1, 0.3),
         (OUTAGE, 1, 0.3),
@@ -215,7 +215,7 @@ async fn first_failures_of_all_are_over_in_a_moment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_never_succeeds_is_given_up_alone() {
+async fn a_request_that_never_succeeds_fails_alone() {
     for (share, seeds) in [(0.0, 5), (0.2, 20)] {
         let faults = Faults { share, never: 20, ..FAULTLESS };
         let (outcomes, ours, theirs) = both(&faults, 1000, 64, seeds).await;
@@ -228,7 +228,7 @@ async fn a_request_that_never_succeeds_is_given_up_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_but_errors_for_a_minute_loses_nobody() {
+async fn a_minute_of_errors_loses_no_request() {
     for service in [0.05, 1.0] {
         let faults = Faults { before: (60.0, 1.0), service, ..FAULTLESS };
         let outcome = run(&faults, 100, 100, true).await;
@@ -248,7 +248,7 @@ async fn nothing_but_errors_for_a_minute_loses_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_drains_loses_nobody() {
+async fn a_draining_server_loses_no_request() {
     // Old requests are answered for half a minute while new ones are refused.
     for drains in [(1.0, 61.0), (95.0, 155.0)] {
         let faults = Faults { service: 30.0, drains, ..FAULTLESS };

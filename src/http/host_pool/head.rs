@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_for_the_client_alone_is_not_in_the_address() {
+    fn credentials_and_fragments_are_not_in_the_request_target() {
         let url = Url::parse("http://me:p%40ss@models.test:8080/v1/chat?x=1#there").unwrap();
         let (to, headers) = head(&url).unwrap();
         assert_eq!(to, "http://models.test:8080/v1/chat?x=1");

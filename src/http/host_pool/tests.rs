@@ -52,7 +52,7 @@ async fn requests_one_after_the_other_share_a_connection() {
 }
 
 #[tokio::test]
-async fn fifty_at_once_are_fifty_in_flight() {
+async fn fifty_concurrent_requests_are_in_flight_together() {
     let barrier = Arc::new(Barrier::new(50));
     let peak = Arc::new(AtomicUsize::new(0));
     let now = Arc::new(AtomicUsize::new(0));
@@ -108,7 +108,7 @@ async fn request(socket: &mut TcpStream) -> String {
 const EMPTY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
 #[tokio::test]
-async fn connections_at_rest_are_closed_and_those_that_the_server_closed_are_not_used() {
+async fn idle_and_closed_connections_are_not_used() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = format!("http://{}/", listener.local_addr().unwrap());
     let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
@@ -137,7 +137,7 @@ async fn connections_at_rest_are_closed_and_those_that_the_server_closed_are_not
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_read_takes_its_connection_along() {
+async fn an_unread_answer_closes_its_connection() {
     let (at, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
     let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
     drop(origin.get(&url(&at)).await.unwrap());
@@ -146,7 +146,7 @@ async fn an_answer_that_is_not_read_takes_its_connection_along() {
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_waits_for_ends_at_the_server_too() {
+async fn a_dropped_request_is_cancelled_at_the_server() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = format!("http://{}/", listener.local_addr().unwrap());
     let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
@@ -164,7 +164,7 @@ async fn a_request_that_nobody_waits_for_ends_at_the_server_too() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_an_answer() {
+async fn a_redirect_is_returned_as_an_answer() {
     let away = || async { axum::response::Redirect::temporary("/") };
     let (at, _server) = serve(Router::new().route("/away", get(away))).await;
     let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
@@ -182,7 +182,7 @@ fn route(to: &str, proxy: &str) -> Result<HostPool, String> {
 }
 
 #[tokio::test]
-async fn a_proxy_is_told_the_whole_address_and_who_asks() {
+async fn a_proxy_gets_the_full_url_and_credentials() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = format!("http://me:secret@{}", listener.local_addr().unwrap());
     let answer = async || {
@@ -245,7 +245,7 @@ async fn only_connections_to_other_machines_are_kept_alive() {
 }
 
 #[tokio::test]
-async fn connections_at_rest_are_kept_for_as_long_as_is_configured() {
+async fn idle_connections_are_kept_as_long_as_configured() {
     let (at, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
     let pool = |idle| ModelPool { idle, ..ModelPool::default() };
     let clients = clients();

@@ -23,7 +23,7 @@ mod tests {
     use crate::{config::Sandbox, launch::caches::Caches};
 
     #[test]
-    fn node_is_given_a_folder_unless_somebody_decided_otherwise() {
+    fn node_gets_a_cache_folder_unless_configured() {
         let given = |spec: &StdioConfig| {
             let with = Caches::new(Path::new("/cache")).with(spec);
             with.as_ref().unwrap_or(spec).env.get(VARIABLE).cloned()

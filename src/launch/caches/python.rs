@@ -68,7 +68,7 @@ mod tests {
     use crate::launch::caches::Caches;
 
     #[test]
-    fn an_environment_that_can_keep_no_bytecode_and_has_none_is_given_a_folder() {
+    fn a_read_only_venv_gets_a_bytecode_folder() {
         let folder = tempfile::tempdir().unwrap();
         let modules = folder.path().join("lib/python3.12/site-packages");
         fs::create_dir_all(modules.join("server")).unwrap();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn somebodys_wish_comes_first() {
+    fn configured_bytecode_settings_win() {
         let folder = tempfile::tempdir().unwrap();
         let modules = folder.path().join("lib/python3.12/site-packages");
         let program = folder.path().join("bin/server");

@@ -43,7 +43,7 @@ impl House {
 }
 
 #[test]
-fn node_packages_are_told_by_the_folder_they_lie_in() {
+fn node_packages_are_found_by_their_folder() {
     let house = House::new();
     house.npm("a/node_modules/@scope/server", "@scope/server", "1.2.3");
     house.npm("a/node_modules/plain", "plain", "2.0.0-rc.1");
@@ -72,7 +72,7 @@ fn node_packages_are_told_by_the_folder_they_lie_in() {
 }
 
 #[test]
-fn python_packages_are_told_by_their_records() {
+fn python_packages_are_found_by_their_records() {
     let house = House::new();
     house.pypi(
         "env",

@@ -54,7 +54,7 @@ impl House {
 }
 
 #[test]
-fn a_program_is_started_as_its_runner_did_and_no_secret_is_kept() {
+fn a_record_repeats_the_start_and_holds_no_secret() {
     let house = House::new();
     let record = house.record(house.seen()).unwrap();
     let direct = record.applied_to(&house.spec).unwrap();
@@ -70,7 +70,7 @@ fn a_program_is_started_as_its_runner_did_and_no_secret_is_kept() {
 }
 
 #[test]
-fn what_cannot_be_told_for_sure_is_not_kept() {
+fn uncertain_starts_are_not_recorded() {
     let house = House::new();
     let mut renamed = house.seen();
     renamed.argv[0] = "my server".to_owned();
@@ -86,7 +86,7 @@ fn what_cannot_be_told_for_sure_is_not_kept() {
 }
 
 #[test]
-fn a_record_holds_while_every_file_is_as_it_was() {
+fn a_record_is_valid_while_its_files_are_unchanged() {
     let hour = Duration::from_secs(60 * 60);
     type Change = fn(&House);
     let changes: [(&str, Change); 6] = [
@@ -113,7 +113,7 @@ fn a_record_holds_while_every_file_is_as_it_was() {
 }
 
 #[test]
-fn a_project_that_depends_on_others_stays_with_uv() {
+fn a_project_with_other_sources_is_started_by_uv() {
     let mut house = House::new();
     house.spec.command = "uv".into();
     house.spec.args = ["run", "server", "--token", "hunter2-hunter2"].map(str::to_owned).to_vec();
@@ -124,7 +124,7 @@ fn a_project_that_depends_on_others_stays_with_uv() {
 }
 
 #[test]
-fn only_a_whole_private_file_counts() {
+fn damaged_or_shared_record_files_are_ignored() {
     use std::os::unix::fs::PermissionsExt;
     let house = House::new();
     let record = house.record(house.seen()).unwrap();
@@ -148,7 +148,7 @@ fn only_a_whole_private_file_counts() {
 }
 
 #[test]
-fn the_key_follows_what_a_runner_goes_by() {
+fn the_record_key_covers_the_inputs_of_the_runner() {
     let house = House::new();
     let runner = house.path("uvx");
     let before = key(&house.spec, &runner);

@@ -45,7 +45,7 @@ fn arguments(call: &ToolCall) -> Value {
 }
 
 #[tokio::test]
-async fn a_conversation_runs_through_its_steps() {
+async fn a_scripted_conversation_runs_through_its_steps() {
     let mut messages = vec![Message::User("what is the time in Paris now".into())];
     let first = ask(&messages).await;
     assert!(first.scripted);
@@ -72,7 +72,7 @@ async fn a_conversation_runs_through_its_steps() {
 }
 
 #[tokio::test]
-async fn what_a_script_cannot_answer_is_told() {
+async fn a_request_outside_the_script_is_an_error() {
     let client = LlmClient::script_text("test.toml", SCRIPT).unwrap();
     let error =
         async |message: Message| client.chat(&ChatRequest::new(vec![message]), None).await.unwrap_err();

@@ -163,7 +163,7 @@ fn messages() {
 }
 
 #[test]
-fn what_breaks_off_is_no_answer() {
+fn a_broken_stream_is_no_answer() {
     let begun = "data: {\"choices\":[{\"delta\":{\"content\":\"ha\"}}]}\n\n";
     let going_on = |reason: &str| {
         let choice = json!({"delta": {"content": "ha"}, "text": "ha", "finish_reason": reason});
@@ -192,7 +192,7 @@ fn what_breaks_off_is_no_answer() {
 }
 
 #[test]
-fn errors_inside_a_stream_have_their_class() {
+fn errors_inside_a_stream_are_classified() {
     let begun = "data: {\"choices\":[{\"delta\":{\"content\":\"ha\"}}]}\n\n";
     for (api, text, class) in [
         (LlmApi::Chat, "data: {\"error\":{\"code\":429,\"message\":\"slow\"}}\n\n", LlmErrorClass::Throttled),

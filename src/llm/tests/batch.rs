@@ -123,7 +123,7 @@ fn sharing(size: usize, interval: Duration) -> BatchConfig {
 const LONG: Duration = Duration::from_secs(600);
 
 #[tokio::test]
-async fn twenty_prompts_by_ten_are_two_requests_at_once() {
+async fn twenty_prompts_by_ten_are_two_parallel_requests() {
     // It answers neither before both are there.
     let server = Completions::start(Some(2)).await;
     let client = server.client(sharing(10, LONG));
@@ -142,7 +142,7 @@ async fn twenty_prompts_by_ten_are_two_requests_at_once() {
 }
 
 #[tokio::test]
-async fn those_who_ask_at_the_same_time_share_requests() {
+async fn concurrent_callers_share_requests() {
     let server = Completions::start(Some(2)).await;
     let client = server.client(sharing(10, LONG));
     let asked = prompts(20);
@@ -162,7 +162,7 @@ async fn those_who_ask_at_the_same_time_share_requests() {
 }
 
 #[tokio::test]
-async fn who_wants_several_answers_goes_alone() {
+async fn requests_for_several_answers_are_not_batched() {
     for (key, count, sizes) in [("n", 2, vec![1, 1]), ("best_of", 2, vec![1, 1]), ("n", 1, vec![2])] {
         let server = Completions::start(None).await;
         let mut config = server.config(sharing(2, LONG));
@@ -196,7 +196,7 @@ async fn one_bad_prompt_fails_alone() {
 }
 
 #[tokio::test]
-async fn answers_that_cannot_be_told_apart_are_asked_for_again_alone() {
+async fn ambiguous_batch_answers_are_requested_singly() {
     let numbers: [(Numbers, usize); 4] = [
         // Twice the same number, from 1 on, all the same, and none at all in the wrong order with one left out.
         (|own| Some(if own == 2 { 1 } else { own }), 2),
@@ -224,7 +224,7 @@ async fn answers_that_cannot_be_told_apart_are_asked_for_again_alone() {
 }
 
 #[tokio::test]
-async fn without_sharing_all_go_out_at_once_and_by_width_if_there_is_one() {
+async fn without_batching_only_width_limits_requests() {
     let server = Completions::start(Some(30)).await;
     let client = server.client(BatchConfig::default());
     assert!(client.generate_batch(&prompts(30), None).await.iter().all(Result::is_ok));
@@ -237,7 +237,7 @@ async fn without_sharing_all_go_out_at_once_and_by_width_if_there_is_one() {
 }
 
 #[tokio::test]
-async fn outcomes_come_as_they_are_there_and_late_ones_fail_alone() {
+async fn outcomes_arrive_as_ready_and_late_ones_fail_alone() {
     let server = Completions::start(None).await;
     let client = server.client(BatchConfig::default());
     let asked = [ask("slow"), ask("quick")];
@@ -251,7 +251,7 @@ async fn outcomes_come_as_they_are_there_and_late_ones_fail_alone() {
 }
 
 #[tokio::test]
-async fn each_waits_until_its_own_deadline_and_who_leaves_is_not_asked_for() {
+async fn each_caller_has_its_deadline_and_may_leave_a_batch() {
     let server = Completions::start(None).await;
     let client = server.client(sharing(3, LONG));
     let (gone, a, b) = (ask("gone"), ask("a"), ask("b"));
@@ -271,7 +271,7 @@ async fn each_waits_until_its_own_deadline_and_who_leaves_is_not_asked_for() {
 }
 
 #[tokio::test]
-async fn a_shutdown_answers_or_tells_all_who_wait() {
+async fn a_shutdown_answers_or_fails_all_waiting_callers() {
     let server = Completions::start(None).await;
     let client = server.client(sharing(10, LONG));
     let (slow, waiting) = (ask("slow"), prompts(3));
@@ -294,7 +294,7 @@ async fn a_shutdown_answers_or_tells_all_who_wait() {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_not_sent_again() {
+async fn cached_prompts_are_not_sent_in_a_batch() {
     let server = Completions::start(None).await;
     let mut config = server.config(sharing(10, LONG));
     config.temperature = Some(0.0);
@@ -308,7 +308,7 @@ async fn what_is_kept_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn what_is_asked_twice_in_a_batch_goes_out_once_with_a_single_flight() {
+async fn single_flight_sends_equal_prompts_of_a_batch_once() {
     for (single_flight, temperature, sizes) in
         [(true, 0.0, vec![3]), (false, 0.0, vec![6]), (true, 0.7, vec![6])]
     {
@@ -332,7 +332,7 @@ async fn what_is_asked_twice_in_a_batch_goes_out_once_with_a_single_flight() {
 }
 
 #[tokio::test]
-async fn equal_requests_fail_together_and_the_attempts_are_told_once() {
+async fn equal_requests_fail_together_with_attempts_counted_once() {
     let server = Completions::start(None).await;
     let mut config = server.config(BatchConfig::default());
     config.temperature = Some(0.0);

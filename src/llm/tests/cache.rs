@@ -20,7 +20,7 @@ fn keeping(server: &Server) -> LlmConfig {
 }
 
 #[tokio::test]
-async fn the_same_request_is_asked_once_and_any_other_one_again() {
+async fn only_equal_requests_are_answered_from_the_cache() {
     let server = Server::with(&[Reply::say("one"), Reply::say("two")]).await;
     let client = client(&keeping(&server));
     let first = client.chat(&hello(), None).await.unwrap();
@@ -55,7 +55,7 @@ async fn the_same_request_is_asked_once_and_any_other_one_again() {
 }
 
 #[tokio::test]
-async fn sampled_answers_are_kept_only_when_asked_for() {
+async fn sampled_answers_are_cached_only_on_request() {
     for (temperature, seed, sampled, requests) in [
         (None, None, false, 2),
         (Some(0.7), None, false, 2),
@@ -75,7 +75,7 @@ async fn sampled_answers_are_kept_only_when_asked_for() {
 }
 
 #[tokio::test]
-async fn what_is_no_whole_answer_is_not_kept() {
+async fn incomplete_answers_are_not_cached() {
     let held = json!({"choices": [{"message": {"content": "no"}, "finish_reason": "content_filter"}]});
     let server = Server::with(&[
         Reply::error(400, "invalid", "what?"),
@@ -93,7 +93,7 @@ async fn what_is_no_whole_answer_is_not_kept() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_taken_back_is_asked_for_again() {
+async fn a_rolled_back_answer_is_requested_again() {
     let server = Server::with(&[Reply::say("one"), Reply::say("two")]).await;
     let member = keeping(&server);
     let mut strategy = LlmConfig::new(None, "all");
@@ -109,7 +109,7 @@ async fn an_answer_that_is_taken_back_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn an_answer_grows_old() {
+async fn a_cached_answer_expires() {
     let server = Server::with(&[Reply::say("one")]).await;
     let mut config = keeping(&server);
     config.cache = Some(CacheConfig { ttl: Duration::from_millis(20), ..CacheConfig::default() });
@@ -122,7 +122,7 @@ async fn an_answer_grows_old() {
 }
 
 #[tokio::test]
-async fn no_more_answers_are_kept_than_configured() {
+async fn the_configured_cache_size_is_kept() {
     for single_flight in [false, true] {
         let server = Server::with(&[Reply::say("one")]).await;
         let mut config = keeping(&server);
@@ -149,7 +149,7 @@ fn single(server: &Server) -> LlmConfig {
 }
 
 #[tokio::test]
-async fn many_who_ask_the_same_at_once_are_one_request() {
+async fn equal_concurrent_requests_are_one_request() {
     // It answers nobody before two are there: the one that all of these share, and another.
     let server = Server::together(2).await;
     let client = client(&single(&server));
@@ -166,7 +166,7 @@ async fn many_who_ask_the_same_at_once_are_one_request() {
 }
 
 #[tokio::test]
-async fn one_who_gives_up_takes_no_other_along() {
+async fn a_cancelled_caller_does_not_cancel_others() {
     let server = Server::together(2).await;
     let client = client(&single(&server));
     let asked = hello();

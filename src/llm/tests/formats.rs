@@ -23,7 +23,7 @@ fn cut(api: LlmApi) -> Reply {
 }
 
 #[tokio::test]
-async fn every_format_has_its_place_and_its_key() {
+async fn every_format_has_its_path_and_key_header() {
     for (name, api) in LlmApi::NAMES {
         let server = Server::with(&[cut(api)]).await;
         let mut config = config(&server.url);
@@ -52,7 +52,7 @@ async fn every_format_has_its_place_and_its_key() {
 }
 
 #[tokio::test]
-async fn an_address_may_name_the_place_itself() {
+async fn an_address_may_include_the_path() {
     let server = Server::with(&[cut(LlmApi::Messages)]).await;
     let mut config = config(&format!("{}/messages/", server.url));
     config.api = LlmApi::Messages;
@@ -61,7 +61,7 @@ async fn an_address_may_name_the_place_itself() {
 }
 
 #[tokio::test]
-async fn an_answer_as_long_as_its_limit_is_cut_whatever_the_server_says() {
+async fn an_answer_at_its_token_limit_counts_as_cut() {
     let body = json!({"status": "completed", "usage": {"input_tokens": 5, "output_tokens": 2},
         "output": [{"type": "message", "content": [{"type": "output_text", "text": "half a"}]}]});
     let server = Server::with(&[Reply::json(200, &body)]).await;
@@ -72,7 +72,7 @@ async fn an_answer_as_long_as_its_limit_is_cut_whatever_the_server_says() {
 }
 
 #[tokio::test]
-async fn the_wrong_format_says_so() {
+async fn a_wrong_format_is_reported() {
     let server = Server::with(&[Reply::say("hi")]).await;
     let mut config = config(&server.url);
     config.api = LlmApi::Responses;

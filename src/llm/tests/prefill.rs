@@ -35,7 +35,7 @@ async fn asked(api: LlmApi, prefill: bool, request: &ChatRequest) -> (Value, Str
 }
 
 #[tokio::test]
-async fn each_format_has_its_own_form_and_the_answer_is_whole() {
+async fn each_format_prefills_and_returns_the_whole_answer() {
     let (body, answer) = asked(LlmApi::Chat, true, &begun()).await;
     let last = json!({"role": "assistant", "content": "Since it:"});
     assert_eq!((&body["messages"][3], answer.as_str()), (&last, "Since it: rained."));
@@ -58,7 +58,7 @@ async fn each_format_has_its_own_form_and_the_answer_is_whole() {
 }
 
 #[tokio::test]
-async fn nothing_of_it_is_sent_to_a_server_that_is_not_said_to_know_it() {
+async fn no_prefill_is_sent_unless_the_server_supports_it() {
     for api in [LlmApi::Chat, LlmApi::Messages, LlmApi::Completions] {
         let plain = ChatRequest { prefill: None, ..begun() };
         let (with, answer) = asked(api, false, &begun()).await;
@@ -68,7 +68,7 @@ async fn nothing_of_it_is_sent_to_a_server_that_is_not_said_to_know_it() {
 }
 
 #[tokio::test]
-async fn pieces_begin_with_it_and_no_answer_stays_none() {
+async fn streamed_answers_begin_with_the_prefill() {
     let piece = |delta: &Value, finish: &Value| {
         format!("data: {}\n\n", json!({"choices": [{"delta": delta, "finish_reason": finish}]}))
     };

@@ -47,7 +47,7 @@ async fn a_prompt_is_never_shown() {
 }
 
 #[tokio::test]
-async fn keys_take_turns() {
+async fn keys_are_used_in_turn() {
     let server = Server::with(&[Reply::say("hi")]).await;
     let mut config = config(&server.url);
     config.api_keys = vec!["key-one".into(), "key-two".into()];
@@ -63,7 +63,7 @@ async fn keys_take_turns() {
 }
 
 #[tokio::test]
-async fn a_refused_key_is_set_aside_and_the_next_goes_on() {
+async fn a_refused_key_is_replaced_by_the_next() {
     for (reply, class) in [
         (Reply::error(401, "invalid_api_key", "bad key key-one"), "permanent"),
         (Reply::error(429, "insufficient_quota", "no money"), "billing"),
@@ -88,7 +88,7 @@ async fn a_refused_key_is_set_aside_and_the_next_goes_on() {
 }
 
 #[tokio::test]
-async fn when_every_key_is_refused_nobody_asks_again() {
+async fn no_request_is_sent_when_all_keys_are_refused() {
     let server = Server::with(&[Reply::error(401, "x", "who are you")]).await;
     let mut config = config(&server.url);
     config.api_keys = vec!["key-one".into(), "key-two".into()];
@@ -101,7 +101,7 @@ async fn when_every_key_is_refused_nobody_asks_again() {
 }
 
 #[tokio::test]
-async fn keys_over_their_rate_are_waited_for() {
+async fn rate_limited_keys_are_waited_for() {
     let limited = || Reply::error(429, "rate", "slow").header("retry-after-ms", "60");
     let server = Server::with(&[limited(), limited(), Reply::say("hi")]).await;
     let mut config = config(&server.url);

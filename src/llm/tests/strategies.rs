@@ -25,7 +25,7 @@ fn down() -> Reply {
 }
 
 #[tokio::test]
-async fn the_next_answers_when_one_fails() {
+async fn a_fallback_answers_when_a_member_fails() {
     let refusing = Server::with(&[Reply::error(401, "x", "who are you")]).await;
     let good = Server::with(&[Reply::say("hi")]).await;
     let members = vec![named("a", &refusing), named("b", &good)];
@@ -45,7 +45,7 @@ async fn the_next_answers_when_one_fails() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_one_that_is_down_while_there_is_another() {
+async fn a_member_that_is_down_is_passed_over() {
     // It asks for a minute: alone it would be waited for.
     let pausing = Server::with(&[down().header("retry-after", "60")]).await;
     let good = Server::with(&[Reply::say("hi")]).await;
@@ -58,7 +58,7 @@ async fn nobody_waits_for_one_that_is_down_while_there_is_another() {
 }
 
 #[tokio::test]
-async fn turns_are_taken_and_strategies_nest() {
+async fn round_robin_alternates_and_strategies_nest() {
     let (a, b, c) = (
         Server::with(&[Reply::say("a")]).await,
         Server::with(&[Reply::say("b")]).await,
@@ -77,7 +77,7 @@ async fn turns_are_taken_and_strategies_nest() {
 }
 
 #[tokio::test]
-async fn equals_are_not_asked_what_one_of_them_finds_wrong() {
+async fn an_invalid_request_is_not_sent_to_equal_members() {
     for (order, asked) in [(TURNS, 0), (Order::Fallback, 1)] {
         let wrong = Server::with(&[Reply::error(400, "context_length_exceeded", "too long")]).await;
         let other = Server::with(&[Reply::say("hi")]).await;
@@ -88,7 +88,7 @@ async fn equals_are_not_asked_what_one_of_them_finds_wrong() {
 }
 
 #[tokio::test]
-async fn when_all_fail_each_is_told() {
+async fn when_all_members_fail_each_error_is_shown() {
     let (a, b) = (
         Server::with(&[Reply::error(404, "x", "no such model")]).await,
         Server::with(&[Reply::error(400, "x", "no such thing")]).await,
@@ -103,7 +103,7 @@ async fn when_all_fail_each_is_told() {
 }
 
 #[tokio::test]
-async fn a_strategys_retries_ask_all_of_them_again() {
+async fn retries_of_a_strategy_ask_all_members_again() {
     let (a, b) = (
         Server::with(&[down(), down(), Reply::say("a")]).await,
         Server::with(&[down(), down(), Reply::say("b")]).await,
@@ -123,7 +123,7 @@ async fn a_strategys_retries_ask_all_of_them_again() {
 }
 
 #[tokio::test]
-async fn the_limit_of_all_names_itself() {
+async fn the_total_timeout_is_named() {
     let silent = Server::together(100).await;
     let mut strategy = Strategy::new(Order::Fallback, vec![named("a", &silent), named("b", &silent)]);
     strategy.total = Some(Duration::from_millis(40));
@@ -148,7 +148,7 @@ async fn silent() -> Server {
 }
 
 #[tokio::test]
-async fn the_first_answer_wins_a_race_and_the_others_are_cancelled_and_counted() {
+async fn a_race_returns_the_first_answer_and_cancels_the_rest() {
     let (silent, good) = (silent().await, Server::with(&[Reply::say("hi")]).await);
     let client = client(&strategy("main", AT_ONCE, vec![named("a", &silent), named("b", &good)]));
     let answer = client.chat(&hello(), None).await.unwrap();
@@ -162,7 +162,7 @@ async fn the_first_answer_wins_a_race_and_the_others_are_cancelled_and_counted()
 }
 
 #[tokio::test]
-async fn the_next_one_joins_a_race_after_the_delay_or_a_failure() {
+async fn a_race_adds_members_after_a_delay_or_failure() {
     // Nobody joins one that answers.
     let (quick, other) = (Server::with(&[Reply::say("a")]).await, Server::with(&[Reply::say("b")]).await);
     let members = vec![named("a", &quick), named("b", &other)];
@@ -189,7 +189,7 @@ async fn the_next_one_joins_a_race_after_the_delay_or_a_failure() {
 }
 
 #[tokio::test]
-async fn a_race_that_nobody_wins_tells_of_all() {
+async fn a_race_without_a_winner_shows_all_errors() {
     let (a, b) = (
         Server::with(&[Reply::error(404, "x", "no such model")]).await,
         Server::with(&[Reply::error(400, "x", "no such thing")]).await,
@@ -216,7 +216,7 @@ async fn a_race_that_nobody_wins_tells_of_all() {
 }
 
 #[tokio::test]
-async fn a_race_within_a_race_is_cancelled_and_counted_too() {
+async fn a_nested_race_is_cancelled_and_counted() {
     let (silent, good) = (silent().await, Server::with(&[down(), down(), Reply::say("hi")]).await);
     let inner = strategy("inner", AT_ONCE, vec![named("a", &silent), named("b", &silent)]);
     let client = client(&strategy("main", AT_ONCE, vec![inner, named("c", &good)]));
@@ -228,7 +228,7 @@ async fn a_race_within_a_race_is_cancelled_and_counted_too() {
 }
 
 #[tokio::test]
-async fn who_listens_to_a_race_hears_the_winner_alone() {
+async fn a_race_streams_only_the_winner() {
     let pieces = "data: {\"choices\": [{\"index\": 0, \"delta\": {\"content\": \"lo\"}}]}\n\n";
     let endless = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{pieces}");
     // It writes a piece, and that was all.

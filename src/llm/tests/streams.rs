@@ -56,7 +56,7 @@ async fn stalling(first: String, again: &'static str) -> (String, JoinSet<()>) {
 }
 
 #[tokio::test]
-async fn a_stream_is_an_answer_and_its_connection_is_used_again() {
+async fn a_stream_is_an_answer_and_frees_its_connection() {
     let reply = Reply(200, vec![("content-type", "text/event-stream; charset=utf-8".into())], streamed("hi"));
     let server = Server::with(&[reply]).await;
     let client = client(&streaming(&server.url));
@@ -72,14 +72,14 @@ async fn a_stream_is_an_answer_and_its_connection_is_used_again() {
 }
 
 #[tokio::test]
-async fn a_server_may_answer_in_one_piece_all_the_same() {
+async fn a_server_may_answer_a_stream_request_in_one_piece() {
     let server = Server::with(&[Reply::say("hi")]).await;
     let (answer, told) = observed(&streaming(&server.url)).await;
     assert_eq!((answer.unwrap().content.as_str(), told), ("hi", vec!["Text(\"hi\")".to_owned()]));
 }
 
 #[tokio::test]
-async fn what_breaks_off_is_never_joined() {
+async fn broken_streams_are_never_joined() {
     let half = format!("{HEAD}{}", piece("ha"));
     let server = Server::raw(&[&half, &format!("{HEAD}{}", streamed("hi"))]).await;
     let (answer, told) = observed(&streaming(&server.url)).await;
@@ -96,7 +96,7 @@ async fn what_breaks_off_is_never_joined() {
 }
 
 #[tokio::test]
-async fn a_break_after_the_end_is_no_break() {
+async fn a_disconnect_after_the_end_is_no_error() {
     // More is announced than comes.
     let head = HEAD.replace("\r\n\r\n", "\r\ncontent-length: 9999\r\n\r\n");
     let server = Server::raw(&[&format!("{head}{}", streamed("hi").replace("data: [DONE]\n\n", ""))]).await;
@@ -107,7 +107,7 @@ async fn a_break_after_the_end_is_no_break() {
 }
 
 #[tokio::test]
-async fn an_error_without_an_end_is_that_error() {
+async fn an_endless_error_body_is_not_waited_for() {
     let head = "HTTP/1.1 500 Oops\r\ncontent-type: text/plain\r\ncontent-length: 9000000\r\n\r\nbroken";
     // Silent after its beginning, and one that goes on for ever.
     for again in ["", " "] {
@@ -124,7 +124,7 @@ async fn an_error_without_an_end_is_that_error() {
 }
 
 #[tokio::test]
-async fn an_error_in_mid_stream_is_that_error() {
+async fn an_error_inside_a_stream_is_returned() {
     let error =
         format!("{HEAD}{}data: {}\n\n", piece("ha"), json!({"error": {"code": 503, "message": "gone"}}));
     let server = Server::raw(&[&error, &format!("{HEAD}{}", streamed("hi"))]).await;
@@ -135,7 +135,7 @@ async fn an_error_in_mid_stream_is_that_error() {
 }
 
 #[tokio::test]
-async fn each_limit_of_time_names_itself() {
+async fn each_stream_timeout_is_named() {
     for (first, message) in [
         (String::new(), "no first token within 40ms (first_token_timeout in [llm])"),
         (HEAD.to_owned(), "no first token within 40ms (first_token_timeout in [llm])"),
@@ -155,7 +155,7 @@ async fn each_limit_of_time_names_itself() {
 }
 
 #[tokio::test]
-async fn an_answer_that_goes_on_is_waited_for() {
+async fn request_timeout_cuts_a_stream_that_goes_on() {
     let more = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
     let (url, _tasks) = stalling(HEAD.to_owned(), more).await;
     let mut config = streaming(&url);
@@ -168,7 +168,7 @@ async fn an_answer_that_goes_on_is_waited_for() {
 }
 
 #[tokio::test]
-async fn the_limit_of_connecting_is_the_clients_own() {
+async fn the_connect_timeout_is_per_client() {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();

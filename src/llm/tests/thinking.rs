@@ -11,7 +11,7 @@ fn thinking(api: LlmApi, budget: u64) -> LlmConfig {
 }
 
 #[test]
-fn settings_that_are_always_refused_are_named() {
+fn impossible_settings_are_named() {
     let told = |change: fn(&mut LlmConfig)| {
         let mut config = thinking(LlmApi::Messages, 2000);
         change(&mut config);
@@ -57,7 +57,7 @@ fn said(client: &str) -> Message {
 }
 
 #[test]
-fn thoughts_go_back_in_their_turn_and_to_who_had_them() {
+fn thoughts_return_in_order_to_the_model_that_had_them() {
     let mut config = thinking(LlmApi::Messages, 2000);
     config.name = Some("mine".into());
     let user = |text: &str| Message::User(text.into());
@@ -98,7 +98,7 @@ fn thoughts_go_back_in_their_turn_and_to_who_had_them() {
 }
 
 #[test]
-fn a_request_that_leaves_no_room_for_an_answer_is_refused() {
+fn a_request_without_room_for_an_answer_is_refused() {
     let config = thinking(LlmApi::Messages, 2000);
     let limited = |tokens| wire::encode(&ChatRequest { max_tokens: Some(tokens), ..hello() }, &config);
     assert!(limited(2001).is_ok());
@@ -106,7 +106,7 @@ fn a_request_that_leaves_no_room_for_an_answer_is_refused() {
 }
 
 #[tokio::test]
-async fn another_thought_makes_another_request_and_a_recorded_one_is_the_same() {
+async fn thoughts_are_part_of_a_recorded_request() {
     let reply = json!({"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn"});
     let server = Server::with(&[Reply::json(200, &reply)]).await;
     let mut config = thinking(LlmApi::Messages, 2000);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn loose_answers_are_read() {
+    fn lenient_answers_are_read() {
         let null = answer(&json!({"role": "assistant", "content": null}), &Value::Null);
         assert_eq!((null.content.as_str(), null.finish, null.usage.input), ("", Finish::Other, 7));
         let parts = answer(
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn loose_tool_calls_are_read() {
+    fn lenient_tool_calls_are_read() {
         let calls = json!([
             {"type": "function", "function": {"name": "a", "arguments": {"x": 1}}},
             {"id": "mine", "function": {"name": "b", "arguments": "{\"y\": 2}"}},
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_said() {
+    fn malformed_answers_are_reported() {
         for (body, class, message) in [
             (
                 "<html><title>hi</title>",
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_plain() {
+    fn request_bodies_are_as_documented() {
         let config = LlmConfig::new(Some("http://x/v1".into()), "m");
         let request = ChatRequest::new(vec![Message::User("hi".into())]);
         assert_eq!(

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_are_plain_and_conversations_transcripts() {
+    fn prompts_are_sent_as_text_and_conversations_joined() {
         let one = ChatRequest::new(vec![Message::User("Once upon a time".into())]);
         let mut config = config();
         config.seed = Some(3);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_alternate_and_instructions_stand_apart() {
+    fn turns_alternate_and_instructions_are_separate() {
         let calls = vec![ToolCall::new("c1", "t", "{\"x\":1}"), ToolCall::new("f.t:1", "t", "{broken")];
         let request = ChatRequest::new(vec![
             Message::System("rules".into()),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_said() {
+    fn malformed_answers_are_reported() {
         for (kind, class) in [
             ("overloaded_error", LlmErrorClass::Overloaded),
             ("rate_limit_error", LlmErrorClass::Throttled),

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_said() {
+    fn malformed_answers_are_reported() {
         let failed = json!({"object": "response", "status": "failed", "output": [],
             "error": {"code": "server_error", "message": "out of luck"}});
         let error = read(&failed).unwrap_err();

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_prompt_has_the_answer_to_another_one() {
+    fn batch_answers_match_their_prompts() {
         for (numbers, prompts, expected) in [
             (json!([2, 0, 1]), 3, "bca"),
             // One that was left out is nobody's.

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_is_blamed_only_on_evidence() {
+    fn a_limit_is_blamed_only_with_evidence() {
         let limits = ResourceLimits { memory_max: Some(512 << 20), processes_max: Some(3), cpu_max: None };
         let blamed = |line: &str| suspected(&limits, true, None, &[line.to_owned()]).unwrap_or_default();
         assert_eq!(blamed("MemoryError"), "it had no more than memory_max = 512MiB");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_told_in_the_unit_they_were_written_in() {
+    fn sizes_are_shown_in_the_unit_of_the_configuration() {
         assert_eq!([size(1 << 30), size(3 << 20), size(1000)], ["1GiB", "3MiB", "1000B"]);
     }
 }

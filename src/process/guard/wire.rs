@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_keep_their_bounds_and_carry_a_file() {
+    fn packets_are_kept_whole_and_carry_a_descriptor() {
         let (ours, theirs) = pair().unwrap();
         let (mut reader, writer) = pipe().unwrap();
         send(&ours, &Order::Kill, &[writer.as_fd()]).unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_is_heard_though_ours_was_not() {
+    fn a_final_notice_arrives_despite_an_unread_order() {
         let (ours, theirs) = pair().unwrap();
         send(&ours, &Order::Kill, &[]).unwrap();
         send(&theirs, &Notice::Gone { killed: 1, helpers: true }, &[]).unwrap();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_socket_does_not_block_and_a_monster_is_refused() {
+    fn an_empty_socket_does_not_block_and_size_is_limited() {
         let (ours, theirs) = pair().unwrap();
         assert_eq!(
             receive::<Order>(&ours, &mut [0; Order::MAX]).unwrap_err().kind(),

@@ -68,7 +68,7 @@ fn can_be_attacked() -> bool {
 }
 
 #[tokio::test]
-async fn a_guard_that_is_kept_from_its_work_leaves_nobody() {
+async fn a_blocked_guard_leaves_no_process() {
     if !can_be_attacked() {
         return;
     }
@@ -97,7 +97,7 @@ async fn a_guard_that_is_kept_from_its_work_leaves_nobody() {
 }
 
 #[tokio::test]
-async fn a_zygote_that_is_kept_from_its_work_leaves_nobody() {
+async fn a_blocked_zygote_leaves_no_process() {
     if !can_be_attacked() {
         return;
     }
@@ -126,7 +126,7 @@ async fn a_zygote_that_is_kept_from_its_work_leaves_nobody() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_manager_ends_what_a_blocked_zygote_holds() {
+async fn servers_of_a_blocked_zygote_end_with_the_manager() {
     if !can_be_attacked() {
         return;
     }
@@ -143,7 +143,7 @@ async fn the_end_of_a_manager_ends_what_a_blocked_zygote_holds() {
 }
 
 #[tokio::test]
-async fn a_server_that_makes_its_guard_its_tracer_goes_on() {
+async fn a_server_that_asks_its_guard_to_trace_it_continues() {
     if !can_be_attacked() {
         return;
     }

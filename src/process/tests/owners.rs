@@ -12,7 +12,7 @@ async fn until_it_sleeps(pid: impl fmt::Display) {
 }
 
 #[tokio::test]
-async fn a_server_that_its_guard_takes_not_along_is_ended() {
+async fn a_server_that_outlives_its_guard_is_ended() {
     // As one with raised rights: it does not hear of its guard's end, and its mark cannot be read.
     let script = "echo up; exec env -i setpriv --pdeathsig clear sleep 600";
     if !std::path::Path::new("/usr/bin/setpriv").exists() {
@@ -39,7 +39,7 @@ async fn a_server_that_its_guard_takes_not_along_is_ended() {
 }
 
 #[tokio::test]
-async fn what_has_no_mark_ends_though_its_guard_was_killed() {
+async fn unmarked_processes_end_after_a_killed_guard() {
     let [kin, _] = ways();
     for stop in [true, false] {
         // In a session of its own; one that forks on and on would be the same once more.
@@ -66,7 +66,7 @@ async fn what_has_no_mark_ends_though_its_guard_was_killed() {
 }
 
 #[tokio::test]
-async fn what_a_killed_guard_leaves_ends_after_its_manager() {
+async fn orphans_of_a_killed_guard_end_with_its_manager() {
     let [kin, _] = ways();
     let (process, mut pipes) = spawn("setsid env -i sleep 600 & echo $!; cat", &kin).await;
     let helper: u32 = line(&mut pipes.reader).await.parse().unwrap();
@@ -81,7 +81,7 @@ async fn what_a_killed_guard_leaves_ends_after_its_manager() {
 }
 
 #[tokio::test]
-async fn the_kernel_hangs_up_no_guard() {
+async fn the_kernel_sends_no_sighup_to_guards() {
     let python = std::path::Path::new("/usr/bin/python3");
     if !python.exists() {
         return eprintln!("left out: no /usr/bin/python3");
@@ -112,7 +112,7 @@ async fn the_kernel_hangs_up_no_guard() {
 }
 
 #[tokio::test]
-async fn a_fork_of_the_owner_ends_nobody() {
+async fn a_fork_of_the_owner_ends_no_server() {
     for kin in ways() {
         let (process, mut pipes) = spawn("while read word; do echo $word; done", &kin).await;
         #[expect(unsafe_code, reason = "a fork without a program of its own")]
@@ -137,7 +137,7 @@ async fn a_fork_of_the_owner_ends_nobody() {
 }
 
 #[tokio::test]
-async fn a_group_is_not_signalled_once_its_leader_was_reaped_by_others() {
+async fn a_group_whose_leader_was_reaped_is_not_signalled() {
     for stop in [true, false] {
         let [_, kin] = ways();
         // The one without a mark stands for a stranger, whose group has the id by now.

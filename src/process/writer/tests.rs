@@ -31,7 +31,7 @@ fn left(writer: &LineWriter, positions: &[LinePosition]) -> Vec<bool> {
 }
 
 #[tokio::test]
-async fn what_was_not_read_is_taken_back_line_by_line() {
+async fn unread_lines_are_taken_back_one_by_one() {
     let (writer, mut reader) = pipe();
     let positions = write(&writer, [(0, 10), (1, 10), (2, 10), (3, 100_000), (4, 10)]).await;
     assert_eq!(left(&writer, &positions), [true, true, true, true, false], "the last one was not written");
@@ -49,7 +49,7 @@ async fn what_was_not_read_is_taken_back_line_by_line() {
 }
 
 #[tokio::test]
-async fn without_a_reader_it_is_taken_back_too() {
+async fn unread_lines_are_taken_back_without_a_reader() {
     let (writer, reader) = pipe();
     let positions = write(&writer, [(0, 10), (1, 10)]).await;
     drop(reader);
@@ -60,7 +60,7 @@ async fn without_a_reader_it_is_taken_back_too() {
 }
 
 #[tokio::test]
-async fn what_others_wrote_into_the_pipe_is_not_taken_for_ours() {
+async fn lines_of_other_writers_are_not_taken_for_ours() {
     use std::os::fd::AsRawFd;
     let (writer, mut reader) = pipe();
     let positions = write(&writer, [(0, 10), (1, 10)]).await;
@@ -72,7 +72,7 @@ async fn what_others_wrote_into_the_pipe_is_not_taken_for_ours() {
 }
 
 #[tokio::test]
-async fn a_pipe_without_end_is_given_up() {
+async fn taking_back_from_an_endless_pipe_stops() {
     let (writer, reader) = pipe();
     let positions = write(&writer, [(0, 10)]).await;
     let size = rustix::pipe::fcntl_setpipe_size(&reader, 2 * MAX_RETURNED);

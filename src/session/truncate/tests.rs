@@ -35,7 +35,7 @@ impl Bench {
 }
 
 #[test]
-fn what_fits_stays_as_it_is() {
+fn a_short_result_is_unchanged() {
     let bench = bench(100);
     let result = json!({
         "content": [{"type": "text", "text": "x".repeat(100)}],
@@ -61,7 +61,7 @@ fn a_text_is_cut_at_a_character_and_kept_whole() {
 }
 
 #[test]
-fn an_image_gives_way_to_a_note_and_what_follows_stays() {
+fn an_image_is_replaced_by_a_note_and_the_rest_kept() {
     let bench = bench(200);
     let image = json!({"type": "image", "mimeType": "image/png", "data": "A".repeat(500)});
     let caption = json!({"type": "text", "text": "a caption"});
@@ -73,7 +73,7 @@ fn an_image_gives_way_to_a_note_and_what_follows_stays() {
 }
 
 #[test]
-fn structured_content_gives_way_too() {
+fn structured_content_is_cut_too() {
     let bench = bench(50);
     let structured = json!({"rows": vec![7; 100]});
     let cut = bench.cut(&json!({"structuredContent": structured, "content": []}));
@@ -97,7 +97,7 @@ fn many_blocks_share_one_file() {
 }
 
 #[test]
-fn small_values_weigh_too() {
+fn many_small_values_count_toward_the_limit() {
     assert_eq!(weigh(br#"{"a,\"[": [1, 2, "x:y"]}"#), 6);
     assert_eq!(weigh(br#"["a,b\"#), 2, "what is cut off ends it");
     let bench = bench(10 << 20);
@@ -107,7 +107,7 @@ fn small_values_weigh_too() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_costs_the_rest_and_not_the_result() {
+fn an_unusable_output_folder_does_not_fail_the_call() {
     let mut bench = bench(4);
     let file = bench.folder.path().join("file");
     fs::write(&file, "").unwrap();

@@ -18,7 +18,7 @@ use crate::{
 const BUILTINS: &str = "[servers.time]\nbuiltin = \"time\"\n[servers.calc]\nbuiltin = \"calc\"\n";
 
 #[test]
-fn the_demo_answers_everything_right() {
+fn the_demo_answers_all_tasks_correctly() {
     let bench = Bench::new("");
     let output = bench.run(&["demo"]);
     assert_eq!(code(&output), 0, "{}", err(&output));
@@ -39,7 +39,7 @@ fn the_demo_answers_everything_right() {
 }
 
 #[test]
-fn calls_end_with_the_documented_codes() {
+fn calls_exit_with_the_documented_codes() {
     let bench = Bench::new(BUILTINS);
     let sum = bench.run(&["call", "calc.evaluate", "expression=1/3 + 1/6"]);
     assert_eq!((code(&sum), out(&sum).trim()), (0, "0.5"));
@@ -92,7 +92,7 @@ fn a_missing_server_is_a_warning_and_a_required_one_an_error() {
 }
 
 #[test]
-fn planned_calls_need_no_model_and_failures_are_told_apart() {
+fn planned_calls_need_no_model_and_classify_failures() {
     let bench = Bench::new(BUILTINS);
     bench.file(
         "smoke.jsonl",
@@ -185,7 +185,7 @@ fn interrupted(bench: &Bench, arguments: &[&str], words: &str) -> String {
 }
 
 #[test]
-fn a_start_that_is_given_up_is_taken_back() {
+fn an_interrupted_start_is_undone() {
     let bench = Bench::new(
         "[servers.polite]\ncommand = FIXTURE\n[servers.mute]\ncommand = FIXTURE\nargs = [\"never-init\"]\n",
     );
@@ -194,7 +194,7 @@ fn a_start_that_is_given_up_is_taken_back() {
 }
 
 #[test]
-fn a_model_that_gives_no_answer_is_told_while_it_is_waited_for() {
+fn a_silent_model_is_reported_while_it_is_awaited() {
     let bench = Bench::new(
         "[servers.time]\nbuiltin = \"time\"\n[llm]\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"gone\"\n",
     );
@@ -238,7 +238,7 @@ fn a_builtin_server_ends_with_its_input() {
 }
 
 #[test]
-fn the_doctor_finds_orphans_and_touches_none() {
+fn the_doctor_reports_orphans_and_ends_none() {
     let bench = Bench::new(BUILTINS);
     let name = format!("mcp-server-orphan-{}", std::process::id());
     // The shell ends at once, and nobody is left to end its child.
@@ -265,7 +265,7 @@ fn the_doctor_finds_orphans_and_touches_none() {
 }
 
 #[test]
-fn the_doctor_names_what_stands_in_the_way() {
+fn the_doctor_names_missing_requirements() {
     let config = "[servers.good]\ncommand = FIXTURE\n[servers.gone]\ncommand = \"no-such-program\"\n\
         [servers.rude]\ncommand = FIXTURE\nargs = [\"helper\"]\n\
         [servers.chatty]\ncommand = FIXTURE\nargs = [\"junk\"]\n\
@@ -319,7 +319,7 @@ fn the_example_of_a_scripted_model_runs() {
 }
 
 #[test]
-fn a_call_that_hangs_says_so_on_stderr() {
+fn a_hanging_call_is_reported_on_stderr() {
     let config = "[defaults]\nslow_call_notice = \"100ms\"\n[servers.one]\ncommand = FIXTURE\n";
     let called = Bench::new(config).run(&["call", "one.sleep", "ms=1000"]);
     assert_eq!((code(&called), out(&called).trim()), (0, "awake"), "{}", err(&called));

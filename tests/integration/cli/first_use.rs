@@ -26,7 +26,7 @@ fn both(crib: &Crib, arguments: &[&str], expected: i32) -> Output {
 }
 
 #[test]
-fn an_argument_that_the_schema_does_not_name_is_refused_before_the_call() {
+fn an_unknown_argument_is_refused_before_the_call() {
     let crib = Crib::new(LOOSE);
     crib.ok(&["up", "-d"]);
     let refused = both(&crib, &["call", "fix.loose", "text=a", "typo=1"], 2);
@@ -47,7 +47,7 @@ fn an_argument_that_the_schema_does_not_name_is_refused_before_the_call() {
 }
 
 #[test]
-fn a_key_given_twice_is_a_list_and_json_is_answered_with_the_option_for_it() {
+fn repeated_arguments_are_lists_and_json_gets_a_hint() {
     let crib = Crib::new(LOOSE);
     crib.ok(&["up", "-d"]);
     for (arguments, answer) in [
@@ -67,7 +67,7 @@ fn a_key_given_twice_is_a_list_and_json_is_answered_with_the_option_for_it() {
 }
 
 #[test]
-fn a_tool_that_one_server_has_is_called_without_its_server() {
+fn a_unique_tool_name_needs_no_server() {
     let crib = Crib::new(&format!(
         "{LOOSE}[servers.other]\ncommand = FIXTURE\n[servers.dead]\ncommand = \"none-such\"\n"
     ));
@@ -90,7 +90,7 @@ fn a_tool_that_one_server_has_is_called_without_its_server() {
 }
 
 #[test]
-fn a_variable_that_the_daemon_does_not_have_is_said_to_be_missing_there() {
+fn a_variable_missing_in_the_daemon_is_reported() {
     let crib = Crib::new("[servers.late]\ncommand = FIXTURE\n[servers.time]\nbuiltin = \"time\"\n");
     let file = crib.folder().join("servers.toml");
     let text = std::fs::read_to_string(&file).unwrap();
@@ -131,7 +131,7 @@ fn a_variable_that_the_daemon_does_not_have_is_said_to_be_missing_there() {
 }
 
 #[test]
-fn logs_show_the_last_lines_and_follow_from_there() {
+fn logs_show_the_last_lines_and_follow() {
     let script = "for i in 1 2 3 4 5 6 7 8; do echo line-$i >&2; done; exec \\\"$@\\\"";
     let crib = Crib::new(&format!(
         "[servers.fix]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"{script}\", \"sh\", FIXTURE]\n"
@@ -165,7 +165,7 @@ const NPM: &str = "npm error code E404\n\
     npm error A complete log of this run can be found in: /home/me/.npm/_logs/debug-0.log\n";
 
 #[test]
-fn a_server_that_does_not_start_shows_the_line_that_matters_and_fitting_advice() {
+fn a_failed_start_shows_the_relevant_line_and_advice() {
     let config = "[servers.npm]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"cat npm.txt >&2; exit 1\"]\n";
     let bench = Bench::new(config);
     bench.file("npm.txt", NPM);
@@ -191,7 +191,7 @@ fn a_server_that_does_not_start_shows_the_line_that_matters_and_fitting_advice()
 }
 
 #[test]
-fn a_bare_program_name_without_path_is_told_what_is_missing() {
+fn a_bare_program_name_without_path_is_explained() {
     let bench = Bench::new("[defaults]\ninherit_env = []\n[servers.x]\ncommand = \"npx\"\n");
     let output = bench.run(&["check"]);
     assert!(err(&output).contains("the environment of the server has no PATH"), "{}", err(&output));

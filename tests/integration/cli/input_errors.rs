@@ -88,7 +88,7 @@ fn assert_all(told: &[String], without: &[&str]) {
 }
 
 #[test]
-fn rules_that_concern_nothing_are_told_by_check_and_run() {
+fn check_and_run_warn_of_rules_that_match_nothing() {
     let listed = RULES.replace(", ok = \"calc__evaluate\"", "");
     let bench = Bench::new(&listed);
     bench.file("model.toml", "[[steps]]\nsay = \"hi\"\n");
@@ -137,7 +137,7 @@ fn rules_that_concern_nothing_are_told_by_check_and_run() {
 }
 
 #[test]
-fn rules_that_concern_nothing_are_told_by_up_and_the_daemon() {
+fn up_and_the_daemon_warn_of_rules_that_match_nothing() {
     let crib = Crib::new("[servers.calc]\nbuiltin = \"calc\"\ntools = { deny = [\"evalute\"] }\n");
     let warning = "servers.toml:3: `servers.calc.tools.deny[0]`: server `calc` has no tool `evalute`: the rule has no effect";
     let once = |text: &str| assert_eq!(text.matches(warning).count(), 1, "{text}");
@@ -169,7 +169,7 @@ fn rules_that_concern_nothing_are_told_by_up_and_the_daemon() {
 }
 
 #[test]
-fn a_rule_is_judged_anew_when_a_server_lists_its_tools() {
+fn rules_are_checked_again_when_a_server_lists_its_tools() {
     let bench = Bench::new("");
     let extra = bench.0.path().join("extra");
     let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
@@ -207,7 +207,7 @@ fn a_rule_is_judged_anew_when_a_server_lists_its_tools() {
 }
 
 #[test]
-fn a_cassette_that_was_cut_off_says_so() {
+fn a_truncated_cassette_is_reported() {
     let bench = Bench::new("[servers.calc]\nbuiltin = \"calc\"\n[llm]\nmodel = \"script:model.toml\"\n");
     bench.file("model.toml", "[[steps]]\nsay = \"caf\u{e9}\"\n");
     assert_eq!(code(&bench.run(&["run", "Hello?", "--record=whole.jsonl"])), 0);
@@ -297,7 +297,7 @@ const LINES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn mistakes_in_task_files_name_line_key_and_what_is_wanted() {
+fn mistakes_in_task_files_name_line_key_and_expectation() {
     let bench = Bench::new("[servers.calc]\nbuiltin = \"calc\"\n[llm]\nmodel = \"script:model.toml\"\n");
     for lines in LINES.chunks(20) {
         let text: Vec<&str> = lines.iter().map(|(line, _)| *line).collect();
@@ -343,7 +343,7 @@ fn mistakes_in_task_files_name_line_key_and_what_is_wanted() {
 }
 
 #[test]
-fn misspelt_names_on_the_command_line_are_told_with_what_was_meant() {
+fn misspelt_names_get_a_suggestion() {
     let bench =
         Bench::new("[servers.calc]\nbuiltin = \"calc\"\n[llm.clients.fast]\nmodel = \"script:model.toml\"\n");
     bench.file("tasks.jsonl", r#"{"calls": [{"tool": "calc.evaluate", "args": {"expresion": "1"}}]}"#);
@@ -376,7 +376,7 @@ fn misspelt_names_on_the_command_line_are_told_with_what_was_meant() {
 }
 
 #[test]
-fn a_file_without_servers_is_nothing_to_start() {
+fn a_file_without_servers_is_an_error() {
     let bench = Bench::new("[defaults]\nstart_jobs = 2\n");
     for arguments in [&["up"][..], &["up", "-d"]] {
         let output = bench.run(arguments);

@@ -15,7 +15,7 @@ fn assert_story(text: &str, parts: &[&[&str]]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_tells_the_story_of_a_call_a_check_and_a_run() {
+async fn the_log_covers_a_call_a_check_and_a_run() {
     let (url, _model) = model().await;
     let bench = Bench::new(&format!(
         "[servers.one]\ncommand = FIXTURE\n[llm]\nbase_url = \"{url}\"\nmodel = \"m\"\napi_key = \"private-key\"\n"
@@ -79,7 +79,7 @@ async fn the_log_tells_the_story_of_a_call_a_check_and_a_run() {
 }
 
 #[test]
-fn the_log_is_off_unless_asked_for_and_a_wrong_value_is_named() {
+fn the_log_is_off_by_default_and_checks_its_value() {
     let bench = Bench::new("[servers.one]\ncommand = FIXTURE\n");
     let run = |value: &str| {
         // What other programs go by is not read.

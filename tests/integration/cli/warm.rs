@@ -28,7 +28,7 @@ fn run(bench: &Bench, arguments: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn servers_are_resolved_ahead_of_time() {
+fn warm_resolves_package_runners() {
     let bench = bench(
         "[servers.one]\ncommand = \"./npx\"\nargs = [\"-y\", \"server@1.0.0\", \"pages=2\"]\n\
          [servers.newest]\ncommand = \"./npx\"\nargs = [\"-y\", \"server@latest\"]\n\
@@ -73,7 +73,7 @@ fn a_required_server_that_does_not_start_is_an_error() {
 }
 
 #[test]
-fn a_server_may_be_left_to_its_runner() {
+fn a_server_can_opt_out_of_direct_starts() {
     let bench = bench(
         "[defaults]\ndirect = false\n\
          [servers.one]\ncommand = \"./npx\"\nargs = [\"-y\", \"server\"]\n\

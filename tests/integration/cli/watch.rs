@@ -113,7 +113,7 @@ fn write(folder: &Path, name: &str, text: &str) {
 }
 
 #[test]
-fn a_server_follows_its_script_and_the_others_stay() {
+fn a_changed_script_restarts_only_its_server() {
     let up = Up::new(SERVERS);
     up.edit("server.sh", &script("pages=2"));
     assert_eq!(up.until("changed", "scripted")["wait_ms"], 0.0);
@@ -134,7 +134,7 @@ fn a_server_follows_its_script_and_the_others_stay() {
 }
 
 #[test]
-fn the_configuration_is_followed_by_difference() {
+fn only_changed_entries_of_an_edit_are_applied() {
     let up = Up::new(SERVERS);
     let more = format!("{SERVERS}[servers.calc]\nbuiltin = \"calc\"\n");
     up.edit("servers.toml", &more);
@@ -159,7 +159,7 @@ fn the_configuration_is_followed_by_difference() {
 }
 
 #[test]
-fn a_server_that_did_not_start_is_mended_by_an_edit() {
+fn an_edit_starts_a_failed_server() {
     let up = Up::new(
         "[servers.bad]\ncommand = FIXTURE\nargs = [\"die-now\"]\n[servers.late]\ncommand = \"sh\"\nargs = [\"late.sh\"]\nstartup_timeout = \"1h\"\n",
     );
@@ -178,7 +178,7 @@ fn a_server_that_did_not_start_is_mended_by_an_edit() {
 }
 
 #[test]
-fn a_server_that_writes_its_own_file_is_slowed_down() {
+fn a_server_that_edits_its_own_file_restarts_slowly() {
     let config = "[servers.one]\ncommand = \"sh\"\nargs = [\"server.sh\"]\nwatch = [\"state/*.json\"]\n";
     let up = Up::new(config);
     std::fs::create_dir(up.folder.path().join("state")).unwrap();
@@ -188,7 +188,7 @@ fn a_server_that_writes_its_own_file_is_slowed_down() {
 }
 
 #[test]
-fn modes_and_times_of_its_files_restart_no_server() {
+fn changed_modes_and_times_restart_no_server() {
     let up = Up::new(SERVERS);
     let file = std::fs::File::open(up.folder.path().join("server.sh")).unwrap();
     file.set_modified(std::time::SystemTime::now()).unwrap();
@@ -209,7 +209,7 @@ fn modes_and_times_of_its_files_restart_no_server() {
 }
 
 #[test]
-fn links_below_a_watched_folder_cost_it_nothing() {
+fn links_below_a_watched_folder_are_not_followed() {
     let up = Up::new("[servers.one]\ncommand = FIXTURE\nwatch = [\"src/**/*.py\"]\n");
     let src = up.folder.path().join("src");
     std::fs::create_dir_all(src.join("sub")).unwrap();
@@ -233,7 +233,7 @@ fn links_below_a_watched_folder_cost_it_nothing() {
 }
 
 #[test]
-fn deaths_are_shown_as_they_happen() {
+fn exits_of_servers_are_shown_as_they_happen() {
     let up = Up::new(SERVERS);
     let victim = up.started.iter().find(|event| event["event"] == "ready" && event["server"] == "steady");
     let victim = u32::try_from(victim.unwrap()["pid"].as_u64().unwrap()).unwrap();

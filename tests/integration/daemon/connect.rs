@@ -80,7 +80,7 @@ impl Client {
 }
 
 #[test]
-fn a_raw_client_sees_all_tools_and_hears_of_changes() {
+fn a_raw_client_sees_all_tools_and_list_changes() {
     let crib = Crib::new(&format!("{FIXTURE}[servers.calc]\nbuiltin = \"calc\"\n"));
     // Nobody has started a daemon: the first client does.
     let mut client = Client::new(&crib, &[]);
@@ -117,7 +117,7 @@ fn a_raw_client_sees_all_tools_and_hears_of_changes() {
 }
 
 #[test]
-fn a_client_that_goes_away_takes_its_calls_along() {
+fn a_client_that_leaves_cancels_its_calls() {
     let crib = Crib::new(FIXTURE);
     crib.ok(&["up", "-d"]);
     let mut client = Client::new(&crib, &["fix"]);
@@ -135,7 +135,7 @@ fn a_client_that_goes_away_takes_its_calls_along() {
 }
 
 #[test]
-fn a_client_is_told_which_of_its_calls_may_have_run() {
+fn a_client_learns_which_of_its_calls_may_have_run() {
     let crib = Crib::new(&format!("{FIXTURE}max_concurrent_calls = 1\n"));
     crib.ok(&["up", "-d"]);
     for (arguments, name) in [(&[][..], "fix__progress"), (&["fix"], "progress")] {
@@ -166,7 +166,7 @@ fn a_client_is_told_which_of_its_calls_may_have_run() {
 }
 
 #[tokio::test]
-async fn the_clients_of_both_eras_of_the_sdk_are_served() {
+async fn sdk_clients_of_both_protocol_eras_are_served() {
     let crib = Crib::new(FIXTURE);
     let mut command = tokio::process::Command::from(crib.command(&["connect"]));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
@@ -196,7 +196,7 @@ async fn the_clients_of_both_eras_of_the_sdk_are_served() {
 }
 
 #[test]
-fn progress_reaches_the_client_that_asked_for_it_by_its_own_token() {
+fn progress_reaches_the_client_by_its_own_token() {
     let crib = Crib::new(FIXTURE);
     let mut clients = [Client::new(&crib, &[]), Client::new(&crib, &["fix"])];
     let calls = [("fix__progress", json!("mine")), ("progress", json!(7))];

@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[test]
-fn a_call_whose_server_is_stopped_is_lost_and_not_cancelled() {
+fn a_call_whose_server_is_stopped_is_lost() {
     let crib = Crib::new(FIXTURE);
     crib.ok(&["up", "-d"]);
     let call = crib.spawn(&["call", "fix.sleep", "ms=600000", "--timeout", "20m"]);
@@ -31,7 +31,7 @@ fn a_call_whose_server_is_stopped_is_lost_and_not_cancelled() {
 }
 
 #[test]
-fn a_call_whose_daemon_is_killed_may_have_run_and_nothing_else_may() {
+fn only_a_sent_call_may_have_run_when_its_daemon_is_killed() {
     let crib = Crib::new(FIXTURE);
     crib.ok(&["up", "-d"]);
     let call = crib.spawn(&["call", "fix.sleep", "ms=600000", "--timeout", "20m"]);
@@ -62,7 +62,7 @@ fn a_call_that_is_interrupted_may_have_run() {
 }
 
 #[test]
-fn an_entry_that_cannot_be_used_is_told_by_every_command_until_it_is_mended() {
+fn every_command_reports_an_invalid_entry() {
     let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\n");
     crib.ok(&["up", "-d"]);
     let pid = crib.ok(&["call", "fix.pid"]);
@@ -86,7 +86,7 @@ fn an_entry_that_cannot_be_used_is_told_by_every_command_until_it_is_mended() {
 }
 
 #[test]
-fn down_waits_for_what_a_killed_daemon_owned() {
+fn down_waits_for_the_servers_of_a_killed_daemon() {
     let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\nargs = [\"ignore-eof\", \"ignore-term\"]\n");
     crib.ok(&["up", "-d"]);
     let mut call = crib.spawn(&["call", "fix.sleep", "ms=600000", "--timeout", "20m"]);
@@ -119,7 +119,7 @@ fn down_wakes_the_guards_of_a_killed_daemon() {
 }
 
 #[test]
-fn a_server_that_holds_the_lock_of_a_killed_daemon_keeps_nobody() {
+fn a_server_holding_a_dead_daemons_lock_blocks_nothing() {
     let python = std::path::Path::new("/usr/bin/python3");
     if !python.exists() {
         return eprintln!("left out: no /usr/bin/python3");
@@ -167,7 +167,7 @@ fn a_server_that_holds_the_lock_of_a_killed_daemon_keeps_nobody() {
 }
 
 #[test]
-fn down_finds_the_daemon_of_a_configuration_that_was_removed() {
+fn down_finds_the_daemon_of_a_removed_configuration() {
     let crib = Crib::new(FIXTURE);
     for arguments in [&["down"][..], &["down", "-c", "servers.toml"]] {
         let file = crib.bench.0.path().join("servers.toml");

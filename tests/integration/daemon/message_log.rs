@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[test]
-fn messages_are_seen_by_who_follows_and_by_nobody_else() {
+fn only_followers_see_messages() {
     let crib = Crib::new(
         "[servers.given]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"exec \\\"$0\\\"\", FIXTURE]\n\
          env = { GIVEN = \"${PLANTED_TOKEN}\" }\n[servers.time]\nbuiltin = \"time\"\n",

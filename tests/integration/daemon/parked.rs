@@ -4,7 +4,7 @@ use super::{Crib, FIXTURE};
 use crate::support::program::{code, err};
 
 #[test]
-fn parked_servers_are_not_waited_for_and_started_if_asked() {
+fn parked_servers_start_only_on_request() {
     let crib = Crib::new(
         "[servers.lazy]\ncommand = FIXTURE\nlifecycle = \"lazy\"\n\
          [servers.own]\ncommand = FIXTURE\nscope = \"task\"\n",
@@ -27,7 +27,7 @@ fn parked_servers_are_not_waited_for_and_started_if_asked() {
 }
 
 #[test]
-fn a_wait_in_vain_says_for_whom() {
+fn a_wait_that_times_out_names_the_servers() {
     let crib = Crib::new(&format!("{FIXTURE}[servers.slow]\ncommand = \"sleep\"\nargs = [\"600\"]\n"));
     crib.ok(&["up", "-d", "--wait", "any"]);
     let waited = crib.run(&["wait", "--timeout", "100ms"]);
@@ -36,7 +36,7 @@ fn a_wait_in_vain_says_for_whom() {
 }
 
 #[test]
-fn ps_counts_every_process_and_cpu_time_since_the_process_began() {
+fn ps_counts_all_processes_and_their_cpu_time() {
     let crib =
         Crib::new(&format!("{FIXTURE}[servers.own]\ncommand = FIXTURE\nscope = \"client\"\nspares = 2\n"));
     crib.ok(&["up", "-d"]);

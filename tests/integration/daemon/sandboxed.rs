@@ -28,7 +28,7 @@ fn said(path: &Path) -> String {
 }
 
 #[test]
-fn no_server_in_a_sandbox_is_served() {
+fn the_daemon_refuses_sandboxed_servers() {
     let scratch = tempfile::tempdir().unwrap();
     let at = |name: &str| scratch.path().join(name);
     let program = env!("CARGO_BIN_EXE_toolcrib");
@@ -76,7 +76,7 @@ fn no_server_in_a_sandbox_is_served() {
 }
 
 #[test]
-fn a_server_in_the_place_of_the_daemon_is_not_believed() {
+fn a_sandboxed_server_cannot_pose_as_the_daemon() {
     let python = Path::new("/usr/bin/python3");
     if !python.exists() {
         return eprintln!("left out: no /usr/bin/python3");

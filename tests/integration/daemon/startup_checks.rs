@@ -4,7 +4,7 @@ use super::{Crib, FIXTURE};
 use crate::support::program::{code, err};
 
 #[test]
-fn a_lock_is_missed_before_the_start_and_never_ignored() {
+fn a_missing_lockfile_fails_before_the_start() {
     let crib = Crib::new(FIXTURE);
     let without = crib.run(&["up", "-d", "--locked"]);
     assert_eq!(code(&without), 3, "{}", err(&without));
@@ -24,7 +24,7 @@ fn a_lock_is_missed_before_the_start_and_never_ignored() {
 }
 
 #[test]
-fn no_required_server_is_not_every_server() {
+fn only_required_without_a_required_server_is_an_error() {
     let crib = Crib::new(FIXTURE);
     let up = crib.run(&["up", "-d", "--only-required"]);
     assert_eq!(code(&up), 2, "{}", err(&up));
@@ -33,7 +33,7 @@ fn no_required_server_is_not_every_server() {
 }
 
 #[test]
-fn a_daemon_names_files_by_their_whole_paths() {
+fn a_daemon_names_files_by_absolute_paths() {
     let crib = Crib::new("[servers.x]\ncommand = \"sleep\"\nenv = { A = \"${NEVER_SET_ANYWHERE}\" }\n");
     let up = crib.run(&["up", "-d"]);
     let file = crib.bench.0.path().canonicalize().unwrap().join("servers.toml");

@@ -6,7 +6,7 @@ use super::{Crib, FIXTURE};
 use crate::support::program::err;
 
 #[test]
-fn tasks_run_on_the_servers_of_the_daemon() {
+fn tasks_use_the_servers_of_the_daemon() {
     let crib = Crib::new(FIXTURE);
     crib.bench.file("tasks.jsonl", r#"{"id":"a","calls":[{"tool":"fix.pid","args":{}}]}"#);
     let pid = |arguments: &[&str]| {
@@ -30,7 +30,7 @@ fn tasks_run_on_the_servers_of_the_daemon() {
 }
 
 #[test]
-fn clients_have_servers_of_their_own_where_that_is_configured() {
+fn clients_get_servers_of_their_own_if_configured() {
     let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\nscope = \"client\"\nspares = 1\n");
     let up = crib.run(&["up", "-d"]);
     assert!(err(&up).contains("1 of 1 ready") && !err(&up).contains("not available"), "{}", err(&up));

@@ -59,7 +59,7 @@ fn a_newer_command_replaces_an_older_daemon() {
 }
 
 #[test]
-fn a_newer_daemon_is_used_if_it_is_understood() {
+fn a_newer_daemon_is_used_if_compatible() {
     let crib = Crib::new(FIXTURE);
     let socket = place(&crib);
     let same = greet(socket.clone(), "99.0.0", 1, r#"{"servers":[]}"#);
@@ -73,7 +73,7 @@ fn a_newer_daemon_is_used_if_it_is_understood() {
 }
 
 #[test]
-fn a_daemon_that_is_replaced_finishes_its_calls() {
+fn a_replaced_daemon_finishes_its_calls() {
     let crib = Crib::new(FIXTURE);
     crib.ok(&["up", "-d"]);
     let old = crib.pid();

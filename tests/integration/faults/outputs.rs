@@ -33,7 +33,7 @@ async fn a_long_result_is_cut_and_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_image_gives_way_to_a_note() {
+async fn a_large_image_is_replaced_by_a_note() {
     let lab = Lab::new();
     let mut config = Config::new([chaos(&lab, "one", "huge-image=2MiB")]);
     config.output_folder = Some(lab.file("outputs"));
@@ -81,7 +81,7 @@ fn peak_in(status: &str) -> Option<u64> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn neither_long_lines_nor_much_talk_takes_memory() {
+fn long_lines_and_many_messages_use_bounded_memory() {
     let lab = Lab::new();
     let (usual, _) = peak_of_a_call(&lab, "huge-result=10");
     assert!(usual > 0);

@@ -55,7 +55,7 @@ async fn a_call_that_was_never_read_is_sent_to_the_next_process() {
 
 /// A line that does not fit into a pipe that nobody empties ends its session, and its call in time.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_reads_nothing_holds_nobody_beyond_the_limit() {
+async fn a_server_that_reads_nothing_blocks_no_call_past_its_limit() {
     let lab = Lab::new();
     let mut server = chaos(&lab, "one", "never-reads at=1");
     server.call_timeout = Duration::from_secs(2);
@@ -81,7 +81,7 @@ async fn a_server_that_reads_nothing_holds_nobody_beyond_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_answer_is_no_answer_to_the_next_call() {
+async fn a_late_answer_is_not_taken_for_the_next_call() {
     let lab = Lab::new();
     let mut server = chaos(&lab, "one", "ignores-cancel=2s at=1");
     server.call_timeout = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The structure of the sources: layers, file sizes, first lines. The rules are those of the crate's own map.
+//! The structure of the sources: layers, file sizes, first lines, names of tests. docs/architecture.md has the rules.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -53,6 +53,9 @@ const SIBLINGS: &[(&str, &str)] = &[
 const CEILING: usize = 500;
 const MEDIAN: usize = 200;
 
+/// Characters that the name of a test may have.
+const LONGEST_TEST_NAME: usize = 60;
+
 fn sources(folder: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
@@ -60,7 +63,10 @@ fn sources(folder: &str) -> Vec<PathBuf> {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path);
+                // What `tests/servers/install.sh` installs is not ours.
+                if !path.ends_with("node_modules") && !path.ends_with("venv") {
+                    folders.push(path);
+                }
             } else if path.extension().is_some_and(|ending| ending == "rs") {
                 found.push(path);
             }
@@ -114,14 +120,14 @@ fn used(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn arrows_point_down() {
+fn modules_use_lower_layers_only() {
     let (mut wrong, mut exceptions) = (Vec::new(), BTreeSet::new());
     for path in sources("src") {
         let room = room(&path);
         if room == "lib" {
             continue;
         }
-        let own = layer(&room).unwrap_or_else(|| panic!("the room `{room}` has no layer"));
+        let own = layer(&room).unwrap_or_else(|| panic!("the module `{room}` has no layer"));
         for used in used(&fs::read_to_string(&path).unwrap()) {
             // Names that are no rooms are re-exports or macros of the crate's root.
             let Some(target) = layer(&used) else { continue };
@@ -144,7 +150,7 @@ fn arrows_point_down() {
 }
 
 #[test]
-fn the_protocol_library_stays_in_its_rooms() {
+fn only_protocol_modules_use_the_sdk() {
     for path in sources("src") {
         // The SDK's own client, which calls are measured beside.
         let measured = path.ends_with("src/cli/bench/call/sdk.rs");
@@ -156,12 +162,9 @@ fn the_protocol_library_stays_in_its_rooms() {
 }
 
 #[test]
-fn files_are_short_and_say_what_they_are_for() {
+fn files_are_short_and_begin_with_a_doc() {
     let mut sizes = BTreeMap::new();
     for path in ["src", "tests", "examples"].into_iter().flat_map(sources) {
-        if path.components().any(|part| part.as_os_str() == "node_modules" || part.as_os_str() == "venv") {
-            continue;
-        }
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("//!"), "{} does not begin with what it is for", path.display());
         sizes.insert(path, text.lines().count());
@@ -171,4 +174,58 @@ fn files_are_short_and_say_what_they_are_for() {
     let mut lines: Vec<usize> = sizes.values().copied().collect();
     lines.sort_unstable();
     assert!(lines[lines.len() / 2] <= MEDIAN, "the median file has {} lines", lines[lines.len() / 2]);
+}
+
+/// The files with tests, and the lines of each.
+fn test_files() -> Vec<(PathBuf, String)> {
+    let files = ["src", "tests", "crates"].into_iter().flat_map(sources);
+    files.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+/// The names of the functions in a text that have the attribute `test`, alone or with a path in front of it.
+fn test_names(text: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut is_test = false;
+    for line in text.lines().map(str::trim_start) {
+        let attribute = line.strip_prefix("#[").map(|rest| rest.trim_start_matches("tokio::"));
+        match attribute {
+            Some(rest) => is_test |= rest.starts_with("test]") || rest.starts_with("test("),
+            None if line.starts_with("//") => {}
+            None => {
+                let name = line.trim_start_matches("async ").strip_prefix("fn ").filter(|_| is_test);
+                names.extend(name.and_then(|rest| rest.split(['(', '<']).next()));
+                is_test = false;
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn test_names_are_short() {
+    let files = test_files();
+    let names: Vec<&str> = files.iter().flat_map(|(_, text)| test_names(text)).collect();
+    assert!(names.len() > 900, "only {} tests were found", names.len());
+    let long: Vec<_> = names.iter().filter(|name| name.len() > LONGEST_TEST_NAME).collect();
+    assert!(long.is_empty(), "over {LONGEST_TEST_NAME} characters: {long:#?}");
+}
+
+/// SECURITY.md names a test, or a module of tests, for each promise.
+#[test]
+fn tests_named_in_security_md_exist() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SECURITY.md")).unwrap();
+    let files = test_files();
+    let mut known: BTreeSet<&str> = files.iter().flat_map(|(_, text)| test_names(text)).collect();
+    for (path, text) in &files {
+        known.extend(path.file_stem().and_then(|stem| stem.to_str()));
+        known.extend(
+            text.lines().filter_map(|line| line.trim().strip_prefix("mod ")?.split([' ', ';']).next()),
+        );
+    }
+    let cells = page.lines().filter_map(|line| line.strip_prefix('|')?.strip_suffix('|')?.rsplit('|').next());
+    let quoted: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(quoted.len() > 40, "only {} tests are named", quoted.len());
+    let missing: Vec<_> =
+        quoted.into_iter().filter(|test| !test.split("::").all(|part| known.contains(part))).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
 }

@@ -15,7 +15,7 @@ fn one(manager: &Manager) -> ServerStatus {
 }
 
 #[tokio::test]
-async fn an_idle_server_that_is_killed_is_back_without_a_call() {
+async fn a_killed_idle_server_restarts_without_a_call() {
     let lab = Lab::new();
     let events = Events::default();
     let manager = events.manager([lab.wrapped("one", &[&lab.flag("spawns")])]).await;
@@ -38,7 +38,7 @@ async fn an_idle_server_that_is_killed_is_back_without_a_call() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_again_and_again_is_left_alone() {
+async fn a_server_that_keeps_dying_is_not_restarted() {
     let lab = Lab::new();
     let events = Events::default();
     let mut config = lab.server("one", &[&lab.flag("spawns")]);
@@ -108,7 +108,7 @@ async fn calls_and_their_failures_are_counted() {
 }
 
 #[tokio::test]
-async fn every_state_has_its_word() {
+async fn every_state_has_a_name() {
     let lab = Lab::new();
     let mut stubborn = lab.server("stubborn", &["ignore-eof", "ignore-term"]);
     stubborn.stop.eof = Duration::from_millis(300);
@@ -142,7 +142,7 @@ async fn servers_that_did_not_start_have_a_state_too() {
 }
 
 #[tokio::test]
-async fn a_server_that_stopped_answering_is_ended_and_restarted() {
+async fn an_unresponsive_server_is_restarted() {
     for era in [&[][..], &["modern"]] {
         let lab = Lab::new();
         let mut config = lab.wrapped("one", &[era, &[&lab.flag("spawns")]].concat());
@@ -164,7 +164,7 @@ async fn a_server_that_stopped_answering_is_ended_and_restarted() {
 }
 
 #[tokio::test]
-async fn a_busy_server_is_not_asked() {
+async fn a_busy_server_gets_no_ping() {
     let lab = Lab::new();
     let mut config = lab.server("one", &[]);
     config.keepalive = Some(Duration::from_millis(300));
@@ -188,7 +188,7 @@ async fn wait_until_in_flight(manager: &Manager) {
 }
 
 #[tokio::test]
-async fn a_frozen_server_is_torn_down_like_any_other() {
+async fn a_stopped_server_is_torn_down() {
     let lab = Lab::new();
     let mut config = lab.wrapped("one", &["helper"]);
     config.stop.eof = Duration::from_millis(50);

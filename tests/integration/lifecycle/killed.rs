@@ -25,7 +25,7 @@ fn kill(mut owner: Running) {
 }
 
 #[test]
-fn the_guards_outlive_their_owner_and_end_everything() {
+fn guards_end_all_servers_when_toolcrib_is_killed() {
     let lab = Lab::new();
     let (owner, _stderr, _) = up(&stubborn(&lab, "auto"));
     lab.await_processes(2);
@@ -34,7 +34,7 @@ fn the_guards_outlive_their_owner_and_end_everything() {
 }
 
 #[test]
-fn they_do_so_without_the_zygote_that_they_were_forked_from() {
+fn guards_end_all_servers_without_their_zygote() {
     let lab = Lab::new();
     let (owner, _stderr, _) = up(&stubborn(&lab, "auto"));
     lab.await_processes(2);
@@ -51,7 +51,7 @@ fn they_do_so_without_the_zygote_that_they_were_forked_from() {
 }
 
 #[test]
-fn a_guard_that_its_server_stops_is_woken_when_the_owner_is_killed() {
+fn a_stopped_guard_is_woken_when_toolcrib_is_killed() {
     let lab = Lab::new();
     let (owner, _stderr, _) = up(&stubborn(&lab, "auto"));
     lab.await_processes(2);
@@ -75,7 +75,7 @@ fn a_zygote_ends_with_its_owner() {
 }
 
 #[test]
-fn without_guards_the_next_start_finds_what_was_left_and_says_so() {
+fn without_guards_the_next_start_sweeps_leftovers() {
     // Any start on this machine may find it first: only one of many has to be ours.
     for _ in 0..20 {
         let lab = Lab::new();
@@ -100,7 +100,7 @@ fn without_guards_the_next_start_finds_what_was_left_and_says_so() {
 }
 
 #[test]
-fn what_belongs_to_a_living_owner_is_nobodys_leftover() {
+fn servers_of_a_living_manager_are_not_swept() {
     let lab = Lab::new();
     let (owner, _stderr, _) = up(&stubborn(&lab, "off"));
     lab.await_processes(2);
@@ -122,7 +122,7 @@ fn what_belongs_to_a_living_owner_is_nobodys_leftover() {
 }
 
 #[test]
-fn who_sees_other_start_times_ends_nobody() {
+fn another_time_namespace_sweeps_nothing() {
     let lab = Lab::new();
     let (mut owner, _stderr, _) = up(&stubborn(&lab, "off"));
     lab.await_processes(2);
@@ -153,7 +153,7 @@ fn who_sees_other_start_times_ends_nobody() {
 }
 
 #[test]
-fn a_guard_that_was_stopped_is_woken_by_the_next_start() {
+fn a_stopped_guard_is_woken_by_the_next_start() {
     let lab = Lab::new();
     let (owner, _stderr, _) = up(&stubborn(&lab, "auto"));
     lab.await_processes(2);

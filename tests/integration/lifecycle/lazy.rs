@@ -86,7 +86,7 @@ fn shown(tools: &Toolbox) -> String {
 
 /// What is done to start a server faster must not make it another one than the one that is remembered.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_of_node_or_behind_a_runner_is_remembered_too() {
+async fn node_servers_and_runner_servers_are_cached_too() {
     let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
     let bench = Bench::new();
     std::os::unix::fs::symlink(fixture, bench.lab.file("node")).unwrap();
@@ -110,7 +110,7 @@ async fn a_server_of_node_or_behind_a_runner_is_remembered_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_call_starts_a_lazy_server_and_many_callers_start_it_once() {
+async fn many_first_calls_start_a_lazy_server_once() {
     let bench = Bench::new();
     let servers = || [bench.server("one", Lifecycle::Lazy, &[])];
     let first = bench.start(servers()).await;
@@ -144,7 +144,7 @@ async fn the_first_call_starts_a_lazy_server_and_many_callers_start_it_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_changed_since_is_told_and_a_tool_that_is_gone_is_never_called() {
+async fn list_changes_are_reported_and_removed_tools_not_called() {
     let bench = Bench::new();
     let servers = || [bench.server("one", Lifecycle::Lazy, &[])];
     bench.extra("gone\nsame\nother in old words");
@@ -175,7 +175,7 @@ async fn what_changed_since_is_told_and_a_tool_that_is_gone_is_never_called() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_finds_a_tool_that_the_remembered_list_does_not_have() {
+async fn a_call_finds_a_tool_that_the_cache_lacks() {
     let bench = Bench::new();
     bench.teach([bench.server("one", Lifecycle::Lazy, &[])]).await;
     bench.extra("extra");
@@ -184,7 +184,7 @@ async fn a_call_finds_a_tool_that_the_remembered_list_does_not_have() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_that_changes_while_the_server_lives_is_remembered_too() {
+async fn a_list_change_of_a_live_server_is_cached() {
     let bench = Bench::new();
     bench.extra("announce");
     let manager = bench.start([bench.server("one", Lifecycle::Lazy, &[])]).await;
@@ -198,7 +198,7 @@ async fn a_list_that_changes_while_the_server_lives_is_remembered_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lazy_start_that_fails_says_what_an_eager_one_says_and_is_tried_again_for_the_next_caller() {
+async fn a_failed_lazy_start_says_why_and_is_retried() {
     let bench = Bench::new();
     let broken = bench.lab.file("broken");
     // The fixture, unless there is a file: nothing that its fingerprint knows of.
@@ -254,7 +254,7 @@ async fn a_start_goes_on_when_its_caller_gives_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn background_servers_start_one_after_another_with_nobody_waiting() {
+async fn background_servers_start_one_at_a_time() {
     let bench = Bench::new();
     let servers = || ["a", "b", "c"].map(|name| bench.server(name, Lifecycle::Background, &[]));
     bench.teach(servers()).await;
@@ -282,7 +282,7 @@ async fn an_idle_server_is_stopped_but_never_under_a_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_says_that_its_list_expires_is_believed() {
+async fn the_expiry_of_a_tool_list_is_respected() {
     let bench = Bench::new();
     for (ttl, parked) in [("ttl=0", 0), ("ttl=3600000", 1)] {
         let server = || [bench.server("one", Lifecycle::Lazy, &["modern", ttl])];
@@ -292,7 +292,7 @@ async fn a_server_that_says_that_its_list_expires_is_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn required_servers_and_changed_ones_are_not_put_off() {
+async fn required_and_changed_servers_start_at_once() {
     let bench = Bench::new();
     let server = || bench.server("one", Lifecycle::Lazy, &[]);
     bench.teach([server()]).await;
@@ -305,7 +305,7 @@ async fn required_servers_and_changed_ones_are_not_put_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_that_share_the_cache_never_see_half_a_file() {
+async fn concurrent_readers_never_see_a_partial_cache_file() {
     let bench = Bench::new();
     let server = || [bench.server("one", Lifecycle::Lazy, &[])];
     bench.teach(server()).await;
@@ -327,7 +327,7 @@ async fn processes_that_share_the_cache_never_see_half_a_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_is_offered_the_real_list_in_its_next_turn() {
+async fn an_agent_gets_the_actual_tool_list_in_its_next_turn() {
     let bench = Bench::new();
     bench.extra("gone");
     bench.teach([bench.server("one", Lifecycle::Lazy, &[])]).await;
@@ -350,7 +350,7 @@ async fn an_agent_is_offered_the_real_list_in_its_next_turn() {
 }
 
 #[test]
-fn the_program_shows_what_is_parked_and_what_changed() {
+fn the_program_shows_parked_servers_and_list_changes() {
     let bench = program::Bench::new(
         "[defaults]\nlifecycle = \"lazy\"\n[servers.one]\ncommand = FIXTURE\nargs = [\"extra=extra\"]\nenv = { KEY = \"${PLANTED_TOKEN}\" }\n",
     );
@@ -384,7 +384,7 @@ fn the_program_shows_what_is_parked_and_what_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_parked_server_is_left_in_peace_by_a_change_and_started_on_request() {
+async fn a_change_leaves_a_parked_server_parked() {
     let bench = Bench::new();
     let servers = || [bench.server("one", Lifecycle::Lazy, &[]), bench.server("two", Lifecycle::Lazy, &[])];
     bench.teach(servers()).await;

@@ -29,7 +29,7 @@ async fn pid(loan: &Loan, server: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_task_has_its_own_and_none_is_handed_on() {
+async fn each_task_gets_servers_of_its_own() {
     let lab = Lab::new();
     let manager =
         Manager::start(&Config::new([of_tasks(&lab, "own", 2), lab.server("all", &[])])).await.unwrap();
@@ -61,7 +61,7 @@ async fn each_task_has_its_own_and_none_is_handed_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_spares_it_is_started_for_its_borrower() {
+async fn without_spares_a_server_is_started_for_the_loan() {
     let lab = Lab::new();
     let manager = Manager::start(&Config::new([of_tasks(&lab, "own", 0)])).await.unwrap();
     let row = manager.report().servers[0].outcome.clone().unwrap();
@@ -84,7 +84,7 @@ async fn without_spares_it_is_started_for_its_borrower() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_has_its_own_and_its_tasks_share_it() {
+async fn a_client_gets_servers_that_its_tasks_share() {
     let lab = Lab::new();
     let mut server = lab.server("own", &[]);
     server.scope = Scope::Client;
@@ -98,7 +98,7 @@ async fn a_client_has_its_own_and_its_tasks_share_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_that_is_lent_outlives_the_manager() {
+async fn no_lent_server_outlives_the_manager() {
     let lab = Lab::new();
     let config = Config::new([of_tasks(&lab, "own", 1)]);
     let manager = Manager::start(&config).await.unwrap();
@@ -119,7 +119,7 @@ async fn nothing_that_is_lent_outlives_the_manager() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_configuration_is_for_the_next_borrower() {
+async fn a_changed_configuration_applies_to_the_next_loan() {
     let lab = Lab::new();
     let manager = Manager::start(&Config::new([of_tasks(&lab, "own", 1)])).await.unwrap();
     let before = manager.lend(Borrower::Task);
@@ -144,7 +144,7 @@ async fn another_configuration_is_for_the_next_borrower() {
 }
 
 #[test]
-fn tasks_of_a_run_have_servers_of_their_own() {
+fn tasks_of_a_run_get_servers_of_their_own() {
     let config = "[servers.own]\ncommand = FIXTURE\nscope = \"task\"\nspares = 1\n";
     let bench = Bench::new(config);
     let task = |id: &str| json!({"id": id, "calls": [{"tool": "own.pid", "args": {}}]}).to_string();

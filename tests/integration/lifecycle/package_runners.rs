@@ -93,7 +93,7 @@ impl House {
 }
 
 #[tokio::test]
-async fn the_second_start_does_without_the_runner() {
+async fn the_second_start_bypasses_the_runner() {
     let house = House::new();
     let flags = ["pages=2", "init-delay=1"];
     let (first, through) = house.start(house.server(&flags)).await;
@@ -120,7 +120,7 @@ async fn the_second_start_does_without_the_runner() {
 }
 
 #[tokio::test]
-async fn a_change_of_the_package_asks_the_runner_again() {
+async fn a_changed_package_is_started_by_the_runner_again() {
     let house = House::new();
     house.start(house.server(&[])).await;
     fs::write(house.manifest(), "{\"version\": \"1.0.1\"}").unwrap();
@@ -130,7 +130,7 @@ async fn a_change_of_the_package_asks_the_runner_again() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_gone_asks_the_runner_again() {
+async fn a_missing_program_is_started_by_the_runner_again() {
     let house = House::new();
     house.start(house.server(&[])).await;
     fs::remove_file(house.target()).unwrap();
@@ -144,7 +144,7 @@ async fn a_program_that_is_gone_asks_the_runner_again() {
 }
 
 #[tokio::test]
-async fn what_is_switched_off_or_always_newest_goes_through_the_runner() {
+async fn latest_versions_and_opt_outs_use_the_runner() {
     let house = House::new();
     house.start(house.server(&[])).await;
     let mut off = house.server(&[]);
@@ -162,7 +162,7 @@ async fn what_is_switched_off_or_always_newest_goes_through_the_runner() {
 }
 
 #[tokio::test]
-async fn one_that_does_not_come_up_directly_goes_through_the_runner_at_once() {
+async fn a_failed_direct_start_uses_the_runner_at_once() {
     let house = House::new();
     // Comes up only below a runner: a resolution that holds by every file, and is wrong all the same.
     let lock = house.lab.file("lock");
@@ -203,7 +203,7 @@ async fn one_that_does_not_come_up_directly_goes_through_the_runner_at_once() {
 }
 
 #[tokio::test]
-async fn a_restart_is_direct_too() {
+async fn a_restart_bypasses_the_runner_too() {
     let house = House::new();
     house.start(house.server(&[])).await;
     let manager = Manager::start(&house.config(house.server(&[]))).await.unwrap();
@@ -215,7 +215,7 @@ async fn a_restart_is_direct_too() {
 }
 
 #[tokio::test]
-async fn what_the_lockfile_refuses_is_not_fetched_anew() {
+async fn a_locked_out_package_is_not_fetched_again() {
     let house = House::new();
     fs::write(house.lab.file("extra"), "").unwrap();
     let server = house.server(&[&house.lab.flag("extra")]);

@@ -32,7 +32,7 @@ fn broken(message: &str) -> ServerEntry {
 }
 
 #[tokio::test]
-async fn only_what_changed_is_touched() {
+async fn only_changed_servers_are_restarted() {
     let lab = Lab::new();
     let same = || lab.server("same", &[]);
     let manager = manager([same(), lab.server("old", &[]), lab.server("changed", &["pages=1"])]).await;
@@ -75,7 +75,7 @@ async fn only_what_changed_is_touched() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_back_is_another_one() {
+async fn a_server_that_is_added_again_is_a_new_one() {
     let lab = Lab::new();
     let config = |pages: &str| Config::new([lab.server("one", &[pages])]);
     let manager = Manager::start(&config("pages=3")).await.unwrap();
@@ -90,7 +90,7 @@ async fn a_server_that_comes_back_is_another_one() {
 }
 
 #[tokio::test]
-async fn a_failed_server_is_mended_by_a_change() {
+async fn a_changed_entry_starts_a_failed_server() {
     let lab = Lab::new();
     let good = || lab.server("good", &[]);
     let manager = Manager::start(&Config::new([good(), lab.server("bad", &["die-now"])])).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_failed_server_is_mended_by_a_change() {
 }
 
 #[tokio::test]
-async fn an_entry_that_cannot_be_used_leaves_its_server_alone() {
+async fn an_invalid_entry_leaves_its_server_running() {
     let lab = Lab::new();
     let manager = manager([lab.server("one", &[])]).await;
     let pid = say(&manager.toolbox(), "one", "pid").await.unwrap();
@@ -133,7 +133,7 @@ async fn an_entry_that_cannot_be_used_leaves_its_server_alone() {
 }
 
 #[tokio::test]
-async fn callers_wait_for_a_restart_and_lost_calls_are_told() {
+async fn callers_wait_for_a_restart_and_lost_calls_fail() {
     let lab = Lab::new();
     let manager = manager([lab.server("one", &[&lab.flag("spawns"), "init-delay=300"])]).await;
     let tools = manager.toolbox();
@@ -159,7 +159,7 @@ async fn callers_wait_for_a_restart_and_lost_calls_are_told() {
 }
 
 #[tokio::test]
-async fn a_restart_that_hangs_gives_way_to_the_next_one() {
+async fn a_hanging_restart_gives_way_to_the_next_one() {
     let lab = Lab::new();
     let good = || lab.server("one", &[&lab.flag("spawns")]);
     let manager = manager([good()]).await;
@@ -184,7 +184,7 @@ async fn a_restart_that_hangs_gives_way_to_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_start_that_is_given_up_keeps_nobody_waiting() {
+async fn a_cancelled_start_keeps_no_caller_waiting() {
     let lab = Lab::new();
     let manager = manager([lab.server("one", &[])]).await;
     let mut slow = lab.server("two", &["never-init"]);
@@ -213,7 +213,7 @@ async fn a_start_that_is_given_up_keeps_nobody_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_manager_that_is_dropped_during_restarts_leaves_nobody() {
+async fn dropping_a_manager_during_restarts_leaves_no_process() {
     let lab = Lab::new();
     let servers = ["a", "b", "c", "d"].map(|name| {
         let mut server = lab.server(name, &[&lab.flag("spawns"), "helper"]);
@@ -230,7 +230,7 @@ async fn a_manager_that_is_dropped_during_restarts_leaves_nobody() {
 }
 
 #[tokio::test]
-async fn what_goes_is_gone_before_what_comes_is_started() {
+async fn removed_servers_end_before_new_ones_start() {
     let lab = Lab::new();
     let events = Events::default();
     let mut old = lab.server("old", &["ignore-eof"]);
@@ -242,7 +242,7 @@ async fn what_goes_is_gone_before_what_comes_is_started() {
 }
 
 #[tokio::test]
-async fn a_restart_that_waited_does_not_start_what_was_removed_meanwhile() {
+async fn a_delayed_restart_does_not_start_a_removed_server() {
     let lab = Lab::new();
     let mut dead = lab.server("one", &["never-init"]);
     dead.startup_timeout = Duration::from_millis(300);

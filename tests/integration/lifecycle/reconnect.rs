@@ -64,7 +64,7 @@ async fn fifty_callers_of_a_dead_server_cause_one_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_waiting_callers_are_all_told_and_restart_once() {
+async fn fifty_waiting_callers_all_fail_and_restart_once() {
     let lab = Lab::new();
     let manager = manager([lab.server("one", &[&lab.flag("spawns")])]).await;
     let tools = manager.toolbox();
@@ -91,7 +91,7 @@ async fn fifty_waiting_callers_are_all_told_and_restart_once() {
 }
 
 #[tokio::test]
-async fn a_side_effect_before_a_death_is_never_repeated() {
+async fn a_call_that_ran_before_a_crash_is_not_repeated() {
     for retry in [RetryCalls::Never, RetryCalls::ReadOnly, RetryCalls::Idempotent] {
         let lab = Lab::new();
         let mut config = lab.server("one", &[&lab.flag("count")]);
@@ -111,7 +111,7 @@ async fn a_side_effect_before_a_death_is_never_repeated() {
 }
 
 #[tokio::test]
-async fn read_only_calls_are_repeated_if_that_is_configured() {
+async fn read_only_calls_are_repeated_if_configured() {
     for retry in [RetryCalls::Never, RetryCalls::ReadOnly] {
         let lab = Lab::new();
         let mut config = lab.server("one", &[&lab.flag("spawns")]);
@@ -134,7 +134,7 @@ async fn read_only_calls_are_repeated_if_that_is_configured() {
 }
 
 #[tokio::test]
-async fn a_storm_of_restarts_is_stopped() {
+async fn a_restart_loop_is_stopped() {
     let lab = Lab::new();
     let mut config = lab.server("one", &[&lab.flag("spawns")]);
     config.restart.max = 2;
@@ -162,7 +162,7 @@ async fn a_storm_of_restarts_is_stopped() {
 }
 
 #[tokio::test]
-async fn a_server_killed_from_outside_is_back_at_the_next_call() {
+async fn a_killed_server_restarts_at_the_next_call() {
     let lab = Lab::new();
     let manager = manager([lab.wrapped("one", &[&lab.flag("spawns")])]).await;
     let tools = manager.toolbox();
@@ -182,7 +182,7 @@ async fn a_server_killed_from_outside_is_back_at_the_next_call() {
 }
 
 #[tokio::test]
-async fn closed_stays_closed() {
+async fn a_closed_session_stays_closed() {
     let lab = Lab::new();
     let first = manager([lab.server("one", &[&lab.flag("spawns")])]).await;
     let tools = first.toolbox();
@@ -220,7 +220,7 @@ async fn a_call_whose_server_is_stopped_may_have_run() {
 }
 
 #[tokio::test]
-async fn closing_during_a_restart_leaves_nobody() {
+async fn closing_during_a_restart_leaves_no_process() {
     let lab = Lab::new();
     let manager = manager([lab.server("one", &[&lab.flag("spawns"), "helper", "init-delay=1000"])]).await;
     let tools = manager.toolbox();
@@ -246,7 +246,7 @@ async fn closing_during_a_restart_leaves_nobody() {
 }
 
 #[tokio::test]
-async fn closing_during_the_start_of_a_parked_server_names_its_process() {
+async fn closing_during_a_lazy_start_names_the_process() {
     let lab = Lab::new();
     let mut config = lab.server("one", &[&lab.flag("spawns"), "init-delay=1000"]);
     config.lifecycle = Lifecycle::Lazy;
@@ -270,7 +270,7 @@ async fn closing_during_the_start_of_a_parked_server_names_its_process() {
 
 /// Whoever notices a death first begins the restart: often enough one of the callers, none of whom waits for its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn restarts_that_callers_give_up_do_not_count() {
+async fn restarts_that_callers_cancel_do_not_count() {
     const DEATHS: u32 = 6;
     let lab = Lab::new();
     let mut config = lab.server("one", &[&lab.flag("spawns"), "init-delay=200"]);

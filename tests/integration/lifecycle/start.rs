@@ -20,7 +20,7 @@ fn mixed(lab: &Lab) -> Vec<ServerConfig> {
 }
 
 #[tokio::test]
-async fn each_failure_says_why_and_the_rest_is_usable() {
+async fn each_failed_server_says_why_and_the_rest_works() {
     let lab = Lab::new();
     let manager = Manager::start(&Config::new(mixed(&lab))).await.unwrap();
     let report = manager.report();
@@ -95,7 +95,7 @@ async fn rows_keep_the_order_of_the_configuration() {
 }
 
 #[tokio::test]
-async fn every_way_of_answering_the_question_ends_in_its_era() {
+async fn every_answer_to_the_version_question_selects_an_era() {
     const OLD: &str = "2025-11-25";
     const NEW: &str = "2026-07-28";
     let cases: [(&str, &[&str], &str, usize); 9] = [
@@ -131,7 +131,7 @@ async fn every_way_of_answering_the_question_ends_in_its_era() {
 }
 
 #[tokio::test]
-async fn junk_is_named_when_the_handshake_fails() {
+async fn non_protocol_output_is_shown_when_the_handshake_fails() {
     let lab = Lab::new();
     let mut config = lab.server("noisy", &["junk", "never-init"]);
     config.startup_timeout = Duration::from_secs(1);
@@ -144,7 +144,7 @@ async fn junk_is_named_when_the_handshake_fails() {
 }
 
 #[tokio::test]
-async fn a_server_sees_its_own_environment_only() {
+async fn a_server_gets_only_its_own_environment() {
     let lab = Lab::new();
     let mut config = lab.server("one", &[]);
     let Endpoint::Stdio(child) = &mut config.endpoint else { unreachable!() };

@@ -68,7 +68,7 @@ fn starting(event: &ServerEvent) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_stampede_of_a_hundred_servers_installs_each_package_once() {
+async fn a_hundred_servers_install_each_package_once() {
     for jobs in [StartJobs::Unlimited, StartJobs::Cores] {
         let lab = Lab::new();
         fake_npx(&lab, "");
@@ -98,7 +98,7 @@ async fn a_stampede_of_a_hundred_servers_installs_each_package_once() {
 }
 
 #[tokio::test]
-async fn when_an_install_fails_the_next_server_tries() {
+async fn after_a_failed_install_the_next_server_tries() {
     let lab = Lab::new();
     fake_npx(&lab, "[ -e tried ] || { touch tried; echo 'no network' >&2; exit 1; }");
     let servers = ["a", "b", "c"].map(|name| from_package(&lab, name, "p"));
@@ -111,7 +111,7 @@ async fn when_an_install_fails_the_next_server_tries() {
 }
 
 #[tokio::test]
-async fn installing_has_a_clock_of_its_own() {
+async fn installing_has_its_own_timeout() {
     let lab = Lab::new();
     fake_npx(&lab, "sleep 1");
     let mut server = from_package(&lab, "one", "p");
@@ -137,7 +137,7 @@ async fn installing_has_a_clock_of_its_own() {
 }
 
 #[tokio::test]
-async fn servers_that_never_answer_hold_up_nobody() {
+async fn silent_servers_do_not_delay_others() {
     let lab = Lab::new();
     let cores = std::thread::available_parallelism().unwrap().get();
     let silent = (0..=cores).map(|number| lab.server(&format!("silent-{number}"), &["never-init"]));
@@ -157,7 +157,7 @@ async fn servers_that_never_answer_hold_up_nobody() {
 }
 
 #[tokio::test]
-async fn a_number_of_slots_is_strict() {
+async fn a_configured_number_of_slots_is_never_exceeded() {
     let lab = Lab::new();
     let mut silent = lab.server("silent", &["never-init"]);
     silent.startup_timeout = Duration::from_millis(300);
@@ -181,7 +181,7 @@ async fn a_number_of_slots_is_strict() {
 }
 
 #[tokio::test]
-async fn the_second_start_knows_who_is_quick() {
+async fn the_second_start_knows_fast_servers() {
     let lab = Lab::new();
     let servers = [("slow", "1000"), ("quick", "0"), ("middling", "400")]
         .map(|(name, delay)| lab.server(name, &[&format!("init-delay={delay}")]));
@@ -199,7 +199,7 @@ async fn the_second_start_knows_who_is_quick() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn who_only_waits_needs_no_slot_the_second_time() {
+async fn servers_that_only_wait_need_no_slot_the_second_time() {
     let lab = Lab::new();
     let cores = std::thread::available_parallelism().unwrap().get();
     let servers = (0..cores + 2).map(|number| lab.server(&format!("s{number}"), &["init-delay=100"]));
@@ -219,7 +219,7 @@ async fn who_only_waits_needs_no_slot_the_second_time() {
 }
 
 #[tokio::test]
-async fn a_question_that_is_never_answered_is_asked_once() {
+async fn an_unanswered_version_question_is_asked_once() {
     let lab = Lab::new();
     // The program stays the same while what it does changes, as with an update.
     let script = format!("exec \"$0\" {} $(cat flags)", lab.flag("spawns"));
@@ -242,7 +242,7 @@ async fn a_question_that_is_never_answered_is_asked_once() {
 }
 
 #[test]
-fn the_program_tells_who_waits_and_for_what() {
+fn the_program_names_waiting_servers_and_reasons() {
     let bench = Bench::new(
         "[defaults]\nstart_jobs = 1\n\n[servers.a]\ncommand = FIXTURE\nargs = [\"init-delay=300\"]\n\n\
          [servers.b]\ncommand = FIXTURE\n",
@@ -268,7 +268,7 @@ fn the_program_tells_who_waits_and_for_what() {
 }
 
 #[test]
-fn a_bare_start_is_measured_beside_ours() {
+fn bench_init_compares_with_a_bare_start() {
     let bench = Bench::new(
         "[servers.a]\ncommand = FIXTURE\n\n[servers.b]\ncommand = FIXTURE\n\n[servers.c]\nbuiltin = \"calc\"\n",
     );

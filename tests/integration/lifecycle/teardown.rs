@@ -154,7 +154,7 @@ fn by_drop_elsewhere(lab: &Lab, runtime: &Runtime) {
 }
 
 #[test]
-fn every_ending_leaves_nobody() {
+fn every_way_to_end_leaves_no_process() {
     for (ending, end) in ENDINGS {
         for (kind, runtime) in runtimes() {
             eprintln!("{ending}, {kind}");
@@ -167,7 +167,7 @@ fn every_ending_leaves_nobody() {
 }
 
 #[test]
-fn a_runtime_that_goes_first_leaves_nobody() {
+fn ending_the_runtime_first_leaves_no_process() {
     for (kind, runtime) in runtimes() {
         eprintln!("{kind}");
         let lab = Lab::new();
@@ -179,7 +179,7 @@ fn a_runtime_that_goes_first_leaves_nobody() {
 }
 
 #[tokio::test]
-async fn a_required_failure_ends_the_good_ones() {
+async fn a_failed_required_server_ends_the_others() {
     let lab = Lab::new();
     let mut config = Config::new([stubborn(&lab, "good"), lab.server("bad", &["die-now"])]);
     config.servers["bad"].required = true;
@@ -188,7 +188,7 @@ async fn a_required_failure_ends_the_good_ones() {
 }
 
 #[tokio::test]
-async fn a_server_that_fails_to_start_takes_its_helpers_along() {
+async fn helpers_of_a_server_that_fails_to_start_are_ended() {
     let lab = Lab::new();
     let failing = ["die-now", "never-init", "loop-cursor"].map(|flag| {
         let mut config = lab.wrapped(flag, &["helper-holds-stdout", "ignore-eof", flag]);
@@ -201,7 +201,7 @@ async fn a_server_that_fails_to_start_takes_its_helpers_along() {
 }
 
 #[tokio::test]
-async fn the_report_tells_how_each_server_left() {
+async fn the_report_says_how_each_server_ended() {
     use StopOutcome::{Exited, Killed, Terminated};
     // Only the waits that are meant to run out are short.
     type Case = (&'static str, &'static [&'static str], [Duration; 2], StopOutcome, bool);
@@ -253,7 +253,7 @@ async fn ten_stubborn_servers_are_closed_together() {
 }
 
 #[tokio::test]
-async fn a_server_that_died_unnoticed_is_no_obstacle() {
+async fn a_server_that_died_unnoticed_does_not_block_teardown() {
     let lab = Lab::new();
     let manager = manager([lab.wrapped("one", &["helper-holds-stdout"])]).await;
     lab.await_processes(FAMILY);

@@ -39,7 +39,7 @@ async fn run(tools: &Toolbox, n: usize, pad: usize) -> Result<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_was_not_read_is_run_once_by_the_next_process() {
+async fn an_unread_call_is_run_once_by_the_next_process() {
     for how in ["stdout", "noise", "fork", "exit"] {
         let lab = Lab::new();
         let manager = manager([server(&lab, &["astray"])]).await;
@@ -62,7 +62,7 @@ async fn a_call_that_was_not_read_is_run_once_by_the_next_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_runs_twice_however_and_whenever_a_server_is_lost() {
+async fn no_call_runs_twice_for_any_loss_of_a_server() {
     let lab = Lab::new();
     let manager = manager([server(&lab, &["mayhem"])]).await;
     let tools = manager.toolbox();
@@ -101,7 +101,7 @@ fn lost_code(error: &toolcrib::Error) -> ErrorCode {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_on_request_loses_no_call_that_was_not_read() {
+async fn a_requested_restart_loses_no_unread_call() {
     let lab = Lab::new();
     let manager = manager([server(&lab, &["astray"])]).await;
     let tools = manager.toolbox();
@@ -125,7 +125,7 @@ async fn a_restart_on_request_loses_no_call_that_was_not_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_that_are_given_up_before_they_are_written_are_not_run() {
+async fn calls_cancelled_before_they_are_written_do_not_run() {
     let lab = Lab::new();
     let manager = manager([server(&lab, &["astray"])]).await;
     let tools = manager.toolbox();
@@ -152,7 +152,7 @@ async fn calls_that_are_given_up_before_they_are_written_are_not_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn late_answers_to_any_number_of_calls_end_no_session() {
+async fn any_number_of_late_answers_keeps_the_session() {
     let lab = Lab::new();
     let manager = manager([lab.server("one", &[])]).await;
     let tools = manager.toolbox();
@@ -172,7 +172,7 @@ async fn late_answers_to_any_number_of_calls_end_no_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_prints_a_line_for_each_call_is_kept() {
+async fn a_server_that_prints_other_lines_to_stdout_is_kept() {
     let lab = Lab::new();
     let chaos = ["builtin", "chaos", "garbage=2"];
     let manager = manager([lab.command("one", env!("CARGO_BIN_EXE_toolcrib"), &chaos)]).await;

@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_alias_works_behind_a_server_and_is_suggested() {
+async fn an_alias_works_with_a_server_prefix_and_is_suggested() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[]), lab.server("other", &[])]).await;
     let config = "aliases = { tools = { parrot = 'echo', bird = 'lab.echo' } }";
@@ -40,7 +40,7 @@ async fn an_alias_works_behind_a_server_and_is_suggested() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn raw_line_breaks_in_arguments_arrive_as_they_were_meant() {
+async fn raw_line_breaks_in_arguments_are_repaired() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let raw = "{\"text\": \"if a:\n\tb = '</arguments>'\r\n\"}";
@@ -64,7 +64,7 @@ async fn raw_line_breaks_in_arguments_arrive_as_they_were_meant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_beside_a_thought_is_run_and_never_the_answer() {
+async fn a_call_beside_a_thought_runs_and_is_not_the_answer() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let call = |text: &str| block("lab", "echo", &json!({"text": text}).to_string());
@@ -102,7 +102,7 @@ async fn a_call_beside_a_thought_is_run_and_never_the_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_a_call_is_no_answer_where_there_are_no_tools_either() {
+async fn a_partial_call_is_no_answer_without_tools_either() {
     let manager = manager([]).await;
     let half = "<use_mcp_tool>\n<server_name>lab</server_name>";
     let model = Model::new([say(half), say("done")]).await;
@@ -112,7 +112,7 @@ async fn half_a_call_is_no_answer_where_there_are_no_tools_either() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_denied_tool_is_said_to_be_denied() {
+async fn calling_a_denied_tool_says_that_it_is_denied() {
     let lab = Lab::new();
     let mut config = lab.server("lab", &[]);
     config.tools.deny.push(Glob::new("effect").unwrap().compile_matcher());
@@ -141,7 +141,7 @@ async fn a_denied_tool_is_said_to_be_denied() {
 }
 
 #[test]
-fn the_program_says_that_a_tool_is_denied() {
+fn the_program_reports_that_a_tool_is_denied() {
     let bench = Bench::new("[servers.fix]\ncommand = FIXTURE\ntools = { deny = ['effect', 'die*'] }");
     let output = bench.run(&["call", "fix.effect", "n=1"]);
     let told = err(&output);

@@ -48,7 +48,7 @@ fn tools(request: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn agents_are_called_side_by_side_and_give_back_their_answers() {
+async fn agents_are_called_in_parallel_and_return_answers() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let meeting = Meeting(Mutex::new(0), Condvar::new());
@@ -83,7 +83,7 @@ async fn agents_are_called_side_by_side_and_give_back_their_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_that_call_agents_end_at_the_depth_and_at_their_limits() {
+async fn nested_agents_end_at_the_depth_and_other_limits() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     // Whoever has the tool calls it.
@@ -110,7 +110,7 @@ async fn agents_that_call_agents_end_at_the_depth_and_at_their_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_agent_spent_counts_also_when_the_task_ends_before_it() {
+async fn usage_of_an_unfinished_agent_counts() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let never = calls(&[("lab__sleep", r#"{"ms": 600000}"#)]);
@@ -129,7 +129,7 @@ async fn what_an_agent_spent_counts_also_when_the_task_ends_before_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_time_of_an_agent_is_that_of_its_model_and_its_tools() {
+async fn an_agents_time_is_split_into_model_and_tools() {
     const SCRIPT: &str = r#"
         [[steps]]
         when = { role = "user", contains = "think" }

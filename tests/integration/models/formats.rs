@@ -69,7 +69,7 @@ async fn a_task_with_a_tool_runs_in_every_format() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_goes_on_with_the_next_client_and_the_report_says_who_answered() {
+async fn a_task_falls_back_to_the_next_client_and_reports_it() {
     let (url, seen, _tasks) = model().await;
     // Nothing listens on port 1 of the loopback interface.
     let bench = Bench::new(&format!(

@@ -31,7 +31,7 @@ fn parse(llm: &str) -> Config {
 }
 
 #[tokio::test]
-async fn a_task_can_be_told_by_a_header() {
+async fn a_header_can_identify_the_task_of_a_request() {
     let seen = Seen::default();
     let router = Router::new().route("/v1/chat/completions", post(serve)).with_state(seen.clone());
     let (url, _tasks) = served(router).await;
@@ -56,7 +56,7 @@ async fn a_task_can_be_told_by_a_header() {
 }
 
 #[test]
-fn what_no_header_can_hold_is_told_with_its_line() {
+fn an_invalid_header_value_is_reported_with_its_line() {
     for (line, wanted) in [
         ("headers = { \"a b\" = 'x' }", "`llm.headers.a b`: is not the name of a header"),
         ("headers = { a = \"x\\ny\" }", "`llm.headers.a`: holds a character that no header may hold"),

@@ -27,7 +27,7 @@ async fn requests(prefill: bool) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_next_attempt_reads_the_beginning_and_what_the_model_went_on_with() {
+async fn the_next_attempt_gets_the_prefilled_answer() {
     let asked = requests(true).await;
     assert_eq!(asked.len(), 3);
     // The one request that is begun, and no other.
@@ -44,7 +44,7 @@ async fn the_next_attempt_reads_the_beginning_and_what_the_model_went_on_with() 
 }
 
 #[tokio::test]
-async fn without_the_flag_the_model_begins_by_itself() {
+async fn without_the_flag_nothing_is_prefilled() {
     let asked = requests(false).await;
     assert!(messages(&asked[1]).last().unwrap().starts_with("user: "));
     assert!(asked.iter().all(|request| request.get("continue_final_message").is_none()));

@@ -18,7 +18,7 @@ fn events(report: &toolcrib::RunReport, name: &str) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_of_no_use_is_taken_back_and_leaves_no_trace() {
+async fn a_useless_answer_is_rolled_back() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let xml = "tool_protocol = 'xml'\nrollback = { on = ['malformed', 'empty', 'refusal'] }";
@@ -57,7 +57,7 @@ async fn an_answer_of_no_use_is_taken_back_and_leaves_no_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_query_is_asked_once_unless_the_model_insists() {
+async fn a_repeated_query_is_run_only_if_the_model_insists() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let config = "rollback = { on = ['duplicate'], max = 2 }";
@@ -83,7 +83,7 @@ async fn a_query_is_asked_once_unless_the_model_insists() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn results_that_bring_nothing_are_taken_back_with_their_calls() {
+async fn empty_results_are_rolled_back_with_their_calls() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let config =
@@ -103,7 +103,7 @@ async fn results_that_bring_nothing_are_taken_back_with_their_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_in_which_a_call_ran_is_not_taken_back() {
+async fn a_turn_with_an_executed_call_is_not_rolled_back() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     // One brought nothing and one was of use; then one may have run: it killed its server.
@@ -130,7 +130,7 @@ async fn a_turn_in_which_a_call_ran_is_not_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_of_turns_that_were_taken_back_stay() {
+async fn files_of_rolled_back_turns_stay() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let config = "[agent]\nmax_result_chars = 20\nrollback = { on = ['result'], results = ['nothing'] }\n\
@@ -155,7 +155,7 @@ async fn files_of_turns_that_were_taken_back_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_model_is_sent_the_last_results_and_the_file_has_all() {
+async fn the_model_gets_recent_results_and_the_file_all() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let long = "é".repeat(500);
@@ -177,7 +177,7 @@ async fn the_model_is_sent_the_last_results_and_the_file_has_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cut_leaves_no_half_of_a_secret() {
+async fn cut_results_hold_no_part_of_a_secret() {
     let lab = Lab::new();
     let mut config = Config::new([lab.server("lab", &[])]);
     config.secrets = Secrets::new(["hunter2-hunter2".to_owned()]);
@@ -193,7 +193,7 @@ async fn a_cut_leaves_no_half_of_a_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_that_is_too_long_goes_on_without_its_older_results() {
+async fn a_long_conversation_continues_without_old_results() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let model = Model::new([echo("one"), echo("two"), too_long(), echo("three"), say("done")]).await;
@@ -223,7 +223,7 @@ async fn a_conversation_that_is_too_long_goes_on_without_its_older_results() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_limit_the_answer_is_asked_for_without_tools() {
+async fn at_the_turn_limit_the_answer_is_asked_without_tools() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let lines = "max_turns = 2\nfinal_summary = 'limit'\nanswer = 'boxed'";
@@ -277,7 +277,7 @@ async fn at_the_limit_the_answer_is_asked_for_without_tools() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_attempt_is_told_what_went_wrong_in_the_last() {
+async fn the_next_attempt_learns_why_the_last_one_failed() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let lines = "max_turns = 2\nattempts = 3\nfinal_summary = 'limit'\nanswer = 'boxed'";

@@ -174,7 +174,7 @@ async fn all(llm: &LlmClient, count: usize) -> Vec<toolcrib::ChatAnswer> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_at_once_are_twenty_in_flight() {
+async fn twenty_concurrent_requests_are_in_flight_together() {
     let server = Server::together(20).await;
     let llm = client(&server.url, &http(), |_| ());
     let answers = all(&llm, 20).await;
@@ -184,7 +184,7 @@ async fn twenty_at_once_are_twenty_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_of_six_is_kept_and_its_queue_is_told() {
+async fn a_limit_of_six_is_kept_and_its_queue_reported() {
     let service = Duration::from_millis(100);
     let server = Server::new(move |_| Reply::good().after(service)).await;
     let clients = http();
@@ -200,7 +200,7 @@ async fn a_limit_of_six_is_kept_and_its_queue_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_at_once_meet_no_error() {
+async fn a_thousand_concurrent_requests_succeed() {
     let server = Server::together(1000).await;
     let llm = client(&server.url, &http(), |_| ());
     let answers = all(&llm, 1000).await;
@@ -223,7 +223,7 @@ async fn script(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attempts_told_are_those_at_the_server() {
+async fn reported_attempts_match_those_at_the_server() {
     let policy = hundredth();
     let (failed, _) = script(&policy, |_| Reply::error(500)).await;
     assert_eq!(failed.unwrap_err().attempts.len(), 12, "500 is repeated as any other");
@@ -255,7 +255,7 @@ async fn attempts_told_are_those_at_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_is_reset_half_way_is_asked_for_again() {
+async fn an_answer_reset_half_way_is_retried() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
     let accepted = Arc::new(AtomicUsize::new(0));
@@ -284,7 +284,7 @@ async fn an_answer_that_is_reset_half_way_is_asked_for_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outage_loses_no_agent_and_costs_three_requests_each_at_most() {
+async fn an_outage_costs_at_most_three_requests_per_agent() {
     // 45 s, and 100 agents, with every wait a hundredth.
     let until = Instant::now() + Duration::from_millis(450);
     let service = Duration::from_millis(10);
@@ -321,7 +321,7 @@ async fn an_outage_loses_no_agent_and_costs_three_requests_each_at_most() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_without_credit_is_asked_about_once() {
+async fn a_key_without_credit_is_tried_once() {
     let broke = json!({"error": {"message": "no credit", "code": "insufficient_quota"}});
     let server = Server::new(move |_| Reply::new(429, &broke)).await;
     let clients = http();
@@ -335,7 +335,7 @@ async fn a_key_without_credit_is_asked_about_once() {
 }
 
 #[tokio::test]
-async fn the_counters_are_those_of_the_wire() {
+async fn counters_match_the_requests_on_the_wire() {
     let server = Server::new(|number| if number == 1 { Reply::error(409) } else { Reply::good() }).await;
     let llm = client(&server.url, &http(), |_| ());
     for _ in 0..20 {
@@ -354,7 +354,7 @@ async fn the_counters_are_those_of_the_wire() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_is_kept_however_many_ask() {
+async fn a_rate_limit_is_kept_under_load() {
     let server = Server::new(|_| Reply::good()).await;
     // Six thousand a minute: six hundred at once, then ninety a second.
     let llm = client(&server.url, &http(), |config| config.requests_per_minute = NonZeroU64::new(6000));
@@ -368,7 +368,7 @@ async fn a_rate_is_kept_however_many_ask() {
 
 /// Accepts, and never says a word: what vLLM leaves of its running requests when it is stopped.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_went_silent_is_found_out_over_a_new_connection() {
+async fn a_silent_server_is_probed_over_a_new_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let llm = client(&format!("http://{address}/v1"), &http(), |config| {

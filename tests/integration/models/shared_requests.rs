@@ -50,7 +50,7 @@ async fn run(config: String, questions: &[&str]) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_that_ask_at_the_same_time_share_a_request() {
+async fn concurrent_tasks_share_a_request() {
     let (url, seen, _tasks) = model().await;
     let llm = format!("[llm]\nbase_url = '{url}'\nmodel = 'm'\napi = 'completions'\n");
     // Long enough for a slow machine: the requests go when they are full.
@@ -73,7 +73,7 @@ async fn tasks_that_ask_at_the_same_time_share_a_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_question_is_asked_once_where_answers_are_kept() {
+async fn cached_answers_are_requested_once() {
     let (url, seen, _tasks) = model().await;
     let llm = format!("[llm]\nbase_url = '{url}'\nmodel = 'm'\ntemperature = 0\n");
     let config = llm + "cache = { size = 10, ttl = '1h', single_flight = true }\n";

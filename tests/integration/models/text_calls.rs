@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_in_the_text_are_run_and_answered_in_the_text() {
+async fn calls_in_text_are_run_and_answered_in_text() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[]), lab.server("other", &[])]).await;
     let two = format!(
@@ -37,7 +37,7 @@ async fn calls_in_the_text_are_run_and_answered_in_the_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_names_are_put_right_counted_and_logged() {
+async fn wrong_names_are_corrected_counted_and_logged() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let config = "aliases = { tools = { say = 'echo' }, arguments = { words = 'text' } }";
@@ -78,7 +78,7 @@ async fn wrong_names_are_put_right_counted_and_logged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_servers_in_the_text_are_put_right_in_the_text() {
+async fn wrong_servers_in_text_calls_are_corrected() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let asked = format!("Now.\n{}", block("tool-lab", "Echo", r#"{"query": "found"}"#));
@@ -93,7 +93,7 @@ async fn wrong_servers_in_the_text_are_put_right_in_the_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_tool_takes_over_where_a_rule_says_so() {
+async fn a_rule_can_replace_a_tool_by_another() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[]), lab.server("spare", &[])]).await;
     let config = agent(
@@ -137,7 +137,7 @@ async fn another_tool_takes_over_where_a_rule_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_a_rule_denies_is_never_sent() {
+async fn a_denied_call_is_never_sent() {
     let lab = Lab::new();
     let mut server = lab.server("lab", &[]);
     let text = "[servers.x]\nbuiltin = 'time'\n[servers.x.result_filter]\n\

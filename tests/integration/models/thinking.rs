@@ -106,7 +106,7 @@ async fn model() -> (String, Seen, JoinSet<()>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_thought_comes_back_as_it_was_signed() {
+async fn thoughts_are_sent_back_with_their_signature() {
     for stream in [false, true] {
         let (url, seen, _tasks) = model().await;
         let bench = Bench::new(&format!(
@@ -139,7 +139,7 @@ async fn what_was_thought_comes_back_as_it_was_signed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_that_thinks_cannot_be_made_to_call_a_tool() {
+async fn a_thinking_model_is_not_forced_to_call_a_tool() {
     let (url, seen, _tasks) = model().await;
     let bench = Bench::new(&format!(
         "servers.calc.builtin = 'calc'

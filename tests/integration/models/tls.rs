@@ -108,7 +108,7 @@ async fn model_over_http_2(listener: TcpListener, acceptor: TlsAcceptor) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http_2_is_agreed_on_in_the_handshake_straight_and_through_a_proxy() {
+async fn http_2_is_negotiated_directly_and_through_a_proxy() {
     let (own, config) = certified(&["h2"]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -135,7 +135,7 @@ async fn http_2_is_agreed_on_in_the_handshake_straight_and_through_a_proxy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_come_encrypted_and_through_a_proxy() {
+async fn tls_works_directly_and_through_a_proxy() {
     let (own, config) = certified(&[]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();

@@ -121,7 +121,7 @@ fn short(live: &Live) -> String {
 }
 
 #[tokio::test]
-async fn what_an_agent_does_is_told_while_it_does_it() {
+async fn events_arrive_while_an_agent_works() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let script = vec![
@@ -175,7 +175,7 @@ async fn what_an_agent_does_is_told_while_it_does_it() {
 }
 
 #[tokio::test]
-async fn agents_that_are_called_are_told_of_too_and_an_error_is_the_end() {
+async fn events_cover_called_agents_and_end_with_an_error() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let script = vec![
@@ -233,7 +233,7 @@ async fn agents_that_are_called_are_told_of_too_and_an_error_is_the_end() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_reader_and_one_who_leaves_ends_nothing() {
+async fn a_slow_or_gone_reader_of_events_blocks_nothing() {
     let lab = Lab::new();
     let manager = manager([lab.server("lab", &[])]).await;
     let pieces: Vec<Value> =
@@ -290,7 +290,7 @@ async fn nobody_waits_for_a_reader_and_one_who_leaves_ends_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_line_writes_it_at_once_and_without_secrets() {
+async fn the_command_line_writes_events_at_once_without_secrets() {
     // The secret comes in two pieces.
     let (half, rest) = SECRET.split_at(7);
     let script = vec![
@@ -340,7 +340,7 @@ async fn the_command_line_writes_it_at_once_and_without_secrets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_read_the_events_of_a_run_holds_up_nobody() {
+async fn unread_events_do_not_block_a_run() {
     // Far more than a pipe holds.
     let pieces = (0..3000).map(|n| say(&format!("piece {n} of a long answer; "))).chain([end()]).collect();
     let (url, _served, _tasks) = address(vec![Ok(pieces)], Semaphore::MAX_PERMITS).await;

@@ -242,7 +242,7 @@ fn without_times(bench: &Bench, run: &Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_results_of_a_run_and_of_its_replays_are_the_same_file() {
+async fn a_run_and_its_replays_write_the_same_results() {
     let router = Router::new().route("/v1/chat/completions", post(unsteady));
     let (url, _tasks) = served(router).await;
     let bench =
@@ -285,7 +285,7 @@ fn network_sockets(pid: u32) -> Vec<String> {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_has_no_child_and_no_socket_and_ends_on_ctrl_c() {
+async fn a_replay_has_no_child_or_socket_and_ends_on_ctrl_c() {
     let model = Model::start().await;
     let bench = model.bench();
     bench.file("tasks.jsonl", &tasks());
@@ -407,7 +407,7 @@ async fn the_first_difference_ends_a_replay_and_is_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_run_leaves_what_can_be_read_and_replayed_up_to_then() {
+async fn a_killed_run_can_be_replayed_up_to_its_end() {
     let model = Model::start().await;
     let bench = model.bench();
     let hang = json!({"id": "hangs", "calls": [{"tool": "fix.pid"}, {"tool": "fix.sleep", "args": {"ms": 3_600_000}}]});
@@ -451,7 +451,7 @@ async fn a_killed_run_leaves_what_can_be_read_and_replayed_up_to_then() {
 }
 
 #[test]
-fn a_replay_takes_nothing_that_it_would_ignore() {
+fn a_replay_refuses_options_that_have_no_effect() {
     let bench = Bench::new("");
     for other in [&["--record"][..], &["--model", "m"], &["--base-url", "http://x/v1"], &["--locked"]] {
         let output = Command::new(env!("CARGO_BIN_EXE_toolcrib"))

@@ -59,7 +59,7 @@ fn page(bench: &Bench) -> (String, Value) {
 }
 
 #[test]
-fn the_page_tells_all_and_lets_nothing_become_markup() {
+fn the_page_is_complete_and_escapes_all_text() {
     let bench = bench();
     let (page, document) = page(&bench);
     let (_, data) = page.split_once("<script type=\"application/json\" id=\"data\">").unwrap();
@@ -175,7 +175,7 @@ fn thousands_of_tasks_stay_in_bounds() {
 }
 
 #[test]
-fn a_browser_shows_it_without_complaint() {
+fn a_browser_shows_the_report_without_errors() {
     let bench = bench();
     let (page, _) = page(&bench);
     let path = bench.0.path().join("page.html");

@@ -101,7 +101,7 @@ async fn dead() -> String {
 const SIX: [&str; 6] = ["right", "right", "wrong", "wrong", "loop", "loop"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_model_did_is_failed_and_a_dead_endpoint_is_errored() {
+async fn model_mistakes_are_failed_and_dead_endpoints_errored() {
     let (url, _tasks) = model("chat").await;
     let alive = bench(&url, "[agent]\nmax_turns = 2\n");
     let (exit, said, document) = run(&alive, &SIX, &[]);
@@ -153,7 +153,7 @@ async fn what_the_model_did_is_failed_and_a_dead_endpoint_is_errored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn time_and_circles_are_the_models_and_an_endpoint_that_is_down_is_not() {
+async fn timeouts_and_loops_count_as_failures_of_the_model() {
     let (url, _tasks) = model("chat").await;
     let limits = "[agent]\nmax_time = '1s'\n";
     let (exit, said, document) = run(&bench(&url, limits), &["slow"], &[]);
@@ -169,7 +169,7 @@ async fn time_and_circles_are_the_models_and_an_endpoint_that_is_down_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_is_one_row_whichever_attempt_it_ends_with() {
+async fn a_task_is_one_row_for_all_its_attempts() {
     let (url, _tasks) = model("chat").await;
     let bench = bench(&url, "[agent]\nattempts = 3\nrollback = { on = [] }\n");
     // The first attempt is empty, and so is what is learnt from it: there is no second one.
@@ -198,7 +198,7 @@ async fn a_task_is_one_row_whichever_attempt_it_ends_with() {
 }
 
 #[test]
-fn the_report_of_a_killed_run_counts_the_tasks_that_never_began() {
+fn the_report_of_a_killed_run_counts_unstarted_tasks() {
     let bench = bench("http://127.0.0.1:1/v1", "");
     let call = |tool: &str, args: Value| json!([{"tool": tool, "args": args}]);
     let quick = json!({"id": "quick", "calls": call("calc.evaluate", json!({"expression": "1"}))});
@@ -229,7 +229,7 @@ fn the_report_of_a_killed_run_counts_the_tasks_that_never_began() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_tells_what_its_requests_took() {
+async fn a_run_reports_how_long_requests_took() {
     let (url, _tasks) = model("chat").await;
     let kept = bench(&url, "cache = { size = 10, sampled = true, single_flight = true }\n");
     let (exit, said, document) = run(&kept, &["twice", "twice", "right"], &["-j", "1"]);
@@ -284,7 +284,7 @@ async fn four_hundred_tool_calls_are_within_the_default_limits() {
 }
 
 #[test]
-fn planned_calls_are_not_held_to_the_limit_of_agents() {
+fn planned_calls_ignore_the_limits_of_agents() {
     let bench = bench("http://127.0.0.1:1/v1", "[agent]\nmax_tool_calls = 5\n");
     let call = json!({"tool": "calc.evaluate", "args": {"expression": "1+1"}, "expect": {"equals": "2"}});
     let task = |limits: Value| json!({"id": "many", "calls": vec![call.clone(); 250], "limits": limits});

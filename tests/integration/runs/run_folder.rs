@@ -86,7 +86,7 @@ fn all_files(folder: PathBuf) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_event_is_documented_and_no_file_is_open_to_others_or_holds_a_secret() {
+fn events_are_documented_and_files_private_without_secrets() {
     let bench = bench();
     let die = json!({"id": "dies", "calls": [{"tool": "fix.die"}]});
     let sum = json!({"id": "sum", "input": format!("sum it, {SECRET}")});
@@ -171,7 +171,7 @@ fn every_event_is_documented_and_no_file_is_open_to_others_or_holds_a_secret() {
 }
 
 #[test]
-fn errors_that_are_cut_hold_no_part_of_a_secret() {
+fn cut_errors_hold_no_part_of_a_secret() {
     let bench = bench();
     // With so many lengths before it, the secret lies across the cut in some of them. The bracket is what is wrong:
     // the tool says no more of what follows than all of it.
@@ -195,7 +195,7 @@ fn errors_that_are_cut_hold_no_part_of_a_secret() {
 }
 
 #[test]
-fn the_command_line_is_kept_without_the_password_of_an_address_whatever_its_bytes() {
+fn the_recorded_command_line_holds_no_url_password() {
     let bench = bench();
     bench.file("tasks.jsonl", "{\"id\": \"t\", \"calls\": [{\"tool\": \"fix.pid\"}]}\n");
     let mut command = bench.command(&[
@@ -226,7 +226,7 @@ fn the_command_line_is_kept_without_the_password_of_an_address_whatever_its_byte
 }
 
 #[test]
-fn a_run_that_is_ended_tells_what_was_under_way() {
+fn an_interrupted_run_records_calls_in_flight() {
     for name in ["INT", "KILL"] {
         let bench = bench();
         let slow = json!({"id": "slow", "calls": [{"tool": "fix.sleep", "args": {"ms": 3_600_000}}]});

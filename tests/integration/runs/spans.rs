@@ -153,7 +153,7 @@ pub(crate) async fn model() -> (String, JoinSet<()>) {
 
 /// On one thread, where the subscriber is: whatever is done here is seen.
 #[tokio::test]
-async fn spans_are_those_of_the_documentation_and_stand_in_one_another() {
+async fn spans_match_the_documentation_and_nest() {
     let capture = Capture::default();
     let _subscriber = tracing::subscriber::set_default(tracing_subscriber::registry().with(capture.clone()));
 
@@ -284,7 +284,7 @@ async fn spans_are_those_of_the_documentation_and_stand_in_one_another() {
 }
 
 #[tokio::test]
-async fn a_call_over_http_names_the_address_and_no_header() {
+async fn spans_of_http_calls_name_the_address_and_no_header() {
     let capture = Capture::default();
     let _subscriber = tracing::subscriber::set_default(tracing_subscriber::registry().with(capture.clone()));
     let url = serve(false).await;

@@ -52,7 +52,7 @@ fn bench(models: &[&str]) -> Bench {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_asked_again_is_told_with_its_reasons() {
+async fn retries_are_summarised_with_their_reasons() {
     let (url, _, _tasks) = &model(&[429, 503, 429]).await;
     let bench = bench(&[url]);
     let output = tokio::task::block_in_place(|| bench.run(&["run", "Is it?"]));
@@ -83,7 +83,7 @@ async fn what_was_asked_again_is_told_with_its_reasons() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_another_client_answered_are_told() {
+async fn fallback_answers_are_summarised() {
     let (first, _, _refusing) = &model(&[429; 9]).await;
     let (second, _, _answering) = &model(&[]).await;
     let bench = bench(&[first, second]);
@@ -93,7 +93,7 @@ async fn requests_that_another_client_answered_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cancelled_tasks_are_one_line() {
+async fn cancelled_tasks_are_summarised_in_one_line() {
     let (url, asked, _tasks) = &model(&[]).await;
     let bench = bench(&[url]);
     let lines: Vec<String> =

@@ -128,7 +128,7 @@ fn tool_server(_: &str, body: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_tool_server_over_http_that_floods_holds_nobody_up() {
+async fn a_flooding_tool_server_over_http_blocks_nothing() {
     for flood in FLOODS {
         let lab = Lab::new();
         let endpoint = Endpoint::Http(HttpEndpoint::new(serve(flood, tool_server)));
@@ -145,7 +145,7 @@ async fn a_tool_server_over_http_that_floods_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_page_that_floods_holds_nobody_up() {
+async fn a_flooding_page_blocks_nothing() {
     for (robots, flood) in [("robots=no", FLOODS[0]), ("robots=yes", FLOODS[1]), ("robots=no", FLOODS[2])] {
         let lab = Lab::new();
         let url = serve(flood, |_, _| None);
@@ -166,7 +166,7 @@ async fn a_page_that_floods_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_search_engine_that_floods_holds_nobody_up() {
+async fn a_flooding_search_engine_blocks_nothing() {
     let lab = Lab::new();
     let url = format!("url={}", serve(FLOODS[0], |_, _| None));
     let engine = manager([builtin("search", &["searxng", &url, "timeout=2s"])]).await;
@@ -182,7 +182,7 @@ async fn a_search_engine_that_floods_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_model_server_that_floods_holds_nobody_up() {
+async fn a_flooding_model_server_blocks_nothing() {
     // Frames of a kind that nobody knows, after empty settings.
     let frames = ("\0\0\0\x04\0\0\0\0\0", "\0\0\0\x20\0\0\0\0\0");
     for (version, flood) in [

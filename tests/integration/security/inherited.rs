@@ -58,7 +58,7 @@ fn holders(file: &Path) -> Vec<u32> {
 }
 
 #[test]
-fn a_server_gets_three_pipes_and_signals_as_they_are_by_default() {
+fn a_server_gets_three_pipes_and_default_signals() {
     for guard in ["auto", "off"] {
         // The shell looks at itself: while it starts a program it blocks signals of its own.
         let look = "while read -r line; do echo $$line; done < /proc/self/status > status";
@@ -86,7 +86,7 @@ fn a_server_gets_three_pipes_and_signals_as_they_are_by_default() {
 }
 
 #[test]
-fn a_daemon_keeps_nothing_open_of_whoever_starts_it() {
+fn a_daemon_keeps_no_file_of_its_starter_open() {
     let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\n");
     let file = crib.folder().join("held").canonicalize().unwrap_or_else(|_| crib.folder().join("held"));
     fs::write(&file, "").unwrap();
@@ -101,7 +101,7 @@ fn a_daemon_keeps_nothing_open_of_whoever_starts_it() {
 }
 
 #[test]
-fn the_end_of_a_server_is_seen_where_sigchld_was_ignored() {
+fn exits_are_seen_where_sigchld_was_ignored() {
     let lab = Lab::new();
     let bench = Bench::new(&format!(
         "[servers.one]\ncommand = FIXTURE\nargs = [\"helper-holds-stdout\"]\nenv = {{ {} = {:?} }}\n",
@@ -134,7 +134,7 @@ fn the_end_of_a_server_is_seen_where_sigchld_was_ignored() {
 }
 
 #[test]
-fn nohup_keeps_it_beyond_its_terminal() {
+fn nohup_survives_the_end_of_the_terminal() {
     let bench = Bench::new("[servers.time]\nbuiltin = \"time\"\n");
     for (ignored, goes_on) in [("HUP", true), ("USR1", false)] {
         let plain = bench.command(&["up"]);
@@ -194,7 +194,7 @@ fn ask_for_a_guard(program: &Path) -> (std::process::Child, std::os::unix::net::
 }
 
 #[test]
-fn a_program_with_raised_rights_is_nobodys_guard() {
+fn a_setuid_program_serves_as_no_guard() {
     if !can_raise_rights() {
         return;
     }
@@ -208,7 +208,7 @@ fn a_program_with_raised_rights_is_nobodys_guard() {
 }
 
 #[test]
-fn a_guard_takes_no_requests_of_another_user() {
+fn a_guard_refuses_requests_of_another_user() {
     if !can_raise_rights() {
         return;
     }
@@ -220,7 +220,7 @@ fn a_guard_takes_no_requests_of_another_user() {
 }
 
 #[test]
-fn a_helper_that_became_another_user_is_named_and_its_guard_waits_in_peace() {
+fn a_helper_that_became_another_user_is_reported() {
     let Some(program) = Path::new("/usr/bin/setpriv").to_str().filter(|program| Path::new(program).is_file())
     else {
         eprintln!("skipped: no setpriv");
@@ -258,7 +258,7 @@ fn a_helper_that_became_another_user_is_named_and_its_guard_waits_in_peace() {
 }
 
 #[test]
-fn without_numbers_of_its_own_nobody_is_guarded_or_sought() {
+fn a_foreign_pid_namespace_in_proc_is_reported() {
     let bench = Bench::new("[servers.one]\ncommand = FIXTURE\n");
     let plain = bench.command(&["doctor"]);
     let mut command = Command::new("unshare");
@@ -280,7 +280,7 @@ fn without_numbers_of_its_own_nobody_is_guarded_or_sought() {
 }
 
 #[test]
-fn a_server_is_left_alone_by_whoever_carries_a_like_mark() {
+fn a_similar_mark_ends_no_other_server() {
     let lab = Lab::new();
     let bench = Bench::new(&format!(
         "[servers.one]\ncommand = FIXTURE\nenv = {{ {} = {:?} }}\n",

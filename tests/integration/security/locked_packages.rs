@@ -63,7 +63,7 @@ fn lockfile(bench: &Bench) -> String {
 }
 
 #[test]
-fn another_version_of_a_package_is_refused_before_it_runs_and_accepted_after_a_review() {
+fn another_package_version_is_refused_until_reviewed() {
     let bench = house(
         "[servers.node]\ncommand = \"./node_modules/.bin/server\"\n\
          [servers.python]\ncommand = \"./env/bin/server\"\n\
@@ -128,7 +128,7 @@ fn run(bench: &Bench, arguments: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn what_a_server_puts_in_place_of_its_package_holds_up_nobody() {
+fn pipes_and_devices_in_a_package_block_no_command() {
     let bench = house(
         "[servers.node]\ncommand = \"./node_modules/.bin/server\"\n\
          [servers.python]\ncommand = \"./env/bin/server\"\n",
@@ -168,7 +168,7 @@ fn what_a_server_puts_in_place_of_its_package_holds_up_nobody() {
 }
 
 #[test]
-fn a_lockfile_without_packages_says_nothing_about_them() {
+fn a_lockfile_without_packages_allows_any() {
     let bench = house("[servers.node]\ncommand = \"./node_modules/.bin/server\"\n");
     assert_eq!(code(&bench.run(&["lock"])), 0);
     let old: String = lockfile(&bench)
@@ -184,7 +184,7 @@ fn a_lockfile_without_packages_says_nothing_about_them() {
 }
 
 #[test]
-fn what_a_runner_starts_is_looked_at_too() {
+fn packages_behind_a_runner_are_checked_too() {
     for package in ["@a/server", "@a/server@latest"] {
         let bench = house(&format!("[servers.node]\ncommand = \"./npx\"\nargs = [\"-y\", {package:?}]\n"));
         // As npm does: a shell between the runner and its child.
@@ -215,7 +215,7 @@ fn what_a_runner_starts_is_looked_at_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_package_that_was_exchanged_meanwhile_is_not_started_again() {
+async fn a_package_replaced_meanwhile_is_not_restarted() {
     let lab = Lab::new();
     let at = |version: &str| {
         let manifest = json!({"name": "server", "version": version}).to_string();

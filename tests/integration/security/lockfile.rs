@@ -25,7 +25,7 @@ fn bench(required: &str) -> Bench {
 }
 
 #[test]
-fn a_changed_tool_is_refused_by_name_and_accepted_after_a_review() {
+fn a_changed_tool_is_refused_by_name_until_reviewed() {
     let bench = bench("");
     let unlocked = bench.run(&["tools", "--locked"]);
     assert_eq!(code(&unlocked), 3, "{}", err(&unlocked));
@@ -96,7 +96,7 @@ fn a_changed_tool_is_refused_by_name_and_accepted_after_a_review() {
 }
 
 #[test]
-fn required_decides_the_exit_and_a_broken_server_is_not_locked_away() {
+fn a_required_mismatch_fails_and_a_broken_server_stays_locked() {
     let bench = bench("required = true");
     assert_eq!(code(&bench.run(&["lock"])), 0);
     bench.file("extra", "another\n");
@@ -142,7 +142,7 @@ fn shown(bench: &Bench, more: &[&str]) -> String {
 const REVIEWED: &str = r#"{"type":"object","properties":{"why":{"type":"string","anyOf":[{"minLength":1},{"maxLength":9}]},"at":{"enum":["b","a"]}},"required":["why","at"]}"#;
 
 #[test]
-fn a_model_is_shown_the_keys_of_schemas_in_the_order_that_was_reviewed() {
+fn a_model_sees_schema_keys_in_the_reviewed_order() {
     const TURNED: &str = r#"{"required":["why","at"],"properties":{"at":{"enum":["b","a"]},"why":{"anyOf":[{"minLength":1},{"maxLength":9}],"type":"string"}},"type":"object"}"#;
     for lifecycle in ["eager", "lazy"] {
         let bench = odd(lifecycle);
@@ -159,7 +159,7 @@ fn a_model_is_shown_the_keys_of_schemas_in_the_order_that_was_reviewed() {
 }
 
 #[test]
-fn a_lockfile_that_is_older_than_the_order_of_keys_has_them_sorted() {
+fn an_old_lockfile_without_key_order_sorts_keys() {
     let bench = odd("eager");
     let path = bench.0.path().join("toolcrib.lock");
     let mut lock: toml::Table = fs::read_to_string(&path).unwrap().parse().unwrap();
@@ -193,7 +193,7 @@ fn the_order_of_lists_in_schemas_is_locked() {
 }
 
 #[test]
-fn a_model_is_shown_tools_in_the_order_that_was_reviewed() {
+fn a_model_sees_tools_in_the_reviewed_order() {
     let bench = bench("");
     bench.file("extra", "more\nother\n");
     assert_eq!(code(&bench.run(&["lock"])), 0);
@@ -213,7 +213,7 @@ fn a_model_is_shown_tools_in_the_order_that_was_reviewed() {
 }
 
 #[test]
-fn of_two_tools_with_one_name_the_first_counts_everywhere() {
+fn the_first_of_two_tools_with_one_name_counts() {
     let bench = bench("");
     assert_eq!(code(&bench.run(&["lock"])), 0);
     let verdicts = || {
@@ -256,7 +256,7 @@ fn extra(lab: &Lab, lines: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_that_changes_while_the_server_lives_ends_it() {
+async fn an_unreviewed_list_change_ends_the_server() {
     let lab = Lab::new();
     extra(&lab, "announce");
     let server = lab.server("one", &[&lab.flag("extra"), &lab.flag("spawns")]);
@@ -280,7 +280,7 @@ async fn a_list_that_changes_while_the_server_lives_ends_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_and_a_late_start_are_held_against_it_too() {
+async fn restarts_and_late_starts_are_checked_against_the_lock() {
     for lifecycle in [Lifecycle::Eager, Lifecycle::Lazy] {
         let lab = Lab::new();
         let mut server = lab.server("one", &[&lab.flag("extra"), &lab.flag("spawns")]);
@@ -306,7 +306,7 @@ async fn a_restart_and_a_late_start_are_held_against_it_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn remembered_tools_that_are_not_locked_are_not_offered() {
+async fn cached_tools_that_are_not_locked_are_not_offered() {
     let lab = Lab::new();
     extra(&lab, "extra");
     let mut server = lab.server("one", &[&lab.flag("extra")]);

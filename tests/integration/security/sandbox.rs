@@ -53,7 +53,7 @@ async fn refused_help(server: ServerConfig, looking: bool) -> String {
 }
 
 #[tokio::test]
-async fn a_sandboxed_server_works_and_reaches_what_is_open_to_it() {
+async fn a_sandboxed_server_works_and_reaches_listed_files() {
     let lab = Lab::new();
     std::fs::write(lab.file("closed"), "text").unwrap();
     let read = |name: &str| format!("cat {} >&2 || exit 7", lab.file(name).display());
@@ -93,7 +93,7 @@ fn python_of(environment: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn real_servers_need_no_more_than_their_own_folder() {
+async fn public_servers_work_in_a_sandbox_of_their_folder() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
     let parts = ["node_modules", "venv", "venv-sqlite"].map(|part| std::fs::canonicalize(folder.join(part)));
     let [Ok(node), Ok(python), Ok(sqlite)] = parts else {
@@ -137,7 +137,7 @@ async fn real_servers_need_no_more_than_their_own_folder() {
 }
 
 #[tokio::test]
-async fn a_server_that_needs_more_memory_than_it_may_have_says_so() {
+async fn a_server_over_its_memory_limit_is_reported() {
     let lab = Lab::new();
     // It keeps the last line, which never ends.
     let hungry = "head -c 300000000 /dev/zero | tail -n 1 >/dev/null || exit 9";
@@ -151,7 +151,7 @@ async fn a_server_that_needs_more_memory_than_it_may_have_says_so() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_held_is_an_error_and_never_silence() {
+async fn limits_that_cannot_be_enforced_are_errors() {
     let lab = Lab::new();
     let (message, causes) = refusal(server(&lab, "true", |child| sandbox(&lab, child)), Guard::Off).await;
     assert_eq!(message, "server `one` could not be started");
@@ -171,7 +171,7 @@ async fn what_cannot_be_held_is_an_error_and_never_silence() {
 }
 
 #[tokio::test]
-async fn help_in_a_sandbox_names_what_is_missing() {
+async fn sandbox_errors_name_the_missing_permission() {
     let lab = Lab::new();
     std::fs::write(lab.file("closed"), "text").unwrap();
     let mut closed = server(&lab, "cat \"$1\" || exit 7", |child| sandbox(&lab, child));
@@ -206,7 +206,7 @@ fn in_its_folder(lab: &Lab, script: &str) -> ServerConfig {
 }
 
 #[tokio::test]
-async fn a_server_that_plants_links_reaches_no_more_at_its_next_start() {
+async fn planted_links_open_nothing_at_the_next_start() {
     let lab = Lab::new();
     std::fs::write(lab.file("secret"), "text").unwrap();
     let (secret, proj) = (lab.file("secret"), lab.file("proj"));
@@ -231,7 +231,7 @@ async fn a_server_that_plants_links_reaches_no_more_at_its_next_start() {
 }
 
 #[tokio::test]
-async fn a_program_that_a_link_in_a_write_folder_leads_to_is_named_once_and_works() {
+async fn a_program_linked_from_a_write_folder_is_named_and_works() {
     let lab = Lab::new();
     std::fs::create_dir_all(lab.file("home/bin")).unwrap();
     std::fs::copy("/bin/sh", lab.file("home/bin/sh")).unwrap();
@@ -273,7 +273,7 @@ async fn a_virtual_environment_in_a_write_folder_works() {
 }
 
 #[tokio::test]
-async fn a_runner_in_a_sandbox_leaves_no_word_of_what_it_started() {
+async fn a_runner_in_a_sandbox_is_not_recorded() {
     let lab = Lab::new();
     std::fs::write(
         lab.file("npx"),
@@ -311,7 +311,7 @@ async fn a_runner_in_a_sandbox_leaves_no_word_of_what_it_started() {
 }
 
 #[tokio::test]
-async fn the_limit_of_memory_holds_for_root() {
+async fn the_memory_limit_holds_for_root() {
     let lab = Lab::new();
     let raise = "ulimit -d unlimited && exit 7; ulimit -Hd unlimited && exit 7; true";
     let modest = server(&lab, raise, |child| child.limits.memory_max = Some(500 << 20));

@@ -106,7 +106,7 @@ fn search_files(folder: &Path) -> usize {
 }
 
 #[test]
-fn no_command_shows_or_writes_a_secret_that_servers_give_away() {
+fn no_command_shows_or_writes_a_leaked_secret() {
     let crib = Crib::new(&config());
     let folder = crib.folder().to_owned();
     let script = "[[steps]]\nwhen = { role = \"user\" }\ncalls = [{ tool = \"good__show\", args = {} }, { tool = \"good__refuse\", args = {} }]\n\
@@ -209,7 +209,7 @@ fn no_command_shows_or_writes_a_secret_that_servers_give_away() {
 }
 
 #[test]
-fn documents_stay_documents_where_a_number_or_a_word_is_secret() {
+fn json_stays_valid_where_a_number_or_word_is_secret() {
     let env = "env = { DB_PASSWORD = \"100000\", A_KEY = \"passed\", B_KEY = \"status\", SIZE = \"${SIZE}\", MODE = \"${MODE}\" }";
     let bench = Bench::new(&format!("[servers.given]\ncommand = FIXTURE\n{env}\n"));
     bench.file("t.jsonl", r#"{"id":"all","calls":[{"tool":"given.env","expect":{"contains":"MODE"}}]}"#);
@@ -231,7 +231,7 @@ fn documents_stay_documents_where_a_number_or_a_word_is_secret() {
 }
 
 #[test]
-fn credentials_in_addresses_are_secret_however_they_are_written() {
+fn credentials_in_urls_are_hidden_in_every_form() {
     let port =
         http("HTTP/1.1 401 No\r\nWWW-Authenticate: Bearer\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
     let bench = Bench::new(&format!(
@@ -281,7 +281,7 @@ fn list(bench: &Bench, description: &str, path: &Value) {
 }
 
 #[test]
-fn a_review_shows_all_of_what_changed() {
+fn a_review_shows_every_change() {
     let bench = listed();
     let diff = || out(&bench.run(&["lock", "--diff"]));
     let new = diff();
@@ -321,7 +321,7 @@ fn a_review_shows_all_of_what_changed() {
 }
 
 #[test]
-fn no_control_character_of_a_server_reaches_a_terminal() {
+fn control_characters_of_servers_reach_no_terminal() {
     // `script` gives the program a terminal of its own. It is part of util-linux.
     if Command::new("script").arg("--version").output().is_err() {
         eprintln!("skipped: there is no `script`");
@@ -380,7 +380,7 @@ fn no_control_character_of_a_server_reaches_a_terminal() {
 }
 
 #[test]
-fn what_a_daemon_tells_of_servers_steers_no_terminal() {
+fn control_characters_from_the_daemon_reach_no_terminal() {
     let crib = Crib::new(&format!("[servers.x]\ncommand = \"/bin/sh\"\nargs = [\"-c\", {LISTED:?}]\n"));
     let bench = listed();
     list(&bench, "\u{1b}[2J", &json!({"description": "\u{202e}"}));

@@ -51,7 +51,7 @@ async fn arguments_that_break_the_schema_are_not_sent() {
 
 /// One thread serves everybody, as in the command line.
 #[tokio::test]
-async fn a_schema_that_would_be_checked_for_ever_stops_nobody() {
+async fn a_schema_that_never_finishes_checking_blocks_no_call() {
     let lab = Lab::new();
     let next = |level: usize| json!({"$ref": format!("#/$defs/d{}", level + 1)});
     let mut definitions: serde_json::Map<String, serde_json::Value> =
@@ -121,7 +121,7 @@ async fn a_timeout_cancels_the_call_and_keeps_the_session() {
 }
 
 #[tokio::test]
-async fn progress_extends_a_call_up_to_the_ceiling() {
+async fn progress_extends_a_call_up_to_the_maximum() {
     let lab = Lab::new();
     let mut config = lab.server("one", &[]);
     config.call_timeout = Duration::from_millis(1500);
@@ -168,7 +168,7 @@ async fn all_pages_are_listed() {
 }
 
 #[tokio::test]
-async fn a_cursor_that_comes_back_is_an_error() {
+async fn a_repeated_list_cursor_is_an_error() {
     let lab = Lab::new();
     let config = Config::new([lab.server("one", &["pages=2", "loop-cursor"])]);
     let manager = Manager::start(&config).await.unwrap();
@@ -189,7 +189,7 @@ async fn a_result_of_a_megabyte_arrives_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_without_an_answer_says_so_while_it_waits() {
+async fn a_call_without_an_answer_is_reported_while_it_waits() {
     let lab = Lab::new();
     let mut server = lab.server("one", &[]);
     server.slow_call_notice = Duration::from_millis(50);

@@ -64,7 +64,7 @@ async fn refusal(manager: &Manager, url: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_page_becomes_text_with_a_head() {
+async fn a_page_becomes_text_with_a_header() {
     let site = site(|asked| match asked.target.as_str() {
         "/old" => Redirect::permanent("/new?x=1").into_response(),
         "/new?x=1" => page(HTML, "<title>T</title><h1>Hi</h1><p>to <a href='there'>there</a> <b>now</b></p>"),
@@ -97,7 +97,7 @@ async fn a_page_becomes_text_with_a_head() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_told() {
+async fn unreadable_pages_are_reported() {
     let site = site(|asked| match asked.target.as_str() {
         "/pdf" => page("application/pdf", "%PDF"),
         "/secret" => status(403),
@@ -199,7 +199,7 @@ async fn robots_txt_is_obeyed_and_read_once() {
 }
 
 #[tokio::test]
-async fn one_page_at_a_time_and_a_pause_between() {
+async fn a_site_is_asked_for_one_page_at_a_time_with_pauses() {
     let (now, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let highest = Arc::clone(&peak);
     let site = Site::serve(move |asked| {
@@ -235,7 +235,7 @@ async fn manager_with_pause(pause: &str) -> Manager {
 }
 
 #[tokio::test]
-async fn sizes_count_after_decompression() {
+async fn size_limits_count_after_decompression() {
     let site = site(|asked| {
         assert!(asked.header("accept-encoding").contains("gzip"));
         let mut packed = Vec::new();
@@ -255,7 +255,7 @@ async fn sizes_count_after_decompression() {
 }
 
 #[tokio::test]
-async fn a_compressed_page_that_breaks_off_is_no_page() {
+async fn a_truncated_compressed_page_is_an_error() {
     let site = site(|asked| {
         let mut packed = Vec::new();
         for text in ["first ", "second"] {
@@ -280,7 +280,7 @@ async fn a_compressed_page_that_breaks_off_is_no_page() {
 }
 
 #[tokio::test]
-async fn letters_of_every_charset_arrive() {
+async fn pages_of_every_charset_are_decoded() {
     let site = site(|asked| match asked.target.as_str() {
         "/header" => page("text/html; charset=windows-1251", b"<p>\xcf\xf0\xe8\xe2\xe5\xf2".to_vec()),
         "/meta" => page("text/html", b"<meta charset=euc-jp><p>\xc6\xfc\xcb\xdc".to_vec()),
@@ -295,7 +295,7 @@ async fn letters_of_every_charset_arrive() {
 }
 
 #[tokio::test]
-async fn a_stumbling_site_is_asked_again() {
+async fn a_failing_site_is_retried() {
     let next = Arc::new(AtomicUsize::new(0));
     let site = site(move |_| match next.fetch_add(1, SeqCst) {
         0 => status(503),
@@ -315,7 +315,7 @@ async fn a_stumbling_site_is_asked_again() {
 }
 
 #[tokio::test]
-async fn a_site_that_says_nothing_is_given_up_and_its_turn_passes_on() {
+async fn a_silent_site_times_out_and_frees_its_turn() {
     let site = Site::serve(|asked| async move {
         if asked.target == "/silent" {
             std::future::pending::<()>().await;
@@ -330,7 +330,7 @@ async fn a_site_that_says_nothing_is_given_up_and_its_turn_passes_on() {
 }
 
 #[tokio::test]
-async fn it_is_a_process_too_and_the_documented_entry_starts() {
+async fn fetch_runs_as_a_process_and_as_documented() {
     let site = site(|_| page(HTML, "<p>served</p>")).await;
     let lab = Lab::new();
     let args = ["builtin", "fetch", "allow_private=127.0.0.1"];

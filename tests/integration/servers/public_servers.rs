@@ -34,7 +34,7 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn eight_public_servers_come_up_and_go_away() {
+async fn eight_public_servers_start_and_end() {
     let Some(config) = config() else { return };
     let manager = Manager::start(&config).await.unwrap();
     let report = manager.report();
@@ -58,7 +58,7 @@ async fn eight_public_servers_come_up_and_go_away() {
 
 /// Python's own command and `python -m` are of the same package.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_packages_of_public_servers_are_those_that_were_installed() {
+async fn the_installed_packages_of_public_servers_are_found() {
     let Some(mut config) = config() else { return };
     let module = config.servers.get_mut("fetch").unwrap().server.as_mut().unwrap();
     let Endpoint::Stdio(spec) = &mut module.endpoint else { unreachable!() };
@@ -82,7 +82,7 @@ async fn the_packages_of_public_servers_are_those_that_were_installed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_process_serves_a_whole_task() {
+async fn one_process_serves_all_calls_of_a_task() {
     let Some(mut config) = config() else { return };
     config.servers.retain(|name, _| name.as_str() == "everything");
     let manager = Manager::start(&config).await.unwrap();

@@ -180,7 +180,7 @@ async fn calls_over_http_share_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_stalls_on_kept_connections_is_told_and_given_new_ones() {
+async fn stalled_kept_connections_are_replaced() {
     let (url, connections) = serve_counted(false, true).await;
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let observe = move |event| {
@@ -201,7 +201,7 @@ async fn a_server_that_stalls_on_kept_connections_is_told_and_given_new_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_without_an_answer_says_so_over_http_too() {
+async fn an_unanswered_call_over_http_is_reported() {
     let mut config = remote(serve(false).await, Some("open sesame"));
     config.servers[0].server.as_mut().unwrap().slow_call_notice = Duration::from_millis(50);
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
@@ -220,7 +220,7 @@ async fn a_call_without_an_answer_says_so_over_http_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn progress_is_told_over_http_too() {
+async fn progress_is_reported_over_http() {
     for legacy_only in [true, false] {
         let config = remote(serve(legacy_only).await, Some("open sesame"));
         let manager = Manager::start(&config).await.unwrap();
@@ -247,7 +247,7 @@ async fn progress_is_told_over_http_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_result_is_cut_over_http_too() {
+async fn a_long_result_is_cut_over_http() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = remote(serve(false).await, Some("open sesame"));
     config.output_folder = Some(folder.path().to_owned());
@@ -322,7 +322,7 @@ async fn serve_moved(answer: fn() -> Response) -> (String, Arc<AtomicUsize>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_over_http_is_sent_once_whatever_the_answer_is() {
+async fn a_call_over_http_is_sent_once_for_any_answer() {
     let answers: [fn() -> Response; 3] = [
         || StatusCode::NOT_FOUND.into_response(),
         || Redirect::temporary("/mcp/").into_response(),
@@ -341,7 +341,7 @@ async fn a_call_over_http_is_sent_once_whatever_the_answer_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_redirects_to_another_path_is_used_there() {
+async fn a_redirect_to_another_path_is_followed() {
     let (url, runs) = serve_moved(|| Redirect::to("/elsewhere").into_response()).await;
     let manager = Manager::start(&remote(url, None)).await.unwrap();
     assert_eq!(manager.report().servers[0].outcome.as_ref().unwrap().tools, 1);
@@ -352,7 +352,7 @@ async fn a_server_that_redirects_to_another_path_is_used_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_remote_server_that_asks_without_end_is_given_up() {
+async fn a_remote_server_that_pings_endlessly_is_disconnected() {
     let flood = || {
         let pings = futures_util::stream::unfold(0, |first| async move {
             let next = first + 500;

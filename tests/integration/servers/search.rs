@@ -48,7 +48,7 @@ async fn found(manager: &Manager, arguments: Value) -> Value {
 }
 
 #[tokio::test]
-async fn serper_answers_in_the_shape_that_models_know() {
+async fn serper_results_have_the_documented_form() {
     let site = engine(json!({
         "searchParameters": {"q": "köln", "type": "search", "engine": "google"},
         "organic": [
@@ -88,7 +88,7 @@ async fn serper_answers_in_the_shape_that_models_know() {
 }
 
 #[tokio::test]
-async fn each_engine_is_asked_in_its_own_words() {
+async fn each_engine_gets_requests_in_its_own_format() {
     let hit = |title: &str, link: &str, snippet: &str, date: &str| json!([{"title": title, "link": link, "snippet": snippet, "date": date, "position": 1}]);
     let cases = [
         (
@@ -181,7 +181,7 @@ async fn engines_for_models_are_asked_by_post() {
 }
 
 #[tokio::test]
-async fn exact_words_that_find_nothing_are_searched_as_words() {
+async fn an_exact_search_without_results_is_relaxed() {
     let site = Site::serve(|asked| async move {
         let found = json!([{"title": "T", "url": "https://a.example/", "content": ""}]);
         let exact = asked.target.contains("%22");
@@ -211,7 +211,7 @@ async fn statuses(script: &'static [u16]) -> Site {
 }
 
 #[tokio::test]
-async fn failures_are_repeated_where_that_is_safe_and_say_what_to_do() {
+async fn failures_are_retried_if_safe_and_give_advice() {
     let cases: [(&str, &'static [u16], usize, &str); 8] = [
         ("searxng", &[500, 502, 200], 3, ""),
         ("serper", &[503, 429, 200], 3, ""),
@@ -248,7 +248,7 @@ async fn failures_are_repeated_where_that_is_safe_and_say_what_to_do() {
 }
 
 #[tokio::test]
-async fn what_is_no_engine_is_told() {
+async fn an_unknown_engine_is_an_error() {
     let site = Site::serve(|_| async { "<html>Welcome</html>".into_response() }).await;
     let manager = searching(&["searxng", &format!("url={}", site.url)]).await;
     let result = search(&manager, json!({"q": "x"})).await;
@@ -265,7 +265,7 @@ async fn what_is_no_engine_is_told() {
 }
 
 #[tokio::test]
-async fn an_engine_that_says_nothing_is_given_up() {
+async fn a_silent_engine_times_out() {
     let site = Site::serve(|_| async {
         std::future::pending::<()>().await;
         Response::default()
@@ -315,7 +315,7 @@ async fn redirects_are_followed_within_the_origin() {
 }
 
 #[tokio::test]
-async fn connections_are_kept_and_no_more_than_the_width() {
+async fn connections_are_kept_up_to_the_width() {
     const WIDTH: usize = 8;
     let site = Site::serve(|_| async {
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -340,7 +340,7 @@ async fn connections_are_kept_and_no_more_than_the_width() {
 }
 
 #[tokio::test]
-async fn it_is_a_process_too_with_the_key_of_its_environment() {
+async fn search_runs_as_a_process_with_a_key_from_its_environment() {
     let site = engine(json!({"organic": [{"title": "T", "link": "https://a.example/"}]})).await;
     let lab = Lab::new();
     let url = format!("url={}", site.url);

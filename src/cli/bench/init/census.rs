@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_counts_among_the_servers_and_this_process_for_itself() {
+    fn children_and_this_process_are_counted_separately() {
         let before = Census::take();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let now = Census::take().since(&before);

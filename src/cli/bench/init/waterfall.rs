@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_to_scale_and_say_what_they_came_to() {
+    fn bars_are_to_scale_and_labelled() {
         let failed = json!({"name": "gone", "ended_ms": 500.0, "queue_ms": 250.0,
             "end": {"failed": {"cause": "no such program\nsecond line"}}});
         let parked =
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_longer_than_the_screen() {
+    fn no_line_is_wider_than_the_terminal() {
         let long = "x".repeat(60);
         let failed =
             json!({"name": long, "ended_ms": 1000.0, "queue_ms": 0.0, "end": {"failed": {"cause": long}}});

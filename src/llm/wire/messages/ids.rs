@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_plain_and_differ_and_results_follow() {
+    fn call_ids_are_valid_and_unique_and_results_follow() {
         let mut ids = CallIds::default();
         for (id, name) in [
             ("toolu_01-a", "toolu_01-a"),

@@ -18,7 +18,7 @@ fn parent(controllers: &str, handed_down: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn controllers_are_handed_down_or_the_reason_is_told() {
+fn controllers_are_delegated_or_the_reason_is_given() {
     let folder = parent("cpu memory pids", "cpu");
     assert_eq!(usable(folder.path(), &LIMITS, getpid()).unwrap(), ["memory", "pids"]);
     hand_down(folder.path(), &["memory", "pids"], getpid()).unwrap();
@@ -29,7 +29,7 @@ fn controllers_are_handed_down_or_the_reason_is_told() {
 }
 
 #[test]
-fn what_was_not_given_to_us_is_left_alone() {
+fn cgroups_that_are_not_delegated_are_not_used() {
     let folder = parent("cpu memory pids", "");
     fs::write(folder.path().join("cgroup.procs"), format!("{}\n1\n", getpid())).unwrap();
     let why = usable(folder.path(), &LIMITS, getpid()).unwrap_err();
@@ -68,7 +68,7 @@ fn budgets_are_written_and_their_events_read() {
 }
 
 #[test]
-fn a_real_cgroup_ends_whoever_is_in_it() {
+fn a_real_cgroup_ends_all_its_processes() {
     // Where none can be made there is nothing to try: the file protocol is tested above.
     let Ok(Ok(cgroup)) =
         own().map(|parent| Cgroup::below(&parent, &name_for(std::process::id()), &ResourceLimits::default()))
@@ -84,7 +84,7 @@ fn a_real_cgroup_ends_whoever_is_in_it() {
 }
 
 #[test]
-fn manager_and_guards_go_aside_and_others_stay_where_they_are() {
+fn only_manager_and_guards_move_to_another_cgroup() {
     let folder = parent("memory", "");
     let mut guard = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     let members = format!("{}\n{}\n", getpid(), guard.id());
@@ -115,7 +115,7 @@ fn cgroups_of_dead_managers_are_swept() {
 }
 
 #[test]
-fn the_own_cgroup_is_found_in_every_kind_of_mount() {
+fn our_cgroup_is_found_in_every_kind_of_mount() {
     let pure = "29 22 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
     let hybrid = "33 31 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                   41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";

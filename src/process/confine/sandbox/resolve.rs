@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_leads_where_the_kernel_says() {
+    fn paths_are_resolved_like_the_kernel_does() {
         let (_folder, at) = lab();
         symlink("safe/data", at.join("short")).unwrap();
         symlink(at.join("short"), at.join("long")).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn links_in_what_a_server_may_write_are_not_followed() {
+    fn links_in_write_folders_are_not_followed() {
         let (_folder, at) = lab();
         symlink(at.join("safe"), at.join("mine/link")).unwrap();
         symlink(at.join("safe"), at.join("theirs/data/link")).unwrap();

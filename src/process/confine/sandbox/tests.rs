@@ -57,7 +57,7 @@ fn lab() -> (tempfile::TempDir, Sandbox) {
 }
 
 #[test]
-fn files_are_open_as_far_as_they_are_named() {
+fn only_listed_files_are_open() {
     let (folder, sandbox) = lab();
     let path = |name: &str| folder.path().join(name);
     inside(&sandbox, || {
@@ -85,7 +85,7 @@ fn files_are_open_as_far_as_they_are_named() {
 }
 
 #[test]
-fn without_the_network_no_socket_is_left() {
+fn without_network_no_socket_can_be_made() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let sockets = |network: bool, local_sockets: bool| {
@@ -107,7 +107,7 @@ fn without_the_network_no_socket_is_left() {
 }
 
 #[test]
-fn a_path_that_is_not_there_is_named() {
+fn a_missing_path_is_named() {
     let sandbox = Sandbox { read: vec!["/no/such/folder".into()], ..Sandbox::default() };
     let error = Walls::build(&sandbox, Path::new("/bin/sh"), None).err().unwrap();
     assert!(error.to_string().contains("the sandbox names /no/such/folder"), "{error}");
@@ -129,7 +129,7 @@ impl Drop for Outsider {
 }
 
 #[test]
-fn nobody_outside_is_looked_into_or_signalled() {
+fn outside_processes_cannot_be_read_or_signalled() {
     let outsider = Outsider::start();
     let environment = format!("/proc/{}/environ", outsider.0.id());
     fs::read(&environment).unwrap();
@@ -147,7 +147,7 @@ fn nobody_outside_is_looked_into_or_signalled() {
 }
 
 #[test]
-fn root_keeps_no_privilege_that_breaks_the_walls() {
+fn root_keeps_no_capability_that_breaks_the_sandbox() {
     let of = |status: &str, set: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(set)).unwrap();
         CapabilitySet::from_bits_retain(u64::from_str_radix(line.trim(), 16).unwrap())
@@ -176,7 +176,7 @@ fn call(number: i64, arguments: [u64; 5]) -> Result<i64, Errno> {
 }
 
 #[test]
-fn what_landlock_has_no_right_for_is_refused() {
+fn calls_without_a_landlock_right_are_refused() {
     use nix::libc;
 
     let folder = tempfile::tempdir().unwrap();
@@ -253,7 +253,7 @@ fn what_landlock_has_no_right_for_is_refused() {
 }
 
 #[test]
-fn a_pair_of_sockets_cannot_be_pointed_elsewhere() {
+fn a_socket_pair_cannot_be_reconnected() {
     inside(&Sandbox::default(), || {
         let pair = |family: i32, kind: i32| {
             let mut pair = [0_i32; 2];
@@ -280,7 +280,7 @@ fn a_pair_of_sockets_cannot_be_pointed_elsewhere() {
 }
 
 #[test]
-fn older_kernels_hold_the_same_files() {
+fn older_landlock_versions_protect_the_same_files() {
     let (folder, sandbox) = lab();
     let path = |name: &str| folder.path().join(name);
     for abi in LEAST as u8..=landlock_abi() {
@@ -309,7 +309,7 @@ fn older_kernels_hold_the_same_files() {
 
 /// A kernel without Landlock, or one whose container refuses it, says so in one of these ways.
 #[test]
-fn a_kernel_that_refuses_landlock_is_an_error_in_words() {
+fn a_kernel_without_landlock_gives_a_clear_error() {
     for error in [nix::libc::ENOSYS, nix::libc::EOPNOTSUPP, nix::libc::EPERM] {
         let calls = [nix::libc::SYS_landlock_create_ruleset, nix::libc::SYS_landlock_restrict_self];
         let filter = seccompiler::SeccompFilter::new(
@@ -330,7 +330,7 @@ fn a_kernel_that_refuses_landlock_is_an_error_in_words() {
 }
 
 #[test]
-fn a_kernel_that_refuses_filters_is_an_error_in_words() {
+fn a_kernel_without_seccomp_gives_a_clear_error() {
     let walls = Walls::build(&Sandbox::default(), Path::new("/bin/sh"), None).unwrap();
     let filter = seccompiler::SeccompFilter::new(
         [(nix::libc::SYS_seccomp, vec![])].into(),
@@ -348,7 +348,7 @@ fn a_kernel_that_refuses_filters_is_an_error_in_words() {
 }
 
 #[test]
-fn sockets_without_a_file_are_closed_too() {
+fn abstract_sockets_are_closed_too() {
     let name = format!("toolcrib-test-{:016x}", fastrand::u64(..));
     let address = SocketAddr::from_abstract_name(name).unwrap();
     let _listener = UnixListener::bind_addr(&address).unwrap();
@@ -360,7 +360,7 @@ fn sockets_without_a_file_are_closed_too() {
 }
 
 #[test]
-fn no_kind_of_socket_and_no_other_number_is_forgotten() {
+fn all_socket_families_and_abi_numbers_are_covered() {
     inside(&Sandbox::default(), || {
         for (family, kind) in [
             (AddressFamily::INET6, SocketType::DGRAM),

@@ -67,7 +67,7 @@ fn interpreters_and_their_libraries_are_followed() {
 }
 
 #[test]
-fn a_runner_that_starts_another_one_has_it() {
+fn a_runner_may_use_the_runner_it_starts() {
     let lab = Lab::new(&["bin"]);
     let (uvx, uv) = (lab.program("bin/uvx", ELF), lab.program("bin/uv", ELF));
     let found = lab.rules(&Sandbox::default(), &uvx, None).unwrap();
@@ -76,14 +76,14 @@ fn a_runner_that_starts_another_one_has_it() {
 }
 
 #[test]
-fn scripts_that_name_each_other_come_to_an_end() {
+fn circular_interpreters_end() {
     let lab = Lab::new(&[]);
     let script = lab.program("loop", &format!("#!{}\n", lab.at("loop").display()));
     assert!(lab.rules(&Sandbox::default(), &script, None).unwrap().contains(&script));
 }
 
 #[test]
-fn what_lies_in_a_write_folder_opens_nothing_outside_of_it() {
+fn files_in_a_write_folder_open_nothing_outside() {
     let lab = Lab::new(&["proj/bin", "home/bin", "home/lib", "home/secret"]);
     let proj = lab.at("proj");
     let program = lab.program("proj/bin/server", ELF);
@@ -113,7 +113,7 @@ fn what_lies_in_a_write_folder_opens_nothing_outside_of_it() {
 }
 
 #[test]
-fn what_another_server_may_write_is_not_believed_either() {
+fn files_that_other_servers_may_write_open_nothing() {
     let lab = Lab::new(&["theirs/bin", "theirs/data", "home/bin"]);
     let program = lab.program("theirs/bin/server", ELF);
     let sandbox = |read: &str| Sandbox {
@@ -133,7 +133,7 @@ fn what_another_server_may_write_is_not_believed_either() {
 }
 
 #[test]
-fn a_rule_below_a_write_folder_is_refused_in_words() {
+fn a_rule_below_a_write_folder_is_refused() {
     let lab = Lab::new(&["proj/data", "proj/deep/down"]);
     let below = |key: &str| {
         let (proj, data) = (lab.at("proj"), lab.at("proj/data"));
@@ -164,7 +164,7 @@ fn a_rule_below_a_write_folder_is_refused_in_words() {
 }
 
 #[test]
-fn a_pipe_in_place_of_the_program_holds_nobody_up() {
+fn a_pipe_in_place_of_the_program_does_not_block() {
     let lab = Lab::new(&["proj"]);
     let pipe = lab.at("proj/server");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();

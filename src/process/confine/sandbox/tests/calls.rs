@@ -22,7 +22,7 @@ fn python(sandbox: &Sandbox, script: &str, args: &[&str]) {
 }
 
 #[test]
-fn a_file_that_may_be_read_is_not_held_up_for_others() {
+fn a_readable_file_cannot_be_leased() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "text").unwrap();
@@ -41,7 +41,7 @@ fcntl.fcntl(file, fcntl.F_GETLEASE)
 }
 
 #[test]
-fn a_file_that_may_be_read_keeps_its_version_and_flags() {
+fn a_readable_file_keeps_its_version_and_flags() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "text").unwrap();
@@ -57,7 +57,7 @@ fcntl.ioctl(file, 0x541b, bytes(8))
 }
 
 #[test]
-fn nobody_outside_is_scheduled_otherwise() {
+fn outside_processes_cannot_be_rescheduled() {
     // The parent of the script is outside, and so is the group that both are in.
     let script = "
 cores = os.sched_getaffinity(0)

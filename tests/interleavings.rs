@@ -136,7 +136,7 @@ fn join(callers: Vec<thread::JoinHandle<Told>>) -> Vec<Told> {
 }
 
 #[test]
-fn many_callers_of_a_dead_connection_cause_one_restart() {
+fn concurrent_callers_cause_one_restart() {
     check(|| {
         let session = Session::new();
         let told = join(callers(&session, 4, true));
@@ -146,7 +146,7 @@ fn many_callers_of_a_dead_connection_cause_one_restart() {
 }
 
 #[test]
-fn many_first_callers_of_a_parked_server_cause_one_start() {
+fn concurrent_first_callers_cause_one_start() {
     check(|| {
         let world = Arc::<World>::default();
         let session = Arc::new(Session { slot: Slot::empty(0), restarts: Mutex::new(()), world });
@@ -157,7 +157,7 @@ fn many_first_callers_of_a_parked_server_cause_one_start() {
 }
 
 #[test]
-fn a_restart_that_fails_is_told_to_all_and_tried_once() {
+fn a_failed_restart_is_tried_once_and_fails_all_callers() {
     check(|| {
         let session = Session::new();
         let told = join(callers(&session, 3, false));
@@ -167,7 +167,7 @@ fn a_restart_that_fails_is_told_to_all_and_tried_once() {
 }
 
 #[test]
-fn closed_stays_closed_whenever_it_comes() {
+fn a_close_at_any_time_is_final() {
     check(|| {
         let session = Session::new();
         let callers = callers(&session, 3, true);
@@ -181,7 +181,7 @@ fn closed_stays_closed_whenever_it_comes() {
 }
 
 #[test]
-fn a_death_during_the_restart_is_replaced_by_the_next_number() {
+fn a_death_during_the_restart_leads_to_the_next_generation() {
     check(|| {
         let session = Session::new();
         let first = callers(&session, 2, true);
