@@ -176,6 +176,7 @@ fn the_waterfall_is_drawn_when_asked_for() {
     assert!(!out(&plain).contains("one row a server"), "{}", out(&plain));
 }
 
+#[toolcrib_testing::requires(chromium)]
 #[test]
 fn the_page_fits_narrow_windows() {
     let long = "a-server-with-a-name-that-goes-on-and-on-and-on";

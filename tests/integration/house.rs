@@ -1,3 +1,4 @@
 //! Rules for the sources of this project.
 
+mod skipped;
 mod tidy;

@@ -118,12 +118,9 @@ fn down_wakes_the_guards_of_a_killed_daemon() {
     assert_eq!(crib.files(), Vec::<std::path::PathBuf>::new());
 }
 
+#[toolcrib_testing::requires(python3)]
 #[test]
 fn a_server_holding_a_dead_daemons_lock_blocks_nothing() {
-    let python = std::path::Path::new("/usr/bin/python3");
-    if !python.exists() {
-        return eprintln!("left out: no /usr/bin/python3");
-    }
     let crib = Crib::new(FIXTURE);
     crib.ok(&["up", "-d"]);
     let locks = || crib.files().into_iter().filter(|file| file.extension() == Some("lock".as_ref()));
@@ -141,7 +138,7 @@ fn a_server_holding_a_dead_daemons_lock_blocks_nothing() {
     fs::write(&holder, script).unwrap();
     let held = crib.folder().join("held");
     let other = Crib::new(&format!(
-        "[servers.holder]\ncommand = {python:?}\nargs = [{holder:?}, {lock:?}, {held:?}]\nstartup_timeout = \"5m\"\n"
+        "[servers.holder]\ncommand = \"/usr/bin/python3\"\nargs = [{holder:?}, {lock:?}, {held:?}]\nstartup_timeout = \"5m\"\n"
     ));
     let mut up = other.spawn(&["up", "-d"]);
     let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&lock).unwrap());

@@ -75,12 +75,9 @@ fn the_daemon_refuses_sandboxed_servers() {
     assert!(line.contains("greeting"), "{line}");
 }
 
+#[toolcrib_testing::requires(python3)]
 #[test]
 fn a_sandboxed_server_cannot_pose_as_the_daemon() {
-    let python = Path::new("/usr/bin/python3");
-    if !python.exists() {
-        return eprintln!("left out: no /usr/bin/python3");
-    }
     let scratch = tempfile::tempdir().unwrap();
     // It may write where the daemon of another configuration would be, which nobody refuses here.
     let folder = scratch.path().join("run/toolcrib");

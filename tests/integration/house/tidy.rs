@@ -177,28 +177,34 @@ fn files_are_short_and_begin_with_a_doc() {
 }
 
 /// The files with tests, and the lines of each.
-fn test_files() -> Vec<(PathBuf, String)> {
+pub(super) fn test_files() -> Vec<(PathBuf, String)> {
     let files = ["src", "tests", "crates"].into_iter().flat_map(sources);
     files.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
 }
 
-/// The names of the functions in a text that have the attribute `test`, alone or with a path in front of it.
-fn test_names(text: &str) -> Vec<&str> {
+/// The names of the functions in a text that have an attribute that `is_meant`.
+pub(super) fn functions_with(text: &str, is_meant: impl Fn(&str) -> bool) -> Vec<&str> {
     let mut names = Vec::new();
-    let mut is_test = false;
+    let mut found = false;
     for line in text.lines().map(str::trim_start) {
-        let attribute = line.strip_prefix("#[").map(|rest| rest.trim_start_matches("tokio::"));
-        match attribute {
-            Some(rest) => is_test |= rest.starts_with("test]") || rest.starts_with("test("),
+        match line.strip_prefix("#[") {
+            Some(attribute) => found |= is_meant(attribute),
             None if line.starts_with("//") => {}
             None => {
-                let name = line.trim_start_matches("async ").strip_prefix("fn ").filter(|_| is_test);
+                let name = line.trim_start_matches("async ").strip_prefix("fn ").filter(|_| found);
                 names.extend(name.and_then(|rest| rest.split(['(', '<']).next()));
-                is_test = false;
+                found = false;
             }
         }
     }
     names
+}
+
+fn test_names(text: &str) -> Vec<&str> {
+    functions_with(text, |attribute| {
+        let attribute = attribute.trim_start_matches("tokio::");
+        attribute.starts_with("test]") || attribute.starts_with("test(")
+    })
 }
 
 #[test]

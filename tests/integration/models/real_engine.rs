@@ -1,7 +1,7 @@
 //! A task against a real inference engine: llama.cpp's server with a tiny model of random weights, which
 //! `bash tests/engine/up.sh DIR PORT` starts. Its words are noise; HTTP, tool calls and schemas are real.
 //!
-//! Left out, with a word, unless `TOOLCRIB_ENGINE_URL` says where the engine answers.
+//! Skipped unless `TOOLCRIB_ENGINE_URL` has the address of the engine.
 
 use std::path::Path;
 
@@ -15,12 +15,10 @@ fn builtin(name: &str) -> ServerConfig {
     ServerConfig::new(ServerName::new(name).unwrap(), endpoint)
 }
 
+#[toolcrib_testing::requires(engine)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_engine_calls_real_tools() {
-    let Ok(url) = std::env::var("TOOLCRIB_ENGINE_URL") else {
-        eprintln!("left out: TOOLCRIB_ENGINE_URL names no engine (bash tests/engine/up.sh DIR PORT)");
-        return;
-    };
+    let url = std::env::var("TOOLCRIB_ENGINE_URL").expect("the address of an engine");
     let config = Config::new([builtin("time"), builtin("calc")]);
     let manager = Manager::start(&config).await.unwrap();
     let mut llm = LlmConfig::new(Some(url), "tiny");

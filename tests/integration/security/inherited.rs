@@ -21,14 +21,8 @@ use crate::{
 /// Somebody without rights.
 const NOBODY: u32 = 65534;
 
-/// `command`, started by somebody who ignores and blocks all signals and has `file` open as descriptor 7. Nothing where
-/// `env` cannot do that.
-fn burdened(command: &Command, file: &Path) -> Option<Command> {
-    let able = Command::new("env").args(["--ignore-signal", "--block-signal", "true"]).output();
-    if !able.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: this `env` cannot ignore and block signals");
-        return None;
-    }
+/// `command`, started by somebody who ignores and blocks all signals and has `file` open as descriptor 7.
+fn burdened(command: &Command, file: &Path) -> Command {
     let mut burdened = Command::new("/bin/sh");
     let script = "exec 7<\"$1\"; shift; exec env --ignore-signal --block-signal \"$@\"";
     burdened.args(["-c", script, "sh"]).arg(file).arg(command.get_program()).args(command.get_args());
@@ -36,7 +30,7 @@ fn burdened(command: &Command, file: &Path) -> Option<Command> {
         value.map(|value| burdened.env(name, value));
     }
     burdened.current_dir(command.get_current_dir().unwrap()).stdin(Stdio::null());
-    Some(burdened)
+    burdened
 }
 
 /// The signals that a line of proc_pid_status(5) has, one bit for each.
@@ -57,6 +51,7 @@ fn holders(file: &Path) -> Vec<u32> {
     processes.filter(has_it).collect()
 }
 
+#[toolcrib_testing::requires(signal_env)]
 #[test]
 fn a_server_gets_three_pipes_and_default_signals() {
     for guard in ["auto", "off"] {
@@ -68,7 +63,7 @@ fn a_server_gets_three_pipes_and_default_signals() {
              args = [\"-c\", \"{script}\", \"sh\", FIXTURE]\n"
         ));
         let file = bench.0.path().join("servers.toml");
-        let Some(mut command) = burdened(&bench.command(&["tools"]), &file) else { return };
+        let mut command = burdened(&bench.command(&["tools"]), &file);
         let output = command.output().unwrap();
         assert_eq!(code(&output), 0, "{}", err(&output));
         let read = |name: &str| fs::read_to_string(bench.0.path().join(name)).unwrap();
@@ -85,12 +80,13 @@ fn a_server_gets_three_pipes_and_default_signals() {
     }
 }
 
+#[toolcrib_testing::requires(signal_env)]
 #[test]
 fn a_daemon_keeps_no_file_of_its_starter_open() {
     let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\n");
     let file = crib.folder().join("held").canonicalize().unwrap_or_else(|_| crib.folder().join("held"));
     fs::write(&file, "").unwrap();
-    let Some(mut command) = burdened(&crib.command(&["up", "-d"]), &file) else { return };
+    let mut command = burdened(&crib.command(&["up", "-d"]), &file);
     let output = command.output().unwrap();
     assert_eq!(code(&output), 0, "{}", err(&output));
     assert_eq!(holders(&file), [0_u32; 0]);
@@ -100,6 +96,7 @@ fn a_daemon_keeps_no_file_of_its_starter_open() {
     crib.ok(&["down"]);
 }
 
+#[toolcrib_testing::requires(signal_env)]
 #[test]
 fn exits_are_seen_where_sigchld_was_ignored() {
     let lab = Lab::new();
@@ -109,7 +106,7 @@ fn exits_are_seen_where_sigchld_was_ignored() {
         lab.mark()
     ));
     let file = bench.0.path().join("servers.toml");
-    let Some(mut command) = burdened(&bench.command(&["up"]), &file) else { return };
+    let mut command = burdened(&bench.command(&["up"]), &file);
     let mut owner = Running::from(command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
     let text = Arc::<Mutex<String>>::default();
     let (mut stderr, heard) = (owner.stderr.take().unwrap(), text.clone());
@@ -172,18 +169,6 @@ fn copy(program: &str, mode: u32) -> (tempfile::TempDir, std::path::PathBuf) {
     (folder, copy)
 }
 
-/// Whether a program in such a folder can have other rights than its caller; says why not.
-fn can_raise_rights() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    let allowed = fs::read_to_string("/proc/self/status").unwrap().contains("NoNewPrivs:\t0");
-    let mounted = rustix::fs::statvfs(std::env::temp_dir()).unwrap().f_flag;
-    let can = root && allowed && !mounted.contains(rustix::fs::StatVfsMountFlags::NOSUID);
-    if !can {
-        eprintln!("skipped: needs root, and a folder for temporary files that is not mounted `nosuid`");
-    }
-    can
-}
-
 /// Asks `program` to be where guards come from, as a manager would, but as another user.
 fn ask_for_a_guard(program: &Path) -> (std::process::Child, std::os::unix::net::UnixStream) {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -193,11 +178,9 @@ fn ask_for_a_guard(program: &Path) -> (std::process::Child, std::os::unix::net::
     (command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), ours)
 }
 
+#[toolcrib_testing::requires(setuid)]
 #[test]
 fn a_setuid_program_serves_as_no_guard() {
-    if !can_raise_rights() {
-        return;
-    }
     let (_folder, copy) = copy(env!("CARGO_BIN_EXE_toolcrib"), 0o4755);
     assert_eq!(fs::metadata(&copy).unwrap().uid(), 0);
     let (child, _socket) = ask_for_a_guard(&copy);
@@ -207,11 +190,9 @@ fn a_setuid_program_serves_as_no_guard() {
     assert!(err(&output).contains("unrecognized subcommand"), "{output:?}");
 }
 
+#[toolcrib_testing::requires(setuid)]
 #[test]
 fn a_guard_refuses_requests_of_another_user() {
-    if !can_raise_rights() {
-        return;
-    }
     let (_folder, copy) = copy(env!("CARGO_BIN_EXE_toolcrib"), 0o755);
     let (child, _socket) = ask_for_a_guard(&copy);
     // The socket is open still: by itself it would wait for requests.
@@ -219,17 +200,10 @@ fn a_guard_refuses_requests_of_another_user() {
     assert_eq!((code(&output), err(&output).as_str()), (0, ""), "{output:?}");
 }
 
+#[toolcrib_testing::requires(setuid, setpriv)]
 #[test]
 fn a_helper_that_became_another_user_is_reported() {
-    let Some(program) = Path::new("/usr/bin/setpriv").to_str().filter(|program| Path::new(program).is_file())
-    else {
-        eprintln!("skipped: no setpriv");
-        return;
-    };
-    if !can_raise_rights() {
-        return;
-    }
-    let (folder, setpriv) = copy(program, 0o4755);
+    let (folder, setpriv) = copy("/usr/bin/setpriv", 0o4755);
     let lab = Lab::new();
     let script = format!(
         "{} --reuid 0 --regid 0 --clear-groups sleep 600 </dev/null >/dev/null 2>&1 & echo $! > helper; until grep -q sleep /proc/$!/comm; do :; done; exec \\\"$@\\\"",
@@ -257,6 +231,7 @@ fn a_helper_that_became_another_user_is_reported() {
     wait_for("the end of its guard", || !is_running(guard));
 }
 
+#[toolcrib_testing::requires(pid_namespace)]
 #[test]
 fn a_foreign_pid_namespace_in_proc_is_reported() {
     let bench = Bench::new("[servers.one]\ncommand = FIXTURE\n");
@@ -269,14 +244,9 @@ fn a_foreign_pid_namespace_in_proc_is_reported() {
     for (name, value) in plain.get_envs() {
         value.map(|value| command.env(name, value));
     }
-    let output = command.current_dir(bench.0.path()).stdin(Stdio::null()).output();
-    match output {
-        Ok(output) if !err(&output).starts_with("unshare:") => {
-            let text = crate::support::program::out(&output) + &err(&output);
-            assert!(text.contains("shows another PID namespace"), "{text}");
-        }
-        other => eprintln!("skipped: no PID namespace can be made: {other:?}"),
-    }
+    let output = command.current_dir(bench.0.path()).stdin(Stdio::null()).output().unwrap();
+    let text = crate::support::program::out(&output) + &err(&output);
+    assert!(text.contains("shows another PID namespace"), "{text}");
 }
 
 #[test]

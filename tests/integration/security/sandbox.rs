@@ -68,12 +68,9 @@ async fn a_sandboxed_server_works_and_reaches_listed_files() {
     lab.await_nobody();
 }
 
+#[toolcrib_testing::requires(linux_6_12)]
 #[tokio::test]
 async fn a_sandboxed_server_cannot_end_its_guard() {
-    if toolcrib::Support::detect().landlock_abi < 6 {
-        eprintln!("left out: this kernel cannot keep a process from signalling others of its user");
-        return;
-    }
     let lab = Lab::new();
     // Its parent is the guard; what a shell cannot signal, it says so.
     let attack = "kill -KILL $PPID && exit 7";
@@ -92,15 +89,12 @@ fn python_of(environment: &Path) -> Vec<PathBuf> {
     vec![python, library]
 }
 
+#[toolcrib_testing::requires(public_servers, git)]
 #[tokio::test(flavor = "multi_thread")]
 async fn public_servers_work_in_a_sandbox_of_their_folder() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
-    let parts = ["node_modules", "venv", "venv-sqlite"].map(|part| std::fs::canonicalize(folder.join(part)));
-    let [Ok(node), Ok(python), Ok(sqlite)] = parts else {
-        assert!(std::env::var_os("TOOLCRIB_REAL_SERVERS").is_none(), "run `bash tests/servers/install.sh`");
-        eprintln!("left out: `bash tests/servers/install.sh` installs the real servers");
-        return;
-    };
+    let [node, python, sqlite] =
+        ["node_modules", "venv", "venv-sqlite"].map(|part| std::fs::canonicalize(folder.join(part)).unwrap());
     let repository = tempfile::tempdir().unwrap();
     let init = std::process::Command::new("git").args(["init", "-q"]).arg(repository.path()).status();
     assert!(init.unwrap().success());
@@ -247,6 +241,7 @@ async fn a_program_linked_from_a_write_folder_is_named_and_works() {
     lab.await_nobody();
 }
 
+#[toolcrib_testing::requires(python3_venv)]
 #[tokio::test]
 async fn a_virtual_environment_in_a_write_folder_works() {
     let lab = Lab::new();
@@ -255,9 +250,7 @@ async fn a_virtual_environment_in_a_write_folder_works() {
         .args(["-m", "venv", "--without-pip"])
         .arg(lab.file("proj/.venv"))
         .status();
-    if !made.is_ok_and(|status| status.success()) {
-        return eprintln!("left out: no /usr/bin/python3 with venv");
-    }
+    assert!(made.unwrap().success());
     let fixture = env!("CARGO_BIN_EXE_toolcrib-fixture");
     let script = format!(
         "import os, sys\nassert sys.prefix != sys.base_prefix, sys.prefix\n\

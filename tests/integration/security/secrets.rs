@@ -320,13 +320,10 @@ fn a_review_shows_every_change() {
     assert!(long.contains("more lines: --json has all of them") && long.lines().count() < 2100);
 }
 
+#[toolcrib_testing::requires(terminal)]
 #[test]
 fn control_characters_of_servers_reach_no_terminal() {
     // `script` gives the program a terminal of its own. It is part of util-linux.
-    if Command::new("script").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no `script`");
-        return;
-    }
     let bench = listed();
     let evil = "\u{1b}[2J\u{1b}]52;c;ZXZpbA==\u{7} all\r  Ready fine \u{202e}\u{9b}1m";
     list(&bench, evil, &json!({"description": evil}));

@@ -1,5 +1,5 @@
-//! Public MCP servers from npm and PyPI, pinned in `tests/servers`. Left out, with a word, where they are not
-//! installed; `TOOLCRIB_REAL_SERVERS=1` makes that a failure.
+//! Public MCP servers from npm and PyPI, pinned in `tests/servers`. `bash tests/servers/install.sh`
+//! installs them; without them the tests are skipped.
 
 use std::{collections::HashSet, path::Path};
 
@@ -9,21 +9,15 @@ use toolcrib::{Config, Ecosystem, Endpoint, Env, Manager, Package};
 /// Calls of one task in the field: one process must serve them all.
 const CALLS: usize = 346;
 
-fn config() -> Option<Config> {
+fn config() -> Config {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers/servers.toml");
-    let folder = file.parent().unwrap();
-    if !["node_modules", "venv", "venv-sqlite"].iter().all(|part| folder.join(part).is_dir()) {
-        assert!(std::env::var_os("TOOLCRIB_REAL_SERVERS").is_none(), "run `bash tests/servers/install.sh`");
-        eprintln!("left out: `bash tests/servers/install.sh` installs the real servers");
-        return None;
-    }
     let mut config = Config::load(Some(&file), &Env::process()).unwrap();
     for entry in config.servers.values_mut() {
         // Many tests share this machine's cores.
         let server = entry.server.as_mut().unwrap();
         server.startup_timeout = std::time::Duration::from_secs(120);
     }
-    Some(config)
+    config
 }
 
 fn object(value: Value) -> Map<String, Value> {
@@ -33,9 +27,10 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
+#[toolcrib_testing::requires(public_servers)]
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_public_servers_start_and_end() {
-    let Some(config) = config() else { return };
+    let config = config();
     let manager = Manager::start(&config).await.unwrap();
     let report = manager.report();
     assert_eq!((report.ready(), report.servers.len()), (8, 8), "{report:#?}");
@@ -57,9 +52,10 @@ async fn eight_public_servers_start_and_end() {
 }
 
 /// Python's own command and `python -m` are of the same package.
+#[toolcrib_testing::requires(public_servers)]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_installed_packages_of_public_servers_are_found() {
-    let Some(mut config) = config() else { return };
+    let mut config = config();
     let module = config.servers.get_mut("fetch").unwrap().server.as_mut().unwrap();
     let Endpoint::Stdio(spec) = &mut module.endpoint else { unreachable!() };
     spec.command = spec.command.with_file_name("python");
@@ -81,9 +77,10 @@ async fn the_installed_packages_of_public_servers_are_found() {
     manager.shutdown().await;
 }
 
+#[toolcrib_testing::requires(public_servers)]
 #[tokio::test(flavor = "multi_thread")]
 async fn one_process_serves_all_calls_of_a_task() {
-    let Some(mut config) = config() else { return };
+    let mut config = config();
     config.servers.retain(|name, _| name.as_str() == "everything");
     let manager = Manager::start(&config).await.unwrap();
     let pid = manager.report().servers[0].outcome.as_ref().unwrap().pid;
@@ -101,12 +98,9 @@ async fn one_process_serves_all_calls_of_a_task() {
 }
 
 /// From the registry of npm, through its ordinary client: the first start may download.
+#[toolcrib_testing::requires(npm_registry)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_behind_npx_is_started_directly_the_second_time() {
-    if std::env::var_os("TOOLCRIB_REAL_SERVERS").is_none() {
-        eprintln!("left out: TOOLCRIB_REAL_SERVERS=1 asks for it");
-        return;
-    }
     let cache = tempfile::tempdir().unwrap();
     let text = r#"
         [servers.memory]

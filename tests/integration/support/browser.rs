@@ -1,4 +1,4 @@
-//! Pages in a headless browser, where there is one.
+//! Pages in a headless browser, for tests that require `chromium`.
 
 use std::{path::Path, process::Command};
 
@@ -26,29 +26,21 @@ const PROBE: &str = "<script>addEventListener('load', () => { const root = docum
         .filter(it => it.getBoundingClientRect().height < 10).length; })</script></body>";
 
 /// Shows the page in a headless browser, and gives what its document came to.
-pub(crate) fn shown(page: &Path, arguments: &[&str], fragment: &str) -> Option<(String, String)> {
+pub(crate) fn shown(page: &Path, arguments: &[&str], fragment: &str) -> (String, String) {
     let profile = tempfile::tempdir().unwrap();
     let output = Command::new("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"])
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .args(arguments)
         .arg(format!("file://{}{fragment}", page.display()))
-        .output();
-    let output = match output {
-        Ok(output) => output,
-        Err(error) => {
-            assert!(std::env::var_os("TOOLCRIB_CHROMIUM").is_none(), "chromium: {error}");
-            eprintln!("chromium cannot be had here: skipped");
-            return None;
-        }
-    };
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", err(&output));
-    Some((out(&output), err(&output)))
+    (out(&output), err(&output))
 }
 
 /// Looks at a page in a window of that size; gives the number of tables that can be scrolled and by how much they are.
-/// Nothing where there is no browser.
-pub(crate) fn fits(bench: &Bench, page: &str, size: &str) -> Option<String> {
+pub(crate) fn fits(bench: &Bench, page: &str, size: &str) -> String {
     let probed = page.replace("</body>", PROBE);
     // The page's policy would stop the script.
     let probed = match probed.contains("; script-src 'sha256-") {
@@ -57,7 +49,7 @@ pub(crate) fn fits(bench: &Bench, page: &str, size: &str) -> Option<String> {
             .replace("style-src 'unsafe-inline'", "style-src 'unsafe-inline'; script-src 'unsafe-inline'"),
     };
     bench.file("probed.html", &probed);
-    let (dom, _) = shown(&bench.0.path().join("probed.html"), &[&format!("--window-size={size}")], "")?;
+    let (dom, _) = shown(&bench.0.path().join("probed.html"), &[&format!("--window-size={size}")], "");
     let told = |name: &str| {
         let value = dom.split(&format!("data-{name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
         value.unwrap_or_else(|| panic!("no {name}: {}", &dom[..dom.len().min(300)])).to_owned()
@@ -71,5 +63,5 @@ pub(crate) fn fits(bench: &Bench, page: &str, size: &str) -> Option<String> {
     let (seen, all) = drawings.split_once(" of ").unwrap();
     let [seen, all] = [seen, all].map(|count| count.parse::<usize>().unwrap());
     assert!(seen > 0 && all == 2 * seen, "{size}: {drawings}");
-    Some(told("tables"))
+    told("tables")
 }

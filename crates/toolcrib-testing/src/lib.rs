@@ -1,0 +1,131 @@
+//! Marks tests as ignored, with the reason, where the machine lacks what they require.
+//!
+//! libtest cannot skip a test at run time: a test that returns early counts as passed. So the machine is probed when
+//! the tests are compiled, as the tests of Cargo itself do. `TOOLCRIB_TEST_REQUIRE` lists requirements that count as
+//! met without a probe (comma-separated, or `all`): a test then fails if they are not. docs/testing.md is the manual.
+
+mod probe;
+
+use proc_macro::{TokenStream, TokenTree};
+
+/// One thing that a test may require of the machine.
+struct Requirement {
+    name: &'static str,
+    /// What the test needs: the reason that is shown.
+    needs: &'static str,
+    is_met: fn() -> bool,
+}
+
+const REQUIREMENTS: &[Requirement] = &[
+    Requirement { name: "cgroup", needs: "a cgroup in which folders can be made", is_met: probe::cgroup },
+    Requirement { name: "chromium", needs: "chromium", is_met: || probe::program("chromium") },
+    Requirement {
+        name: "engine",
+        needs: "a model engine: tests/engine/up.sh, TOOLCRIB_ENGINE_URL",
+        is_met: || probe::variable(ENGINE),
+    },
+    Requirement { name: "git", needs: "git", is_met: || probe::program("git") },
+    Requirement {
+        name: "init_adopts_orphans",
+        needs: "process 1 as the parent of orphans",
+        is_met: probe::init_adopts_orphans,
+    },
+    Requirement { name: "large_pipes", needs: "pipes of 2 MiB", is_met: probe::large_pipes },
+    Requirement {
+        name: "linux_6_12",
+        needs: "Linux 6.12, where Landlock can forbid signals",
+        is_met: || probe::linux(6, 12),
+    },
+    Requirement {
+        name: "npm_registry",
+        needs: "the npm registry: TOOLCRIB_TEST_REQUIRE=npm_registry",
+        is_met: || false,
+    },
+    Requirement {
+        name: "pid_namespace",
+        needs: "unshare(1) with PID namespaces",
+        is_met: || probe::succeeds("unshare", &["--user", "--map-root-user", "--pid", "--fork", "true"]),
+    },
+    Requirement {
+        name: "public_servers",
+        needs: "the servers that tests/servers/install.sh installs",
+        is_met: probe::public_servers,
+    },
+    Requirement { name: "python3", needs: "/usr/bin/python3", is_met: || probe::file("/usr/bin/python3") },
+    Requirement {
+        name: "python3_venv",
+        needs: "/usr/bin/python3 with the module venv",
+        is_met: || probe::succeeds("/usr/bin/python3", &["-c", "import venv"]),
+    },
+    Requirement { name: "root", needs: "root", is_met: probe::root },
+    Requirement { name: "setpriv", needs: "/usr/bin/setpriv", is_met: || probe::file("/usr/bin/setpriv") },
+    Requirement {
+        name: "setuid",
+        needs: "root, and a temporary folder that honours set-user-ID bits",
+        is_met: probe::setuid,
+    },
+    Requirement {
+        name: "signal_env",
+        needs: "an env(1) that can ignore and block signals",
+        is_met: || probe::succeeds("env", &["--ignore-signal", "--block-signal", "true"]),
+    },
+    Requirement {
+        name: "terminal",
+        needs: "script(1), stty(1) and timeout(1)",
+        is_met: || ["script", "stty", "timeout"].into_iter().all(probe::program),
+    },
+    Requirement {
+        name: "time_namespace",
+        needs: "unshare(1) with time namespaces",
+        is_met: || probe::succeeds("unshare", &["--time", "--boottime", "100000", "--", "true"]),
+    },
+];
+
+const REQUIRE: &str = "TOOLCRIB_TEST_REQUIRE";
+const ENGINE: &str = "TOOLCRIB_ENGINE_URL";
+
+impl Requirement {
+    fn is_missing(&self) -> bool {
+        let required = std::env::var(REQUIRE).unwrap_or_default();
+        let is_required = required.split(',').map(str::trim).any(|name| name == self.name || name == "all");
+        !is_required && !(self.is_met)()
+    }
+}
+
+/// Ignores a test, with the reason, where one of the named requirements is missing. Stands above `#[test]`.
+#[proc_macro_attribute]
+pub fn requires(names: TokenStream, test: TokenStream) -> TokenStream {
+    let mut reasons = Vec::new();
+    for token in names {
+        let TokenTree::Ident(name) = token else { continue };
+        let name = name.to_string();
+        match REQUIREMENTS.iter().find(|requirement| requirement.name == name) {
+            Some(requirement) if requirement.is_missing() => reasons.push(requirement.needs),
+            Some(_) => {}
+            None => return tokens(&format!("compile_error!(\"no requirement is called `{name}`\");")),
+        }
+    }
+    let mut marked = tracked_variables();
+    if !reasons.is_empty() {
+        marked.extend(tokens(&format!("#[ignore = {:?}]", format!("needs {}", reasons.join("; ")))));
+    }
+    marked.extend(test);
+    marked
+}
+
+/// The requirements that are missing here: a slice of (name, what is needed).
+#[proc_macro]
+pub fn missing(_: TokenStream) -> TokenStream {
+    let missing = REQUIREMENTS.iter().filter(|requirement| requirement.is_missing());
+    let pairs: String = missing.map(|found| format!("({:?}, {:?}),", found.name, found.needs)).collect();
+    tokens(&format!("{{ const MISSING: &[(&str, &str)] = &[{pairs}]; MISSING }}"))
+}
+
+/// Cargo compiles the tests again when one of these variables changes.
+fn tracked_variables() -> TokenStream {
+    tokens(&format!("const _: [Option<&str>; 2] = [option_env!({REQUIRE:?}), option_env!({ENGINE:?})];"))
+}
+
+fn tokens(text: &str) -> TokenStream {
+    text.parse().unwrap_or_default()
+}
