@@ -308,14 +308,11 @@ fn all_files_are_listed_and_equal_text_gives_equal_servers() {
 }
 
 /// What is refused of files that another user laid where they are found. Only root can make such files.
+#[toolcrib_testing::requires(root)]
 #[test]
 fn files_of_other_users_are_refused() {
     use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
     const OTHER: u32 = 65534;
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can make files of other users");
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();
     let write = |path: &str| {

@@ -304,6 +304,7 @@ mod tests {
         assert!(!shifted.in_another_time().is_gone());
     }
 
+    #[toolcrib_testing::requires(python3)]
     #[test]
     fn an_owner_lives_until_its_last_thread_ends() {
         let exit = if cfg!(target_arch = "x86_64") { 60 } else { 93 };
@@ -312,9 +313,7 @@ mod tests {
              threading.Thread(target=lambda: time.sleep(600)).start()\n\
              ctypes.CDLL(None).syscall({exit}, 0)"
         );
-        let Ok(mut child) = std::process::Command::new("python3").args(["-c", &script]).spawn() else {
-            return;
-        };
+        let mut child = std::process::Command::new("/usr/bin/python3").args(["-c", &script]).spawn().unwrap();
         let owner = Owner::of_process(child.id()).unwrap();
         let state = || crate::process::stat::Stat::of(child.id()).unwrap().state();
         while state() != Some('Z') {

@@ -59,19 +59,9 @@ async fn until_it_is_gone(helper: u32, attack: &str) {
     }
 }
 
-fn can_be_attacked() -> bool {
-    let can = std::path::Path::new(PYTHON).exists();
-    if !can {
-        eprintln!("left out: no {PYTHON}");
-    }
-    can
-}
-
+#[toolcrib_testing::requires(python3)]
 #[tokio::test]
 async fn a_blocked_guard_leaves_no_process() {
-    if !can_be_attacked() {
-        return;
-    }
     // Of this process, but no server: nobody's to end.
     let mut stranger = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     let exit = if cfg!(target_arch = "x86_64") { EXIT } else { "seize(guard)" };
@@ -96,11 +86,9 @@ async fn a_blocked_guard_leaves_no_process() {
     stranger.wait().unwrap();
 }
 
+#[toolcrib_testing::requires(python3)]
 #[tokio::test]
 async fn a_blocked_zygote_leaves_no_process() {
-    if !can_be_attacked() {
-        return;
-    }
     for attack in ["forbid_files(zygote)", "seize(zygote)", "stop_for_ever(zygote)"] {
         for stop in [true, false] {
             let [kin, _] = ways();
@@ -125,11 +113,9 @@ async fn a_blocked_zygote_leaves_no_process() {
     }
 }
 
+#[toolcrib_testing::requires(python3)]
 #[tokio::test]
 async fn servers_of_a_blocked_zygote_end_with_the_manager() {
-    if !can_be_attacked() {
-        return;
-    }
     for attack in ["seize(zygote)", "stop_for_ever(zygote)"] {
         let [kin, _] = ways();
         let (process, _pipes, helper) =
@@ -142,11 +128,9 @@ async fn servers_of_a_blocked_zygote_end_with_the_manager() {
     }
 }
 
+#[toolcrib_testing::requires(python3)]
 #[tokio::test]
 async fn a_server_that_asks_its_guard_to_trace_it_continues() {
-    if !can_be_attacked() {
-        return;
-    }
     let [kin, _] = ways();
     let script = "import ctypes, os, signal, sys\n\
         signal.signal(signal.SIGUSR1, lambda *_: print(\"heard\", flush=True))\n\

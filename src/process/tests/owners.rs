@@ -11,13 +11,11 @@ async fn until_it_sleeps(pid: impl fmt::Display) {
     }
 }
 
+#[toolcrib_testing::requires(setpriv)]
 #[tokio::test]
 async fn a_server_that_outlives_its_guard_is_ended() {
     // As one with raised rights: it does not hear of its guard's end, and its mark cannot be read.
     let script = "echo up; exec env -i setpriv --pdeathsig clear sleep 600";
-    if !std::path::Path::new("/usr/bin/setpriv").exists() {
-        return;
-    }
     for stop in [true, false] {
         let [kin, _] = ways();
         let (process, mut pipes) = spawn(script, &kin).await;
@@ -80,12 +78,9 @@ async fn orphans_of_a_killed_guard_end_with_its_manager() {
     until_gone(&kin).await;
 }
 
+#[toolcrib_testing::requires(python3)]
 #[tokio::test]
 async fn the_kernel_sends_no_sighup_to_guards() {
-    let python = std::path::Path::new("/usr/bin/python3");
-    if !python.exists() {
-        return eprintln!("left out: no /usr/bin/python3");
-    }
     let [kin, _] = ways();
     // A stopped process in the guard's group, whose parent in another group of the session ends.
     let script = "import os, signal, time\n\
