@@ -53,16 +53,16 @@ const STYLES: styling::Styles = styling::Styles::styled()
 
 const AFTER_HELP: &str = "Exit codes:
   0 ok            2 usage, or arguments refused by the tool's schema    3 configuration
-  4 a required server is not available      5 the tool said it failed    6 no such server or tool, or it is denied
+  4 a required server is not available      5 the tool reported an error  6 no such server or tool, or it is denied
   7 timeout       8 a server broke the protocol     9 a process survived teardown
-  10 the tools or the package of a server are not those of toolcrib.lock
+  10 the tools or the package of a server differ from toolcrib.lock
   78 no model is configured     100 some tasks failed     101 some tasks errored
   130 Ctrl-C      143 SIGTERM   1 anything else
 
 Environment variables:
-  TOOLCRIB_LOG=toolcrib=debug   what happens inside (RUST_LOG is not read)
-  TOOLCRIB_CONFIG=FILE          as --config
-  TOOLCRIB_DAEMON=1             as --daemon, for the commands that have it
+  TOOLCRIB_LOG=toolcrib=debug   log what happens inside (RUST_LOG is not read)
+  TOOLCRIB_CONFIG=FILE          like --config
+  TOOLCRIB_DAEMON=1             like --daemon, for commands that have it
   NO_COLOR=1                    no colours";
 
 /// Process manager for MCP tool servers: starts them all at once, keeps one session with each, runs agent
@@ -70,16 +70,16 @@ Environment variables:
 #[derive(Parser)]
 #[command(name = "toolcrib", version, styles = STYLES, after_help = AFTER_HELP, max_term_width = 100)]
 struct Arguments {
-    /// The configuration file [default: servers.toml here, or above it in the same git repository].
+    /// The configuration file [default: servers.toml in this folder, or in a parent folder in the same git repository].
     #[arg(long, short = 'c', global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print one JSON document to stdout (`up`: one event a line).
+    /// Print one JSON document to stdout (`up`: one event per line).
     #[arg(long, global = true)]
     json: bool,
-    /// Say nothing about what worked.
+    /// Print only warnings and errors.
     #[arg(long, short, global = true)]
     quiet: bool,
-    /// Colours: also off with NO_COLOR.
+    /// When to use colours. NO_COLOR turns them off, too.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     color: ui::Color,
     #[command(subcommand)]
@@ -90,57 +90,57 @@ struct Arguments {
 enum Command {
     /// Start all servers, show each as it becomes ready, and keep them until Ctrl-C.
     Up(up::Up),
-    /// Stop the daemon and every process that it owns, and look whether anything is left.
+    /// Stop the daemon and all its processes, and check that none is left.
     Down(down::Down),
-    /// Show how the daemon's servers are: state, processes, calls, times.
+    /// Show the daemon's servers: state, processes, calls, times.
     Ps(ps::Ps),
-    /// Start servers of the daemon that were stopped or have failed.
+    /// Start servers of the daemon that are stopped or have failed.
     Start(control::Servers),
-    /// Stop servers of the daemon; they stay stopped until `start` of them or `up -d`.
+    /// Stop servers of the daemon. They stay stopped until `start` or `up -d`.
     Stop(control::Servers),
-    /// Restart servers of the daemon, whatever their state.
+    /// Restart servers of the daemon, in any state.
     Restart(control::Servers),
-    /// Wait until servers of the daemon are ready (exit 0), or will not be (exit 4). One that is parked is ready: a
-    /// call starts it.
+    /// Wait until servers of the daemon are ready (exit 0) or have failed (exit 4). A parked server counts as ready,
+    /// because a call starts it.
     Wait(control::Wait),
-    /// Show what the daemon's servers wrote to stderr, and what happened to them.
+    /// Show the stderr and the events of the daemon's servers.
     Logs(logs::Logs),
-    /// Serve the daemon's tools over stdin and stdout, for MCP clients that can only start a command. A daemon that
-    /// this starts stays for later clients, and ends after 30 minutes without any. What a server reports of the progress
-    /// of a call reaches the client that asked for it.
+    /// Serve the daemon's tools over stdin and stdout, for MCP clients that can only start a command. It starts a
+    /// daemon if none runs; that daemon stays for later clients, and ends after 30 minutes without one. Progress of a
+    /// call is forwarded to the client that asked for it.
     Connect(connect::Connect),
-    /// Watch the daemon's servers on the whole terminal, with what happens to them; `q` quits.
+    /// Watch the daemon's servers and their events on the full screen; `q` quits.
     #[cfg(feature = "top")]
     Top,
     /// Show the tools of the servers.
     Tools(tools::Tools),
-    /// Run a question or a file of tasks: a model asks for tools, they are called, a report comes back.
+    /// Run a question or a file of tasks with a model and the tools, and report the results.
     Run(run::Run),
-    /// Show a run as one HTML file: what was slow, what went wrong, every task to scale.
+    /// Write a report of a run as one HTML file: what was slow, what failed, a timeline of each task.
     Report(report::Report),
-    /// Run shipped tasks on the built-in servers, with a scripted model: no key, no network.
+    /// Run the included tasks on the built-in servers with a scripted model: no key, no network.
     Demo(demo::Demo),
     /// Call one tool.
     Call(call::Call),
-    /// Write down the tools of all servers in toolcrib.lock, or show what changed since.
+    /// Write the tools of all servers to toolcrib.lock, or show what has changed since.
     ///
-    /// The file has what a model is told of each tool, as a hash and as text for those who review it, their order, and the package that a server is started
-    /// from with its installed version: of npm or PyPI, by its own command, `python -m` or a runner (npx, uvx, ...).
-    /// With `--locked`, `up`, `run`, `call` and `tools` refuse a server whose tools are new or changed, and one whose
-    /// package is another or of another version (exit code 10): install the reviewed version, or accept this one with
-    /// `toolcrib lock`. A package is looked at before the server is started; behind a runner that starts something for
-    /// the first time, once it answers. One that cannot be told on this machine, or that an older lockfile does not
-    /// have, is not refused.
+    /// The file holds, for each tool, the text that a model gets (as a hash, and readable for a review), the order of the
+    /// tools, and for each server its package with the installed version, if it comes from npm or PyPI: by its own
+    /// command, by `python -m` or by a runner (npx, uvx, ...). With `--locked`, `up`, `run`, `call` and `tools` refuse
+    /// a server with new or changed tools, or with another package or version (exit code 10). Then install the reviewed
+    /// version, or accept the present one with `toolcrib lock`. The package is checked before the server starts; if a
+    /// runner starts it for the first time, after its first answer. A package is not refused if it cannot be determined
+    /// on this machine, or if an older lockfile does not have it.
     Lock(lock::Lock),
-    /// Start every server once, say what works and what does not, and stop them.
+    /// Start every server once, report what works and what fails, and stop them.
     Check(check::Check),
-    /// Install the packages of servers and find out what their runners (npx, uvx, ...) start, ahead of time.
+    /// Install the packages of servers ahead of time, and find out what their runners (npx, uvx, ...) start.
     Warm(warm::Warm),
-    /// Say what this machine can do for servers, and what stands in the way of each.
+    /// Show what this machine supports (teardown, sandbox, budgets), and what prevents servers from starting.
     Doctor(doctor::Doctor),
     /// Print the servers of another tool's configuration as servers.toml.
     Import(import::Import),
-    /// Measure.
+    /// Run a benchmark.
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Score a teardown: servers that are hard to end, times ways for their owner to end. Who survives?
@@ -148,7 +148,7 @@ enum Command {
     Torture(torture::Torture),
     /// Serve a built-in tool server over stdin and stdout: time, files, calc, search, fetch, chaos, or floor.
     Builtin(builtin::Builtin),
-    /// Be the daemon: `up -d` starts it.
+    /// The daemon itself, which `up -d` starts.
     #[command(hide = true)]
     Daemon(daemon::Daemon),
 }

@@ -25,18 +25,18 @@ const NOTICE: Duration = Duration::from_secs(15);
 
 #[derive(Args)]
 pub(super) struct Call {
-    /// The tool, as SERVER.TOOL, or as TOOL if one server alone has it.
+    /// The tool, as SERVER.TOOL, or as TOOL if only one server has it.
     #[arg(value_name = "SERVER.TOOL")]
     tool: String,
-    /// key=value (typed by the tool's schema; several times for a list), key:=JSON, or key=@FILE.
+    /// key=value (converted by the tool's schema; repeat it for a list), key:=JSON, or key=@FILE.
     arguments: Vec<String>,
     /// All arguments as one JSON object; `-` reads it from stdin.
     #[arg(long, value_name = "JSON", conflicts_with = "arguments")]
     args: Option<String>,
-    /// How long the tool may take, for instance 30s [default: the server's `call_timeout`].
+    /// How long the tool may take, such as 30s [default: the server's `call_timeout`].
     #[arg(long, value_parser = some_time, value_name = "DURATION")]
     timeout: Option<Duration>,
-    /// Send the arguments without checking them against the tool's schema, those that it does not name too.
+    /// Do not check the arguments against the tool's schema; send unknown arguments, too.
     #[arg(long)]
     no_check: bool,
     #[command(flatten)]

@@ -16,7 +16,7 @@ use super::{
 pub(super) struct Check {
     /// Only these servers (names or patterns).
     servers: Vec<String>,
-    /// Exit with 4 if any server fails, required or not, and with 3 if a rule concerns no tool or a model cannot be
+    /// Exit with 4 if any server fails, required or not, and with 3 if a rule matches no tool or a model cannot be
     /// used.
     #[arg(long)]
     strict: bool,

@@ -17,7 +17,7 @@ use super::{
 
 #[derive(Args)]
 pub(super) struct Connect {
-    /// Only this server, its tools by their own names [default: all, named SERVER__TOOL].
+    /// Only this server, with the plain names of its tools [default: all servers, with tools named SERVER__TOOL].
     server: Option<String>,
     #[command(flatten)]
     locked: Locked,

@@ -27,8 +27,8 @@ pub(super) struct Context<'a> {
 /// Whether servers must have the tools that were reviewed.
 #[derive(clap::Args, Clone, Copy)]
 pub(super) struct Locked {
-    /// Refuse servers with tools that toolcrib.lock does not have, or has otherwise, and those that come from another
-    /// version of their package.
+    /// Refuse servers whose tools are not in toolcrib.lock or differ from it, and servers from another version of
+    /// their package.
     #[arg(long)]
     locked: bool,
 }

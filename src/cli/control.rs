@@ -24,7 +24,7 @@ pub(super) struct Wait {
     /// Only these servers (names or patterns) [default: all that are not stopped].
     #[arg(value_name = "SERVER")]
     servers: Vec<String>,
-    /// Give up after so long, say 30s [default: never].
+    /// Give up after this time, such as 30s [default: never].
     #[arg(long, value_parser = some_time, value_name = "DURATION")]
     timeout: Option<Duration>,
 }

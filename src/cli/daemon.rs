@@ -15,16 +15,16 @@ pub(super) struct Daemon {
     /// Only these servers, by their names.
     #[arg(long = "server", value_name = "NAME", value_parser = ServerName::new)]
     servers: Vec<ServerName>,
-    /// Servers that may start at once.
+    /// How many servers may start at once.
     #[arg(long, value_name = "N")]
     jobs: Option<StartJobs>,
     /// Refuse servers with tools that the lockfile does not have.
     #[arg(long)]
     locked: bool,
-    /// End after so long without work.
+    /// End after this time without work.
     #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
     idle: Option<Duration>,
-    /// Go on without required servers.
+    /// Continue without required servers.
     #[arg(long)]
     lenient: bool,
 }

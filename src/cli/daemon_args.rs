@@ -16,11 +16,11 @@ pub(super) const IDLE: Duration = Duration::from_secs(30 * 60);
 /// Whether a command goes through the daemon.
 #[derive(Args)]
 pub(super) struct DaemonArgs {
-    /// Start a daemon if none runs; it ends after 30 minutes without work. Without this, one that runs is used,
-    /// and otherwise the servers needed are started for this command alone.
+    /// Use a daemon, and start one if none runs; it ends after 30 minutes without work. Without this option a running
+    /// daemon is used; if none runs, the needed servers are started for this command only.
     #[arg(long, env = "TOOLCRIB_DAEMON", value_parser = clap::builder::BoolishValueParser::new())]
     daemon: bool,
-    /// Do not use a daemon, whatever else says so.
+    /// Do not use a daemon, even if TOOLCRIB_DAEMON is set.
     #[arg(long)]
     no_daemon: bool,
 }

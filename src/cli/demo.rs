@@ -27,10 +27,10 @@ const ANSWER: usize = 34;
 
 #[derive(Args)]
 pub(super) struct Demo {
-    /// Tasks at once.
+    /// How many tasks run at once.
     #[arg(long, short, default_value = "4", value_name = "N", value_parser = at_least_one)]
     jobs: NonZeroUsize,
-    /// Where runs are kept.
+    /// The folder of all runs.
     #[arg(long, default_value = "runs", value_name = "FOLDER")]
     out: PathBuf,
 }

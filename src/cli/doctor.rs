@@ -19,9 +19,9 @@ use super::{
 
 #[derive(Args)]
 pub(super) struct Doctor {
-    /// Start these servers too, and say how they start and stop (names or patterns).
+    /// Also start these servers, and report how they start and stop (names or patterns).
     servers: Vec<String>,
-    /// Start all of them.
+    /// Start all servers.
     #[arg(long, conflicts_with = "servers")]
     deep: bool,
 }

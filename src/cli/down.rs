@@ -14,10 +14,10 @@ use super::{
 
 #[derive(Args)]
 pub(super) struct Down {
-    /// Every daemon of this user, whatever its configuration.
+    /// Stop all daemons of this user, of any configuration.
     #[arg(long)]
     all: bool,
-    /// Let calls under way go on for so long, say 10s; no new ones are taken.
+    /// Let running calls continue for this time, such as 10s; new calls are refused.
     #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
     grace: Option<Duration>,
 }

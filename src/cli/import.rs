@@ -18,7 +18,7 @@ use super::{context::Context, ui::Ui};
 pub(super) struct Import {
     /// A file (.mcp.json, mcp.json of VS Code, config.toml of Codex) or `codex` or `claude-desktop`.
     source: String,
-    /// Append to this file in place of printing. It must not have any of these servers yet.
+    /// Append to this file instead of printing. It must not contain any of these servers yet.
     #[arg(long, value_name = "FILE")]
     write: Option<std::path::PathBuf>,
 }

@@ -21,9 +21,9 @@ const DIFFERENT: u8 = 10;
 
 #[derive(Args)]
 pub(super) struct Lock {
-    /// Only these servers (names or patterns); the rest of the file stays as it is.
+    /// Only these servers (names or patterns); the rest of the file is unchanged.
     servers: Vec<String>,
-    /// Write nothing: show what changed since the file was written. Exit code 10 if anything did.
+    /// Write nothing; show what has changed since the file was written. Exit with 10 if anything has.
     #[arg(long)]
     diff: bool,
 }

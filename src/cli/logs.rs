@@ -23,30 +23,30 @@ pub(super) struct Logs {
     /// Only these servers (names or patterns).
     #[arg(value_name = "SERVER")]
     servers: Vec<String>,
-    /// Go on with what comes, until Ctrl-C.
+    /// Follow new lines until Ctrl-C.
     #[arg(long, short)]
     follow: bool,
-    /// Of the lines that are there, only the last N (after all other choices); with --follow, what comes is shown too.
+    /// Only the last N lines that match the other options; with --follow, new lines as well.
     #[arg(long, short = 'n', value_name = "N")]
     lines: Option<usize>,
-    /// Only what is younger, say 5m. The daemon remembers 1000 lines of each server.
+    /// Only lines newer than this, such as 5m. The daemon keeps 1000 lines of each server.
     #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
     since: Option<Duration>,
-    /// Only this [default: stderr and events].
+    /// Only lines of this kind [default: stderr and events].
     #[arg(long, value_enum)]
     stream: Option<Stream>,
-    /// Only lines in which this regular expression matches.
+    /// Only lines that match this regular expression.
     #[arg(long, value_name = "REGEX", value_parser = Regex::new)]
     grep: Option<Regex>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Stream {
-    /// What servers wrote to stderr.
+    /// Lines that servers wrote to stderr.
     Stderr,
-    /// What happened to them.
+    /// Events of servers.
     Events,
-    /// The messages to (>) and from (<) them; told only while somebody follows.
+    /// Messages to (>) and from (<) servers; only recorded while a client follows them.
     Wire,
 }
 

@@ -22,10 +22,10 @@ const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(super) struct Ps {
-    /// Do not cut notes to fit 100 columns. They are not where the output is no terminal.
+    /// Do not cut notes to fit 100 columns. Without a terminal they are never cut.
     #[arg(long)]
     wide: bool,
-    /// Look again every second, until Ctrl-C.
+    /// Refresh every second, until Ctrl-C.
     #[arg(long)]
     watch: bool,
 }

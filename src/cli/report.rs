@@ -22,15 +22,15 @@ const PAGE: &str = "report.html";
 
 #[derive(Args)]
 pub(super) struct Report {
-    /// The id of a run, or its folder [default: the latest].
+    /// The id of a run, or its folder [default: the latest run].
     run: Option<String>,
     /// Where to write the page [default: report.html in the run's folder].
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Show it in the browser.
+    /// Open the page in the browser.
     #[arg(long)]
     open: bool,
-    /// Where runs are kept.
+    /// The folder of all runs.
     #[arg(long, default_value = "runs", value_name = "FOLDER")]
     out: PathBuf,
 }

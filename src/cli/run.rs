@@ -38,7 +38,7 @@ const IN_RUN: &str = "RUN/cassette.jsonl";
 pub(super) struct Run {
     /// A question, a file of tasks (JSON lines), or `-` for tasks from stdin.
     tasks: String,
-    /// Tasks at once.
+    /// How many tasks run at once.
     #[arg(long, short, default_value = "4", value_name = "N", value_parser = at_least_one)]
     jobs: NonZeroUsize,
     /// The model's name at the endpoint, or `script:FILE` [default: as configured].
@@ -47,26 +47,26 @@ pub(super) struct Run {
     /// The endpoint, up to and including `/v1` [default: as configured].
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
-    /// The client or strategy to ask, by its name in [llm] [default: as configured].
+    /// The client or strategy to use, by its name in [llm] [default: as configured].
     #[arg(long, value_name = "NAME", conflicts_with = "model")]
     client: Option<String>,
     /// Only the first N tasks.
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     limit: Option<NonZeroUsize>,
-    /// Give every task servers of its own, or all tasks the same ones [default: as configured].
+    /// Give every task its own servers, or share them among all tasks [default: as configured].
     #[arg(long, value_enum, value_name = "SCOPE")]
     scope: Option<TaskScope>,
-    /// Where runs are kept.
+    /// The folder of all runs.
     #[arg(long, default_value = "runs", value_name = "FOLDER")]
     out: PathBuf,
-    /// Write all model and tool traffic to FILE, without secrets, to be replayed [default: cassette.jsonl in the
+    /// Record all model and tool traffic to FILE for a replay, without secrets [default: cassette.jsonl in the
     /// run's folder].
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = IN_RUN)]
     record: Option<PathBuf>,
-    /// Answer from what `--record` wrote: no server is started, no model is asked. Ends at the first difference.
+    /// Replay a recording of `--record`: no server is started, no model is asked. Ends at the first difference.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "model", "base_url", "scope", "DaemonArgs", "Locked"])]
     replay: Option<PathBuf>,
-    /// Write what the agents do while they do it to FILE or, with `-`, to stdout: one JSON object a line.
+    /// Stream events of the agents to FILE or, with `-`, to stdout: one JSON object per line.
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
     #[command(flatten)]

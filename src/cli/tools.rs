@@ -22,10 +22,10 @@ pub(super) struct Tools {
     /// Print the JSON Schema of each tool's arguments.
     #[arg(long)]
     schema: bool,
-    /// Start lazy servers too, instead of showing what they listed at their last start.
+    /// Also start lazy servers, instead of showing the tools of their last start.
     #[arg(long)]
     refresh: bool,
-    /// Only tools whose name or description holds this text.
+    /// Only tools whose name or description contains this text.
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
     #[command(flatten)]

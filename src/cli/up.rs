@@ -24,25 +24,25 @@ use super::{
 pub(super) struct Up {
     /// Only these servers (names or patterns).
     servers: Vec<String>,
-    /// Servers that may start at once: cores (as many as there are of those that use CPU time), a number, or
+    /// How many servers may start at once: cores (counts servers that use CPU time), a number, or
     /// unlimited [default: as configured].
     #[arg(long, short, value_name = "N")]
     jobs: Option<StartJobs>,
     /// Only servers marked `required`.
     #[arg(long)]
     only_required: bool,
-    /// Follow changes: of servers.toml and what it imports by difference, of a server's own files by a restart.
+    /// Watch files: apply changed entries of servers.toml and its imports; restart a server when its files change.
     #[arg(long, conflicts_with = "detach")]
     watch: bool,
     #[command(flatten)]
     locked: Locked,
-    /// Keep them in a daemon, which `call`, `tools` and `ps` find by itself; `toolcrib down` ends it.
+    /// Keep the servers in a daemon, which `call`, `tools` and `ps` then use; `toolcrib down` ends it.
     #[arg(long, short)]
     detach: bool,
     /// With -d: when to return.
     #[arg(long, value_enum, default_value = "ready", requires = "detach", value_name = "WHEN")]
     wait: detach::Until,
-    /// With -d: end after so long without work, say 30m [default: never].
+    /// With -d: end the daemon after this time without work, such as 30m [default: never].
     #[arg(long, value_parser = humantime::parse_duration, requires = "detach", value_name = "DURATION")]
     idle: Option<Duration>,
 }

@@ -21,7 +21,7 @@ pub(super) struct Warm {
 }
 
 impl Warm {
-    /// One server after the other, so that the times are those of each alone.
+    /// Resolve one server after the other, so that each time is that of one server alone.
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let mut config = context.load()?;
         Context::narrow(&mut config, &self.servers)?;

@@ -50,16 +50,16 @@ pub(in crate::cli) struct Call {
     /// Its arguments as one JSON object.
     #[arg(long, value_name = "JSON", requires = "tool")]
     args: Option<String>,
-    /// Bytes of text in a result, such as 4KiB,256KiB,1MiB, a group of rows each [default: an echo of 5 bytes].
+    /// Sizes of results to measure, such as 4KiB,256KiB,1MiB [default: an echo of 5 bytes].
     #[arg(long, value_delimiter = ',', value_name = "SIZE,..", value_parser = text_size, conflicts_with = "tool")]
     size: Vec<usize>,
-    /// Calls to measure in each row; fewer where their results would have more than 512 MiB together.
+    /// Calls to measure in each row; fewer if their results would exceed 512 MiB in total.
     #[arg(long, default_value = "20000", value_name = "N", value_parser = at_least_one)]
     calls: NonZeroUsize,
-    /// Calls in flight, a row each.
+    /// Numbers of concurrent calls; one row each.
     #[arg(long, default_value = "1,8,64", value_delimiter = ',', value_name = "N,..", value_parser = at_least_one)]
     in_flight: Vec<NonZeroUsize>,
-    /// Threads of the runtime that calls; 1 is the fastest for one server.
+    /// Threads of the calling runtime; 1 is the fastest for one server.
     #[arg(long, default_value = "1", value_name = "N", value_parser = at_least_one)]
     threads: NonZeroUsize,
 }

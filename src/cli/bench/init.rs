@@ -46,11 +46,11 @@ pub(in crate::cli) struct Init {
     /// Starts to measure in each mode.
     #[arg(long, default_value = "3", value_name = "N", value_parser = at_least_one)]
     runs: NonZeroUsize,
-    /// Servers that may start at once: cores (as many as there are of those that use CPU time), a number, or
+    /// How many servers may start at once: cores (counts servers that use CPU time), a number, or
     /// unlimited [default: as configured].
     #[arg(long, short, value_name = "N")]
     jobs: Option<StartJobs>,
-    /// What to measure, turn by turn; several times or with commas [default: sequential,parallel].
+    /// The modes to measure in turn; separated by commas or repeated [default: sequential,parallel].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE")]
     mode: Vec<Mode>,
     /// Skip the measured sequential baseline.
@@ -59,23 +59,23 @@ pub(in crate::cli) struct Init {
     /// Add the modes bare, bare-cores and at-once.
     #[arg(long)]
     bare: bool,
-    /// Empty the page cache before each cold start (Linux, as root; slows down everything else for a while).
+    /// Empty the page cache before each cold start (Linux, as root; slows down other programs for a while).
     #[arg(long)]
     drop_caches: bool,
-    /// The first call of mode lazy [default: the first tool that is marked read-only and needs no arguments].
+    /// The tool for the first call in mode lazy [default: the first read-only tool without required arguments].
     #[arg(long, value_name = "SERVER.TOOL")]
     call: Option<String>,
     /// Its arguments, as a JSON object.
     #[arg(long, value_name = "JSON", requires = "call")]
     args: Option<String>,
-    /// Compare with an earlier measurement: FILE is the JSON document that `--save FILE` wrote. Least times are
-    /// compared, which other load has touched least.
+    /// Compare with an earlier measurement: FILE is the JSON document that `--save FILE` wrote. The minimum
+    /// times are compared, because other load affects them least.
     #[arg(long, value_name = "FILE", group = "base")]
     compare: Option<PathBuf>,
-    /// Compare with another configuration (a servers.toml), which is measured in the same run, turn by turn.
+    /// Compare with another configuration (a servers.toml), which is measured in the same run, alternately.
     #[arg(long, value_name = "CONFIG", group = "base")]
     against: Option<PathBuf>,
-    /// Exit with 100 if in some mode the least wall time is longer by more than so many percent, or fewer servers are
+    /// Exit with 100 if in any mode the minimum wall time is longer by more than this percentage, or fewer servers are
     /// ready.
     #[arg(long, value_name = "PERCENT", requires = "base", value_parser = percent)]
     max_regression: Option<f64>,

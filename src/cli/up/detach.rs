@@ -19,11 +19,11 @@ use super::{
 /// What `up -d` waits for.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Until {
-    /// All servers are there, or have failed.
+    /// All servers are ready or have failed.
     Ready,
-    /// One server is there.
+    /// One server is ready.
     Any,
-    /// The daemon is there.
+    /// The daemon answers.
     None,
 }
 

@@ -9,22 +9,22 @@ use clap::ValueEnum;
 pub(super) enum Mode {
     /// One server after the other.
     Sequential,
-    /// A bare program that only spawns, shakes hands and lists, all at once. Needs processes: servers without
-    /// one are left out in every mode.
+    /// A bare program that only spawns, does the handshake and lists tools, all at once. Servers without a process
+    /// are left out in every mode.
     Bare,
-    /// The same, as many at a time as there are cores.
+    /// Like bare, but only as many at a time as there are cores.
     BareCores,
     /// All at once.
     AtOnce,
     /// As configured.
     Parallel,
-    /// As configured, and nothing is known of earlier starts.
+    /// As configured, without the history of earlier starts.
     Cold,
-    /// As configured, after an unmeasured start that left its caches.
+    /// As configured, after an unmeasured start that filled the caches.
     Warm,
-    /// Until all tools are known from the cache, with no server started; then until a first call is answered.
+    /// Time until all tools are known from the cache, with no server started; then until a first call is answered.
     Lazy,
-    /// Until a task has servers of its own and knows their tools, with a spare of each waiting for it.
+    /// Time until a task has its own servers and their tools, with a spare of each server ready.
     Spare,
 }
 

@@ -10,10 +10,10 @@ use crate::cli::ui::Ui;
 
 #[derive(Args)]
 pub(super) struct Output {
-    /// Draw one start, server by server and phase by phase, even if stdout is no terminal.
+    /// Draw one start as a waterfall of servers and phases, even if stdout is not a terminal.
     #[arg(long)]
     waterfall: bool,
-    /// Draw it into one HTML file that needs nothing else; the JSON document is part of it.
+    /// Write the drawing to one self-contained HTML file, with the JSON document in it.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write the JSON document to a file.
