@@ -4,7 +4,7 @@
 //! ([`Error::code`], [`Error::server`], [`Error::causes`], [`Error::help`]), so that a command line, a
 //! report and an embedder's `match` all read one source. Messages are fragments without a full stop.
 
-mod duration;
+mod llm;
 mod parts;
 mod stderr;
 mod told;
@@ -12,11 +12,15 @@ mod told;
 use std::{any::Any, io, sync::Arc, time::Duration};
 
 pub(crate) use self::{
-    duration::rounded,
+    llm::retry_reason,
     stderr::{diagnose, plain},
 };
-pub use self::{parts::*, told::Told};
-use crate::tool::ServerName;
+pub use self::{
+    llm::{Attempt, ContextOverflow, HoldReason, LlmError, LlmErrorClass},
+    parts::*,
+    told::Told,
+};
+use crate::{duration::rounded, tool::ServerName};
 
 /// Result of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -123,7 +127,7 @@ pub enum Error {
     },
     /// A model request failed for good.
     #[error(transparent)]
-    Llm(Box<crate::llm::LlmError>),
+    Llm(Box<LlmError>),
     /// No model is configured.
     #[error("no model is configured")]
     NoModel {

@@ -16,7 +16,6 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
@@ -28,7 +27,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use crate::retry::Blame;
+use crate::{error::HoldReason, retry::Blame};
 use state::{Entered, State, Step, Waiter};
 
 /// A year: a wait that times can still hold.
@@ -127,21 +126,6 @@ pub(crate) struct Hold {
     pub reason: HoldReason,
     /// Time until a request goes to the endpoint again. None while some are under way to look.
     pub next_try: Option<Duration>,
-}
-
-/// What is the matter with an endpoint to which requests are held back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum HoldReason {
-    /// More requests failed in a row than chance makes likely: three at a time look whether it is down.
-    Suspected,
-    /// It is down: one request at a time looks whether it works again.
-    Down,
-    /// It asked for a pause (`Retry-After`).
-    Asked,
-    /// It refused the key or the account.
-    Refused,
 }
 
 /// Why a call was not let in.

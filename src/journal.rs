@@ -23,7 +23,6 @@ use sha2::{Digest, Sha256};
 pub use self::events::{
     AttemptRow, Brief, CallEnded, Event, EventLine, EventLog, ModelEnded, PhasesNs, RunEnd,
 };
-pub(crate) use self::events::{nanos, reason};
 use self::stderr::StderrLogs;
 use crate::{
     config::Secrets,

@@ -64,6 +64,7 @@ mod catalog;
 mod config;
 mod crew;
 mod daemon;
+mod duration;
 mod error;
 #[cfg(any(fuzzing, test))]
 #[doc(hidden)]
@@ -97,7 +98,6 @@ pub use config::*;
 pub use crew::*;
 pub use daemon::*;
 pub use error::*;
-pub use gate::HoldReason;
 pub use http::*;
 pub use journal::*;
 pub use launch::{Ecosystem, Freshness, LaunchReport, Package, Runner};

@@ -19,7 +19,7 @@ pub use self::{
     feed::{Feed, LiveEvents},
 };
 use crate::{
-    gate::HoldReason,
+    error::HoldReason,
     journal::AttemptRow,
     llm::{Finish, ToolCall},
     task::{Outcome, Usage},

@@ -10,10 +10,8 @@ mod batch;
 mod batch_queue;
 mod cache;
 mod chat;
-mod class;
 mod client;
 mod detect;
-mod error;
 mod error_body;
 mod fault;
 mod hint;
@@ -47,13 +45,12 @@ pub(crate) fn fuzz_answer(body: &[u8]) {
 #[cfg(test)]
 mod tests;
 
-pub use class::LlmErrorClass;
 pub use client::LlmClient;
 pub use detect::{DETECT_PORTS, detect};
-pub use error::LlmError;
-pub use error_body::ContextOverflow;
 pub use message::{Message, Thinking, ToolCall};
-pub use request::{Attempt, ChatAnswer, ChatRequest, ChatTimings, Finish, ToolMode, ToolSpec};
+pub use request::{ChatAnswer, ChatRequest, ChatTimings, Finish, ToolMode, ToolSpec};
 pub use stats::LlmStats;
 pub use stream::Delta;
 pub use trouble::ModelTrouble;
+
+use crate::error::{Attempt, ContextOverflow, LlmError, LlmErrorClass};

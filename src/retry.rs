@@ -6,6 +6,8 @@ use std::{fmt, time::Duration};
 use humantime::format_duration;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
+use crate::duration::rounded;
+
 mod attempts;
 mod schedule;
 #[cfg(test)]
@@ -257,30 +259,25 @@ impl fmt::Display for GiveUp {
             Self::HintTooLong { hint, limit } => write!(
                 f,
                 "gave up: the server asks to wait {}, more than the {} that are waited",
-                format_duration(whole(*hint)),
+                format_duration(rounded(*hint)),
                 format_duration(*limit)
             ),
             Self::Total { wait, limit } => write!(
                 f,
                 "gave up: waiting {} more would pass the {} of one request with all its attempts",
-                format_duration(whole(*wait)),
+                format_duration(rounded(*wait)),
                 format_duration(*limit)
             ),
             Self::Outage { waited } => {
-                write!(f, "gave up: the endpoint stayed down for {}", format_duration(whole(*waited)))
+                write!(f, "gave up: the endpoint stayed down for {}", format_duration(rounded(*waited)))
             }
             Self::Deadline { wait } => {
                 write!(
                     f,
                     "gave up: waiting {} more would pass the caller's deadline",
-                    format_duration(whole(*wait))
+                    format_duration(rounded(*wait))
                 )
             }
         }
     }
-}
-
-/// `duration` as a person reads it.
-pub(crate) fn whole(duration: Duration) -> Duration {
-    crate::error::rounded(duration)
 }

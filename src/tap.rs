@@ -20,8 +20,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     cassette::{Kind, Pending, Player, Recorder, Replayed, Whose},
+    duration::nanos,
     error::Result,
-    journal::{Brief, Event, EventLog, nanos},
+    journal::{Brief, Event, EventLog},
     live::{Feed, LiveEvent},
     task::RunReport,
 };

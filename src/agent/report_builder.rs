@@ -10,8 +10,8 @@ use super::{
     limits::{TaskEnd, TaskLimits},
 };
 use crate::{
-    error::{Error, ErrorCode},
-    llm::{Attempt, ChatAnswer, Finish, LlmClient, LlmError, LlmErrorClass, Message},
+    error::{Attempt, Error, ErrorCode, LlmError, LlmErrorClass},
+    llm::{ChatAnswer, Finish, LlmClient, Message},
     report::now,
     score,
     tap::Tap,

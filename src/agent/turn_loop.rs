@@ -14,7 +14,8 @@ use super::{
 };
 use crate::{
     config::{AgentConfig, RollbackReason, ToolChoice, ToolProtocol},
-    llm::{ChatAnswer, ChatRequest, Finish, LlmClient, LlmError, LlmErrorClass, ToolMode},
+    error::{LlmError, LlmErrorClass},
+    llm::{ChatAnswer, ChatRequest, Finish, LlmClient, ToolMode},
     task::{FailureReason, Task},
 };
 

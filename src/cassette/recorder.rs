@@ -15,8 +15,8 @@ use serde_json::Value;
 use super::{End, Head, Kind, Line, VERSION, Whose, hide};
 use crate::{
     config::Secrets,
+    duration::nanos,
     error::{Error, Result},
-    journal::nanos,
     report::now,
 };
 

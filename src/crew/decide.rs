@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::{Crew, CrewAgent, OnError, Place, Stage, StepError};
 use crate::{
-    error::{Error, Result},
-    llm::{ChatAnswer, ChatRequest, LlmClient, LlmErrorClass},
+    error::{Error, LlmErrorClass, Result},
+    llm::{ChatAnswer, ChatRequest, LlmClient},
 };
 
 /// What makes the decisions of a crew: a model client, or an agent with tools, or code.

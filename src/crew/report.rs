@@ -5,7 +5,8 @@ use std::{any::Any, fmt, time::Duration};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 use crate::{
-    error::{Error, ErrorCode, rounded, words_of_panic},
+    duration::rounded,
+    error::{Error, ErrorCode, words_of_panic},
     task::TaskError,
 };
 

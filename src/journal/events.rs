@@ -9,7 +9,7 @@ use std::{
     io::Write,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,8 @@ use serde_json::Value;
 use super::{failed, private};
 use crate::{
     config::Secrets,
-    error::{Error, Result, Told},
-    gate::HoldReason,
+    duration::nanos,
+    error::{Error, HoldReason, Result, Told, retry_reason},
     report::now,
     task::{Outcome, Usage},
 };
@@ -230,16 +230,7 @@ impl AttemptRow {
     /// Why another one followed: the HTTP status, the class of the failure, or `doubtful` for an answer that came and
     /// was no good.
     pub fn reason(&self) -> String {
-        reason(self.status, self.class.as_deref())
-    }
-}
-
-/// As [`AttemptRow::reason`].
-pub(crate) fn reason(status: Option<u16>, class: Option<&str>) -> String {
-    match (status, class) {
-        (Some(status), _) if !(200..300).contains(&status) => status.to_string(),
-        (_, Some(class)) => class.to_owned(),
-        _ => "doubtful".to_owned(),
+        retry_reason(self.status, self.class.as_deref())
     }
 }
 
@@ -391,11 +382,6 @@ impl EventLog {
     fn output(&self) -> std::sync::MutexGuard<'_, Output> {
         self.0.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whole nanoseconds, as far as they can be counted.
-pub(crate) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

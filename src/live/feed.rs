@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{Live, LiveEvent, Missed, Rank};
-use crate::journal::nanos;
+use crate::duration::nanos;
 
 /// What agents tell into. Clones are the same feed; the stream ends when the last one is gone, and with it every
 /// [`Agent`](crate::Agent) that holds one.

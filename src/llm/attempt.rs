@@ -23,8 +23,9 @@ use super::{
     wire::Decoded,
 };
 use crate::{
+    duration::rounded,
     gate::{Pass, Refused, Shut, Trouble, Visit},
-    retry::{self, Blame, Failure, GiveUp, Retry, Try},
+    retry::{Blame, Failure, GiveUp, Retry, Try},
     trace,
 };
 
@@ -306,7 +307,7 @@ impl Inner {
 
     /// There was no answer in time.
     fn late(&self, end: End) -> Fault {
-        let within = |limit: Duration| humantime::format_duration(retry::whole(limit));
+        let within = |limit: Duration| humantime::format_duration(rounded(limit));
         let table = &self.table;
         match end {
             End::Own => {

@@ -138,7 +138,7 @@ impl LlmClient {
     }
 
     fn unreadable(&self, message: String) -> LlmError {
-        LlmError::of(Fault::new(LlmErrorClass::Script, message), self.model_label(), None, &self.inner.table)
+        Fault::new(LlmErrorClass::Script, message).into_error(self.model_label(), None, &self.inner.table)
     }
 }
 

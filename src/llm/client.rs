@@ -397,7 +397,7 @@ impl LlmClient {
             Backend::Http(backend) => Some(backend.shown_url()),
             Backend::Script(_) | Backend::Router(_) => None,
         };
-        LlmError::of(fault, &self.inner.label, url, &self.inner.table)
+        fault.into_error(&self.inner.label, url, &self.inner.table)
     }
 }
 

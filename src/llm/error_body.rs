@@ -6,7 +6,7 @@ use std::{sync::LazyLock, time::Duration};
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::{LlmErrorClass, hint};
+use super::{ContextOverflow, LlmErrorClass, hint};
 
 /// What an error answer says.
 #[derive(Debug, Default)]
@@ -21,16 +21,6 @@ pub(super) struct ErrorBody {
     pub hint: Option<Duration>,
     /// How much too long the conversation is, if that is the matter.
     pub overflow: Option<ContextOverflow>,
-}
-
-/// How much too long a conversation is, as far as the server says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[non_exhaustive]
-pub struct ContextOverflow {
-    /// Tokens that fit.
-    pub limit: Option<u64>,
-    /// Tokens that were sent.
-    pub asked: Option<u64>,
 }
 
 impl ErrorBody {

@@ -3,7 +3,7 @@
 
 use std::{error::Error as StdError, io, time::Duration};
 
-use super::{ChatRequest, ContextOverflow, LlmErrorClass, Message, keys::Left};
+use super::{ChatRequest, ContextOverflow, LlmError, LlmErrorClass, Message, keys::Left};
 use crate::{config::Secrets, http::RequestError};
 
 /// What went wrong in one attempt.
@@ -39,6 +39,26 @@ impl Fault {
 
     pub(super) fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
+    }
+
+    /// The failure of the whole request, from its last fault; the client fills in the rest.
+    pub(super) fn into_error(self, model: &str, url: Option<&str>, table: &str) -> LlmError {
+        LlmError {
+            class: self.class,
+            status: self.status,
+            message: self.message,
+            model: model.to_owned(),
+            url: url.map(str::to_owned),
+            attempts: Vec::new(),
+            waited: Duration::ZERO,
+            gave_up: None,
+            overflow: self.overflow,
+            request_id: self.request_id,
+            others: Vec::new(),
+            with_others: false,
+            help: self.help,
+            table: table.to_owned(),
+        }
     }
 
     /// Whether the other side takes no connection.

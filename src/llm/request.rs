@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{LlmErrorClass, Message, ToolCall, message::Thinking};
-use crate::{config::LlmConfig, journal::reason, task::Usage};
+use super::{Attempt, Message, ToolCall, message::Thinking};
+use crate::{config::LlmConfig, task::Usage};
 
 /// A tool as it is offered to a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,36 +163,6 @@ pub enum Finish {
     /// A reason of the server's own, or none.
     #[default]
     Other,
-}
-
-/// One attempt on the wire.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Attempt {
-    /// The client that made it, by its name among those of `[llm.clients]`.
-    pub client: Option<String>,
-    /// What went wrong. Nothing: it was answered.
-    pub class: Option<LlmErrorClass>,
-    /// HTTP status, if there was an answer.
-    pub status: Option<u16>,
-    /// The wait before this attempt, since the one before.
-    pub waited: Duration,
-    /// Time in the queue of the in-flight limit.
-    pub queued: Duration,
-    /// Time from sending to the whole answer.
-    pub took: Duration,
-    /// The wait that the server asked for.
-    pub hint: Option<Duration>,
-    /// What the server or the system said.
-    pub message: Option<String>,
-}
-
-impl Attempt {
-    /// Why another one followed: the HTTP status, the class of the failure, or `doubtful` for an answer that came and
-    /// was no good.
-    pub fn reason(&self) -> String {
-        reason(self.status, self.class.map(LlmErrorClass::name))
-    }
 }
 
 /// Where the time of a request went.

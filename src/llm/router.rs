@@ -14,10 +14,11 @@ use tokio::time::Instant;
 
 use super::{
     ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass as Class, LlmStats,
-    client::RequestContext,
+    client::RequestContext, fault::Fault,
 };
 use crate::{
     config::{Order, Strategy},
+    duration::rounded,
     retry::{self, Blame, Failure, Retry, RetryPolicy, Stop},
 };
 
@@ -66,7 +67,7 @@ impl Router {
         };
         result.map_err(|mut error| {
             if let Some(total) = self.total.filter(|_| error.class == Class::Deadline && deadline == own) {
-                let total = humantime::format_duration(retry::whole(total));
+                let total = humantime::format_duration(rounded(total));
                 error.class = Class::Timeout;
                 error.message = format!("no answer within {total} (total in {})", self.table);
             }
@@ -101,7 +102,7 @@ impl Router {
         let mut failures = run.failures;
         // The loop ends without an answer only after a failure.
         let Some(mut last) = failures.pop().map(|last| *last) else {
-            return Err(LlmError::nobody(&self.table));
+            return Err(self.without_members());
         };
         last.waited += run.waited + failures.iter().map(|error| error.waited).sum::<Duration>();
         (last.attempts, last.gave_up) = (attempts, reason);
@@ -139,7 +140,7 @@ impl Router {
             others.append(&mut error.others);
             others.push(format!("{}: {}", member.name(), error.message));
         }
-        Err(LlmError::nobody(&self.table))
+        Err(self.without_members())
     }
 
     /// Whether another one may know better. Behind a round-robin are equals: what one of them finds wrong with the
@@ -147,6 +148,11 @@ impl Router {
     fn goes_on(&self, error: &LlmError) -> bool {
         let the_request = error.class == Class::Context || matches!(error.status, Some(400 | 413 | 422));
         self.order == Order::Fallback || !the_request
+    }
+
+    /// The error of a strategy without members, which no configuration has.
+    fn without_members(&self) -> LlmError {
+        Fault::new(Class::Config, "there is nobody to ask").into_error(&self.table, None, &self.table)
     }
 
     /// What the members counted, together.

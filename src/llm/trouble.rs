@@ -8,10 +8,7 @@ use super::{
     LlmClient,
     client::{Backend, Inner},
 };
-use crate::{
-    gate::{Hold, HoldReason},
-    retry::whole,
-};
+use crate::{duration::rounded, error::HoldReason, gate::Hold};
 
 /// Why requests wait for a model's endpoint, and until when.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +64,7 @@ impl fmt::Display for ModelTrouble {
         }
         match self.next_try {
             // Tenths of a second are enough to see that it moves.
-            Some(left) => write!(f, "; next try in {}", format_duration(rounded(left)))?,
+            Some(left) => write!(f, "; next try in {}", format_duration(for_display(left)))?,
             None => write!(f, "; trying now")?,
         }
         match self.waiting {
@@ -79,9 +76,9 @@ impl fmt::Display for ModelTrouble {
 }
 
 /// In tenths of a second below ten seconds, and whole seconds above.
-fn rounded(left: Duration) -> Duration {
+fn for_display(left: Duration) -> Duration {
     let step = if left < Duration::from_secs(10) { 100 } else { 1000 };
-    let millis = whole(left).as_millis().div_ceil(step) * step;
+    let millis = rounded(left).as_millis().div_ceil(step) * step;
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 

@@ -4,7 +4,8 @@ use std::{fmt, time::Duration};
 
 use humantime::format_duration;
 
-use super::{Decision, Failed, RetryPolicy, whole};
+use super::{Decision, Failed, RetryPolicy};
+use crate::duration::rounded;
 
 /// So many waits are looked at: any schedule has come to its greatest by then.
 const LISTED: usize = 100;
@@ -31,7 +32,7 @@ impl RetryPolicy {
         let stays = all > waits.len();
         let words = waits.iter().enumerate().map(|(number, wait)| {
             let then = if stays && number == last && last > 0 { "then " } else { "" };
-            format!("{then}{}", format_duration(whole(*wait)))
+            format!("{then}{}", format_duration(rounded(*wait)))
         });
         words.collect::<Vec<_>>().join(", ")
     }
@@ -39,7 +40,7 @@ impl RetryPolicy {
 
 impl fmt::Display for RetryPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = |duration| format_duration(whole(duration)).to_string();
+        let words = |duration| format_duration(rounded(duration)).to_string();
         let fewest = self.max_attempts.min(Self::FEWEST);
         match self.max_attempts {
             0 | 1 => write!(f, "1 attempt")?,

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     config::{Config, Endpoint, Secrets, ServerConfig, StopGrace},
-    error::{ErrorCode, Phase, ServerError, diagnose, plain, rounded},
+    duration::rounded,
+    error::{ErrorCode, Phase, ServerError, diagnose, plain},
     launch::Package,
     process::{Process, describe},
     tool::ServerName,

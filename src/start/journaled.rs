@@ -2,8 +2,9 @@
 
 use super::ServerEvent;
 use crate::{
+    duration::nanos,
     error::Told,
-    journal::{Event, Journal, PhasesNs, nanos},
+    journal::{Event, Journal, PhasesNs},
     process::StopOutcome,
     session::Phases,
 };

@@ -7,10 +7,11 @@ use serde_json::{Map, Value};
 use super::Tap;
 use crate::{
     cassette::Whose,
-    error::{Error, Result},
-    journal::{AttemptRow, CallEnded, Event, ModelEnded, nanos},
+    duration::nanos,
+    error::{Attempt, Error, LlmError, Result},
+    journal::{AttemptRow, CallEnded, Event, ModelEnded},
     live::{AgentEvent, LiveError, LiveEvent},
-    llm::{Attempt, ChatAnswer, Delta, LlmError, ModelTrouble},
+    llm::{ChatAnswer, Delta, ModelTrouble},
     task::{Outcome, RunReport, Usage},
     tool::ToolResult,
 };

@@ -99,7 +99,7 @@ impl Router {
         let late = failed.iter().position(|(_, error)| error.class == Class::Deadline);
         let main = late.unwrap_or(failed.len().saturating_sub(1));
         if failed.is_empty() {
-            return Err(LlmError::nobody(&self.table));
+            return Err(self.without_members());
         }
         let (_, mut error) = failed.remove(main);
         let mut others = Vec::new();

@@ -5,14 +5,14 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
+    duration::rounded,
+    error::LlmErrorClass as Class,
     http::Answer,
     llm::{
-        LlmErrorClass as Class,
         fault::Fault,
         stream::{Assembly, Broken, Observer},
         wire::{Decoded, NoAnswer},
     },
-    retry,
 };
 
 /// Largest answer that is read.
@@ -161,5 +161,5 @@ fn broken(size: usize) -> Failed {
 }
 
 fn spelled(limit: Duration) -> String {
-    humantime::format_duration(retry::whole(limit)).to_string()
+    humantime::format_duration(rounded(limit)).to_string()
 }

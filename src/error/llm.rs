@@ -1,15 +1,19 @@
-//! A model request that failed for good: what happened, how often it was tried, what to do next.
+//! The failure of a model request as a value: its attempts, what happened, what to do next.
 
 use std::{fmt, time::Duration};
 
 use humantime::format_duration;
 use serde::{Deserialize, Serialize};
 
-use super::{Attempt, ContextOverflow, LlmErrorClass, fault::Fault};
+use super::ErrorCode;
 use crate::{
-    error::ErrorCode,
-    retry::{GiveUp, Retry, whole},
+    duration::rounded,
+    retry::{GiveUp, Retry},
 };
+
+mod class;
+
+pub use self::class::LlmErrorClass;
 
 /// A model request that failed for good. Holds no key and no prompt; the message of a scripted model quotes the
 /// message that it has no step for.
@@ -37,44 +41,19 @@ pub struct LlmError {
     /// The server's name for the last request.
     pub request_id: Option<String>,
     /// What clients that were asked before met, each by its name.
-    pub(super) others: Vec<String>,
+    pub(crate) others: Vec<String>,
     /// The request waited for an answer that others asked for too: what that took is not among `attempts`.
     #[serde(default)]
     pub(crate) with_others: bool,
-    help: Option<String>,
+    pub(crate) help: Option<String>,
     /// The table of the configuration.
-    table: String,
+    pub(crate) table: String,
 }
 
 impl LlmError {
-    /// From the last fault; the rest is filled in by the client.
-    pub(super) fn of(fault: Fault, model: &str, url: Option<&str>, table: &str) -> Self {
-        Self {
-            class: fault.class,
-            status: fault.status,
-            message: fault.message,
-            model: model.to_owned(),
-            url: url.map(str::to_owned),
-            attempts: Vec::new(),
-            waited: Duration::ZERO,
-            gave_up: None,
-            overflow: fault.overflow,
-            request_id: fault.request_id,
-            others: Vec::new(),
-            with_others: false,
-            help: fault.help,
-            table: table.to_owned(),
-        }
-    }
-
     /// The same, of a request that waited for an answer that others asked for too.
-    pub(super) fn with_others(self) -> Self {
+    pub(crate) fn with_others(self) -> Self {
         Self { with_others: true, ..self }
-    }
-
-    /// A strategy without members, which no configuration has.
-    pub(super) fn nobody(table: &str) -> Self {
-        Self::of(Fault::new(LlmErrorClass::Config, "there is nobody to ask"), table, None, table)
     }
 
     /// Stable code.
@@ -125,7 +104,7 @@ impl LlmError {
                 "the account behind api_key has no credit or reached its spending limit; repeating cannot help".into()
             }
             (_, Some(GiveUp::HintTooLong { hint, .. })) => {
-                format!("run again in {}", format_duration(whole(hint)))
+                format!("run again in {}", format_duration(rounded(hint)))
             }
             (LlmErrorClass::Throttled, _) => {
                 format!("lower max_in_flight in {table}, or allow more time with retry = {{ max = .., total = .. }}")
@@ -150,7 +129,7 @@ impl fmt::Display for LlmError {
             None => write!(f, "{}: {}", self.model, self.message)?,
         }
         if self.attempts.len() > 1 {
-            let waited = format_duration(whole(self.waited));
+            let waited = format_duration(rounded(self.waited));
             write!(f, " ({} attempts, {waited} of waiting)", self.attempts.len())?;
         }
         Ok(())
@@ -163,4 +142,68 @@ impl From<LlmError> for crate::Error {
     fn from(error: LlmError) -> Self {
         Self::Llm(Box::new(error))
     }
+}
+
+/// One attempt on the wire.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// The client that made it, by its name among those of `[llm.clients]`.
+    pub client: Option<String>,
+    /// What went wrong. Nothing: it was answered.
+    pub class: Option<LlmErrorClass>,
+    /// HTTP status, if there was an answer.
+    pub status: Option<u16>,
+    /// The wait before this attempt, since the one before.
+    pub waited: Duration,
+    /// Time in the queue of the in-flight limit.
+    pub queued: Duration,
+    /// Time from sending to the whole answer.
+    pub took: Duration,
+    /// The wait that the server asked for.
+    pub hint: Option<Duration>,
+    /// What the server or the system said.
+    pub message: Option<String>,
+}
+
+impl Attempt {
+    /// Why another one followed: the HTTP status, the class of the failure, or `doubtful` for an answer that came and
+    /// was no good.
+    pub fn reason(&self) -> String {
+        retry_reason(self.status, self.class.map(LlmErrorClass::name))
+    }
+}
+
+/// Why another attempt followed one with this status and class of failure.
+pub(crate) fn retry_reason(status: Option<u16>, class: Option<&str>) -> String {
+    match (status, class) {
+        (Some(status), _) if !(200..300).contains(&status) => status.to_string(),
+        (_, Some(class)) => class.to_owned(),
+        _ => "doubtful".to_owned(),
+    }
+}
+
+/// How much too long a conversation is, as far as the server says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ContextOverflow {
+    /// Tokens that fit.
+    pub limit: Option<u64>,
+    /// Tokens that were sent.
+    pub asked: Option<u64>,
+}
+
+/// What is the matter with an endpoint to which requests are held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HoldReason {
+    /// More requests failed in a row than chance makes likely: three at a time look whether it is down.
+    Suspected,
+    /// It is down: one request at a time looks whether it works again.
+    Down,
+    /// It asked for a pause (`Retry-After`).
+    Asked,
+    /// It refused the key or the account.
+    Refused,
 }

@@ -1,4 +1,4 @@
-//! Durations for people.
+//! Durations as people read them, and as files hold them.
 
 use std::time::Duration;
 
@@ -18,6 +18,11 @@ pub(crate) fn rounded(duration: Duration) -> Duration {
     let seconds = u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX);
     let rest = u32::try_from(nanos % 1_000_000_000).unwrap_or_default();
     Duration::new(seconds, rest)
+}
+
+/// Whole nanoseconds, as far as they can be counted.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub enum LlmErrorClass {
 
 impl LlmErrorClass {
     /// The class of an HTTP status by itself. Bodies can say better (billing, context).
-    pub(super) fn of_status(status: u16) -> Self {
+    pub(crate) fn of_status(status: u16) -> Self {
         match status {
             402 => Self::Billing,
             413 => Self::Context,
@@ -68,7 +68,7 @@ impl LlmErrorClass {
     }
 
     /// Whether such a failure is repeated. `advice` is the server's own word (`x-should-retry`).
-    pub(super) fn retry(self, advice: Option<bool>) -> Retry {
+    pub(crate) fn retry(self, advice: Option<bool>) -> Retry {
         match (self, advice) {
             (Self::Billing, _) | (_, Some(false)) => return Retry::Never,
             (_, Some(true)) => return Retry::Yes,
