@@ -12,10 +12,10 @@ use tracing::Instrument as _;
 use crate::{
     config::{AgentConfig, SubAgent},
     error::{Error, ErrorCode},
-    live::{AgentEvent, Correction, CorrectionKind, Feed},
     llm::{LlmClient, Message},
     manager::Toolbox,
-    tap::Tap,
+    recording::Tap,
+    recording::{AgentEvent, Correction, CorrectionKind, Feed},
     task::{Input, RunReport, Task},
     trace,
 };

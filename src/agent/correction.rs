@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::{
     catalog::CatalogEntry,
     config::Aliases,
-    live::{Correction, CorrectionKind},
+    recording::{Correction, CorrectionKind},
 };
 
 mod names;

@@ -12,9 +12,9 @@ use super::{
 use crate::{
     error::{Attempt, Error, ErrorCode, LlmError, LlmErrorClass},
     llm::{ChatAnswer, Finish, LlmClient, Message},
+    recording::Tap,
     report::now,
     score,
-    tap::Tap,
     task::{
         EarlierAttempt, FailureReason, Outcome, Reason, RunReport, Score, Task, TaskError, Timings, Usage,
         millis,

@@ -13,9 +13,8 @@ use super::{
     stream::{Aside, Delta, Observer},
 };
 use crate::{
-    cassette::Kind,
     error::Result,
-    tap::{Answerer, Tap},
+    recording::{Answerer, Kind, Tap},
 };
 
 /// How a request ended, as it is recorded.

@@ -32,8 +32,8 @@ use crate::{
     error::{Error, Result},
     gate::{Bounds, Gate, Patience},
     http::{HostPool, HttpClients},
+    recording::Tap,
     retry::{self, RetryPolicy, Stop},
-    tap::Tap,
 };
 
 /// A model, ready to be asked. Clones share the counters; all clients of one endpoint that come from the same

@@ -10,10 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::toolbox::Toolbox;
 use crate::{
-    cassette::Kind,
     catalog::{CatalogEntry, ToolCatalog},
     error::{Error, Result, ServerError, Silence, Told},
-    tap::{Answerer, Tap},
+    recording::{Answerer, Kind, Tap},
     tool::{ServerName, Tool, ToolResult},
 };
 

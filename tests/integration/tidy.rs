@@ -17,8 +17,8 @@ const ROWS: [&[&str]; 16] = [
     &["report", "score"],
     // L1
     &["process", "http", "journal"],
-    &["launch", "builtin", "cassette"],
-    &["live", "llm", "tap"],
+    &["launch", "builtin"],
+    &["llm", "recording"],
     // L2
     &["catalog"],
     &["session"],
@@ -35,10 +35,8 @@ const ROWS: [&[&str]; 16] = [
 
 /// Uses within a row, or upwards, each for its reason.
 const EXCEPTIONS: &[(&str, &str)] = &[
-    ("tap", "live"),
-    ("tap", "llm"),  // the rows of its requests
-    ("live", "llm"), // a call as a model wrote it
-    ("llm", "tap"),  // a client carries the tap of its agent
+    ("recording", "llm"), // what a model answered
+    ("llm", "recording"), // a client carries the tap of its agent
 ];
 
 /// Lines that one file may have; and half of the files must have fewer than this.

@@ -3,8 +3,6 @@
 //!
 //! A model client and a toolbox carry it for the agent, which tells it of nothing but its own decisions.
 
-mod span;
-
 use std::{
     any::Any,
     hash::{DefaultHasher, Hash, Hasher},
@@ -18,12 +16,14 @@ use std::{
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::{
+use super::{
     cassette::{Kind, Pending, Player, Recorder, Replayed, Whose},
+    live::{Feed, LiveEvent},
+};
+use crate::{
     duration::nanos,
     error::Result,
     journal::{Brief, Event, EventLog},
-    live::{Feed, LiveEvent},
     task::RunReport,
 };
 
@@ -38,11 +38,11 @@ pub enum Tape {
 
 /// What listens to one agent of a task. Clones are the same tap.
 #[derive(Clone, Debug)]
-pub struct Tap(Arc<Inner>);
+pub struct Tap(pub(super) Arc<Inner>);
 
 #[derive(Debug)]
-struct Inner {
-    whose: Whose,
+pub(super) struct Inner {
+    pub(super) whose: Whose,
     began: Instant,
     events: Option<EventLog>,
     tape: Option<Tape>,
@@ -50,8 +50,8 @@ struct Inner {
     watched: OnceLock<Watched>,
     questions: AtomicU32,
     readings: AtomicU32,
-    turns: AtomicU32,
-    calls: AtomicU32,
+    pub(super) turns: AtomicU32,
+    pub(super) calls: AtomicU32,
     // Std mutex: held for a comparison. Hashes of the messages that the model was asked with last.
     messages: Mutex<Vec<u64>>,
     // Std mutex: held for one digest. The list that was digested last, kept so that no other takes its address.
@@ -129,7 +129,7 @@ impl Tap {
     }
 
     /// Tells whoever watches.
-    fn tell(&self, event: impl FnOnce() -> LiveEvent) {
+    pub(super) fn tell(&self, event: impl FnOnce() -> LiveEvent) {
         if let Some(Watched { feed, task, agent }) = self.0.watched.get()
             && feed.is_heard()
         {
@@ -257,7 +257,7 @@ impl Tap {
         self.0.events.as_ref().map(|events| events.brief(code, message))
     }
 
-    fn write(&self, event: impl FnOnce() -> Event) {
+    pub(super) fn write(&self, event: impl FnOnce() -> Event) {
         if let Some(events) = &self.0.events {
             events.write(event());
         }

@@ -4,13 +4,15 @@ use std::{sync::atomic::Ordering::Relaxed, time::Instant};
 
 use serde_json::{Map, Value};
 
-use super::Tap;
-use crate::{
+use super::{
     cassette::Whose,
+    live::{AgentEvent, LiveError, LiveEvent},
+    observer::Tap,
+};
+use crate::{
     duration::nanos,
     error::{Attempt, Error, LlmError, Result},
     journal::{AttemptRow, CallEnded, Event, ModelEnded},
-    live::{AgentEvent, LiveError, LiveEvent},
     llm::{ChatAnswer, Delta, ModelTrouble},
     task::{Outcome, RunReport, Usage},
     tool::ToolResult,
