@@ -14,8 +14,7 @@ use crate::{
     error::{Error, ErrorCode},
     llm::{LlmClient, Message},
     manager::Toolbox,
-    recording::Tap,
-    recording::{AgentEvent, Correction, CorrectionKind, Feed},
+    recording::{AgentEvent, Correction, CorrectionKind, Feed, TrafficObserver},
     task::{Input, RunReport, Task},
     trace,
 };
@@ -58,8 +57,8 @@ pub struct Agent {
     roster: Arc<IndexMap<String, SubAgent>>,
     /// Agents above this one.
     depth: u32,
-    tap: Option<Tap>,
-    /// Who watches the tasks of this one and has no tap on one yet.
+    observer: Option<TrafficObserver>,
+    /// For the observers of its tasks, where they have none yet.
     feed: Option<Feed>,
 }
 
@@ -72,7 +71,7 @@ impl Agent {
     /// An agent for tasks of planned calls only; a question ends as `errored`.
     pub fn without_model(toolbox: Toolbox, config: AgentConfig) -> Self {
         let roster = Arc::new(config.sub_agents.clone());
-        Self { llm: None, toolbox, config: Arc::new(config), roster, depth: 0, tap: None, feed: None }
+        Self { llm: None, toolbox, config: Arc::new(config), roster, depth: 0, observer: None, feed: None }
     }
 
     /// The same agent on other tools: those of a [`Loan`](crate::Loan), say.
@@ -81,11 +80,12 @@ impl Agent {
         Self { toolbox, ..self.clone() }
     }
 
-    /// The same agent with somebody who listens to what it asks the model and what its tools answer.
+    /// The same agent with an observer of its requests to the model and its tool calls.
     #[must_use]
-    pub fn tapped(&self, tap: &Tap) -> Self {
-        let llm = self.llm.as_ref().map(|llm| llm.tapped(tap));
-        Self { llm, toolbox: self.toolbox.tapped(tap), tap: Some(tap.clone()), ..self.clone() }
+    pub fn observed_by(&self, observer: &TrafficObserver) -> Self {
+        let llm = self.llm.as_ref().map(|llm| llm.observed_by(observer));
+        let toolbox = self.toolbox.observed_by(observer);
+        Self { llm, toolbox, observer: Some(observer.clone()), ..self.clone() }
     }
 
     /// The same agent, watched: all that it does is told to `feed` while it does it, and by the agents that it calls.
@@ -101,10 +101,10 @@ impl Agent {
     /// in.
     pub async fn run(&self, task: &Task, cancel: &CancellationToken) -> RunReport {
         let Some(feed) = &self.feed else { return self.carry_out(task, cancel).await };
-        let tap = self.tap.clone().unwrap_or_else(|| Tap::new(&task.id, 1, None, None));
-        tap.watch(feed);
-        // From here on the tap holds the feed.
-        Self { feed: None, ..self.tapped(&tap) }.carry_out(task, cancel).await
+        let observer = self.observer.clone().unwrap_or_else(|| TrafficObserver::new(&task.id, 1, None, None));
+        observer.watch(feed);
+        // From here on the observer holds the feed.
+        Self { feed: None, ..self.observed_by(&observer) }.carry_out(task, cancel).await
     }
 
     async fn carry_out(&self, task: &Task, cancel: &CancellationToken) -> RunReport {
@@ -119,9 +119,9 @@ impl Agent {
 
     async fn work(&self, task: &Task, cancel: &CancellationToken) -> RunReport {
         let model = self.llm.as_ref().filter(|_| task.calls.is_empty()).map(LlmClient::model_label);
-        let span = self.tap.as_ref().map(|tap| tap.agent_started(self.depth == 0, model));
+        let span = self.observer.as_ref().map(|observer| observer.agent_started(self.depth == 0, model));
         let limits = TaskLimits::new(&task.limits, &self.config, cancel);
-        let mut report = ReportBuilder::begin(task, self.tap.clone());
+        let mut report = ReportBuilder::begin(task, self.observer.clone());
         let end = if task.calls.is_empty() {
             self.run_attempts(task, &limits, &mut report).await
         } else {
@@ -129,7 +129,7 @@ impl Agent {
         };
         let report = report.finish(task, end);
         if let Some(span) = span {
-            span.ended(&report);
+            span.agent_ended(&report);
         }
         report
     }

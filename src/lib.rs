@@ -8,8 +8,8 @@
 //! ```text
 //!  L4   Agent   Crew   run_all (batch)   daemon   gateway   a model and tools; many agents or tasks; servers that stay
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
-//!  L2   session, ToolCatalog, LockFile                   one server; all tools; those that were reviewed
-//!  L1   process, launch, builtin, HttpClients, LlmClient, Journal, Feed   one outside thing each
+//!  L2   session, ToolCatalog, LockFile, LlmClient        one server; all tools; those that were reviewed; models
+//!  L1   process, launch, builtin, HttpClients, Journal, TrafficObserver   one outside thing each
 //!  L0   Error, Config, Task, RetryPolicy, Limit          values and pure functions
 //! ```
 //! Arrows point down; a test reads the sources and checks it.

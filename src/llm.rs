@@ -47,10 +47,14 @@ mod tests;
 
 pub use client::LlmClient;
 pub use detect::{DETECT_PORTS, detect};
-pub use message::{Message, Thinking, ToolCall};
-pub use request::{ChatAnswer, ChatRequest, ChatTimings, Finish, ToolMode, ToolSpec};
+pub use message::{Message, Thinking};
+pub use request::{ChatAnswer, ChatRequest, ChatTimings, ToolMode, ToolSpec};
 pub use stats::LlmStats;
 pub use stream::Delta;
 pub use trouble::ModelTrouble;
 
-use crate::error::{Attempt, ContextOverflow, LlmError, LlmErrorClass};
+use crate::{
+    error::{Attempt, ContextOverflow, LlmError, LlmErrorClass},
+    task::Finish,
+    tool::ToolCall,
+};

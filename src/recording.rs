@@ -4,14 +4,18 @@
 //! it where the request leaves: it answers from a cassette, or lets the request through and records the answer. What
 //! happens is written to the run folder and told to a [`Feed`]. Knows neither models nor servers: it sees values.
 
+mod call_outcome;
 mod cassette;
+mod event_line;
+mod exchange;
 mod live;
 mod observer;
-mod spans;
+mod span;
 
-pub(crate) use self::{cassette::Kind, observer::Answerer};
+pub(crate) use self::{cassette::RequestKind, exchange::Recordable, span::Span};
 pub use self::{
-    cassette::{Player, Recorder},
+    cassette::{CassettePlayer, CassetteRecorder},
+    exchange::CassetteMode,
     live::{AgentEvent, Correction, CorrectionKind, Feed, Live, LiveError, LiveEvent, LiveEvents, Missed},
-    observer::{Tap, Tape},
+    observer::TrafficObserver,
 };

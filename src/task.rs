@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 pub use self::{
     outcome::{FailureReason, Outcome, Reason},
-    usage::Usage,
+    usage::{Finish, Usage},
 };
 use crate::error::ErrorCode;
 

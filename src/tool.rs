@@ -6,7 +6,7 @@
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// The same text for the same value, whatever the order of its keys.
 pub(crate) fn canonical(mut value: Value) -> String {
@@ -190,6 +190,32 @@ fn block_text(block: &Value) -> String {
             field("data").map_or(0, str::len)
         ),
         _ => block.to_string(),
+    }
+}
+
+/// A tool call as the model made it: nothing checked or repaired yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ToolCall {
+    /// Links the result to the call.
+    pub id: String,
+    /// The name as the model wrote it.
+    pub name: String,
+    /// The arguments as the model wrote them: JSON if all is well.
+    pub arguments: String,
+}
+
+impl ToolCall {
+    /// A call from its parts.
+    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
+        Self { id: id.into(), name: name.into(), arguments: arguments.into() }
+    }
+
+    /// The call as the OpenAI chat API writes it.
+    pub(crate) fn to_json(&self) -> Value {
+        // Some servers parse the arguments of earlier calls and refuse an empty string.
+        let arguments = if self.arguments.trim().is_empty() { "{}" } else { &self.arguments };
+        json!({"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}})
     }
 }
 

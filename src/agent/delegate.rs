@@ -88,8 +88,8 @@ impl Agent {
 
     fn as_delegate(&self, agent: &SubAgent, name: &str) -> Self {
         let other = Self { config: Arc::new(agent.config.clone()), depth: self.depth + 1, ..self.clone() };
-        match &self.tap {
-            Some(tap) => other.tapped(&tap.delegate(name)),
+        match &self.observer {
+            Some(observer) => other.observed_by(&observer.delegate(name)),
             None => other,
         }
     }

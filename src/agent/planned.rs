@@ -6,9 +6,9 @@ use tokio::time::Instant;
 use super::{Agent, ReportBuilder, TaskEnd, TaskLimits};
 use crate::{
     error::{Error, ErrorCode, Result},
-    llm::{Message, ToolCall},
+    llm::Message,
     task::{Expect, PlannedCall, TaskError, Timings},
-    tool::ToolResult,
+    tool::{ToolCall, ToolResult},
 };
 
 /// Characters of a result in the words of a failure.

@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{
     config::ToolProtocol,
-    llm::{ChatAnswer, Finish, Message, Thinking, ToolCall},
+    llm::{ChatAnswer, Message, Thinking},
+    task::Finish,
+    tool::ToolCall,
 };
 
 /// How model servers write a tool call that they failed to read.

@@ -11,13 +11,13 @@ use super::{
 };
 use crate::{
     error::{Attempt, Error, ErrorCode, LlmError, LlmErrorClass},
-    llm::{ChatAnswer, Finish, LlmClient, Message},
-    recording::Tap,
+    llm::{ChatAnswer, LlmClient, Message},
+    recording::TrafficObserver,
     report::now,
     score,
     task::{
-        EarlierAttempt, FailureReason, Outcome, Reason, RunReport, Score, Task, TaskError, Timings, Usage,
-        millis,
+        EarlierAttempt, FailureReason, Finish, Outcome, Reason, RunReport, Score, Task, TaskError, Timings,
+        Usage, millis,
     },
     trace,
 };
@@ -29,7 +29,7 @@ const MOMENT: Duration = Duration::from_millis(100);
 pub(super) struct ReportBuilder {
     report: RunReport,
     /// Who is told of events at once.
-    tap: Option<Tap>,
+    observer: Option<TrafficObserver>,
     began: Instant,
     /// Where the time went so far, in milliseconds; what is not known to be anything else is not in it.
     spent: Timings,
@@ -40,10 +40,10 @@ pub(super) struct ReportBuilder {
 }
 
 impl ReportBuilder {
-    pub(super) fn begin(task: &Task, tap: Option<Tap>) -> Self {
+    pub(super) fn begin(task: &Task, observer: Option<TrafficObserver>) -> Self {
         Self {
             report: RunReport::begin(task),
-            tap,
+            observer,
             began: Instant::now(),
             spent: Timings::default(),
             calls_asked: 0,
@@ -251,8 +251,8 @@ impl ReportBuilder {
         }
         let Ok(line) = serde_json::to_value(event) else { return };
         trace::decision(line["event"].as_str().unwrap_or_default());
-        if let Some(tap) = &self.tap {
-            tap.happened(event, &line);
+        if let Some(observer) = &self.observer {
+            observer.decided(event);
         }
         self.report.log.push(line);
     }

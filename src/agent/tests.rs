@@ -7,12 +7,12 @@ use super::*;
 use crate::{
     config::{Config, Endpoint, ServerConfig, StdioConfig, ToolChoice, ToolProtocol},
     llm::{
-        ChatAnswer, ChatRequest, Finish, ToolCall,
+        ChatAnswer, ChatRequest,
         ToolMode::{Auto, None as Off, Required},
     },
     manager::Manager,
-    task::{Expect, FailureReason, Limits, Outcome, PlannedCall, Reason, Score, Target},
-    tool::ServerName,
+    task::{Expect, FailureReason, Finish, Limits, Outcome, PlannedCall, Reason, Score, Target},
+    tool::{ServerName, ToolCall},
 };
 
 /// A tool server in a few lines of shell: `echo` gives its `text` back, `fail` fails, `sleep` never answers, `die`

@@ -15,8 +15,8 @@ use super::{
 use crate::{
     config::{AgentConfig, RollbackReason, ToolChoice, ToolProtocol},
     error::{LlmError, LlmErrorClass},
-    llm::{ChatAnswer, ChatRequest, Finish, LlmClient, ToolMode},
-    task::{FailureReason, Task},
+    llm::{ChatAnswer, ChatRequest, LlmClient, ToolMode},
+    task::{FailureReason, Finish, Task},
 };
 
 /// Turns in a row without any call that can be run, after which a model is given up.

@@ -15,8 +15,8 @@ use std::{
 
 use clap::Args;
 use toolcrib::{
-    CancellationToken, Config, DETECT_PORTS, Endpoint, Env, Error, HttpClients, LlmClient, LlmConfig, Player,
-    RunReport, Scope, StdioConfig, Task, detect, load_tasks, nearest, new_run,
+    CancellationToken, CassettePlayer, Config, DETECT_PORTS, Endpoint, Env, Error, HttpClients, LlmClient,
+    LlmConfig, RunReport, Scope, StdioConfig, Task, detect, load_tasks, nearest, new_run,
 };
 
 use super::{
@@ -105,7 +105,7 @@ pub(super) struct Plan {
 /// What a run has to do with a cassette.
 pub(super) enum Cassette {
     Record(PathBuf),
-    Replay(Player),
+    Replay(CassettePlayer),
 }
 
 /// What came of it.
@@ -155,7 +155,7 @@ impl Run {
         let cancel = context.cancel.child_token();
         let player = self.replay.as_ref().map(|path| {
             let path = if path.is_dir() { path.join(CASSETTE) } else { path.clone() };
-            Player::open(&path, config.secrets.clone(), cancel.clone())
+            CassettePlayer::open(&path, config.secrets.clone(), cancel.clone())
         });
         let player = player.transpose()?;
         let needs_model = tasks.iter().any(|task| task.calls.is_empty());

@@ -19,7 +19,7 @@ use super::{failed, private};
 use crate::{
     config::Secrets,
     duration::nanos,
-    error::{Error, HoldReason, Result, Told, retry_reason},
+    error::{Attempt, Error, HoldReason, Result, Told, retry_reason},
     report::now,
     task::{Outcome, Usage},
 };
@@ -224,6 +224,21 @@ pub struct AttemptRow {
     pub took_ns: u64,
     pub hint_ns: Option<u64>,
     pub message: Option<String>,
+}
+
+impl From<&Attempt> for AttemptRow {
+    fn from(attempt: &Attempt) -> Self {
+        Self {
+            client: attempt.client.clone(),
+            class: attempt.class.map(|class| class.name().to_owned()),
+            status: attempt.status,
+            waited_ns: nanos(attempt.waited),
+            queued_ns: nanos(attempt.queued),
+            took_ns: nanos(attempt.took),
+            hint_ns: attempt.hint.map(nanos),
+            message: attempt.message.clone(),
+        }
+    }
 }
 
 impl AttemptRow {

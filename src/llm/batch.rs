@@ -72,8 +72,8 @@ impl LlmClient {
         requests: &'a [ChatRequest],
         deadline: Option<Instant>,
     ) -> impl Stream<Item = (usize, Result<ChatAnswer, LlmError>)> + Send + 'a {
-        if self.tap.is_some() {
-            // Whoever listens is told of each.
+        if self.observer.is_some() {
+            // An observer is told of each.
             let asked = requests.iter().enumerate();
             let asked = asked
                 .map(move |(number, request)| async move { (number, self.chat(request, deadline).await) });

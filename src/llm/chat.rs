@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass, Message,
+    ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass, Message,
     client::RequestContext,
     fault::Fault,
-    stream::{Aside, Delta, Observer},
+    stream::{Delta, Observer},
 };
 use crate::{
     error::Result,
-    recording::{Answerer, Kind, Tap},
+    recording::{LiveError, LiveEvent, Recordable, RequestKind, TrafficObserver},
 };
 
-/// How a request ended, as it is recorded.
+/// How a request ended, as a cassette holds it.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Recorded {
@@ -25,8 +25,37 @@ enum Recorded {
     Failed(LlmError),
 }
 
+impl Recordable for Result<ChatAnswer, LlmError> {
+    fn to_recorded(&self) -> Value {
+        let recorded = match self {
+            Ok(answer) => Recorded::Answer(answer.clone()),
+            Err(error) => Recorded::Failed(error.clone()),
+        };
+        serde_json::to_value(recorded).unwrap_or_default()
+    }
+
+    /// A replay takes no time: recorded durations are reported as zero.
+    fn from_recorded(value: Value) -> serde_json::Result<Self> {
+        let mut outcome = match serde_json::from_value(value)? {
+            Recorded::Answer(answer) => Ok(answer),
+            Recorded::Failed(error) => Err(error),
+        };
+        let attempts = match &mut outcome {
+            Ok(answer) => {
+                answer.timings = ChatTimings::default();
+                &mut answer.attempts
+            }
+            Err(error) => &mut error.attempts,
+        };
+        for attempt in attempts {
+            (attempt.waited, attempt.queued, attempt.took) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        }
+        Ok(outcome)
+    }
+}
+
 impl LlmClient {
-    /// A model that is never asked: every answer comes from the cassette of a [`Tap`].
+    /// A model that is never asked: every answer comes from the cassette of a [`TrafficObserver`].
     ///
     /// # Errors
     /// None that can be met.
@@ -35,10 +64,10 @@ impl LlmClient {
         Ok(Self { replayed: Some((label.into(), scripted)), ..client })
     }
 
-    /// The same model with somebody who listens.
+    /// The same model with an observer of the agent that asks it.
     #[must_use]
-    pub fn tapped(&self, tap: &Tap) -> Self {
-        Self { tap: Some(tap.clone()), ..self.clone() }
+    pub fn observed_by(&self, observer: &TrafficObserver) -> Self {
+        Self { observer: Some(observer.clone()), ..self.clone() }
     }
 
     /// Asks the model, repeating what may be repeated, unless the answer is kept
@@ -70,50 +99,30 @@ impl LlmClient {
         deadline: Option<Instant>,
         tell: Option<&(dyn Fn(Delta<'_>) + Send + Sync)>,
     ) -> Result<ChatAnswer, LlmError> {
-        let Some(tap) = &self.tap else {
+        let Some(agent) = &self.observer else {
             let observer = &Observer::new(tell, None);
             return self.chat_unrecorded(request, RequestContext { deadline, patient: true, observer }).await;
         };
         let bytes = request.messages.iter().map(|message| message.text().len()).sum();
-        let span = tap.model_started(request.messages.len(), bytes);
-        let aside = |seen: Aside<'_>| match seen {
-            Aside::Piece(delta) => span.piece(delta),
-            Aside::Failed(attempt) => span.failed(attempt),
-            Aside::Held(trouble) => span.held(trouble),
-        };
-        let observer = &Observer::new(tell, Some(&aside));
-        let context = RequestContext { deadline, patient: true, observer };
-        let answerer = tap.ask(Kind::Model, || self.question(tap, request)).await;
-        let outcome = match answerer {
-            Ok(Answerer::World(pending)) => {
-                let outcome = self.chat_unrecorded(request, context).await;
-                if let Some(pending) = pending {
-                    pending.answered(recorded(&outcome));
-                }
-                outcome
-            }
-            Ok(Answerer::Tape(answer)) => match serde_json::from_value(answer) {
-                Ok(Recorded::Answer(answer)) => {
-                    observer.known(&answer);
-                    Ok(with_zero_times(answer))
-                }
-                Ok(Recorded::Failed(mut error)) => {
-                    zero_times(&mut error.attempts);
-                    Err(error)
-                }
-                Err(error) => Err(self.unreadable(format!("the recorded answer cannot be read: {error}"))),
-            },
-            Err(error) => Err(self.unreadable(error.to_string())),
-        };
-        span.ended(&outcome);
+        let span = agent.model_started(request.messages.len(), bytes);
+        let observer = &Observer::new(tell, Some(&span));
+        let send = self.chat_unrecorded(request, RequestContext { deadline, patient: true, observer });
+        let exchange = agent.exchange(RequestKind::Model, || self.recorded_request(agent, request), send);
+        let outcome = exchange.await.unwrap_or_else(|error| Err(self.unreadable(error.to_string())));
+        if agent.is_replay()
+            && let Ok(answer) = &outcome
+        {
+            observer.known(answer);
+        }
+        span.model_ended(|turn| model_ended(turn, &outcome));
         outcome
     }
 
-    /// What the model is asked, as it is recorded. Messages that were there in the last request of this agent are
+    /// A request as a cassette holds it. Messages that were there in the last request of this agent are
     /// counted and not repeated: a conversation is written once, not once a turn.
-    fn question(&self, tap: &Tap, request: &ChatRequest) -> Value {
+    fn recorded_request(&self, agent: &TrafficObserver, request: &ChatRequest) -> Value {
         let messages: Vec<Value> = request.messages.iter().map(Message::to_json).collect();
-        let (same, new) = tap.new_messages(&messages);
+        let (same, new) = agent.new_messages(&messages);
         let tools = || {
             let tools = request.tools.iter().map(|tool| {
                 json!({"name": tool.name, "description": tool.description, "parameters": *tool.parameters,
@@ -121,19 +130,19 @@ impl LlmClient {
             });
             tools.collect()
         };
-        let mut question = json!({
+        let mut recorded = json!({
             "model": self.model_label(),
             "messages_before": same,
             "messages": new,
             "tools": request.tools.len(),
-            "tools_digest": tap.digest_of(&request.tools, tools),
+            "tools_digest": agent.digest_of(&request.tools, tools),
             "tool_mode": request.tool_mode.name(),
             "max_tokens": request.max_tokens,
         });
         if let Some(prefill) = &request.prefill {
-            question["prefill"] = (**prefill).into();
+            recorded["prefill"] = (**prefill).into();
         }
-        question
+        recorded
     }
 
     fn unreadable(&self, message: String) -> LlmError {
@@ -141,23 +150,21 @@ impl LlmClient {
     }
 }
 
-fn recorded(outcome: &Result<ChatAnswer, LlmError>) -> Value {
-    let recorded = match outcome {
-        Ok(answer) => Recorded::Answer(answer.clone()),
-        Err(error) => Recorded::Failed(error.clone()),
+/// The event of the end of a request, but for its time.
+fn model_ended(turn: u32, outcome: &Result<ChatAnswer, LlmError>) -> LiveEvent {
+    let (answer, attempts, error) = match outcome {
+        Ok(answer) => (Some(answer), &answer.attempts, None),
+        Err(error) => (None, &error.attempts, Some(LiveError::new(error.class.name(), &error.message))),
     };
-    serde_json::to_value(recorded).unwrap_or_default()
-}
-
-/// A replay takes no time: recorded durations are reported as zero.
-fn with_zero_times(mut answer: ChatAnswer) -> ChatAnswer {
-    zero_times(&mut answer.attempts);
-    answer.timings = ChatTimings::default();
-    answer
-}
-
-fn zero_times(attempts: &mut [Attempt]) {
-    for attempt in attempts {
-        (attempt.waited, attempt.queued, attempt.took) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    LiveEvent::ModelEnded {
+        turn,
+        took_ns: 0,
+        attempts: attempts.iter().map(Into::into).collect(),
+        tokens: answer.map(|answer| answer.usage).unwrap_or_default(),
+        text: answer.map(|answer| answer.content.clone()).unwrap_or_default(),
+        thinking: answer.and_then(|answer| answer.reasoning.clone()),
+        tool_calls: answer.map(|answer| answer.tool_calls.clone()).unwrap_or_default(),
+        finish: answer.map(|answer| answer.finish),
+        error,
     }
 }

@@ -32,7 +32,7 @@ use crate::{
     error::{Error, Result},
     gate::{Bounds, Gate, Patience},
     http::{HostPool, HttpClients},
-    recording::Tap,
+    recording::TrafficObserver,
     retry::{self, RetryPolicy, Stop},
 };
 
@@ -41,8 +41,7 @@ use crate::{
 #[derive(Clone)]
 pub struct LlmClient {
     pub(super) inner: Arc<Inner>,
-    /// Who listens.
-    pub(super) tap: Option<Tap>,
+    pub(super) observer: Option<TrafficObserver>,
     /// The label of a model that a cassette answers for, and whether it was a script.
     pub(super) replayed: Option<(Arc<str>, bool)>,
 }
@@ -72,7 +71,7 @@ pub(super) struct Inner {
     pub shutdown: Shutdown,
 }
 
-/// What makes one attempt. Recording and replay are not of these: they stand around whole requests (`taped`).
+/// What makes one attempt. Recording and replay are not of these: they are done for whole requests (`chat.rs`).
 pub(super) enum Backend {
     Http(Box<Endpoint>),
     Script(Script),
@@ -180,7 +179,7 @@ impl LlmClient {
             batch_queue: BatchQueue::of(config),
             shutdown: Shutdown::default(),
         };
-        Self { inner: Arc::new(inner), tap: None, replayed: None }
+        Self { inner: Arc::new(inner), observer: None, replayed: None }
     }
 
     /// The model's name, or `scripted (FILE)`.

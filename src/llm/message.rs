@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::error::nearest;
+use crate::{error::nearest, tool::ToolCall};
 
 /// One message. Text only: pictures and sound are not carried.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,31 +50,6 @@ impl Thinking {
     /// Whether there is some, and the model of this client thought it.
     pub(super) fn is_of(&self, client: Option<&str>) -> bool {
         !self.is_empty() && self.client.as_deref() == client
-    }
-}
-
-/// A tool call as the model made it: nothing checked or repaired yet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct ToolCall {
-    /// Links the result to the call.
-    pub id: String,
-    /// The name as the model wrote it.
-    pub name: String,
-    /// The arguments as the model wrote them: JSON if all is well.
-    pub arguments: String,
-}
-
-impl ToolCall {
-    /// A call from its parts.
-    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
-        Self { id: id.into(), name: name.into(), arguments: arguments.into() }
-    }
-
-    fn to_json(&self) -> Value {
-        // Some servers parse the arguments of earlier calls and refuse an empty string.
-        let arguments = if self.arguments.trim().is_empty() { "{}" } else { &self.arguments };
-        json!({"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}})
     }
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Attempt, Message, ToolCall, message::Thinking};
+use super::{Attempt, Finish, Message, ToolCall, message::Thinking};
 use crate::{config::LlmConfig, task::Usage};
 
 /// A tool as it is offered to a model.
@@ -145,24 +145,6 @@ impl ChatAnswer {
         let (content, tool_calls) = (self.content.clone(), self.tool_calls.clone());
         Message::Assistant { content, tool_calls, thinking: self.thinking.clone() }
     }
-}
-
-/// Why the model stopped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Finish {
-    /// It was done.
-    Stop,
-    /// It wants tools.
-    ToolCalls,
-    /// It ran into the limit of tokens. A tool call in such an answer may be cut: never run it.
-    Length,
-    /// The server held the answer back.
-    ContentFilter,
-    /// A reason of the server's own, or none.
-    #[default]
-    Other,
 }
 
 /// Where the time of a request went.

@@ -14,7 +14,11 @@ use super::{
     sse::{Event, Parser},
     wire::{self, Decoded, NoAnswer, Parts},
 };
-use crate::config::LlmApi;
+use crate::{
+    config::LlmApi,
+    duration::nanos,
+    recording::{LiveEvent, Span},
+};
 
 /// A piece of an answer, as soon as it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,27 +46,16 @@ pub enum Delta<'a> {
     Restarted,
 }
 
-/// What is seen of a request by somebody beside its caller.
-#[derive(Clone, Copy)]
-pub(super) enum Aside<'a> {
-    /// A piece, where the answer comes in pieces.
-    Piece(Delta<'a>),
-    /// An attempt failed.
-    Failed(&'a Attempt),
-    /// It waits for an endpoint that answers nobody.
-    Held(&'a ModelTrouble),
-}
-
 /// Who is told of the pieces, and whether anything was told.
 pub(super) struct Observer<'a> {
     told: AtomicBool,
     /// The caller.
     tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
-    /// Whoever watches the caller, for whom nothing is asked in another way.
-    aside: Option<&'a (dyn Fn(Aside<'_>) + Send + Sync)>,
+    /// The observer of the agent, for which nothing is asked in another way.
+    span: Option<&'a Span>,
     /// What becomes of a request that others race with.
     log: Option<&'a Log<'a>>,
-    /// Whether those beside the caller are told of pieces.
+    /// Whether the observer is told of pieces.
     pieces: bool,
 }
 
@@ -117,11 +110,8 @@ impl Drop for OnWire<'_> {
 }
 
 impl<'a> Observer<'a> {
-    pub(super) fn new(
-        tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
-        aside: Option<&'a (dyn Fn(Aside<'_>) + Send + Sync)>,
-    ) -> Self {
-        Self { told: AtomicBool::new(false), tell, aside, log: None, pieces: true }
+    pub(super) fn new(tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>, span: Option<&'a Span>) -> Self {
+        Self { told: AtomicBool::new(false), tell, span, log: None, pieces: true }
     }
 
     /// For the attempts of one of several requests that race.
@@ -131,7 +121,7 @@ impl<'a> Observer<'a> {
 
     /// For one of several requests that race: pieces of several answers at once are told to nobody.
     pub(super) fn racer<'b>(&'b self, log: &'b Log<'b>) -> Observer<'b> {
-        Observer { log: Some(log), aside: self.aside, pieces: false, ..Observer::default() }
+        Observer { log: Some(log), span: self.span, pieces: false, ..Observer::default() }
     }
 
     /// Logs an attempt as cancelled if what comes back is dropped before its end.
@@ -144,8 +134,8 @@ impl<'a> Observer<'a> {
         if let Some(tell) = self.tell {
             tell(delta);
         }
-        if let Some(aside) = self.aside.filter(|_| self.pieces) {
-            aside(Aside::Piece(delta));
+        if let Some(span) = self.span.filter(|_| self.pieces) {
+            observe_piece(span, delta);
         }
     }
 
@@ -162,16 +152,21 @@ impl<'a> Observer<'a> {
         if let Some(log) = self.log {
             log.add(attempt);
         }
-        if let Some(aside) = self.aside {
-            aside(Aside::Failed(attempt));
+        if let Some(span) = self.span {
+            span.emit(|turn| LiveEvent::ModelAttemptFailed { turn, attempt: attempt.into() });
         }
     }
 
     /// The request waits for an endpoint that answers nobody.
     pub(super) fn held(&self, trouble: &ModelTrouble) {
         tracing::debug!(%trouble, "a model request waits");
-        if let Some(aside) = self.aside {
-            aside(Aside::Held(trouble));
+        if let Some(span) = self.span {
+            span.emit(|turn| LiveEvent::ModelHeld {
+                turn,
+                reason: trouble.reason,
+                message: trouble.message.clone(),
+                next_try_ns: trouble.next_try.map(nanos),
+            });
         }
     }
 
@@ -190,7 +185,7 @@ impl<'a> Observer<'a> {
         self.all(answer.reasoning.as_deref(), &answer.content, &answer.tool_calls);
     }
 
-    /// Whoever watches beside the caller is told of whole answers elsewhere.
+    /// The observer of the agent is told of whole answers when the request ends.
     fn all(&self, reasoning: Option<&str>, content: &str, tool_calls: &[ToolCall]) {
         let Some(tell) = self.tell else { return };
         self.told.store(true, Relaxed);
@@ -204,6 +199,18 @@ impl<'a> Observer<'a> {
             tell(Delta::Call { index, name: &call.name });
             tell(Delta::Arguments { index, text: &call.arguments });
         }
+    }
+}
+
+fn observe_piece(span: &Span, delta: Delta<'_>) {
+    match delta {
+        Delta::Text(text) => span.emit_piece(|turn| LiveEvent::Text { turn, text: text.to_owned() }),
+        Delta::Reasoning(text) => {
+            span.emit_piece(|turn| LiveEvent::Thinking { turn, text: text.to_owned() });
+        }
+        Delta::Restarted => span.emit_piece(|turn| LiveEvent::Restarted { turn }),
+        // The observer is told of calls when they are made.
+        Delta::Call { .. } | Delta::Arguments { .. } => {}
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{recording::RecordedCalls, server_handle::ServerHandle};
+use super::{recording::ObservedCalls, server_handle::ServerHandle};
 use crate::{
     catalog::{CatalogEntry, CheckThreads, ToolCatalog},
     config::Config,
@@ -22,7 +22,7 @@ use crate::{
 pub struct Toolbox {
     pub(super) shared: Arc<Shared>,
     /// Who listens.
-    pub(super) taped: Option<RecordedCalls>,
+    pub(super) observed: Option<ObservedCalls>,
 }
 
 #[derive(Default)]
@@ -105,8 +105,8 @@ impl Toolbox {
     /// As [`Toolbox::await_server`].
     pub(crate) async fn await_ready(&self, server: &str) -> Result<()> {
         let wait = async { self.await_server(server).await.map(drop) };
-        match &self.taped {
-            Some(taped) => taped.ready(server, wait).await,
+        match &self.observed {
+            Some(observed) => observed.ready(server, wait).await,
             None => wait.await,
         }
     }
@@ -122,8 +122,8 @@ impl Toolbox {
     /// All tools at this moment, in stable order. Made anew only after a server was restarted or the
     /// configuration changed.
     pub fn catalog(&self) -> Arc<ToolCatalog> {
-        match &self.taped {
-            Some(taped) => taped.catalog(|| self.live_catalog()),
+        match &self.observed {
+            Some(observed) => observed.catalog(|| self.live_catalog()),
             None => self.live_catalog(),
         }
     }
@@ -216,7 +216,7 @@ impl Toolbox {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
-        self.taped_call(entry, arguments, CallTerms::limited(limit), true).await
+        self.observed_call(entry, arguments, CallTerms::limited(limit), true).await
     }
 
     /// As [`Toolbox::call_entry`]; `progress` is told what the server reports until it answers.
@@ -231,7 +231,7 @@ impl Toolbox {
         progress: &ProgressListener,
     ) -> Result<ToolResult> {
         let terms = CallTerms { limit, progress: Some(progress) };
-        self.taped_call(entry, arguments, terms, true).await
+        self.observed_call(entry, arguments, terms, true).await
     }
 
     /// As [`Toolbox::call_entry`], leaving the check of the arguments to the server.
@@ -244,21 +244,23 @@ impl Toolbox {
         arguments: &Map<String, Value>,
         limit: Option<Duration>,
     ) -> Result<ToolResult> {
-        self.taped_call(entry, arguments, CallTerms::limited(limit), false).await
+        self.observed_call(entry, arguments, CallTerms::limited(limit), false).await
     }
 
-    async fn taped_call(
+    async fn observed_call(
         &self,
         entry: &CatalogEntry,
         arguments: &Map<String, Value>,
         terms: CallTerms<'_>,
         check: bool,
     ) -> Result<ToolResult> {
-        match &self.taped {
+        match &self.observed {
             None => self.live_call(entry, arguments, terms, check).await,
             // Boxed, or every future of a call had room for two.
-            Some(taped) => {
-                taped.call(entry, arguments, Box::pin(self.live_call(entry, arguments, terms, check))).await
+            Some(observed) => {
+                observed
+                    .call(entry, arguments, Box::pin(self.live_call(entry, arguments, terms, check)))
+                    .await
             }
         }
     }

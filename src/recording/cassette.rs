@@ -16,8 +16,8 @@ mod recorder;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use self::{player::Player, recorder::Recorder};
-pub(crate) use self::{player::Replayed, recorder::Pending};
+pub(crate) use self::player::Replayed;
+pub use self::{player::CassettePlayer, recorder::CassetteRecorder};
 use crate::config::Secrets;
 
 /// Version of the file; no other one is read.
@@ -26,7 +26,7 @@ const VERSION: u32 = 1;
 /// What kind of thing was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
+pub(crate) enum RequestKind {
     /// An answer of the model.
     Model,
     /// A tool call.
@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Server,
 }
 
-impl Kind {
+impl RequestKind {
     /// Continues "request 3, ".
     fn words(self) -> &'static str {
         match self {
@@ -46,9 +46,9 @@ impl Kind {
     }
 }
 
-/// Whose traffic it is.
+/// The agent whose traffic it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct Whose {
+pub(crate) struct AgentKey {
     pub(crate) task: String,
     pub(crate) attempt: u32,
     pub(crate) agent: String,
@@ -63,12 +63,12 @@ enum Line {
     /// Tools of servers, which later lines name by this id.
     Tools { id: String, servers: Value },
     /// From its reading number `n` on, the agent saw these tools.
-    Saw { whose: Whose, n: u32, tools: String },
+    Saw { whose: AgentKey, n: u32, tools: String },
     /// A question and its answer.
     Asked {
-        whose: Whose,
+        whose: AgentKey,
         n: u32,
-        kind: Kind,
+        kind: RequestKind,
         request: Value,
         #[serde(flatten)]
         end: End,

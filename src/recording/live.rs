@@ -19,10 +19,10 @@ pub use self::{
     feed::{Feed, LiveEvents},
 };
 use crate::{
-    error::HoldReason,
+    error::{Error, HoldReason},
     journal::AttemptRow,
-    llm::{Finish, ToolCall},
-    task::{Outcome, Usage},
+    task::{Finish, Outcome, Usage},
+    tool::ToolCall,
 };
 
 /// One event of a feed, and whose it is.
@@ -213,13 +213,36 @@ pub enum LiveEvent {
 pub struct LiveError {
     /// A stable code, or the class of a failed model request.
     pub code: String,
-    /// In words.
+    /// In words, with its causes.
     pub message: String,
+    /// Bytes of the message before its causes.
+    #[serde(skip)]
+    own: usize,
 }
 
 impl LiveError {
     pub(crate) fn new(code: &(impl ToString + ?Sized), message: impl Into<String>) -> Self {
-        Self { code: code.to_string(), message: message.into() }
+        let message = message.into();
+        Self { code: code.to_string(), own: message.len(), message }
+    }
+
+    /// An error with its causes.
+    pub(super) fn of(error: &Error) -> Self {
+        let mut this = Self::new(&error.code(), error.to_string());
+        for cause in error.causes() {
+            this.message.extend([": ", &cause]);
+        }
+        this
+    }
+
+    /// The end of an action that nobody waits for any more.
+    pub(super) fn cancelled(what: &str) -> Self {
+        Self::new("cancelled", format!("nobody waited for the {what} any more"))
+    }
+
+    /// The message alone.
+    pub(super) fn without_causes(&self) -> &str {
+        &self.message[..self.own]
     }
 }
 
@@ -232,6 +255,17 @@ enum Rank {
 }
 
 impl LiveEvent {
+    /// Sets the time of an event that ends something.
+    pub(super) fn set_took(&mut self, took: u64) {
+        if let Self::ModelEnded { took_ns, .. }
+        | Self::CallEnded { took_ns, .. }
+        | Self::AgentEnded { took_ns, .. }
+        | Self::TaskEnded { took_ns, .. } = self
+        {
+            *took_ns = took;
+        }
+    }
+
     fn rank(&self) -> Rank {
         match self {
             Self::Text { .. } | Self::Thinking { .. } | Self::Restarted { .. } => Rank::Piece,

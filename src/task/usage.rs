@@ -1,4 +1,4 @@
-//! Token counts.
+//! What the answer of a model took and why it ended.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,5 +36,36 @@ impl std::ops::AddAssign for Usage {
         self.cached = self.cached.saturating_add(other.cached);
         self.cache_write = self.cache_write.saturating_add(other.cache_write);
         self.reasoning = self.reasoning.saturating_add(other.reasoning);
+    }
+}
+
+/// Why the model stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Finish {
+    /// It was done.
+    Stop,
+    /// It wants tools.
+    ToolCalls,
+    /// It ran into the limit of tokens. A tool call in such an answer may be cut: never run it.
+    Length,
+    /// The server held the answer back.
+    ContentFilter,
+    /// A reason of the server's own, or none.
+    #[default]
+    Other,
+}
+
+impl Finish {
+    /// The word for it in files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::ToolCalls => "tool_calls",
+            Self::Length => "length",
+            Self::ContentFilter => "content_filter",
+            Self::Other => "other",
+        }
     }
 }

@@ -7,8 +7,8 @@ use std::{
 
 use serde_json::json;
 use toolcrib::{
-    Agent, Borrower, Error, Event, Journal, LlmClient, Manager, Recorder, RunEnd, RunReport, ServerEvent,
-    Tap, Tape, Told, Toolbox, run_all,
+    Agent, Borrower, CassetteMode, CassetteRecorder, Error, Event, Journal, LlmClient, Manager, RunEnd,
+    RunReport, ServerEvent, Told, Toolbox, TrafficObserver, run_all,
 };
 
 use super::{
@@ -42,7 +42,7 @@ impl Plan {
             ui.status("Model", model);
         }
         let manager = match &tape {
-            Some(Tape::Replay(player)) => {
+            Some(CassetteMode::Replay(player)) => {
                 let text =
                     format!("what was recorded {}: no server is started, no model asked", player.recorded());
                 ui.status("Replaying", text);
@@ -99,8 +99,8 @@ impl Plan {
             Ui::json(document);
         }
         match &tape {
-            Some(Tape::Record(recorder)) => recorder.check()?,
-            Some(Tape::Replay(player)) => {
+            Some(CassetteMode::Record(recorder)) => recorder.check()?,
+            Some(CassetteMode::Replay(player)) => {
                 if let Some(error) = player.difference() {
                     return Err(error.into());
                 }
@@ -113,13 +113,17 @@ impl Plan {
         Ok(Finished { reports, init, totals })
     }
 
-    fn tape(&self) -> Result<Option<Tape>, Error> {
+    fn tape(&self) -> Result<Option<CassetteMode>, Error> {
         Ok(match &self.cassette {
             None => None,
-            Some(Cassette::Replay(player)) => Some(Tape::Replay(player.clone())),
+            Some(Cassette::Replay(player)) => Some(CassetteMode::Replay(player.clone())),
             Some(Cassette::Record(path)) => {
                 let model = self.llm.as_ref().map(|llm| (llm.model_label(), llm.is_scripted()));
-                Some(Tape::Record(Recorder::create(path, model, self.config.secrets.clone())?))
+                Some(CassetteMode::Record(CassetteRecorder::create(
+                    path,
+                    model,
+                    self.config.secrets.clone(),
+                )?))
             }
         })
     }
@@ -155,7 +159,7 @@ impl Plan {
         context: &Context<'_>,
         journal: &Journal,
         manager: Option<&Manager>,
-        tape: Option<&Tape>,
+        tape: Option<&CassetteMode>,
         lines: Option<Sink>,
         began: Instant,
     ) -> anyhow::Result<(Vec<RunReport>, Totals)> {
@@ -183,13 +187,14 @@ impl Plan {
             |task| {
                 let agent = &agent;
                 async move {
-                    let tap = Tap::new(&task.id, 1, Some(journal.events().clone()), tape.cloned());
+                    let tap =
+                        TrafficObserver::new(&task.id, 1, Some(journal.events().clone()), tape.cloned());
                     let loan = manager.map(|manager| manager.lend(Borrower::Task));
                     let agent = match &loan {
                         Some(loan) => agent.with_toolbox(loan.toolbox()),
                         None => agent.clone(),
                     };
-                    let report = agent.tapped(&tap).run(&task, cancel).await;
+                    let report = agent.observed_by(&tap).run(&task, cancel).await;
                     tap.ended(&report, !cancel.is_cancelled());
                     report
                 }
@@ -198,7 +203,7 @@ impl Plan {
                 report.run.clone_from(&self.run);
                 report.attempt = report.attempt.max(1);
                 let recorded = match tape {
-                    Some(Tape::Record(recorder)) => recorder.check(),
+                    Some(CassetteMode::Record(recorder)) => recorder.check(),
                     _ => Ok(()),
                 };
                 match journal.append(report).and(recorded).and(journal.events().check()) {

@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{End, Head, Kind, Line, VERSION, Whose, diff, hide};
+use super::{AgentKey, End, Head, Line, RequestKind, VERSION, diff, hide};
 use crate::{
     config::Secrets,
     error::{Error, Result},
@@ -23,10 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Answers from a cassette. Clones go on with the same one.
 ///
-/// The first question that was not recorded so is kept as [`Player::difference`], and ends the token that
-/// [`Player::open`] was given.
+/// The first question that was not recorded so is kept as [`CassettePlayer::difference`], and ends the token that
+/// [`CassettePlayer::open`] was given.
 #[derive(Clone, Debug)]
-pub struct Player(Arc<Inner>);
+pub struct CassettePlayer(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -58,7 +58,7 @@ struct Agent {
 #[derive(Debug)]
 struct Asked {
     n: u32,
-    kind: Kind,
+    kind: RequestKind,
     request: Value,
     end: End,
     used: bool,
@@ -71,7 +71,7 @@ pub(crate) enum Replayed {
     Silence(Duration),
 }
 
-impl Player {
+impl CassettePlayer {
     /// Reads the cassette at `path`.
     ///
     /// # Errors
@@ -133,7 +133,13 @@ impl Player {
     }
 
     /// The recorded answer to a question.
-    pub(crate) fn ask(&self, whose: &Whose, kind: Kind, request: Value, began: Instant) -> Result<Replayed> {
+    pub(crate) fn answer(
+        &self,
+        whose: &AgentKey,
+        kind: RequestKind,
+        request: Value,
+        began: Instant,
+    ) -> Result<Replayed> {
         let request = hide(request, &self.0.secrets);
         let mut state = self.state();
         let found = match state.agent(whose) {
@@ -151,14 +157,14 @@ impl Player {
     }
 
     /// Nothing more came where the recording has no answer.
-    pub(crate) fn silent(&self, whose: &Whose) -> Error {
+    pub(crate) fn silent(&self, whose: &AgentKey) -> Error {
         let what = format!("task `{}`{}: the recorded run ended before the answer", whose.task, among(whose));
         self.note(&mut self.state(), what)
     }
 
     /// The tools that an agent saw at its reading number `n`.
     /// `known` are those of its last look: they are not given again.
-    pub(crate) fn tools(&self, whose: &Whose, n: u32, known: &str) -> Option<(String, Option<Value>)> {
+    pub(crate) fn tools(&self, whose: &AgentKey, n: u32, known: &str) -> Option<(String, Option<Value>)> {
         let mut state = self.state();
         let saw = state.agent(whose).map_or(&[][..], |agent| &agent.saw);
         let id = saw.iter().rev().find(|(from, _)| *from <= n).map(|(_, id)| id.clone());
@@ -186,7 +192,7 @@ impl Player {
             .filter(|(_, asked)| !asked.used)
             .min_by_key(|(_, asked)| asked.n);
         if let Some((agent, asked)) = left {
-            let whose = Whose { task: task.to_owned(), attempt, agent: agent.clone() };
+            let whose = AgentKey { task: task.to_owned(), attempt, agent: agent.clone() };
             let what = format!(
                 "task `{task}`{} ended without request {}, {}:\n  - {}",
                 among(&whose),
@@ -218,18 +224,18 @@ impl Player {
 }
 
 impl State {
-    fn enter(&mut self, whose: Whose) -> &mut Agent {
+    fn enter(&mut self, whose: AgentKey) -> &mut Agent {
         self.tasks.entry((whose.task, whose.attempt)).or_default().entry(whose.agent).or_default()
     }
 
-    fn agent(&mut self, whose: &Whose) -> Option<&mut Agent> {
+    fn agent(&mut self, whose: &AgentKey) -> Option<&mut Agent> {
         self.tasks.get_mut(&(whose.task.clone(), whose.attempt))?.get_mut(&whose.agent)
     }
 }
 
 impl Agent {
     /// The first question that is this one, among those that may come next.
-    fn take(&mut self, whose: &Whose, kind: Kind, request: &Value) -> Result<End, String> {
+    fn take(&mut self, whose: &AgentKey, kind: RequestKind, request: &Value) -> Result<End, String> {
         let place = format!("task `{}`{}", whose.task, among(whose));
         let open = |asked: &&mut Asked| !asked.used;
         let Some(next) = self.asked.iter().find(|asked| !asked.used) else {
@@ -243,13 +249,13 @@ impl Agent {
         let (n, wanted, recorded) = (next.n, next.kind, next.request.clone());
         let mut found = None;
         for asked in self.asked.iter_mut().filter(open) {
-            let model = asked.kind == Kind::Model;
+            let model = asked.kind == RequestKind::Model;
             if asked.kind == kind && asked.request == *request {
                 found = Some(asked);
                 break;
             }
             // A request to the model waits for all that was asked before it.
-            if model || kind == Kind::Model {
+            if model || kind == RequestKind::Model {
                 break;
             }
         }
@@ -277,7 +283,7 @@ impl Agent {
 }
 
 /// Which agent of a task, where it is not the only one.
-fn among(whose: &Whose) -> String {
+fn among(whose: &AgentKey) -> String {
     match (whose.attempt, whose.agent.as_str()) {
         (0 | 1, "main") => String::new(),
         (attempt, agent) => format!(" (attempt {attempt}, agent {agent})"),

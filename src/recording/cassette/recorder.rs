@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{End, Head, Kind, Line, VERSION, Whose, hide};
+use super::{AgentKey, End, Head, Line, RequestKind, VERSION, hide};
 use crate::{
     config::Secrets,
     duration::nanos,
@@ -22,7 +22,7 @@ use crate::{
 
 /// Writes a cassette. Clones write to the same one.
 #[derive(Clone, Debug)]
-pub struct Recorder(Arc<Inner>);
+pub struct CassetteRecorder(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -39,7 +39,7 @@ struct Output {
     failure: Option<io::Error>,
 }
 
-impl Recorder {
+impl CassetteRecorder {
     /// Begins a cassette at `path`, where no file may be. `model` is the model's label and whether it is a script.
     ///
     /// # Errors
@@ -77,14 +77,21 @@ impl Recorder {
         }
     }
 
-    /// Somebody asks; `n` is the number of the question among those of its agent.
-    pub(crate) fn ask(&self, whose: Whose, n: u32, kind: Kind, request: Value, began: Instant) -> Pending {
+    /// A request is sent; `n` is its number among those of its agent.
+    pub(crate) fn request(
+        &self,
+        whose: AgentKey,
+        n: u32,
+        kind: RequestKind,
+        request: Value,
+        began: Instant,
+    ) -> Pending {
         let request = hide(request, &self.0.secrets);
         Pending { recorder: self.clone(), question: Some(Question { whose, n, kind, request }), began }
     }
 
-    /// An agent sees other tools than before.
-    pub(crate) fn saw(&self, whose: Whose, n: u32, id: String, servers: Value) {
+    /// From its reading `n` on the agent has other tools than before.
+    pub(crate) fn tools(&self, whose: AgentKey, n: u32, id: String, servers: Value) {
         if self.output().tools.insert(id.clone()) {
             self.write(&Line::Tools { id: id.clone(), servers: hide(servers, &self.0.secrets) });
         }
@@ -111,16 +118,16 @@ impl Recorder {
 
 /// A question without an answer yet. Dropped, it is written as abandoned.
 pub(crate) struct Pending {
-    recorder: Recorder,
+    recorder: CassetteRecorder,
     question: Option<Question>,
     /// When the task began.
     began: Instant,
 }
 
 struct Question {
-    whose: Whose,
+    whose: AgentKey,
     n: u32,
-    kind: Kind,
+    kind: RequestKind,
     request: Value,
 }
 

@@ -1,0 +1,76 @@
+//! The lines of `events.jsonl` for what agents do: as told to a feed, with sizes in place of contents.
+
+use super::{cassette::AgentKey, live::LiveEvent};
+use crate::journal::{AttemptRow, Brief, CallEnded, Event, EventLog, ModelEnded};
+
+/// The line of an event of this agent. Nothing: `events.jsonl` does not have it.
+pub(super) fn of(agent: &AgentKey, event: &LiveEvent, log: &EventLog) -> Option<Event> {
+    let AgentKey { task, agent, .. } = agent.clone();
+    let row = |attempt: &AttemptRow| AttemptRow {
+        message: attempt.message.as_ref().map(|message| log.brief("", message).message),
+        ..attempt.clone()
+    };
+    Some(match event {
+        &LiveEvent::ModelStarted { turn, messages, bytes } => {
+            Event::ModelStarted { task, agent, turn, messages, bytes }
+        }
+        LiveEvent::ModelAttemptFailed { turn, attempt } => {
+            Event::ModelAttemptFailed { task, agent, turn: *turn, attempt: row(attempt) }
+        }
+        &LiveEvent::ModelHeld { turn, reason, next_try_ns, .. } => {
+            Event::ModelHeld { task, agent, turn, reason, next_try_ns }
+        }
+        LiveEvent::ModelEnded {
+            turn, took_ns, attempts, tokens, text, tool_calls, finish, error, ..
+        } => Event::ModelEnded(ModelEnded {
+            task,
+            agent,
+            turn: *turn,
+            took_ns: *took_ns,
+            attempts: attempts.iter().map(row).collect(),
+            tokens: *tokens,
+            bytes: text.len(),
+            tool_calls: tool_calls.len(),
+            finish: finish.map(|finish| finish.name().to_owned()),
+            error: error.as_ref().map(|error| log.brief(&error.code, &error.message)),
+        }),
+        LiveEvent::CallStarted { turn, call, server, tool, arguments } => Event::CallStarted {
+            task,
+            agent,
+            turn: *turn,
+            call: *call,
+            server: server.clone(),
+            tool: tool.clone(),
+            bytes: serde_json::to_string(arguments).map_or(0, |text| text.len()),
+        },
+        LiveEvent::CallEnded { turn, call, server, tool, took_ns, is_error, text, error } => {
+            let text = text.as_deref();
+            let brief = |text: &str| -> Brief { log.brief("tool_error", text) };
+            Event::CallEnded(CallEnded {
+                task,
+                agent,
+                turn: *turn,
+                call: *call,
+                server: server.clone(),
+                tool: tool.clone(),
+                took_ns: *took_ns,
+                bytes: text.map_or(0, str::len),
+                is_error: *is_error,
+                error: match error {
+                    Some(error) => Some(log.brief(&error.code, error.without_causes())),
+                    None => text.filter(|_| *is_error).map(brief),
+                },
+            })
+        }
+        LiveEvent::Agent(event) => {
+            Event::Agent { task, agent, happened: serde_json::to_value(event).unwrap_or_default() }
+        }
+        LiveEvent::TaskStarted
+        | LiveEvent::AgentStarted { .. }
+        | LiveEvent::Text { .. }
+        | LiveEvent::Thinking { .. }
+        | LiveEvent::Restarted { .. }
+        | LiveEvent::AgentEnded { .. }
+        | LiveEvent::TaskEnded { .. } => return None,
+    })
+}
