@@ -67,9 +67,11 @@ pub struct HttpClients {
     shared: Shared,
 }
 
-/// Values of the users of these clients, by endpoint.
+/// Values of the users of these clients, by endpoint; one of each type.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<HashMap<String, Vec<Box<dyn Any + Send + Sync>>>>>);
+struct Shared(Arc<Mutex<HashMap<String, Vec<AnyValue>>>>);
+
+type AnyValue = Box<dyn Any + Send + Sync>;
 
 /// Model servers, each with its pool: by their addresses and the limits for making a connection.
 #[derive(Debug, Clone)]

@@ -86,7 +86,10 @@ impl LlmClient {
         let observer = &Observer::new(tell, Some(&span));
         let send = self.with_shutdown(request, RequestContext { deadline, patient: true, observer });
         let exchange = agent.exchange(RequestKind::Model, || self.recorded_request(agent, request), send);
-        let outcome = exchange.await.unwrap_or_else(|error| Err(self.unreadable(error.to_string())));
+        let outcome = match exchange.await {
+            Ok(outcome) => outcome,
+            Err(error) => Err(self.unreadable(error.to_string())),
+        };
         if agent.is_replay()
             && let Ok(answer) = &outcome
         {
