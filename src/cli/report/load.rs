@@ -9,7 +9,9 @@ use std::{
 
 use serde::Deserialize;
 use serde_json::Value;
-use toolcrib::{CallEnded, Error, Event, EventLine, ModelEnded, PhasesNs, RunEnd, Timings, Told, Usage};
+use toolcrib::{
+    CallEnded, Error, Event, EventLine, ModelEnded, PhasesNs, RemoteError, RunEnd, Timings, Usage,
+};
 
 /// All that a report is made of.
 pub(super) struct Run {
@@ -56,7 +58,7 @@ pub(super) enum Start {
     Failed {
         at_ms: f64,
         took_ms: f64,
-        error: Told,
+        error: RemoteError,
     },
 }
 

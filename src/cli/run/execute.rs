@@ -7,8 +7,8 @@ use std::{
 
 use serde_json::json;
 use toolcrib::{
-    Agent, Borrower, CassetteMode, CassetteRecorder, Error, Event, Journal, LlmClient, Manager, RunEnd,
-    RunReport, ServerEvent, Told, Toolbox, TrafficObserver, run_all,
+    Agent, Borrower, CassetteMode, CassetteRecorder, Error, Event, Journal, LlmClient, Manager, RemoteError,
+    RunEnd, RunReport, ServerEvent, Toolbox, TrafficObserver, run_all,
 };
 
 use super::{
@@ -285,5 +285,5 @@ impl Plan {
 }
 
 fn warn(journal: &Journal, warning: &Error) {
-    journal.events().write(Event::Warning { error: Told::from(warning) });
+    journal.events().write(Event::Warning { error: RemoteError::from(warning) });
 }
