@@ -34,7 +34,7 @@ pub(crate) use self::{
     fingerprint::Fingerprint,
 };
 use crate::{
-    error::{Error, ErrorCode, Result, Told, nearest},
+    error::{Error, ErrorCode, RemoteError, Result, nearest},
     tool::{ServerName, Tool},
 };
 
@@ -213,7 +213,7 @@ impl ToolCatalog {
     /// The tool written without its server, if one server alone has it.
     ///
     /// # Errors
-    /// [`Error::Told`] with `tool_not_found`: no server has it (with the nearest name), or several (with their names).
+    /// [`Error::Remote`] with `tool_not_found`: no server has it (with the nearest name), or several (with their names).
     pub fn find_unqualified(&self, tool: &str) -> Result<&Arc<CatalogEntry>> {
         let mut found: Vec<&Arc<CatalogEntry>> =
             self.entries.iter().filter(|entry| entry.tool.name == tool).collect();
@@ -232,7 +232,7 @@ impl ToolCatalog {
                 (message, help.unwrap_or_else(|| "toolcrib tools tells which there are".to_owned()))
             }
         };
-        Err(Told::error(ErrorCode::ToolNotFound, message, Some(help)))
+        Err(RemoteError::error(ErrorCode::ToolNotFound, message, Some(help)))
     }
 
     /// The tools whose `server.tool` one of `patterns` matches, in catalog order.

@@ -6,8 +6,8 @@
 
 mod llm;
 mod parts;
+mod remote;
 mod stderr;
-mod told;
 
 use std::{any::Any, io, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ pub(crate) use self::{
 pub use self::{
     llm::{Attempt, ContextOverflow, HoldReason, LlmError, LlmErrorClass},
     parts::*,
-    told::Told,
+    remote::RemoteError,
 };
 use crate::{duration::rounded, tool::ServerName};
 
@@ -146,7 +146,7 @@ pub enum Error {
     },
     /// It happened in another process, say the daemon's.
     #[error("{}", .0.message)]
-    Told(Box<Told>),
+    Remote(Box<RemoteError>),
     /// The caller ended the work.
     #[error("cancelled")]
     Cancelled,
@@ -212,22 +212,22 @@ impl Error {
     /// No daemon runs for a configuration file, and it was not to be started.
     pub fn no_daemon(config: &std::path::Path) -> Self {
         let what = format!("no daemon runs for {}", config.display());
-        Told::error(ErrorCode::SessionLost, what, Some("start one: toolcrib up -d".to_owned()))
+        RemoteError::error(ErrorCode::SessionLost, what, Some("start one: toolcrib up -d".to_owned()))
     }
 
     /// A server was stopped, or left the configuration, before a call of its `tool` reached it.
     pub(crate) fn stopped_before(server: &ServerName, tool: &str) -> Self {
         let what = format!("server `{server}` was stopped before `{tool}` reached it (it was not run)");
-        let mut told = Told::new(ErrorCode::SessionLost, what);
+        let mut told = RemoteError::new(ErrorCode::SessionLost, what);
         told.server = Some(server.clone());
         told.help = Some(format!("toolcrib start {server}"));
-        Self::Told(Box::new(told))
+        Self::Remote(Box::new(told))
     }
 
     /// A daemon runs (process `pid`) that lets servers have any tools, and one was asked for that does not.
     pub fn daemon_not_locked(pid: u32) -> Self {
         let what = format!("the daemon that runs (pid {pid}) was started without --locked");
-        Told::error(ErrorCode::ConfigInvalid, what, Some("end it first: toolcrib down".to_owned()))
+        RemoteError::error(ErrorCode::ConfigInvalid, what, Some("end it first: toolcrib down".to_owned()))
     }
 
     /// The stable code of this error, for scripts.
@@ -247,7 +247,7 @@ impl Error {
                 failures.first().map_or(ErrorCode::Internal, |first| first.code())
             }
             Self::Llm(error) => error.code(),
-            Self::Told(told) => told.code,
+            Self::Remote(told) => told.code,
             Self::Cancelled | Self::CallCancelled { .. } => ErrorCode::Cancelled,
             Self::TeardownIncomplete { .. } => ErrorCode::TeardownIncomplete,
             Self::Io { .. } => ErrorCode::Internal,
@@ -259,7 +259,7 @@ impl Error {
         match self {
             Self::Config(error) => error.server.as_ref(),
             Self::Server(error) => Some(&error.server),
-            Self::Told(told) => told.server.as_ref(),
+            Self::Remote(told) => told.server.as_ref(),
             Self::ToolNotFound { server, .. }
             | Self::ToolDenied { server, .. }
             | Self::Unavailable { server, .. }
@@ -277,7 +277,7 @@ impl Error {
     pub fn phase(&self) -> Option<Phase> {
         match self {
             Self::Server(error) => Some(error.phase),
-            Self::Told(told) => told.phase,
+            Self::Remote(told) => told.phase,
             Self::CallTimeout { .. } | Self::CallCancelled { .. } | Self::CallRefused { .. } => {
                 Some(Phase::Call)
             }
@@ -291,7 +291,7 @@ impl Error {
     pub fn causes(&self) -> Vec<String> {
         match self {
             Self::Server(error) => error.causes.clone(),
-            Self::Told(told) => told.causes.clone(),
+            Self::Remote(told) => told.causes.clone(),
             Self::CallTimeout { silence, .. } => silence.causes.clone(),
             Self::CallRefused { rpc_code, .. } => vec![format!("the server's error code is {rpc_code}")],
             Self::Unavailable { cause, .. } => {
@@ -309,7 +309,7 @@ impl Error {
     pub fn stderr_tail(&self) -> &[String] {
         match self {
             Self::Server(error) => &error.stderr_tail,
-            Self::Told(told) => &told.stderr_tail,
+            Self::Remote(told) => &told.stderr_tail,
             Self::CallTimeout { silence, .. } => &silence.stderr_tail,
             Self::Unavailable { cause, .. } => cause.stderr_tail(),
             Self::RequiredServers { failures } => failures.first().map_or(&[], |first| first.stderr_tail()),
@@ -328,7 +328,7 @@ impl Error {
         match self {
             Self::Config(error) => error.help.clone(),
             Self::Server(error) => error.help.clone(),
-            Self::Told(told) => told.help.clone(),
+            Self::Remote(told) => told.help.clone(),
             Self::CallTimeout { silence, .. } => Some(silence.help.clone()),
             Self::Unavailable { cause, .. } => cause.help(),
             Self::ToolNotFound { suggestion: Some(name), denied: true, .. } => {

@@ -3,7 +3,9 @@
 //! Tools, search and pages have general clients; model servers, which get by far the most requests, a pool each.
 
 use std::{
+    any::Any,
     collections::{BTreeMap, HashMap, hash_map::Entry},
+    fmt,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -23,7 +25,6 @@ use url::Url;
 use crate::{
     config::{HttpConfig, HttpVersion, LlmConfig},
     error::Result,
-    gate::{Gate, Gates},
 };
 
 mod client;
@@ -63,8 +64,14 @@ pub struct HttpClients {
     pages: HttpClient,
     pages_private: HttpClient,
     models: Models,
-    gates: Gates,
+    shared: Shared,
 }
+
+/// Values of the users of these clients, by endpoint; one of each type.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<HashMap<String, Vec<AnyValue>>>>);
+
+type AnyValue = Box<dyn Any + Send + Sync>;
 
 /// Model servers, each with its pool: by their addresses and the limits for making a connection.
 #[derive(Debug, Clone)]
@@ -133,6 +140,12 @@ impl HttpClient {
     }
 }
 
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
 impl HttpClients {
     /// Plans the clients. Opens nothing and reads no certificates yet.
     pub fn new(config: &HttpConfig) -> Result<Self> {
@@ -166,7 +179,7 @@ impl HttpClients {
             },
             tools: tools.pool(),
             search: search.pool(),
-            gates: Gates::default(),
+            shared: Shared::default(),
         })
     }
 
@@ -204,9 +217,16 @@ impl HttpClients {
         }
     }
 
-    /// The gate that all who use these clients share for one endpoint. The name holds no secret.
-    pub(crate) fn gate(&self, endpoint: &str) -> Gate {
-        self.gates.of(endpoint)
+    /// The value that all users of these clients share for one endpoint, a gate say. The name holds no secret.
+    pub(crate) fn shared<T: Clone + Default + Send + Sync + 'static>(&self, endpoint: &str) -> T {
+        let mut shared = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let values = shared.entry(endpoint.to_owned()).or_default();
+        if let Some(value) = values.iter().find_map(|value| value.downcast_ref::<T>()) {
+            return value.clone();
+        }
+        let value = T::default();
+        values.push(Box::new(value.clone()));
+        value
     }
 
     /// The model server at `url`.

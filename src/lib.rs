@@ -70,7 +70,6 @@ mod error;
 #[cfg(any(fuzzing, test))]
 #[doc(hidden)]
 pub mod fuzz;
-mod gate;
 mod gateway;
 mod http;
 mod journal;

@@ -4,30 +4,16 @@
 //! Nothing below it repeats anything, so the attempts reported are those on the wire. Knows no agent and no tool
 //! server. A prompt or a key never gets into an error.
 
-mod answer_quality;
-mod attempt;
-mod batch;
-mod batch_queue;
-mod cache;
-mod chat;
 mod client;
 mod detect;
-mod error_body;
-mod fault;
-mod hint;
-mod keys;
-mod liveness;
+mod errors;
 mod message;
+mod pipeline;
 mod request;
-mod router;
 mod script;
-mod shutdown;
-mod sse;
 mod stats;
 mod stream;
-mod traced;
 mod transport;
-mod trouble;
 mod wire;
 
 /// For the fuzz target `answer`: a body of any kind.
@@ -48,10 +34,10 @@ mod tests;
 pub use client::LlmClient;
 pub use detect::{DETECT_PORTS, detect};
 pub use message::{Message, Thinking};
+pub use pipeline::trouble::ModelTrouble;
 pub use request::{ChatAnswer, ChatRequest, ChatTimings, ToolMode, ToolSpec};
 pub use stats::LlmStats;
 pub use stream::Delta;
-pub use trouble::ModelTrouble;
 
 use crate::{
     error::{Attempt, ContextOverflow, LlmError, LlmErrorClass},

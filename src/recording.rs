@@ -16,6 +16,8 @@ pub(crate) use self::{cassette::RequestKind, exchange::Recordable, span::Span};
 pub use self::{
     cassette::{CassettePlayer, CassetteRecorder},
     exchange::CassetteMode,
-    live::{AgentEvent, Correction, CorrectionKind, Feed, Live, LiveError, LiveEvent, LiveEvents, Missed},
+    live::{
+        AgentEvent, Correction, CorrectionKind, DroppedEvents, Feed, Live, LiveError, LiveEvent, LiveEvents,
+    },
     observer::TrafficObserver,
 };

@@ -10,8 +10,8 @@ use std::{
 use clap::Args;
 use serde_json::{Map, Value, json};
 use toolcrib::{
-    CallOptions, CallRequest, Config, Error, ErrorCode, Lifecycle, ServerEvent, ServerName, Told, ToolResult,
-    text::cut,
+    CallOptions, CallRequest, Config, Error, ErrorCode, Lifecycle, RemoteError, ServerEvent, ServerName,
+    ToolResult, text::cut,
 };
 
 use super::{
@@ -280,9 +280,9 @@ pub(super) fn server_of(config: &Config, path: &str) -> Result<ServerName, Error
 
 /// The person ended the call before its answer.
 fn given_up(tool: &str) -> Error {
-    let mut told = Told::from(&Error::Cancelled);
+    let mut told = RemoteError::from(&Error::Cancelled);
     told.message = format!("cancelled (outcome unknown, `{tool}` may have run)");
-    Error::Told(Box::new(told))
+    Error::Remote(Box::new(told))
 }
 
 /// Arguments that do not fit get the way out.
@@ -290,12 +290,12 @@ fn with_help(error: Error) -> Error {
     if error.code() != ErrorCode::ArgumentsInvalid || error.help().is_some() {
         return error;
     }
-    let mut told = Told::from(&error);
+    let mut told = RemoteError::from(&error);
     let schema = told.server.as_ref().map_or_else(String::new, |server| format!(" {server}"));
     told.help = Some(format!(
         "nothing was sent; `toolcrib tools{schema} --schema` shows what fits, `--no-check` sends it as it is"
     ));
-    Error::Told(Box::new(told))
+    Error::Remote(Box::new(told))
 }
 
 /// One `key=value`, `key:=json` or `key=@file`. A plain value is typed when the schema is known.

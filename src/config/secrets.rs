@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
 use self::forms::Forms;
-use crate::error::{Error, ServerError, Told};
+use crate::error::{Error, RemoteError, ServerError};
 
 /// Secret values, hidden as `****` in everything that is printed or written.
 ///
@@ -128,19 +128,19 @@ impl Secrets {
         }
     }
 
-    /// Hides every secret in `error`. One whose other words hold any becomes [`Error::Told`], which is words alone.
+    /// Hides every secret in `error`. One whose other words hold any becomes [`Error::Remote`], which is words alone.
     pub fn hide_error(&self, error: &mut Error) {
         match error {
             Error::Server(failed) => return self.hide_failure(failed),
             Error::CallRefused { message, .. } => *message = self.hide(message),
             _ => {}
         }
-        let told = Told::from(&*error);
+        let told = RemoteError::from(&*error);
         let mut hidden = told.clone();
-        let Told { message, causes, stderr_tail, help, .. } = &mut hidden;
+        let RemoteError { message, causes, stderr_tail, help, .. } = &mut hidden;
         self.hide_each(std::iter::once(message).chain(causes).chain(stderr_tail).chain(help));
         if hidden != told {
-            *error = Error::Told(Box::new(hidden));
+            *error = Error::Remote(Box::new(hidden));
         }
     }
 

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     catalog::CatalogEntry,
     config::{Scope, Secrets},
-    error::{Error, ErrorCode, Result, Told},
+    error::{Error, ErrorCode, RemoteError, Result},
     process::{ProcessUsage, of_descendants, own_memory},
     session::CallOptions,
     session::{ServerState, ServerStatus},
@@ -174,7 +174,7 @@ impl Hall {
             }
         };
         if !failures.is_empty() {
-            let failures = failures.iter().map(|error| Error::Told(Box::new((&**error).into()))).collect();
+            let failures = failures.iter().map(|error| Error::Remote(Box::new((&**error).into()))).collect();
             return Ok(Reply::Failed(failures));
         }
         self.follow(voice).await;
@@ -350,7 +350,11 @@ impl Hall {
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 let what = format!("not ready within the time given: {}", open.join(", "));
-                return Err(Told::error(ErrorCode::StartupTimeout, what, Some("toolcrib ps".to_owned())));
+                return Err(RemoteError::error(
+                    ErrorCode::StartupTimeout,
+                    what,
+                    Some("toolcrib ps".to_owned()),
+                ));
             }
             // Not all that changes is an event: looked at now and then as well.
             let _ = tokio::time::timeout(Duration::from_millis(50), news.changed()).await;

@@ -19,7 +19,7 @@ use super::{
     },
 };
 use crate::{
-    error::{Error, ErrorCode, Result, Told},
+    error::{Error, ErrorCode, RemoteError, Result},
     process::{behind_guards, marked_processes, owner_is_gone},
     session::ServerStatus,
     start::{ServerEvent, StopReport},
@@ -76,7 +76,7 @@ impl DaemonClient {
             Ok(Some(_)) | Err(_) => {
                 let what = format!("who listens at {} does not greet as a daemon", place.socket().display());
                 let help = "should it hang, kill it: its servers end with it".to_owned();
-                return Err(Told::error(ErrorCode::ProtocolMismatch, what, Some(help)));
+                return Err(RemoteError::error(ErrorCode::ProtocolMismatch, what, Some(help)));
             }
         };
         limit(&stream, None)?;
@@ -198,7 +198,7 @@ impl DaemonClient {
     /// they are then.
     ///
     /// # Errors
-    /// [`Error::Told`] with `startup_timeout` after `limit`.
+    /// [`Error::Remote`] with `startup_timeout` after `limit`.
     pub fn wait(&mut self, servers: Vec<String>, limit: Option<Duration>) -> Result<Vec<ServerStatus>> {
         // The daemon says which are missing; should it say nothing, this ends nevertheless.
         let set = self.stream.get_ref().set_read_timeout(limit.map(|limit| limit + GREETING_LIMIT));
@@ -326,12 +326,12 @@ impl DaemonClient {
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     let what = "the daemon gave no answer within the time given".to_owned();
                     let help = Some("should it hang, kill it: its servers end with it".to_owned());
-                    return Err(Told::error(ErrorCode::StartupTimeout, what, help));
+                    return Err(RemoteError::error(ErrorCode::StartupTimeout, what, help));
                 }
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     let what = format!("the daemon said what is not understood: {error}");
                     let help = Some("toolcrib down, then once more".to_owned());
-                    return Err(Told::error(ErrorCode::ProtocolMismatch, what, help));
+                    return Err(RemoteError::error(ErrorCode::ProtocolMismatch, what, help));
                 }
                 Ok(None) | Err(_) => return Err(self.ended()),
             }
@@ -341,15 +341,15 @@ impl DaemonClient {
     fn ended(&self) -> Error {
         let what = format!("the daemon (pid {}) ended before it answered", self.greeting.pid);
         let help = format!("start it again: toolcrib up -d   (it wrote to {})", self.place.log().display());
-        Told::error(ErrorCode::SessionLost, what, Some(help))
+        RemoteError::error(ErrorCode::SessionLost, what, Some(help))
     }
 }
 
 /// `error`, and what became of the call.
 fn with(error: &Error, outcome: &str) -> Error {
-    let mut told = Told::from(error);
+    let mut told = RemoteError::from(error);
     told.message += &format!(" ({outcome})");
-    Error::Told(Box::new(told))
+    Error::Remote(Box::new(told))
 }
 
 /// One frame; nothing at the end of the stream.
@@ -395,7 +395,11 @@ fn is_ours(_stream: &UnixStream) -> Result<bool> {
 fn unexpected(reply: &Reply) -> Error {
     let text = format!("{reply:?}");
     let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
-    Told::error(ErrorCode::ProtocolMismatch, format!("the daemon answered something else: {name}"), None)
+    RemoteError::error(
+        ErrorCode::ProtocolMismatch,
+        format!("the daemon answered something else: {name}"),
+        None,
+    )
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, SetOnce, mpsc, oneshot};
 use super::{log::Log, short_hash};
 use crate::{
     config::{Config, Env, StartJobs},
-    error::{ConfigError, Error, ErrorCode, Result, Told},
+    error::{ConfigError, Error, ErrorCode, RemoteError, Result},
     manager::{Manager, StartOptions},
     process::Keeping,
     start::{ServerEvent, StopReport},
@@ -372,10 +372,10 @@ impl Keep {
         if self.book().selection.wants(server) {
             return Ok(());
         }
-        let mut told = Told::new(ErrorCode::ServerExited, format!("server `{server}` is stopped"));
+        let mut told = RemoteError::new(ErrorCode::ServerExited, format!("server `{server}` is stopped"));
         told.server = Some(server.clone());
         told.help = Some(format!("toolcrib start {server}"));
-        Err(Error::Told(Box::new(told)))
+        Err(Error::Remote(Box::new(told)))
     }
 
     /// Ends all servers.

@@ -262,7 +262,7 @@ impl Hall {
                 let rows = self.keep.manager().status();
                 rows.into_iter().filter(|row| required(&row.name)).filter_map(|row| row.error).collect()
             }
-            Err(error) => vec![std::sync::Arc::new(Error::Told(Box::new(error.into())))],
+            Err(error) => vec![std::sync::Arc::new(Error::Remote(Box::new(error.into())))],
         };
         let fails = !failures.is_empty();
         let took = changed.ok().and_then(|changed| changed.took);

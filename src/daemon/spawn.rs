@@ -12,7 +12,7 @@ use std::{
 use super::{DaemonClient, DaemonOptions, DaemonPlace, client::LOOK};
 use crate::{
     bounded,
-    error::{Error, ErrorCode, Result, Told},
+    error::{Error, ErrorCode, RemoteError, Result},
     process::Detached,
 };
 
@@ -60,7 +60,7 @@ impl DaemonClient {
             if Instant::now() >= deadline {
                 let what = "the daemon is not there yet".to_owned();
                 let help = Some(format!("it writes to {}", place.log().display()));
-                return Err(Told::error(ErrorCode::StartupTimeout, what, help));
+                return Err(RemoteError::error(ErrorCode::StartupTimeout, what, help));
             }
             sleep(LOOK);
         }
@@ -98,10 +98,10 @@ fn early_end(place: &DaemonPlace, status: ExitStatus) -> Error {
         message = format!("{message}: nothing can be written to {folder}: {error}");
         help = Some(format!("make room in {folder}, or set XDG_RUNTIME_DIR to a folder that has some"));
     }
-    let mut told = Told::new(ErrorCode::Internal, message);
+    let mut told = RemoteError::new(ErrorCode::Internal, message);
     told.help = help;
     told.stderr_tail = lines.into_iter().rev().collect();
-    Error::Told(Box::new(told))
+    Error::Remote(Box::new(told))
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -121,13 +121,17 @@ mod tests {
             DaemonPlace::of(&config, &Env::new(folder.path(), [("XDG_RUNTIME_DIR", runtime)])).unwrap();
         fs::create_dir_all(place.log().parent().unwrap()).unwrap();
         fs::write(place.log(), "one\ntwo\n").unwrap();
-        let Error::Told(told) = early_end(&place, ExitStatus::from_raw(256)) else { panic!("another error") };
+        let Error::Remote(told) = early_end(&place, ExitStatus::from_raw(256)) else {
+            panic!("another error")
+        };
         assert_eq!(told.stderr_tail, ["one", "two"]);
         assert_eq!(told.message, "the daemon ended before it could be reached (exit status: 1)");
         // A device that is always full.
         fs::remove_file(place.log()).unwrap();
         std::os::unix::fs::symlink("/dev/full", place.log()).unwrap();
-        let Error::Told(told) = early_end(&place, ExitStatus::from_raw(256)) else { panic!("another error") };
+        let Error::Remote(told) = early_end(&place, ExitStatus::from_raw(256)) else {
+            panic!("another error")
+        };
         assert!(told.message.contains("No space left on device"), "{}", told.message);
         assert!(told.help.is_some_and(|help| help.contains("XDG_RUNTIME_DIR")));
     }

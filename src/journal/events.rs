@@ -19,7 +19,7 @@ use super::{failed, private};
 use crate::{
     config::Secrets,
     duration::nanos,
-    error::{Attempt, Error, HoldReason, Result, Told, retry_reason},
+    error::{Attempt, Error, HoldReason, RemoteError, Result, retry_reason},
     task::{Outcome, Usage, now},
 };
 
@@ -63,7 +63,7 @@ pub enum Event {
         dropped: u64,
     },
     Warning {
-        error: Told,
+        error: RemoteError,
     },
     ServerQueued {
         server: String,
@@ -88,12 +88,12 @@ pub enum Event {
     ServerFailed {
         server: String,
         took_ns: u64,
-        error: Told,
+        error: RemoteError,
     },
     ServerLost {
         server: String,
         pid: Option<u32>,
-        error: Told,
+        error: RemoteError,
     },
     SlowCall {
         server: String,
@@ -111,12 +111,12 @@ pub enum Event {
     },
     ServerRestartFailed {
         server: String,
-        error: Told,
+        error: RemoteError,
         next_try_ns: u64,
     },
     ServerGaveUp {
         server: String,
-        error: Told,
+        error: RemoteError,
         next_try_ns: Option<u64>,
     },
     ServerStopped {

@@ -9,31 +9,30 @@ use std::{
 };
 
 use tokio::time::Instant;
-use tracing::Instrument as _;
 
 use super::{
-    Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError, LlmErrorClass as Class,
-    attempt::{Call, Failed},
-    batch_queue::BatchQueue,
-    cache::Cache,
-    fault::Fault,
+    Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError,
+    errors::fault::Fault,
     message::Thinking,
-    router::Router,
+    pipeline::{
+        batch_queue::BatchQueue,
+        cache::Cache,
+        gate::{Bounds, Gate, Patience},
+        router::Router,
+        shutdown::Shutdown,
+    },
     script::Script,
-    shutdown::Shutdown,
     stats::{Counters, LlmStats},
     stream::Observer,
-    traced,
     transport::Endpoint,
     wire::{self, Decoded},
 };
 use crate::{
     config::{BatchConfig, LlmConfig},
     error::{Error, Result},
-    gate::{Bounds, Gate, Patience},
     http::{HostPool, HttpClients},
     recording::TrafficObserver,
-    retry::{self, RetryPolicy, Stop},
+    retry::RetryPolicy,
 };
 
 /// A model, ready to be asked. Clones share the counters; all clients of one endpoint that come from the same
@@ -71,12 +70,27 @@ pub(super) struct Inner {
     pub shutdown: Shutdown,
 }
 
-/// What makes one attempt. Recording and replay are not of these: they are done for whole requests (`chat.rs`).
+/// What answers requests.
 pub(super) enum Backend {
+    Model(Model),
+    /// Other clients, each with its own gate and retries.
+    Router(Router),
+}
+
+/// What makes one attempt.
+pub(super) enum Model {
     Http(Box<Endpoint>),
     Script(Script),
-    /// Others, each with its own gate and retries.
-    Router(Router),
+}
+
+impl Backend {
+    /// The endpoint of a model that is asked over HTTP.
+    pub(super) fn endpoint(&self) -> Option<&Endpoint> {
+        match self {
+            Self::Model(Model::Http(endpoint)) => Some(endpoint),
+            Self::Model(Model::Script(_)) | Self::Router(_) => None,
+        }
+    }
 }
 
 /// What goes along with a request.
@@ -127,7 +141,12 @@ impl LlmClient {
                 Error::input(format!("cannot read the script {}: {error}", path.display()), None)
             })?;
             let script = Script::parse(&path.display().to_string(), &text)?;
-            return Ok(Self::build(Backend::Script(script), scripted(file.trim()), config, Gate::default()));
+            return Ok(Self::build(
+                Backend::Model(Model::Script(script)),
+                scripted(file.trim()),
+                config,
+                Gate::default(),
+            ));
         }
         let Some(base_url) = &config.base_url else {
             let help = "add base_url = \"http://host:8000/v1\", or use model = \"script:FILE\"".to_owned();
@@ -138,15 +157,20 @@ impl LlmClient {
             return Err(Error::input(format!("`model` is missing in {}", config.table()), Some(help)));
         }
         let backend = Endpoint::new(config, base_url, http)?;
-        let gate = http.gate(&backend.endpoint());
-        Ok(Self::build(Backend::Http(Box::new(backend)), config.model.clone(), config, gate))
+        let gate = http.shared(&backend.endpoint());
+        Ok(Self::build(Backend::Model(Model::Http(Box::new(backend))), config.model.clone(), config, gate))
     }
 
     /// A script from memory. `name` stands for it in labels and errors.
     pub fn script_text(name: &str, text: &str) -> Result<Self> {
         let mut config = LlmConfig::new(None, format!("script:{name}"));
         config.max_in_flight = None;
-        Ok(Self::build(Backend::Script(Script::parse(name, text)?), scripted(name), &config, Gate::default()))
+        Ok(Self::build(
+            Backend::Model(Model::Script(Script::parse(name, text)?)),
+            scripted(name),
+            &config,
+            Gate::default(),
+        ))
     }
 
     fn build(backend: Backend, label: String, config: &LlmConfig, gate: Gate) -> Self {
@@ -198,8 +222,7 @@ impl LlmClient {
             return *script;
         }
         match &self.inner.backend {
-            Backend::Http(_) => false,
-            Backend::Script(_) => true,
+            Backend::Model(model) => matches!(model, Model::Script(_)),
             Backend::Router(router) => router.members.iter().any(Self::is_scripted),
         }
     }
@@ -212,17 +235,17 @@ impl LlmClient {
         let own = self.inner.counters.stats(&self.inner.gate.stats(), &servers, kept);
         match &self.inner.backend {
             Backend::Router(router) => router.stats(own),
-            Backend::Http(_) | Backend::Script(_) => own,
+            Backend::Model(_) => own,
         }
     }
 
     /// The servers that it and the clients that it asks are at, each once.
     fn servers<'a>(&'a self, found: &mut Vec<&'a HostPool>) {
         match &self.inner.backend {
-            Backend::Http(backend) if found.contains(&backend.server()) => {}
-            Backend::Http(backend) => found.push(backend.server()),
+            Backend::Model(Model::Http(endpoint)) if found.contains(&endpoint.server()) => {}
+            Backend::Model(Model::Http(endpoint)) => found.push(endpoint.server()),
             Backend::Router(router) => router.members.iter().for_each(|member| member.servers(found)),
-            Backend::Script(_) => {}
+            Backend::Model(Model::Script(_)) => {}
         }
     }
 
@@ -258,122 +281,6 @@ impl LlmClient {
         }
     }
 
-    /// The answer that is kept ([`LlmConfig::cache`]), or a new one.
-    pub(super) async fn chat_unrecorded(
-        &self,
-        request: &ChatRequest,
-        context: RequestContext<'_>,
-    ) -> Result<ChatAnswer, LlmError> {
-        self.inner.counters.request();
-        // Boxed, so that it is there once and not in each future around it.
-        match self.until_closed(Box::pin(self.with_cache(request, context))).await {
-            Some(answer) => answer,
-            None => Err(self.closed()),
-        }
-    }
-
-    async fn with_cache(
-        &self,
-        request: &ChatRequest,
-        context: RequestContext<'_>,
-    ) -> Result<ChatAnswer, LlmError> {
-        let Some(cache) = &self.inner.cache else { return self.with_batching(request, context).await };
-        let ask = || self.with_batching(request, context);
-        let late = |fault| self.error(fault);
-        // Boxed: it is several times as large as a request without a cache, and there may be thousands of those.
-        let answer = Box::pin(cache.answer(request, context.deadline, ask, late)).await?;
-        if answer.cached {
-            context.observer.known(&answer);
-        }
-        Ok(answer)
-    }
-
-    /// A new answer: to a request of its own, or to one that is shared with others who ask at the same time.
-    async fn with_batching(
-        &self,
-        request: &ChatRequest,
-        context: RequestContext<'_>,
-    ) -> Result<ChatAnswer, LlmError> {
-        match &self.inner.batch_queue {
-            // Pieces of an answer come only with a request of one's own, and who may not wait goes alone too.
-            Some(queue) if context.patient && !context.observer.listens() => {
-                queue.ask(self, request, context.deadline).await
-            }
-            _ => self.dispatch(request, context).await,
-        }
-    }
-
-    /// A new answer to a request of its own.
-    pub(super) async fn dispatch(
-        &self,
-        request: &ChatRequest,
-        context: RequestContext<'_>,
-    ) -> Result<ChatAnswer, LlmError> {
-        if let Backend::Router(router) = &self.inner.backend {
-            let answer = router.ask(request, context).await?;
-            self.inner.counters.answered(1, &answer.usage, &answer.attempts);
-            return Ok(answer);
-        }
-        let call = self.inner.call(request, context).map_err(|fault| self.error(*fault))?;
-        let (decoded, attempts) = self.run(&call, context).await?;
-        Ok(self.answer(decoded, attempts))
-    }
-
-    /// Attempt after attempt.
-    pub(super) async fn run(
-        &self,
-        call: &Call<'_>,
-        context: RequestContext<'_>,
-    ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
-        let action = self.request_action();
-        let outcome = self.attempts(call, context).instrument(action.span()).await;
-        traced::request_ended(action, &outcome);
-        outcome
-    }
-
-    async fn attempts(
-        &self,
-        call: &Call<'_>,
-        context: RequestContext<'_>,
-    ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
-        let inner = &*self.inner;
-        let RequestContext { deadline, observer, .. } = context;
-        let run = retry::run(&inner.policy, deadline, |attempt| inner.traced_attempt(call, attempt)).await;
-        let (mut attempts, mut last) = (Vec::new(), None);
-        for failed in run.failures {
-            let Failed(attempt, fault) = *failed;
-            attempts.extend(attempt);
-            last = Some(fault);
-        }
-        match run.result {
-            Ok((decoded, attempt)) => {
-                attempts.push(attempt);
-                let decoded = call.doubtful.total(decoded);
-                inner.counters.answered(call.answers(&decoded), &decoded.usage, &attempts);
-                Ok((decoded, attempts))
-            }
-            Err(stop) => {
-                // Better a doubtful answer than none.
-                if let Some(decoded) = call.doubtful.last() {
-                    observer.restart();
-                    observer.whole(&decoded);
-                    inner.counters.answered(call.answers(&decoded), &decoded.usage, &attempts);
-                    return Ok((decoded, attempts));
-                }
-                // The loop ends without an answer only after a failure.
-                let fault = last.unwrap_or_else(|| Fault::new(Class::Permanent, "no attempt was made"));
-                let gave_up = match stop {
-                    Stop::Permanent => None,
-                    Stop::GaveUp(reason) => Some(reason),
-                };
-                let mut error = self.error(fault);
-                (error.attempts, error.waited, error.gave_up) =
-                    (attempts, run.waited + call.paused(), gave_up);
-                Err(error)
-            }
-        }
-    }
-
     pub(super) fn answer(&self, decoded: Decoded, attempts: Vec<Attempt>) -> ChatAnswer {
         ChatAnswer {
             content: decoded.content,
@@ -392,10 +299,7 @@ impl LlmClient {
     }
 
     pub(super) fn error(&self, fault: Fault) -> LlmError {
-        let url = match &self.inner.backend {
-            Backend::Http(backend) => Some(backend.shown_url()),
-            Backend::Script(_) | Backend::Router(_) => None,
-        };
+        let url = self.inner.backend.endpoint().map(Endpoint::shown_url);
         fault.into_error(&self.inner.label, url, &self.inner.table)
     }
 }

@@ -21,7 +21,7 @@ use regex::Regex;
 
 use super::{
     ChatRequest, Finish, LlmErrorClass, Message, ToolCall,
-    fault::{Fault, cut},
+    errors::fault::{Fault, cut},
     wire::Decoded,
 };
 use crate::error::Result;

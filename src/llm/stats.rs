@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::Attempt;
-use crate::{gate::GateStats, http::HostPool, task::Usage};
+use crate::{http::HostPool, llm::pipeline::gate::GateStats, task::Usage};
 
 /// Answers whose times are remembered.
 const REMEMBERED: usize = 1024;

@@ -1,6 +1,8 @@
 //! An answer in pieces: what an observer is told of it, and how the pieces become the answer that the same server
 //! would have given as a whole.
 
+mod sse;
+
 use std::sync::{
     Mutex, PoisonError,
     atomic::{AtomicBool, Ordering::Relaxed},
@@ -9,9 +11,9 @@ use std::sync::{
 use serde_json::Value;
 use tokio::time::Instant;
 
+use self::sse::{Event, Parser};
 use super::{
     Attempt, ChatAnswer, LlmErrorClass, ModelTrouble, ToolCall,
-    sse::{Event, Parser},
     wire::{self, Decoded, NoAnswer, Parts},
 };
 use crate::{

@@ -20,12 +20,12 @@ use url::Url;
 
 use super::{
     ChatRequest, Finish, LlmErrorClass as Class,
-    error_body::ErrorBody,
-    fault::{Fault, Place, presentable},
-    hint,
-    keys::Keys,
-    liveness::LivenessCheck,
+    errors::body::ErrorBody,
+    errors::fault::{Fault, Place, presentable},
+    errors::retry_hint,
     stream::{Assembly, Delta, Observer},
+    transport::keys::Keys,
+    transport::liveness::LivenessCheck,
     wire::{self, Decoded},
 };
 use crate::{
@@ -34,6 +34,8 @@ use crate::{
     http::{self, HostPool, HttpClients, ModelPool},
 };
 
+pub(super) mod keys;
+pub(super) mod liveness;
 mod read;
 
 use read::{Clock, Failed};
@@ -247,7 +249,7 @@ impl Endpoint {
             let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
             Fault {
                 status: Some(status.as_u16()),
-                hint: hint::from_headers(&headers).or(body.hint),
+                hint: retry_hint::from_headers(&headers).or(body.hint),
                 advice: header("x-should-retry").and_then(|word| word.parse().ok()),
                 overflow: body.overflow,
                 request_id: header("x-request-id").or_else(|| header("request-id")).map(presentable),

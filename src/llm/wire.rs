@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     ChatRequest, Finish, LlmErrorClass, ToolCall,
-    error_body::{ErrorBody, page_text},
+    errors::body::{ErrorBody, page_text},
     stream::Delta,
 };
 use crate::{

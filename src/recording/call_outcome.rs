@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::exchange::Recordable;
 use crate::{
-    error::{Error, Result, ServerError, Silence, Told},
+    error::{Error, RemoteError, Result, ServerError, Silence},
     tool::{ServerName, ToolResult},
 };
 
@@ -22,10 +22,10 @@ macro_rules! call_outcome {
         enum CallOutcome {
             Result(ToolResult),
             Server(ServerError),
-            Unavailable { server: ServerName, cause: Told },
+            Unavailable { server: ServerName, cause: RemoteError },
             NoServer { name: String, suggestion: Option<String> },
             $($name { $($(#[$attribute])* $field: $type),* },)*
-            Other(Told),
+            Other(RemoteError),
         }
 
         impl From<&Error> for CallOutcome {
@@ -33,13 +33,13 @@ macro_rules! call_outcome {
                 match error {
                     Error::Server(error) => Self::Server((**error).clone()),
                     Error::Unavailable { server, cause } => {
-                        Self::Unavailable { server: server.clone(), cause: Told::from(&**cause) }
+                        Self::Unavailable { server: server.clone(), cause: RemoteError::from(&**cause) }
                     }
                     Error::ServerNotFound { name, suggestion, .. } => {
                         Self::NoServer { name: name.clone(), suggestion: suggestion.clone() }
                     }
                     $(Error::$error { $($field),* } => Self::$name { $($field: $field.clone()),* },)*
-                    error => Self::Other(Told::from(error)),
+                    error => Self::Other(RemoteError::from(error)),
                 }
             }
         }
@@ -50,13 +50,13 @@ macro_rules! call_outcome {
                     CallOutcome::Result(result) => return Ok(result),
                     CallOutcome::Server(error) => error.into(),
                     CallOutcome::Unavailable { server, cause } => {
-                        Error::Unavailable { server, cause: Arc::new(Error::Told(Box::new(cause))) }
+                        Error::Unavailable { server, cause: Arc::new(Error::Remote(Box::new(cause))) }
                     }
                     CallOutcome::NoServer { name, suggestion } => {
                         Error::ServerNotFound { name, suggestion, known: vec![] }
                     }
                     $(CallOutcome::$name { $($field),* } => Error::$error { $($field),* },)*
-                    CallOutcome::Other(told) => Error::Told(Box::new(told)),
+                    CallOutcome::Other(told) => Error::Remote(Box::new(told)),
                 })
             }
         }

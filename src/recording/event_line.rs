@@ -1,7 +1,7 @@
 //! The lines of `events.jsonl` for what agents do: as told to a feed, with sizes in place of contents.
 
 use super::{cassette::AgentKey, live::LiveEvent};
-use crate::journal::{AttemptRow, Brief, CallEnded, Event, EventLog, ModelEnded};
+use crate::journal::{AttemptRow, CallEnded, Event, EventLog, ModelEnded};
 
 /// The line of an event of this agent. Nothing: `events.jsonl` does not have it.
 pub(super) fn of(agent: &AgentKey, event: &LiveEvent, log: &EventLog) -> Option<Event> {
@@ -45,7 +45,6 @@ pub(super) fn of(agent: &AgentKey, event: &LiveEvent, log: &EventLog) -> Option<
         },
         LiveEvent::CallEnded { turn, call, server, tool, took_ns, is_error, text, error } => {
             let text = text.as_deref();
-            let brief = |text: &str| -> Brief { log.brief("tool_error", text) };
             Event::CallEnded(CallEnded {
                 task,
                 agent,
@@ -58,7 +57,7 @@ pub(super) fn of(agent: &AgentKey, event: &LiveEvent, log: &EventLog) -> Option<
                 is_error: *is_error,
                 error: match error {
                     Some(error) => Some(log.brief(&error.code, error.without_causes())),
-                    None => text.filter(|_| *is_error).map(brief),
+                    None => text.filter(|_| *is_error).map(|text| log.brief("tool_error", text)),
                 },
             })
         }

@@ -36,8 +36,8 @@ pub struct Live {
     /// The agent: `main`, or `main/2-1-research` for one that `main` called in its second turn.
     pub agent: Arc<str>,
     /// What was dropped since the event that was read before this one.
-    #[serde(skip_serializing_if = "Missed::is_nothing")]
-    pub missed: Missed,
+    #[serde(skip_serializing_if = "DroppedEvents::is_nothing")]
+    pub missed: DroppedEvents,
     /// What happened.
     #[serde(flatten)]
     pub event: LiveEvent,
@@ -46,14 +46,14 @@ pub struct Live {
 /// Events that were dropped since nobody read them in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Missed {
+pub struct DroppedEvents {
     /// Pieces of answers: nothing is lost with them, since all of an answer is in its [`LiveEvent::ModelEnded`].
     pub pieces: u64,
     /// Other events.
     pub events: u64,
 }
 
-impl Missed {
+impl DroppedEvents {
     /// Whether nothing is missing.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
     pub fn is_nothing(&self) -> bool {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{event_index::EventIndex, lines};
 use crate::{
-    error::{Error, Result, Told},
+    error::{Error, RemoteError, Result},
     journal::{CallEnded, EventLine, ModelEnded, PhasesNs, RunEnd},
     task::{Timings, Usage},
 };
@@ -81,7 +81,7 @@ pub enum RunServerStart {
         /// How long it took.
         took_ms: f64,
         /// Why.
-        error: Told,
+        error: RemoteError,
     },
 }
 

@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use super::{CASSETTE, Cassette, Folder, Run, RunEvent, StartedRun, manifest::manifest, started::Servers};
 use crate::{
-    error::{Error, Result, Told},
+    error::{Error, RemoteError, Result},
     journal::{Event, Journal, RunEnd, new_run},
     llm::LlmClient,
     manager::{ConfigWarnings, Manager, StartOptions},
@@ -131,6 +131,6 @@ impl OpenRun {
     /// Tells of a warning, in the journal too.
     pub(super) fn warn(&self, warning: &Error) {
         (self.setup.observer)(RunEvent::Warning(warning));
-        self.journal.events().write(Event::Warning { error: Told::from(warning) });
+        self.journal.events().write(Event::Warning { error: RemoteError::from(warning) });
     }
 }

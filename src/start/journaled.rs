@@ -3,7 +3,7 @@
 use super::ServerEvent;
 use crate::{
     duration::nanos,
-    error::Told,
+    error::RemoteError,
     journal::{Event, Journal, PhasesNs},
     process::StopOutcome,
     session::Phases,
@@ -45,12 +45,14 @@ impl ServerEvent {
                         took_ns,
                         phases_ns: in_nanos(&ready.phases),
                     },
-                    Err(error) => Event::ServerFailed { server, took_ns, error: Told::from(&**error) },
+                    Err(error) => Event::ServerFailed { server, took_ns, error: RemoteError::from(&**error) },
                 }
             }
-            Self::Lost { server, pid, error } => {
-                Event::ServerLost { server: server.to_string(), pid: *pid, error: Told::from(&**error) }
-            }
+            Self::Lost { server, pid, error } => Event::ServerLost {
+                server: server.to_string(),
+                pid: *pid,
+                error: RemoteError::from(&**error),
+            },
             Self::SlowCall { server, tool, waited } => {
                 Event::SlowCall { server: server.to_string(), tool: tool.clone(), waited_ns: nanos(*waited) }
             }
@@ -63,12 +65,12 @@ impl ServerEvent {
             },
             Self::RestartFailed { server, error, next_try } => Event::ServerRestartFailed {
                 server: server.to_string(),
-                error: Told::from(&**error),
+                error: RemoteError::from(&**error),
                 next_try_ns: nanos(*next_try),
             },
             Self::GaveUp { server, error, next_try } => Event::ServerGaveUp {
                 server: server.to_string(),
-                error: Told::from(&**error),
+                error: RemoteError::from(&**error),
                 next_try_ns: next_try.map(nanos),
             },
             Self::Leftover { process } => {

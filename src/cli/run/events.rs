@@ -13,7 +13,7 @@ use std::{
 };
 
 use tokio::{runtime::Handle, sync::oneshot};
-use toolcrib::{CancellationToken, Error, Feed, Live, LiveEvent, LiveEvents, Missed, Secrets};
+use toolcrib::{CancellationToken, DroppedEvents, Error, Feed, Live, LiveEvent, LiveEvents, Secrets};
 
 use super::shown::Shown;
 use crate::cli::{output, ui::Ui};
@@ -94,7 +94,7 @@ impl Reading {
 }
 
 async fn write(mut events: LiveEvents, mut output: impl Write, secrets: Secrets) -> io::Result<()> {
-    let mut lines = Lines { secrets, open: HashMap::new(), missed: Missed::default() };
+    let mut lines = Lines { secrets, open: HashMap::new(), missed: DroppedEvents::default() };
     while let Some(live) = events.next().await {
         for live in lines.of(live) {
             let line = serde_json::to_string(&live)?;
@@ -111,7 +111,7 @@ struct Lines {
     /// Requests under way of which no piece was missed: by task and agent, what is held back.
     open: HashMap<(Arc<str>, Arc<str>), Held>,
     /// Not told yet.
-    missed: Missed,
+    missed: DroppedEvents,
 }
 
 #[derive(Default)]

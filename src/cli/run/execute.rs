@@ -88,7 +88,6 @@ fn observer(
             ui.status("Ready", format!("{ready} of {all} in {}", seconds(report.wall)));
         }
         RunEvent::StartCancelled(report) if report.survivors.is_empty() => ui.torn_down(report),
-        RunEvent::StartCancelled(_) => {}
         RunEvent::Warning(warning) => progress.say(|| ui.warning(warning)),
         RunEvent::TaskEnded(report) => progress.done(report),
         _ => {}

@@ -9,7 +9,7 @@ use crate::{
     error::LlmErrorClass as Class,
     http::Answer,
     llm::{
-        fault::Fault,
+        errors::fault::Fault,
         stream::{Assembly, Broken, Observer},
         wire::{Decoded, NoAnswer},
     },

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{Live, LiveEvent, Missed, Rank};
+use super::{DroppedEvents, Live, LiveEvent, Rank};
 use crate::duration::nanos;
 
 /// What agents tell into. Clones are the same feed; the stream ends when the last one is gone, and with it every
@@ -78,7 +78,7 @@ struct Queue {
     next: u64,
     bytes: usize,
     max_bytes: usize,
-    missed: Missed,
+    missed: DroppedEvents,
     ended: bool,
 }
 
@@ -93,7 +93,7 @@ impl Feed {
                 next: 0,
                 bytes: 0,
                 max_bytes,
-                missed: Missed::default(),
+                missed: DroppedEvents::default(),
                 ended: false,
             }),
             more: Notify::new(),
@@ -117,7 +117,7 @@ impl Feed {
         let mut queue = shared.queue();
         // The clock is read under the lock: later events have later times.
         let ns = nanos(shared.opened.elapsed());
-        queue.push(rank, weight, Live { ns, task, agent, missed: Missed::default(), event });
+        queue.push(rank, weight, Live { ns, task, agent, missed: DroppedEvents::default(), event });
         drop(queue);
         shared.more.notify_one();
     }
@@ -228,7 +228,7 @@ mod tests {
         drop(feed);
         let mut told = Vec::new();
         while let Some(live) = events.next().await {
-            let Missed { pieces, events } = live.missed;
+            let DroppedEvents { pieces, events } = live.missed;
             let what = match live.event {
                 LiveEvent::Text { text, .. } => text,
                 LiveEvent::ModelStarted { messages, .. } => format!("asked {messages}"),

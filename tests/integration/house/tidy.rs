@@ -13,7 +13,7 @@ const ROWS: [&[&str]; 15] = [
     &["trace", "bounded", "duration"],
     &["tool", "retry", "limit"],
     &["error"],
-    &["config", "task", "gate"],
+    &["config", "task"],
     &["score", "text"],
     // L1
     &["process", "http", "journal"],

@@ -1,4 +1,4 @@
-//! The public request methods of [`LlmClient`]: they report to the journal and record to, or replay from, a cassette.
+//! The observer of a model request: its events, and the request and its outcome as a cassette holds them.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{
+use crate::llm::{
     ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass, Message,
     client::RequestContext,
-    fault::Fault,
+    errors::fault::Fault,
     stream::{Delta, Observer},
 };
 use crate::{
@@ -70,30 +70,8 @@ impl LlmClient {
         Self { observer: Some(observer.clone()), ..self.clone() }
     }
 
-    /// Asks the model, repeating what may be repeated, unless the answer is kept
-    /// ([`LlmConfig::cache`](crate::LlmConfig::cache)). Dropping the future ends the request on the wire too.
-    ///
-    /// `deadline` is the caller's own: nothing is waited for beyond it, and the error then says so.
-    pub async fn chat(
-        &self,
-        request: &ChatRequest,
-        deadline: Option<Instant>,
-    ) -> Result<ChatAnswer, LlmError> {
-        self.chat_told(request, deadline, None).await
-    }
-
-    /// As [`LlmClient::chat`], and tells of every piece of the answer as soon as it is there: of few large ones
-    /// where the configuration does not say `stream`, or where a recorded answer is given again.
-    pub async fn chat_observed(
-        &self,
-        request: &ChatRequest,
-        deadline: Option<Instant>,
-        tell: &(dyn Fn(Delta<'_>) + Send + Sync),
-    ) -> Result<ChatAnswer, LlmError> {
-        self.chat_told(request, deadline, Some(tell)).await
-    }
-
-    async fn chat_told(
+    /// Adds the observer of the agent: events, recording, replay.
+    pub(super) async fn with_observer(
         &self,
         request: &ChatRequest,
         deadline: Option<Instant>,
@@ -101,12 +79,12 @@ impl LlmClient {
     ) -> Result<ChatAnswer, LlmError> {
         let Some(agent) = &self.observer else {
             let observer = &Observer::new(tell, None);
-            return self.chat_unrecorded(request, RequestContext { deadline, patient: true, observer }).await;
+            return self.with_shutdown(request, RequestContext { deadline, patient: true, observer }).await;
         };
         let bytes = request.messages.iter().map(|message| message.text().len()).sum();
         let span = agent.model_started(request.messages.len(), bytes);
         let observer = &Observer::new(tell, Some(&span));
-        let send = self.chat_unrecorded(request, RequestContext { deadline, patient: true, observer });
+        let send = self.with_shutdown(request, RequestContext { deadline, patient: true, observer });
         let exchange = agent.exchange(RequestKind::Model, || self.recorded_request(agent, request), send);
         let outcome = match exchange.await {
             Ok(outcome) => outcome,

@@ -4,11 +4,11 @@ use std::{fmt, time::Duration};
 
 use humantime::format_duration;
 
-use super::{
+use crate::llm::{
     LlmClient,
     client::{Backend, Inner},
 };
-use crate::{duration::rounded, error::HoldReason, gate::Hold};
+use crate::{duration::rounded, error::HoldReason, llm::pipeline::gate::Hold};
 
 /// Why requests wait for a model's endpoint, and until when.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl LlmClient {
 }
 
 impl Inner {
-    pub(super) fn trouble(&self, Hold { reason, next_try }: Hold) -> ModelTrouble {
+    pub(in crate::llm) fn trouble(&self, Hold { reason, next_try }: Hold) -> ModelTrouble {
         ModelTrouble {
             model: self.label().to_owned(),
             reason,

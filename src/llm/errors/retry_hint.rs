@@ -12,7 +12,7 @@ use regex::Regex;
 const PART: &str = r"(?<number>\d+(?:\.\d+)?)\s*(?<unit>milliseconds?|seconds?|minutes?|hours?|ms|s|m|h)";
 
 /// The wait named by headers. A LiteLLM proxy passes its provider's headers on with a prefix only.
-pub(super) fn from_headers(headers: &HeaderMap) -> Option<Duration> {
+pub(in crate::llm) fn from_headers(headers: &HeaderMap) -> Option<Duration> {
     ["", "llm_provider-"].iter().find_map(|prefix| {
         let text = |name: &str| headers.get(format!("{prefix}{name}")).and_then(|value| value.to_str().ok());
         text("retry-after-ms")
@@ -22,7 +22,7 @@ pub(super) fn from_headers(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// The wait named by an error's text ("try again in 1.5s", "retry after 20 seconds").
-pub(super) fn from_text(text: &str) -> Option<Duration> {
+pub(in crate::llm) fn from_text(text: &str) -> Option<Duration> {
     static SENTENCE: LazyLock<Regex> = LazyLock::new(|| {
         let pattern = format!(r"(?i)(?:try again|retry)[a-z ]{{0,20}} (?:in|after)\s+((?:{PART}\s*)+)");
         Regex::new(&pattern).expect("a constant pattern")
@@ -31,7 +31,7 @@ pub(super) fn from_text(text: &str) -> Option<Duration> {
 }
 
 /// A duration as providers spell it: `2s`, `1.5s`, `6m0s`, `20ms`, `20 seconds`.
-pub(super) fn spelled(text: &str) -> Option<Duration> {
+pub(in crate::llm) fn spelled(text: &str) -> Option<Duration> {
     static PARTS: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(&format!("(?i){PART}")).expect("a constant pattern"));
     let mut total = None;

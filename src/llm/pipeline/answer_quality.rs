@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{ChatRequest, Finish, LlmErrorClass, wire::Decoded};
+use crate::llm::{ChatRequest, Finish, LlmErrorClass, wire::Decoded};
 use crate::task::Usage;
 
 /// Length of the passage that is looked for, and how often it may occur: the measure of the MiroThinker client.
@@ -12,7 +12,7 @@ const OFTEN: usize = 5;
 
 /// The doubtful answers of one request.
 #[derive(Default)]
-pub(super) struct DoubtfulAnswers(Mutex<Inner>);
+pub(in crate::llm) struct DoubtfulAnswers(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
@@ -24,7 +24,7 @@ struct Inner {
 
 impl DoubtfulAnswers {
     /// What is wrong with `answer`, if asking again could mend it; `max_tokens` is what was asked for at first.
-    pub(super) fn problem_of(
+    pub(in crate::llm) fn problem_of(
         answer: &Decoded,
         max_tokens: Option<u32>,
         repeatable: bool,
@@ -38,7 +38,7 @@ impl DoubtfulAnswers {
     }
 
     /// Keeps a doubtful answer. Gives it back when there were `most` of them before: then it has to do.
-    pub(super) fn keep(
+    pub(in crate::llm) fn keep(
         &self,
         answer: Decoded,
         class: LlmErrorClass,
@@ -59,19 +59,19 @@ impl DoubtfulAnswers {
     }
 
     /// The limit of tokens for the next attempt, where it is another one than that of the request.
-    pub(super) fn raised(&self, request: &ChatRequest) -> Option<ChatRequest> {
+    pub(in crate::llm) fn raised(&self, request: &ChatRequest) -> Option<ChatRequest> {
         let max_tokens = self.lock().max_tokens?;
         Some(ChatRequest { max_tokens: Some(max_tokens), ..request.clone() })
     }
 
     /// `answer` with what the kept ones took added to its tokens.
-    pub(super) fn total(&self, mut answer: Decoded) -> Decoded {
+    pub(in crate::llm) fn total(&self, mut answer: Decoded) -> Decoded {
         answer.usage += self.lock().usage;
         answer
     }
 
     /// The last doubtful answer, when no better one came.
-    pub(super) fn last(&self) -> Option<Decoded> {
+    pub(in crate::llm) fn last(&self) -> Option<Decoded> {
         let mut inner = self.lock();
         let usage = inner.usage;
         inner.answer.take().map(|answer| Decoded { usage, ..answer })

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{Again, Entered, Mode, Role, State, spread};
 use crate::{
-    gate::{Patience, Trouble, flow::Refusal},
+    llm::pipeline::gate::{Patience, Trouble, flow::Refusal},
     retry::{Blame, Pace},
 };
 
@@ -18,7 +18,7 @@ const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 const STEADY_RATE: u32 = 16;
 
 impl State {
-    pub(in crate::gate) fn failed(
+    pub(in crate::llm::pipeline::gate) fn failed(
         &mut self,
         entered: Entered,
         trouble: Trouble,

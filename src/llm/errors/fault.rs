@@ -3,12 +3,12 @@
 
 use std::{error::Error as StdError, io, time::Duration};
 
-use super::{ChatRequest, ContextOverflow, LlmError, LlmErrorClass, Message, keys::Left};
+use crate::llm::{ChatRequest, ContextOverflow, LlmError, LlmErrorClass, Message, transport::keys::Left};
 use crate::{config::Secrets, http::RequestError};
 
 /// What went wrong in one attempt.
 #[derive(Debug, Clone)]
-pub(super) struct Fault {
+pub(in crate::llm) struct Fault {
     pub class: LlmErrorClass,
     pub status: Option<u16>,
     pub message: String,
@@ -23,7 +23,7 @@ pub(super) struct Fault {
 }
 
 impl Fault {
-    pub(super) fn new(class: LlmErrorClass, message: impl Into<String>) -> Self {
+    pub(in crate::llm) fn new(class: LlmErrorClass, message: impl Into<String>) -> Self {
         Self {
             class,
             status: None,
@@ -37,12 +37,12 @@ impl Fault {
         }
     }
 
-    pub(super) fn with_help(self, help: impl Into<String>) -> Self {
+    pub(in crate::llm) fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }
 
     /// The failure of the whole request, from its last fault; the client fills in the rest.
-    pub(super) fn into_error(self, model: &str, url: Option<&str>, table: &str) -> LlmError {
+    pub(in crate::llm) fn into_error(self, model: &str, url: Option<&str>, table: &str) -> LlmError {
         LlmError {
             class: self.class,
             status: self.status,
@@ -62,12 +62,12 @@ impl Fault {
     }
 
     /// Whether the other side takes no connection.
-    pub(super) fn is_refused(error: &RequestError) -> bool {
+    pub(in crate::llm) fn is_refused(error: &RequestError) -> bool {
         Chain::of(error).has(io::ErrorKind::ConnectionRefused)
     }
 
     /// A request that got no answer at all.
-    pub(super) fn unanswered(error: &RequestError, place: &Place<'_>) -> Self {
+    pub(in crate::llm) fn unanswered(error: &RequestError, place: &Place<'_>) -> Self {
         let Place { url, table, .. } = place;
         use LlmErrorClass as Class;
         let chain = Chain::of(error);
@@ -107,7 +107,7 @@ impl Fault {
 }
 
 /// Where a request went.
-pub(super) struct Place<'a> {
+pub(in crate::llm) struct Place<'a> {
     /// The base URL as it may be printed.
     pub url: &'a str,
     /// The table of the configuration that it is written in.
@@ -165,7 +165,7 @@ impl Chain {
 }
 
 /// Makes a server's text fit to print: on one line, without keys, without the prompt, of bounded length.
-pub(super) fn presentable(text: &str, secrets: &Secrets, request: &ChatRequest) -> String {
+pub(in crate::llm) fn presentable(text: &str, secrets: &Secrets, request: &ChatRequest) -> String {
     // Keys go first: cutting could leave half of one.
     let text = one_line(&secrets.hide(text));
     if repeats_prompt(&text, request) {
@@ -201,7 +201,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// The first `limit` characters.
-pub(super) fn cut(text: &str, limit: usize) -> String {
+pub(in crate::llm) fn cut(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),

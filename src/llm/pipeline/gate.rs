@@ -9,7 +9,6 @@
 //! own: those who wait keep the time.
 
 use std::{
-    collections::HashMap,
     fmt,
     num::{NonZeroU64, NonZeroUsize},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -31,19 +30,15 @@ use crate::{error::HoldReason, retry::Blame};
 use state::{Entered, State, Step, Waiter};
 
 /// A year: a wait that times can still hold.
-pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 86400);
+pub(in crate::llm) const LONGEST: Duration = Duration::from_secs(365 * 86400);
 
 /// Shared by all callers of one endpoint.
 #[derive(Clone, Default)]
-pub(crate) struct Gate(Arc<Mutex<State>>);
-
-/// The gates of all endpoints, by name. Clones share them.
-#[derive(Clone, Default)]
-pub(crate) struct Gates(Arc<Mutex<HashMap<String, Gate>>>);
+pub(in crate::llm) struct Gate(Arc<Mutex<State>>);
 
 /// What an endpoint is not to be given more of. Nothing: no limit.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Bounds {
+pub(in crate::llm) struct Bounds {
     /// Calls at once.
     pub in_flight: Option<NonZeroUsize>,
     /// Calls in any minute.
@@ -54,7 +49,7 @@ pub(crate) struct Bounds {
 
 /// How patient a call is, and how it probes an endpoint that it finds down.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(in crate::llm) struct Patience {
     /// First and greatest pause before a probe.
     pub probe: (Duration, Duration),
     /// Longest pause that is waited for when the endpoint itself asked for it.
@@ -63,7 +58,7 @@ pub(crate) struct Patience {
 
 /// One call on its way through the gate, again for each of its attempts.
 #[derive(Debug)]
-pub(crate) struct Visit {
+pub(in crate::llm) struct Visit {
     gate: Gate,
     patience: Patience,
     /// Tokens that the call will need, by estimate.
@@ -84,7 +79,7 @@ struct Turn {
 /// A place at the endpoint. Dropping it without a word means that the call was given up.
 #[derive(Debug)]
 #[must_use = "the place is given back when this is dropped"]
-pub(crate) struct Pass<'v> {
+pub(in crate::llm) struct Pass<'v> {
     visit: &'v Visit,
     entered: Option<Entered>,
     /// Time before it in the queue of a limit.
@@ -95,7 +90,7 @@ pub(crate) struct Pass<'v> {
 
 /// What a failed attempt says about the endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(in crate::llm) enum Trouble {
     /// It is down, overloaded or silent.
     Outage {
         /// Whether it said so itself. One that never said anything may be a wrong address.
@@ -115,14 +110,14 @@ pub(crate) enum Trouble {
 
 /// Why an endpoint takes nothing from this key or account: a word and a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Shut {
+pub(in crate::llm) struct Shut {
     pub kind: &'static str,
     pub why: String,
 }
 
 /// Why a gate lets nobody through, or only the few that look whether the endpoint works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hold {
+pub(in crate::llm) struct Hold {
     pub reason: HoldReason,
     /// Time until a request goes to the endpoint again. None while some are under way to look.
     pub next_try: Option<Duration>,
@@ -130,7 +125,7 @@ pub(crate) struct Hold {
 
 /// Why a call was not let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(in crate::llm) enum Refused {
     /// The endpoint asked for a pause that has so long to go, more than this call may wait.
     Asked {
         /// What is left of the pause.
@@ -148,7 +143,7 @@ pub(crate) enum Refused {
 
 /// What a gate counted so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct GateStats {
+pub(in crate::llm) struct GateStats {
     pub in_flight: usize,
     pub peak: usize,
     pub waiting: usize,
@@ -159,26 +154,19 @@ pub(crate) struct GateStats {
     pub hold: Option<Hold>,
 }
 
-impl Gates {
-    /// The gate of that name; made when it is asked for first.
-    pub(crate) fn of(&self, endpoint: &str) -> Gate {
-        lock(&self.0).entry(endpoint.to_owned()).or_default().clone()
-    }
-}
-
 impl Gate {
     /// Sets limits. Those who share an endpoint share its limits too: the strictest counts.
-    pub(crate) fn bound(&self, bounds: Bounds) {
+    pub(in crate::llm) fn bound(&self, bounds: Bounds) {
         lock(&self.0).flow.bound(bounds, Instant::now());
     }
 
     /// A call arrives.
-    pub(crate) fn visit(&self, patience: Patience, tokens: u64) -> Visit {
+    pub(in crate::llm) fn visit(&self, patience: Patience, tokens: u64) -> Visit {
         let turn = Turn { order: lock(&self.0).next_order(), not_before: None, paid: 0, failures: 0 };
         Visit { gate: self.clone(), patience, tokens: tokens as f64, turn: Mutex::new(turn) }
     }
 
-    pub(crate) fn stats(&self) -> GateStats {
+    pub(in crate::llm) fn stats(&self) -> GateStats {
         lock(&self.0).stats(Instant::now())
     }
 }
@@ -186,7 +174,7 @@ impl Gate {
 impl Visit {
     /// Waits for a place, and at most `outage` for an endpoint that is down. `held` is told once if the endpoint makes it
     /// wait. Dropping the future leaves the queue.
-    pub(crate) async fn enter(
+    pub(in crate::llm) async fn enter(
         &self,
         outage: Duration,
         deadline: Option<Instant>,
@@ -250,7 +238,7 @@ impl Visit {
 
 impl Pass<'_> {
     /// The attempt brought what was asked for, and took so many tokens, if that was told.
-    pub(crate) fn answered(mut self, tokens: Option<u64>) {
+    pub(in crate::llm) fn answered(mut self, tokens: Option<u64>) {
         if let Some(entered) = self.entered.take() {
             let now = Instant::now();
             let mut state = lock(&self.visit.gate.0);
@@ -262,7 +250,7 @@ impl Pass<'_> {
     }
 
     /// The attempt failed, with the wait that the endpoint asked for.
-    pub(crate) fn failed(mut self, trouble: Trouble, hint: Option<Duration>) -> Blame {
+    pub(in crate::llm) fn failed(mut self, trouble: Trouble, hint: Option<Duration>) -> Blame {
         let Some(entered) = self.entered.take() else {
             return Blame::OWN;
         };
@@ -305,11 +293,5 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gate").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Gates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gates").finish_non_exhaustive()
     }
 }

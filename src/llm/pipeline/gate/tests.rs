@@ -8,7 +8,11 @@ use std::sync::{
 use tokio::{task::JoinSet, time::sleep};
 
 use super::*;
-use crate::retry::{self, Failure, Pace, Retry, RetryPolicy};
+use crate::{
+    config::HttpConfig,
+    http::HttpClients,
+    retry::{self, Failure, Pace, Retry, RetryPolicy},
+};
 
 mod narrow;
 mod partial;
@@ -389,11 +393,12 @@ async fn hanging_requests_after_failures_count_as_an_outage() {
 
 #[tokio::test(start_paused = true)]
 async fn shared_limits_use_the_strictest_value() {
-    let gates = Gates::default();
+    let clients = HttpClients::new(&HttpConfig::default()).unwrap();
+    let of = |endpoint| clients.shared::<Gate>(endpoint);
     let bounds = |n| Bounds { in_flight: NonZeroUsize::new(n), ..Bounds::default() };
-    gates.of("a").bound(bounds(2));
-    gates.of("a").bound(bounds(6));
-    let gate = gates.of("a");
+    of("a").bound(bounds(2));
+    of("a").bound(bounds(6));
+    let gate = of("a");
     let (one, two, three) = (gate.visit(patience(), 0), gate.visit(patience(), 0), gate.visit(patience(), 0));
     let first = one.enter(SECOND, None, |_| ()).await.unwrap();
     let _second = two.enter(SECOND, None, |_| ()).await.unwrap();
@@ -405,7 +410,7 @@ async fn shared_limits_use_the_strictest_value() {
     };
     let (queued, ()) = tokio::join!(third, free);
     assert_eq!((queued, gate.stats().queued, gate.stats().peak), (3 * SECOND, 3 * SECOND, 2));
-    assert_eq!(gates.of("b").stats().limit, None, "another endpoint");
+    assert_eq!(of("b").stats().limit, None, "another endpoint");
 }
 
 #[tokio::test(start_paused = true)]

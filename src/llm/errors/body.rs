@@ -6,11 +6,11 @@ use std::{sync::LazyLock, time::Duration};
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::{ContextOverflow, LlmErrorClass, hint};
+use crate::llm::{ContextOverflow, LlmErrorClass, errors::retry_hint};
 
 /// What an error answer says.
 #[derive(Debug, Default)]
-pub(super) struct ErrorBody {
+pub(in crate::llm) struct ErrorBody {
     /// In the server's words; not yet cut or cleaned of secrets.
     pub message: String,
     /// Every code and type given, in lower case.
@@ -25,7 +25,7 @@ pub(super) struct ErrorBody {
 
 impl ErrorBody {
     /// Reads a body, JSON or not.
-    pub(super) fn read(body: &[u8]) -> Self {
+    pub(in crate::llm) fn read(body: &[u8]) -> Self {
         match serde_json::from_slice::<Value>(body) {
             Ok(json) => Self::of_json(&json),
             Err(_) => {
@@ -35,7 +35,7 @@ impl ErrorBody {
     }
 
     /// Reads a JSON body.
-    pub(super) fn of_json(json: &Value) -> Self {
+    pub(in crate::llm) fn of_json(json: &Value) -> Self {
         // Google wraps the object into a list.
         let json = json.as_array().and_then(|list| list.first()).unwrap_or(json);
         let Some(outer) = json.as_object() else {
@@ -62,7 +62,7 @@ impl ErrorBody {
     }
 
     /// The class of an answer with this status and body.
-    pub(super) fn class(&self, status: u16) -> LlmErrorClass {
+    pub(in crate::llm) fn class(&self, status: u16) -> LlmErrorClass {
         let by_status = LlmErrorClass::of_status(status);
         if (400..500).contains(&status) && self.codes.iter().any(|code| is_billing(code)) {
             LlmErrorClass::Billing
@@ -77,7 +77,7 @@ impl ErrorBody {
     fn finished(mut self) -> Self {
         self.status = self.status.or_else(|| self.codes.iter().find_map(|code| status_named(code)));
         if self.hint.is_none() {
-            self.hint = hint::from_text(&self.message);
+            self.hint = retry_hint::from_text(&self.message);
         }
         let known = self.overflow.take().unwrap_or_default();
         let coded = |code: &String| code.contains("context_length") || code.contains("exceed_context_size");
@@ -145,17 +145,17 @@ fn bare(value: &Value) -> String {
 
 /// Google's `details: [{retryDelay: "34s"}]`, wherever it stands.
 fn retry_delay(inner: &Map<String, Value>) -> Option<Duration> {
-    let delay = |value: &Value| hint::spelled(value.get("retryDelay")?.as_str()?);
+    let delay = |value: &Value| retry_hint::spelled(value.get("retryDelay")?.as_str()?);
     let details = inner.get("details");
     inner
         .get("retryDelay")
-        .and_then(|value| hint::spelled(value.as_str()?))
+        .and_then(|value| retry_hint::spelled(value.as_str()?))
         .or_else(|| details.and_then(delay))
         .or_else(|| details?.as_array()?.iter().find_map(delay))
 }
 
 /// Text of a body that is not JSON: the title of a page, or the text itself.
-pub(super) fn page_text(body: &str) -> String {
+pub(in crate::llm) fn page_text(body: &str) -> String {
     let body = body.trim();
     if !body.starts_with('<') {
         return body.to_owned();

@@ -16,14 +16,14 @@ use futures_util::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-use super::{ChatAnswer, ChatRequest, LlmClient, LlmError, LlmErrorClass, fault::Fault};
 use crate::config::LlmConfig;
+use crate::llm::{ChatAnswer, ChatRequest, LlmClient, LlmError, LlmErrorClass, errors::fault::Fault};
 
 type Outcomes = Arc<Vec<Option<Result<ChatAnswer, LlmError>>>>;
 type Driven = Pin<Box<dyn Future<Output = Outcomes> + Send>>;
 
 /// Of one client.
-pub(super) struct BatchQueue {
+pub(in crate::llm) struct BatchQueue {
     size: NonZeroUsize,
     interval: Duration,
     /// The group that takes more. Its members keep it alive.
@@ -51,7 +51,7 @@ struct Place {
 
 impl BatchQueue {
     /// Nothing unless requests can be shared.
-    pub(super) fn of(config: &LlmConfig) -> Option<Self> {
+    pub(in crate::llm) fn of(config: &LlmConfig) -> Option<Self> {
         let batch = config.batch;
         (batch.size.get() > 1).then(|| Self {
             size: batch.size,
@@ -61,7 +61,7 @@ impl BatchQueue {
     }
 
     /// Asks together with others.
-    pub(super) async fn ask(
+    pub(in crate::llm) async fn ask(
         &self,
         client: &LlmClient,
         request: &ChatRequest,
@@ -82,7 +82,7 @@ impl BatchQueue {
     }
 
     /// Sends what waits for others now.
-    pub(super) fn flush(&self) {
+    pub(in crate::llm) fn flush(&self) {
         if let Some((group, _)) = lock(&self.open).take() {
             group.complete.notify_one();
         }

@@ -2,10 +2,11 @@
 
 use tracing::Instrument as _;
 
-use super::{
+use crate::llm::{
     Attempt, LlmClient, LlmError,
-    attempt::{Call, Failed},
-    client::{Backend, Inner},
+    client::Inner,
+    pipeline::attempt::{Call, Failed},
+    transport::Endpoint,
     wire::Decoded,
 };
 use crate::{
@@ -16,25 +17,22 @@ use crate::{
 
 impl LlmClient {
     /// A request to this model.
-    pub(super) fn request_action(&self) -> Action {
-        let endpoint = match &self.inner.backend {
-            Backend::Http(endpoint) => Some(endpoint),
-            Backend::Script(_) | Backend::Router(_) => None,
-        };
-        let (operation, provider) = match endpoint.map(|endpoint| endpoint.api()) {
+    pub(in crate::llm) fn request_action(&self) -> Action {
+        let endpoint = self.inner.backend.endpoint();
+        let (operation, provider) = match endpoint.map(Endpoint::api) {
             Some(LlmApi::Messages) => ("chat", "anthropic"),
             Some(LlmApi::Completions) => ("text_completion", "openai"),
             Some(LlmApi::Chat | LlmApi::Responses) => ("chat", "openai"),
             None => ("chat", "toolcrib.script"),
         };
-        let url = endpoint.map(|endpoint| endpoint.shown_url());
+        let url = endpoint.map(Endpoint::shown_url);
         trace::model_request(operation, provider, self.model_label(), self.inner.name.as_deref(), url)
     }
 }
 
 impl Inner {
     /// One attempt, in its span.
-    pub(super) async fn traced_attempt(
+    pub(in crate::llm) async fn traced_attempt(
         &self,
         call: &Call<'_>,
         attempt: Try,
@@ -57,7 +55,7 @@ impl Inner {
     }
 }
 
-pub(super) fn request_ended(action: Action, outcome: &Result<(Decoded, Vec<Attempt>), LlmError>) {
+pub(in crate::llm) fn request_ended(action: Action, outcome: &Result<(Decoded, Vec<Attempt>), LlmError>) {
     if !action.is_on() {
         return;
     }

@@ -12,9 +12,9 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{
+use crate::llm::{
     ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass as Class, LlmStats,
-    client::RequestContext, fault::Fault,
+    client::RequestContext, errors::fault::Fault,
 };
 use crate::{
     config::{Order, Strategy},
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The members of a strategy.
-pub(super) struct Router {
+pub(in crate::llm) struct Router {
     pub members: Vec<LlmClient>,
     order: Order,
     next: AtomicUsize,
@@ -36,7 +36,7 @@ pub(super) struct Router {
 
 impl Router {
     /// The strategy of that name, with its members in order.
-    pub(super) fn new(name: &str, strategy: &Strategy, members: Vec<LlmClient>) -> Self {
+    pub(in crate::llm) fn new(name: &str, strategy: &Strategy, members: Vec<LlmClient>) -> Self {
         let first = match strategy.order {
             Order::RoundRobin { from_first: false } => fastrand::usize(..members.len().max(1)),
             Order::RoundRobin { from_first: true } | Order::Fallback | Order::Race { .. } => 0,
@@ -53,7 +53,7 @@ impl Router {
     }
 
     /// Asks until one answers: one after another, or side by side.
-    pub(super) async fn ask(
+    pub(in crate::llm) async fn ask(
         &self,
         request: &ChatRequest,
         context: RequestContext<'_>,
@@ -123,7 +123,7 @@ impl Router {
             let last = step + 1 == count;
             let context = RequestContext { patient: context.patient && last, ..context };
             // A strategy may be a member of a strategy.
-            let mut error = match Box::pin(member.chat_unrecorded(request, context)).await {
+            let mut error = match Box::pin(member.with_shutdown(request, context)).await {
                 Ok(answer) => return Ok(after(attempts, answer)),
                 Err(error) => error,
             };
@@ -156,7 +156,7 @@ impl Router {
     }
 
     /// What the members counted, together.
-    pub(super) fn stats(&self, own: LlmStats) -> LlmStats {
+    pub(in crate::llm) fn stats(&self, own: LlmStats) -> LlmStats {
         let own = LlmStats { cancelled: self.cancelled.load(Relaxed), ..own };
         self.members.iter().map(LlmClient::stats).fold(own, |mut sum, member| {
             sum.attempts += member.attempts;

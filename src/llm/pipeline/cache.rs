@@ -23,8 +23,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::{sync::OnceCell, time::Instant};
 
-use super::{
-    ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClass, Message, fault::Fault,
+use crate::llm::{
+    ChatAnswer, ChatRequest, ChatTimings, Finish, LlmError, LlmErrorClass, Message, errors::fault::Fault,
     message::Thinking,
 };
 use crate::{
@@ -34,10 +34,10 @@ use crate::{
 };
 
 /// What a request asks for.
-pub(super) type Key = [u8; 32];
+pub(in crate::llm) type Key = [u8; 32];
 
 /// The answers of one client.
-pub(super) struct Cache {
+pub(in crate::llm) struct Cache {
     answers: Store,
     /// Requests that several callers may wait for, with `single_flight`.
     flights: Mutex<HashMap<Key, Arc<Flight>>>,
@@ -117,7 +117,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Cache {
     /// Nothing unless it is configured, and its answers would be the same again or may be.
-    pub(super) fn of(config: &LlmConfig) -> Option<Self> {
+    pub(in crate::llm) fn of(config: &LlmConfig) -> Option<Self> {
         let CacheConfig { size, ttl, sampled, single_flight } = config.cache?;
         (sampled || config.is_repeatable()).then(|| Self {
             answers: Store::new(size, ttl),
@@ -129,13 +129,13 @@ impl Cache {
     }
 
     /// Requests that were answered from here, and those that were not.
-    pub(super) fn counts(&self) -> (u64, u64) {
+    pub(in crate::llm) fn counts(&self) -> (u64, u64) {
         (self.hits.load(Relaxed), self.misses.load(Relaxed))
     }
 
     /// The answer that is known, or what `ask` brings. `late` tells that the deadline passed in waiting for another
     /// caller's request.
-    pub(super) async fn answer<F: Future<Output = Result<ChatAnswer, LlmError>>>(
+    pub(in crate::llm) async fn answer<F: Future<Output = Result<ChatAnswer, LlmError>>>(
         &self,
         request: &ChatRequest,
         deadline: Option<Instant>,
@@ -200,7 +200,7 @@ impl Cache {
     }
 
     /// The answer to `request`, if it is kept.
-    pub(super) fn known(&self, request: &ChatRequest) -> Option<ChatAnswer> {
+    pub(in crate::llm) fn known(&self, request: &ChatRequest) -> Option<ChatAnswer> {
         match self.answers.get(&key(request)) {
             Some(known) => Some(self.hit(&known)),
             None => {
@@ -211,24 +211,24 @@ impl Cache {
     }
 
     /// What `request` asks for, where those who ask the same at the same time share an answer.
-    pub(super) fn shared(&self, request: &ChatRequest) -> Option<Key> {
+    pub(in crate::llm) fn shared(&self, request: &ChatRequest) -> Option<Key> {
         self.single_flight.then(|| key(request))
     }
 
     /// Keeps an answer, if it is a whole one.
-    pub(super) fn keep(&self, request: &ChatRequest, answer: &ChatAnswer) {
+    pub(in crate::llm) fn keep(&self, request: &ChatRequest, answer: &ChatAnswer) {
         if is_whole(answer) {
             self.answers.insert(key(request), Arc::new(answer.clone()));
         }
     }
 
     /// Keeps the answer to `request` no longer.
-    pub(super) fn forget(&self, request: &ChatRequest) {
+    pub(in crate::llm) fn forget(&self, request: &ChatRequest) {
         self.answers.remove(&key(request));
     }
 
     /// The same answer; this time it took no request and no tokens.
-    pub(super) fn hit(&self, known: &ChatAnswer) -> ChatAnswer {
+    pub(in crate::llm) fn hit(&self, known: &ChatAnswer) -> ChatAnswer {
         self.hits.fetch_add(1, Relaxed);
         ChatAnswer {
             cached: true,
@@ -242,7 +242,7 @@ impl Cache {
 
 impl LlmConfig {
     /// Whether the same request gets the same answer.
-    pub(super) fn is_repeatable(&self) -> bool {
+    pub(in crate::llm) fn is_repeatable(&self) -> bool {
         self.temperature == Some(0.0) || self.seed.is_some()
     }
 }

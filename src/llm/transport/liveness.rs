@@ -8,23 +8,23 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{LlmErrorClass as Class, fault::Fault};
 use crate::http::HostPool;
+use crate::llm::{LlmErrorClass as Class, errors::fault::Fault};
 
 /// Looks at one endpoint, for all who wait for it.
-pub(super) struct LivenessCheck {
+pub(in crate::llm) struct LivenessCheck {
     server: HostPool,
     every: Duration,
     last: Mutex<Option<(Instant, bool)>>,
 }
 
 impl LivenessCheck {
-    pub(super) fn new(server: HostPool, every: Duration) -> Self {
+    pub(in crate::llm) fn new(server: HostPool, every: Duration) -> Self {
         Self { server, every, last: Mutex::default() }
     }
 
     /// Ends when the server is gone: twice in a row it refused a connection.
-    pub(super) async fn until_unreachable(&self) -> Fault {
+    pub(in crate::llm) async fn until_unreachable(&self) -> Fault {
         let mut refusals = 0;
         loop {
             // The second look comes soon: a restart between the two is an answer as well.

@@ -12,25 +12,25 @@ use std::{
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use super::{
+use crate::llm::{
     Attempt, ChatRequest, LlmErrorClass as Class,
-    answer_quality::DoubtfulAnswers,
-    client::{Backend, Inner, RequestContext},
-    fault::Fault,
-    keys::Left,
+    client::{Inner, Model, RequestContext},
+    errors::fault::Fault,
+    pipeline::answer_quality::DoubtfulAnswers,
+    pipeline::gate::{Pass, Refused, Shut, Trouble, Visit},
     script::Script,
+    transport::keys::Left,
     transport::{Endpoint, Prepared},
     wire::Decoded,
 };
 use crate::{
     duration::rounded,
-    gate::{Pass, Refused, Shut, Trouble, Visit},
     retry::{Blame, Failure, GiveUp, Retry, Try},
     trace,
 };
 
 /// One request with what is kept between its attempts.
-pub(super) struct Call<'a> {
+pub(in crate::llm) struct Call<'a> {
     request: &'a ChatRequest,
     ready: Ready<'a>,
     visit: Visit,
@@ -46,7 +46,7 @@ pub(super) struct Call<'a> {
 
 impl Call<'_> {
     /// How many of its prompts `decoded` answers.
-    pub(super) fn answers(&self, decoded: &Decoded) -> usize {
+    pub(in crate::llm) fn answers(&self, decoded: &Decoded) -> usize {
         if self.shared { decoded.shared.iter().flatten().count() } else { 1 }
     }
 }
@@ -58,7 +58,7 @@ enum Ready<'a> {
 }
 
 /// A failed attempt; nothing of it when it never got on the wire.
-pub(super) struct Failed(pub Option<Attempt>, pub Fault);
+pub(in crate::llm) struct Failed(pub Option<Attempt>, pub Fault);
 
 /// The limit in time that an attempt runs into first.
 #[derive(Clone, Copy)]
@@ -72,21 +72,19 @@ enum End {
 }
 
 impl Inner {
-    pub(super) fn call<'a>(
+    pub(in crate::llm) fn call<'a>(
         &'a self,
+        model: &'a Model,
         request: &'a ChatRequest,
         context: RequestContext<'a>,
     ) -> Result<Call<'a>, Box<Fault>> {
-        let (ready, bytes) = match &self.backend {
-            Backend::Http(backend) => {
-                let prepared = backend.prepare(request)?;
+        let (ready, bytes) = match model {
+            Model::Http(endpoint) => {
+                let prepared = endpoint.prepare(request)?;
                 let bytes = prepared.bytes();
-                (Ready::Http(backend, Box::new(prepared)), bytes)
+                (Ready::Http(endpoint, Box::new(prepared)), bytes)
             }
-            Backend::Script(script) => (Ready::Script(script), 0),
-            Backend::Router(_) => {
-                return Err(Box::new(Fault::new(Class::Config, "a strategy sends no request itself")));
-            }
+            Model::Script(script) => (Ready::Script(script), 0),
         };
         // Four bytes to a token, and what may be generated: what providers reckon with before they answer.
         let tokens = bytes as u64 / 4 + u64::from(self.asked(request).unwrap_or_default());
@@ -109,7 +107,7 @@ impl Inner {
 
     /// One request for so many `prompts`, each of which may be answered with `whole.max_tokens`. `whole` has what
     /// all of them say.
-    pub(super) fn call_shared<'a>(
+    pub(in crate::llm) fn call_shared<'a>(
         &'a self,
         backend: &'a Endpoint,
         body: &Value,
@@ -134,7 +132,7 @@ impl Inner {
     }
 
     /// Waits at the gate, sends, and tells the gate what came of it.
-    pub(super) async fn attempt(
+    pub(in crate::llm) async fn attempt(
         &self,
         call: &Call<'_>,
         attempt: Try,
@@ -326,7 +324,7 @@ impl Inner {
 
 impl Call<'_> {
     /// What it waited so far while the endpoint was down.
-    pub(super) fn paused(&self) -> Duration {
+    pub(in crate::llm) fn paused(&self) -> Duration {
         *self.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,7 +8,7 @@ use crate::tool::ServerName;
 /// A failure in another toolcrib process, in its own words. In JSON it has the form that errors have everywhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Told {
+pub struct RemoteError {
     /// Its stable code.
     pub code: ErrorCode,
     /// The server concerned, if one is.
@@ -26,18 +26,18 @@ pub struct Told {
     pub help: Option<String>,
 }
 
-impl Told {
+impl RemoteError {
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { code, server: None, phase: None, message, causes: vec![], stderr_tail: vec![], help: None }
     }
 
     pub(crate) fn error(code: ErrorCode, message: impl Into<String>, help: Option<String>) -> Error {
-        Error::Told(Box::new(Self { help, ..Self::new(code, message) }))
+        Error::Remote(Box::new(Self { help, ..Self::new(code, message) }))
     }
 }
 
-impl From<&Error> for Told {
+impl From<&Error> for RemoteError {
     fn from(error: &Error) -> Self {
         let code = match error {
             // Input of a request are its arguments; here, it would be a file's.
@@ -58,14 +58,14 @@ impl From<&Error> for Told {
 
 impl Serialize for Error {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Told::from(self).serialize(serializer)
+        RemoteError::from(self).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Error {
-    /// Always [`Error::Told`].
+    /// Always [`Error::Remote`].
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self::Told(Box::new(Told::deserialize(deserializer)?)))
+        Ok(Self::Remote(Box::new(RemoteError::deserialize(deserializer)?)))
     }
 }
 

@@ -5,11 +5,9 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::time::Instant;
 
-use super::{
-    super::{
-        Attempt, ChatAnswer, ChatRequest, Finish, LlmError, LlmErrorClass as Class, client::RequestContext,
-    },
-    Relaxed, Router,
+use super::{Relaxed, Router};
+use crate::llm::{
+    Attempt, ChatAnswer, ChatRequest, Finish, LlmError, LlmErrorClass as Class, client::RequestContext,
 };
 
 impl Router {
@@ -36,8 +34,7 @@ impl Router {
                 let context = RequestContext { observer: &observers[number], ..context };
                 // A strategy may be a member of a strategy.
                 let member = &self.members[number];
-                running
-                    .push(Box::pin(async move { (number, member.chat_unrecorded(request, context).await) }));
+                running.push(Box::pin(async move { (number, member.with_shutdown(request, context).await) }));
                 started.push(now);
                 // A time too long to be held never comes.
                 next = now.checked_add(delay).filter(|_| started.len() < self.members.len());

@@ -7,11 +7,11 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-use super::{LlmClient, LlmError, LlmErrorClass, fault::Fault};
+use crate::llm::{LlmClient, LlmError, LlmErrorClass, errors::fault::Fault};
 
 /// Who waits for answers of one client, and when they are sent away.
 #[derive(Default)]
-pub(super) struct Shutdown {
+pub(in crate::llm) struct Shutdown {
     waiting: TaskTracker,
     over: CancellationToken,
 }
@@ -34,23 +34,23 @@ impl LlmClient {
     }
 
     /// The outcome of a caller's request; nothing if the client is shut down before, or is being shut down.
-    pub(super) async fn until_closed<T>(&self, asking: impl Future<Output = T>) -> Option<T> {
+    pub(in crate::llm) async fn until_closed<T>(&self, asking: impl Future<Output = T>) -> Option<T> {
         let _waiting = self.enter()?;
         self.until_over(asking).await
     }
 
     /// The outcome of a part of a request that was let in; nothing if it takes longer than is waited for.
-    pub(super) async fn until_over<T>(&self, asking: impl Future<Output = T>) -> Option<T> {
+    pub(in crate::llm) async fn until_over<T>(&self, asking: impl Future<Output = T>) -> Option<T> {
         self.inner.shutdown.over.run_until_cancelled(asking).await
     }
 
     /// Counts as waiting until it is dropped; nothing when no more requests are taken.
-    pub(super) fn enter(&self) -> Option<TaskTrackerToken> {
+    pub(in crate::llm) fn enter(&self) -> Option<TaskTrackerToken> {
         let waiting = &self.inner.shutdown.waiting;
         (!waiting.is_closed()).then(|| waiting.token())
     }
 
-    pub(super) fn closed(&self) -> LlmError {
+    pub(in crate::llm) fn closed(&self) -> LlmError {
         self.error(Fault::new(LlmErrorClass::Closed, "the client was shut down"))
     }
 }

@@ -7,17 +7,14 @@ use futures_util::{Stream, StreamExt, future::join_all, stream};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{
-    Attempt, ChatAnswer, ChatRequest, LlmClient, LlmError, LlmErrorClass,
-    cache::Key,
-    client::{Backend, RequestContext},
-    stream::Observer,
-    wire::shared,
+use crate::llm::{
+    Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmClient, LlmError, LlmErrorClass,
+    client::RequestContext, pipeline::cache::Key, stream::Observer, wire::shared,
 };
 use crate::task::Usage;
 
 /// What came of the request of that number.
-pub(super) type Outcome = (usize, Result<ChatAnswer, LlmError>);
+pub(in crate::llm) type Outcome = (usize, Result<ChatAnswer, LlmError>);
 
 /// Requests that go out together, with their numbers.
 struct Group<'a> {
@@ -129,7 +126,7 @@ impl LlmClient {
     }
 
     /// Asks for these requests, those that can in groups.
-    pub(super) fn together<'a>(
+    pub(in crate::llm) fn together<'a>(
         &'a self,
         requests: Vec<(usize, &'a ChatRequest)>,
         deadline: Option<Instant>,
@@ -153,10 +150,8 @@ impl LlmClient {
         let mut groups = Vec::<Group<'_>>::new();
         for (number, request) in requests {
             // What has no such form says why when it is asked alone.
-            let parts = match &self.inner.backend {
-                Backend::Http(backend) if size > 1 => backend.parts(request).ok(),
-                Backend::Http(_) | Backend::Script(_) | Backend::Router(_) => None,
-            };
+            let endpoint = self.inner.backend.endpoint().filter(|_| size > 1);
+            let parts = endpoint.and_then(|endpoint| endpoint.parts(request).ok());
             let open = parts.as_ref().and_then(|(_, rest)| {
                 let fits = |group: &&mut Group<'_>| {
                     let known = group.shared.as_ref().map(|(_, rest)| rest);
@@ -237,7 +232,7 @@ impl LlmClient {
         body: &Value,
         context: RequestContext<'_>,
     ) -> Result<(Vec<Option<ChatAnswer>>, Option<(Usage, Vec<Attempt>)>), LlmError> {
-        let Backend::Http(backend) = &self.inner.backend else {
+        let Some(backend) = self.inner.backend.endpoint() else {
             return Ok((members.iter().map(|_| None).collect(), None));
         };
         self.inner.counters.batch();
@@ -246,7 +241,7 @@ impl LlmClient {
         whole.max_tokens = members.first().and_then(|(_, request)| request.max_tokens);
         let call = self.inner.call_shared(backend, body, &whole, members.len(), context);
         let call = call.map_err(|fault| self.error(*fault))?;
-        let (mut decoded, attempts) = self.run(&call, context).await?;
+        let (mut decoded, attempts) = self.with_retries(&call, context).await?;
         let (usage, model) = (decoded.usage, decoded.model.take());
         let mut answers: Vec<Option<ChatAnswer>> = decoded
             .shared
@@ -260,7 +255,7 @@ impl LlmClient {
         let Some(first) = answers.iter_mut().flatten().next() else {
             return Ok((answers, Some((usage, attempts))));
         };
-        (first.usage, first.timings) = (usage, super::ChatTimings::of(&attempts));
+        (first.usage, first.timings) = (usage, ChatTimings::of(&attempts));
         first.attempts = attempts;
         Ok((answers, None))
     }

@@ -9,15 +9,15 @@ use std::{
 use hyper::header::{HeaderName, HeaderValue};
 use tokio::time::Instant;
 
-use super::{LlmErrorClass as Class, fault::Fault};
-use crate::gate::LONGEST;
+use crate::llm::pipeline::gate::LONGEST;
+use crate::llm::{LlmErrorClass as Class, errors::fault::Fault};
 
 /// A key that is refused or has no credit is tried again after this: somebody may have mended it.
 const REFUSED: Duration = Duration::from_secs(600);
 /// First and greatest pause of a key over its rate, when the server names none; doubles from one to the other.
 const OVER_RATE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-pub(super) struct Keys {
+pub(in crate::llm) struct Keys {
     header: HeaderName,
     slots: Mutex<Slots>,
 }
@@ -42,7 +42,7 @@ struct Aside {
 
 /// What is left when a key was set aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Left {
+pub(in crate::llm) enum Left {
     /// Another one that can be used now.
     Another,
     /// One that can be used after this time.
@@ -52,17 +52,17 @@ pub(super) enum Left {
 }
 
 impl Keys {
-    pub(super) fn new(header: HeaderName, values: Vec<HeaderValue>) -> Self {
+    pub(in crate::llm) fn new(header: HeaderName, values: Vec<HeaderValue>) -> Self {
         let keys = values.into_iter().map(|value| Slot { value, aside: None, refusals: 0 });
         Self { header, slots: Mutex::new(Slots { next: 0, keys: keys.collect() }) }
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(in crate::llm) fn count(&self) -> usize {
         self.lock().keys.len()
     }
 
     /// The header with the next key, and its place. Where all are set aside, the one that comes back first.
-    pub(super) fn next(&self) -> Option<(usize, HeaderName, HeaderValue)> {
+    pub(in crate::llm) fn next(&self) -> Option<(usize, HeaderName, HeaderValue)> {
         let mut slots = self.lock();
         let count = slots.keys.len();
         let now = Instant::now();
@@ -76,14 +76,14 @@ impl Keys {
     }
 
     /// The key at `place` was good.
-    pub(super) fn answered(&self, place: usize) {
+    pub(in crate::llm) fn answered(&self, place: usize) {
         if let Some(slot) = self.lock().keys.get_mut(place) {
             (slot.aside, slot.refusals) = (None, 0);
         }
     }
 
     /// Sets the key at `place` aside if `fault` is about it and it is not the only one, and says so in `fault`.
-    pub(super) fn judge(&self, place: usize, fault: &mut Fault) {
+    pub(in crate::llm) fn judge(&self, place: usize, fault: &mut Fault) {
         let mut slots = self.lock();
         let count = slots.keys.len();
         let refused = fault.class == Class::Billing || fault.status == Some(401);

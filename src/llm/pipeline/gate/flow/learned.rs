@@ -64,13 +64,13 @@ struct Together {
 
 /// What a call knows of the flow that it entered.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::gate) struct Ticket {
+pub(in crate::llm::pipeline::gate) struct Ticket {
     /// Others under way.
     pub(super) beside: usize,
     /// Calls refused so far.
     pub(super) refusals: u64,
     /// Its number among all calls, from 1.
-    pub(in crate::gate) number: u64,
+    pub(in crate::llm::pipeline::gate) number: u64,
 }
 
 impl Learned {

@@ -1,0 +1,5 @@
+//! From what a server, a connection or a script did wrong to the error of a request.
+
+pub(super) mod body;
+pub(super) mod fault;
+pub(super) mod retry_hint;
