@@ -1,4 +1,4 @@
-//! The report of a task before anything happened, and the form of its points in time.
+//! The initial report of a task, and the format of its times.
 
 use std::collections::BTreeMap;
 

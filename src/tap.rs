@@ -1,7 +1,7 @@
-//! A tap on one agent of one task: its model and tool traffic goes by here to the journal, to a cassette and to whoever
-//! watches, or comes from a cassette.
+//! A tap on one agent of one task: its model and tool traffic goes by here to the journal, to a cassette and to
+//! watchers, or comes from a cassette.
 //!
-//! A model client and a toolbox carry it for the agent, which tells it of nothing but its own decisions.
+//! A model client and a toolbox carry it for the agent, which itself only reports its decisions to it.
 
 mod span;
 
@@ -127,7 +127,7 @@ impl Tap {
         self.0.watched.get().is_some_and(|watched| watched.feed.is_heard())
     }
 
-    /// Tells whoever watches.
+    /// Sends an event to watchers.
     fn tell(&self, event: impl FnOnce() -> LiveEvent) {
         if let Some(Watched { feed, task, agent }) = self.0.watched.get()
             && feed.is_heard()
@@ -251,7 +251,7 @@ impl Tap {
         }
     }
 
-    /// An error as the journal tells of it; nothing where there is none.
+    /// An error as the journal tells of it; `None` where there is none.
     pub(crate) fn brief(&self, code: &(impl ToString + ?Sized), message: &str) -> Option<Brief> {
         self.0.events.as_ref().map(|events| events.brief(code, message))
     }

@@ -22,7 +22,7 @@ impl Builtin {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         if self.name == "chaos" {
             let running = tokio::task::spawn_blocking(move || chaos::run(&self.args));
-            // A signal ends it, whatever it is doing.
+            // A signal ends it at any moment.
             return match context.cancel.run_until_cancelled(running).await {
                 Some(outcome) => outcome?,
                 None => Ok(ExitCode::SUCCESS),

@@ -46,7 +46,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Calls through the daemon; nothing if that is not to be. It may run without the lockfile.
+    /// Calls through the daemon; `None` if that is not to be. It may run without the lockfile.
     pub(super) fn through_daemon(&self, context: &Context<'_>) -> anyhow::Result<Option<ExitCode>> {
         if self.locked.is_set() {
             return Ok(None);
@@ -287,7 +287,7 @@ fn with_help(error: Error) -> Error {
     let mut told = Told::from(&error);
     let schema = told.server.as_ref().map_or_else(String::new, |server| format!(" {server}"));
     told.help = Some(format!(
-        "nothing was sent; `toolcrib tools{schema} --schema` shows what fits, `--no-check` sends it as it is"
+        "nothing was sent; `toolcrib tools{schema} --schema` shows the schema, `--no-check` sends the arguments unchecked"
     ));
     Error::Told(Box::new(told))
 }

@@ -1,4 +1,4 @@
-//! `toolcrib doctor`: what this machine can do for servers, and what stands in the way of each.
+//! `toolcrib doctor`: what this machine supports, and what prevents servers from starting.
 
 mod machine;
 mod orphans;
@@ -134,7 +134,7 @@ impl Doctor {
                     findings.add(Mark::Ok, name, text);
                     for oddity in &ready.oddities {
                         findings.add(Mark::Warn, name, oddity).help =
-                            Some("toolcrib puts up with it; other clients may not".to_owned());
+                            Some("toolcrib tolerates it; other clients may not".to_owned());
                     }
                 }
             }
@@ -142,7 +142,7 @@ impl Doctor {
         for row in stopped.iter().flat_map(|report| &report.servers).filter(|row| row.pid.is_some()) {
             let polite = row.outcome == toolcrib::StopOutcome::Exited && !row.helpers;
             let how = match row.outcome {
-                toolcrib::StopOutcome::Exited => "left by itself at the end of its input",
+                toolcrib::StopOutcome::Exited => "exited at the end of its input",
                 toolcrib::StopOutcome::Terminated => "had to be ended with SIGTERM",
                 toolcrib::StopOutcome::Killed => "had to be killed",
             };

@@ -223,7 +223,7 @@ impl Totals {
         }
     }
 
-    /// Model requests that were repeated, why, and how long that was waited for; nothing where there were none.
+    /// Model requests that were repeated, why, and how long that was waited for; `None` where there were none.
     fn retried(&self) -> Option<String> {
         let all: u32 = self.retries.values().sum();
         if all == 0 {

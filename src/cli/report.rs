@@ -89,7 +89,7 @@ fn latest(runs: &Path) -> Option<PathBuf> {
 
 fn write(page: &Path, text: &str) -> Result<(), Error> {
     use std::{fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt};
-    // What was said in a run is nobody else's business.
+    // Only the user may read the conversations of a run.
     let opened = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(page);
     opened
         .and_then(|mut file| file.write_all(text.as_bytes()))

@@ -1,4 +1,4 @@
-//! What the requests of a run to its models took, for scripts and in a line for people.
+//! Statistics of the model requests of a run: as JSON, and as one line for people.
 
 use serde_json::{Value, json};
 use toolcrib::{LlmStats, Usage};
@@ -18,7 +18,7 @@ pub(super) fn document(stats: &LlmStats) -> Value {
     })
 }
 
-/// What is not zero of a [`document`]. Nothing for a model without connections, retries, cache and batches.
+/// What is not zero of a [`document`]. `None` for a model without connections, retries, cache and batches.
 pub(super) fn line(document: &Value) -> Option<String> {
     let number = |key: &str| document[key].as_u64().filter(|n| *n > 0);
     let parts: Vec<String> = [
@@ -40,7 +40,7 @@ pub(super) fn line(document: &Value) -> Option<String> {
     Some(requests.into_iter().chain(peak).chain(parts).collect::<Vec<_>>().join(", "))
 }
 
-/// Token counts; nothing where there are none.
+/// Token counts; `None` where there are none.
 pub(super) fn tokens(usage: &Usage) -> Option<String> {
     if usage.total() == 0 {
         return None;

@@ -48,7 +48,7 @@ pub(super) struct Up {
 }
 
 impl Up {
-    /// `up -d`, which needs no runtime; nothing for `up`.
+    /// `up -d`, which needs no runtime; `None` for `up`.
     pub(super) fn run_detached(&self, context: &Context<'_>) -> Option<anyhow::Result<ExitCode>> {
         self.detach.then(|| self.detach(context))
     }

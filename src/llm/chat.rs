@@ -18,7 +18,7 @@ use crate::{
     tap::{Answerer, Tap},
 };
 
-/// How a request ended, as it is recorded.
+/// How a request ended, in the form of the recording.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Recorded {
@@ -36,7 +36,7 @@ impl LlmClient {
         Ok(Self { replayed: Some((label.into(), scripted)), ..client })
     }
 
-    /// The same model with somebody who listens.
+    /// The same model with a listener.
     #[must_use]
     pub fn tapped(&self, tap: &Tap) -> Self {
         Self { tap: Some(tap.clone()), ..self.clone() }

@@ -74,7 +74,7 @@ impl LlmError {
 
     /// A strategy without members, which no configuration has.
     pub(super) fn nobody(table: &str) -> Self {
-        Self::of(Fault::new(LlmErrorClass::Config, "there is nobody to ask"), table, None, table)
+        Self::of(Fault::new(LlmErrorClass::Config, "there is no client to ask"), table, None, table)
     }
 
     /// Stable code.

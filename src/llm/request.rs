@@ -1,4 +1,4 @@
-//! What is asked of a model and what it answers, as values.
+//! Requests to a model and its answers, as values.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{LlmErrorClass, Message, ToolCall, message::Thinking};
 use crate::{config::LlmConfig, journal::reason, task::Usage};
 
-/// A tool as it is offered to a model.
+/// A tool as offered to a model.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ToolSpec {
@@ -171,7 +171,7 @@ pub enum Finish {
 pub struct Attempt {
     /// The client that made it, by its name among those of `[llm.clients]`.
     pub client: Option<String>,
-    /// What went wrong. Nothing: it was answered.
+    /// What went wrong. `None`: it was answered.
     pub class: Option<LlmErrorClass>,
     /// HTTP status, if there was an answer.
     pub status: Option<u16>,

@@ -42,14 +42,14 @@ pub enum Delta<'a> {
     Restarted,
 }
 
-/// What is seen of a request by somebody beside its caller.
+/// What a watcher beside the caller sees of a request.
 #[derive(Clone, Copy)]
 pub(super) enum Aside<'a> {
     /// A piece, where the answer comes in pieces.
     Piece(Delta<'a>),
     /// An attempt failed.
     Failed(&'a Attempt),
-    /// It waits for an endpoint that answers nobody.
+    /// It waits for an endpoint that answers no request.
     Held(&'a ModelTrouble),
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Observer<'a> {
     told: AtomicBool,
     /// The caller.
     tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
-    /// Whoever watches the caller, for whom nothing is asked in another way.
+    /// The watcher of the caller; it does not change the request.
     aside: Option<&'a (dyn Fn(Aside<'_>) + Send + Sync)>,
     /// What becomes of a request that others race with.
     log: Option<&'a Log<'a>>,
@@ -101,7 +101,7 @@ pub(super) struct OnWire<'a> {
 }
 
 impl OnWire<'_> {
-    /// It came to an end by itself.
+    /// It ended normally.
     pub(super) fn ended(mut self) {
         self.log = None;
     }
@@ -190,7 +190,7 @@ impl<'a> Observer<'a> {
         self.all(answer.reasoning.as_deref(), &answer.content, &answer.tool_calls);
     }
 
-    /// Whoever watches beside the caller is told of whole answers elsewhere.
+    /// Watchers other than the caller get whole answers elsewhere.
     fn all(&self, reasoning: Option<&str>, content: &str, tool_calls: &[ToolCall]) {
         let Some(tell) = self.tell else { return };
         self.told.store(true, Relaxed);

@@ -1,4 +1,4 @@
-//! How far a call is, as its server reports it, for whoever wants to know.
+//! Progress of a call, as its server reports it.
 
 use std::{
     collections::HashMap,

@@ -163,9 +163,9 @@ impl ClientHandler for Ear {
     }
 }
 
-/// A transport that tells when the SDK has let go of it: then the connection has ended, whoever ended it.
+/// A transport that tells when the SDK has let go of it: then the connection has ended, by either side.
 pub(super) struct Telling<T> {
-    /// Nothing: the server was given up. The transport must be dropped then: it may wait for its messages to be taken.
+    /// `None`: the server was given up. The transport must be dropped then: it may wait for its messages to be taken.
     inner: Option<T>,
     tap: WireLog,
     /// The sum of [`cost`] of the server's requests whose answers are not sent yet.
@@ -232,7 +232,9 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Telling<T> {
         if let ServerJsonRpcMessage::Request(request) = &message {
             let cost = cost(&request.id);
             if self.owed.fetch_add(cost, Relaxed) + cost > MAX_OWED {
-                tracing::warn!("a server asks faster than it takes answers: its connection is ended");
+                tracing::warn!(
+                    "a server sends requests faster than it reads answers: its connection is closed"
+                );
                 self.inner = None;
                 return None;
             }

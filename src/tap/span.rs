@@ -1,4 +1,4 @@
-//! What takes time and goes by a tap: told when it begins, and when it ends, however that comes.
+//! Actions that a tap reports at their begin and at any end.
 
 use std::{sync::atomic::Ordering::Relaxed, time::Instant};
 
@@ -17,7 +17,7 @@ use crate::{
 
 /// The end of what nobody waited for.
 fn cancelled(whom: &str) -> LiveError {
-    LiveError::new("cancelled", format!("nobody waited for the {whom} any more"))
+    LiveError::new("cancelled", format!("no caller waited for the {whom} any more"))
 }
 
 impl Tap {
@@ -59,7 +59,7 @@ impl Tap {
             bytes: 0,
             tool_calls: 0,
             finish: None,
-            error: self.brief("cancelled", "nobody waited for the answer any more"),
+            error: self.brief("cancelled", "no caller waited for the answer any more"),
         };
         ModelSpan { tap: self.clone(), began: Instant::now(), row, end: None }
     }
@@ -95,7 +95,7 @@ impl Tap {
             took_ns: 0,
             bytes: 0,
             is_error: true,
-            error: self.brief("cancelled", "nobody waited for the result any more"),
+            error: self.brief("cancelled", "no caller waited for the result any more"),
         };
         CallSpan { tap: self.clone(), began: Instant::now(), row, outcome: None }
     }
@@ -161,7 +161,7 @@ pub(crate) struct ModelSpan {
     tap: Tap,
     began: Instant,
     row: ModelEnded,
-    /// What is told to whoever watches, but for its time.
+    /// The event for watchers, without its time.
     end: Option<Box<LiveEvent>>,
 }
 
@@ -276,7 +276,7 @@ pub(crate) struct CallSpan {
     tap: Tap,
     began: Instant,
     row: CallEnded,
-    /// For whoever watches.
+    /// For watchers.
     outcome: Option<std::result::Result<String, LiveError>>,
 }
 

@@ -1,4 +1,4 @@
-//! What holds on this machine of what SECURITY.md promises.
+//! Which promises of SECURITY.md hold on this machine.
 
 use toolcrib::{Keeping, Support};
 
@@ -26,9 +26,8 @@ fn teardown(findings: &mut Findings, keeping: &Keeping) {
         Keeping::Group { because } => {
             let text = format!("process groups only, not through SIGKILL of toolcrib: {because}");
             findings.add(Mark::Warn, "teardown", text).help =
-                Some("name an executable that holds toolcrib as `guard` in [defaults]".to_owned());
-            let text =
-                "a server inherits what whoever started toolcrib left open, and signals that are ignored";
+                Some("set `guard` in [defaults] to an executable that contains toolcrib".to_owned());
+            let text = "a server inherits files that the starter of toolcrib left open, and ignored signals";
             findings.add(Mark::Warn, "inheritance", text);
         }
         _ => {}

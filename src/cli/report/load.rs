@@ -1,4 +1,4 @@
-//! Reads the folder of a run, whole or left behind by one that was killed: whatever lines are there count.
+//! Reads the folder of a run, complete or of a killed run: it uses the lines that exist.
 
 use std::{
     collections::HashMap,
@@ -21,7 +21,7 @@ pub(super) struct Run {
     pub(super) tasks_total: usize,
     /// From the beginning to the last line, in milliseconds.
     pub(super) wall_ms: f64,
-    /// Nothing: it was killed, or still runs.
+    /// `None`: it was killed, or still runs.
     pub(super) end: Option<RunEnd>,
     /// Events that were not written since there were too many.
     pub(super) dropped: u64,

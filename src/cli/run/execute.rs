@@ -1,4 +1,4 @@
-//! A run from its first server to its last line: servers up, all tasks, servers down, everything written.
+//! Executes a run: starts servers, runs all tasks, stops servers, writes all files.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -52,7 +52,7 @@ impl Plan {
                 journal.events().run_ended(RunEnd::Stopped, 0);
             })?),
         };
-        // Tasks that miss a server would be paid for and judged all the same.
+        // Tasks without a required server would still cost money and be scored.
         if let Some(refused) = manager.as_ref().and_then(Context::refused_by_lock) {
             journal.events().run_ended(RunEnd::Stopped, 0);
             if let Some(manager) = manager {

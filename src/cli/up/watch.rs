@@ -24,7 +24,7 @@ use super::{
     restart_backoff::RestartBackoff,
 };
 
-/// Files that matter, and to whom.
+/// The watched files, and the servers that use them.
 #[derive(Default)]
 struct Watched {
     /// The configuration itself, what it imports, env files.

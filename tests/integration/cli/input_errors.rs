@@ -351,7 +351,7 @@ fn misspelt_names_get_a_suggestion() {
     for (arguments, expected, words) in [
         (&["tools", "clac"][..], 6, "did you mean `calc`?"),
         (&["tools", "nope"], 6, "there are: calc"),
-        (&["call", "calc.nope"], 6, "toolcrib tools calc tells which it has"),
+        (&["call", "calc.nope"], 6, "toolcrib tools calc lists them"),
         (&["call", "calc.evaluate", "expresion=1"], 2, "did you mean `expression` instead of `expresion`?"),
         (&["call", "calc.evaluate", "expresion=1"], 2, "cause: `expresion` is unknown"),
         (&["call", "calc.evaluate", "expresion=1"], 2, "cause: `expression` is missing"),
