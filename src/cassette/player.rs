@@ -18,7 +18,7 @@ use crate::{
     error::{Error, Result},
 };
 
-/// How much longer than in the recording a replay waits before a caller gives up.
+/// How much longer than in the recording a replay waits for a caller that gave up then.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Answers from a cassette. Clones go on with the same one.

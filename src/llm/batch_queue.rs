@@ -34,7 +34,7 @@ pub(super) struct BatchQueue {
 struct Group {
     /// By place; `None` for a caller that left. Empty once they are sent.
     members: Mutex<Option<Vec<Option<Member>>>>,
-    /// The group is complete.
+    /// Notified when no further member is waited for.
     complete: Notify,
 }
 

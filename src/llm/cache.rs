@@ -66,7 +66,7 @@ struct Seat<'a> {
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         let mut flights = lock(&self.cache.flights);
-        // A finished request cannot be joined any more, and one without waiting callers has no result.
+        // A finished request is not joined any more. One that no caller waits for has no result.
         let over = self.flight.initialized() || Arc::strong_count(&self.flight) == 2;
         if over && flights.get(&self.key).is_some_and(|listed| Arc::ptr_eq(listed, &self.flight)) {
             flights.remove(&self.key);

@@ -58,7 +58,7 @@ pub(super) struct Observer<'a> {
     told: AtomicBool,
     /// The caller.
     tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
-    /// The watcher of the caller; it does not change the request.
+    /// A watcher beside the caller; it does not change the form of the request.
     aside: Option<&'a (dyn Fn(Aside<'_>) + Send + Sync)>,
     /// What becomes of a request that others race with.
     log: Option<&'a Log<'a>>,

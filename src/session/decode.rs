@@ -14,7 +14,7 @@ use super::{
 };
 use crate::process::MAX_LINE;
 
-/// Lines up to this length are decoded without checks: they are too short to cost much.
+/// Lines up to this length are decoded as a whole: they are too short to cost much, with any content.
 const SHORT: usize = 256 << 10;
 /// Lines up to this may be decoded where they are read: a usual result of this length takes a millisecond.
 const INLINE: usize = 2 << 20;
@@ -145,7 +145,7 @@ fn told(method: &str, params: Option<&RawValue>) -> Told {
     };
     match method {
         "notifications/progress" => params.and_then(read).unwrap_or(Told::Other),
-        // A new subscriber has missed earlier changes.
+        // A subscription that was just acknowledged has missed earlier changes.
         "notifications/tools/list_changed" | "notifications/subscriptions/acknowledged" => Told::ToolsChanged,
         _ => Told::Other,
     }

@@ -1,4 +1,4 @@
-//! The daemon, through the built program: one for each configuration, found by its commands, gone without a rest.
+//! The daemon, through the built program: one per configuration, used by all commands, ended without leftovers.
 
 mod connect;
 mod failures;

@@ -1,4 +1,4 @@
-//! What stops somebody who uses the program for the first time: arguments, names, logs, and servers that do not start.
+//! Obstacles of the first use: arguments, names, logs, and servers that do not start.
 
 use std::{
     io::{BufRead, BufReader},

@@ -1,4 +1,4 @@
-//! What people get wrong in the files that they write, and what they are told.
+//! Mistakes in files and on the command line, and the errors for them.
 
 use std::{
     io::{BufRead, BufReader},

@@ -1,4 +1,4 @@
-//! What `TOOLCRIB_LOG` makes the built program write.
+//! The log of the built program (`TOOLCRIB_LOG`).
 
 use crate::{
     runs::spans::{PRIVATE, model},

@@ -1,4 +1,4 @@
-//! Headers of a configuration's own on model requests, and the one that tells which requests belong together.
+//! Configured headers on model requests, and the session header.
 
 use std::{
     path::Path,

@@ -1,4 +1,4 @@
-//! A task whose model thinks, in Anthropic's format, whole and in pieces: what it thought comes back to it with the
+//! A task whose model thinks, in Anthropic's format, whole and streamed: its thoughts are sent back to it with the
 //! results of its tools, as it was signed.
 
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Budgets and the sandbox, on real processes.
+//! Budgets and sandboxes, with real processes.
 
 use std::{
     os::unix::fs::{PermissionsExt, symlink},

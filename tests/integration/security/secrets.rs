@@ -1,5 +1,5 @@
-//! One secret that every server gives away wherever it can, and every command, with and without a daemon: nothing that is
-//! printed or written may hold it.
+//! Every server leaks one secret wherever it can. Every command runs, with and without a daemon: no output
+//! and no file may contain the secret.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Calls on a session that stays.
+//! Calls on a persistent session.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The built-in `fetch`: what becomes of pages, where it does not go, and how it behaves towards sites.
+//! The built-in `fetch`: conversion of pages, refused addresses, and politeness towards sites.
 
 use std::{
     io::Write,

@@ -1,4 +1,4 @@
-//! The built-in `search`: what each engine is asked, what becomes of its answers and errors, and connections kept.
+//! The built-in `search`: requests to each engine, its answers and errors, and kept connections.
 
 use std::{
     num::NonZeroUsize,
