@@ -1,7 +1,7 @@
 //! An agent: asks a model, runs the tools that it calls, until it answers or a limit ends it.
 //!
-//! Nothing here fails by type: whatever happens is in the [`RunReport`]. Tools are borrowed through a
-//! [`Toolbox`]; starting and stopping servers is nobody's business here.
+//! No function here returns an error: every failure is in the [`RunReport`]. Tools are borrowed through a
+//! [`Toolbox`]; this module never starts or stops servers.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub struct Agent {
     llm: Option<LlmClient>,
     toolbox: Toolbox,
     config: Arc<AgentConfig>,
-    /// All agents that can be called, whoever may call them.
+    /// All agents that can be called by any other agent.
     roster: Arc<IndexMap<String, SubAgent>>,
     /// Agents above this one.
     depth: u32,
@@ -80,7 +80,7 @@ impl Agent {
         Self { toolbox, ..self.clone() }
     }
 
-    /// The same agent with an observer of its requests to the model and its tool calls.
+    /// The same agent with a listener for its requests to the model and the results of its tools.
     #[must_use]
     pub fn observed_by(&self, observer: &TrafficObserver) -> Self {
         let llm = self.llm.as_ref().map(|llm| llm.observed_by(observer));
@@ -89,7 +89,8 @@ impl Agent {
     }
 
     /// The same agent, watched: all that it does is told to `feed` while it does it, and by the agents that it calls.
-    /// Nobody waits for the reader, and a reader who goes away ends no task: cancel the token of [`Agent::run`] for that.
+    /// The agent never waits for the reader. A reader that goes away ends no task: to end it, cancel the token of
+    /// [`Agent::run`].
     #[must_use]
     pub fn watched(&self, feed: Feed) -> Self {
         Self { feed: Some(feed), ..self.clone() }

@@ -1,5 +1,5 @@
-//! Reads files and folders that a server may own. It can put anything in their place: a pipe that nobody writes to, a
-//! device without an end, a link to either, a folder with entries without number.
+//! Reads files and folders that a server may own. It can put anything in their place: a pipe without a writer, a
+//! device without an end, a link to either, a folder with any number of entries.
 //!
 //! Invariants: nothing but a regular file is opened; no call waits for another process, reads more than its limit, or
 //! lists more than [`MAX_ENTRIES`]. Symbolic links are followed, since package managers make many of them: it counts
@@ -80,7 +80,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`], and it is no UTF-8 ([`ErrorKind::InvalidData`]).
 pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
-    String::from_utf8(read(path, limit)?).map_err(|error| refused(path, &format!("is no text: {error}")))
+    String::from_utf8(read(path, limit)?).map_err(|error| refused(path, &format!("is not text: {error}")))
 }
 
 /// The paths in a folder.

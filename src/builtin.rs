@@ -137,7 +137,7 @@ impl Builtin {
         }
     }
 
-    /// Nothing if there is no such tool.
+    /// `None` if there is no such tool.
     async fn run(self, tool: String, arguments: Map<String, Value>) -> Result<Option<Outcome>, JoinError> {
         // Reading files and long sums block; the session must go on meanwhile.
         spawn_blocking(match self {

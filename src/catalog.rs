@@ -1,4 +1,4 @@
-//! All tools of all servers under one roof: visible names, the way back by map, argument checks, stable order.
+//! All tools of all servers: visible names, their mapping to servers and tools, argument checks, stable order.
 //!
 //! A visible name is made once and looked up; it is never taken apart, since server names and tool names may
 //! hold the separator themselves. The order is that of the configuration and of each server's own list, so
@@ -229,7 +229,7 @@ impl ToolCatalog {
                 let like = self.entries.iter().find(|entry| Some(&entry.tool.name) == like.as_ref());
                 let help = like.map(|entry| format!("did you mean `{}`?", entry.path()));
                 let message = format!("no server has a tool `{tool}`");
-                (message, help.unwrap_or_else(|| "toolcrib tools tells which there are".to_owned()))
+                (message, help.unwrap_or_else(|| "toolcrib tools lists them".to_owned()))
             }
         };
         Err(RemoteError::error(ErrorCode::ToolNotFound, message, Some(help)))
@@ -372,7 +372,7 @@ mod tests {
         };
         let (message, help) = told("a.debug_dump");
         assert_eq!(message, "`a.debug_dump` is denied by the configuration");
-        assert_eq!(help, "the rule stands in `servers.a.tools`");
+        assert_eq!(help, "the rule is in `servers.a.tools`");
         // One that may be called is suggested first.
         assert_eq!(told("a.reat").1, "did you mean `read`?");
         assert_eq!(told("a.debug_dmp").1, "did you mean `debug_dump`? The configuration denies it");

@@ -1,5 +1,5 @@
-//! Arguments, and which command they start. A command is a file of its own, a variant of [`Command`] and its line in
-//! [`Command::run`]; it holds no logic that an embedder of the library would miss.
+//! Arguments, and the commands that they start. Each command has one file, without logic that an
+//! embedder of the library would need.
 
 mod bench;
 mod builtin;
@@ -146,7 +146,7 @@ enum Command {
 
 /// Parses, runs, and turns the outcome into an exit code.
 pub(crate) fn main() -> ExitCode {
-    // The daemon has no terminal. Whoever starts it has what it was given by others: nothing of that is for servers.
+    // The daemon has no terminal. Its starter may have inherited files and signals: servers must not get them.
     #[cfg(target_os = "linux")]
     toolcrib::reset_inherited(std::env::args_os().nth(1).is_none_or(|command| command != "daemon"));
     let arguments = Arguments::parse();

@@ -1,7 +1,7 @@
-//! The validated configuration: what the rest of the library reads. Code past this gate never re-checks.
+//! The validated configuration: what the rest of the library reads. Later code does not check it again.
 //!
 //! A file goes `servers.toml -> raw tables -> Config`: syntax and unknown keys are errors of the whole file,
-//! a broken entry (an unset variable, say) is an error of that server alone and keeps its place in the list.
+//! a broken entry (for example an unset variable) is an error of that server alone and keeps its place in the list.
 
 use std::{
     collections::BTreeMap,
@@ -71,7 +71,7 @@ pub(crate) use source_location::{SourceLocation, Text};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// The file it came from; nothing when built in memory.
+    /// The file it came from; `None` when built in memory.
     pub file: Option<PathBuf>,
     /// Every file that has a say in it: the file itself, imported files and env files, whether they could be
     /// read or not.
@@ -86,17 +86,17 @@ pub struct Config {
     pub reap_leftovers: bool,
     /// Whether observers are told every line that servers write to stderr. No key of the file: for embedders.
     pub follow_stderr: bool,
-    /// Where results over `max_output` are kept whole. Nothing: a private folder of this user in the system's
+    /// Where results over `max_output` are kept whole. `None`: a private folder of this user in the system's
     /// folder for temporary files.
     pub output_folder: Option<PathBuf>,
     /// Where what was found out is kept for the next start: how long servers took, which tools they have, what their
-    /// package runners come to. Nothing: nowhere, which is so for a configuration in memory.
+    /// package runners come to. `None`: nowhere, which is so for a configuration in memory.
     pub cache_folder: Option<PathBuf>,
-    /// The lockfile that the tools of all servers must agree with. Nothing: any tools will do.
+    /// The lockfile that the tools of all servers must agree with. `None`: any tools will do.
     pub lock_file: Option<PathBuf>,
     /// The shared HTTP clients.
     pub http: HttpConfig,
-    /// The model, or why the `[llm]` table cannot be used: an error only for what needs a model. Nothing when
+    /// The model, or why the `[llm]` table cannot be used: an error only for what needs a model. `None` when
     /// there is no `[llm]` table.
     pub llm: Option<Result<LlmConfig, Arc<Error>>>,
     /// The clients and strategies of `[llm]` by name, or why one cannot be used.
@@ -163,7 +163,7 @@ impl Config {
         Self { servers: entries.collect(), ..Self::default() }
     }
 
-    /// Refuses a lockfile of another user in a folder that anybody may write: it says what is reviewed.
+    /// Refuses a lockfile of another user in a folder that all users can write: it decides what counts as reviewed.
     ///
     /// # Errors
     /// It is one, and its owner is not that of the configuration either.
@@ -171,12 +171,12 @@ impl Config {
         owner::Owners::of(&Env::default()).admit_beside(lock, self.file.as_deref())
     }
 
-    /// Where its lockfile is: beside the configuration file. Nothing for one in memory.
+    /// Where its lockfile is: beside the configuration file. `None` for one in memory.
     pub fn lock_path(&self) -> Option<PathBuf> {
         Some(self.file.as_ref()?.with_file_name(Self::LOCK_NAME))
     }
 
-    /// Has every server started with the manager, whatever its [`Lifecycle`].
+    /// Starts every server with the manager, with any [`Lifecycle`].
     pub fn start_all(&mut self) {
         for server in self.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
             server.lifecycle = Lifecycle::Eager;
@@ -198,7 +198,7 @@ impl Config {
     }
 
     /// The server that a tool's path (`server.tool`) begins with; the longest name counts, since names may hold dots.
-    /// Nothing: the path has no dot, and is the name of a tool without its server.
+    /// `None`: the path has no dot, and is the name of a tool without its server.
     ///
     /// # Errors
     /// [`Error::Input`] if the path is a server's name and nothing else, [`Error::ServerNotFound`].
@@ -352,15 +352,15 @@ pub struct LlmConfig {
     /// Further headers of every request, by their names.
     pub headers: BTreeMap<String, String>,
     /// Name of the header that carries what a request belongs to: all requests of one attempt at a task have the same
-    /// value in it, so that a gateway can send them to one replica. Nothing: it is not sent.
+    /// value in it, so that a gateway can send them to one replica. `None`: it is not sent.
     pub session_header: Option<String>,
-    /// Requests at once to the endpoint. Nothing: no limit. All clients of one endpoint share its limits; the
+    /// Requests at once to the endpoint. `None`: no limit. All clients of one endpoint share its limits; the
     /// strictest counts.
     pub max_in_flight: Option<NonZeroUsize>,
-    /// Requests in any minute. Nothing: no limit.
+    /// Requests in any minute. `None`: no limit.
     pub requests_per_minute: Option<NonZeroU64>,
     /// Tokens in any minute, read and generated: estimated before a request, corrected by what the answer tells.
-    /// Nothing: no limit.
+    /// `None`: no limit.
     pub tokens_per_minute: Option<NonZeroU64>,
     /// Whether answers are asked for piece by piece. They are the same; what is told of them, and when, is not.
     pub stream: bool,
@@ -395,7 +395,7 @@ pub struct LlmConfig {
     pub prefill: bool,
     /// Further fields of the request body, exactly as configured. Nothing vendor-specific by default.
     pub extra_body: serde_json::Map<String, serde_json::Value>,
-    /// Answers that are kept. Nothing: none is.
+    /// Answers that are kept. `None`: none is.
     pub cache: Option<CacheConfig>,
     /// How prompts share requests, and how many of a batch go out at once.
     pub batch: BatchConfig,

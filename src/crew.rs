@@ -1,10 +1,10 @@
 //! Many agents stepped side by side on a shared clock: all observe, decide together, and act in order.
 //!
-//! A tick has three phases. *Observe*: every agent makes its request from the same world, which nobody can change
+//! A tick has three phases. *Observe*: every agent makes its request from the same world, which cannot change
 //! meanwhile. *Decide*: the requests are out together, so a tick takes as long as its slowest decision. *Apply*: the
-//! decisions change the world one after the other, in the order of the agents, whatever order they came in.
+//! decisions change the world one after the other, in the order of the agents, not in that of the answers.
 //!
-//! Everything that was done belongs to the [`Crew`] and not to the future that did it. So nobody who finished is
+//! Everything that was done belongs to the [`Crew`] and not to the future that did it. So no agent that has finished is
 //! stepped again: not when another one fails or hangs, not when the pending ones are asked once more, and not when
 //! [`Crew::step`] is dropped half way and called again. What decides is not known here: see [`Decide`].
 
@@ -73,7 +73,7 @@ pub trait CrewAgent {
     /// How reports and errors name it.
     fn name(&self) -> String;
 
-    /// Looks at the world and makes the request; cheap, since nobody is asked before all have looked. The error
+    /// Looks at the world and makes the request; cheap, since no model is asked before all have looked. The error
     /// says in words why it cannot.
     fn observe(&self, world: &Self::World) -> Result<Self::Request, String>;
 
@@ -114,13 +114,13 @@ pub struct CrewConfig {
     pub on_error: OnError,
 }
 
-/// What an agent that fails means for the tick. Whatever it is, those who have an answer are not asked again.
+/// What an agent that fails means for the tick. In each case agents that have an answer are not asked again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
     /// It misses the tick, and the report says so.
     #[default]
     Continue,
-    /// The step ends at once with the error, before anybody acts. The tick stays open: the next call of
+    /// The step ends at once with the error, before any agent acts. The tick stays open: the next call of
     /// [`Crew::step`] asks only those who have no answer yet.
     Raise,
     /// Those without a decision are asked again, so many times, after a wait. Who still has none then, or failed for
@@ -262,7 +262,7 @@ impl<A: CrewAgent> Crew<A> {
     /// Lets those act who have an answer; with [`OnError::Raise`] up to the first one that fails.
     fn apply(&mut self, world: &mut A::World) -> Result<(), ()> {
         for (agent, place) in self.agents.iter_mut().zip(&mut self.places) {
-            // Should `apply` panic, then it was done all the same.
+            // If `apply` panics, it still counts as applied.
             let done = Stage::Done(Err("it panicked".to_owned()));
             match mem::replace(&mut place.stage, done) {
                 Stage::Answered(answer) => {
@@ -283,7 +283,7 @@ impl<A: CrewAgent> Crew<A> {
         self.config.on_error == OnError::Raise && self.places.iter().any(|place| place.error.is_some())
     }
 
-    /// Whether there is anybody whom asking again may help.
+    /// Whether another request can help any agent.
     fn can_retry(&self) -> bool {
         self.places.iter().any(|place| place.pending().is_some())
     }

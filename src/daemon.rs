@@ -1,7 +1,7 @@
 //! A manager that outlives a command: one daemon for each configuration file and user, reached over a socket.
 //!
 //! Owner of: the place of the daemon (socket, lock, log). Invariants:
-//! - there is one daemon for a configuration: whoever has the lock, which the kernel takes back at any end;
+//! - there is one daemon for a configuration: the process that has the lock, which the kernel releases at any end;
 //! - it serves its own user alone: the folder, the socket and the credentials of the peer are checked;
 //! - the client needs no runtime, reads no configuration and makes no catalog: a call costs what the tool costs;
 //! - a client that goes away in the middle of a call cancels it; nothing that a client sends ends the daemon but

@@ -126,8 +126,7 @@ pub fn started(report: &StartReport) -> Vec<Finding> {
                 );
                 findings.push(Finding::ok(name, text));
                 findings.extend(ready.oddities.iter().map(|oddity| {
-                    Finding::warn(name, oddity.clone())
-                        .help("toolcrib puts up with it; other clients may not")
+                    Finding::warn(name, oddity.clone()).help("toolcrib tolerates it; other clients may not")
                 }));
             }
         }
@@ -142,7 +141,7 @@ pub fn stopped(report: &StopReport) -> Vec<Finding> {
         .map(|row| {
             let polite = row.outcome == StopOutcome::Exited && !row.helpers;
             let how = match row.outcome {
-                StopOutcome::Exited => "left by itself at the end of its input",
+                StopOutcome::Exited => "exited at the end of its input",
                 StopOutcome::Terminated => "had to be ended with SIGTERM",
                 StopOutcome::Killed => "had to be killed",
             };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// `duration` to about three digits: what was measured, or is left of a limit, has more than anybody reads.
+/// `duration` to about three digits: measured times have more digits than a person reads.
 pub(crate) fn rounded(duration: Duration) -> Duration {
     let step = match duration.as_secs() {
         0 if duration < Duration::from_millis(1) => Duration::from_micros(1),

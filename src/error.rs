@@ -1,4 +1,4 @@
-//! What can go wrong, told so that a person can act: which server, which phase, the cause, what to do next.
+//! Errors that a person can act on: which server, which phase, the cause, what to do next.
 //!
 //! One enum for the whole library. Every variant answers the same four questions through methods
 //! ([`Error::code`], [`Error::server`], [`Error::causes`], [`Error::help`]), so that a command line, a
@@ -334,18 +334,18 @@ impl Error {
             Self::ToolNotFound { suggestion: Some(name), denied: true, .. } => {
                 Some(format!("did you mean `{name}`? The configuration denies it"))
             }
-            Self::ToolDenied { server, .. } => Some(format!("the rule stands in `servers.{server}.tools`")),
+            Self::ToolDenied { server, .. } => Some(format!("the rule is in `servers.{server}.tools`")),
             Self::ServerNotFound { suggestion: Some(name), .. }
             | Self::ToolNotFound { suggestion: Some(name), .. } => Some(format!("did you mean `{name}`?")),
             Self::ServerNotFound { known, .. } if known.is_empty() => {
-                Some("toolcrib tools tells which there are".to_owned())
+                Some("toolcrib tools lists them".to_owned())
             }
             Self::ServerNotFound { known, .. } => Some(format!("there are: {}", known.join(", "))),
-            Self::ToolNotFound { server, .. } => Some(format!("toolcrib tools {server} tells which it has")),
+            Self::ToolNotFound { server, .. } => Some(format!("toolcrib tools {server} lists them")),
             Self::RequiredServers { failures } => failures.first().and_then(|first| first.help()),
             Self::Input { help, .. } => help.clone(),
             Self::CallDenied { server, .. } => {
-                Some(format!("the rule stands in `servers.{server}.result_filter.deny_args`"))
+                Some(format!("the rule is in `servers.{server}.result_filter.deny_args`"))
             }
             Self::Llm(error) => error.help(),
             _ => None,
@@ -355,7 +355,7 @@ impl Error {
 
 /// The name in `known` that `typed` most likely meant: case and separators aside, or a small typo.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    /// Longer texts are no names that somebody mistyped, and comparing two takes the product of their lengths.
+    /// Longer texts are not mistyped names, and comparing two takes the product of their lengths.
     const LONGEST: usize = 200;
     if typed.len() > LONGEST {
         return None;

@@ -1,4 +1,4 @@
-//! Inner functions that read what comes from outside, opened to the fuzz targets in `fuzz/`.
+//! Parsers of external input, public for the fuzz targets in `fuzz/`.
 
 use std::path::Path;
 

@@ -233,7 +233,7 @@ impl Gateway {
                 let text = format!("the arguments do not fit the tool's schema: {}", problems.join("; "));
                 Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into())
             }
-            // Nobody gave the call up: that would have dropped it.
+            // The call was not given up: that would have dropped it.
             Err(Error::Cancelled) => Err(wire_error(&Error::stopped_before(&entry.server, &entry.tool.name))),
             Err(error) => Err(wire_error(&error)),
         }
@@ -272,7 +272,7 @@ impl ServerHandler for Gateway {
             return Err(ErrorData::internal_error("the daemon is ending: connect again", None));
         }
         let call = self.calls.track_future(self.call_for(request, &context));
-        // For whoever still reads it: a client that has cancelled the call, or is gone.
+        // The client has cancelled the call or is gone; it may still read this.
         let cancelled = || ErrorData::internal_error("cancelled (outcome unknown, it may have run)", None);
         tokio::select! {
             outcome = call => outcome,
@@ -317,7 +317,7 @@ fn wire_result(result: ToolResult) -> CallToolResponse {
         .into()
 }
 
-/// A failure of ours, with all that is known of it.
+/// An error of toolcrib, with all its parts.
 fn wire_error(error: &Error) -> ErrorData {
     let data = serde_json::to_value(error).ok();
     match error.code() {

@@ -340,7 +340,7 @@ fn is_loopback(url: &Url) -> bool {
         || guard::literal(url).is_some_and(|address| address.is_loopback() || address.is_unspecified())
 }
 
-/// Configured headers, checked. Their values are not shown by whoever prints requests.
+/// Configured headers, checked. Their values are not shown when a request is printed.
 ///
 /// # Errors
 /// What is wrong with one of them, in words without its value.

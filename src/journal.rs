@@ -1,5 +1,5 @@
 //! The folder of a run: manifest, events, one line for each finished task, the conversations beside it, and what
-//! servers wrote to stderr. Nobody but its owner may read it.
+//! servers wrote to stderr. Only its owner may read it.
 //!
 //! A conversation is written before the line that points to it, and a line is written whole: a run that is
 //! killed leaves a folder in which everything that is there can be read.
@@ -31,7 +31,7 @@ use crate::{
     tool::ServerName,
 };
 
-/// Longest file name that is made of a task's id as it is.
+/// Longest task id that is used unchanged as a file name.
 const MAX_NAME: usize = 200;
 
 /// Makes a folder for a new run inside `runs`; gives its id (4 hex digits, more when those are taken) and path.

@@ -1,15 +1,16 @@
 //! Direct launch: starting the program that a package runner would end up starting, without the runner.
 //!
 //! `npx`, `uvx` and their like look for a package, install it if need be, and start its program as their child;
-//! that costs more than the program's own start. The first time the runner does its work, and what it came to is
+//! that costs more than the program's own start. At the first start the runner is used, and the program that it starts
+//! is
 //! observed once the server is ready ([`observe`]), and kept as a record with proof that it still holds
 //! ([`record`]). As long as every proof holds the program is started directly, with the same arguments, folder
-//! and environment. Whatever is in doubt is left to the runner ([`runner`] says what is).
+//! and environment. In doubt the runner is used ([`runner`] has the rules).
 //!
 //! Owner of: the folder of records. Invariants:
 //! - nothing is started here: a record is turned into a [`StdioConfig`], and the session starts that;
 //! - no secret value is stored; a resolution that would need one is not kept;
-//! - a broken, foreign or outdated record is as good as none;
+//! - a broken, foreign or outdated record is ignored;
 //! - a server in a sandbox has no record, and is looked at by nobody: what can be seen of it are its own words.
 
 mod caches;
@@ -50,7 +51,7 @@ pub struct LaunchReport {
     pub runner: Cow<'static, str>,
     /// Whether its program was started without it.
     pub direct: bool,
-    /// The program, and its arguments up to those of the configuration, which may be secret. Nothing: not known.
+    /// The program, and its arguments up to those of the configuration, which may be secret. `None`: not known.
     pub program: Option<Vec<String>>,
     /// What the start took through the runner when nothing had to be installed.
     #[serde(rename = "runner_ms", with = "crate::task::millis::optional")]
@@ -102,7 +103,7 @@ impl Launcher {
         Self { caches: cache.map(Caches::new), store: cache.map(|cache| Store::new(cache.join("launch"))) }
     }
 
-    /// `spec` with its interpreter let keep what it compiles. Nothing where it cannot or may not.
+    /// `spec` with its interpreter let keep what it compiles. `None` where it cannot or may not.
     pub(crate) fn with_caches(&self, spec: &StdioConfig) -> Option<StdioConfig> {
         self.caches.as_ref()?.with(spec)
     }
@@ -112,7 +113,7 @@ impl Launcher {
         self.store.is_some() && dispensable(spec).is_some()
     }
 
-    /// What is known of `spec`, whose `program` was looked up already. Nothing when it is no runner, or to be left
+    /// What is known of `spec`, whose `program` was looked up already. `None` when it is no runner, or to be left
     /// to it. Reads a file and looks at some dozen others.
     pub(crate) fn plan(&self, spec: &StdioConfig, program: &Path) -> Option<Launch> {
         let runner = dispensable(spec)?;
@@ -123,7 +124,7 @@ impl Launcher {
     }
 
     /// The installed package that `spec` starts. What a runner has started is seen below its process and by its pipe,
-    /// `live`; without them only what it was seen to start before. Nothing: it cannot be told. Reads files.
+    /// `live`; without them only what it was seen to start before. `None`: it cannot be told. Reads files.
     pub(crate) fn package(&self, spec: &StdioConfig, live: Option<Live>) -> Option<Package> {
         let cached = self.with_caches(spec);
         let spec = cached.as_ref().unwrap_or(spec);

@@ -1,4 +1,4 @@
-//! A named limit of things under way at once, with its waiting made visible. No limit still counts.
+//! A named concurrency limit that reports its waiting callers. Without a limit it still counts.
 
 mod rate;
 
@@ -64,7 +64,7 @@ pub struct LimitStats {
 }
 
 impl Limit {
-    /// A limit; `None` never makes anybody wait.
+    /// A limit; with `None` no caller waits.
     pub fn new(name: impl Into<String>, max: Option<NonZeroUsize>) -> Self {
         // Tokio's ceiling is far above any number of things that exist.
         let places = max.map(|max| max.get().min(Semaphore::MAX_PERMITS));

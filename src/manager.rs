@@ -67,7 +67,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts every server of `config`. Dropping the future ends whatever was begun.
+    /// Starts every server of `config`. Dropping the future ends all that it has started.
     ///
     /// # Errors
     /// [`Error::RequiredServers`] when a required server is not available. Other failures are rows of
@@ -191,7 +191,7 @@ impl Manager {
     }
 
     /// The installed package that a server is started from: of npm or PyPI, its own command or behind a package
-    /// runner. Nothing: it is from none, does not run, or that cannot be told. Reads files and, for what a runner has
+    /// runner. `None`: it is from none, does not run, or that cannot be told. Reads files and, for what a runner has
     /// started for the first time, `/proc`.
     ///
     /// # Errors
@@ -208,7 +208,7 @@ impl Manager {
         of_groups(&self.status().iter().filter_map(|server| server.pid).collect())
     }
 
-    /// CPU time, memory and number of each server's processes by the id of the server's own, whatever they have
+    /// CPU time, memory and number of each server's processes, by the pid of the server, even if they have
     /// started, read from `/proc`. Empty entries where there is none.
     pub fn usage_by_server(&self) -> HashMap<u32, ProcessUsage> {
         of_trees(&self.status().iter().filter_map(|server| server.pid).collect::<Vec<_>>())
@@ -235,7 +235,7 @@ impl Manager {
         let sessions: Vec<_> = shared.filter_map(|handle| handle.current_session()).collect();
         let rousing = async move {
             for session in sessions.iter().filter(|session| session.is_for_background()) {
-                // A failure is told by its event, and to whoever calls it.
+                // A failure is reported by its event, and to callers.
                 let _ = session.start_parked().await;
             }
         };
@@ -283,7 +283,7 @@ impl Drop for Manager {
     }
 }
 
-/// Whether the server is a process that is started with the manager, whatever is remembered of it.
+/// Whether the server is a process that is started with the manager, with or without a cached list.
 fn starts_a_process(entry: &ServerEntry) -> bool {
     let eager = |server: &ServerConfig| entry.required || server.lifecycle == Lifecycle::Eager;
     entry.server.as_ref().is_ok_and(|server| matches!(server.endpoint, Endpoint::Stdio(_)) && eager(server))

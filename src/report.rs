@@ -1,25 +1,4 @@
-//! The folder of a run as values ([`RunFolder`]) and as one HTML page ([`write_page`]).
-//!
-//! A folder may be somebody else's, and one of a run that was killed. Whatever lines are there count; a line that was
-//! being written when the run was killed is left out. Files are read line by line, a line and the number of lines are
-//! limited, and nothing outside of the folder is read.
-//!
-//! # Example
-//! ```no_run
-//! # fn example() -> toolcrib::Result<()> {
-//! use std::path::Path;
-//!
-//! use toolcrib::report::{RunFolder, latest_run, write_page};
-//!
-//! if let Some(dir) = latest_run(Path::new("runs")) {
-//!     let folder = RunFolder::read(&dir)?;
-//!     let slow = folder.tasks.iter().filter(|task| task.end_ms - task.start_ms > 60e3);
-//!     println!("{} of {} tasks took over a minute", slow.count(), folder.tasks_total);
-//!     println!("see {}", write_page(&dir)?.display());
-//! }
-//! # Ok(())
-//! # }
-//! ```
+//! The initial report of a task, and the format of its times.
 
 mod event_index;
 mod figures;

@@ -1,5 +1,5 @@
 //! Retry as a pure value plus one loop. The value decides how long to wait, or that waiting is pointless; the
-//! loop (`retry/attempts.rs`) does the waiting. What may be repeated is the caller's knowledge, never guessed here.
+//! loop (`retry/attempts.rs`) does the waiting. The caller decides what may be repeated.
 
 use std::{fmt, time::Duration};
 
@@ -258,7 +258,7 @@ impl fmt::Display for GiveUp {
             }
             Self::HintTooLong { hint, limit } => write!(
                 f,
-                "gave up: the server asks to wait {}, more than the {} that are waited",
+                "gave up: the server asks to wait {}, more than the limit of {}",
                 format_duration(rounded(*hint)),
                 format_duration(*limit)
             ),

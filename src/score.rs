@@ -1,4 +1,4 @@
-//! Judging an answer against its target, and refusing at load time what could never be judged.
+//! Scores an answer against its target, and refuses unusable targets at load time.
 
 mod contains;
 mod pass_rate;
@@ -10,7 +10,7 @@ use regex::Regex;
 pub use self::pass_rate::PassRate;
 use crate::task::{Outcome, Score, Target, Task};
 
-/// 1 when `answer` fits one of the targets, 0 when it fits none, nothing when there is nothing to compare with.
+/// 1 when `answer` fits one of the targets, 0 when it fits none, `None` when there is nothing to compare with.
 ///
 /// Without a `score` the target must occur in the answer, as whole words and whole numbers, case aside.
 pub fn judge(answer: &str, target: Option<&Target>, score: Option<&Score>) -> Option<f64> {

@@ -3,9 +3,9 @@
 //! Owner of: the connection to its server. Invariants:
 //! - a call copies the way to the server under a short lock and waits without any lock;
 //! - one death causes one restart, however many callers fail (reconnect mutex and generation);
-//! - a death is noticed when it happens, by whoever stays in [`Session::keep`];
+//! - a death is noticed when it happens, by the task in [`Session::keep`];
 //! - a call that may have run is never sent again unless the configuration says so;
-//! - whatever a server writes, memory stays bounded, and every call ends in an answer or in a named error;
+//! - memory stays bounded for any output of a server, and every call ends in an answer or in a named error;
 //! - closed stays closed: nothing is installed after [`Session::close`] or [`Session::kill`].
 
 mod call;
@@ -105,7 +105,7 @@ pub(crate) struct Session {
 struct Down {
     /// As last listed: the next call brings the server back.
     tools: Arc<ToolList>,
-    /// Nothing: it has not failed.
+    /// `None`: it has not failed.
     cause: Option<Arc<ServerError>>,
     next_try: Instant,
     rest: DownReason,
@@ -179,7 +179,7 @@ impl Started {
 pub(crate) type Edition = (u64, u64);
 
 impl Session {
-    /// Connects for the first time. Dropping the future ends whatever was begun.
+    /// Connects for the first time. Dropping the future ends all that it has started.
     pub(crate) async fn start(
         config: ServerConfig,
         connect_context: ConnectContext,
@@ -220,7 +220,7 @@ impl Session {
         &self.name
     }
 
-    /// The tools that the configuration permits, as last listed, and which list that is. Nothing once it is
+    /// The tools that the configuration permits, as last listed, and which list that is. `None` once it is
     /// closed.
     pub(crate) fn tools(&self) -> Option<(Edition, Vec<Tool>)> {
         let settings = self.settings();
@@ -237,7 +237,7 @@ impl Session {
         all.iter().filter(|tool| !settings.config.tools.permits(&tool.name)).cloned().collect()
     }
 
-    /// All tools as last listed, those that the configuration denies among them. Nothing once it is closed.
+    /// All tools as last listed, those that the configuration denies among them. `None` once it is closed.
     pub(crate) fn all_tools(&self) -> Option<Arc<[Tool]>> {
         self.list().map(|(_, list)| list.now().tools)
     }

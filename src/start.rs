@@ -1,4 +1,4 @@
-//! Starting all servers at once, and the report of it.
+//! Starts all servers in parallel, and reports the start.
 //!
 //! One process per server: the session that lists the tools is the one that serves the calls. Every server
 //! has a row in the report, in configuration order; a failed one says why. Which server starts when is the
@@ -264,14 +264,14 @@ impl Starter {
         let row = ServerStart { name, required, outcome, took, waits, installing };
         match row.outcome {
             Ok(_) => (self.observe)(ServerEvent::Ready { row: row.clone() }),
-            // Whoever gave it up starts it again.
+            // The code that gave it up starts it again.
             Err(_) if give_up.is_cancelled() => {}
             Err(_) => (self.observe)(ServerEvent::Failed { row: row.clone() }),
         }
         (row, session)
     }
 
-    /// Waits until nobody installs the server's package. Nothing: there is nothing to install.
+    /// Waits until nobody installs the server's package. `None`: there is nothing to install.
     async fn install(&self, name: &ServerName, plan: &Plan, waits: &mut Vec<Wait>) -> Option<Install> {
         let package = plan.package.as_ref().filter(|package| !self.history.is_installed(&package.key))?;
         let began = Instant::now();
@@ -290,7 +290,7 @@ impl Starter {
         install
     }
 
-    /// Waits for a start slot. Nothing: none is needed.
+    /// Waits for a start slot. `None`: none is needed.
     async fn slot(&self, name: &ServerName, plan: &Plan, waits: &mut Vec<Wait>) -> Option<Turn> {
         let began = Instant::now();
         let (mut reason, mut action) = (None, None);

@@ -223,7 +223,7 @@ pub struct RunReport {
     /// Why it failed or errored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// 1 right, 0 for every failed task, nothing when not judged.
+    /// 1 right, 0 for every failed task, `None` when not judged.
     pub score: Option<f64>,
     /// The agent's final text.
     pub answer: Option<String>,
@@ -282,7 +282,7 @@ pub struct RunReport {
     pub servers: Vec<String>,
     /// Path of the conversation, relative to the run's folder.
     pub messages: Option<String>,
-    /// Path of the log, relative to the run's folder. Nothing: nothing was put right or set back.
+    /// Path of the log, relative to the run's folder. `None`: nothing was put right or set back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_file: Option<String>,
     /// The author's data.

@@ -8,7 +8,7 @@ use std::{fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// The same text for the same value, whatever the order of its keys.
+/// The same text for the same value, with its keys in any order.
 pub(crate) fn canonical(mut value: Value) -> String {
     value.sort_all_objects();
     value.to_string()

@@ -1,5 +1,5 @@
 //! Tracing: one span for each start, stop, call, task, model request, attempt and wait, under the names of
-//! `docs/tracing.md`. Whoever changes a name or a field changes that table; a test compares them.
+//! `docs/tracing.md`. A change of a name or a field needs a change of that table; a test compares them.
 //!
 //! All spans and the events in them have the target `toolcrib` and the level DEBUG. Where no subscriber wants them, an
 //! action costs one comparison: nothing is allocated and no clock is read. No field holds an argument, a result, a
@@ -25,7 +25,7 @@ const TARGET: &str = "toolcrib";
 #[must_use = "dropped at once it counts as cancelled"]
 pub(crate) struct Action {
     span: Span,
-    /// Nothing: nobody wants the span, or its end was told.
+    /// `None`: nobody wants the span, or its end was told.
     began: Option<Instant>,
 }
 

@@ -64,7 +64,7 @@ impl Agent {
 }
 
 impl TurnLoop<'_> {
-    /// What the model says of an attempt that failed. Nothing: nobody can be asked.
+    /// The model's summary of a failed attempt. `None`: no request is possible any more.
     pub(super) async fn ask_for_lesson(&mut self, end: &TaskEnd) -> Option<String> {
         let TurnState { another, asked_in_vain, .. } = self.state;
         let late = self.limits.deadline.is_some_and(|deadline| deadline <= Instant::now());

@@ -24,7 +24,7 @@ pub(super) struct CallResults {
     pub failed: Vec<bool>,
     /// Calls that were made.
     pub ran: usize,
-    /// One of them may have changed something, and nobody knows whether it did.
+    /// One of them may have changed something: its outcome is unknown.
     pub unknown: bool,
     /// The end, if it came meanwhile.
     pub stopped: Option<TaskEnd>,
@@ -140,7 +140,7 @@ impl Agent {
 pub(super) struct CallOutcome {
     pub text: String,
     pub failed: bool,
-    /// It may have changed something, and nobody knows whether it did.
+    /// It may have changed something: its outcome is unknown.
     pub unknown: bool,
     pub stopped: Option<TaskEnd>,
     /// The calls that were made for it.

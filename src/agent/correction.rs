@@ -26,7 +26,7 @@ fn folded(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-/// `arguments` as they fit the schema of `entry`, with what was done to them. Nothing: they cannot be made to.
+/// `arguments` as they fit the schema of `entry`, with what was done to them. `None`: they cannot be made to.
 pub(super) fn arguments(
     entry: &CatalogEntry,
     arguments: &Map<String, Value>,

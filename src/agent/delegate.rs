@@ -62,7 +62,7 @@ impl Agent {
             let (report, stopped) = match limits.guard(&mut run).await {
                 Ok(report) => (report, None),
                 Err(end) => {
-                    // It ends at once, with what it has: that was spent, whoever reads it.
+                    // It ends at once with what it has: its usage counts even if no caller reads the answer.
                     stop.cancel();
                     (run.await, Some(end))
                 }

@@ -92,7 +92,7 @@ impl History {
     }
 
     /// Leaves out half of the results that are still sent, the older ones, for good. Says how many are left out now,
-    /// or nothing if there was none to leave out.
+    /// or `None` if there was none to leave out.
     pub(super) fn shorten(&mut self, keep: Option<usize>) -> Option<usize> {
         let left_out = self.left_out(keep);
         let sent = self.results.len() - left_out;

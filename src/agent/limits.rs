@@ -57,7 +57,7 @@ pub(super) struct TaskLimits<'a> {
     tool_calls: u32,
     time: Duration,
     tokens: Option<u64>,
-    /// Nothing: so far away that the clock has no number for it.
+    /// `None`: too far in the future for the clock.
     pub deadline: Option<Instant>,
     pub cancel: &'a CancellationToken,
 }

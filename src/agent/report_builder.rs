@@ -235,7 +235,7 @@ impl ReportBuilder {
         self.calls_asked += calls;
     }
 
-    /// Writes an event into the log, tells whoever listens, and counts what is counted.
+    /// Writes an event into the log, sends it to listeners, and updates the counters.
     pub(super) fn happened(&mut self, event: &AgentEvent) {
         match event {
             AgentEvent::Corrected { corrections, .. } => {

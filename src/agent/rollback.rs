@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::tool_set::CheckedCall;
 use crate::{config::RollbackConfig, tool::canonical};
 
-/// How often one task is set back in all, whatever else is allowed: a model that never recovers must end.
+/// Limit of rollbacks in one task: a model that never recovers must end.
 const MAX_IN_ALL: u32 = 200;
 
 /// How often a task was set back.

@@ -318,7 +318,7 @@ impl TurnLoop<'_> {
 
     /// Whether so many calls may be run.
     fn allowed(&self, calls: usize) -> Result<(), TaskEnd> {
-        // What they would bring nobody could read any more.
+        // Their results could not be read any more.
         self.limits.turn(self.turns_taken())?;
         self.limits.tokens(self.report.tokens())?;
         self.limits.tool_calls(self.report.tool_calls() - self.state.calls_before, calls)

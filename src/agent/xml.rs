@@ -95,7 +95,7 @@ impl Parts {
             let rest = &text[tag..];
             at = tag + 1;
             if rest.starts_with(OPEN) && failed < MOST_FAILED {
-                // Whatever stands within a block belongs to it.
+                // All text inside a block belongs to it.
                 match block(text, tag, &mut parts.looked) {
                     Some(block) => {
                         at = block.span.end;

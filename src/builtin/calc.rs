@@ -53,7 +53,7 @@ pub(super) fn tools() -> Vec<Tool> {
 /// The server. Its copies share the count of the expressions that were given up.
 #[derive(Clone, Default)]
 pub(crate) struct Calc {
-    /// The results of those that go on all the same.
+    /// The results of abandoned evaluations that still run.
     overdue: Arc<Mutex<Vec<Receiver<Outcome>>>>,
 }
 

@@ -1,5 +1,5 @@
-//! `fetch`: a page of the web as text that a model can read. It goes to public addresses only, unless it is allowed
-//! others, takes care not to be a burden, and says in its result what it did that nobody asked for.
+//! `fetch`: reads a web page as text for a model. It reads only public addresses unless others are allowed,
+//! limits its load on sites, and names in its result each change that was not requested.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ impl Fetch {
         let mut url = Url::parse(wanted.url.trim())
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https"))
-            .ok_or("`url` is no web address: write it in full, as in https://example.org/page")?;
+            .ok_or("`url` is not a web address: write it in full, as in https://example.org/page")?;
         let own = wanted.language.as_deref().map(language).transpose()?;
         let language = own.as_ref().or(self.language.as_ref());
         let mut waited = Duration::ZERO;
@@ -135,8 +135,7 @@ impl Fetch {
                     }
                     // Pages can be made to take for ever.
                     let reading = timeout(self.timeout, read(url, wanted, body, notes)).await;
-                    return reading
-                        .map_err(|_| "the page takes too long to understand: ask for its `source`")?;
+                    return reading.map_err(|_| "parsing the page takes too long: ask for its `source`")?;
                 }
             }
         }
@@ -157,8 +156,8 @@ async fn read(url: Url, wanted: Wanted, body: Body, notes: Vec<String>) -> Outco
             false => Page { text: text.into_owned(), ..Page::default() },
         }
     });
-    let page = reading.await.map_err(|_| "the page cannot be understood: ask for its `source`".to_owned())?;
-    let cut = page.cut.then(|| "cut where it takes too long, or comes to too much, to understand".to_owned());
+    let page = reading.await.map_err(|_| "the page cannot be parsed: ask for its `source`".to_owned())?;
+    let cut = page.cut.then(|| "cut: the rest is too large or takes too long to parse".to_owned());
     head.extend((!page.title.is_empty()).then(|| format!("title: {}", page.title)));
     head.extend(page.byline.map(|byline| format!("by: {byline}")));
     head.extend(page.published.map(|published| format!("published: {published}")));
@@ -170,5 +169,5 @@ async fn read(url: Url, wanted: Wanted, body: Body, notes: Vec<String>) -> Outco
 fn language(text: &str) -> Result<HeaderValue, String> {
     let legal = |c: char| c.is_ascii_alphanumeric() || "-*,;=. ".contains(c);
     let value = HeaderValue::from_str(text).ok().filter(|_| !text.is_empty() && text.chars().all(legal));
-    value.ok_or_else(|| "`language` is no list of languages such as `de-AT, en;q=0.8`".to_owned())
+    value.ok_or_else(|| "`language` is not a list of languages such as `de-AT, en;q=0.8`".to_owned())
 }

@@ -210,7 +210,7 @@ impl Files {
         if !self.root.metadata(path).map_err(refusal)?.is_file() {
             return Err(no_file());
         }
-        // Should it be a FIFO by now: it is not waited for somebody who writes.
+        // If it has become a FIFO, this does not wait for a writer.
         let mut options = OpenOptions::new();
         options.read(true).custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed());
         let file = self.root.open_with(path, &options).map_err(refusal)?;

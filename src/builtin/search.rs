@@ -146,7 +146,9 @@ impl Search {
         let mut url = settings
             .one("url")?
             .or(engine.url)
-            .ok_or_else(|| format!("{name} is no public service: give the address of yours as url=..."))?
+            .ok_or_else(|| {
+                format!("{name} is not a public service: give the address of your server as url=...")
+            })?
             .to_owned();
         if !url.ends_with('/') {
             url.push('/');
@@ -160,7 +162,7 @@ impl Search {
             return Err(format!("{name} needs a key: give it as key=${{{variable}}}"));
         }
         if key.as_ref().is_some_and(|key| HeaderValue::from_str(key).is_err()) {
-            return Err("the setting `key` has characters that no key has".to_owned());
+            return Err("the setting `key` contains characters that a key cannot have".to_owned());
         }
         Ok(Self {
             engine,

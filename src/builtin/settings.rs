@@ -47,17 +47,17 @@ impl Settings {
     pub(super) fn duration(&self, name: &str) -> Result<Option<Duration>, String> {
         let Some(text) = self.one(name)? else { return Ok(None) };
         let time = humantime::parse_duration(text);
-        time.map(Some).map_err(|error| format!("the setting `{name}` is no duration such as 20s: {error}"))
+        time.map(Some).map_err(|error| format!("the setting `{name}` is not a duration such as 20s: {error}"))
     }
 
     pub(super) fn size(&self, name: &str) -> Result<Option<usize>, String> {
         let Some(text) = self.one(name)? else { return Ok(None) };
-        parse_size(text).map(Some).map_err(|_| format!("the setting `{name}` is no size such as 5MiB"))
+        parse_size(text).map(Some).map_err(|_| format!("the setting `{name}` is not a size such as 5MiB"))
     }
 
     pub(super) fn number(&self, name: &str) -> Result<Option<usize>, String> {
         let Some(text) = self.one(name)? else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| format!("the setting `{name}` is no whole number"))
+        text.parse().map(Some).map_err(|_| format!("the setting `{name}` is not a whole number"))
     }
 
     /// Whether it is the word `yes`; `no` is the other one.
@@ -75,7 +75,7 @@ impl Settings {
         let mut patterns = GlobSetBuilder::new();
         for pattern in self.all(name) {
             let glob = GlobBuilder::new(pattern).case_insensitive(true).build();
-            patterns.add(glob.map_err(|error| format!("the setting `{name}` is no pattern: {error}"))?);
+            patterns.add(glob.map_err(|error| format!("the setting `{name}` is not a pattern: {error}"))?);
         }
         patterns.build().map_err(|error| format!("the setting `{name}`: {error}"))
     }

@@ -112,14 +112,14 @@ fn builtin_names_and_arguments_are_checked() {
         (&["bing"], "there is no search engine `bing`"),
         (&["serper"], "serper needs a key: give it as key=${SERPER_API_KEY}"),
         (&["serper", "key="], "the setting `key` is empty"),
-        (&["serper", "key=a\nb"], "the setting `key` has characters that no key has"),
-        (&["searxng"], "searxng is no public service: give the address of yours as url=..."),
+        (&["serper", "key=a\nb"], "the setting `key` contains characters that a key cannot have"),
+        (&["searxng"], "searxng is not a public service: give the address of your server as url=..."),
         (&["searxng", "url=ftp://a.b"], "the setting `url` is not an http:// or https:// address"),
         (
             &["wikipedia", "exclud=x"],
             "there is no setting `exclud`, did you mean `exclude`? There are: key, url",
         ),
-        (&["wikipedia", "timeout=5"], "the setting `timeout` is no duration such as 20s"),
+        (&["wikipedia", "timeout=5"], "the setting `timeout` is not a duration such as 20s"),
         (&["wikipedia", "url=http://a", "url=http://b"], "the setting `url` is given twice"),
         (&["wikipedia", "exclude"], "a setting has no value: write name=value"),
     ] {

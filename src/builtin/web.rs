@@ -1,4 +1,4 @@
-//! What the servers that ask the web share: when they ask again, answers read up to a limit, causes in few words.
+//! Shared by the servers that use the web: retries, answers read up to a limit, short causes of errors.
 
 use std::{
     error::Error as _,

@@ -1,4 +1,4 @@
-//! Arguments as people type them: texts that get the types of the schema, and names that the schema must know.
+//! Converts arguments from the command line: texts get the types of the schema, unknown names are found.
 
 use serde_json::{Map, Value};
 

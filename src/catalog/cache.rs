@@ -38,7 +38,7 @@ pub(crate) struct Listing {
     /// The protocol revision that was agreed on.
     pub(crate) version: String,
     pub(crate) tools: Arc<[Tool]>,
-    /// For how long the list is good. Nothing: until it changes.
+    /// For how long the list is good. `None`: until it changes.
     pub(crate) ttl: Option<Duration>,
 }
 
@@ -140,7 +140,7 @@ impl CatalogCache {
         };
         if let Err(error) = kept {
             // Worth a word, not a failure: the next start takes a little longer.
-            tracing::warn!(file = %file.display(), %error, "the tool list could not be remembered");
+            tracing::warn!(file = %file.display(), %error, "the tool list could not be cached");
         }
         let before = before?;
         let mut changes = ToolChanges::between(&before.tools, &listing.tools);
@@ -152,7 +152,7 @@ impl CatalogCache {
         self.folder.join(print.file_name(server))
     }
 
-    /// Whoever reads meanwhile sees the old file or the new one.
+    /// A concurrent reader sees the old file or the new one.
     fn write(&self, file: &Path, text: &str) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         if !file.exists() {
@@ -193,7 +193,7 @@ fn read(path: &Path) -> Option<Entry> {
     (entry.schema == SCHEMA).then_some(entry)
 }
 
-/// What is in a file, and since when. The words in it go to models: nobody else may have written them.
+/// The content of a file, and its age. Models read it: no other user may have written it.
 fn text_of(file: &File) -> Option<(Vec<u8>, SystemTime)> {
     let about = file.metadata().ok()?;
     let ours = about.uid() == rustix::process::geteuid().as_raw() && about.mode() & 0o022 == 0;

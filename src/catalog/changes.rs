@@ -1,4 +1,4 @@
-//! What became of a server's tools between two lists.
+//! Compares two tool lists of a server.
 
 use std::{collections::HashMap, fmt, time::SystemTime};
 

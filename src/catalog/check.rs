@@ -1,4 +1,4 @@
-//! The check of arguments against a tool's schema, which must never stop the thread that serves everybody: what is
+//! Checks arguments against a tool's schema without blocking the runtime: a check that is
 //! quick is done at once, what may take longer on a thread of its own with a limit of time, and what would not end is
 //! not done at all. The server checks its arguments too: what is left out here costs a better message.
 
@@ -60,7 +60,7 @@ pub(super) struct SchemaCheck {
     /// For the log.
     tool: String,
     schema: Arc<Map<String, Value>>,
-    /// Nothing if it cannot be checked.
+    /// `None` if it cannot be checked.
     shape: OnceLock<Option<SchemaRequirements>>,
     validator: OnceLock<Option<Validator>>,
     /// A check took too long; there is no other.
@@ -96,7 +96,7 @@ impl SchemaCheck {
         let check = Arc::clone(&self);
         let work = move || {
             let _permit = permit;
-            // Whoever asked may be gone.
+            // The caller may be gone.
             let _ = done.send(check.whole(&arguments));
         };
         let thread = thread::Builder::new().name("toolcrib-check".to_owned()).stack_size(STACK).spawn(work);

@@ -1,4 +1,4 @@
-//! By what a server is known again: a hash of all that decides which tools it lists, as far as it can be told
+//! The fingerprint of a server: a hash of all that decides which tools it lists, as far as it is known
 //! without starting it.
 
 use std::{
@@ -15,20 +15,20 @@ use crate::{
     tool::ServerName,
 };
 
-/// Variables that say where somebody sits, not what a server is: they differ from one login to the next.
+/// Variables that describe a login session, not a server: they differ from one login to the next.
 const PLACES: [&str; 4] = ["TERM", "XDG_SESSION_", "XDG_SEAT", "XDG_VTNR"];
 
 /// A server as it is configured and installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
-    /// For one entry of a configuration, whatever became of its files and variables.
+    /// For one entry of a configuration, independent of its files and variables.
     entry: String,
     /// Of everything. Values of variables and headers are in it as part of the hash alone.
     whole: String,
 }
 
 impl Fingerprint {
-    /// Nothing if the server cannot be started as things are: its program is not to be found.
+    /// `None` if the server cannot be started as things are: its program is not to be found.
     pub(crate) fn of(config: &ServerConfig) -> Option<Self> {
         let mut hash = Hash::new();
         hash.add("server", config.name.as_str());
@@ -108,7 +108,7 @@ impl Hash {
     }
 
     /// Which file it is and when it was written last: to read all of it would take longer than some servers take
-    /// to start. Nothing if it is not there.
+    /// to start. `None` if it is not there.
     fn file(&mut self, path: &Path) -> Option<()> {
         self.add("file", path.as_os_str().as_bytes());
         let about = fs::metadata(path).ok()?;

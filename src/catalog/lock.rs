@@ -1,4 +1,4 @@
-//! `toolcrib.lock`: the tools of each server as somebody has reviewed them, meant for the repository of a project.
+//! `toolcrib.lock`: the reviewed tools of each server, meant for the repository of a project.
 //!
 //! What a model reads of a tool is in it as a hash: a description or a schema that a server exchanges later is
 //! noticed before a model reads it. The texts themselves are in it for those who review a change, and for the order of
@@ -78,9 +78,9 @@ pub struct ToolText {
 pub struct ToolTextChange {
     /// The tool.
     pub name: String,
-    /// Nothing: it is new, or the lockfile does not have its texts.
+    /// `None`: it is new, or the lockfile does not have its texts.
     pub before: Option<ToolText>,
-    /// Nothing: it is gone, or its texts are too long for a lockfile.
+    /// `None`: it is gone, or its texts are too long for a lockfile.
     pub now: Option<ToolText>,
 }
 
@@ -111,9 +111,9 @@ pub struct LockChange {
     pub software_before: Option<ServerSoftware>,
     /// The software now.
     pub software: Option<ServerSoftware>,
-    /// The package that was locked. Nothing: it was not known.
+    /// The package that was locked. `None`: it was not known.
     pub package_before: Option<Package>,
-    /// The package now. Nothing: it cannot be told.
+    /// The package now. `None`: it cannot be told.
     pub package: Option<Package>,
     /// Its tools.
     pub tools: ToolChanges,
@@ -305,7 +305,7 @@ impl LockFile {
         shown.into()
     }
 
-    /// Why `tools` of `server` are not to be offered, one line each. Tools that are gone harm nobody.
+    /// Why `tools` of `server` must not be offered, one line each. Removed tools are no reason.
     pub(crate) fn objections(&self, server: &ServerName, tools: &[&Tool]) -> Vec<String> {
         let Some(locked) = self.servers.get(server.as_str()) else {
             return vec![format!("the server is not in {}", Config::LOCK_NAME)];
@@ -350,7 +350,7 @@ impl std::fmt::Display for LockFile {
     }
 }
 
-/// A text as TOML that shows whoever reads the file what is in it: characters that steer or are not seen are escapes.
+/// A text as TOML that is safe to read: control characters and invisible ones are escapes.
 fn quoted(text: &str) -> String {
     let mut shown = String::from("\"");
     for letter in text.chars() {
@@ -407,7 +407,7 @@ impl ToolText {
         self.schemas = format!("{schemas:#}");
     }
 
-    /// Nothing if it is too long.
+    /// `None` if it is too long.
     fn of(tool: &Tool) -> Option<Self> {
         let mut schemas = json!({"input_schema": tool.input_schema});
         if let Some(schema) = &tool.output_schema {

@@ -1,4 +1,4 @@
-//! What is wrong with arguments, in words of our own: the argument, what it must be, and what it is.
+//! Describes mismatches of arguments: the argument, what it must be, and what it is.
 
 use jsonschema::{
     ValidationError,
@@ -38,7 +38,7 @@ pub(super) fn lines(error: &ValidationError<'_>) -> Vec<String> {
     }
 }
 
-/// What a value must be like; nothing for what is rarely met, for which the words of the checker do.
+/// What a value must be like; `None` for what is rarely met, for which the words of the checker do.
 fn must(error: &ValidationError<'_>) -> Option<String> {
     Some(match error.kind() {
         Kind::Type { .. } | Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => match kinds(error) {
@@ -66,7 +66,7 @@ fn must(error: &ValidationError<'_>) -> Option<String> {
     })
 }
 
-/// The types of which a value may have one, each with its article. Nothing if there is more to it than types.
+/// The types of which a value may have one, each with its article. `None` if there is more to it than types.
 fn kinds(error: &ValidationError<'_>) -> Option<Vec<String>> {
     match error.kind() {
         Kind::Type { kind: TypeKind::Single(kind) } => Some(vec![named(kind.as_str())]),

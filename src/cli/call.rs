@@ -48,7 +48,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Calls through the daemon; nothing if that is not to be. It may run without the lockfile.
+    /// Calls through the daemon; `None` if that is not to be. It may run without the lockfile.
     fn through_daemon(&self, context: &Context<'_>) -> anyhow::Result<Option<ExitCode>> {
         if self.locked.is_set() {
             return Ok(None);
@@ -293,7 +293,7 @@ fn with_help(error: Error) -> Error {
     let mut told = RemoteError::from(&error);
     let schema = told.server.as_ref().map_or_else(String::new, |server| format!(" {server}"));
     told.help = Some(format!(
-        "nothing was sent; `toolcrib tools{schema} --schema` shows what fits, `--no-check` sends it as it is"
+        "nothing was sent; `toolcrib tools{schema} --schema` shows the schema, `--no-check` sends the arguments unchecked"
     ));
     Error::Remote(Box::new(told))
 }

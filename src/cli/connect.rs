@@ -24,7 +24,7 @@ pub(super) struct Connect {
 }
 
 impl Connect {
-    /// A daemon is started if none runs: an MCP client has nobody to ask.
+    /// A daemon is started if none runs: an MCP client cannot ask its user.
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let daemon = DaemonArgs::connect_or_start(context, self.locked)?;
         let pid = daemon.greeting().pid;

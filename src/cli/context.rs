@@ -1,4 +1,4 @@
-//! What every command needs: the configuration, the running servers, and an end that is always a teardown.
+//! Shared by all commands: the configuration, the running servers, and the teardown at every end.
 
 use std::{
     future::Future,

@@ -1,4 +1,4 @@
-//! `toolcrib daemon`, which nobody types: what `up -d` and `--daemon` start.
+//! `toolcrib daemon`: the process that `up -d` and `--daemon` start. It is hidden from the help.
 
 use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 

@@ -52,7 +52,7 @@ impl DaemonArgs {
     }
 }
 
-/// Starts a daemon that ends by itself when it is not needed any more.
+/// Starts a daemon that ends when it is not needed any more.
 fn start(
     context: &Context<'_>,
     place: &DaemonPlace,

@@ -1,4 +1,4 @@
-//! `toolcrib doctor`: what this machine can do for servers, and what stands in the way of each.
+//! `toolcrib doctor`: what this machine supports, and what prevents servers from starting.
 
 use std::{process::ExitCode, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! `toolcrib down`: the end of daemons, verified.
+//! `toolcrib down`: stops daemons, and verifies it.
 
 use std::{process::ExitCode, time::Duration};
 

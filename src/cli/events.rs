@@ -1,4 +1,4 @@
-//! What happens to servers while a command runs: lines for a person, or one JSON event a line.
+//! Events of servers while a command runs: lines for people, or one JSON event per line.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -96,7 +96,7 @@ pub(super) fn slow_call(ui: &Ui, server: &ServerName, tool: &str, waited: Durati
 fn next(wait: Option<Duration>) -> String {
     match wait {
         Some(wait) => format!("next try in {}", seconds(wait)),
-        None => "not tried again by itself".to_owned(),
+        None => "not restarted automatically".to_owned(),
     }
 }
 
@@ -153,7 +153,7 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
     })
 }
 
-/// An error as it is in every JSON document.
+/// An error in the form of all JSON documents.
 pub(super) fn error_json(error: &Error) -> Value {
     json!({"code": error.code(), "message": error.to_string(), "cause": error.causes(),
         "stderr_tail": error.stderr_tail(), "help": error.help()})

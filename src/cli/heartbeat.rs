@@ -1,4 +1,4 @@
-//! A sign of life while servers start: who is waited for.
+//! Shows which servers are still starting.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

@@ -1,4 +1,4 @@
-//! `toolcrib lock`: the tools of all servers written down as reviewed, or compared with what was.
+//! `toolcrib lock`: writes the tools of all servers as reviewed, or compares them with the lockfile.
 
 mod diff;
 
@@ -47,7 +47,7 @@ impl Lock {
         let pending = Pending::of(&config);
         let manager = pending.beside(context.ui, context.start(&config, pending.observing(|_| {}))).await?;
         let mut now = before.clone();
-        // Whoever names servers asks for nothing about others.
+        // With names, other servers are not reported.
         let known = |name: &str| configured.iter().any(|server| server.as_str() == name);
         now.retain(|name| !self.servers.is_empty() || known(name));
         let failed = tokio::select! {
@@ -121,7 +121,7 @@ fn write(
     complete: bool,
 ) -> anyhow::Result<ExitCode> {
     if !complete {
-        ui.warn("nothing was written: name the servers that are to be locked without the others");
+        ui.warn("nothing was written: name the servers to lock, without the others");
         return Ok(ExitCode::from(4));
     }
     now.write(file)?;

@@ -51,7 +51,7 @@ pub(super) fn start(full_screen: bool) -> Result<(), Error> {
     if full_screen && std::io::stderr().is_terminal() {
         return Ok(());
     }
-    // An error means that a subscriber is set, and nobody has set one before us.
+    // It only fails if a subscriber is set already, and there is none before this.
     let _ = tracing_subscriber::registry().with(filter).with(Lines).try_init();
     Ok(())
 }
@@ -76,7 +76,7 @@ fn parse(text: &str) -> Result<EnvFilter, Error> {
     let is_level = |word: &str| word.parse::<LevelFilter>().is_ok() || word.starts_with(OURS);
     let bare = text.split(',').map(str::trim).filter(|word| !word.contains(['=', '[', ']', '{', '}']));
     if let Some(word) = bare.filter(|word| !word.is_empty()).find(|word| !is_level(word)) {
-        return Err(wrong(format!("`{word}` is no level")));
+        return Err(wrong(format!("`{word}` is not a level")));
     }
     EnvFilter::builder().parse(text).map_err(|error| wrong(error.to_string()))
 }
@@ -230,7 +230,7 @@ fn write(level: Level, place: &str, message: &str, fields: &[(&str, String)]) {
     let mut shown = AutoStream::new(Vec::new(), AutoStream::choice(&std::io::stderr()));
     let _ = shown.write_all(line.as_bytes());
     let shown = shown.into_inner();
-    // Nobody is there to be told that stderr takes no more.
+    // A failed write to stderr cannot be reported.
     let print = || drop(std::io::stderr().write_all(&shown));
     let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner);
     match bar.as_ref().and_then(WeakProgressBar::upgrade) {
@@ -257,7 +257,7 @@ mod tests {
             assert!(parse(good).is_ok(), "{good}");
         }
         for (bad, words) in [
-            ("debgu", "`debgu` is no level"),
+            ("debgu", "`debgu` is not a level"),
             ("toolcrib=debgu", "error parsing level"),
             ("info,hyper", "`hyper`"),
         ] {

@@ -55,7 +55,9 @@ impl Logs {
         let wire = matches!(self.stream, Some(Stream::Wire));
         if wire && !self.follow {
             let help = "add --follow: toolcrib logs -f --stream wire".to_owned();
-            return Err(Error::input("messages are told only while somebody follows", Some(help)).into());
+            return Err(
+                Error::input("messages are only recorded while a client follows them", Some(help)).into()
+            );
         }
         let mut daemon = daemon_args::required(context)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -86,7 +88,7 @@ impl Logs {
             GO_ON
         });
         match told {
-            // Whoever follows does so to the end.
+            // With --follow, it follows until the end.
             Err(error) if self.follow && error.code() == ErrorCode::SessionLost => {
                 context.ui.status("Ended", "the daemon, and with it what there was to follow");
             }
@@ -96,7 +98,7 @@ impl Logs {
     }
 }
 
-/// Makes lines for people, and writes them to stdout until nobody reads them.
+/// Formats lines for people, and writes them to stdout until it is closed.
 pub(super) struct Printer {
     json: bool,
     zone: TimeZone,

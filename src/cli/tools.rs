@@ -34,7 +34,7 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Asks the daemon; nothing if that is not to be. It may run without the lockfile, and remembers lists.
+    /// Asks the daemon; `None` if that is not to be. It may run without the lockfile, and remembers lists.
     fn through_daemon(&self, context: &Context<'_>) -> anyhow::Result<Option<ExitCode>> {
         if self.locked.is_set() || self.refresh {
             return Ok(None);
@@ -56,7 +56,7 @@ impl Tools {
         let mut config = context.load()?;
         self.locked.apply(&mut config);
         Context::narrow(&mut config, &self.servers)?;
-        // Whoever only looks needs no server beforehand.
+        // Listing tools requires no started server.
         for server in config.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
             if server.lifecycle == Lifecycle::Background {
                 server.lifecycle = Lifecycle::Lazy;
@@ -82,7 +82,7 @@ impl Tools {
                 row.tools.retain(|tool| text(tool).contains(&wanted));
             }
         }
-        // Whoever names one server wants that one: its failure is the command's.
+        // If one server is named, its failure is that of the command.
         let fails = matches!(&rows[..], [row] if !self.servers.is_empty() && row.error.is_some());
         if ui.json {
             Ui::json(json!({"schema": 1, "servers": rows}));

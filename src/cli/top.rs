@@ -1,4 +1,4 @@
-//! `toolcrib top`: the servers of the daemon and what happens to them, live. The terminal is given back at every
+//! `toolcrib top`: the servers of the daemon and what happens to them, live. The terminal is restored at every
 //! end: by a key, by a signal, by a panic.
 
 use std::{
@@ -36,7 +36,7 @@ const KEY: Duration = Duration::from_millis(200);
 /// Lines kept of what happened.
 const KEPT: usize = 200;
 
-/// The terminal, as long as it is ours.
+/// The terminal in full-screen mode.
 struct Screen(DefaultTerminal);
 
 impl Drop for Screen {

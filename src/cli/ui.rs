@@ -81,11 +81,11 @@ impl Ui {
         // As one piece: stderr has no buffer, and would write each part, each space even, by itself.
         let mut line = AutoStream::new(Vec::new(), AutoStream::choice(&std::io::stderr()));
         let _ = writeln!(line, "{style}{verb:>12}{style:#} {text}");
-        // Nobody is there to be told that stderr takes no more.
+        // A failed write to stderr cannot be reported.
         let _ = std::io::stderr().write_all(&line.into_inner());
     }
 
-    /// Something that goes well.
+    /// Something that succeeded.
     pub(super) fn status(&self, verb: &str, text: impl AsRef<str>) {
         if !self.quiet && !self.json {
             Self::line(GOOD, verb, text.as_ref());
@@ -151,7 +151,7 @@ impl Ui {
     pub(super) fn started(&self, row: &ServerStart) {
         match &row.outcome {
             Ok(ready) => {
-                // A wait that nobody feels is not worth a word.
+                // A wait that is too short to notice is not shown.
                 let felt = row.waits.iter().filter(|wait| wait.took >= FELT);
                 let waits = felt.map(|wait| format!("waited {} for {}", seconds(wait.took), wait.reason));
                 let launch = ready.launch.as_ref().and_then(|launch| directly(launch, ready.phases.total()));
@@ -275,7 +275,7 @@ impl Ui {
         ExitCode::from(exit)
     }
 
-    /// As [`Ui::fail`], for whatever a command ran into.
+    /// Like [`Ui::fail`], for any error of a command.
     pub(super) fn fail_any(&self, error: &anyhow::Error) -> ExitCode {
         let shared = error.downcast_ref::<std::sync::Arc<Error>>().map(|error| &**error);
         match error.downcast_ref::<Error>().or(shared) {
@@ -288,7 +288,7 @@ impl Ui {
     }
 }
 
-/// A process that is left, and why that may be: that of another user can be ended by nobody else.
+/// A process that is left, and the possible reason: only another user can end his own processes.
 fn survivor(pid: u32) {
     use std::os::unix::fs::MetadataExt;
     let folder = std::path::PathBuf::from(format!("/proc/{pid}"));
@@ -384,10 +384,10 @@ fn tools_column(count: usize) -> String {
     format!("{count:>3} tool{}", if count == 1 { "" } else { "s" })
 }
 
-/// A duration that somebody typed, other than none at all.
+/// A duration option, longer than zero.
 pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
-        Ok(Duration::ZERO) => Err("must be longer than nothing".to_owned()),
+        Ok(Duration::ZERO) => Err("must be longer than zero".to_owned()),
         time => time.map_err(|error| format!("{error}: write 500ms, 30s, 10m, 2h")),
     }
 }
@@ -399,7 +399,7 @@ fn last_words<'a>(lines: &'a [String], main: Option<&'a str>) -> impl Iterator<I
     main.into_iter().chain(last.iter().map(String::as_str))
 }
 
-/// A number that somebody typed, other than none.
+/// A number option, at least 1.
 pub(super) fn at_least_one(text: &str) -> Result<NonZeroUsize, String> {
     match text.parse::<usize>().map(NonZeroUsize::new) {
         Ok(Some(number)) => Ok(number),

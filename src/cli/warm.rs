@@ -40,7 +40,7 @@ impl Warm {
         } else {
             summary(context.ui, &rows);
         }
-        // Whoever warms servers wants each of them warm, required or not.
+        // Every server is resolved, required or not.
         let failed = rows.iter().any(|row| row.error.is_some());
         Ok(if failed { ExitCode::from(4) } else { ExitCode::SUCCESS })
     }

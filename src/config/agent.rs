@@ -34,13 +34,13 @@ pub struct AgentConfig {
     pub fallbacks: Vec<Fallback>,
     /// When an answer is taken back and asked for again.
     pub rollback: RollbackConfig,
-    /// So many of the last tool results are sent to the model; those before them are left out. Nothing: all are sent.
+    /// How many of the last tool results are sent to the model; older ones are left out. `None`: all are sent.
     pub keep_tool_results: Option<usize>,
-    /// Tokens that a request may have. Nothing: as many as the model's server takes.
+    /// Limit of a request in tokens. `None`: only the limit of the model server.
     pub context_tokens: Option<u64>,
     /// When the model is asked for its answer once more, without tools.
     pub final_summary: FinalSummary,
-    /// How it is asked then; `{task}` stands for the task. Nothing: in words of our own.
+    /// The prompt for it; `{task}` stands for the task. `None`: the built-in prompt.
     pub summary_prompt: Option<String>,
     /// What counts as the answer.
     pub answer: AnswerForm,
@@ -64,7 +64,7 @@ pub const AGENT_SERVER: &str = "agent";
 pub struct SubAgent {
     /// What it does, for the model that calls it.
     pub description: String,
-    /// Its tools, as patterns over `server.tool`. Nothing: all.
+    /// Its tools, as patterns over `server.tool`. `None`: all.
     pub tools: Option<Vec<String>>,
     /// How it works.
     pub config: AgentConfig,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[non_exhaustive]
 pub struct ResourceLimits {
     /// Memory in bytes. As a resource limit (`RLIMIT_DATA`) it is for each process of the server, and counts
-    /// what the process may write to and shares with nobody.
+    /// what the process may write to and shares with no other process.
     pub memory_max: Option<u64>,
     /// Processors, such as 1.5. A cgroup alone can hold it.
     pub cpu_max: Option<f64>,

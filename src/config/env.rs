@@ -13,7 +13,7 @@ use globset::GlobMatcher;
 /// Names of the variables that a child process inherits unless `inherit_env` says otherwise; one that ends in `*`
 /// stands for all that begin so.
 ///
-/// They say where things are and how to print, never who somebody is: no tokens, and no proxies either, since
+/// They name places and settings of output, never identities: no tokens, and no proxies either, since
 /// the address of a proxy may hold a password.
 pub const INHERITED: &[&str] = &[
     "PATH",
@@ -85,7 +85,7 @@ impl Env {
         self.get(variable).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
-    /// Where caches of ours are: `toolcrib` in `$XDG_CACHE_HOME` or `~/.cache`.
+    /// The folder of our caches: `toolcrib` in `$XDG_CACHE_HOME` or `~/.cache`.
     pub fn cache_folder(&self) -> Option<PathBuf> {
         let caches =
             self.folder_of("XDG_CACHE_HOME").or_else(|| Some(self.folder_of("HOME")?.join(".cache")));

@@ -1,6 +1,6 @@
 //! Which files a server is made of: its program, its scripts, its package, and what `watch` names.
 //!
-//! For whoever wants to restart a server when it changes. Data files among the arguments do not count: a
+//! Used to restart a server when one of them changes. Data files among the arguments do not count: a
 //! server that writes its own database must not be restarted for it.
 
 use std::{
@@ -91,7 +91,7 @@ impl OwnFiles {
 }
 
 impl Tree {
-    /// Nothing for a pattern that is none: the configuration has refused those.
+    /// `None` for a pattern that is none: the configuration has refused those.
     fn new(base: &Path, pattern: &str) -> Option<Self> {
         let glob = GlobBuilder::new(pattern).literal_separator(true).build().ok()?;
         let fixed = Path::new(pattern).components().take_while(|part| !is_glob(part));

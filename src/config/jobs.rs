@@ -12,14 +12,14 @@ pub enum StartJobs {
     /// or a clock, lets the next one start. Servers without a process never wait.
     #[default]
     Cores,
-    /// So many, whatever they do.
+    /// This many, also if they only wait.
     AtMost(NonZeroUsize),
     /// All of them.
     Unlimited,
 }
 
 impl StartJobs {
-    /// The number of slots. Nothing: there is no limit.
+    /// The number of slots. `None`: there is no limit.
     pub fn slots(self) -> Option<NonZeroUsize> {
         match self {
             Self::Cores => Some(std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)),

@@ -1,4 +1,4 @@
-//! From a place to a [`Config`]: finding the file, reading it, merging in what it imports.
+//! Loads a [`Config`]: finds the file, reads it, and merges its imports.
 
 use std::{
     collections::BTreeMap,

@@ -26,7 +26,7 @@ pub struct Strategy {
     pub members: Vec<LlmConfig>,
     /// Limit of one request with all that are asked.
     pub total: Option<Duration>,
-    /// How often all of them are asked again when none answered. Nothing: not at all.
+    /// How often all of them are asked again when none answered. `None`: not at all.
     pub retry: Option<RetryPolicy>,
 }
 
@@ -40,7 +40,7 @@ pub enum Order {
         /// Whether the first request goes to the first one, and not to any.
         from_first: bool,
     },
-    /// Side by side: the first usable answer counts, and the other requests are cancelled. Whoever listens hears that
+    /// Side by side: the first usable answer counts, and the other requests are cancelled. Listeners get that
     /// answer when it is whole.
     Race {
         /// The wait for an answer before the next one is asked too; zero: all are asked at once. After a failure the
@@ -94,7 +94,7 @@ pub(super) fn resolve(
     check(&clients, &strategies, raw.client.as_ref(), origin)?;
     let mut known = Known::new();
     let client = raw.client.take();
-    // The table itself is one of them, if it says anything of a model or nobody else is asked.
+    // The table itself is one of them, if it describes a model or there is no other client.
     let own = raw.model.is_some() || raw.base_url.is_some() || client.is_none();
     let own = own.then(|| validate::llm(raw, origin, open, env, secrets).map_err(Arc::new));
     if let Some(own) = &own {
@@ -152,7 +152,7 @@ fn build(
     Ok(llm)
 }
 
-/// Every name is there once, every one that is asked for is there, and nobody asks itself.
+/// Names are unique, every member exists, and no strategy contains itself.
 fn check(
     clients: &[RawLlm],
     strategies: &[RawStrategy],
@@ -170,7 +170,7 @@ fn check(
         lines.chain(strategies.iter().map(|known| (known.line, "strategies", known.name.clone())));
     if let Some((line, table, _)) = lines.find(|(.., name)| name == OWN) {
         let help = Some("give it another name".to_owned());
-        let message = "is what the client of [llm] itself is called".to_owned();
+        let message = "is the name of the client of [llm] itself".to_owned();
         return Err(origin.error(line, Some(format!("llm.{table}.{OWN}")), message, help));
     }
     for strategy in strategies {

@@ -1,5 +1,5 @@
-//! What the configuration says of tools by their names, to be held against the tools that there are: a rule that
-//! concerns no tool protects nobody.
+//! Compares the tool names in the configuration with the tools that exist: a rule that
+//! matches no tool has no effect.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -245,7 +245,7 @@ fn near(text: &str, names: &[String]) -> Option<String> {
     (!shown.is_empty()).then(|| format!("there are: {}{more}", shown.join(", ")))
 }
 
-/// Names are found whatever their case and separators.
+/// Names match with any case and separators.
 fn folded(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }

@@ -77,7 +77,7 @@ impl Node {
         }
     }
 
-    /// The value as JSON, for parts that are passed on as they are. Nothing for numbers JSON cannot hold.
+    /// The value as JSON, for parts that are passed on as they are. `None` for numbers JSON cannot hold.
     pub(crate) fn to_json(&self) -> Option<serde_json::Value> {
         Some(match &self.value {
             Value::Text(text) | Value::Date(text) => text.as_str().into(),

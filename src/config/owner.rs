@@ -1,7 +1,7 @@
-//! Whose files may say what is run, where nobody has named them: those of the user, and of root.
+//! Which files may decide what is run if the user has not named them: those of the user and of root.
 //!
-//! Other users can lay a file where it is found (in `/tmp`, or in a folder of theirs that one works in), but not one that
-//! belongs to somebody else. As with git, `sudo` in a user's own project is no exception: there, files of the user who
+//! Other users can put a file where it is found (in `/tmp`, or in one of their folders), but not one that
+//! belongs to another user. As with git, `sudo` in a user's own project is no exception: there, files of the user who
 //! called it count as well.
 
 use std::{
@@ -44,7 +44,7 @@ impl Owners {
             false => format!("is not taken: {} {whose}", path.display()),
         };
         let help = format!(
-            "a configuration names programs to run: if you trust this one, say so with `--config {}`",
+            "a configuration starts programs: if you trust this one, name it with `--config {}`",
             file.display()
         );
         Err(refused(file, message, help))

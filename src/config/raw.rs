@@ -1,4 +1,4 @@
-//! The tables of `servers.toml` as they are written: keys and types are checked, variables are not looked up.
+//! The tables of `servers.toml` as written: keys and types are checked, variables are not looked up.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 
@@ -193,7 +193,7 @@ fn agents(root: &Section<'_>) -> Result<AgentConfig> {
     let servers = root.free_table("servers", "{}")?;
     if let Some(entry) = servers.iter().find(|entry| entry.key == AGENT_SERVER) {
         let message = format!(
-            "the server `{AGENT_SERVER}` (line {}) has the name that agents are tools of",
+            "the server `{AGENT_SERVER}` (line {}) has the name that is reserved for agents as tools",
             entry.line
         );
         return Err(root.key_error("agents", message, Some("give the server another name")));
@@ -349,7 +349,11 @@ fn llm(table: &Section<'_>, mut request: super::LlmConfig) -> Result<RawLlm> {
             Some(serde_json::Value::Object(fields)) => request.extra_body = fields,
             Some(_) => table.free_table("extra_body", "{ top_k = 20 }").map(|_| ())?,
             None => {
-                return Err(table.key_error("extra_body", "holds a number that JSON has no form for", None));
+                return Err(table.key_error(
+                    "extra_body",
+                    "contains a number that JSON cannot represent",
+                    None,
+                ));
             }
         }
     }
@@ -389,7 +393,7 @@ fn retry(table: &Section<'_>) -> Result<Option<RetryPolicy>> {
     }
     let Some(table) = &table.table("retry", RETRY)? else { return Ok(None) };
     let profile = table.choice("profile", &profiles)?.unwrap_or(RetryPolicy::agent)();
-    // Whoever sets the greatest wait of a flat schedule wants it to grow up to there.
+    // A `cap` on a schedule with constant waits makes them grow up to it.
     let flat = profile.flat && table.get("cap").is_none();
     let base = table.grace("base")?.unwrap_or(profile.base);
     let policy = RetryPolicy {

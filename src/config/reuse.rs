@@ -1,4 +1,4 @@
-//! How a model's answers are kept, and how its requests are put together.
+//! Settings of the answer cache and of request batches.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -25,7 +25,7 @@ pub struct BatchConfig {
     pub size: NonZeroUsize,
     /// How long a prompt that is asked by itself waits for others to share a request with.
     pub interval: Duration,
-    /// Requests of one batch that are out at once. Nothing: all of them. One after the other, if the server cannot
+    /// Requests of one batch that are out at once. `None`: all of them. One after the other, if the server cannot
     /// do better.
     pub width: Option<NonZeroUsize>,
 }

@@ -1,4 +1,4 @@
-//! Secret values: which ones they are, and how they are kept out of everything that is printed.
+//! Secret values: which values are secret, and how they are removed from all output.
 
 mod forms;
 
@@ -164,7 +164,7 @@ impl Secrets {
         stars(text, found)
     }
 
-    /// Of a text that goes on, the bytes at its beginning that no secret reaches into, whatever follows.
+    /// Of a text that continues, how many bytes at its beginning are in no secret, with any continuation.
     pub fn settled(&self, text: &str) -> usize {
         let mut settled = self.begun(text, 0).map(|begun| begun.start).min().unwrap_or(text.len());
         let mut found = self.forms.found(text);

@@ -469,7 +469,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
         return Err("not a size".to_owned());
     };
     match number.checked_mul(*factor) {
-        Some(0) => Err("must be more than nothing".to_owned()),
+        Some(0) => Err("must be more than zero".to_owned()),
         Some(bytes) => Ok(bytes),
         None => Err("the number is too large".to_owned()),
     }

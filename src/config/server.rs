@@ -39,7 +39,7 @@ pub struct ServerConfig {
     pub install_timeout: Duration,
     /// Limit of one call; progress of the tool starts it anew.
     pub call_timeout: Duration,
-    /// Limit of one call whatever its progress.
+    /// Limit of one call, even with progress.
     pub max_call_time: Duration,
     /// Limits of single tools, in place of `call_timeout`.
     pub tool_timeouts: BTreeMap<String, Duration>,
@@ -51,7 +51,7 @@ pub struct ServerConfig {
     pub tools: ToolFilter,
     /// Calls that are not made, by their arguments.
     pub deny_args: Vec<DenyRule>,
-    /// Calls at once; further ones queue. Nothing: no limit.
+    /// Calls at once; further ones queue. `None`: no limit.
     pub max_concurrent_calls: Option<NonZeroUsize>,
     /// Which lost calls may be sent again.
     pub retry_calls: RetryCalls,
@@ -59,7 +59,7 @@ pub struct ServerConfig {
     pub restart: RestartPolicy,
     /// Waits of the stop ladder.
     pub stop: StopGrace,
-    /// After so long without a call the server is asked for a sign of life, and has as long to answer. Nothing:
+    /// After this time without a call the server gets a ping, and has the same time to answer. `None`:
     /// it is not asked.
     pub keepalive: Option<Duration>,
     /// Files that the server is made of, as patterns relative to its working directory, besides those that
@@ -133,7 +133,7 @@ pub struct StdioConfig {
     pub cwd: PathBuf,
     /// What it may use.
     pub limits: ResourceLimits,
-    /// What it may reach. Nothing: whatever we may.
+    /// What it may reach. `None`: all that this process may reach.
     pub sandbox: Option<Sandbox>,
     /// Whether the program behind a package runner (`npx`, `uvx`, ...) may be started without it, once it is known.
     pub direct: bool,
@@ -269,7 +269,7 @@ pub enum Lifecycle {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Scope {
-    /// Nobody: all use the same one.
+    /// One instance for all.
     #[default]
     Shared,
     /// Each task. For servers that carry state from one call to the next.

@@ -7,7 +7,7 @@ use crate::error::{ConfigError, Error};
 /// Where a table was written: for messages, and for relative paths in it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SourceLocation {
-    /// The file with its whole path; nothing for text in memory.
+    /// The file with its whole path; `None` for text in memory.
     pub(crate) file: Option<PathBuf>,
     /// The file as messages name it.
     pub(crate) shown: Option<PathBuf>,

@@ -1,5 +1,5 @@
-//! From raw tables to usable ones: variables are put in, paths made absolute, the child's environment built.
-//! What fails here is an error of that one server, or of the model, and nobody else's.
+//! Validates raw tables: expands variables, makes paths absolute, builds the environment of the child.
+//! An error here is one of that server, or of the model, alone.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
@@ -186,7 +186,7 @@ fn stdio(
     if program.is_empty() {
         return Err(fault(vars, command, "is empty".to_owned(), None));
     }
-    // A bare name is looked up in PATH by whoever starts it.
+    // A bare name is looked up in PATH at the start.
     let program =
         if program.contains('/') { vars.env.resolve(&folder, &program) } else { PathBuf::from(program) };
     let cwd = match cwd {
@@ -250,7 +250,7 @@ fn checked_headers(headers: &[(String, Text)], vars: &mut Vars<'_>) -> Result<BT
             return Err(fault(
                 vars,
                 text,
-                "holds a character that no header may hold".to_owned(),
+                "contains a character that is not allowed in a header".to_owned(),
                 Some(help),
             ));
         }

@@ -1,5 +1,5 @@
 //! Variables in strings: `${VAR}`, `${VAR:-default}`, `${env:VAR}`, `${input:ID}`, `${workspaceFolder}`, and
-//! `$$` for a `$`. Any other `$` stays as it is.
+//! `$$` for a `$`. Any other `$` is kept.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What the sandboxes of a configuration do to each other and to toolcrib: a server that may write what others are
-//! started from decides what they do.
+//! Checks sandboxes against each other and against toolcrib: a server that may write files from which others are
+//! started could decide what they do.
 //!
 //! Symbolic links are resolved here as they are now. That is for early and plain words: each start judges anew, without
 //! following any link that a server may have made since (`process::confine`).
@@ -148,7 +148,7 @@ fn escape(written: &Path, root: &Path, ours: &[Ours]) -> Option<(String, String)
     if !end.starts_with(root) && place != end {
         message = format!("{message}, which is reached through {}", place.display());
     }
-    let help = "name a folder that holds nothing but what the server is to change, such as one made for it";
+    let help = "name a folder that contains only what the server may change, such as a new one";
     Some((format!("{message}: the server could decide what runs outside of its sandbox"), help.to_owned()))
 }
 
@@ -193,7 +193,7 @@ fn ours(config: &Config, env: &Env, imported: Vec<PathBuf>) -> Vec<Ours> {
     }
     add("the place of the user's configuration", env.user_config(), false);
     add("the folder of results", config.output_folder.clone(), false);
-    add("the folder of what is kept for later starts", config.cache_folder.clone(), true);
+    add("the cache folder", config.cache_folder.clone(), true);
     // Both are started outside of every sandbox: this program is the daemon as well.
     if let Guard::Program(guard) = &config.guard {
         add("the guard", Some(guard.clone()), false);
@@ -321,9 +321,9 @@ mod tests {
             ("servers.toml", "the configuration file"),
             ("toolcrib.lock", "the lockfile"),
             ("../run", "the daemon's socket"),
-            ("../cache", "for later starts"),
-            ("../cache/toolcrib", "for later starts"),
-            ("../cache/toolcrib/launch", "for later starts"),
+            ("../cache", "the cache folder"),
+            ("../cache/toolcrib", "the cache folder"),
+            ("../cache/toolcrib/launch", "the cache folder"),
             ("../home", "the user's configuration"),
             ("/tmp", "opens /tmp to changes"),
             (program.to_str().unwrap(), "this program"),

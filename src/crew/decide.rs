@@ -1,4 +1,4 @@
-//! The phase in which all are asked: so many at once, each within its own time, each failure that agent's alone.
+//! The decide phase: limited concurrency, a time limit for each agent, and a failure affects only its agent.
 
 use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ pub trait Decide {
     /// What it answers.
     type Answer;
 
-    /// Answers one agent. Nobody waits for it beyond `deadline`: it is dropped then, if it has not ended by itself.
+    /// Answers one agent. At `deadline` it is dropped if it has not ended.
     fn decide(
         &self,
         request: &Self::Request,

@@ -1,4 +1,4 @@
-//! What came of a step, agent by agent.
+//! The result of a step for each agent.
 
 use std::{any::Any, fmt, time::Duration};
 

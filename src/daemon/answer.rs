@@ -237,7 +237,7 @@ impl Hall {
         let options = if call.unchecked { options.unchecked() } else { options };
         let outcome = toolbox.call_entry(&entry, &arguments, &options).await;
         let mut result = outcome.map_err(|error| match error {
-            // Nobody gave the call up: that would have dropped it.
+            // The call was not given up: that would have dropped it.
             Error::Cancelled => Error::stopped_before(&server, &tool),
             error => error,
         })?;
@@ -291,7 +291,7 @@ impl Hall {
         let servers = self.named(servers)?;
         self.keep.change(Change::Start(servers.clone())).await?;
         let book = self.keep.book();
-        // Of a server that is not shared nobody needs the one that borrowers do not get.
+        // The instance of an unshared server that is not lent is not needed.
         let is_shared = |name: &&ServerName| {
             let server = book.config.servers.get(*name).and_then(|entry| entry.server.as_ref().ok());
             server.is_some_and(|server| server.scope == Scope::Shared)

@@ -44,10 +44,10 @@ pub struct DaemonClient {
 }
 
 impl DaemonClient {
-    /// Connects to the daemon at `place`. Nothing: there is none.
+    /// Connects to the daemon at `place`. `None`: there is none.
     ///
     /// # Errors
-    /// When somebody is there who is not the daemon of this user, or does not answer.
+    /// If a process is there that is not the daemon of this user, or does not answer.
     pub fn connect(place: &DaemonPlace) -> Result<Option<Self>> {
         let stream = match UnixStream::connect(place.socket()) {
             Ok(stream) => stream,
@@ -74,7 +74,10 @@ impl DaemonClient {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
             Ok(Some(Reply::Error(error))) => return Err(error),
             Ok(Some(_)) | Err(_) => {
-                let what = format!("who listens at {} does not greet as a daemon", place.socket().display());
+                let what = format!(
+                    "the process that listens at {} does not greet like a daemon",
+                    place.socket().display()
+                );
                 let help = "should it hang, kill it: its servers end with it".to_owned();
                 return Err(RemoteError::error(ErrorCode::ProtocolMismatch, what, Some(help)));
             }
@@ -111,7 +114,7 @@ impl DaemonClient {
     }
 
     /// Starts what is not there of `servers` (all, if none are named) and tells `event` how it goes on; a start
-    /// under way is followed. Nothing if `event` broke off. `stay`: the daemon does not end by itself any more.
+    /// under way is followed. `None` if `event` broke off. `stay`: the daemon does not end by itself any more.
     /// `started`: this command has started the daemon, whose first start it is to see from its beginning.
     ///
     /// # Errors
@@ -329,8 +332,8 @@ impl DaemonClient {
                     return Err(RemoteError::error(ErrorCode::StartupTimeout, what, help));
                 }
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    let what = format!("the daemon said what is not understood: {error}");
-                    let help = Some("toolcrib down, then once more".to_owned());
+                    let what = format!("cannot parse what the daemon sent: {error}");
+                    let help = Some("toolcrib down, then try again".to_owned());
                     return Err(RemoteError::error(ErrorCode::ProtocolMismatch, what, help));
                 }
                 Ok(None) | Err(_) => return Err(self.ended()),
@@ -368,7 +371,7 @@ fn read(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Reply>> {
 /// It belongs to another user, or is a server in a sandbox: neither could get into our own folder.
 #[cfg(target_os = "linux")]
 fn is_ours(stream: &UnixStream) -> Result<bool> {
-    let failed = |error| Error::io("could not tell whose daemon it is", error);
+    let failed = |error| Error::io("could not determine the owner of the daemon", error);
     let peer = crate::process::peer_of(stream).map_err(failed)?;
     if peer.uid != rustix::process::geteuid() {
         return Err(Error::input("the daemon at this place belongs to another user", None));
@@ -395,11 +398,8 @@ fn is_ours(_stream: &UnixStream) -> Result<bool> {
 fn unexpected(reply: &Reply) -> Error {
     let text = format!("{reply:?}");
     let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
-    RemoteError::error(
-        ErrorCode::ProtocolMismatch,
-        format!("the daemon answered something else: {name}"),
-        None,
-    )
+    let what = format!("the daemon sent an unexpected answer: {name}");
+    RemoteError::error(ErrorCode::ProtocolMismatch, what, None)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The servers of a daemon: its manager, the configuration that it follows, and which servers are wanted.
+//! The servers of a daemon: its manager, the configuration that it follows, and which servers should run.
 //!
 //! Every change goes through one worker, one after the other, so that a client that goes away in the middle of
 //! one leaves nothing half done.
@@ -33,7 +33,7 @@ pub(super) struct Keep {
     pub(super) log: Arc<Log>,
     file: PathBuf,
     env: Env,
-    /// As asked for at the start; nothing: as configured.
+    /// As asked for at the start; `None`: as configured.
     jobs: Option<StartJobs>,
     locked: bool,
     // Std mutex: for a look or a swap. Only the worker changes it.
@@ -66,7 +66,7 @@ pub(super) struct Book {
 /// Which servers are wanted.
 #[derive(Clone, Default)]
 pub(super) struct Selection {
-    /// Only these. Nothing: all that are configured, now or later.
+    /// Only these. `None`: all that are configured, now or later.
     pub(super) only: Option<BTreeSet<ServerName>>,
     /// Not these.
     pub(super) stopped: BTreeSet<ServerName>,
@@ -84,7 +84,7 @@ pub(super) enum Change {
 
 /// What a change came to.
 pub(super) struct Changed {
-    /// How long the servers took; nothing if none had to be touched.
+    /// How long the servers took; `None` if none had to be touched.
     pub(super) took: Option<Duration>,
 }
 
@@ -239,7 +239,7 @@ impl Keep {
         self.book.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Why servers have no guard; nothing if they have.
+    /// Why servers have no guard; `None` if they have.
     pub(super) fn unguarded(&self) -> Option<String> {
         match self.manager.keeping() {
             Keeping::Group { because } => Some(because.to_string()),
@@ -250,7 +250,7 @@ impl Keep {
     /// Makes a change, after those that were asked for before.
     pub(super) async fn change(&self, change: Change) -> Result<Changed> {
         let (done, outcome) = oneshot::channel();
-        // The worker ends after all clients, so there is somebody to hear and to answer this.
+        // The worker ends after all clients, so it answers this.
         let _ = self.changes.send((change, done));
         outcome.await.unwrap_or(Err(Error::Cancelled))
     }
@@ -275,7 +275,7 @@ impl Keep {
                 change = changes.recv() => {
                     let Some((change, done)) = change else { return };
                     let outcome = self.make(&change).await;
-                    // Whoever asked may be gone.
+                    // The client may be gone.
                     let _ = done.send(outcome);
                 }
                 () = self.listed.notified() => {}
@@ -384,7 +384,7 @@ impl Keep {
     }
 }
 
-/// A variable that is not set, told to somebody whose own environment may well have it: it is missing in the daemon.
+/// The error for an unset variable: the client may have it, but it is missing in the daemon.
 fn unset_here(mut wrong: ConfigError) -> ConfigError {
     let variable = wrong.unset_variable.as_deref().unwrap_or_default();
     let pid = std::process::id();
@@ -403,7 +403,7 @@ fn unset_here(mut wrong: ConfigError) -> ConfigError {
 /// What is wrong with the files, in one line.
 fn trouble(error: &Error) -> String {
     let help = error.help().map_or_else(String::new, |help| format!(" ({help})"));
-    format!("the daemon serves by the configuration as it was: {error}{help}")
+    format!("the daemon still uses the old configuration: {error}{help}")
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What servers wrote and what happened to them, as far back as memory is given to it: a noisy server drives out
-//! its own lines, never those of others.
+//! Recent stderr lines and events of servers, in bounded memory: a noisy server evicts only
+//! its own lines.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -96,7 +96,7 @@ impl Log {
     }
 }
 
-/// An event in one line; nothing for what is not worth one.
+/// An event in one line; `None` for what is not worth one.
 fn as_line(event: &ServerEvent) -> Option<LogLine> {
     let ms = |time: &std::time::Duration| format!("{:.2}s", time.as_secs_f64());
     let (server, text) = match event {

@@ -1,4 +1,4 @@
-//! Where the daemon of a configuration is: one socket, one lock and one log for each configuration file, in a
+//! The files of the daemon of a configuration: one socket, one lock and one log per configuration file, in a
 //! folder that belongs to this user alone.
 
 use std::{
@@ -122,7 +122,7 @@ impl DaemonPlace {
         OpenOptions::new().append(true).create(true).mode(0o600).open(self.log())
     }
 
-    /// Takes the lock; nothing if somebody has it who may be the daemon.
+    /// Takes the lock; `None` if a process has it that may be the daemon.
     pub(super) fn lock(&self) -> io::Result<Option<Lock>> {
         let path = self.lock_file();
         loop {
@@ -134,7 +134,7 @@ impl DaemonPlace {
                 }
                 Err(error) => return Err(error.into()),
             }
-            // Whoever had it may have removed it while we waited for our turn: then it locks nothing any more.
+            // The last owner may have removed the file while we waited: then our lock protects nothing.
             if self.is_the_lock(&file) {
                 return Ok(Some(Lock(file)));
             }
@@ -159,7 +159,7 @@ impl DaemonPlace {
         }
     }
 
-    /// Puts a new lock with the same word in the place of `old`, which servers hold. Nothing if somebody else did.
+    /// Puts a new lock with the same word in the place of `old`, which servers hold. `None` if another process did.
     fn replace_lock(&self, old: &File) -> io::Result<Option<Lock>> {
         let path = self.socket.with_extension(format!("{:016x}", fastrand::u64(..)));
         let word = fs::read(self.lock_file())?;
@@ -178,7 +178,7 @@ impl DaemonPlace {
         Ok(self.is_the_lock(&file).then_some(Lock(file)))
     }
 
-    /// Whether somebody is the daemon here, or is about to be.
+    /// Whether a daemon runs here, or is about to start.
     pub(super) fn is_taken(&self) -> bool {
         let Ok(file) = File::open(self.lock_file()) else { return false };
         flock(&file, FlockOperation::NonBlockingLockShared).is_err() && !self.is_kept_by_servers(&file)
@@ -249,7 +249,7 @@ impl DaemonPlace {
             .map_or_else(Vec::new, |mark| behind_guards(marked_processes(mark)))
     }
 
-    /// Whether there is a socket, and nobody behind it.
+    /// Whether there is a socket without a listener.
     fn is_deserted(&self) -> bool {
         UnixStream::connect(&self.socket).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
@@ -266,7 +266,7 @@ impl DaemonPlace {
         let _ = fs::remove_file(self.log());
     }
 
-    /// Lets nobody in any more.
+    /// Accepts no further connection.
     pub(super) fn close_door(&self) {
         let _ = fs::remove_file(&self.socket);
     }
@@ -280,7 +280,7 @@ impl DaemonPlace {
 
     /// Gives the place up, for the next daemon.
     pub(super) fn leave(&self, lock: Lock) {
-        // Removed while it is held, so that nobody removes the next one's.
+        // Removed while it is held, so that it cannot be the lock of the next daemon.
         self.abandon_files();
         drop(lock);
     }
@@ -290,7 +290,7 @@ fn open_to_lock(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// Who holds a lock on `file`, as the kernel says; nobody where it says nothing.
+/// The processes that hold a lock on `file`, according to the kernel; none if it does not say.
 fn holders(file: &File) -> Vec<u32> {
     let Ok(inode) = file.metadata().map(|about| about.ino().to_string()) else { return Vec::new() };
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -317,7 +317,7 @@ fn folder(env: &Env) -> Result<PathBuf> {
         }
         _ => {}
     }
-    // Not followed: a link could lead into a folder of somebody else.
+    // Not followed: a link could lead into a folder of another user.
     let found = fs::symlink_metadata(&folder)
         .map_err(|error| Error::io(format!("could not look at {}", folder.display()), error))?;
     if found.is_dir() && found.uid() == uid && found.mode().trailing_zeros() >= 6 {

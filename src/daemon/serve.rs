@@ -1,6 +1,6 @@
-//! The daemon's life: one owner of the place, any number of guests, an end that leaves nothing.
+//! Runs the daemon: it owns its socket and lock, serves any number of clients, and ends without leftovers.
 //!
-//! All of it happens in one future. Guests borrow the servers; when the time has come they are dropped, which
+//! All of it happens in one future. Clients borrow the servers; at the end their futures are dropped, which
 //! cancels what they were waiting for, and only then the servers are torn down.
 
 use std::{
@@ -48,13 +48,13 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub struct DaemonOptions {
     /// The configuration file.
     pub config: PathBuf,
-    /// Only these servers. Nothing: all.
+    /// Only these servers. `None`: all.
     pub only: Option<BTreeSet<ServerName>>,
-    /// Servers that may start at once; nothing: as configured.
+    /// Servers that may start at once; `None`: as configured.
     pub jobs: Option<StartJobs>,
     /// Refuses servers whose tools the lockfile does not have, or has otherwise.
     pub locked: bool,
-    /// Ends by itself when nobody has asked it for anything for so long. Nothing: never.
+    /// Ends after this time without a request. `None`: never.
     pub idle: Option<Duration>,
     /// Goes on without servers that are `required`.
     pub lenient: bool,
@@ -86,7 +86,7 @@ enum End {
 }
 
 /// Is the daemon of one configuration until it is told to end, by a client or by `stop`. All servers are torn
-/// down before it returns. Nothing: somebody else is the daemon.
+/// down before it returns. `None`: another process is the daemon.
 ///
 /// Leaves the session of the process, so that a terminal's end does not concern it.
 ///
@@ -215,7 +215,7 @@ impl Life<'_> {
                     Leave::Retire(voice) => return End::Retire(voice),
                 },
                 fails = &mut starting, if !hall.first.initialized() => failed = fails.then(Instant::now),
-                // Whoever started it is told why before the end.
+                // The starter gets the reason before the end.
                 () = until_idle(failed.unwrap_or(busy), Some(FAREWELL)), if failed.is_some() => return End::Quietly,
                 () = until_idle(busy, idle), if self.guests.is_empty() => return End::Quietly,
             }
@@ -303,7 +303,7 @@ impl Hall {
                 Some(Line::Whole(line)) => serde_json::from_slice::<Request>(line),
                 // There is no telling where the next request begins.
                 Some(Line::TooLong { .. } | Line::Torn { .. } | Line::Endless { .. }) => {
-                    let error = Error::input("the request has no end within 16 MiB", None);
+                    let error = Error::input("the request is longer than 16 MiB", None);
                     voice.say(&Reply::Error(error)).await;
                     return Leave::Content;
                 }
@@ -317,7 +317,7 @@ impl Hall {
                 }
                 Ok(request) => request,
                 Err(error) => {
-                    let error = Error::input(format!("the request is not understood: {error}"), None);
+                    let error = Error::input(format!("the request cannot be parsed: {error}"), None);
                     voice.say(&Reply::Error(error)).await;
                     continue;
                 }
@@ -327,7 +327,7 @@ impl Hall {
             tokio::select! {
                 biased;
                 () = self.answer(request, &mut voice) => {}
-                // Whoever is gone gets no answer: dropping it cancels a call.
+                // A client that is gone gets no answer: dropping the future cancels its call.
                 more = reader.next() => if more.is_none() { return Leave::Content } else {
                     let error = Error::input("one request after the other", None);
                     voice.say(&Reply::Error(error)).await;

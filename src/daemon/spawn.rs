@@ -1,4 +1,4 @@
-//! The daemon's beginning, by whoever needs it first.
+//! Starts the daemon for the first command that needs it.
 
 use std::{
     ffi::OsString,

@@ -1,4 +1,4 @@
-//! What is said over the socket: one JSON document a line. The daemon greets; then it answers one request
+//! The protocol of the socket: one JSON document per line. The daemon greets; then it answers one request
 //! after the other, each with any number of frames and a last one.
 
 use std::{
@@ -79,7 +79,7 @@ pub(super) enum Request {
     Logs {
         servers: Vec<String>,
         follow: bool,
-        /// Messages too, of which nothing is told while nobody asks.
+        /// Also messages, which are only reported while a client asks for them.
         #[serde(default)]
         wire: bool,
         /// [`Reply::Current`] is wanted.
@@ -149,10 +149,10 @@ pub(super) enum Reply {
 pub struct Terms {
     /// Calls that this one still finishes.
     pub calls: usize,
-    /// When it would have ended by itself.
+    /// When it would have ended without requests.
     #[serde(rename = "idle_ms", with = "crate::task::millis::optional")]
     pub idle: Option<Duration>,
-    /// The servers that it had; nothing: all.
+    /// The servers that it had; `None`: all.
     pub only: Option<Vec<ServerName>>,
     /// Whether their tools must be those of the lockfile.
     #[serde(default)]
@@ -169,12 +169,12 @@ pub struct Standing {
     pub total: usize,
     /// The server that was ready last, if this was the first start.
     pub slowest: Option<ServerName>,
-    /// From the first to the last; nothing if no start was needed.
+    /// From the first to the last; `None` if no start was needed.
     #[serde(rename = "wall_ms", with = "crate::task::millis::optional")]
     pub wall: Option<Duration>,
     /// Wanted servers that are not there.
     pub missing: Vec<ServerName>,
-    /// What does not keep them at all: nothing if a guard does.
+    /// What does not keep them at all: `None` if a guard does.
     pub unguarded: Option<String>,
     /// Rules of the configuration that concern no tool.
     #[serde(default)]
@@ -193,7 +193,7 @@ pub struct DaemonStatus {
     /// How long the daemon has been there.
     #[serde(rename = "uptime_ms", with = "crate::task::millis::plain")]
     pub uptime: Duration,
-    /// When it ends by itself if nobody asks it for anything: nothing if never.
+    /// When it ends without further requests: `None` if never.
     #[serde(rename = "idle_ms", with = "crate::task::millis::optional")]
     pub idle: Option<Duration>,
     /// Clients connected now, the asking one included.
@@ -208,7 +208,7 @@ pub struct DaemonStatus {
 pub struct ServerRow {
     /// How it is.
     pub status: ServerStatus,
-    /// What it uses; nothing without a process.
+    /// What it uses; `None` without a process.
     pub usage: Option<ProcessUsage>,
 }
 

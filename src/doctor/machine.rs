@@ -1,4 +1,4 @@
-//! What holds on this machine of what SECURITY.md promises.
+//! Which promises of SECURITY.md hold on this machine.
 
 use super::{Finding, Mark};
 use crate::process::{Keeping, Support};
@@ -31,10 +31,10 @@ fn teardown(keeping: &Keeping) -> Vec<Finding> {
                 "teardown",
                 format!("process groups only, not through SIGKILL of toolcrib: {because}"),
             )
-            .help("name an executable that holds toolcrib as `guard` in [defaults]"),
+            .help("set `guard` in [defaults] to an executable that contains toolcrib"),
             Finding::warn(
                 "inheritance",
-                "a server inherits what whoever started toolcrib left open, and signals that are ignored",
+                "a server inherits files that the starter of toolcrib left open, and ignored signals",
             ),
         ],
     }

@@ -1,4 +1,4 @@
-//! Tool servers whose program has ended and that are still there: the leftovers of other managers.
+//! Finds tool servers whose client has ended: leftovers of other programs.
 
 use std::{os::unix::fs::MetadataExt, path::Path, time::Duration};
 
@@ -27,7 +27,7 @@ fn shown(line: &str) -> String {
     std::iter::once(program).chain(telling.take(2)).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a process id is of somebody who takes in orphans.
+/// Whether a process adopts orphans.
 fn is_reaper(pid: u64) -> bool {
     let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     pid == 1 || REAPERS.contains(&name().trim())

@@ -1,4 +1,4 @@
-//! What errors are made of: where a configuration is wrong, what befell a server, and the codes of all of it.
+//! Parts of errors: places in a configuration, failures of servers, and error codes.
 
 use std::{fmt, path::PathBuf};
 

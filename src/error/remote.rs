@@ -1,4 +1,4 @@
-//! Errors between processes: what one tells, the other shows as its own.
+//! Errors between processes: an error of the daemon is shown by its client unchanged.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,4 +1,4 @@
-//! What the last lines of a server's stderr mean: the line that says why it ended, and advice that fits that line.
+//! Interprets the last lines of a server's stderr: finds the line with the reason, and gives advice for it.
 
 /// The line that says why a server ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub(crate) struct Diagnosis<'a> {
     pub(crate) help: Option<String>,
 }
 
-/// Finds the line that matters among the last lines of stderr, oldest first. Nothing: there is none.
+/// Finds the line that matters among the last lines of stderr, oldest first. `None`: there is none.
 pub(crate) fn diagnose(stderr: &[String]) -> Option<Diagnosis<'_>> {
     for rule in RULES {
         for line in stderr.iter().rev() {
@@ -211,7 +211,7 @@ fn variable(line: &str) -> Option<String> {
         "no api key",
     ];
     (has(&lower, &subject) && has(&lower, &missing)).then(|| {
-        "a server sees only the variables of its `env` and of `inherit_env`: give it there what it asks for".to_owned()
+        "a server gets only the variables of its `env` and of `inherit_env`: add the one that it needs there".to_owned()
     })
 }
 
@@ -353,7 +353,7 @@ mod tests {
             (
                 "Error: GITHUB_TOKEN environment variable is required",
                 "Error: GITHUB_TOKEN environment variable is required",
-                "a server sees only the variables of its `env`",
+                "a server gets only the variables of its `env`",
             ),
             // Nothing that is known: the error, not what comes behind it.
             (

@@ -1,4 +1,4 @@
-//! Which addresses belong to the public internet. They are looked at between the name and the connection, so that a
+//! Which addresses belong to the public internet. They are checked after the name is resolved, so that a
 //! name which answers differently the second time gains nothing by it.
 
 use std::{
@@ -50,7 +50,7 @@ impl fmt::Display for NotPublic {
 
 impl std::error::Error for NotPublic {}
 
-/// The address that the URL names as a number, in whatever notation: `Url` has made it canonical.
+/// The numeric address of the URL, from any notation: `Url` has made it canonical.
 pub(super) fn literal(url: &Url) -> Option<IpAddr> {
     url.host_str()?.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }

@@ -206,7 +206,7 @@ impl HostPool {
         }
     }
 
-    /// Boxed, for it is large, and whoever may need it would hold room for it.
+    /// Boxed because it is large, and every waiting request would reserve room for it.
     fn connect(&self) -> BoxFuture<'_, Result<Connection, RequestError>> {
         Box::pin(async {
             let made = timeout(self.0.connect_timeout, self.dial()).await;
@@ -234,7 +234,7 @@ impl HostPool {
         let mut pool = self.pool();
         while pool.tasks.try_join_next().is_some() {}
         pool.tasks.spawn(async move {
-            // Whoever waits for an answer is told too.
+            // Requests that wait for an answer get the error, too.
             if let Err(error) = work.await {
                 tracing::debug!(%error, "a connection to a model server ended");
             }

@@ -130,7 +130,7 @@ impl Route {
         })
     }
 
-    /// A new connection, whatever the route is.
+    /// A new connection over any route.
     pub(super) async fn dial(&self) -> Result<Box<dyn Io>, BoxError> {
         match &self.dial {
             Dial::Near(at) => Ok(Box::new(near(at).await?)),

@@ -1,4 +1,4 @@
-//! Files and folders that nobody but their owner may read: a run holds conversations and what tools answered.
+//! Files and folders that only their owner may read: a run contains conversations and results of tools.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions},

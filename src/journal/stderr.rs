@@ -1,4 +1,4 @@
-//! What servers wrote to stderr, a file for each: `servers/NAME.stderr.log`, of bounded size.
+//! The stderr of servers, one file each: `servers/NAME.stderr.log`, of bounded size.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! Caches that interpreters offer for their own start.
+//! Compile caches of interpreters, for faster starts.
 
 mod node;
 mod python;
@@ -20,7 +20,7 @@ impl Caches {
         Self { folder: folder.into(), lasts: folder.is_dir() }
     }
 
-    /// `spec` with a folder for what its interpreter compiles. Nothing if it has no interpreter that would be faster
+    /// `spec` with a folder for what its interpreter compiles. `None` if it has no interpreter that would be faster
     /// for it, its environment decides itself, or it is in a sandbox, where the folder is not open and code of others
     /// must not come from.
     pub(super) fn with(&self, spec: &StdioConfig) -> Option<StdioConfig> {

@@ -32,7 +32,7 @@ pub(super) struct Seen {
 /// # Errors
 /// Why that cannot be told.
 pub(super) fn look(runner: &Runner, live: Live) -> Result<Seen, String> {
-    let input = live.input.ok_or("its standard input cannot be told")?;
+    let input = live.input.ok_or("its standard input cannot be determined")?;
     let mut pid = live.pid;
     for depth in 0..DEPTH {
         let seen = Seen::of(pid).ok_or("its process cannot be looked at")?;
@@ -94,7 +94,7 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether process `pid` has the pipe open, under whatever number: some servers move their standard input away.
+/// Whether process `pid` has the pipe open, as any descriptor: some servers move their standard input.
 fn holds(pid: u32, pipe: u64) -> bool {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     files.filter_map(|file| fs::metadata(file.path()).ok()).any(|file| file.ino() == pipe && is_pipe(&file))

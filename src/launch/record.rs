@@ -1,4 +1,4 @@
-//! What is kept of one resolution: the program with all it needs to be started, and the proof that it still holds.
+//! The record of one resolution: the program and all that its start needs, and the proof that the record still holds.
 
 mod proof;
 mod store;
@@ -42,7 +42,7 @@ pub(super) struct Record {
     words: Vec<String>,
     /// The last arguments are those of the configuration from this one on: not stored, since they may be secret.
     rest: usize,
-    /// Nothing: that of the configuration.
+    /// `None`: that of the configuration.
     cwd: Option<PathBuf>,
     /// Variables that the runner sets, and those that it removes.
     set: BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! What a package runner is, and whether it may be left out: read from the command line alone.
+//! Recognises package runners, and whether a direct start is allowed, from the command line alone.
 //!
 //! The meaning of options is that of npm 11, uv 0.13 and pipx 1.8. An option that is not listed here may change what
 //! is started: then it is left to the runner.
@@ -125,7 +125,7 @@ impl Runner {
 }
 
 impl Grammar {
-    /// The packages among the options from `at` on, and where the options end. Nothing: one is not known.
+    /// The packages among the options from `at` on, and where the options end. `None`: one is not known.
     fn options<'a>(&self, words: &[&'a str], mut at: usize) -> Option<(Vec<&'a str>, usize)> {
         let mut packages = Vec::new();
         while let Some(word) = words.get(at).copied().filter(|word| word.starts_with('-')) {

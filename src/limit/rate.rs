@@ -1,4 +1,4 @@
-//! A token bucket: so much per minute, however it is spread.
+//! A token bucket: an amount per minute, in any distribution.
 
 use std::{num::NonZeroU64, time::Duration};
 
@@ -14,7 +14,7 @@ pub(crate) struct Rate {
     at: Instant,
 }
 
-/// What is owed is paid within this time: a count that somebody else tells must not shut the gate for ever.
+/// Debt is paid within this time: a count from the server must not close the gate for ever.
 const MOST_DEBT: Duration = Duration::from_secs(600);
 
 impl Rate {

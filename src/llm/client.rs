@@ -267,8 +267,8 @@ impl LlmClient {
         found
     }
 
-    /// Takes the answer to `request` out of the cache, here and in all the clients that a strategy asks: whoever cannot
-    /// use an answer would otherwise get the same one again.
+    /// Takes the answer to `request` out of the cache, here and in all the clients that a strategy asks: a caller that
+    /// cannot use an answer would otherwise get the same one again.
     pub async fn forget(&self, request: &ChatRequest) {
         if let Some(cache) = &self.inner.cache {
             cache.forget(request);

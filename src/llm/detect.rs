@@ -1,4 +1,4 @@
-//! Finds model servers on this machine. Asked only when no model is configured, never in secret.
+//! Finds model servers on this machine. Used only when no model is configured, and reported.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is asked of a model and what it answers, as values.
+//! Requests to a model and its answers, as values.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{Attempt, Finish, Message, ToolCall, message::Thinking};
 use crate::{config::LlmConfig, task::Usage};
 
-/// A tool as it is offered to a model.
+/// A tool as offered to a model.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ToolSpec {

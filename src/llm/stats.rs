@@ -37,7 +37,7 @@ pub struct LlmStats {
     /// Attempts beyond the first of each request, those that were cancelled left out.
     pub retries: u64,
     /// Attempts that were cancelled because another client had answered first ([`Order::Race`](crate::Order)). What
-    /// they cost at the server nobody tells.
+    /// they cost at the server is unknown.
     pub cancelled: u64,
     /// Time between attempts and at pauses of the endpoint, all answered requests together.
     pub retry_wait: Duration,
@@ -45,7 +45,7 @@ pub struct LlmStats {
     pub in_flight: usize,
     /// Most attempts under way there at once.
     pub peak: usize,
-    /// Waiting at the endpoint's gate, for whatever reason.
+    /// Waiting at the endpoint's gate, for any reason.
     pub waiting: usize,
     /// Time spent waiting there for a place under its limits, all together.
     pub queued: Duration,

@@ -96,7 +96,7 @@ pub(super) struct OnWire<'a> {
 }
 
 impl OnWire<'_> {
-    /// It came to an end by itself.
+    /// It ended normally.
     pub(super) fn ended(mut self) {
         self.log = None;
     }
@@ -187,7 +187,7 @@ impl<'a> Observer<'a> {
         self.all(answer.reasoning.as_deref(), &answer.content, &answer.tool_calls);
     }
 
-    /// The observer of the agent is told of whole answers when the request ends.
+    /// Watchers other than the caller get whole answers elsewhere.
     fn all(&self, reasoning: Option<&str>, content: &str, tool_calls: &[ToolCall]) {
         let Some(tell) = self.tell else { return };
         self.told.store(true, Relaxed);

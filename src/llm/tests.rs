@@ -138,7 +138,7 @@ async fn a_long_wait_fails_at_once() {
     let error = ask(&[Reply::error(429, "rate", "later").header("retry-after", "300")]).await.unwrap_err();
     assert_eq!((error.code(), error.attempts.len()), (ErrorCode::LlmRateLimited, 1));
     assert!(matches!(error.gave_up, Some(GiveUp::HintTooLong { .. })));
-    assert_eq!(error.causes(), ["gave up: the server asks to wait 5m, more than the 2m that are waited"]);
+    assert_eq!(error.causes(), ["gave up: the server asks to wait 5m, more than the limit of 2m"]);
     assert_eq!(error.help().as_deref(), Some("run again in 5m"));
 }
 

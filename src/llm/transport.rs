@@ -98,7 +98,7 @@ impl Endpoint {
             let mut value = HeaderValue::from_str(&format!("{scheme}{key}")).map_err(|_| {
                 let help = "check the variable or file that it comes from for stray line breaks".to_owned();
                 Error::input(
-                    format!("`api_key` in {table} holds a character that no header may hold"),
+                    format!("`api_key` in {table} contains a character that is not allowed in a header"),
                     Some(help),
                 )
             })?;
@@ -181,7 +181,7 @@ impl Endpoint {
                 let value = HeaderValue::from_str(session).map_err(|_| {
                     Fault::new(
                         Class::Config,
-                        "the name of the session holds a character that no header may hold",
+                        "the name of the session contains a character that is not allowed in a header",
                     )
                 })?;
                 Some((name.clone(), value))
@@ -271,7 +271,7 @@ impl Endpoint {
             }
             (self.clock.assemble(answer, start, assembly, so_far, observer).await, true)
         } else {
-            // A server may answer in one piece whatever it was asked for.
+            // A server may answer in one piece, even to a request for a stream.
             let whole = pin!(read(answer, MAX_ANSWER));
             let whole = self.clock.first(start, whole).await?;
             (whole.and_then(|body| Ok(wire::decode(self.config.api, &body, so_far)?)), false)

@@ -187,7 +187,7 @@ fn finish(reason: Option<&str>) -> Finish {
     }
 }
 
-/// Ids of tool calls: within one answer unlike each other, whatever the server gave.
+/// Ids of tool calls: unique within one answer, for any ids that the server gave.
 struct Ids {
     next: usize,
     taken: HashSet<String>,

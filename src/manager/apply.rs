@@ -116,7 +116,7 @@ impl Manager {
         Ok(report)
     }
 
-    /// Restarts one server, whatever its state: its process is ended, and a new one started. Calls that it may have
+    /// Restarts one server in any state: its process is ended, and a new one started. Calls that it may have
     /// read are lost and told so; others wait for the new one.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Manager {
             }
             return session.renew(None, "on request").await;
         }
-        // Whoever starts it holds this lock: it is started once. A start that hangs gives way to this one.
+        // A start holds this lock, so there is only one. A hanging start gives way to this one.
         handle.cancel_start();
         let start_context = self.start_context.lock().await;
         // A change may have taken it out meanwhile, or put another in its place.

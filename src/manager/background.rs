@@ -54,7 +54,7 @@ impl Drop for Background {
         match self.work.future.try_lock() {
             Ok(mut future) => *future = None,
             Err(TryLockError::Poisoned(future)) => *future.into_inner() = None,
-            // It is being polled at this moment, perhaps by whoever drops this: the poll's end drops it.
+            // It is being polled at this moment, perhaps by the code that drops this: the end of the poll drops it.
             Err(TryLockError::WouldBlock) => {}
         }
     }

@@ -193,7 +193,7 @@ impl Lending {
     }
 }
 
-/// The porter: starts spares and tears down what comes back, beside whatever else goes on.
+/// Background work for loans: starts spares and tears down returned servers.
 async fn work(mut orders: mpsc::UnboundedReceiver<Order>) {
     let mut starting = FuturesUnordered::new();
     let mut filling = FuturesUnordered::new();
@@ -225,7 +225,7 @@ async fn work(mut orders: mpsc::UnboundedReceiver<Order>) {
     let _ = told.send(rows.into_iter().flatten().collect());
 }
 
-/// A failure is told by its event, and to whoever calls it.
+/// A failure is reported by its event, and to callers.
 async fn start(handle: Arc<ServerHandle>) {
     if let Some(session) = handle.current_session() {
         let _ = session.start_parked().await;

@@ -54,7 +54,7 @@ impl Pool {
         (self.spares().ready.len(), self.lent.load(Relaxed))
     }
 
-    /// A spare, or, when none is there, one like `model` that is still to be started. Nothing: there is neither.
+    /// A spare, or, when none is there, one like `model` that is still to be started. `None`: there is neither.
     pub(super) fn take(&self, model: Option<&Session>) -> Option<PooledInstance> {
         let spare = {
             let mut spares = self.spares();

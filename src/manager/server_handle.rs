@@ -151,7 +151,7 @@ impl ServerHandle {
         self.life.send_replace(Presence::Ready(session));
     }
 
-    /// Tears the server down in its own time; nothing if there is no process, and none that was lost.
+    /// Tears the server down in its own time; `None` if there is no process, and none that was lost.
     pub(super) async fn close(&self) -> Option<ServerStop> {
         let session = self.current_session()?;
         let running = !session.is_parked();

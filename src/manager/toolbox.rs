@@ -27,7 +27,7 @@ pub struct Toolbox {
 
 #[derive(Default)]
 pub(super) struct Shared {
-    // Both for a look or a swap. The list is exchanged as a whole: whoever holds it sees one configuration.
+    // Both for a look or a swap. The list is exchanged as a whole: a holder sees one configuration.
     handles: Mutex<Arc<[Arc<ServerHandle>]>>,
     cached_catalog: Mutex<CachedCatalog>,
     checks: CheckThreads,

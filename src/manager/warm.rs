@@ -1,4 +1,4 @@
-//! Everything that a first start costs, ahead of time: packages are installed, and what their runners start is found
+//! Does the work of a first start ahead of time: packages are installed, and the programs of their runners are found
 //! out, so that the next start is direct.
 
 use std::{sync::Arc, time::Duration};
@@ -21,11 +21,11 @@ use crate::{
 pub struct Warmed {
     /// Which.
     pub name: ServerName,
-    /// The package runner of its command. Nothing: it has none, and there was nothing to do.
+    /// The package runner of its command. `None`: it has none, and there was nothing to do.
     pub runner: Option<&'static str>,
     /// Whether its package was installed, or renewed, by this.
     pub installed: bool,
-    /// What the runner starts, up to the arguments of the configuration. Nothing: it could not be told.
+    /// What the runner starts, up to the arguments of the configuration. `None`: it could not be told.
     pub program: Option<Vec<String>>,
     /// The start through the runner with everything installed.
     #[serde(rename = "runner_ms", with = "crate::task::millis::optional")]
@@ -43,7 +43,7 @@ pub struct Warmed {
 impl Manager {
     /// Starts one server of `config` through its package runner, with time to install; keeps what the runner came
     /// to; and starts it directly, for the difference. Everything is stopped again. A server without a runner is
-    /// not started. Dropping the future ends whatever was begun.
+    /// not started. Dropping the future ends all that it has started.
     ///
     /// # Errors
     /// [`Error::TeardownIncomplete`] when a process is left. That the server does not start is part of the report.
@@ -121,7 +121,7 @@ fn why_not(config: &Config, spec: &StdioConfig, runner: &Runner) -> Option<Strin
     let why = match (spec.direct, runner.freshness, &config.cache_folder) {
         _ if spec.sandbox.is_some() => "in a sandbox it starts through its runner each time",
         (false, ..) => "`direct` is false",
-        (_, Freshness::Newest, _) => "what it starts may be another program each time",
+        (_, Freshness::Newest, _) => "it may start another program each time",
         (_, _, None) => "there is no folder for caches: neither XDG_CACHE_HOME nor HOME is set",
         _ => return None,
     };

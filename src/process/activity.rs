@@ -45,7 +45,7 @@ pub(crate) fn activity(root: u32) -> Activity {
 }
 
 /// CPU time of `root` and its descendants so far, in steps of the kernel's clock tick (10 ms), ended threads and
-/// reaped children included. Nothing where it cannot be told.
+/// reaped children included. `None` where it cannot be told.
 pub(crate) fn cpu_time(root: u32) -> Option<Duration> {
     let mut processes = vec![root.to_string()];
     let mut ticks = 0;

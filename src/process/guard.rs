@@ -104,7 +104,7 @@ fn be_guard() {
     }
 }
 
-/// Why `executable` cannot be a guard of this process, whatever it is; nothing if it may.
+/// Why `executable` cannot be a guard of this process, whatever it is; `None` if it may.
 pub(super) fn refused(executable: &Path) -> Option<String> {
     if inherited::would_have_raised_rights(executable) {
         return Some(
@@ -114,7 +114,7 @@ pub(super) fn refused(executable: &Path) -> Option<String> {
     (!stat::proc_is_ours()).then(|| "/proc is missing or shows another PID namespace: mount it".to_owned())
 }
 
-/// Why this process has no guard to offer; nothing if it has.
+/// Why this process has no guard to offer; `None` if it has.
 pub(super) fn missing() -> Option<String> {
     if let Some(because) = refused(Path::new(OWN_EXECUTABLE)) {
         return Some(because);
@@ -163,7 +163,7 @@ pub(super) struct Guarded {
     pid: u32,
     /// The guard's process.
     guard: u32,
-    /// A handle of it, by which no other process can be meant; nothing where the kernel has no such handles.
+    /// A handle of it, by which no other process can be meant; `None` where the kernel has no such handles.
     handle: Option<Root>,
     /// Who takes in what it leaves, should it be killed.
     zygote: Option<Root>,

@@ -53,7 +53,7 @@ mod linux {
             Some(Self { namespace: namespace()?, time: time_namespace()?, pid, started: started(pid)? })
         }
 
-        /// Nothing unless it is a mark as [`new_mark`] makes them, with or without a server's part behind it.
+        /// `None` unless it is a mark as [`new_mark`] makes them, with or without a server's part behind it.
         pub(super) fn of(mark: &str) -> Option<Self> {
             let hex = |text: &str, digits: usize| {
                 text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))

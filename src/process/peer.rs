@@ -116,7 +116,7 @@ mod linux {
         Err(io::Error::other("the processes above it do not stay the same"))
     }
 
-    /// The same, of one that more is refused to. Nothing if a process on the way has ended meanwhile: what was read of
+    /// The same, of one that more is refused to. `None` if a process on the way has ended meanwhile: what was read of
     /// its number may be another's.
     fn walk(pid: i32, peer: Confinement) -> io::Result<Option<bool>> {
         let place = |pid: i32| {
@@ -163,7 +163,7 @@ mod linux {
         poll(&mut files, Some(&Timespec::default())) == Ok(0)
     }
 
-    /// `SO_PEERPIDFD`; nothing where the kernel has none.
+    /// `SO_PEERPIDFD`; `None` where the kernel has none.
     fn peer_handle(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
         let mut handle: libc::c_int = -1;
         let asked = option(socket, libc::SO_PEERPIDFD, &mut handle);

@@ -76,7 +76,7 @@ pub fn check_bounds(spec: &StdioConfig, keeping: &Keeping) -> Result<(), Error> 
 /// There is no guard, and a server that needs one.
 pub(super) fn unguarded(because: &str) -> SpawnError {
     SpawnError {
-        what: format!("a sandbox and budgets are put on by a guard, and there is none: {because}"),
+        what: format!("a sandbox and budgets need a guard, and there is none: {because}"),
         help: Some("run it without `sandbox`, `memory_max`, `cpu_max` and `processes_max`".to_owned()),
     }
 }

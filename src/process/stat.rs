@@ -26,7 +26,7 @@ pub(crate) fn beginning(path: impl AsRef<Path>, limit: usize) -> io::Result<Vec<
 pub(super) struct Stat(String);
 
 impl Stat {
-    /// Of a process. Nothing if there is none, or no `/proc`.
+    /// Of a process. `None` if there is none, or no `/proc`.
     pub(super) fn of(pid: impl Display) -> Option<Self> {
         Self::in_folder(Path::new(&format!("/proc/{pid}")))
     }

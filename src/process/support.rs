@@ -15,7 +15,7 @@ pub struct Support {
     pub landlock_abi: u8,
     /// Whether the network can be closed to a server (seccomp).
     pub seccomp: bool,
-    /// Why budgets cannot be held by a cgroup and resource limits stand in; nothing if a cgroup can.
+    /// Why budgets cannot be held by a cgroup and resource limits stand in; `None` if a cgroup can.
     pub no_cgroup: Option<String>,
     /// Whether this process runs as root, for whom `processes_max` needs a cgroup.
     pub root: bool,

@@ -101,7 +101,7 @@ impl LinePosition {
         self.0.store(begin + 1, Ordering::Release);
     }
 
-    /// Nothing: no byte of it was written.
+    /// `None`: no byte of it was written.
     fn get(&self) -> Option<u64> {
         self.0.load(Ordering::Acquire).checked_sub(1)
     }
@@ -232,7 +232,7 @@ impl LineWriter {
     }
 
     /// Writes as much of `line` as takes no waiting, to be called when the stream is [ready](Self::ready): says how many
-    /// bytes that is. [`LineWriter::write_from`] goes on from there. Nothing: there is no room for any.
+    /// bytes that is. [`LineWriter::write_from`] goes on from there. `None`: there is no room for any.
     pub(crate) fn begin(&self, line: &[u8], position: &LinePosition) -> Option<usize> {
         let mut stream = self.shared.stream.try_lock().ok()?;
         let Stream { sink: Some(Sink::Pipe(stdin)), over: over @ false } = &mut *stream else {
@@ -408,7 +408,7 @@ fn stalled() -> String {
 }
 
 /// What is in the pipe and was not read, out of it. It is opened once more, for reading, so that there is no reader of
-/// ours while the server lives: its end would not be noticed. Nothing: it cannot be opened, or somebody fills it.
+/// ours while the server lives: its end would not be noticed. `None`: it cannot be opened, or somebody fills it.
 #[cfg(target_os = "linux")]
 fn take_back(stdin: &pipe::Sender) -> Option<Vec<u8>> {
     use std::os::fd::AsRawFd;

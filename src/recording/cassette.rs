@@ -1,4 +1,4 @@
-//! A cassette: all model and tool traffic of a run in one file, to be answered from again without either.
+//! A cassette: all model and tool traffic of a run in one file, for a replay without model and tools.
 //!
 //! Knows neither models nor tools: what is asked and what is answered are JSON values. They are kept by task and
 //! agent, in the order in which they were asked there, so that tasks may run side by side in any order. Between two
@@ -80,7 +80,7 @@ enum Line {
 #[serde(rename_all = "snake_case")]
 enum End {
     Answer(Value),
-    /// Nobody waited for the answer any more, so many nanoseconds after the task had begun.
+    /// The caller stopped waiting, this many nanoseconds after the task had begun.
     AbandonedNs(u64),
 }
 

@@ -1,10 +1,10 @@
-//! What agents do, told while they do it: a bounded channel of typed events, and the events.
+//! Events of agents as they happen: a bounded channel of typed events, and the events.
 //!
 //! An agent that is watched ([`Agent::watched`](crate::Agent::watched)) tells of its beginning and end, of every request
 //! to the model with the pieces of its answer, of every tool call with what went in and what came out, and of all that
 //! it decided on the way; so do the agents that it calls.
 //!
-//! Never waits for its reader: what does not fit is dropped, and the stream says so. Knows nothing of who reads.
+//! It never waits for its reader: events that do not fit are dropped and counted in the stream.
 
 mod agent;
 mod feed;
@@ -43,7 +43,7 @@ pub struct Live {
     pub event: LiveEvent,
 }
 
-/// Events that were dropped since nobody read them in time.
+/// Events that were dropped because the reader was too slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DroppedEvents {
@@ -64,7 +64,7 @@ impl DroppedEvents {
 /// What happened. `took_ns` is in nanoseconds and reaches back from the event's own moment; `turn` numbers the requests of an
 /// agent to its model and `call` its tool calls, both from 1 and as in `events.jsonl`.
 ///
-/// What begins has an end, however that comes: by an answer, a failure, a cancellation, or since nobody waits any more.
+/// Every begin has an end: an answer, a failure, a cancellation, or a caller that stopped waiting.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -73,7 +73,7 @@ pub enum LiveEvent {
     TaskStarted,
     /// An agent begins: that of the task, or one that another called.
     AgentStarted {
-        /// What answers, as the report names it; nothing for a task of planned calls.
+        /// What answers, as the report names it; `None` for a task of planned calls.
         model: Option<String>,
     },
     /// The model is asked.
@@ -113,7 +113,7 @@ pub enum LiveEvent {
         #[serde(rename = "try")]
         attempt: AttemptRow,
     },
-    /// The request waits for an endpoint that answers nobody.
+    /// The request waits for an endpoint that answers no request.
     ModelHeld {
         /// The request.
         turn: u32,

@@ -1,4 +1,4 @@
-//! What a run asked of its models, in a line for people.
+//! Statistics of the model requests of a run: as JSON, and as one line for people.
 
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ pub fn requests(document: &Value) -> Option<String> {
     Some(sent.into_iter().chain(peak).chain(parts).collect::<Vec<_>>().join(", "))
 }
 
-/// Token counts; nothing where there are none.
+/// Token counts; `None` where there are none.
 pub fn tokens(usage: &Usage) -> Option<String> {
     if usage.total() == 0 {
         return None;

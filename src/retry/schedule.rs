@@ -58,7 +58,7 @@ impl fmt::Display for RetryPolicy {
             let (others, nobody) = (self.listed(true), self.listed(false));
             write!(f, ", waits up to {others} (drawn from 0)")?;
             if nobody != others {
-                write!(f, ", while nobody is answered {nobody} (drawn from half)")?;
+                write!(f, ", while no request is answered {nobody} (drawn from half)")?;
             }
         }
         let (first, last) = self.probes();

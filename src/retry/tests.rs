@@ -99,10 +99,7 @@ fn reasons_are_shown_in_words() {
         Decision::Wait(wait) => panic!("waits {wait:?}"),
     };
     assert_eq!(reason(12, None, 0), "gave up after 12 attempts");
-    assert_eq!(
-        reason(1, Some(300), 0),
-        "gave up: the server asks to wait 5m, more than the 2m that are waited"
-    );
+    assert_eq!(reason(1, Some(300), 0), "gave up: the server asks to wait 5m, more than the limit of 2m");
     assert_eq!(
         reason(1, Some(100), 550),
         "gave up: waiting 1m 41s more would pass the 10m of one request with all its attempts"
@@ -114,7 +111,7 @@ fn a_policy_is_shown_in_words() {
     assert_eq!(
         RetryPolicy::agent().to_string(),
         "up to 12 attempts, 6 where nearly all other requests are answered, waits up to 100ms, 200ms, 400ms, 800ms, then 1s \
-         (drawn from 0), while nobody is answered 100ms, 200ms, 400ms, 1s 600ms, 6s 400ms, then 8s (drawn from half), 10m \
+         (drawn from 0), while no request is answered 100ms, 200ms, 400ms, 1s 600ms, 6s 400ms, then 8s (drawn from half), 10m \
          in all; Retry-After up to 2m; an endpoint that is down is probed by one request after 200ms, later 5s, and waited for up to 10m"
     );
     let patient = RetryPolicy::patient().to_string();

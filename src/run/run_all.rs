@@ -1,4 +1,4 @@
-//! Many tasks at once, so many and no more. Knows tasks and reports; what runs a task is the caller's.
+//! Runs many tasks in parallel, up to a limit. It knows tasks and reports; the caller supplies what runs a task.
 
 use std::{num::NonZeroUsize, panic::AssertUnwindSafe};
 

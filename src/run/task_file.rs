@@ -1,4 +1,4 @@
-//! Task files: one JSON object in each line. All mistakes of a file are told at once.
+//! Reads task files: one JSON object per line. All mistakes of a file are reported at once.
 
 mod mistake;
 

@@ -1,4 +1,4 @@
-//! One tool call: its limits, and what may be done when the server dies under it.
+//! One tool call: its limits, and the handling of a server that dies during it.
 
 use std::time::Duration;
 
@@ -151,7 +151,7 @@ impl Session {
                 ServerResult::CreateTaskResult(_) => {
                     self.refused(tool, 0, "it answered with a background task, which was not asked for")
                 }
-                _ => CallFailure::Final(self.unusable(tool, "it is no tool result", health).await),
+                _ => CallFailure::Final(self.unusable(tool, "it is not a tool result", health).await),
             }),
             Err(NoReply::Timeout(after)) => {
                 let endless = after == call_limits.ceiling && after > limit;
@@ -231,7 +231,7 @@ impl Session {
         match restart {
             None => error.causes.push("the server was restarted and is usable again".to_owned()),
             Some(Error::Cancelled) => {
-                error.causes.push("the server was stopped and does not come back by itself".to_owned());
+                error.causes.push("the server was stopped and is not restarted automatically".to_owned());
                 error.help = Some(format!(
                     "find out whether it has run before it is called again; toolcrib start {} starts the server",
                     self.name()

@@ -1,4 +1,4 @@
-//! Making a connection to one server: process or URL or memory, handshake, tool list, each phase timed.
+//! Connects to one server: process or URL or memory, handshake, tool list, each phase timed.
 
 pub(super) mod accept_tools;
 #[cfg_attr(not(feature = "builtin"), path = "connect/builtin_server_off.rs")]
@@ -60,7 +60,7 @@ pub(crate) struct ConnectContext {
     pub(crate) listeners: Listeners,
     /// For results that are too long.
     pub(crate) outputs: Outputs,
-    /// Remembers tool lists from one start to the next. Nothing: they are forgotten.
+    /// Remembers tool lists from one start to the next. `None`: they are forgotten.
     pub(crate) cache: Option<CatalogCache>,
     /// What the tools of all servers must agree with.
     pub(crate) lock: Option<Arc<LockFile>>,
@@ -121,7 +121,7 @@ pub(super) struct Connection {
     pub(super) mute: bool,
     pub(super) version: String,
     pub(super) phases: Phases,
-    /// Cancelled when the connection has ended, for whatever reason.
+    /// Cancelled when the connection has ended, for any reason.
     pub(super) gone: CancellationToken,
     /// When it stood.
     pub(super) since: Instant,

@@ -1,4 +1,4 @@
-//! What happens to a session after its start, told when it happens.
+//! Events of a session after its start.
 
 use std::{
     sync::Arc,
@@ -37,7 +37,7 @@ pub(crate) enum SessionEvent {
     Down { error: ServerError, next_try: Option<Duration>, gave_up: bool },
 }
 
-/// Is told from whatever task restarts a server: it must not block.
+/// Called from any task that restarts a server: it must not block.
 pub(crate) type SessionObserver = Arc<dyn Fn(&ServerName, SessionEvent) + Send + Sync>;
 
 impl Session {

@@ -1,4 +1,4 @@
-//! How long calls took, in little memory: a histogram whose buckets grow with the time they stand for.
+//! Latencies of calls in little memory: a histogram whose buckets grow with the time.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering::Relaxed},
@@ -25,7 +25,7 @@ impl Latency {
         self.0[bucket(micros)].fetch_add(1, Relaxed);
     }
 
-    /// The time within which each of `shares` of all calls ended; nothing if there were none.
+    /// The time within which each of `shares` of all calls ended; `None` if there were none.
     pub(super) fn within<const N: usize>(&self, shares: [f64; N]) -> [Option<Duration>; N] {
         let counts: Vec<u64> = self.0.iter().map(|count| u64::from(count.load(Relaxed))).collect();
         let total: u64 = counts.iter().sum();

@@ -1,4 +1,4 @@
-//! What a session goes by: its configuration, what it shares with others, its limit of calls. All of it can be
+//! The settings of a session: its configuration, what it shares with other sessions, its limit of calls. They can be
 //! exchanged while the session lives; its callers stay and meet the new server.
 
 use std::sync::{Arc, PoisonError};

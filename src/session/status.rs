@@ -1,4 +1,4 @@
-//! How a server is, read from its session when somebody asks: nothing is copied that could be out of date.
+//! The status of a server, read from its session on request, so that it is never out of date.
 
 use std::{
     fmt,
@@ -97,7 +97,7 @@ pub struct ServerStatus {
     pub lent: usize,
     /// Why it is down.
     pub error: Option<Arc<Error>>,
-    /// When it is down: the time until it is tried again. Nothing: not by itself.
+    /// When it is down: the time until it is tried again. `None`: not by itself.
     #[serde(rename = "next_try_ms", with = "crate::task::millis::optional")]
     pub next_try: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! What traces tell of one server: its calls, its starts, its stops.
+//! Trace spans of one server: its calls, starts and stops.
 
 use super::{
     GOODBYE_LIMIT, Session,

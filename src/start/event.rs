@@ -1,4 +1,4 @@
-//! What happens to servers, told when it happens.
+//! Events of servers.
 
 use std::{
     sync::Arc,
@@ -182,7 +182,7 @@ pub enum ServerEvent {
         server: ServerName,
         /// How it died last.
         error: Arc<Error>,
-        /// The wait until then. Nothing: it is never restarted by itself.
+        /// The wait until then. `None`: it is never restarted by itself.
         #[serde(rename = "next_try_ms", with = "crate::task::millis::optional")]
         next_try: Option<Duration>,
     },
@@ -203,7 +203,7 @@ pub enum ServerEvent {
     },
 }
 
-/// Receives events. Called from whatever task starts, restarts or stops a server: it must not block.
+/// Receives events. Called from any task that starts, restarts or stops a server: it must not block.
 pub type Observer = Arc<dyn Fn(ServerEvent) + Send + Sync>;
 
 impl ServerEvent {

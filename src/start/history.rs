@@ -1,8 +1,8 @@
-//! What earlier starts were like: a small file in the cache folder. Losing it costs time and nothing else, so
+//! The history of earlier starts: a small file in the cache folder. Losing it costs only time, so
 //! no fault of it is an error: a file that cannot be read is an empty one, and one that cannot be written is not.
 //!
 //! Several processes may use it at once. It is replaced as a whole, by a rename; of two that write in the same
-//! moment, the last one wins, and the other one's news are lost.
+//! moment, the last one wins, and the changes of the other one are lost.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,4 +1,4 @@
-//! Installing: the first start of a package, by one server at a time.
+//! Serialises the first start of a package, which may install it.
 //!
 //! Package runners download what they do not have, and several at once in one cache are slow at best; that of
 //! npm is left broken by it. So of all servers of one package, the first one starts alone until it has said its
@@ -39,7 +39,7 @@ pub(super) struct Install {
 }
 
 impl Installs {
-    /// Waits until no other server installs the package with this key. Nothing: another one has installed it
+    /// Waits until no other server installs the package with this key. `None`: another one has installed it
     /// meanwhile. `waits` is told who is waited for.
     pub(super) async fn claim(
         &self,

@@ -1,4 +1,4 @@
-//! What happens to servers, as lines of a run's journal.
+//! Writes events of servers to the journal of a run.
 
 use super::ServerEvent;
 use crate::{

@@ -1,4 +1,4 @@
-//! What is known of one server before its start, and what its start adds to that.
+//! The history of one server before its start, and what the start adds to it.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) struct Plan {
     pub(super) mute: bool,
     /// What a package runner may have to install.
     pub(super) package: Option<Package>,
-    /// Its name in the history. Nothing without a process: there is nothing to learn.
+    /// Its name in the history. `None` without a process: there is nothing to learn.
     key: Option<String>,
 }
 

@@ -6,7 +6,8 @@
 //! time, after 0.4 s and 8.8 s, with a tenth less CPU time. But a server that waits, for a network or a clock, must
 //! not hold up others that could work meanwhile. So under [`StartJobs::Cores`] a start holds a slot for as long as
 //! its processes work: seen twice in a row without a running thread and without CPU time in between, it gives
-//! the slot to the next one and does not need it again. Nobody looks while nobody waits. A server whose earlier
+//! the slot to the next one and does not need it again. The check runs only while another server waits. A server whose
+//! earlier
 //! starts took next to no CPU time needs no slot at all.
 //!
 //! Where `/proc` cannot tell (other systems than Linux), a start keeps its slot until it is ready, but at most for
@@ -41,7 +42,7 @@ const SOON: Duration = Duration::from_millis(1);
 const LATE: Duration = Duration::from_millis(20);
 /// Starts for each slot that are the last ones.
 const LAST: usize = 2;
-/// How long a process is young: whatever waits in the end mostly does so by then.
+/// How long a process is young: a process that will only wait mostly does so by then.
 const YOUNG: Duration = Duration::from_millis(10);
 
 /// The slots of one start of many servers. Clones share them.
@@ -91,7 +92,7 @@ impl Turns {
         works || self.jobs != StartJobs::Cores
     }
 
-    /// Waits for a slot; nothing if none is needed. `expected` is what earlier starts took, `works`
+    /// Waits for a slot; `None` if none is needed. `expected` is what earlier starts took, `works`
     /// whether it takes CPU time; `queued` is told
     /// the number of slots if none is free.
     pub(super) async fn next(
@@ -118,7 +119,7 @@ impl Turns {
     fn advance(&self) {
         loop {
             let mut line = self.line();
-            // Whoever was given up has left the line.
+            // Cancelled starts have left the queue.
             line.waiting.retain(|waiting| !waiting.turn.is_closed());
             if line.free == 0 || line.waiting.is_empty() {
                 return;

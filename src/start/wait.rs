@@ -1,4 +1,4 @@
-//! What a server waited for before its own start began.
+//! Why a server waited before its start.
 
 use std::{fmt, num::NonZeroUsize, str::FromStr, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Points in time in documents: text in UTC, to the second, in both directions.
+//! Times in documents: text in UTC, to the second, in both directions.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! Values that are written as objects: what serde derives would take lists as well, field by field in their order.
+//! Values that are only read from objects: serde's derive would accept lists as well.
 
 use std::{fmt, marker::PhantomData};
 

@@ -61,7 +61,7 @@ pub(super) struct FileWatcher {
 impl FileWatcher {
     pub(super) fn new() -> notify::Result<Self> {
         let (sender, events) = mpsc::unbounded_channel();
-        // Nobody listens any more once this is dropped, and the watcher ends with it.
+        // The watcher ends when this is dropped.
         let tell = move |event: notify::Result<Event>| {
             if !event.as_ref().is_ok_and(|event| !is_change(event.kind)) {
                 drop(sender.send(event));
@@ -126,9 +126,8 @@ impl FileWatcher {
             let (found, whole) = folders_below(folder);
             gone.extend(top.below.difference(&found).cloned());
             top.below.retain(|known| found.contains(known));
-            let mut wrong = (!whole).then(|| {
-                format!("too much is below it; files in {} of its folders are followed", found.len())
-            });
+            let mut wrong = (!whole)
+                .then(|| format!("it has too many folders; files in {} of them are watched", found.len()));
             for path in &found {
                 if top.below.contains(path) {
                     continue;

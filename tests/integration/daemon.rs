@@ -1,4 +1,4 @@
-//! The daemon, through the built program: one for each configuration, found by its commands, gone without a rest.
+//! The daemon, through the built program: one per configuration, used by all commands, ended without leftovers.
 
 mod connect;
 mod failures;
@@ -283,7 +283,7 @@ fn bad_input_is_answered_and_does_not_end_the_daemon() {
     for bad in ["\n", "nonsense\n", "{\"launch\": {}}\n", "{\"call\": 7}\n", "\"status\n", "\u{1}\u{2}\n"] {
         stream.write_all(bad.as_bytes()).unwrap();
         let answer = frame(&mut reader);
-        assert!(answer["error"]["message"].as_str().unwrap().contains("not understood"), "{answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains("cannot be parsed"), "{answer}");
     }
     stream.write_all(b"\"status\"\n").unwrap();
     assert_eq!(frame(&mut reader)["status"]["servers"][0]["status"]["name"], "fix");
@@ -355,7 +355,8 @@ fn the_next_command_applies_a_changed_configuration() {
     let broken = crib.run(&["call", "calc.evaluate", "expression=6*7"]);
     assert_eq!((code(&broken), out(&broken).trim()), (0, "42"), "{}", err(&broken));
     assert!(
-        err(&broken).contains("as it was") && err(&broken).contains("did you mean `builtin`?"),
+        err(&broken).contains("still uses the old configuration")
+            && err(&broken).contains("did you mean `builtin`?"),
         "{}",
         err(&broken)
     );

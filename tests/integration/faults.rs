@@ -81,7 +81,7 @@ const AT_CALL: &[(&str, u64, ErrorCode, &str)] = &[
     ),
     ("invalid-utf8 at=2", 60, ErrorCode::ProtocolMismatch, "it is not UTF-8, from byte 92 on"),
     ("malformed at=2", 60, ErrorCode::ProtocolMismatch, "it is malformed"),
-    ("unknown-id=200 at=2", 60, ErrorCode::StdoutGarbage, "more than 100 answers that nobody asked for"),
+    ("unknown-id=200 at=2", 60, ErrorCode::StdoutGarbage, "more than 100 answers without a request"),
     ("crash=before at=2 code=7", 60, ErrorCode::SessionLost, "exited with code 7"),
     ("crash=during at=2 code=8", 60, ErrorCode::SessionLost, "exited with code 8"),
     ("stdout-closed at=2", 60, ErrorCode::SessionLost, "closed its stdout but went on running"),

@@ -117,9 +117,8 @@ pub fn requires(names: TokenStream, test: TokenStream) -> TokenStream {
 #[proc_macro]
 pub fn missing(_: TokenStream) -> TokenStream {
     let missing = REQUIREMENTS.iter().filter(|requirement| requirement.is_missing());
-    let pairs: Vec<String> = missing.map(|found| format!("({:?}, {:?}),", found.name, found.needs)).collect();
-    let pairs = pairs.concat();
-    tokens(&format!("{{ const MISSING: &[(&str, &str)] = &[{pairs}]; MISSING }}"))
+    let pairs: Vec<_> = missing.map(|found| format!("({:?}, {:?})", found.name, found.needs)).collect();
+    tokens(&format!("{{ const MISSING: &[(&str, &str)] = &[{}]; MISSING }}", pairs.join(", ")))
 }
 
 /// Cargo compiles the tests again when one of these variables changes.

@@ -23,7 +23,7 @@ pub(in crate::agent) enum Found<'a> {
 }
 
 /// Looks for `wanted` among `entries`, from the strictest rule on. The first rule that more than one tool meets ends
-/// it: what is not plain is not guessed. Without `aliases` nothing is corrected. Whatever is no name of a tool counts as
+/// it: what is not plain is not guessed. Without `aliases` nothing is corrected. A name that no tool has counts as
 /// corrected.
 pub(in crate::agent) fn find<'a>(
     entries: &'a [Arc<CatalogEntry>],
@@ -53,7 +53,7 @@ pub(in crate::agent) fn find<'a>(
 }
 
 /// The server and the tool that an alias stands for: the whole of the name, or what follows the name of a server.
-/// Nothing where more than one alias could be meant.
+/// `None` where more than one alias could be meant.
 fn by_alias<'a>(
     entries: &'a [Arc<CatalogEntry>],
     aliases: &'a Aliases,

@@ -115,11 +115,11 @@ mod tests {
             "{'a': 1}",
             "I cannot do that",
             "{\"a\": Truest}",
-            // A string that does not end, whatever stands in it.
+            // A string without an end.
             "{\"code\": \"a\nb",
             "{\"code\": \"a\nb}",
             "{\"code\": \"a,\n\"b\": \"c\"}",
-            // A backslash before a line break goes on with the line or is a mistake: nobody knows.
+            // A backslash before a line break is ambiguous: a continuation of the line, or a mistake.
             "{\"code\": \"a\\\nb\"}",
             ",",
             "",

@@ -26,7 +26,7 @@ pub(super) fn check(expression: &str) -> Result<(), String> {
         shifts_far(expression)
             .then_some("`<<` needs a number of at most 4 digits to its right: write `* 2^n`"),
         (assigns(&letters) && has_text(expression))
-            .then_some("an expression with variables can have no texts in it"),
+            .then_some("an expression with variables cannot contain texts"),
         has_date(expression).then_some("dates are not supported: the server `time` has them"),
         assigns(&letters).then(|| uses(expression).err()).flatten(),
         (steps(&letters) > MOST_STEPS)

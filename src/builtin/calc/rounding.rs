@@ -1,7 +1,7 @@
-//! What fend answers wrongly without a word: it rounds a number, and takes its hyperbolic sine and cosine, by way of a
+//! Guards against wrong results of fend: it rounds a number, and takes its hyperbolic sine and cosine, by way of a
 //! floating-point number of 64 bits, and cuts off what is larger than 2^64.
 //!
-//! Each such call is evaluated by itself first. A rounded number must differ from its argument by less than 1.
+//! Each such call is evaluated alone first. A rounded number must differ from its argument by less than 1.
 
 use super::limits::{self, statements};
 

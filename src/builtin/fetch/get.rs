@@ -1,4 +1,4 @@
-//! One page over the wire: where we may go, how often we try, and errors that say what to do instead.
+//! Requests one page: which addresses are allowed, how often it is retried, and errors with advice.
 
 use std::time::Duration;
 
@@ -207,7 +207,10 @@ fn redirection(answer: &http::Answer, from: &Url) -> Option<Result<Url, String>>
     let to = answer.headers.get(LOCATION)?.to_str().ok()?;
     Some(match from.join(to) {
         Ok(to) if matches!(to.scheme(), "http" | "https") => Ok(to),
-        _ => Err(format!("{} redirects to what is no web address: take another source", host(from))),
+        _ => Err(format!(
+            "{} redirects to something that is not a web address: take another source",
+            host(from)
+        )),
     })
 }
 

@@ -1,4 +1,4 @@
-//! From the bytes of a page to text that a model can read.
+//! Converts the bytes of a page to text for a model.
 
 use std::{
     borrow::Cow,
@@ -77,7 +77,7 @@ impl Kind {
         ];
         match name.as_str() {
             "text/html" | "application/xhtml+xml" => Ok(Self::Html),
-            "" if body.contains(&0) => Err("data that is no text".to_owned()),
+            "" if body.contains(&0) => Err("data that is not text".to_owned()),
             "" if body.trim_ascii_start().starts_with(b"<") => Ok(Self::Html),
             "" => Ok(Self::Text),
             _ if name.starts_with("text/") || text.iter().any(|end| name.ends_with(end)) => Ok(Self::Text),
@@ -363,7 +363,7 @@ mod tests {
             ("application/ld+json", b"", Ok(Kind::Text)),
             ("", b"  <p>", Ok(Kind::Html)),
             ("", b"words", Ok(Kind::Text)),
-            ("", b"a\0b", Err("data that is no text".to_owned())),
+            ("", b"a\0b", Err("data that is not text".to_owned())),
             ("application/pdf", b"%PDF", Err("application/pdf".to_owned())),
             ("image/png", b"", Err("image/png".to_owned())),
         ] {

@@ -18,7 +18,7 @@ use super::robots::Rules;
 const MAX_SITES: usize = 1000;
 /// For how long the rules of a site are good (RFC 9309, 2.4).
 const RULES_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
-/// No longer pause is made, whatever a site asks for: the call would be over before.
+/// The longest pause, even if a site asks for more: the call would time out before.
 const MAX_DELAY: Duration = Duration::from_secs(20);
 
 /// Every site that was visited lately.
@@ -33,16 +33,16 @@ pub(super) struct Site {
     last: Option<Instant>,
 }
 
-/// The right to ask a site. As long as it is held nobody else does.
+/// The exclusive right to send a request to a site.
 pub(super) struct Turn(OwnedMutexGuard<Site>);
 
 impl Sites {
-    /// Waits until nobody else asks the site of `url`.
+    /// Waits until no other request to the site of `url` is running.
     pub(super) async fn turn(&self, url: &Url) -> Turn {
         let site = {
             let mut sites = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if sites.len() >= MAX_SITES {
-                // Those that somebody is asking stay; the others are visited like new ones next time.
+                // Sites with a running request stay; others are treated as new the next time.
                 sites.retain(|_, site| Arc::strong_count(site) > 1);
             }
             Arc::clone(sites.entry(url.origin().ascii_serialization()).or_default())

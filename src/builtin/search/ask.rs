@@ -115,7 +115,7 @@ impl Search {
             return Err(failure(self.refusal(status, hint, &body), again, hint));
         }
         let strange =
-            || failure(format!("{name} answers in a way that is not its own: check `url`"), false, None);
+            || failure(format!("the answer of {name} is not in its format: check `url`"), false, None);
         if !complete {
             return Err(strange());
         }
@@ -133,7 +133,7 @@ impl Search {
                 let wait = wait.map_or_else(|| "later".to_owned(), |wait| format!("in {} s", wait.as_secs()));
                 format!("it limits how often it is asked: try again {wait}, or set `max_concurrent_calls`")
             }
-            code if code >= 500 => "it has a problem of its own: try again later".to_owned(),
+            code if code >= 500 => "it has an internal problem: try again later".to_owned(),
             _ => format!("it says: {}", said(body)),
         };
         format!("{name} answers with status {}: {advice}", status.as_u16())

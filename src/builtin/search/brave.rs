@@ -1,4 +1,4 @@
-//! Brave (<https://api-dashboard.search.brave.com/app/documentation/web-search>): an index of its own, for a key.
+//! Brave (<https://api-dashboard.search.brave.com/app/documentation/web-search>): its own index; needs a key.
 
 use jiff::Timestamp;
 

@@ -1,4 +1,4 @@
-//! Google's `tbs` argument as far as it means dates, for engines that say it in other words.
+//! Translates the dates in Google's `tbs` argument for engines with other arguments.
 
 use jiff::{Span, Timestamp, civil::Date};
 

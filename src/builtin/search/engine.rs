@@ -9,9 +9,9 @@ use super::{Query, brave, exa, mediawiki, searxng, serper, tavily};
 pub(super) struct Engine {
     /// What it is called in the configuration.
     pub name: &'static str,
-    /// The folder of its interface; `{hl}` stands for the language of the query. Nothing: it must be configured.
+    /// The folder of its interface; `{hl}` stands for the language of the query. `None`: it must be configured.
     pub url: Option<&'static str>,
-    /// The variable that its key is usually kept in. Nothing: it needs none.
+    /// The variable that its key is usually kept in. `None`: it needs none.
     pub key: Option<&'static str>,
     /// Results that one request gives at most.
     pub max_results: usize,

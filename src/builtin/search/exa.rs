@@ -1,4 +1,4 @@
-//! Exa (<https://docs.exa.ai/reference/search>): search by meaning, for a key.
+//! Exa (<https://docs.exa.ai/reference/search>): semantic search; needs a key.
 
 use serde_json::{Map, Value, json};
 

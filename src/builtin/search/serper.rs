@@ -1,4 +1,4 @@
-//! Serper (<https://serper.dev>): Google's results for a key. The arguments of the tool are its own.
+//! Serper (<https://serper.dev>): Google's results; needs a key. The tool has the same arguments.
 
 use serde_json::{Map, json};
 

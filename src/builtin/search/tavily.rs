@@ -1,4 +1,4 @@
-//! Tavily (<https://docs.tavily.com/documentation/api-reference/endpoint/search>): results for models, for a key.
+//! Tavily (<https://docs.tavily.com/documentation/api-reference/endpoint/search>): results for models; needs a key.
 
 use serde_json::{Map, json};
 

@@ -20,10 +20,10 @@ const DEEP: u32 = 1_500;
 /// Distinct references of a schema: compiling recurses once for each.
 const MOST_REFERENCES: usize = 1_500;
 
-/// What a schema asks for, whatever the arguments are.
+/// The work that a schema needs for any arguments.
 #[derive(Debug)]
 pub(super) struct SchemaRequirements {
-    /// Its values, each counted as often as references lead to it; nothing if that is often.
+    /// Its values, each counted as often as references lead to it; `None` if that is often.
     size: Option<u64>,
     patterns: Patterns,
     /// Whether it can be compiled at once.
@@ -189,7 +189,7 @@ impl SchemaContents {
     }
 }
 
-/// About how many states a pattern has when it is compiled; nothing for one that looks around or back, which is not
+/// About how many states a pattern has when it is compiled; `None` for one that looks around or back, which is not
 /// matched in one go, and for classes of thousands of letters.
 fn states(pattern: &str) -> Option<usize> {
     let around = ["(?=", "(?!", "(?<", "(?>", "\\k", "\\p", "\\P", "\\b", "\\B"];
@@ -234,7 +234,7 @@ impl<'a> Count<'a> {
         Ok(())
     }
 
-    /// Where a reference leads; nothing if that is `true` or `false`. Of one that leads nowhere nothing can be said.
+    /// Where a reference leads; `None` if that is `true` or `false`. Of one that leads nowhere nothing can be said.
     fn target(&mut self, reference: &str) -> Result<Option<&'a Schema>, TooMuch> {
         self.spend(1 + reference.len() / 32)?;
         target(self.root, reference)

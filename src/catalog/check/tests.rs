@@ -120,7 +120,7 @@ async fn large_arguments_are_checked_on_a_thread() {
     arguments["x"][99_999] = json!("a");
     let (verdict, at_once) = judged(&check, &arguments).await;
     assert!(!at_once && verdict.unwrap_err()[0].contains("do not fit"));
-    // Nobody waits for a thread for ever.
+    // No check waits for a thread for ever.
     let threads = CheckThreads::default();
     let all = u32::try_from(THREADS).unwrap();
     let _taken = threads.0.acquire_many(all).await.unwrap();

@@ -1,5 +1,5 @@
-//! The order of keys in the schemas of tools. No schema means anything by it, but a model reads it: under a lockfile
-//! it is the one that was reviewed, whatever order a server answers in. Some make it anew at each start.
+//! The order of keys in the schemas of tools. It has no meaning in a schema, but a model reads it: under a lockfile
+//! it is the reviewed one, whichever order the server sends. Some servers change it at each start.
 
 use std::sync::Arc;
 

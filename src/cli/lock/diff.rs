@@ -21,7 +21,7 @@ pub(super) fn lines(change: &ToolTextChange, is_new: bool, is_gone: bool) -> Vec
     let mut lines = Vec::new();
     match (&change.before, &change.now) {
         (None, _) if !is_new => {
-            lines.push("! what it was is not known: toolcrib.lock does not have its text".to_owned());
+            lines.push("! the old text is unknown: toolcrib.lock does not contain it".to_owned());
         }
         (_, None) if !is_gone => {
             lines.push("! its text is too long to be kept: `toolcrib --json tools` has all of it".to_owned());

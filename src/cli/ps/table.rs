@@ -122,7 +122,7 @@ fn cells(row: &ServerRow, cpu: Option<f64>) -> [String; 15] {
     ]
 }
 
-/// Why it is as it is.
+/// The reason for its state.
 fn note(status: &ServerStatus) -> String {
     let what = |error: &Error| {
         let own = format!("server `{}` ", status.name);

@@ -1,6 +1,6 @@
-//! What agents do while they do it: `run --events` writes it as lines of JSON, and a terminal is shown a single task.
+//! Events of agents as they happen: `run --events` writes them as lines of JSON, and a terminal shows a single task.
 //!
-//! Both on a thread of its own: whoever reads slowly holds up nobody but it.
+//! Both on a thread of its own: a slow reader blocks only this thread.
 
 use std::{
     collections::HashMap,
@@ -88,7 +88,7 @@ impl Reading {
                 Ok(Err(error)) => ui.warn(format!("not all events were written: {error}")),
                 _ => {}
             },
-            () = late => ui.warn("not all events were written: nobody read them"),
+            () = late => ui.warn("not all events were written: the reader did not read them"),
         }
     }
 }

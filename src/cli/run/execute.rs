@@ -1,4 +1,4 @@
-//! Carries out a run, and shows how it goes.
+//! Executes a run: starts servers, runs all tasks, stops servers, writes all files.
 
 use std::{path::Path, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! A single task on a terminal: its calls as lines, and the text that the model is at as one that changes.
+//! Shows a single task on a terminal: one line per call, and the current text of the model as a line that changes.
 
 use std::{io, time::Duration};
 

@@ -85,7 +85,7 @@ fn translate(
 }
 
 /// Reads `timeout` in the unit of the tool whose file this is, `least` being the smallest one of the file. A unit that was only guessed is noted at once; otherwise
-/// gives the note back, for whoever wants to know.
+/// returns the note.
 fn timeout(entry: &Entry, least: Option<f64>, table: &mut Table<'_>) -> Option<String> {
     let number = number(&entry.node);
     let unit = Unit::of(least, table.origin.file.as_deref().unwrap_or(Path::new("")));

@@ -1,4 +1,4 @@
-//! Secrets that are written out in a server's table, where a variable should stand.
+//! Finds literal secrets in the table of a server, where a variable should be.
 
 use crate::config::{
     Secrets,

@@ -6,7 +6,7 @@ use std::{path::Path, time::Duration};
 pub(super) struct Unit {
     pub(super) length: Duration,
     name: &'static str,
-    /// The tool that counts so. Nothing: it was concluded from the number.
+    /// The tool that counts so. `None`: it was concluded from the number.
     tool: Option<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! Building a table in the keys of `servers.toml` from a foreign one, with notes about what is left over.
+//! Translates a foreign table into the keys of `servers.toml`, with notes about the rest.
 
 use std::time::Duration;
 

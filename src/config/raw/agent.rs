@@ -1,4 +1,4 @@
-//! The `[agent]` table as it is written.
+//! The `[agent]` table as written.
 
 use indexmap::IndexMap;
 
@@ -101,7 +101,7 @@ pub(super) fn read_all(root: &Section<'_>, base: &AgentConfig) -> Result<IndexMa
             return Err(table.error("is not a name: use 1 to 64 letters, digits, `_`, `-` or `.`", None));
         }
         let Some(description) = table.text("description")? else {
-            let help = "say what it does, for the model that calls it";
+            let help = "describe what it does, for the model that calls it";
             return Err(table.error("`description` is missing", Some(help)));
         };
         let base = AgentConfig {
@@ -235,7 +235,7 @@ fn fallbacks(table: &Section<'_>) -> Result<Vec<Fallback>> {
             _ => {
                 let help =
                     "give `arg` and `match` (before the call), or `error` (after it), as regular expressions";
-                return Err(rule.error("does not say when", Some(help)));
+                return Err(rule.error("has no condition", Some(help)));
             }
         };
         Ok(Fallback {

@@ -25,7 +25,7 @@ pub(in crate::config) struct RawStrategy {
     pub(in crate::config) overrides: Option<Overrides>,
 }
 
-/// Where `[llm]` has no model of its own, what clients do not take over from it would be said to nobody.
+/// If `[llm]` has no model itself, keys that clients do not inherit from it would have no effect.
 pub(super) fn check_own(llm: &Section<'_>) -> Result<()> {
     const NOT_SHARED: [&str; 10] = [
         "api",
@@ -96,7 +96,7 @@ fn strategy(table: &Section<'_>, name: &str) -> Result<RawStrategy> {
         (Some((one, _)), Some((other, _))) => {
             return Err(table.error(&format!("has both `{one}` and `{other}`"), Some(HELP)));
         }
-        (None, _) => return Err(table.error("says nobody to ask", Some(HELP))),
+        (None, _) => return Err(table.error("names no client to ask", Some(HELP))),
     };
     for (option, kind, is_set) in
         [("start", "round_robin", from_first.is_some()), ("delay", "race", delay.is_some())]

@@ -19,8 +19,8 @@ pub(super) fn read(llm: &Section<'_>, request: &mut LlmConfig) -> Result<()> {
             single_flight: table.flag("single_flight")?.unwrap_or(built_in.single_flight),
         };
         if !cache.sampled && request.temperature != Some(0.0) && request.seed.is_none() {
-            let message = "keeps nothing: answers are sampled, unless temperature is 0 or there is a seed";
-            let help = "set temperature = 0, or sampled = true in cache to keep them all the same";
+            let message = "caches nothing: answers are sampled unless temperature is 0 or a seed is set";
+            let help = "set temperature = 0, or sampled = true in cache to cache sampled answers";
             return Err(llm.key_error("cache", message, Some(help)));
         }
         request.cache = Some(cache);

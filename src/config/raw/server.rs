@@ -1,4 +1,4 @@
-//! One server table as it is written: exactly one way to reach it, and only keys that do something there.
+//! One server table as written: exactly one way to reach the server, and only keys that have an effect.
 
 use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 
@@ -174,7 +174,7 @@ pub(in crate::config) fn read(
     }
     let longest = tool_timeouts.values().copied().chain(call_timeout).max();
     if max_call_time.is_some_and(|max| longest.is_some_and(|longest| max < longest)) {
-        let help = Some("raise it: it limits every call, whatever its progress");
+        let help = Some("raise it: it limits every call, even with progress");
         return Err(table.key_error("max_call_time", "is shorter than a timeout of this server", help));
     }
     Ok(RawServer {
@@ -216,7 +216,7 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
         [kind] => kind,
         [] => {
             let help = "give one of `command` (a program), `url` (a remote server) or `builtin`";
-            return Err(table.error("does not say how the server is reached", Some(help)));
+            return Err(table.error("has none of `command`, `url` and `builtin`", Some(help)));
         }
         [first, second, ..] => {
             let message = format!("`{first}` and `{second}` exclude each other");

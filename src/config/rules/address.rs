@@ -1,4 +1,4 @@
-//! The normal forms of an address: what it says once it is read as servers read it.
+//! The normal forms of an address, as servers read it.
 //!
 //! Servers differ: some join slashes that stand together before they follow `..`, some after it, and what a proxy has
 //! decoded the server behind it decodes again. So there are several forms, and a rule that knows one of them knows the
@@ -79,7 +79,7 @@ fn of_url(url: &Url, with_scheme: bool, forms: &mut Vec<String>) {
     }
     let Some(host) = url.host_str() else { return };
     let scheme = if with_scheme { format!("{}://", url.scheme()) } else { String::new() };
-    // Either of these leads to the same server, whatever the scheme.
+    // Both lead to the same server, with any scheme.
     let port = url.port().filter(|port| !matches!(port, 80 | 443)).map(|port| format!(":{port}"));
     let place = format!("{scheme}{}{}", host.trim_end_matches('.'), port.unwrap_or_default());
     let query = url.query().filter(|query| !query.is_empty()).map(|query| format!("?{query}"));

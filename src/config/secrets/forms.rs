@@ -1,4 +1,4 @@
-//! How a secret may be written where it is shown, and where in a text it is.
+//! Finds a secret in a text, in any of the forms in which it can be written.
 //!
 //! Each of its characters stands as itself, or as one of: `%HH` of its bytes; `+` for a blank; `\uHHHH`; `\n` and the
 //! like; backslashes before `"`, `/` and `\`. Letters of hexadecimal digits have either case. Backslashes may be

@@ -33,7 +33,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     (
         "[servers.a]",
-        "1: `servers.a`: does not say how the server is reached",
+        "1: `servers.a`: has none of `command`, `url` and `builtin`",
         "give one of `command` (a program), `url` (a remote server) or `builtin`",
     ),
     (
@@ -55,7 +55,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("[defaults]\nmax_output = '5 Mb'", "2: `defaults.max_output`: not a size", SIZE),
     (
         "[servers.a]\ncommand = 'x'\nmax_output = '0B'",
-        "3: `servers.a.max_output`: must be more than nothing",
+        "3: `servers.a.max_output`: must be more than zero",
         SIZE,
     ),
     (
@@ -106,7 +106,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         "[servers.a]\ncommand = 'x'\ncall_timeout = '1h'\nmax_call_time = '1m'",
         "4: `servers.a.max_call_time`: is shorter than a timeout of this server",
-        "raise it: it limits every call, whatever its progress",
+        "raise it: it limits every call, even with progress",
     ),
     (
         "[servers.a]\ncommand = 'x'\ntools = { timeout = { t = 5 } }",
@@ -163,7 +163,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "2: `llm.api_key`: expected a string or a list of strings, found an integer",
         "write api_key = \"${LLM_API_KEY}\"",
     ),
-    ("[llm]\nextra_body = { x = nan }", "2: `llm.extra_body`: holds a number that JSON has no form for", ""),
+    (
+        "[llm]\nextra_body = { x = nan }",
+        "2: `llm.extra_body`: contains a number that JSON cannot represent",
+        "",
+    ),
     (
         "[llm]\napi = 'chats'",
         "2: `llm.api`: `chats` is not allowed",
@@ -207,7 +211,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     (
         "[[agent.fallback]]\ntool = '*'\nto = 'a.b'\narg = 'x'",
-        "1: `agent.fallback[0]`: does not say when",
+        "1: `agent.fallback[0]`: has no condition",
         "give `arg` and `match` (before the call), or `error` (after it), as regular expressions",
     ),
     (
@@ -218,7 +222,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         "[agents.a]\nsystem = 'x'",
         "1: `agents.a`: `description` is missing",
-        "say what it does, for the model that calls it",
+        "describe what it does, for the model that calls it",
     ),
     ("[agents.a]\ndescripton = 'x'", "2: `agents.a.descripton`: unknown key", "did you mean `description`?"),
     (
@@ -234,7 +238,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     (
         "[servers.agent]\nbuiltin = 'time'\n[agents.a]\ndescription = 'x'",
-        "3: `agents`: the server `agent` (line 1) has the name that agents are tools of",
+        "3: `agents`: the server `agent` (line 1) has the name that is reserved for agents as tools",
         "give the server another name",
     ),
     ("[agent]\nkeep_tool_results = 'al'", "2: `agent.keep_tool_results`: `al` is not allowed", "use \"all\""),
@@ -255,8 +259,8 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     (
         "[llm]\ntemperature = 0.7\ncache = {}",
-        "3: `llm.cache`: keeps nothing: answers are sampled, unless temperature is 0 or there is a seed",
-        "set temperature = 0, or sampled = true in cache to keep them all the same",
+        "3: `llm.cache`: caches nothing: answers are sampled unless temperature is 0 or a seed is set",
+        "set temperature = 0, or sampled = true in cache to cache sampled answers",
     ),
     ("[agent]\nmax_turns = 99999999999", "2: `agent.max_turns`: the number is too large", ""),
     ("import = ['cdex']", "1: `import[0]`: there is no file /w/cdex", "did you mean \"codex\"?"),

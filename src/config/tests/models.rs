@@ -1,4 +1,4 @@
-//! Clients and strategies of `[llm]`: what they take over, who asks whom, and what is refused.
+//! Clients and strategies of `[llm]`: what they inherit, their members, and what is refused.
 
 use std::time::Duration;
 
@@ -180,7 +180,7 @@ fn mistakes_in_strategies_are_named() {
         ),
         (
             "[llm.strategies.a]\ntotal = '1s'",
-            "1: `llm.strategies.a`: says nobody to ask",
+            "1: `llm.strategies.a`: names no client to ask",
             "write fallback = [\"...\"], round_robin = [\"...\"] or race = [\"...\"]",
         ),
         (
@@ -210,7 +210,7 @@ fn mistakes_in_strategies_are_named() {
         ),
         (
             "[llm.clients.llm]\nmodel = 'b'",
-            "1: `llm.clients.llm`: is what the client of [llm] itself is called",
+            "1: `llm.clients.llm`: is the name of the client of [llm] itself",
             "give it another name",
         ),
         (

@@ -1,4 +1,4 @@
-//! The kinds of failure and what each means for repeating: the one table of the retry rules.
+//! The classes of failures, and whether each is retried: the one table of the retry rules.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What a request says of itself, whatever is asked.
+//! The head of a request: target and the headers that every request has.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use hyper::{

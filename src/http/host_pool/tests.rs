@@ -57,7 +57,7 @@ async fn fifty_concurrent_requests_are_in_flight_together() {
     let peak = Arc::new(AtomicUsize::new(0));
     let now = Arc::new(AtomicUsize::new(0));
     let (gate, highest) = (Arc::clone(&barrier), Arc::clone(&peak));
-    // Nobody is answered before all fifty are there: a hidden cap would hang here.
+    // No request is answered before all fifty are there: a hidden cap would hang here.
     let handler = move || async move {
         highest.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
         gate.wait().await;
@@ -284,7 +284,7 @@ async fn http_2_sends_all_requests_over_one_connection() {
         socket.read_exact(&mut preface).await.unwrap();
         assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         socket.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
-        // Nobody is answered before both requests are there.
+        // No request is answered before both are there.
         let mut asked = Vec::new();
         while asked.len() < 2 {
             match frame(&mut socket).await {

@@ -5,7 +5,7 @@
 use crate::config::StdioConfig;
 
 const VARIABLE: &str = "NODE_COMPILE_CACHE";
-/// Has Node keep nothing; somebody's wish.
+/// Switches the cache of Node off; set by the user.
 const DISABLED: &str = "NODE_DISABLE_COMPILE_CACHE";
 
 /// The variable and the name of a folder, for a Node that has no wish of somebody's already.

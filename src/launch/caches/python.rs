@@ -18,10 +18,10 @@ use std::{
 use crate::{bounded, config::StdioConfig, process::program_path};
 
 const VARIABLE: &str = "PYTHONPYCACHEPREFIX";
-/// Has Python keep nothing; somebody's wish.
+/// Switches the bytecode of Python off; set by the user.
 const DISABLED: &str = "PYTHONDONTWRITEBYTECODE";
 
-/// Packages that are put into an environment when it is made, compiled, whoever installs the others.
+/// Packages that an environment has from its creation, compiled, with any installer.
 const BUNDLED: &[&str] = &["pip", "setuptools", "pkg_resources", "_distutils_hack"];
 
 /// The variable and the name of a folder, for a program of an environment that keeps nothing, without a wish of

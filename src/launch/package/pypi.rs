@@ -36,7 +36,7 @@ pub(super) fn of_module(python: &Path, module: &str, cwd: &Path) -> Option<Packa
     only(python.parent()?.parent()?, |package, file| files.iter().any(|own| own == file) || named(package))
 }
 
-/// The package below `prefix` of which `owns` holds, by its name and one of its files. Nothing if there are several:
+/// The package below `prefix` of which `owns` holds, by its name and one of its files. `None` if there are several:
 /// then which one is started depends on more than is looked at. Nor if there is more than is read.
 fn only(prefix: &Path, owns: impl Fn(&str, &str) -> bool) -> Option<Package> {
     let mut left = MAX_LISTS;
@@ -59,7 +59,7 @@ fn only(prefix: &Path, owns: impl Fn(&str, &str) -> bool) -> Option<Package> {
     first
 }
 
-/// The folders that describe installed packages. Nothing if they are too many.
+/// The folders that describe installed packages. `None` if they are too many.
 fn packages(prefix: &Path) -> Option<Vec<PathBuf>> {
     let is_python =
         |lib: &PathBuf| lib.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"py"));

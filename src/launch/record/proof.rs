@@ -66,7 +66,7 @@ const ABOVE: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Proof {
     path: PathBuf,
-    /// Nothing: there was none.
+    /// `None`: there was none.
     stamp: Option<Stamp>,
 }
 
@@ -157,7 +157,7 @@ pub(super) fn of(
     paths.into_iter().map(Proof::of).collect()
 }
 
-/// Whether `uv run` goes by files that nobody could list here: those of other packages, or by patterns.
+/// Whether `uv run` depends on files that cannot be listed here: those of other packages, or by patterns.
 pub(super) fn goes_further(spec: &StdioConfig, seen: &Seen) -> bool {
     folders(spec, seen).any(|folder| match bounded::read_text(&folder.join("pyproject.toml"), MAX_PROJECT) {
         Ok(project) => FURTHER.iter().any(|word| project.contains(word)),

@@ -24,11 +24,11 @@ impl Store {
         Self(folder.into())
     }
 
-    /// Nothing when there is none, or none that can be trusted and read.
+    /// `None` when there is none, or none that can be trusted and read.
     pub(in crate::launch) fn load(&self, key: &str) -> Option<Record> {
         let file = bounded::open(&self.file(key)).ok()?;
         let about = file.metadata().ok()?;
-        // It names programs to start: whoever else could have written it could start anything.
+        // It names programs to start: another user who could write it could start anything.
         let ours = about.uid() == rustix::process::geteuid().as_raw() && about.mode() & 0o022 == 0;
         if !ours || about.len() > MAX_FILE {
             return None;

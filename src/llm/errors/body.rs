@@ -1,5 +1,5 @@
-//! Reads what servers put into an error: the shapes of OpenAI, vLLM, llama.cpp, LiteLLM, Anthropic, Ollama,
-//! Google and FastAPI, and pages of gateways. Lenient: what is not understood is left out.
+//! Parses error bodies of servers: the formats of OpenAI, vLLM, llama.cpp, LiteLLM, Anthropic, Ollama,
+//! Google and FastAPI, and pages of gateways. Unknown parts are ignored.
 
 use std::{sync::LazyLock, time::Duration};
 

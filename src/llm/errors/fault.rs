@@ -1,5 +1,5 @@
-//! One failed attempt, before it is known whether it is the last one. Everything in it may be printed: keys and
-//! prompts are gone.
+//! One failed attempt, before it is known whether it is the last one. All of it can be printed: keys and
+//! prompts are removed.
 
 use std::{error::Error as StdError, io, time::Duration};
 
@@ -18,7 +18,7 @@ pub(in crate::llm) struct Fault {
     pub overflow: Option<ContextOverflow>,
     pub request_id: Option<String>,
     pub help: Option<String>,
-    /// A key was set aside for it: what is left. Nothing: it is not about a key, or there is only one.
+    /// A key was set aside for it: what is left. `None`: it is not about a key, or there is only one.
     pub left: Option<Left>,
 }
 

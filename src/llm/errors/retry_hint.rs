@@ -1,4 +1,4 @@
-//! How long a server asks to wait: every spelling that is known, the first that parses.
+//! The wait that a server asks for: all known spellings; the first that parses counts.
 
 use std::{
     sync::LazyLock,
@@ -48,7 +48,7 @@ pub(in crate::llm) fn spelled(text: &str) -> Option<Duration> {
     total
 }
 
-/// Whole or fractional seconds; nothing for negative or absurd numbers.
+/// Whole or fractional seconds; `None` for negative or absurd numbers.
 fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()
 }

@@ -19,7 +19,7 @@ pub(in crate::llm) type Outcome = (usize, Result<ChatAnswer, LlmError>);
 /// Requests that go out together, with their numbers.
 struct Group<'a> {
     members: Vec<(usize, &'a ChatRequest)>,
-    /// The prompts and the rest of the body that they share; nothing for a request of one's own.
+    /// The prompts and the rest of the body that they share; `None` for a request of one's own.
     shared: Option<(Vec<Value>, Value)>,
 }
 
@@ -46,7 +46,7 @@ impl LlmClient {
     ///
     /// All go out at once, or so many as [`BatchConfig::width`](crate::BatchConfig) says. Where several share a wire
     /// request ([`BatchConfig::size`](crate::BatchConfig)), the first of them has its attempts and all of its
-    /// tokens, so that sums are right; should the server refuse that request, each is asked by itself.
+    /// tokens, so that sums are right; if the server refuses that request, each is sent alone.
     ///
     /// Equal requests of one batch are each asked, unless answers are kept with
     /// [`CacheConfig::single_flight`](crate::CacheConfig): then the first of them is, and all have its outcome, the
@@ -144,7 +144,7 @@ impl LlmClient {
         stream::iter(asked).buffer_unordered(width).flat_map(stream::iter)
     }
 
-    /// Who shares a request with whom: those whose bodies differ in the prompt only, in their order.
+    /// Groups the callers that can share a request: those whose bodies differ only in the prompt, in their order.
     fn groups<'a>(&self, requests: Vec<(usize, &'a ChatRequest)>) -> Vec<Group<'a>> {
         let size = self.inner.batch.size.get();
         let mut groups = Vec::<Group<'_>>::new();
@@ -190,7 +190,7 @@ impl LlmClient {
         };
         match shared {
             Ok((answers, spent)) => {
-                // Whoever the server left out is asked by itself.
+                // A prompt that the server left out is sent alone.
                 let asked = members.iter().zip(answers).map(|((number, request), answer)| async move {
                     match answer {
                         Some(answer) => (*number, Ok(answer)),
@@ -224,7 +224,7 @@ impl LlmClient {
         }
     }
 
-    /// One wire request; nothing for those that it brought no answer for. What it took is with the first answer, or by
+    /// One wire request; `None` for those that it brought no answer for. What it took is with the first answer, or by
     /// itself where there is none.
     async fn shared(
         &self,

@@ -32,9 +32,9 @@ pub(in crate::llm) struct BatchQueue {
 
 /// Those who share a request.
 struct Group {
-    /// By place; nothing where somebody left. None at all once they are on their way.
+    /// By place; `None` for a caller that left. Empty once they are sent.
     members: Mutex<Option<Vec<Option<Member>>>>,
-    /// Nobody else is waited for.
+    /// Notified when no further member is waited for.
     complete: Notify,
 }
 
@@ -50,7 +50,7 @@ struct Place {
 }
 
 impl BatchQueue {
-    /// Nothing unless requests can be shared.
+    /// `None` unless requests can be shared.
     pub(in crate::llm) fn of(config: &LlmConfig) -> Option<Self> {
         let batch = config.batch;
         (batch.size.get() > 1).then(|| Self {

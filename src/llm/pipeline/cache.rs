@@ -1,10 +1,11 @@
-//! Answers that are given again without asking: by the whole request, for a time, so many and no more.
+//! The answer cache: keyed by the whole request, with a size and a lifetime.
 //!
 //! A cache belongs to one client, so what the configuration adds to every request (model, temperature, limits) is the
-//! same for all its entries and no part of the key. DoubtfulAnswers are whole answers only: no errors, none that was empty, cut
+//! same for all its entries and no part of the key. Entries are complete answers only: no errors, and no answer that
+//! was empty, cut
 //! or in doubt, and nothing sampled unless that was asked for, since all agents would say the same.
 //!
-//! There are never more entries than configured: the one that was used longest ago leaves before another one comes.
+//! There are never more entries than configured: the least recently used one is removed first.
 //! Those who wait for one request share its error too; if each asked again after the other, an outage would take each
 //! of them its whole patience.
 
@@ -65,12 +66,12 @@ struct Seat<'a> {
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         let mut flights = lock(&self.cache.flights);
-        // One that has come to an end is joined by nobody any more, and one that nobody waits for has none.
+        // A finished request is not joined any more. One that no caller waits for has no result.
         let over = self.flight.initialized() || Arc::strong_count(&self.flight) == 2;
         if over && flights.get(&self.key).is_some_and(|listed| Arc::ptr_eq(listed, &self.flight)) {
             flights.remove(&self.key);
         }
-        // Here, so that whoever leaves next counts right.
+        // Here, so that the next removal has correct counts.
         drop(std::mem::take(&mut self.flight));
     }
 }
@@ -116,7 +117,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Cache {
-    /// Nothing unless it is configured, and its answers would be the same again or may be.
+    /// `None` unless it is configured, and its answers would be the same again or may be.
     pub(in crate::llm) fn of(config: &LlmConfig) -> Option<Self> {
         let CacheConfig { size, ttl, sampled, single_flight } = config.cache?;
         (sampled || config.is_repeatable()).then(|| Self {
@@ -260,7 +261,7 @@ fn thought(message: &Message) -> Option<&Thinking> {
     }
 }
 
-/// The whole request in one form, whatever the order of the keys in its schemas.
+/// The whole request in a canonical form, independent of the order of keys in its schemas.
 fn key(request: &ChatRequest) -> Key {
     // Taken apart in full: a field that is added later cannot be forgotten here.
     let ChatRequest { messages, tools, tool_mode, max_tokens, prefill, session: _ } = request;

@@ -1,11 +1,12 @@
-//! The gate in front of one endpoint: the endpoint waits, not each of its callers.
+//! The gate in front of one endpoint: it holds requests back for all callers together.
 //!
-//! Everybody who asks an endpoint passes its gate. While the endpoint works, also if it fails in part, the gate holds
-//! nobody but for the limits that are set or learned, and each call repeats by itself. When more calls fail in a row
+//! Every request to an endpoint passes its gate. While the endpoint works, also if it fails in part, the gate holds
+//! no request back except for configured or learned limits, and each call has its own retries. When more calls fail in
+//! a row
 //! than the share of failures before makes likely, the endpoint is suspected: three at a time look. When these fail too,
 //! it is down and the gate pauses: one call goes first, as a probe, and when that is answered the others follow at a
 //! tripling rate. So an outage costs each caller one or two requests, however long it lasts, and nobody holds a place
-//! while waiting. What a failure means is told by the caller; nothing here knows a protocol. A gate has no task of its
+//! while waiting. The caller says what a failure means; nothing here knows a protocol. A gate has no task of its
 //! own: those who wait keep the time.
 
 use std::{
@@ -115,7 +116,7 @@ pub(in crate::llm) struct Shut {
     pub why: String,
 }
 
-/// Why a gate lets nobody through, or only the few that look whether the endpoint works.
+/// Why a gate lets no request through, or only a few that test the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::llm) struct Hold {
     pub reason: HoldReason,

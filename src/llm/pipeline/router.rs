@@ -152,7 +152,7 @@ impl Router {
 
     /// The error of a strategy without members, which no configuration has.
     fn without_members(&self) -> LlmError {
-        Fault::new(Class::Config, "there is nobody to ask").into_error(&self.table, None, &self.table)
+        Fault::new(Class::Config, "there is no client to ask").into_error(&self.table, None, &self.table)
     }
 
     /// What the members counted, together.

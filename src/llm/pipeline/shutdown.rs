@@ -18,8 +18,8 @@ pub(in crate::llm) struct Shutdown {
 
 impl LlmClient {
     /// Takes no more requests, sends at once what still waits for others to share a request with, and gives all that
-    /// is under way `grace` to be answered. Whoever waits after that gets an error of class
-    /// [`Closed`](LlmErrorClass::Closed), as does whoever asks later. Returns how many calls were
+    /// is under way `grace` to be answered. Callers that still wait then get an error of class
+    /// [`Closed`](LlmErrorClass::Closed), as do later callers. Returns how many calls were
     /// cut off.
     ///
     /// All clones end together. May be called any number of times.
@@ -33,18 +33,18 @@ impl LlmClient {
         left
     }
 
-    /// The outcome of a caller's request; nothing if the client is shut down before, or is being shut down.
+    /// The outcome of a caller's request; `None` if the client is shut down before, or is being shut down.
     pub(in crate::llm) async fn until_closed<T>(&self, asking: impl Future<Output = T>) -> Option<T> {
         let _waiting = self.enter()?;
         self.until_over(asking).await
     }
 
-    /// The outcome of a part of a request that was let in; nothing if it takes longer than is waited for.
+    /// The outcome of a part of a request that was let in; `None` if it takes longer than is waited for.
     pub(in crate::llm) async fn until_over<T>(&self, asking: impl Future<Output = T>) -> Option<T> {
         self.inner.shutdown.over.run_until_cancelled(asking).await
     }
 
-    /// Counts as waiting until it is dropped; nothing when no more requests are taken.
+    /// Counts as waiting until it is dropped; `None` when no more requests are taken.
     pub(in crate::llm) fn enter(&self) -> Option<TaskTrackerToken> {
         let waiting = &self.inner.shutdown.waiting;
         (!waiting.is_closed()).then(|| waiting.token())

@@ -77,7 +77,7 @@ fn call(table: &Section<'_>, when: &When) -> Result<Call> {
         Some(entry) => entry
             .node
             .to_json()
-            .ok_or_else(|| table.key_error("args", "holds a number that JSON has no form for", None))?,
+            .ok_or_else(|| table.key_error("args", "contains a number that JSON cannot represent", None))?,
     };
     let args = Args::parse(&args, when.matches.as_ref())
         .map_err(|problem| table.key_error("args", problem, None))?;

@@ -1,4 +1,4 @@
-//! Server-sent events, from bytes in whatever pieces they come.
+//! Server-sent events, from bytes in pieces of any size.
 //!
 //! Our own and not a crate's, for what model servers do beside the standard: llama.cpp writes `error: {...}` as a
 //! field, some end without the last blank line. The parsers at hand drop both, and wrap the stream in place of being fed.
@@ -48,7 +48,7 @@ impl Parser {
 
     fn end_of_line(&mut self) -> Option<Event> {
         let line = mem::take(&mut self.line);
-        // A line is whole: no character is cut here, whatever the pieces were.
+        // The line is complete, so no character is cut here.
         let line = String::from_utf8_lossy(&line);
         let line =
             if mem::replace(&mut self.begun, true) { &*line } else { line.trim_start_matches('\u{feff}') };

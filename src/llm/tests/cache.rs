@@ -1,4 +1,4 @@
-//! What is kept and for whom: counted at the server.
+//! Which answers are cached for which callers: counted at the server.
 
 use std::{sync::Arc, time::Duration};
 

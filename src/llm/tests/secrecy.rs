@@ -1,4 +1,4 @@
-//! Keys and prompts never get into an error, whatever a server writes into its answers.
+//! Keys and prompts never get into an error, for any answer of a server.
 
 use super::*;
 

@@ -139,7 +139,7 @@ async fn each_stream_timeout_is_named() {
     for (first, message) in [
         (String::new(), "no first token within 40ms (first_token_timeout in [llm])"),
         (HEAD.to_owned(), "no first token within 40ms (first_token_timeout in [llm])"),
-        (format!("{HEAD}{}", piece("ha")), "silent for 40ms in mid-answer (idle_timeout in [llm])"),
+        (format!("{HEAD}{}", piece("ha")), "silent for 40ms during the answer (idle_timeout in [llm])"),
     ] {
         // Comments keep a connection alive, and are no sign of an answer.
         let again = if first.is_empty() { "" } else { ": still there\n\n" };

@@ -1,5 +1,5 @@
 //! The keys of one endpoint: used in turn. One that is refused, out of credit or over its rate is set aside, and the
-//! others go on. A key is only ever told by its number.
+//! others go on. Messages name a key only by its number.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::llm::pipeline::gate::LONGEST;
 use crate::llm::{LlmErrorClass as Class, errors::fault::Fault};
 
-/// A key that is refused or has no credit is tried again after this: somebody may have mended it.
+/// A key that is refused or has no credit is tried again after this: it may be valid by then.
 const REFUSED: Duration = Duration::from_secs(600);
 /// First and greatest pause of a key over its rate, when the server names none; doubles from one to the other.
 const OVER_RATE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));

@@ -92,7 +92,7 @@ impl Clock {
                     }
                     Err(_) => {
                         let (limit, table) = (spelled(limit), &self.table);
-                        let told = format!("silent for {limit} in mid-answer (idle_timeout in {table})");
+                        let told = format!("silent for {limit} during the answer (idle_timeout in {table})");
                         return Err(Failed::Own(Class::Timeout, told));
                     }
                 },

@@ -24,14 +24,14 @@ pub(in crate::llm) fn parts(request: &ChatRequest, config: &LlmConfig) -> Result
     Ok((prompt, Value::Object(body)))
 }
 
-/// The body of one request for all these prompts. It is answered in one piece, whatever the configuration says.
+/// The body of one request for all these prompts. It is never streamed, also with `stream = true`.
 pub(in crate::llm) fn encode(prompts: Vec<Value>, rest: &Value) -> Value {
     let mut body = Map::from_iter([("prompt".to_owned(), Value::Array(prompts))]);
     body.extend(rest.as_object().cloned().unwrap_or_default());
     Value::Object(body)
 }
 
-/// The answers by the number of their prompt, and whether they had no numbers; nothing where there is a single one, and
+/// The answers by the number of their prompt, and whether they had no numbers; `None` where there is a single one, and
 /// where the numbers cannot be trusted. A number that occurs twice has no answer: nobody knows which is its own.
 pub(super) fn read(json: &Value) -> (Vec<Option<Decoded>>, bool) {
     let choices = json.get("choices").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);

@@ -127,7 +127,7 @@ impl Cgroup {
     }
 }
 
-/// The folder where cgroups are ours to make without anybody's harm. Nothing: there is none.
+/// The folder where cgroups are ours to make without anybody's harm. `None`: there is none.
 pub(in crate::process) fn offered() -> Option<PathBuf> {
     base().ok().filter(|parent| is_delegated(parent))
 }
@@ -147,7 +147,7 @@ fn marked(folder: &Path) -> bool {
     })
 }
 
-/// Why no cgroup can be had for all three budgets; nothing if it can, as far as looking tells.
+/// Why no cgroup can be had for all three budgets; `None` if it can, as far as looking tells.
 pub(in crate::process) fn no_cgroup() -> Option<String> {
     no_cgroup_for(&ResourceLimits { memory_max: Some(1), cpu_max: Some(1.0), processes_max: Some(1) })
 }
@@ -211,7 +211,8 @@ fn locate(cgroup: &str, mounts: &str) -> Result<PathBuf, String> {
     // In a container only a part of the tree may be mounted, and we may be outside of it.
     let below = own.strip_prefix(root.trim_end_matches('/'));
     let below = below.filter(|below| matches!(below.as_bytes(), [] | [b'/', ..]) && !below.contains("/.."));
-    let below = below.ok_or_else(|| format!("our cgroup {own} is outside of what is mounted, {root}"))?;
+    let below =
+        below.ok_or_else(|| format!("our cgroup {own} is outside of the mounted hierarchy {root}"))?;
     Ok(PathBuf::from(point).join(below.trim_start_matches('/')).components().collect())
 }
 

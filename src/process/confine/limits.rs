@@ -22,7 +22,7 @@ impl Limits {
     /// The limits that stand in for a cgroup, which cannot be had because of `why`.
     pub(super) fn instead(limits: &ResourceLimits, why: &str) -> io::Result<Self> {
         let refuse = |key: &str, whom: &str| {
-            let what = format!("no resource limit holds `{key}`{whom}; a cgroup would, but {why}");
+            let what = format!("no resource limit enforces `{key}`{whom}; a cgroup would, but {why}");
             let help = format!(
                 "remove `{key}`, or start toolcrib where a cgroup is delegated to it (systemd: Delegate=yes)"
             );
@@ -91,14 +91,14 @@ pub(in crate::process) fn suspected(
     if let Some(bytes) = limits.memory_max {
         let size = size(bytes);
         if said(&MEMORY) {
-            return Some(format!("it had no more than memory_max = {size}"));
+            return Some(format!("it was limited to memory_max = {size}"));
         }
         if gave_up {
             return Some(format!("it may have needed more than memory_max = {size}"));
         }
     }
     if let Some(tasks) = limits.processes_max.filter(|_| said(&TASKS)) {
-        return Some(format!("it had no more than processes_max = {tasks}"));
+        return Some(format!("it was limited to processes_max = {tasks}"));
     }
     (sandboxed && said(&FILES)).then(|| "its sandbox may keep it from something that it needs".to_owned())
 }
@@ -118,8 +118,8 @@ mod tests {
     fn a_limit_is_blamed_only_with_evidence() {
         let limits = ResourceLimits { memory_max: Some(512 << 20), processes_max: Some(3), cpu_max: None };
         let blamed = |line: &str| suspected(&limits, true, None, &[line.to_owned()]).unwrap_or_default();
-        assert_eq!(blamed("MemoryError"), "it had no more than memory_max = 512MiB");
-        assert_eq!(blamed("RuntimeError: can't start new thread"), "it had no more than processes_max = 3");
+        assert_eq!(blamed("MemoryError"), "it was limited to memory_max = 512MiB");
+        assert_eq!(blamed("RuntimeError: can't start new thread"), "it was limited to processes_max = 3");
         assert_eq!(
             blamed("cat: x: Permission denied"),
             "its sandbox may keep it from something that it needs"

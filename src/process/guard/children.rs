@@ -20,7 +20,7 @@ const PIECE: usize = 1024;
 
 /// The children of this process, which has a single thread.
 pub(super) struct Children {
-    /// The kernel's list; nothing where it has none (CONFIG_PROC_CHILDREN).
+    /// The kernel's list; `None` where it has none (CONFIG_PROC_CHILDREN).
     list: Option<OwnedFd>,
 }
 

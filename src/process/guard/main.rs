@@ -136,7 +136,7 @@ enum Stage {
 }
 
 struct Guard<'a> {
-    /// To the manager; nothing once its end is closed.
+    /// To the manager; `None` once its end is closed.
     socket: Option<OwnedFd>,
     task: &'a Task,
     signals: OwnedFd,

@@ -43,7 +43,7 @@ pub(super) struct Request<'a> {
 
 struct Zygote {
     child: Child,
-    /// A handle of it, by which no other process can be meant, whoever reaps it; nothing where the kernel has no
+    /// A handle of it, by which no other process can be meant, whoever reaps it; `None` where the kernel has no
     /// such handles.
     handle: Option<Root>,
     requests: OwnedFd,

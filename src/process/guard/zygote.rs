@@ -110,7 +110,7 @@ pub(super) struct Files {
 /// The manager's process, whose end is the end of all.
 pub(super) struct Owner {
     pub(super) pid: Pid,
-    /// Becomes readable when it ends, also where somebody else inherited its ends of the sockets. Nothing where
+    /// Becomes readable when it ends, also where somebody else inherited its ends of the sockets. `None` where
     /// the kernel has no such handles.
     pub(super) handle: Option<OwnedFd>,
 }
@@ -183,7 +183,7 @@ struct Zygote {
     children: Children,
     /// What those that are there work with.
     guards: HashMap<Pid, Box<Task>>,
-    /// When what killed guards left is killed; nothing where there is none.
+    /// When what killed guards left is killed; `None` where there is none.
     kill_at: Option<Instant>,
     /// The next pause between two rounds of that.
     round: Duration,

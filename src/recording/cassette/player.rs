@@ -1,4 +1,4 @@
-//! Answering from a cassette.
+//! Answers requests from a cassette.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,7 +18,7 @@ use crate::{
     error::{Error, Result},
 };
 
-/// How much longer than in the recording a replay waits for whoever gave up waiting then.
+/// How much longer than in the recording a replay waits for a caller that gave up then.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Answers from a cassette. Clones go on with the same one.
@@ -67,7 +67,7 @@ struct Asked {
 /// What a question was answered with.
 pub(crate) enum Replayed {
     Answer(Value),
-    /// Nobody waited for the answer in the recording: this long nothing comes.
+    /// The caller stopped waiting in the recording: no answer comes for this time.
     Silence(Duration),
 }
 
@@ -215,7 +215,7 @@ impl CassettePlayer {
 
     fn error(&self, what: &str) -> Error {
         let help = "replay it with the tasks, the configuration and the toolcrib that it was recorded with, or record it anew";
-        Error::input(format!("{} was recorded otherwise: {what}", self.0.name), Some(help.to_owned()))
+        Error::input(format!("the recording of {} differs: {what}", self.0.name), Some(help.to_owned()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -328,8 +328,8 @@ fn read_head(name: &str, text: &[u8]) -> Result<Head> {
             Err(Error::input(what, Some(RECORD.to_owned())))
         }
         (None, _) => Err(Error::input(
-            format!("{name} is not a cassette: its first line does not say so"),
-            Some("one is written by toolcrib run TASKS --record=FILE".to_owned()),
+            format!("{name} is not a cassette: its first line is not that of one"),
+            Some("toolcrib run TASKS --record=FILE writes one".to_owned()),
         )),
     }
 }

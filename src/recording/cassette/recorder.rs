@@ -1,4 +1,4 @@
-//! Writing a cassette.
+//! Writes a cassette.
 
 use std::{
     collections::HashSet,

@@ -1,4 +1,4 @@
-//! What an agent decides while it works: for its log, and for whoever watches.
+//! The decisions of an agent while it works: for its log and for watchers.
 
 use std::fmt;
 
@@ -75,7 +75,7 @@ pub enum AgentEvent {
         turn: u32,
         /// Results that are left out by now.
         left_out: usize,
-        /// Tokens that the request would have had, by what was counted before; nothing when the server refused it.
+        /// Tokens that the request would have had, by what was counted before; `None` when the server refused it.
         estimate: Option<u64>,
     },
     /// A result was too long for the model; all of it is in a file of the task's folder.

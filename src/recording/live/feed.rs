@@ -1,4 +1,4 @@
-//! The channel: agents write into it and never wait, one reader reads, and what it holds at most is set in bytes.
+//! The channel: agents write without waiting, one reader reads, and its size is limited in bytes.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ use crate::duration::nanos;
 /// What agents tell into. Clones are the same feed; the stream ends when the last one is gone, and with it every
 /// [`Agent`](crate::Agent) that holds one.
 ///
-/// Writing costs one push under a lock that nobody holds for longer, and nothing at all once the reader is gone. A
+/// Writing costs one push under a lock that is never held for longer, and nothing once the reader is gone. A
 /// reader that is slow, or never reads, delays no agent: what the feed holds is limited, and what does not fit makes
 /// room. First go the oldest pieces of answers, then the oldest other events, the ends of tasks last. The next event that is
 /// read says how many of each are [missing](Live::missed).
@@ -83,7 +83,7 @@ struct Queue {
 }
 
 impl Feed {
-    /// A feed that holds so many bytes of events that nobody has read yet, and one event more if that is longer.
+    /// A feed that holds this many bytes of unread events, and one event more if that is longer.
     pub fn open(max_bytes: usize) -> (Self, LiveEvents) {
         let shared = Arc::new(Shared {
             opened: Instant::now(),
@@ -101,7 +101,7 @@ impl Feed {
         (Self(Arc::new(Open(Arc::clone(&shared)))), LiveEvents(shared))
     }
 
-    /// Whether anybody may still read.
+    /// Whether the reader still exists.
     pub(crate) fn is_heard(&self) -> bool {
         self.0.0.heard.load(Relaxed)
     }
@@ -131,7 +131,7 @@ impl Drop for Open {
 }
 
 impl LiveEvents {
-    /// The next event; nothing once every [`Feed`] is gone and all was read. Dropping the future loses nothing.
+    /// The next event; `None` once every [`Feed`] is gone and all was read. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<Live> {
         loop {
             {

@@ -1,4 +1,4 @@
-//! What is wrong with a line that is no task: the key, and what is wanted there.
+//! Describes what is wrong with a line of a task file: the key, and what is expected there.
 
 use crate::config::{Node, NodeValue, Section, SourceLocation};
 

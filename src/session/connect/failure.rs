@@ -1,4 +1,4 @@
-//! Turns "connection closed" into what a person needs: which phase, exit status, last words, what to do.
+//! Turns "connection closed" into a useful error: the phase, the exit status, the last stderr lines, advice.
 
 use std::time::Duration;
 
@@ -301,7 +301,7 @@ fn help(code: ErrorCode, stderr: &[String]) -> Option<String> {
         ErrorCode::ServerExited => {
             "run its command by hand: a server waits for its input and does not end by itself"
         }
-        ErrorCode::ProtocolMismatch => "this is a mistake of the server: look for a newer version of it",
+        ErrorCode::ProtocolMismatch => "this is a bug of the server: look for a newer version of it",
         _ => return None,
     };
     Some(text.to_owned())

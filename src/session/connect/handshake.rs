@@ -1,4 +1,4 @@
-//! Agreeing on the protocol with a server on lines: both eras, one process, no fixed wait.
+//! Agrees on the protocol with a server over stdio: both eras, one process, no fixed wait.
 //!
 //! The 2026-07-28 revision has no handshake: `server/discover` tells what a server speaks. Older servers want
 //! `initialize` first. The SDK's automatic mode waits ten seconds for a server that ignores the question and
@@ -177,7 +177,7 @@ fn discovered(result: Result<DiscoverResult, String>) -> RequestState {
 
 fn initialized(result: Result<InitializeResult, String>) -> RequestState {
     match result {
-        // Whoever goes on in a revision that one side does not know talks past the other.
+        // Both sides must know the revision.
         Ok(result) if !is_spoken(&result.protocol_version) => {
             RequestState::Refused(Some(format!("it speaks {}", spoken(&[result.protocol_version]))))
         }

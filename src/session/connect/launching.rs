@@ -77,7 +77,7 @@ struct Review {
 }
 
 impl Review {
-    /// Nothing: nobody asked for the lockfile, or it does not know the package.
+    /// `None`: nobody asked for the lockfile, or it does not know the package.
     fn of(config: &ServerConfig, spec: &StdioConfig, connect_context: &ConnectContext) -> Option<Self> {
         let locked = connect_context.lock.as_ref()?.package(&config.name)?.clone();
         let by_runner = Runner::of(&spec.command, &spec.args).is_some();
@@ -102,7 +102,7 @@ fn live(process: &Process) -> Live {
 }
 
 impl Session {
-    /// The installed package that the server is started from. Nothing: it is from none, or that cannot be told.
+    /// The installed package that the server is started from. `None`: it is from none, or that cannot be told.
     pub(crate) async fn package(&self) -> Option<Package> {
         let live = match &*self.slot.state() {
             State::Ready { connection, .. } => connection.process.as_ref().map(live),
@@ -164,7 +164,7 @@ async fn start(
     Ok(connection)
 }
 
-/// What is known of `spec`, and what is to be started in its place. Nothing when it is no runner, or always to be
+/// What is known of `spec`, and what is to be started in its place. `None` when it is no runner, or always to be
 /// left to it.
 async fn plan(spec: &StdioConfig, connect_context: &ConnectContext) -> Option<(Launch, Option<StdioConfig>)> {
     // Of many servers that start at once, those that have no runner are not to wait for a thread each.

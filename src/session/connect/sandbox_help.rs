@@ -1,4 +1,4 @@
-//! What to do about a server that did not come up in its sandbox.
+//! Advice for a server that did not start in its sandbox.
 
 use std::path::{Path, PathBuf};
 

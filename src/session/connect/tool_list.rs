@@ -177,7 +177,7 @@ async fn subscribe(client: &RpcClient) {
     loop {
         match Box::pin(client.ask("subscriptions/listen", &wanted, NEVER)).await {
             Ok(Answer::Refused(error)) => {
-                tracing::debug!(code = error.code.0, "changes of the tool list will not be heard of");
+                tracing::debug!(code = error.code.0, "changes of the tool list will not be noticed");
                 return;
             }
             Ok(_) => tokio::time::sleep(RESUBSCRIBE).await,

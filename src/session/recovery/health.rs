@@ -1,4 +1,4 @@
-//! What is known about the stream of one connection: what was wrong in it, why it ended, what it waits for.
+//! Health of the stream of one connection: protocol violations, why it ended, what it waits for.
 
 use std::{
     sync::{
@@ -33,7 +33,7 @@ pub(in crate::session) struct Health(Arc<Shared>);
 
 struct Shared {
     secrets: Secrets,
-    /// Nothing for a server behind a URL: its stream is the protocol library's.
+    /// `None` for a server behind a URL: its stream is the protocol library's.
     pipes: Option<(Traffic, LineWriter)>,
     stderr: Option<StderrTail>,
     notes: Mutex<StreamFaults>,
@@ -144,7 +144,7 @@ impl Health {
     pub(in crate::session) fn unasked(&self) -> bool {
         let mut notes = self.notes();
         let bearable = notes.unasked.add(Instant::now(), self.0.answers.load(Ordering::Relaxed));
-        tracing::warn!(count = notes.unasked.count, "ignored an answer that nobody asked for");
+        tracing::warn!(count = notes.unasked.count, "ignored an answer without a request");
         bearable
     }
 
@@ -188,7 +188,7 @@ impl Health {
                 ErrorCode::StdoutGarbage,
             ),
             End::Unasked => (
-                format!("gave more than {JUNK_LIMIT} answers that nobody asked for within a short time"),
+                format!("sent more than {JUNK_LIMIT} answers without a request within a short time"),
                 ErrorCode::StdoutGarbage,
             ),
         }
@@ -198,13 +198,13 @@ impl Health {
     pub(in crate::session) fn oddities(&self) -> Vec<String> {
         let notes = self.notes();
         let junk = notes.samples.first().map(|line| match notes.junk.count {
-            1 => format!("it wrote to stdout what is not a message: {line:?}"),
+            1 => format!("it wrote a line to stdout that is not a message: {line:?}"),
             count => format!("it wrote to stdout {count} lines that are not messages, the first: {line:?}"),
         });
         let unasked = match notes.unasked.count {
             0 => None,
-            1 => Some("it gave an answer that nobody asked for".to_owned()),
-            count => Some(format!("it gave {count} answers that nobody asked for")),
+            1 => Some("it sent an answer without a request".to_owned()),
+            count => Some(format!("it sent {count} answers without a request")),
         };
         junk.into_iter().chain(unasked).collect()
     }
@@ -274,7 +274,7 @@ impl Call<'_> {
             if deaf && silent && self.health.0.calls.load(Ordering::Relaxed) == 1 {
                 self.health.ended(End::Deaf);
                 writer.close();
-                reasons.push("the next call starts it anew".to_owned());
+                reasons.push("the next call starts it again".to_owned());
             }
         }
         reasons.extend(self.health.oddities());

@@ -1,4 +1,4 @@
-//! Servers that are not running because nobody needs them: started by the first call, in the way that brings back
+//! Parked servers do not run until the first call starts them, in the same way that restarts
 //! one that died.
 
 use std::{
@@ -31,7 +31,7 @@ const IDLE_LOOKS: u32 = 10;
 /// Why a server that is down is so.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::session) enum DownReason {
-    /// It was lost: whoever stays in [`Session::keep`] brings it back.
+    /// It was lost: the task in [`Session::keep`] restarts it.
     Lost,
     /// Nobody needs it: it stays down until somebody does.
     Parked,
@@ -48,7 +48,7 @@ impl Session {
         Self::new(config, connect_context, Slot::empty(down), restarts)
     }
 
-    /// A session with another instance of the same server, parked. Nothing once this one is closed.
+    /// A session with another instance of the same server, parked. `None` once this one is closed.
     pub(crate) fn sibling(&self) -> Option<Self> {
         let (_, list) = self.list()?;
         let era = match &*self.slot.state() {
@@ -64,7 +64,7 @@ impl Session {
         Some(Self::new(config, connect_context, Slot::empty(down), restarts))
     }
 
-    /// `tools` as they are to be shown. Nothing: the lockfile does not let them be offered.
+    /// `tools` as they are to be shown. `None`: the lockfile does not let them be offered.
     pub(crate) fn admitted(
         config: &ServerConfig,
         connect_context: &ConnectContext,
@@ -134,7 +134,7 @@ impl Session {
             }
         });
         if wanted {
-            // Whoever wants it may give up half way: the keeper does not.
+            // The caller may give up half-way: the keeper does not.
             self.settled.notify_one();
         }
     }

@@ -1,4 +1,4 @@
-//! Bringing a server back: one restart for each death, however many notice it; capped backoff; no storms.
+//! Restarts a server: once for each death, with capped backoff and a limit of restarts.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -211,7 +211,7 @@ impl Session {
             error.causes = std::iter::once(first.to_string()).chain(first.causes.clone()).collect();
             error.stderr_tail.clone_from(&first.stderr_tail);
         }
-        error.help = Some("mend the server, or raise `restart.max`".to_owned());
+        error.help = Some("repair the server, or raise `restart.max`".to_owned());
         Some((error, wait))
     }
 

@@ -2,7 +2,7 @@
 //! closing.
 //!
 //! Knows no protocol, process or clock: `tests/interleavings.rs` compiles this very file against locks that try all
-//! interleavings. Whoever claims, installs or stays down holds the session's restart lock meanwhile.
+//! interleavings. The task that claims, installs or stays down holds the restart lock of the session.
 
 use super::sync::{Mutex, MutexGuard, lock};
 

@@ -2,7 +2,7 @@
 
 pub(super) use std::sync::{Mutex, MutexGuard};
 
-/// Whoever panicked with the lock left whole states behind: each change is one assignment.
+/// A panic with the lock held leaves a complete state: each change is one assignment.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -34,7 +34,7 @@ enum WatchdogAction {
 
 impl Session {
     /// Notices every death and brings the server back within its restart policy, until the session is closed.
-    /// Callers that notice first do the same; there is one restart whoever it is.
+    /// Callers that notice first do the same; there is one restart in any case.
     pub(crate) async fn keep(&self) {
         let staying = async {
             loop {

@@ -199,7 +199,7 @@ impl Drop for Events {
     }
 }
 
-/// The quickest of the last answers to some questions; nothing if one has none.
+/// The quickest of the last answers to some questions; `None` if one has none.
 async fn quickest(transport: &Transport, era: Era) -> Option<Duration> {
     let mut times = Vec::with_capacity(QUESTIONS);
     for _ in 0..QUESTIONS {

@@ -163,7 +163,7 @@ fn both_types() -> String {
     [EVENT_STREAM_MIME_TYPE, JSON_MIME_TYPE].join(", ")
 }
 
-/// Sends one request. A redirect within the origin is an error: whoever sends decides whether it is sent there.
+/// Sends one request. A redirect within the origin is an error: the caller decides whether to follow it.
 async fn send(
     client: &HttpClient,
     method: Method,
@@ -180,7 +180,7 @@ async fn send(
     let session = to.session.as_deref().map(|id| (SESSION_ID, id));
     for (name, value) in more.iter().cloned().chain(own).chain(session) {
         let mut value = HeaderValue::from_str(value)
-            .map_err(|_| unconnected(format!("what it is to be told as `{name}` is no header")))?;
+            .map_err(|_| unconnected(format!("its value for the header `{name}` is not valid")))?;
         value.set_sensitive(name == AUTHORIZATION);
         headers.insert(name, value);
     }

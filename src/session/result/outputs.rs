@@ -1,4 +1,4 @@
-//! Where results that are too long are kept whole: files in a private folder, the oldest leaving for the new.
+//! Keeps long results as files in a private folder; the oldest are removed first.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},

@@ -1,4 +1,4 @@
-//! What comes of a tool call, whichever way it went.
+//! The outcome of a tool call.
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ use super::outputs::Outputs;
 use crate::session::stdio::json_string;
 use crate::{config::ServerConfig, tool::ServerName};
 
-/// Values of one message that are decoded: each takes some 200 bytes of memory, whatever its length.
+/// Values of one message that are decoded: each takes about 200 bytes of memory, at any length.
 pub(in crate::session) const MAX_VALUES: usize = 100_000;
 /// Fields of a result that are not content, such as `_meta`, and longer than this are left out.
 const MAX_FIELD: usize = 64 << 10;
@@ -40,7 +40,7 @@ impl Truncator {
         Self { limit: config.max_output, server: config.name.clone(), outputs: outputs.clone() }
     }
 
-    /// The JSON object `result` within the limit; nothing if it is no tool result. Blocks while it writes.
+    /// The JSON object `result` within the limit; `None` if it is not a tool result. Blocks while it writes.
     pub(in crate::session) fn cut(&self, result: &str) -> serde_json::Result<Option<String>> {
         let mut work = Work {
             truncator: self,

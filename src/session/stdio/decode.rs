@@ -1,4 +1,4 @@
-//! One line of a server to one message, whatever the line holds: every answer to a call must end that call.
+//! Decodes one line of a server to one message. Any line gives a result, and every answer to a call ends that call.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::session::{
     result::truncate::{MAX_VALUES, Truncator, weigh},
 };
 
-/// Lines up to this are decoded as they are: too short to cost much, whatever they hold.
+/// Lines up to this length are decoded as a whole: they are too short to cost much, with any content.
 const SHORT: usize = 256 << 10;
 /// Lines up to this may be decoded where they are read: a usual result of this length takes a millisecond.
 const INLINE: usize = 2 << 20;
@@ -106,13 +106,13 @@ struct Envelope<'a> {
 fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
     let Envelope { jsonrpc, id, method, params, result, error } = envelope;
     if jsonrpc != "2.0" {
-        return Err("it is no JSON-RPC 2.0".to_owned());
+        return Err("it is not JSON-RPC 2.0".to_owned());
     }
     let ours = |id: &RawValue| id.get().parse().ok();
     match (method, id, result, error) {
         // It would be written back.
         (Some(_), Some(id), ..) if id.get().len() > MAX_ID || id.get().starts_with(['{', '[']) => {
-            Err("its id is none, or too long".to_owned())
+            Err("its id is missing or too long".to_owned())
         }
         (Some(method), Some(id), ..) => Ok(Decoded::RequestState(id.to_owned(), method.into_owned())),
         (Some(method), None, ..) => Ok(Decoded::Notification(told(&method, params))),
@@ -139,12 +139,12 @@ fn told(method: &str, params: Option<&RawValue>) -> Notification {
     }
     let read = |params: &RawValue| {
         let Token { token } = serde_json::from_str(params.get()).ok()?;
-        // It is a sign of life whatever else it says.
+        // It is a sign of life in any case.
         Some(Notification::Progress(token, serde_json::from_str(params.get()).ok()))
     };
     match method {
         "notifications/progress" => params.and_then(read).unwrap_or(Notification::Other),
-        // Whoever has just been promised to hear of changes has not heard of those before.
+        // A subscription that was just acknowledged has missed earlier changes.
         "notifications/tools/list_changed" | "notifications/subscriptions/acknowledged" => {
             Notification::ToolsChanged
         }
@@ -171,7 +171,7 @@ pub(super) fn long(line: &[u8], truncator: &Truncator, is_open: impl Fn(i64) -> 
     };
     if let Envelope { id: Some(id), method: None, result: Some(result), .. } = envelope {
         match id.get().parse() {
-            Ok(id) if !is_open(id) => return unusable(id, "nobody waits for it"),
+            Ok(id) if !is_open(id) => return unusable(id, "no caller waits for it"),
             Ok(_) => {}
             Err(_) => return Decoded::Stray,
         }
@@ -244,7 +244,7 @@ fn beginning(line: &[u8]) -> String {
     text.chars().take(200).collect()
 }
 
-/// The id of the call that a line with this head and tail answers. Nothing if it has a `method`: then it is a
+/// The id of the call that a line with this head and tail answers. `None` if it has a `method`: then it is a
 /// request of the server's, whose ids are its own.
 fn answered(head: &[u8], tail: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(&head[..head.len().min(MAX_HEAD)]);
@@ -369,7 +369,7 @@ mod tests {
         fn any_line_is_a_message_or_junk_or_blank(line in lines()) {
             match short(&line) {
                 Decoded::Blank => prop_assert!(line.trim_ascii().is_empty()),
-                // An answer with a number must end a call, whatever else is wrong with it.
+                // An answer with a number must end a call, even if the rest is invalid.
                 Decoded::Junk(text) => prop_assert!(text.len() <= line.len().max(1) * 3, "{text}"),
                 _ => {}
             }
@@ -437,7 +437,10 @@ mod tests {
         let content = format!(r#"{{"content":[{{"type":"text","text":"{}"}}]}}"#, "x".repeat(3 << 20));
         let line = format!(r#"{{"jsonrpc":"2.0","id":4,"result":{content}}}"#);
         let files = || std::fs::read_dir(outputs.path()).map_or(0, Iterator::count);
-        assert_eq!(text(&long(line.as_bytes(), &truncator, |_| false)), "4 is refused: nobody waits for it");
+        assert_eq!(
+            text(&long(line.as_bytes(), &truncator, |_| false)),
+            "4 is refused: no caller waits for it"
+        );
         assert_eq!(files(), 0);
         assert!(text(&long(line.as_bytes(), &truncator, |id| id == 4)).contains("[cut: "));
         assert_eq!(files(), 1);

@@ -1,5 +1,5 @@
 //! The usual answers to a call, decoded in one pass without the SDK's types: results of text, images, sound and
-//! embedded resources without further members. Whatever is not exactly that goes to the SDK, which decodes it to the
+//! embedded resources without further members. Every other message goes to the SDK, which decodes it to the
 //! same.
 
 use std::fmt;
@@ -85,13 +85,13 @@ pub(super) fn decode(line: &[u8]) -> Option<(i64, ToolResult)> {
     Some((id, tool_result(result.content, result.structured_content, result.is_error, result.result_type)?))
 }
 
-/// As [`decode`], for a line of any length: nothing if the result may be over `limit` bytes, or may hold more values
+/// As [`decode`], for a line of any length: `None` if the result may be over `limit` bytes, or may hold more values
 /// than are decoded.
 pub(super) fn decode_large(line: &[u8], limit: usize) -> Option<(i64, ToolResult)> {
     let Answer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };
     let result: Plain<'_, &RawValue> = result;
     let structured = result.structured_content.map(RawValue::get);
-    // Whatever is in a line is no longer than the line.
+    // A value in a line is not longer than the line.
     if line.len() > limit {
         let text = result.content.text_bytes?;
         let rest = structured.map_or(0, str::len);
@@ -145,7 +145,7 @@ impl<'de> Visitor<'de> for BlocksVisitor {
     }
 }
 
-/// The block in the protocol's own form; nothing if it has other fields than its kind has.
+/// The block in the protocol's own form; `None` if it has other fields than its kind has.
 fn value(block: Block) -> Option<Value> {
     let Block { r#type: kind, text, data, mime_type, resource } = block;
     Some(match (kind, text, data, mime_type, resource) {

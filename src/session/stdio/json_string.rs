@@ -1,4 +1,4 @@
-//! The text of a JSON string, piece by piece: a long one is never held decoded as a whole.
+//! Decodes a JSON string in pieces, so that a long one is never in memory as a whole.
 
 /// Gives the pieces of the text that `raw`, a whole JSON string with its quotes, stands for.
 ///

@@ -7,7 +7,8 @@ use std::{
 
 use crate::process::LinePosition;
 
-/// Bytes of replies that wait for a server to read them. Whoever asks on and does not read is not answered.
+/// Bytes of replies that wait for a server to read them. A server that sends more requests without reading gets no
+/// answers.
 const MAX_REPLIES: usize = 64 << 10;
 
 /// How far a request has come.

@@ -25,7 +25,7 @@ use crate::session::{
     wire_log::WireLog,
 };
 
-/// What a server wrote before it died is still read for so long, whoever else holds its stdout.
+/// How long the output of a dead server is still read, even if another process holds its stdout.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Bytes of messages that are taken in before others on this thread have their turn.
@@ -111,7 +111,7 @@ impl StdioReader {
         self.changed.clone()
     }
 
-    /// Cancelled when the connection has ended, whoever ended it.
+    /// Cancelled when the connection has ended, by either side.
     pub(in crate::session) fn gone(&self) -> CancellationToken {
         self.gone.clone()
     }
@@ -136,7 +136,7 @@ impl StdioReader {
         self.health.ended(end);
     }
 
-    /// Writes nothing more, and takes back what the server has not read: whoever waits for the answer to such a
+    /// Writes nothing more, and takes back what the server has not read: the caller that waits for the answer to such a
     /// request may send it again. As early as possible: the server may go on.
     async fn seal(&mut self) {
         self.writing = Box::pin(pending());
@@ -202,7 +202,7 @@ impl StdioReader {
         }
     }
 
-    /// Brings a message to whom it concerns, or says why the stream cannot go on.
+    /// Delivers a message, or says why the stream cannot continue.
     fn take_in(&mut self, decoded: Decoded) -> Result<(), End> {
         match decoded {
             Decoded::Answer(id, answer) => match self.client.answer(id, Ok(answer)) {
@@ -224,7 +224,7 @@ impl StdioReader {
         Ok(())
     }
 
-    /// Answers a request of the server's. We have told it that we can do nothing; what asks all the same gets the
+    /// Answers a request of the server's. We have declared no capabilities; any request gets the
     /// answer that lets it go on.
     fn reply(&self, id: &str, method: &str) {
         let outcome = match method {

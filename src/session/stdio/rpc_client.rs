@@ -374,7 +374,7 @@ impl RpcClient {
         }
     }
 
-    /// Takes note of a sign of life of a request, and tells whoever listens what it says.
+    /// Records a sign of life of a request, and passes its progress on to listeners.
     pub(super) fn progress(&self, id: i64, report: Option<Progress>) {
         let listener = self.requests().open.get(&id).and_then(|waiting| {
             let now = u64::try_from(self.0.began.elapsed().as_micros()).unwrap_or(u64::MAX);

@@ -50,7 +50,7 @@ fn calls_exit_with_the_documented_codes() {
         (&["call", "clac.evaluate", "expression=1"], 6, "did you mean `calc`?"),
         (&["call", "calc.evaluate", "expression"], 2, "has no `=`"),
         (&["call", "calc.evaluate", "expression=@none"], 2, "cannot read none for `expression`"),
-        (&["call", "calc.evaluate", "expression=1", "--timeout", "0s"], 2, "must be longer than nothing"),
+        (&["call", "calc.evaluate", "expression=1", "--timeout", "0s"], 2, "must be longer than zero"),
         (&["-c", "none.toml", "check"], 3, "none.toml"),
         (&["run", "none.jsonl"], 2, "cannot read the tasks none.jsonl"),
         (&["run", "hello"], 78, "no model is configured"),
@@ -277,9 +277,9 @@ fn the_doctor_names_missing_requirements() {
         })
     };
     assert!(found("ok", "config", "5 servers"), "{document}");
-    let welcome = "it wrote to stdout what is not a message: \"Welcome to the fixture!\"";
+    let welcome = "it wrote a line to stdout that is not a message: \"Welcome to the fixture!\"";
     assert!(found("warn", "chatty", welcome), "{document}");
-    assert!(found("ok", "good", "left by itself"), "{document}");
+    assert!(found("ok", "good", "exited at the end of its input"), "{document}");
     // Looked at, and started.
     let closed = |row: &&Value| row["subject"] == "closed" && row["mark"] == "fail";
     let closed: Vec<_> = document["findings"].as_array().unwrap().iter().filter(closed).collect();

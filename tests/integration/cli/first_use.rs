@@ -1,4 +1,4 @@
-//! What stops somebody who uses the program for the first time: arguments, names, logs, and servers that do not start.
+//! Obstacles of the first use: arguments, names, logs, and servers that do not start.
 
 use std::{
     io::{BufRead, BufReader},
@@ -31,8 +31,12 @@ fn an_unknown_argument_is_refused_before_the_call() {
     crib.ok(&["up", "-d"]);
     let refused = both(&crib, &["call", "fix.loose", "text=a", "typo=1"], 2);
     let text = err(&refused);
-    for words in ["`typo` is unknown", "it takes `text`, `tags`", "nothing was sent", "`--no-check` sends it"]
-    {
+    for words in [
+        "`typo` is unknown",
+        "it takes `text`, `tags`",
+        "nothing was sent",
+        "`--no-check` sends the arguments unchecked",
+    ] {
         assert!(text.contains(words), "{words}: {text}");
     }
     let near = both(&crib, &["call", "fix.loose", "txt=a"], 2);

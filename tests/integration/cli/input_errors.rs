@@ -1,4 +1,4 @@
-//! What people get wrong in the files that they write, and what they are told.
+//! Mistakes in files and on the command line, and the errors for them.
 
 use std::{
     io::{BufRead, BufReader},
@@ -351,7 +351,7 @@ fn misspelt_names_get_a_suggestion() {
     for (arguments, expected, words) in [
         (&["tools", "clac"][..], 6, "did you mean `calc`?"),
         (&["tools", "nope"], 6, "there are: calc"),
-        (&["call", "calc.nope"], 6, "toolcrib tools calc tells which it has"),
+        (&["call", "calc.nope"], 6, "toolcrib tools calc lists them"),
         (&["call", "calc.evaluate", "expresion=1"], 2, "did you mean `expression` instead of `expresion`?"),
         (&["call", "calc.evaluate", "expresion=1"], 2, "cause: `expresion` is unknown"),
         (&["call", "calc.evaluate", "expresion=1"], 2, "cause: `expression` is missing"),

@@ -1,4 +1,4 @@
-//! What `TOOLCRIB_LOG` makes the built program write.
+//! The log of the built program (`TOOLCRIB_LOG`).
 
 use crate::{
     runs::spans::{PRIVATE, model},
@@ -91,7 +91,7 @@ fn the_log_is_off_by_default_and_checks_its_value() {
         assert_eq!((code(&output), &*err(&output)), (0, ""), "{quiet}");
     }
     for (value, words) in
-        [("toolcrib=debgu", "TOOLCRIB_LOG is `toolcrib=debgu`"), ("debgu", "`debgu` is no level")]
+        [("toolcrib=debgu", "TOOLCRIB_LOG is `toolcrib=debgu`"), ("debgu", "`debgu` is not a level")]
     {
         let output = run(value);
         assert_eq!(code(&output), 2, "{}", err(&output));

@@ -1,4 +1,4 @@
-//! What is told when something happens behind the back of a command.
+//! Failures during a command: killed daemons, stopped servers, broken entries.
 
 use std::{
     fs,

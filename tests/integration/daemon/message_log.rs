@@ -1,4 +1,4 @@
-//! The messages to and from the daemon's servers, as somebody sees them who follows.
+//! The messages to and from the daemon's servers, as `logs --follow` shows them.
 
 use std::io::{BufRead, BufReader};
 

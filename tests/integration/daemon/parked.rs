@@ -1,4 +1,4 @@
-//! Servers that nobody needs yet are there, for all commands.
+//! Parked servers, in all commands.
 
 use super::{Crib, FIXTURE};
 use crate::support::program::{code, err};

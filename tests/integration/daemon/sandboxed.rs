@@ -1,4 +1,4 @@
-//! A server in a sandbox and the daemon: it is not served, and not believed to be one.
+//! A sandboxed server and the daemon: the daemon does not serve it, and no client takes it for a daemon.
 
 use std::{
     fs,

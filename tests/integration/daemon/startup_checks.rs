@@ -1,4 +1,4 @@
-//! What `up -d` refuses before there is a daemon, or because of the one that is there.
+//! What `up -d` refuses before it starts a daemon, or because one runs.
 
 use super::{Crib, FIXTURE};
 use crate::support::program::{code, err};

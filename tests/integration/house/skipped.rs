@@ -4,7 +4,6 @@ use super::tidy::{functions_with, test_files};
 
 /// Prints which tests are skipped on this machine, and what they need. `.config/nextest.toml` shows the output.
 #[test]
-#[expect(clippy::print_stdout, reason = "the list is the purpose")]
 fn skipped_tests_are_listed() {
     let files = test_files();
     for (requirement, needs) in toolcrib_testing::missing!() {

@@ -1,4 +1,4 @@
-//! How servers are, read from their sessions: deaths nobody calls into, counters, silence, words.
+//! The health of servers: deaths without a call, counters, silence, names of states.
 
 use std::time::Duration;
 

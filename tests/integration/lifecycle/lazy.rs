@@ -1,4 +1,4 @@
-//! Servers that are not started before somebody calls them: their tools come from the cache of an earlier start.
+//! Servers that are started by their first call: their tools come from the cache of an earlier start.
 
 use std::{
     os::unix::fs::PermissionsExt,

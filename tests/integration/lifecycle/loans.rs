@@ -1,4 +1,4 @@
-//! Servers that are not shared: every borrower has its own, from spares that wait, and none is handed on.
+//! Servers that are not shared: every task or client gets its own, from spares, and none is reused.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Servers behind a package runner: through it the first time, without it as long as nothing has changed.
+//! Servers behind a package runner: started by it the first time, directly as long as nothing has changed.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 

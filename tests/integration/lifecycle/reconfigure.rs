@@ -1,4 +1,4 @@
-//! Another configuration on running servers: what did not change is not disturbed, what did is new.
+//! A new configuration on running servers: unchanged servers keep running, changed ones are restarted.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A server that dies under its callers: one restart, nothing run twice, and an end to it.
+//! A server that dies during calls: one restart, no call runs twice, and a limit of restarts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! Starting: many servers at once, some of them broken, of both eras.
+//! Starts: many servers in parallel, some of them broken, of both protocol eras.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Who starts when: slots, history, package runners that install.
+//! The order of starts: slots, history, package runners that install.
 
 use std::{
     io::{BufRead, BufReader},

@@ -1,4 +1,4 @@
-//! Whatever way a manager ends, no process of its servers is left.
+//! No process of a server is left, for any end of a manager.
 
 use std::{
     future::Future,

@@ -1,5 +1,5 @@
-//! A task of `toolcrib run` in every format: a model server that calls a tool and answers with its result, and keeps
-//! what it was sent.
+//! A task of `toolcrib run` in every API format. The model server calls a tool, answers with its result, and keeps
+//! the requests.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! Headers of a configuration's own on model requests, and the one that tells which requests belong together.
+//! Configured headers on model requests, and the session header.
 
 use std::{
     path::Path,
@@ -59,7 +59,10 @@ async fn a_header_can_identify_the_task_of_a_request() {
 fn an_invalid_header_value_is_reported_with_its_line() {
     for (line, wanted) in [
         ("headers = { \"a b\" = 'x' }", "`llm.headers.a b`: is not the name of a header"),
-        ("headers = { a = \"x\\ny\" }", "`llm.headers.a`: holds a character that no header may hold"),
+        (
+            "headers = { a = \"x\\ny\" }",
+            "`llm.headers.a`: contains a character that is not allowed in a header",
+        ),
         ("session_header = 'a b'", "`llm.session_header`: is not the name of a header"),
     ] {
         let config = parse(&format!("[llm]\nbase_url = 'http://h/v1'\nmodel = 'm'\n{line}"));

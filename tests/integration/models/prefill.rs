@@ -1,4 +1,4 @@
-//! What is learnt from a failed attempt, begun for a model whose server goes on from there.
+//! The summary of a failed attempt, prefilled for a model server that continues it.
 
 use std::path::Path;
 

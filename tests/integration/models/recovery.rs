@@ -1,5 +1,5 @@
-//! Agents whose model goes astray, or whose conversation grows too long: what is taken back, left out and asked for once
-//! more. A loopback model server and real tool servers.
+//! Agents whose model fails, or whose conversation grows too long: rollbacks, shortened requests, further
+//! attempts. A loopback model server and real tool servers.
 
 use serde_json::{Value, json};
 use toolcrib::{Config, FailureReason, Journal, Manager, Outcome, Reason, Score, Secrets, Target};

@@ -1,4 +1,4 @@
-//! Model requests counted at the server's side of the wire: real sockets, and answers as a script says.
+//! Model requests, counted at the server: real sockets, and scripted answers.
 //!
 //! Outages of minutes are scaled down by the waits of the retry policy; nothing depends on how fast the machine is.
 

@@ -1,4 +1,4 @@
-//! Tasks of `toolcrib run` whose prompts share a request, and tasks whose answers are kept: counted at the server.
+//! Tasks of `toolcrib run` whose prompts share a request, and cached answers: counted at the server.
 
 use std::sync::{Arc, Mutex};
 

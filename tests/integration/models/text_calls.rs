@@ -1,4 +1,4 @@
-//! Agents with a model that writes calls in the text, and with one that writes them wrong: a loopback model server and
+//! Agents whose model writes calls in the text, or writes wrong calls: a loopback model server and
 //! real tool servers.
 
 use serde_json::json;

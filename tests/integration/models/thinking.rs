@@ -1,4 +1,4 @@
-//! A task whose model thinks, in Anthropic's format, whole and in pieces: what it thought comes back to it with the
+//! A task whose model thinks, in Anthropic's format, whole and streamed: its thoughts are sent back to it with the
 //! results of its tools, as it was signed.
 
 use std::sync::{Arc, Mutex};
@@ -152,6 +152,6 @@ async fn a_thinking_model_is_not_forced_to_call_a_tool() {
     ));
     let output = tokio::task::spawn_blocking(move || bench.run(&["run", "how much?"])).await.unwrap();
     let text = err(&output);
-    assert!(text.contains("a model that thinks cannot be made to call a tool"), "{text}");
+    assert!(text.contains("a thinking model cannot be forced to call a tool"), "{text}");
     assert!(seen.lock().unwrap().is_empty(), "nothing is sent that would be refused");
 }

@@ -1,4 +1,4 @@
-//! A model server that speaks TLS, reached straight and through a proxy.
+//! A model server that speaks TLS, directly and through a proxy.
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! Agents that are watched while they work: a loopback model server that streams and waits for the test, and a real
+//! Live events of agents: a loopback model server that streams and waits for the test, and a real
 //! tool server.
 
 use std::{

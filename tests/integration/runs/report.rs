@@ -1,4 +1,4 @@
-//! `toolcrib report`: one page that loads nothing, keeps what was said as text, and is shown by a browser as it is meant.
+//! `toolcrib report`: one page that loads nothing, escapes all text, and is correct in a browser.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What a run says of its tasks: pass rates, reasons, tasks that never began, and what the requests to the model took.
+//! Results of a run: pass rates, reasons, tasks that never began, and statistics of model requests.
 //! A loopback model server and the built program.
 
 use std::{fs, path::PathBuf, process::Stdio, time::Duration};

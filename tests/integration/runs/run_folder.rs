@@ -1,4 +1,4 @@
-//! What a run leaves on disk: events that the documentation describes, logs, private and without secrets.
+//! The folder of a run: documented events, logs, private files without secrets.
 
 use std::{
     collections::BTreeSet,

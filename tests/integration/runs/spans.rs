@@ -1,4 +1,4 @@
-//! The inside view: spans as a subscriber of an embedder sees them, held against docs/tracing.md.
+//! Trace spans as a subscriber of an embedder sees them, compared with docs/tracing.md.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! The last lines of a run: what was asked again, where the time went, who was cancelled.
+//! The summary of a run: retries, times, cancelled tasks.
 
 use std::{
     process::Stdio,

@@ -1,4 +1,4 @@
-//! Input of any kind, through the public interface: it is taken or refused in words, and nothing panics.
+//! Arbitrary input through the public interface: it is accepted or refused with a message, and nothing panics.
 
 use std::{collections::HashSet, path::Path};
 

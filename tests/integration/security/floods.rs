@@ -1,7 +1,7 @@
-//! Servers that send HTTP without end and say nothing by it, such as interim heads, or zeros in front of the size of a
-//! chunk: whoever asked them waits up to its own limit, and nobody else waits for them.
+//! Servers that send endless HTTP without content, such as interim heads, or zeros in front of the size of a
+//! chunk: the caller waits up to its own limit, and no other caller is delayed.
 //!
-//! The servers have threads of their own, and the tests' runtime has one: what holds it holds everybody.
+//! The servers have their own threads, and the tests' runtime has one: blocking it would block all.
 
 use std::{
     io::{Read, Write},

@@ -1,4 +1,4 @@
-//! What toolcrib has from whoever starts it, and what of that a server, a guard or the daemon gets: nothing.
+//! Files, signals and rights that toolcrib inherits are not passed on to servers, guards or the daemon.
 
 use std::{
     fs,

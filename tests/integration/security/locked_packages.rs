@@ -1,4 +1,4 @@
-//! toolcrib.lock and the packages that servers are started from: written down, compared, and refused when they are
+//! toolcrib.lock and the packages of servers: recorded, compared, and refused when they are
 //! of another version.
 
 use std::{

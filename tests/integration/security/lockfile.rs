@@ -1,4 +1,4 @@
-//! toolcrib.lock: servers whose tools are not those that were reviewed are refused, at their start and later.
+//! toolcrib.lock: servers whose tools differ from the reviewed ones are refused, at their start and later.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Budgets and the sandbox, on real processes.
+//! Budgets and sandboxes, with real processes.
 
 use std::{
     os::unix::fs::{PermissionsExt, symlink},
@@ -149,7 +149,7 @@ async fn limits_that_cannot_be_enforced_are_errors() {
     let lab = Lab::new();
     let (message, causes) = refusal(server(&lab, "true", |child| sandbox(&lab, child)), Guard::Off).await;
     assert_eq!(message, "server `one` could not be started");
-    assert!(causes[0].contains("put on by a guard, and there is none: `guard = \"off\"`"), "{causes:?}");
+    assert!(causes[0].contains("need a guard, and there is none: `guard = \"off\"`"), "{causes:?}");
     let missing = server(&lab, "true", |child| {
         sandbox(&lab, child);
         child.sandbox.as_mut().unwrap().read.push("/no/such/folder".into());

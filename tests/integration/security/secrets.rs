@@ -1,5 +1,5 @@
-//! One secret that every server gives away wherever it can, and every command, with and without a daemon: nothing that is
-//! printed or written may hold it.
+//! Every server leaks one secret wherever it can. Every command runs, with and without a daemon: no output
+//! and no file may contain the secret.
 
 use std::{
     fs,
@@ -311,7 +311,7 @@ fn a_review_shows_every_change() {
     let (old, _) = text.split_once("\n[servers.\"x\".texts").unwrap();
     fs::write(&path, old.replace("schema = 3", "schema = 1")).unwrap();
     let unknown = diff();
-    assert!(unknown.contains("what it was is not known") && unknown.contains("+ Reads a file."), "{unknown}");
+    assert!(unknown.contains("the old text is unknown") && unknown.contains("+ Reads a file."), "{unknown}");
     assert_eq!(code(&bench.run(&["lock"])), 0);
     let text = fs::read_to_string(&path).unwrap();
     assert!(text.contains("\\U0000001B[8m\\U0000202E") && !text.contains('\u{1b}'), "{text}");

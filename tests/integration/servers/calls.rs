@@ -1,4 +1,4 @@
-//! Calls on a session that stays.
+//! Calls on a persistent session.
 
 use std::{
     sync::{Arc, Mutex},
@@ -93,7 +93,7 @@ async fn denied_tools_are_refused_at_call_time() {
     let by_name = call(&tools, "one", "effect", json!({"n": 1})).await.unwrap_err();
     assert_eq!(by_name.code(), ErrorCode::ToolDenied);
     assert_eq!(by_name.to_string(), "`one.effect` is denied by the configuration");
-    assert_eq!(by_name.help().as_deref(), Some("the rule stands in `servers.one.tools`"));
+    assert_eq!(by_name.help().as_deref(), Some("the rule is in `servers.one.tools`"));
     let near = call(&tools, "one", "efect", json!({"n": 1})).await.unwrap_err();
     assert_eq!(near.code(), ErrorCode::ToolNotFound);
     assert_eq!(near.help().as_deref(), Some("did you mean `effect`? The configuration denies it"));

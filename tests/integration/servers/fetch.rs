@@ -1,4 +1,4 @@
-//! The built-in `fetch`: what becomes of pages, where it does not go, and how it behaves towards sites.
+//! The built-in `fetch`: conversion of pages, refused addresses, and politeness towards sites.
 
 use std::{
     io::Write,
@@ -112,14 +112,14 @@ async fn unreadable_pages_are_reported() {
         ("/secret", "does not give this page to programs (status 403): take another source"),
         ("/gone", "has no such page (status 404): check the address, or search for another"),
         ("/round", "redirects more than 3 times: take another source"),
-        ("/file", "redirects to what is no web address: take another source"),
+        ("/file", "redirects to something that is not a web address: take another source"),
     ] {
         let why = refusal(&manager, &format!("{}{path}", site.url)).await;
         assert!(why.ends_with(message), "{why}");
     }
     assert_eq!(site.targets().iter().filter(|target| *target == "/round").count(), 4);
     for url in ["example.org/page", "file:///etc/passwd", "http://", "javascript:alert(1)"] {
-        assert!(refusal(&manager, url).await.starts_with("`url` is no web address"), "{url}");
+        assert!(refusal(&manager, url).await.starts_with("`url` is not a web address"), "{url}");
     }
     let site_url = site.url.clone();
     drop(site);

@@ -1,4 +1,4 @@
-//! The built-in `search`: what each engine is asked, what becomes of its answers and errors, and connections kept.
+//! The built-in `search`: requests to each engine, its answers and errors, and kept connections.
 
 use std::{
     num::NonZeroUsize,
@@ -219,13 +219,13 @@ async fn failures_are_retried_if_safe_and_give_advice() {
             "searxng",
             &[500],
             3,
-            "searxng answers with status 500: it has a problem of its own: try again later (3 attempts)",
+            "searxng answers with status 500: it has an internal problem: try again later (3 attempts)",
         ),
         (
             "serper",
             &[500, 200],
             1,
-            "serper answers with status 500: it has a problem of its own: try again later",
+            "serper answers with status 500: it has an internal problem: try again later",
         ),
         (
             "serper",
@@ -252,7 +252,11 @@ async fn an_unknown_engine_is_an_error() {
     let site = Site::serve(|_| async { "<html>Welcome</html>".into_response() }).await;
     let manager = searching(&["searxng", &format!("url={}", site.url)]).await;
     let result = search(&manager, json!({"q": "x"})).await;
-    assert!(result.is_error && result.text().ends_with("not its own: check `url`"), "{}", result.text());
+    assert!(
+        result.is_error && result.text().ends_with("not in its format: check `url`"),
+        "{}",
+        result.text()
+    );
     let url = format!("url={}", site.url);
     drop(site);
     let manager = searching(&["searxng", &url]).await;

@@ -1,4 +1,4 @@
-//! The built program, run in a folder of its own.
+//! Runs the built program in its own folder.
 
 use std::{
     io::{BufRead, BufReader},

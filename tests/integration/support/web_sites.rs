@@ -1,4 +1,4 @@
-//! Web sites on the loopback that count who comes, for the built-in servers that use the web.
+//! Web sites on the loopback that record requests, for the built-in servers that use the web.
 
 use std::sync::{
     Arc, Mutex,

@@ -95,7 +95,7 @@ impl Flow {
         rate(&mut self.tokens, bounds.tokens);
     }
 
-    /// The limit in force, and nothing if there is none.
+    /// The limit in force, and `None` if there is none.
     pub(super) fn limit(&self) -> Option<usize> {
         self.max.into_iter().chain(self.fresh_limit()).min()
     }
@@ -165,7 +165,7 @@ impl Flow {
         self.ramp = Some(self.ramp.map_or(0, |ramp| ramp.max(self.fresh)).max(self.fresh + AFTER_SUSPICION));
     }
 
-    /// An answer came: more may follow. `idle`: nobody waits.
+    /// An answer came: more may follow. `idle`: no request waits.
     pub(super) fn answered(&mut self, ticket: Ticket, idle: bool, now: Instant) {
         self.ramp = self.ramp.map(|ramp| ramp + 2).filter(|ramp| *ramp < STEADY);
         if let Some(learned) = &mut self.learned

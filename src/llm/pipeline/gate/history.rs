@@ -51,7 +51,7 @@ pub(super) struct History {
 struct Failed {
     /// An outage.
     outage: bool,
-    /// That the endpoint answers nobody. A request that fails again and again may be the cause itself.
+    /// That the endpoint answers no request. A request that fails repeatedly may be the cause itself.
     silence: bool,
 }
 

@@ -62,7 +62,7 @@ enum Mode {
         /// In this time no more than three go.
         pace: Duration,
     },
-    /// It is down. Nobody goes before `until`, and then a probe or a few.
+    /// It is down. No request goes before `until`, and then one probe or a few.
     Paused {
         until: Instant,
         /// The endpoint named the time.
@@ -175,7 +175,7 @@ impl State {
         let role = match &mut self.mode {
             Mode::Open | Mode::Shut { .. } => Role::Request,
             Mode::Suspected { since, under_way, sent, pace } => {
-                // Nobody looked for a while: what was suspected then is to be found out anew.
+                // No request tested it for a while: the suspicion is outdated.
                 if *under_way == 0 && now.saturating_duration_since(*since) > *pace * FORGOTTEN {
                     *since = now;
                 }

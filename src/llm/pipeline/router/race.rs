@@ -12,7 +12,7 @@ use crate::llm::{
 
 impl Router {
     /// Asks the first member, and another one after every `delay` without an answer; at once after a failure or an
-    /// answer of no use, which counts only if there is no better one. Whoever listens is told of the winner's answer
+    /// answer of no use, which counts only if there is no better one. Listeners get the winner's answer
     /// when it is whole. Cancel safe: dropping it cancels all that it asked for.
     pub(super) async fn race(
         &self,
@@ -58,7 +58,7 @@ impl Router {
         };
         drop(running);
         let won = won.or_else(|| (!useless.is_empty()).then(|| useless.remove(0)));
-        // By number, whoever was first.
+        // By number, not by time.
         failed.sort_by_key(|(number, _)| *number);
         let (mut attempts, mut cancelled) = (Vec::new(), 0);
         for (number, log) in logs.iter().enumerate().take(started.len()) {

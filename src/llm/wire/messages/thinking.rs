@@ -53,7 +53,7 @@ pub(in crate::llm) fn check(config: &LlmConfig) -> Result<(), (String, String)> 
     if config.temperature.is_some_and(|temperature| (temperature - 1.0).abs() > f64::EPSILON) {
         return Err((
             format!("`temperature` in {table} cannot be used with thinking"),
-            "leave it out: what thinks is sampled as the model's server does it".to_owned(),
+            "remove it: with thinking, the model server decides about sampling".to_owned(),
         ));
     }
     Ok(())
@@ -73,7 +73,7 @@ fn open_turn(messages: &[Message]) -> usize {
     begin
 }
 
-/// The messages from here on are sent with what was thought; nothing: the request must go without thinking.
+/// The messages from here on are sent with what was thought; `None`: the request must go without thinking.
 ///
 /// With a budget a turn begins with thinking or has none. One that began elsewhere, with another client or with calls
 /// that no model asked for, is ended without.
@@ -112,7 +112,7 @@ pub(in crate::llm) fn settle(
     }
     if body.get("tool_choice").is_some_and(|choice| choice["type"] == "any" || choice["type"] == "tool") {
         return Err(
-            "a model that thinks cannot be made to call a tool: set `tool_choice = \"auto\"` in [agent], or \
+            "a thinking model cannot be forced to call a tool: set `tool_choice = \"auto\"` in [agent], or \
                     leave thinking off"
                 .to_owned(),
         );

@@ -128,8 +128,8 @@ fn our_cgroup_is_found_in_every_kind_of_mount() {
     for (cgroup, mounts, why) in [
         ("4:memory:/x\n", pure, "this system has no cgroup v2"),
         ("0::/\n", "", "cgroup v2 is not mounted"),
-        ("0::/../other\n", pure, "our cgroup /../other is outside of what is mounted, /"),
-        ("0::/a/bz\n", part, "our cgroup /a/bz is outside of what is mounted, /a/b"),
+        ("0::/../other\n", pure, "our cgroup /../other is outside of the mounted hierarchy /"),
+        ("0::/a/bz\n", part, "our cgroup /a/bz is outside of the mounted hierarchy /a/b"),
     ] {
         assert_eq!(locate(cgroup, mounts).unwrap_err(), why);
     }

@@ -172,7 +172,7 @@ impl Learned {
         self.refused_at = None;
     }
 
-    /// A call was answered. Whether the limit can be forgotten. `idle`: nobody waits.
+    /// A call was answered. Whether the limit can be forgotten. `idle`: no request waits.
     pub(super) fn answered(&mut self, ticket: Ticket, idle: bool, under_way: usize, now: Instant) -> bool {
         self.ended += 1;
         if self.refusals.since.is_some_and(|since| ticket.number > since) {
@@ -180,7 +180,7 @@ impl Learned {
         }
         self.refused_at = self.refused_at.filter(|(_, at)| now.saturating_duration_since(*at) < FORGET);
         if self.refused_at.is_some_and(|(limit, _)| self.limit >= limit) {
-            // Where nobody is held back there is nothing to be found out.
+            // If no request is held back, there is nothing to find out.
             self.answers += usize::from(!idle);
             if self.answers >= self.until_next() {
                 self.found += 1;
