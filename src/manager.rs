@@ -110,7 +110,7 @@ impl Manager {
         let began = Instant::now();
         let marker: Arc<str> = new_mark().into();
         let keeping = Keeping::new(&config.guard);
-        let kin = Kinship::new(marker, config.secrets.clone(), keeping);
+        let kin = Kinship::new(marker, keeping);
         if config.servers.values().any(starts_a_process) {
             kin.prepare();
         }
@@ -123,6 +123,7 @@ impl Manager {
         let follow_stderr = config.follow_stderr;
         let around = Surroundings {
             kin: kin.clone(),
+            secrets: config.secrets.clone(),
             http,
             on_event,
             follow_stderr,

@@ -315,7 +315,7 @@ impl Starter {
 
     /// A package, for people: what runs it may hold a secret, say in an address.
     fn shown(&self, package: &str) -> String {
-        self.around.kin.secrets.hide(package)
+        self.around.secrets.hide(package)
     }
 }
 

@@ -92,7 +92,7 @@ impl Ground {
         config.lock_file.as_deref().map(|lock| config.admit_lock(lock)).transpose()?;
         self.around.lock =
             config.lock_file.as_deref().map(LockFile::read_to_check).transpose()?.map(Arc::new);
-        self.around.kin.secrets = self.around.kin.secrets.and(&config.secrets);
+        self.around.secrets = self.around.secrets.and(&config.secrets);
         Ok(changed)
     }
 }

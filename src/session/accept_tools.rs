@@ -39,7 +39,7 @@ impl Intake {
             offered: config.tools.clone(),
             lock: around.lock.clone(),
             cache,
-            secrets: around.kin.secrets.clone(),
+            secrets: around.secrets.clone(),
         }
     }
 

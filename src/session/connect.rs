@@ -35,11 +35,11 @@ use super::{
 use crate::{
     builtin::{Builtin, Site},
     catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
-    config::{Endpoint, HttpEndpoint, ServerConfig},
+    config::{Endpoint, HttpEndpoint, Secrets, ServerConfig},
     error::Phase,
     http::HttpClients,
     launch::{LaunchReport, Launcher},
-    process::{ExitWatch, Kinship, LineReader, LineWriter, Pipes, Process},
+    process::{self, ExitWatch, Kinship, LineReader, LineWriter, Pipes, Process},
     tool::ServerName,
     trace,
 };
@@ -49,6 +49,8 @@ use crate::{
 pub(crate) struct Surroundings {
     /// Of all its processes.
     pub(crate) kin: Kinship,
+    /// Hidden in everything quoted from servers.
+    pub(crate) secrets: Secrets,
     /// For servers behind a URL.
     pub(crate) http: HttpClients,
     /// Is told what happens to a session after its start.
@@ -72,7 +74,7 @@ impl Surroundings {
         WireLog {
             listeners: self.listeners.clone(),
             server: server.clone(),
-            secrets: self.kin.secrets.clone(),
+            secrets: self.secrets.clone(),
             tell: self.on_event.clone(),
         }
     }
@@ -221,7 +223,7 @@ async fn attempt(
     match &config.endpoint {
         Endpoint::Stdio(spec) => {
             let (process, pipes) =
-                timeout_at(deadline.into(), Process::spawn(spec, &around.kin, config.stop))
+                timeout_at(deadline.into(), process::spawn(spec, &around.kin, config.stop, &around.secrets))
                     .await
                     .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
                     .map_err(|error| Failure::spawn(error.what, error.help))?;
@@ -232,7 +234,7 @@ async fn attempt(
                 let (name, tell) = (config.name.clone(), around.on_event.clone());
                 process.stderr().tell(move |line| tell(&name, SessionEvent::Wrote { line }));
             }
-            let health = Health::new(&pipes, Some(&process), &around.kin.secrets);
+            let health = Health::new(&pipes, Some(&process), &around.secrets);
             let transport =
                 StdioReader::new(pipes, Some(process.exit_watch()), health.clone(), truncator, tap);
             match over_lines(transport, intake, known, deadline, &mut clock).await {
@@ -249,7 +251,7 @@ async fn attempt(
             let (read, write) = tokio::io::split(ours);
             let pipes = Pipes { reader: LineReader::new(read), writer: LineWriter::new(write) };
             clock.spawned(pipes.reader.first_byte());
-            let health = Health::new(&pipes, None, &around.kin.secrets);
+            let health = Health::new(&pipes, None, &around.secrets);
             let transport = StdioReader::new(pipes, None, health.clone(), truncator, tap);
             match over_lines(transport, intake, known, deadline, &mut clock).await {
                 Ok(agreed) => Ok(clock.connection(agreed, intake, None, health, Some(task))),
@@ -258,7 +260,7 @@ async fn attempt(
         }
         Endpoint::Http(endpoint) => {
             clock.spawned(Arc::default());
-            let health = Health::remote(&around.kin.secrets);
+            let health = Health::remote(&around.secrets);
             // The SDK's futures are large and deep, and most servers are none of these.
             let client = ToolClient::new(&around.http, &endpoint.url);
             let reach = (endpoint, client.clone());

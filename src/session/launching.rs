@@ -25,7 +25,7 @@ pub(super) async fn connect(
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
     let connected = connect_reviewed(config, around, known, on_process).await;
-    connected.map_err(|failure| failure.without(&around.kin.secrets))
+    connected.map_err(|failure| failure.without(&around.secrets))
 }
 
 async fn connect_reviewed(
@@ -151,7 +151,7 @@ async fn start(
     let mut connection = connect_as_configured(config, around, intake, known, on_process).await?;
     if let Some(process) = &connection.process {
         let (live, took) = (live(process), connection.phases.total());
-        let (spec, secrets) = (spec.clone(), around.kin.secrets.clone());
+        let (spec, secrets) = (spec.clone(), around.secrets.clone());
         let looking = move || launch.observe(&spec, &secrets, live, took);
         connection.launch = tokio::task::spawn_blocking(looking).await.ok().map(|mut report| {
             report.failed = failed;

@@ -36,7 +36,7 @@ impl Session {
 
     /// What is not to be shown: the secrets of the whole configuration.
     pub(crate) fn secrets(&self) -> Secrets {
-        self.settings().around.kin.secrets.clone()
+        self.settings().around.secrets.clone()
     }
 
     /// Whether the session goes by `config` already.

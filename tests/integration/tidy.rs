@@ -158,7 +158,7 @@ fn the_protocol_library_stays_in_its_rooms() {
 #[test]
 fn files_are_short_and_say_what_they_are_for() {
     let mut sizes = BTreeMap::new();
-    for path in ["src", "tests", "examples"].into_iter().flat_map(sources) {
+    for path in ["src", "crates", "tests", "examples"].into_iter().flat_map(sources) {
         if path.components().any(|part| part.as_os_str() == "node_modules" || part.as_os_str() == "venv") {
             continue;
         }

@@ -31,7 +31,6 @@ fn teardown(findings: &mut Findings, keeping: &Keeping) {
                 "a server inherits what whoever started toolcrib left open, and signals that are ignored";
             findings.add(Mark::Warn, "inheritance", text);
         }
-        _ => {}
     }
 }
 
