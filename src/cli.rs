@@ -163,7 +163,6 @@ pub(crate) fn main() -> ExitCode {
         return code;
     }
     // The daemon has no terminal. Whoever starts it has what it was given by others: nothing of that is for servers.
-    #[cfg(target_os = "linux")]
     toolcrib::reset_inherited(std::env::args_os().nth(1).is_none_or(|command| command != "daemon"));
     let arguments = Arguments::parse();
     arguments.color.apply();

@@ -6,16 +6,26 @@
 use std::{path::PathBuf, sync::Arc};
 
 pub(crate) use toolcrib_guard::{
-    Activity, Detached, ENVIRONMENT_MAX, ExitWatch, Kinship, Line, LinePosition, LineReader, LineWriter,
-    MARKER, MAX_LINE, Pipes, Process, SpawnError, StderrTail, Stopped, Traffic, WriteError, activity,
-    beginning, behind_guards, cpu_time, describe, hurry_guards, is_guarded_or_gone, is_sandboxed,
-    leave_session, marked_processes, new_mark, of_descendants, of_groups, of_trees, own_memory,
-    owner_is_gone, peer_of, reap_leftovers,
+    ExitWatch, Pipes, Process, SpawnError, StderrTail, Stopped, Supervisor, describe,
+    inspect::{
+        Activity, ENVIRONMENT_MAX, activity, beginning, cpu_time, own_memory, usage_of_descendants,
+        usage_of_groups, usage_of_trees,
+    },
+    lines::{Line, LinePosition, LineReader, LineWriter, MAX_LINE, Traffic, WriteError},
+    marks::{
+        MARKER, behind_guards, hurry_guards, is_guarded_or_gone, marked_processes, new_mark, owner_is_gone,
+        reap_leftovers,
+    },
+    peer::{is_of_this_user, is_sandboxed},
+    this_process::{Detached, leave_session},
 };
-pub use toolcrib_guard::{Keeping, Leftover, ProcessUsage, StopOutcome, Support};
 use toolcrib_guard::{ProcessSpec, Redact, SpawnErrorKind};
-#[cfg(target_os = "linux")]
-pub use toolcrib_guard::{ignores_hangup, reset_inherited};
+pub use toolcrib_guard::{
+    StopOutcome, Support, TeardownScope,
+    inspect::ProcessUsage,
+    marks::Leftover,
+    this_process::{ignores_hangup, reset_inherited},
+};
 
 use crate::{
     config::{Secrets, StdioConfig, StopGrace},
@@ -25,13 +35,13 @@ use crate::{
 /// Starts the process of a server. `secrets` are hidden in what it writes to its standard error.
 pub(crate) async fn spawn(
     config: &StdioConfig,
-    kin: &Kinship,
+    supervisor: &Supervisor,
     grace: StopGrace,
     secrets: &Secrets,
 ) -> Result<(Process, Pipes), SpawnError> {
     let mut spec = spec(config);
     spec.redact = Arc::new(secrets.clone());
-    Process::spawn(&spec, kin, grace).await.map_err(|error| explained(error, config))
+    supervisor.spawn(&spec, grace).await.map_err(|error| explained(error, config))
 }
 
 /// The path of the program: as given if it has a folder, else the first match in the server's own `PATH`.
@@ -52,8 +62,8 @@ pub fn find_program(config: &StdioConfig) -> Result<PathBuf, Error> {
 ///
 /// # Errors
 /// What cannot be held, and what to do about it: as its start would say.
-pub fn check_bounds(config: &StdioConfig, keeping: &Keeping) -> Result<(), Error> {
-    toolcrib_guard::check_bounds(&spec(config), keeping).map_err(|error| input_error(error, config))
+pub fn check_bounds(config: &StdioConfig, scope: &TeardownScope) -> Result<(), Error> {
+    toolcrib_guard::check_bounds(&spec(config), scope).map_err(|error| input_error(error, config))
 }
 
 fn spec(config: &StdioConfig) -> ProcessSpec {

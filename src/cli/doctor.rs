@@ -8,8 +8,8 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::Args;
 use serde_json::json;
 use toolcrib::{
-    Config, Endpoint, Error, ErrorCode, Keeping, LlmConfig, Order, Phase, ServerEntry, ServerError,
-    ServerName, StdioConfig, Support, check_bounds, find_program,
+    Config, Endpoint, Error, ErrorCode, LlmConfig, Order, Phase, ServerEntry, ServerError, ServerName,
+    StdioConfig, Support, TeardownScope, check_bounds, find_program,
 };
 
 use super::{
@@ -79,9 +79,9 @@ impl Doctor {
                     "config",
                     format!("{file} parses, {}", counted(config.servers.len(), "server")),
                 );
-                let keeping = Keeping::new(&config.guard);
+                let scope = TeardownScope::new(&config.guard);
                 for (name, entry) in &config.servers {
-                    configured(&mut findings, name, entry, &keeping);
+                    configured(&mut findings, name, entry, &scope);
                 }
                 model(&mut findings, config.llm.as_ref());
                 if self.deep || !self.servers.is_empty() {
@@ -197,20 +197,20 @@ fn model(findings: &mut Findings, llm: Option<&Result<LlmConfig, std::sync::Arc<
 }
 
 /// The program of a server that can be started, as far as that can be told without doing it.
-fn startable(command: &StdioConfig, keeping: &Keeping) -> Result<PathBuf, Error> {
+fn startable(command: &StdioConfig, scope: &TeardownScope) -> Result<PathBuf, Error> {
     let program = find_program(command)?;
-    check_bounds(command, keeping)?;
+    check_bounds(command, scope)?;
     Ok(program)
 }
 
 /// What can be said of a server without starting it.
-fn configured(findings: &mut Findings, name: &ServerName, entry: &ServerEntry, keeping: &Keeping) {
+fn configured(findings: &mut Findings, name: &ServerName, entry: &ServerEntry, scope: &TeardownScope) {
     let server = match &entry.server {
         Ok(server) => server,
         Err(error) => return findings.fail(name.as_str(), error),
     };
     match &server.endpoint {
-        Endpoint::Stdio(command) => match startable(command, keeping) {
+        Endpoint::Stdio(command) => match startable(command, scope) {
             Ok(program) => {
                 findings.add(Mark::Ok, name.as_str(), program.display().to_string());
             }

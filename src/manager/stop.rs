@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    process::{Keeping, StopOutcome, behind_guards, describe, marked_processes},
+    process::{StopOutcome, TeardownScope, behind_guards, describe, marked_processes},
     session::Session,
     start::ServerStop,
 };
@@ -24,7 +24,7 @@ pub struct StopReport {
     /// another user); elsewhere nothing can be said and this is empty.
     pub survivors: Vec<u32>,
     /// What made sure of it.
-    pub keeping: Keeping,
+    pub teardown_scope: TeardownScope,
     /// From the first to the last.
     #[serde(rename = "wall_ms", with = "crate::task::millis::plain")]
     pub wall: Duration,

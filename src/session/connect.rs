@@ -39,7 +39,7 @@ use crate::{
     error::Phase,
     http::HttpClients,
     launch::{LaunchReport, Launcher},
-    process::{self, ExitWatch, Kinship, LineReader, LineWriter, Pipes, Process},
+    process::{self, ExitWatch, LineReader, LineWriter, Pipes, Process, Supervisor},
     tool::ServerName,
     trace,
 };
@@ -48,7 +48,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Surroundings {
     /// Of all its processes.
-    pub(crate) kin: Kinship,
+    pub(crate) supervisor: Supervisor,
     /// Hidden in everything quoted from servers.
     pub(crate) secrets: Secrets,
     /// For servers behind a URL.
@@ -222,11 +222,13 @@ async fn attempt(
     let tap = around.wiretap(&config.name);
     match &config.endpoint {
         Endpoint::Stdio(spec) => {
-            let (process, pipes) =
-                timeout_at(deadline.into(), process::spawn(spec, &around.kin, config.stop, &around.secrets))
-                    .await
-                    .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
-                    .map_err(|error| Failure::spawn(error.what, error.help))?;
+            let (process, pipes) = timeout_at(
+                deadline.into(),
+                process::spawn(spec, &around.supervisor, config.stop, &around.secrets),
+            )
+            .await
+            .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
+            .map_err(|error| Failure::spawn(error.what, error.help))?;
             let server = Some(Server::of(&process));
             on_process(Booting { root: process.root(), first_byte: pipes.reader.first_byte(), server });
             clock.spawned(pipes.reader.first_byte());

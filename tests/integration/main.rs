@@ -10,7 +10,7 @@ mod bench_init;
 mod browser;
 mod calls;
 mod cli;
-#[cfg(target_os = "linux")]
+#[cfg(guarded)]
 mod confined;
 mod daemon;
 mod delegates;
@@ -23,7 +23,7 @@ mod flooded;
 mod formats;
 mod headers;
 mod health;
-#[cfg(target_os = "linux")]
+#[cfg(guarded)]
 mod inherited;
 mod killed;
 mod launched;

@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 
-use super::Keeping;
-use crate::Guard;
+use crate::{Guard, TeardownScope, platform};
 
 /// What holds here, for `toolcrib doctor` and for programs that want to know before they ask for it.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Support {
     /// How far the teardown reaches.
-    pub keeping: Keeping,
+    #[serde(rename = "keeping")]
+    pub teardown_scope: TeardownScope,
     /// Version of Landlock, which keeps servers from files; 0 without it. A sandbox needs 3.
     pub landlock_abi: u8,
     /// Whether the network can be closed to a server (seccomp).
@@ -24,14 +24,16 @@ pub struct Support {
 impl Support {
     /// Looks at this system; changes nothing.
     pub fn detect() -> Self {
-        let keeping = Keeping::new(&Guard::Auto);
+        let teardown_scope = TeardownScope::new(&Guard::Auto);
         let root = rustix::process::geteuid().is_root();
-        #[cfg(target_os = "linux")]
         let (landlock_abi, seccomp, no_cgroup) =
-            (super::confine::landlock_abi(), super::confine::has_seccomp(), super::confine::no_cgroup());
-        #[cfg(not(target_os = "linux"))]
-        let (landlock_abi, seccomp, no_cgroup) = (0, false, Some("cgroups need Linux".to_owned()));
-        Self { keeping, landlock_abi, seccomp, no_cgroup, root }
+            (platform::landlock_abi(), platform::has_seccomp(), platform::no_cgroup());
+        Self { teardown_scope, landlock_abi, seccomp, no_cgroup, root }
+    }
+
+    /// Whether what a lost process has not read can be taken back from the pipe of its standard input.
+    pub fn takes_back_unread() -> bool {
+        platform::TAKES_BACK
     }
 
     /// What a sandbox does not hold here. Where more than the last is missing, only one with `best_effort` starts, or

@@ -1,12 +1,21 @@
 //! Real processes: ladder, drop, helpers, missing programs.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use super::*;
+use super::{
+    lines::{Line, LineReader, LineWriter, MAX_LINE},
+    marks::MARKER,
+    *,
+};
+#[cfg(guarded)]
+use crate::linux::marks::find;
 
-#[cfg(target_os = "linux")]
+#[cfg(guarded)]
 mod blocked;
-#[cfg(target_os = "linux")]
+#[cfg(guarded)]
 mod owners;
 
 fn shell(script: &str) -> ProcessSpec {
@@ -16,33 +25,48 @@ fn shell(script: &str) -> ProcessSpec {
 }
 
 /// Both ways of keeping a server, each with a mark of its own.
-fn ways() -> [Kinship; 2] {
+fn ways() -> [Supervisor; 2] {
     [Guard::Auto, Guard::Off].map(|wanted| {
-        let marker = format!("test-{:016x}", fastrand::u64(..)).into();
-        let keeping = Keeping::new(&wanted);
-        let expected = matches!(keeping, Keeping::Guard { .. }) == (wanted == Guard::Auto);
-        assert!(expected || cfg!(not(target_os = "linux")), "{keeping:?}");
-        Kinship::new(marker, keeping)
+        let scope = TeardownScope::new(&wanted);
+        let expected = matches!(scope, TeardownScope::Guard { .. }) == (wanted == Guard::Auto);
+        assert!(expected || cfg!(not(guarded)), "{scope:?}");
+        Supervisor::new(scope)
     })
 }
 
-async fn spawn(script: &str, kin: &Kinship) -> (Process, Pipes) {
-    Process::spawn(&shell(script), kin, LONG).await.unwrap()
+async fn spawn(script: &str, kin: &Supervisor) -> (Process, Pipes) {
+    kin.spawn(&shell(script), LONG).await.unwrap()
 }
 
-/// Servers and helpers that are left.
-fn left(kin: &Kinship) -> Vec<u32> {
-    let of_a_server = format!("{}/", kin.marker);
-    survivors::marked(|mark| mark.starts_with(&of_a_server)).collect()
+/// Living processes whose mark is `wanted`, found without the code under test. Where there is no `/proc`: nobody.
+fn marked(wanted: impl Fn(&str) -> bool) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let is_marked = |pid: &u32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let mut words =
+            environment.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
+        words.find_map(|word| word.strip_prefix(MARKER)?.strip_prefix('=')).is_some_and(&wanted)
+    };
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_marked).collect()
+}
+
+/// Those that carry the mark of `kin`: processes, helpers, guards and their zygote.
+fn marked_by(kin: &Supervisor) -> Vec<u32> {
+    marked(|mark| mark.starts_with(kin.mark()))
+}
+
+/// Processes and helpers that are left.
+fn left(kin: &Supervisor) -> Vec<u32> {
+    let of_a_process = format!("{}/", kin.mark());
+    marked(|mark| mark.starts_with(&of_a_process))
 }
 
 /// Returns when nobody is left, guards and their zygote included.
-async fn until_gone(kin: &Kinship) {
+async fn until_gone(kin: &Supervisor) {
     kin.dismiss();
-    let marker = &kin.marker;
     let deadline = Instant::now() + Duration::from_secs(20);
-    while !marked_processes(marker).is_empty() {
-        assert!(Instant::now() < deadline, "still there: {:?}", marked_processes(marker));
+    while !marked_by(kin).is_empty() {
+        assert!(Instant::now() < deadline, "still there: {:?}", marked_by(kin));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -93,7 +117,7 @@ async fn a_helper_that_outlives_a_polite_leader_is_ended() {
 }
 
 /// A process of this script once it has said "up", in a runtime that is gone.
-fn in_a_former_runtime(script: &str, kin: &Kinship) -> Process {
+fn in_a_former_runtime(script: &str, kin: &Supervisor) -> Process {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (process, mut pipes) = spawn(script, kin).await;
@@ -112,12 +136,11 @@ fn dropping_outside_the_runtime_kills_the_group() {
 }
 
 /// Whom a process group does not hold.
-#[cfg(target_os = "linux")]
 const DESERTER: &str =
     "setsid sh -c 'trap \"\" TERM HUP; echo up; while :; do sleep 1; done' & cat >/dev/null";
 
-#[cfg(target_os = "linux")]
 #[tokio::test]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 async fn the_guard_follows_those_who_left_the_group() {
     let [kin, _] = ways();
     let (process, mut pipes) = spawn(DESERTER, &kin).await;
@@ -131,8 +154,8 @@ async fn the_guard_follows_those_who_left_the_group() {
     until_gone(&kin).await;
 }
 
-#[cfg(target_os = "linux")]
 #[tokio::test]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 async fn without_its_guard_a_server_dies_and_its_helpers_are_swept() {
     use rustix::process::{Pid, Signal, kill_process};
 
@@ -151,8 +174,8 @@ async fn without_its_guard_a_server_dies_and_its_helpers_are_swept() {
     }
 }
 
-#[cfg(target_os = "linux")]
 #[tokio::test]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 async fn guards_share_one_memory_and_a_killed_one_takes_no_other_with_it() {
     use rustix::process::{Pid, Signal, kill_process};
 
@@ -179,22 +202,22 @@ async fn guards_share_one_memory_and_a_killed_one_takes_no_other_with_it() {
 
 /// Where guards come from, once no other guard than that of `process` is about: one that has told its last
 /// words takes a moment to leave. They carry their family's mark, without a server's.
-#[cfg(target_os = "linux")]
-async fn zygote(kin: &Kinship, process: &Process) -> rustix::process::Pid {
+#[cfg(guarded)]
+async fn zygote(kin: &Supervisor, process: &Process) -> rustix::process::Pid {
     let zygote = loop {
         let servers = left(kin);
-        let mut others = marked_processes(&kin.marker);
+        let mut others = marked_by(kin);
         others.retain(|pid| *pid != process.root() && !servers.contains(pid));
         match others[..] {
             [zygote] => break zygote,
             _ => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     };
-    assert!(guard::is_guard(&survivors::environment(zygote)));
+    assert!(linux::guard::is_guard(&find::environment(zygote)));
     rustix::process::Pid::from_raw(zygote.cast_signed()).unwrap()
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(guarded)]
 #[tokio::test]
 async fn servers_outlive_a_killed_zygote_and_the_next_one_has_another() {
     use rustix::process::{Signal, kill_process, test_kill_process};
@@ -218,7 +241,7 @@ async fn servers_outlive_a_killed_zygote_and_the_next_one_has_another() {
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(guarded)]
 #[tokio::test]
 async fn a_stopped_zygote_is_woken_and_one_without_work_ends() {
     use rustix::process::{Signal, kill_process};
@@ -233,21 +256,19 @@ async fn a_stopped_zygote_is_woken_and_one_without_work_ends() {
     kill_process(zygote(&kin, &first).await, Signal::STOP).unwrap();
     first.stop(LONG).await;
     kin.end().await;
-    assert_eq!(marked_processes(&kin.marker), [0_u32; 0]);
+    assert_eq!(marked_by(&kin), [0_u32; 0]);
 }
 
-#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn arguments_may_be_longer_than_any_packet() {
     let [kin, _] = ways();
     let mut spec = shell("echo ${#1} ${#LONG}");
     spec.args.extend(["sh".to_owned(), "x".repeat(120_000)]);
     spec.set_env("LONG", "y".repeat(120_000));
-    let (_process, mut pipes) = Process::spawn(&spec, &kin, LONG).await.unwrap();
+    let (_process, mut pipes) = kin.spawn(&spec, LONG).await.unwrap();
     assert_eq!(line(&mut pipes.reader).await, "120000 120000");
 }
 
-#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_stopped_process_hears_that_it_is_to_end() {
     use rustix::process::{Pid, Signal, kill_process};
@@ -276,7 +297,7 @@ async fn the_last_words_and_the_status_are_kept() {
     for kin in ways() {
         let mut spec = shell("echo 'no key hunter2-hunter2' >&2; exit 7");
         spec.redact = Arc::new(Hunter);
-        let (process, _pipes) = Process::spawn(&spec, &kin, LONG).await.unwrap();
+        let (process, _pipes) = kin.spawn(&spec, LONG).await.unwrap();
         process.exit_watch().exited().await;
         process.stderr().settled(Duration::from_secs(20)).await;
         assert_eq!(describe(process.exit_watch().status().unwrap()), "exited with code 7");
@@ -287,7 +308,7 @@ async fn the_last_words_and_the_status_are_kept() {
 #[tokio::test]
 async fn missing_programs_and_folders_are_named() {
     for kin in ways() {
-        let refusal = async |spec: ProcessSpec| Process::spawn(&spec, &kin, LONG).await.err().unwrap();
+        let refusal = async |spec: ProcessSpec| kin.spawn(&spec, LONG).await.err().unwrap();
         let mut spec = shell("true");
         spec.command = "no-such-program".into();
         let error = refusal(spec).await;
@@ -307,21 +328,21 @@ async fn missing_programs_and_folders_are_named() {
     }
 }
 
-#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn both_ways_start_a_program_as_a_shell_would() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("script");
     // Found by PATH, in which an empty entry is its own folder. The guard, as shells do, needs no first line to know
     // what runs it; posix_spawn(3) does.
-    for (kin, first_line) in ways().into_iter().zip(["", "#!/bin/sh\n"]) {
+    for kin in ways() {
+        let first_line = if matches!(kin.scope(), TeardownScope::Guard { .. }) { "" } else { "#!/bin/sh\n" };
         let text = format!("{first_line}echo $1,$KEY\npwd\ngrep -E 'SigBlk|SigIgn' /proc/self/status\n");
         std::fs::write(&script, text).unwrap();
         std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let mut spec = ProcessSpec::new("script", vec!["a b".to_owned()], folder.path());
         spec.set_env("PATH", format!(":{}", std::env::var("PATH").unwrap()));
         spec.set_env("KEY", "c=d e");
-        let (_process, mut pipes) = Process::spawn(&spec, &kin, LONG).await.unwrap();
+        let (_process, mut pipes) = kin.spawn(&spec, LONG).await.unwrap();
         assert_eq!(line(&mut pipes.reader).await, "a b,c=d e");
         assert_eq!(line(&mut pipes.reader).await, folder.path().canonicalize().unwrap().to_str().unwrap());
         assert_eq!(line(&mut pipes.reader).await, "SigBlk:\t0000000000000000");
@@ -329,11 +350,12 @@ async fn both_ways_start_a_program_as_a_shell_would() {
         let ignored = line(&mut pipes.reader).await;
         let ignored = u64::from_str_radix(ignored.rsplit('\t').next().unwrap(), 16).unwrap();
         // Without a guard also two that posix_spawn(3) of the GNU C library keeps from every program that it starts.
-        let expected = if matches!(kin.keeping, Keeping::Group { .. }) { 1 << (13 - 1) } else { u64::MAX };
+        let expected =
+            if matches!(kin.scope(), TeardownScope::Group { .. }) { 1 << (13 - 1) } else { u64::MAX };
         assert_eq!(ignored & expected, 0, "{ignored:x}");
         let mut spec = shell("true");
         spec.args.push("a\0b".to_owned());
-        let error = Process::spawn(&spec, &kin, LONG).await.err().unwrap();
+        let error = kin.spawn(&spec, LONG).await.err().unwrap();
         assert!(error.what.contains("zero byte") || error.what.contains("nul byte"), "{}", error.what);
     }
 }
@@ -459,12 +481,12 @@ mod lines {
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(guarded)]
 #[test]
 fn too_many_open_files_are_not_the_guards_fault() {
     let help = |number| {
-        let error = io::Error::from_raw_os_error(number);
-        SpawnError::of_guard(std::path::Path::new("/server"), &error).help.unwrap()
+        let error = std::io::Error::from_raw_os_error(number);
+        linux::guard::not_started(std::path::Path::new("/server"), &error).help.unwrap()
     };
     let (full, system, other) = (help(24), help(23), help(11));
     assert!(full.contains("ulimit -n") && !full.contains("Guard::Off"), "{full}");

@@ -1,6 +1,6 @@
 //! What holds on this machine of what SECURITY.md promises.
 
-use toolcrib::{Keeping, Support};
+use toolcrib::{Support, TeardownScope};
 
 use super::{Findings, Mark};
 
@@ -10,20 +10,20 @@ const CLOSES_SIGNALS: u8 = 6;
 const CLOSES_FILES: u8 = 3;
 
 pub(super) fn look(findings: &mut Findings, support: &Support) {
-    teardown(findings, &support.keeping);
+    teardown(findings, &support.teardown_scope);
     calls(findings);
     sandbox(findings, support);
     budgets(findings, support);
 }
 
-fn teardown(findings: &mut Findings, keeping: &Keeping) {
-    match keeping {
-        Keeping::Guard { .. } => {
+fn teardown(findings: &mut Findings, scope: &TeardownScope) {
+    match scope {
+        TeardownScope::Guard { .. } => {
             findings.add(Mark::Ok, "teardown", "guards: it holds through SIGKILL of toolcrib");
             let text = "a server gets three pipes and default signals, and nothing else that is open here";
             findings.add(Mark::Ok, "inheritance", text);
         }
-        Keeping::Group { because } => {
+        TeardownScope::Group { because } => {
             let text = format!("process groups only, not through SIGKILL of toolcrib: {because}");
             findings.add(Mark::Warn, "teardown", text).help =
                 Some("name an executable that holds toolcrib as `guard` in [defaults]".to_owned());
@@ -35,7 +35,7 @@ fn teardown(findings: &mut Findings, keeping: &Keeping) {
 }
 
 fn calls(findings: &mut Findings) {
-    let text = match cfg!(target_os = "linux") {
+    let text = match Support::takes_back_unread() {
         true => {
             "none is run twice unless `retry_calls` allows it; what a lost server has not read is sent to the next one"
         }

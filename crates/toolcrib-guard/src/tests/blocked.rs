@@ -3,6 +3,7 @@
 use rustix::process::{Signal, kill_process_group};
 
 use super::*;
+use crate::linux::inspect::stat::Stat;
 
 const PYTHON: &str = "/usr/bin/python3";
 /// What the helpers have in common. `kernel` leaves out the C library's own names.
@@ -32,19 +33,19 @@ const EXIT: &str = "seize(guard)\n\
     assert trace(17, guard, None, None) == 0";
 
 /// A server with a helper that did `attack` and says its number.
-async fn attacked(attack: &str, kin: &Kinship) -> (Process, Pipes, u32) {
+async fn attacked(attack: &str, kin: &Supervisor) -> (Process, Pipes, u32) {
     let script = format!("{PRELUDE}{attack}\nprint(os.getpid(), flush=True)\ntime.sleep(600)");
     let helper = format!("setsid env -i {PYTHON} -c '{script}' $PPID & cat >/dev/null; sleep 600");
     let (process, mut pipes) = spawn(&helper, kin).await;
     let helper: u32 = line(&mut pipes.reader).await.parse().unwrap();
-    assert_eq!(survivors::mark_of(&survivors::environment(helper)), None);
+    assert_eq!(find::mark_of(&find::environment(helper)), None);
     (process, pipes, helper)
 }
 
 /// Whether any process is there that does the attack of a test: its forks too.
 fn is_there(helper: u32) -> bool {
-    survivors::processes()
-        .any(|pid| stat::Stat::of(pid).is_some_and(|stat| stat.field(6) == Some(helper) && !stat.is_zombie()))
+    find::processes()
+        .any(|pid| Stat::of(pid).is_some_and(|stat| stat.field(6) == Some(helper) && !stat.is_zombie()))
 }
 
 async fn until_it_is_gone(helper: u32, attack: &str) {
@@ -83,7 +84,7 @@ async fn a_guard_that_is_kept_from_its_work_leaves_nobody() {
                 process.stop(SHORT).await;
                 assert!(!is_there(helper), "still there after {attack}");
                 kin.end().await;
-                assert_eq!(marked_processes(&kin.marker), [0_u32; 0], "after {attack}");
+                assert_eq!(marked_by(&kin), [0_u32; 0], "after {attack}");
             } else {
                 drop(process);
             }
@@ -137,7 +138,7 @@ async fn the_end_of_a_manager_ends_what_a_blocked_zygote_holds() {
         process.exit_watch().exited().await;
         kin.end().await;
         assert!(!is_there(helper), "still there after {attack}");
-        assert_eq!(marked_processes(&kin.marker), [0_u32; 0], "after {attack}");
+        assert_eq!(marked_by(&kin), [0_u32; 0], "after {attack}");
         drop(process);
     }
 }

@@ -3,9 +3,10 @@
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::*;
+use crate::linux::inspect::stat::Stat;
 
 /// Returns once a process has become `sleep`.
-async fn until_it_sleeps(pid: impl fmt::Display) {
+async fn until_it_sleeps(pid: impl std::fmt::Display) {
     while std::fs::read(format!("/proc/{pid}/comm")).unwrap() != b"sleep\n" {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -31,7 +32,7 @@ async fn a_server_that_its_guard_takes_not_along_is_ended() {
         } else {
             drop(process);
         }
-        while stat::Stat::of(server).is_some_and(|stat| !stat.is_zombie()) {
+        while Stat::of(server).is_some_and(|stat| !stat.is_zombie()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         until_gone(&kin).await;
@@ -46,17 +47,17 @@ async fn what_has_no_mark_ends_though_its_guard_was_killed() {
         let (process, mut pipes) = spawn("setsid env -i sleep 600 & echo $!; cat", &kin).await;
         let helper: u32 = line(&mut pipes.reader).await.parse().unwrap();
         until_it_sleeps(helper).await;
-        assert_eq!(survivors::mark_of(&survivors::environment(helper)), None);
+        assert_eq!(find::mark_of(&find::environment(helper)), None);
         kill_process(Pid::from_raw(process.root().cast_signed()).unwrap(), Signal::KILL).unwrap();
         if stop {
             process.stop(SHORT).await;
         } else {
             drop(process);
         }
-        while stat::Stat::of(helper).is_some_and(|stat| !stat.is_zombie()) {
+        while Stat::of(helper).is_some_and(|stat| !stat.is_zombie()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // Guards are to be had as before.
+        // ZygoteClient are to be had as before.
         let (process, mut pipes) = spawn("echo up; cat", &kin).await;
         assert_eq!(line(&mut pipes.reader).await, "up");
         process.stop(LONG).await;
@@ -73,7 +74,7 @@ async fn what_a_killed_guard_leaves_ends_after_its_manager() {
     kill_process(Pid::from_raw(process.root().cast_signed()).unwrap(), Signal::KILL).unwrap();
     // No request can be made any more.
     kin.end().await;
-    while stat::Stat::of(helper).is_some_and(|stat| !stat.is_zombie()) {
+    while Stat::of(helper).is_some_and(|stat| !stat.is_zombie()) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     drop(process);
@@ -106,7 +107,7 @@ async fn the_kernel_hangs_up_no_guard() {
     let (process, mut pipes) = spawn(&format!("exec /usr/bin/python3 -c '{script}'"), &kin).await;
     assert_eq!(line(&mut pipes.reader).await, "hung up");
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(!stat::Stat::of(process.pid()).unwrap().is_zombie());
+    assert!(!Stat::of(process.pid()).unwrap().is_zombie());
     drop(process);
     until_gone(&kin).await;
 }
@@ -157,7 +158,7 @@ async fn a_group_is_not_signalled_once_its_leader_was_reaped_by_others() {
         }
         until_gone(&kin).await;
         let stranger = Pid::from_raw(stranger).unwrap();
-        assert!(!stat::Stat::of(stranger).unwrap().is_zombie());
+        assert!(!Stat::of(stranger).unwrap().is_zombie());
         kill_process(stranger, Signal::KILL).unwrap();
     }
 }
