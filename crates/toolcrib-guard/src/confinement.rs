@@ -56,6 +56,28 @@ pub struct Sandbox {
     pub written_by_others: Vec<PathBuf>,
 }
 
+impl Sandbox {
+    /// Folders that every sandbox leaves open for reading: programs, libraries and what they ask about the machine.
+    ///
+    /// `/proc` as a whole, since a process's own folder there has no fixed name. The kernel itself refuses a process
+    /// in a sandbox to look into one outside: its memory, environment and open files. Command lines can be seen.
+    pub const ALWAYS_READABLE: &[&str] = &[
+        "/usr",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/libx32",
+        "/nix/store",
+        "/gnu/store",
+        "/proc",
+        "/sys/devices/system/cpu",
+        "/sys/fs/cgroup",
+        "/sys/kernel/mm/transparent_hugepage",
+    ];
+}
+
 impl ResourceLimits {
     /// Whether nothing is limited.
     pub fn is_empty(&self) -> bool {

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Why there is no guard.
-const NO_GUARD: &str = "guards need Linux";
+const NO_GUARD: &str = "guards need Linux and the Cargo feature `guard`";
 /// Why there is no cgroup.
 const NO_CGROUP: &str = "cgroups need Linux";
 

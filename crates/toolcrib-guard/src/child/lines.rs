@@ -74,11 +74,13 @@ struct Counts {
 
 impl Traffic {
     /// Bytes read in all.
+    #[inline]
     pub fn bytes(&self) -> u64 {
         self.0.bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of the line that has not ended yet.
+    #[inline]
     pub fn open_line(&self) -> u64 {
         self.0.open_line.load(Ordering::Relaxed)
     }
@@ -143,6 +145,7 @@ impl LineReader {
     }
 
     /// The line that [`LineReader::next`] gave last, if it was whole. Its memory goes to the caller.
+    #[inline]
     pub fn take_line(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.line)
     }

@@ -157,6 +157,7 @@ impl LineWriter {
     }
 
     /// Bytes that were written so far.
+    #[inline]
     pub fn written(&self) -> u64 {
         self.shared.written.load(Ordering::Acquire)
     }
@@ -168,11 +169,13 @@ impl LineWriter {
     }
 
     /// Whether a write is under way: the peer has not made room for all of it.
+    #[inline]
     pub fn is_busy(&self) -> bool {
         self.shared.stream.try_lock().is_err()
     }
 
     /// Why the stream is closed, if a write has failed.
+    #[inline]
     pub fn failure(&self) -> Option<&str> {
         self.shared.failure.get().map(String::as_str)
     }

@@ -1,7 +1,7 @@
-//! Budgets and the sandbox of a server, put on by its guard between fork and exec.
+//! Budgets and the sandbox of a server, applied by its guard between fork and exec.
 //!
-//! The manager says what is wanted ([`Wanted`], part of the guard's first order); the guard prepares all of it
-//! while errors can still be told in words ([`Ready`]), and the child only has to put it on.
+//! The manager says what is wanted ([`Confinement`], part of the guard's first order); the guard prepares all of it
+//! while errors can still be told in words ([`Prepared`]), and the child only has to apply it.
 
 mod cgroup;
 mod limits;
@@ -14,7 +14,7 @@ use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::cgroup::Cgroup;
-use self::{limits::Limits, sandbox::Walls};
+use self::{limits::Limits, sandbox::SandboxRules};
 use crate::{ResourceLimits, Sandbox};
 
 pub(crate) use self::{
@@ -25,7 +25,7 @@ pub(crate) use self::{
 
 /// What a server is to be confined to.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Wanted {
+pub(crate) struct Confinement {
     pub(crate) limits: ResourceLimits,
     pub(crate) sandbox: Option<Sandbox>,
     /// Name of the server's cgroup, if one is made.
@@ -65,13 +65,13 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 /// All that can be prepared before the child is there.
-pub(crate) struct Ready {
+pub(crate) struct Prepared {
     cgroup: Option<Cgroup>,
     limits: Limits,
-    walls: Option<Walls>,
+    rules: Option<SandboxRules>,
 }
 
-impl Wanted {
+impl Confinement {
     /// Makes everything ready for `program`, a server of `manager` whose `PATH` is `search`. `offered` is the
     /// folder of [`offered_cgroup`].
     ///
@@ -83,27 +83,27 @@ impl Wanted {
         search: Option<&OsStr>,
         manager: Pid,
         offered: Option<&Path>,
-    ) -> io::Result<Ready> {
-        let walls =
-            self.sandbox.as_ref().map(|sandbox| Walls::build(sandbox, program, search)).transpose()?;
+    ) -> io::Result<Prepared> {
+        let rules =
+            self.sandbox.as_ref().map(|sandbox| SandboxRules::build(sandbox, program, search)).transpose()?;
         if self.limits.is_empty() {
             // For `cgroup.kill` alone, which ends everybody in one stroke: a convenience, not a need.
             let cgroup = offered.and_then(|parent| Cgroup::plain(parent, &self.name));
-            return Ok(Ready { cgroup, limits: Limits::default(), walls });
+            return Ok(Prepared { cgroup, limits: Limits::default(), rules });
         }
         match Cgroup::delegated(&self.name, &self.limits, manager) {
-            Ok(cgroup) => Ok(Ready { cgroup: Some(cgroup), limits: Limits::default(), walls }),
-            Err(why) => Ok(Ready { cgroup: None, limits: Limits::instead(&self.limits, &why)?, walls }),
+            Ok(cgroup) => Ok(Prepared { cgroup: Some(cgroup), limits: Limits::default(), rules }),
+            Err(why) => Ok(Prepared { cgroup: None, limits: Limits::instead(&self.limits, &why)?, rules }),
         }
     }
 
-    /// Whether [`Wanted::prepare`] would work, as far as looking tells. Makes no cgroup.
+    /// Whether [`Confinement::prepare`] would work, as far as looking tells. Makes no cgroup.
     ///
     /// # Errors
     /// As there.
     pub(crate) fn check(&self, program: &Path, search: Option<&OsStr>) -> io::Result<()> {
         if let Some(sandbox) = &self.sandbox {
-            Walls::build(sandbox, program, search)?;
+            SandboxRules::build(sandbox, program, search)?;
         }
         match no_cgroup_for(&self.limits).filter(|_| !self.limits.is_empty()) {
             Some(why) => Limits::instead(&self.limits, &why).map(drop),
@@ -112,18 +112,18 @@ impl Wanted {
     }
 }
 
-impl Ready {
+impl Prepared {
     /// The cgroup of the server, to be looked at and removed when nobody is left.
     pub(crate) fn take_cgroup(&mut self) -> Option<Cgroup> {
         self.cgroup.take()
     }
 
     /// In the child: from here on it is confined, and so is all that it starts. Works once.
-    pub(crate) fn put_on(&mut self, door: Option<&mut std::fs::File>) -> io::Result<()> {
-        if let Some(door) = door {
-            Cgroup::enter(door)?;
+    pub(crate) fn apply(&mut self, procs_file: Option<&mut std::fs::File>) -> io::Result<()> {
+        if let Some(procs_file) = procs_file {
+            Cgroup::enter(procs_file)?;
         }
-        self.limits.put_on()?;
-        self.walls.take().map_or(Ok(()), Walls::put_on)
+        self.limits.apply()?;
+        self.rules.take().map_or(Ok(()), SandboxRules::apply)
     }
 }

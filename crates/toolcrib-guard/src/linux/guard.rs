@@ -41,7 +41,7 @@ pub(crate) use self::{
 };
 use self::{control::Heard, descendants::Root, start::Terms, wire::Order, zygote_client::Request};
 use super::{
-    confine::{Refused, Wanted, name_for, suspected},
+    confine::{Confinement, Refused, name_for, suspected},
     inherited,
     inspect::stat,
     marks::find,
@@ -171,8 +171,11 @@ impl Guarded {
     ) -> Result<(Self, ChildStdout, ChildStderr), SpawnError> {
         let GuardStart { zygote, executable, family, program: server, mark, grace } = start;
         let failed = |error: io::Error| not_started(server, &error);
-        let wanted =
-            Wanted { limits: spec.limits, sandbox: spec.sandbox.clone(), name: name_for(std::process::id()) };
+        let wanted = Confinement {
+            limits: spec.limits,
+            sandbox: spec.sandbox.clone(),
+            name: name_for(std::process::id()),
+        };
         let terms = Terms { graces: grace.into(), wanted };
         let (stdout, output) = io::pipe().map_err(failed)?;
         let (stderr, error) = io::pipe().map_err(failed)?;
@@ -356,7 +359,7 @@ fn unconfined(spec: &ProcessSpec, program: &Path, error: &io::Error) -> SpawnErr
 
 /// Whether a guard could confine `program` as `spec` says, as far as looking tells.
 pub(crate) fn check_confinement(spec: &ProcessSpec, program: &Path) -> Result<(), SpawnError> {
-    let wanted = Wanted { limits: spec.limits, sandbox: spec.sandbox.clone(), name: String::new() };
+    let wanted = Confinement { limits: spec.limits, sandbox: spec.sandbox.clone(), name: String::new() };
     let search = spec.env.get("PATH").map(std::ffi::OsStr::new);
     wanted.check(program, search).map_err(|error| unconfined(spec, program, &error))
 }

@@ -83,13 +83,13 @@ impl Cgroup {
     }
 
     /// What a process writes into to get in.
-    pub(crate) fn door(&self) -> io::Result<fs::File> {
+    pub(crate) fn procs_file(&self) -> io::Result<fs::File> {
         fs::OpenOptions::new().write(true).open(self.folder.join("cgroup.procs"))
     }
 
     /// Puts the calling process in.
-    pub(super) fn enter(door: &mut fs::File) -> io::Result<()> {
-        door.write_all(b"0")
+    pub(super) fn enter(procs_file: &mut fs::File) -> io::Result<()> {
+        procs_file.write_all(b"0")
     }
 
     /// Kills everybody in it at once, where the kernel can (5.14).

@@ -38,7 +38,7 @@ impl Limits {
         Ok(Self { memory: limits.memory_max, tasks })
     }
 
-    pub(super) fn put_on(&self) -> io::Result<()> {
+    pub(super) fn apply(&self) -> io::Result<()> {
         if self.memory.is_some() {
             privileges::obey_limits()?;
         }

@@ -31,7 +31,7 @@ const LOCAL_SOCKETS: u8 = 9;
 const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::NET_BIND_SERVICE);
 
 /// A sandbox, ready to be put on.
-pub(super) struct Walls {
+pub(super) struct SandboxRules {
     files: Option<RulesetCreated>,
     filters: Vec<BpfProgram>,
     best_effort: bool,
@@ -57,7 +57,7 @@ fn kernel_has_seccomp() -> bool {
     Path::new("/proc/sys/kernel/seccomp/actions_avail").exists()
 }
 
-impl Walls {
+impl SandboxRules {
     /// Opens what may be reached and writes the filters. `program` is what will be started, `search` its `PATH`.
     pub(super) fn build(sandbox: &Sandbox, program: &Path, search: Option<&OsStr>) -> io::Result<Self> {
         Self::build_for(landlock_abi(), sandbox, program, search)
@@ -92,7 +92,7 @@ impl Walls {
         Ok(Self { files, filters, best_effort: sandbox.best_effort })
     }
 
-    pub(super) fn put_on(self) -> io::Result<()> {
+    pub(super) fn apply(self) -> io::Result<()> {
         rustix::thread::set_no_new_privs(true)?;
         privileges::keep_only(KEPT)?;
         if let Some(files) = self.files {

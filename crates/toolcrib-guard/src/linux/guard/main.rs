@@ -42,7 +42,7 @@ use super::{
 };
 use crate::{
     StopOutcome,
-    linux::confine::{Cgroup, Ready},
+    linux::confine::{Cgroup, Prepared},
 };
 
 /// With what it ends if it does not, as shells have it. Nobody sees it.
@@ -99,7 +99,7 @@ fn start(task: &Task, socket: &OwnedFd, stdio: [OwnedFd; 3]) -> io::Result<(Pid,
         return Err(Errno::OWNERDEAD.into());
     }
     let mut ready = if task.confines() { Some(prepare(task)?) } else { None };
-    let cgroup = ready.as_mut().and_then(Ready::take_cgroup);
+    let cgroup = ready.as_mut().and_then(Prepared::take_cgroup);
     let server = match spawn(task, stdio, ready, cgroup.as_ref()) {
         Ok(server) => server,
         Err(error) => {
@@ -116,7 +116,7 @@ fn start(task: &Task, socket: &OwnedFd, stdio: [OwnedFd; 3]) -> io::Result<(Pid,
 }
 
 /// Makes ready what the server is to be confined to.
-fn prepare(task: &Task) -> io::Result<Ready> {
+fn prepare(task: &Task) -> io::Result<Prepared> {
     let start = &task.start;
     let program = Path::new(OsStr::from_bytes(start.program.as_bytes()));
     let search = start.variable("PATH").map(OsStr::from_bytes);
@@ -345,9 +345,14 @@ pub(super) fn let_go(pid: Pid, status: WaitStatus) {
 ///
 /// As by vfork(2): until the server is there, its process has our memory and we stand still. A fork, which is what a
 /// hook between fork and exec costs in the standard library, copies the tables of that memory for nothing.
-fn spawn(task: &Task, stdio: [OwnedFd; 3], ready: Option<Ready>, cgroup: Option<&Cgroup>) -> io::Result<Pid> {
-    let door = cgroup.map(Cgroup::door).transpose()?;
-    let mut child = Child { task, stdio, guard: getpid(), ready, door, failure: None };
+fn spawn(
+    task: &Task,
+    stdio: [OwnedFd; 3],
+    ready: Option<Prepared>,
+    cgroup: Option<&Cgroup>,
+) -> io::Result<Pid> {
+    let procs_file = cgroup.map(Cgroup::procs_file).transpose()?;
+    let mut child = Child { task, stdio, guard: getpid(), ready, procs_file, failure: None };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     #[expect(unsafe_code, reason = "no safe way to do something between fork and exec")]
     // SAFETY: this process has one thread, which the kernel holds until the child has another memory or has ended.
@@ -370,8 +375,8 @@ struct Child<'a> {
     /// Closed with this in the guard: whoever waits for the end of one of them is not to wait for it.
     stdio: [OwnedFd; 3],
     guard: Pid,
-    ready: Option<Ready>,
-    door: Option<std::fs::File>,
+    ready: Option<Prepared>,
+    procs_file: Option<std::fs::File>,
     failure: Option<io::Error>,
 }
 
@@ -387,7 +392,7 @@ impl Child<'_> {
             return Err(Errno::OWNERDEAD.into());
         }
         if let Some(ready) = &mut self.ready {
-            ready.put_on(self.door.as_mut())?;
+            ready.apply(self.procs_file.as_mut())?;
         }
         let [input, output, error] = &self.stdio;
         dup2_stdin(input)?;

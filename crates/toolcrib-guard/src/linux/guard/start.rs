@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use syscalls::{Sysno, syscall};
 
 use super::wire::{Graces, REQUEST};
-use crate::{ProcessSpec, linux::confine::Wanted, marks::MARKER};
+use crate::{ProcessSpec, linux::confine::Confinement, marks::MARKER};
 
 /// What runs a script without a first line that says otherwise.
 const SHELL: &CStr = c"/bin/sh";
@@ -44,7 +44,7 @@ pub(super) struct Terms {
     /// The stop ladder when the manager ends without an order.
     pub(super) graces: Graces,
     /// What the server may use and reach.
-    pub(super) wanted: Wanted,
+    pub(super) wanted: Confinement,
 }
 
 impl Start {

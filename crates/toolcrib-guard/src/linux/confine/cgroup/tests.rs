@@ -57,7 +57,7 @@ fn budgets_are_written_and_their_events_read() {
         ["memory.max", "memory.oom.group", "cpu.max", "pids.max"].map(written),
         ["67108864", "1", "150000 100000", "7"]
     );
-    Cgroup::enter(&mut cgroup.door().unwrap()).unwrap();
+    Cgroup::enter(&mut cgroup.procs_file().unwrap()).unwrap();
     cgroup.kill();
     assert_eq!(["cgroup.procs", "cgroup.kill"].map(written), ["0", "1"]);
     assert_eq!(cgroup.exceeded(), None);
@@ -76,7 +76,7 @@ fn a_real_cgroup_ends_whoever_is_in_it() {
         return;
     };
     let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-    cgroup.door().unwrap().write_all(child.id().to_string().as_bytes()).unwrap();
+    cgroup.procs_file().unwrap().write_all(child.id().to_string().as_bytes()).unwrap();
     cgroup.kill();
     assert!(!child.wait().unwrap().success());
     cgroup.remove();

@@ -16,26 +16,6 @@ use super::{
 };
 use crate::Sandbox;
 
-/// Programs, libraries and what they ask about the machine.
-///
-/// `/proc` as a whole, since a process's own folder there has no fixed name. The kernel itself refuses a process
-/// inside of walls to look into one outside: its memory, environment and open files. Command lines can be seen.
-const SYSTEM: &[&str] = &[
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/nix/store",
-    "/gnu/store",
-    "/proc",
-    "/sys/devices/system/cpu",
-    "/sys/fs/cgroup",
-    "/sys/kernel/mm/transparent_hugepage",
-];
-
 /// Public files of `/etc`: the dynamic loader, names of users and hosts, time zone, release, roots of trust. Not the folders
 /// that hold private keys beside those, `ssl` and `pki`.
 const ETC: &[&str] = &[
@@ -116,7 +96,7 @@ pub(super) fn rules(sandbox: &Sandbox, program: &Path, path: Option<&OsStr>) -> 
         return Err(refused);
     }
     let etc = ETC.iter().map(|name| Path::new("/etc").join(name));
-    let system = SYSTEM.iter().map(PathBuf::from).chain(etc).map(|path| (path, false));
+    let system = Sandbox::ALWAYS_READABLE.iter().map(PathBuf::from).chain(etc).map(|path| (path, false));
     let devices = DEVICES.iter().map(|path| (PathBuf::from(path), true));
     for (path, write) in system.chain(devices) {
         // Not every system has all of them. What lies in a `write` folder is open already.

@@ -1,4 +1,4 @@
-//! Both hold for a thread: each test puts its walls on in one, and looks around.
+//! Both hold for a thread: each test applies its rules in one, and looks around.
 
 use std::{
     fs,
@@ -24,14 +24,14 @@ use super::*;
 mod calls;
 
 fn inside<T: Send>(sandbox: &Sandbox, look: impl FnOnce() -> T + Send) -> T {
-    within(Walls::build(sandbox, Path::new("/bin/sh"), None).unwrap(), look)
+    within(SandboxRules::build(sandbox, Path::new("/bin/sh"), None).unwrap(), look)
 }
 
-fn within<T: Send>(walls: Walls, look: impl FnOnce() -> T + Send) -> T {
+fn within<T: Send>(rules: SandboxRules, look: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         scope
             .spawn(|| {
-                walls.put_on().unwrap();
+                rules.apply().unwrap();
                 look()
             })
             .join()
@@ -109,11 +109,11 @@ fn without_the_network_no_socket_is_left() {
 #[test]
 fn a_path_that_is_not_there_is_named() {
     let sandbox = Sandbox { read: vec!["/no/such/folder".into()], ..Sandbox::default() };
-    let error = Walls::build(&sandbox, Path::new("/bin/sh"), None).err().unwrap();
+    let error = SandboxRules::build(&sandbox, Path::new("/bin/sh"), None).err().unwrap();
     assert!(error.to_string().contains("the sandbox names /no/such/folder"), "{error}");
 }
 
-/// A process outside of all walls.
+/// A process outside of all sandboxes.
 struct Outsider(Child);
 
 impl Outsider {
@@ -147,7 +147,7 @@ fn nobody_outside_is_looked_into_or_signalled() {
 }
 
 #[test]
-fn root_keeps_no_privilege_that_breaks_the_walls() {
+fn root_keeps_no_privilege_that_breaks_the_sandbox() {
     let of = |status: &str, set: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(set)).unwrap();
         CapabilitySet::from_bits_retain(u64::from_str_radix(line.trim(), 16).unwrap())
@@ -284,8 +284,8 @@ fn older_kernels_hold_the_same_files() {
     let (folder, sandbox) = lab();
     let path = |name: &str| folder.path().join(name);
     for abi in LEAST as u8..=landlock_abi() {
-        let walls = Walls::build_for(abi, &sandbox, Path::new("/bin/sh"), None).unwrap();
-        within(walls, || {
+        let rules = SandboxRules::build_for(abi, &sandbox, Path::new("/bin/sh"), None).unwrap();
+        within(rules, || {
             assert_eq!(kind(fs::read(path("read/file"))), None, "{abi}");
             assert_eq!(kind(fs::write(path("write/file"), "more")), None, "{abi}");
             assert_eq!(kind(fs::read(path("other/file"))), DENIED, "{abi}");
@@ -296,7 +296,7 @@ fn older_kernels_hold_the_same_files() {
         });
     }
     for abi in 0..LEAST as u8 {
-        let built = |sandbox: &Sandbox| Walls::build_for(abi, sandbox, Path::new("/bin/sh"), None);
+        let built = |sandbox: &Sandbox| SandboxRules::build_for(abi, sandbox, Path::new("/bin/sh"), None);
         let error = built(&sandbox).err().unwrap().to_string();
         assert!(error.contains(&format!("it has Landlock {abi}, and 3 is needed")), "{error}");
         let some = Sandbox { best_effort: true, ..sandbox.clone() };
@@ -322,7 +322,7 @@ fn a_kernel_that_refuses_landlock_is_an_error_in_words() {
         let refused = std::thread::spawn(move || {
             seccompiler::apply_filter(&filter).unwrap();
             assert_eq!(landlock_abi(), 0);
-            Walls::build(&Sandbox::default(), Path::new("/bin/sh"), None).err().unwrap().to_string()
+            SandboxRules::build(&Sandbox::default(), Path::new("/bin/sh"), None).err().unwrap().to_string()
         });
         let refused = refused.join().unwrap();
         assert!(refused.contains("cannot keep a server from files: it has Landlock 0"), "{refused}");
@@ -331,7 +331,7 @@ fn a_kernel_that_refuses_landlock_is_an_error_in_words() {
 
 #[test]
 fn a_kernel_that_refuses_filters_is_an_error_in_words() {
-    let walls = Walls::build(&Sandbox::default(), Path::new("/bin/sh"), None).unwrap();
+    let rules = SandboxRules::build(&Sandbox::default(), Path::new("/bin/sh"), None).unwrap();
     let filter = seccompiler::SeccompFilter::new(
         [(nix::libc::SYS_seccomp, vec![])].into(),
         seccompiler::SeccompAction::Allow,
@@ -341,7 +341,7 @@ fn a_kernel_that_refuses_filters_is_an_error_in_words() {
     let filter: BpfProgram = filter.unwrap().try_into().unwrap();
     let refused = std::thread::spawn(move || {
         seccompiler::apply_filter(&filter).unwrap();
-        walls.put_on().unwrap_err().to_string()
+        rules.apply().unwrap_err().to_string()
     });
     let refused = refused.join().unwrap();
     assert!(refused.contains("this kernel takes no filter of system calls"), "{refused}");
