@@ -8,7 +8,7 @@ use std::{
 use crate::{ProcessSpec, SpawnError, SpawnErrorKind, TeardownScope, platform};
 
 /// The program's path: as given if it has a folder, else the first match in the child's own `PATH`. One that is given is
-/// not looked at: its start does that, and if it fails, [`refused`] says what is missing.
+/// not looked at: its start does that, and if it fails, its error says what is missing.
 pub fn program_path(spec: &ProcessSpec) -> Result<PathBuf, SpawnError> {
     let command = &spec.command;
     if spec.is_path() {

@@ -65,7 +65,7 @@ pub(crate) struct Peer {
 /// Whether the process at the other end is of the user of this one.
 ///
 /// # Errors
-/// As [`peer_of`].
+/// The process has no number here, as one of another PID namespace.
 pub fn is_of_this_user(socket: impl AsFd) -> io::Result<bool> {
     Ok(peer_of(socket)?.uid == rustix::process::geteuid())
 }
