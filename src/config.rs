@@ -20,7 +20,6 @@ use crate::{
 };
 
 mod agent;
-mod confine;
 mod dotenv;
 mod env;
 mod files;
@@ -48,7 +47,6 @@ mod example;
 mod tests;
 
 pub use agent::*;
-pub use confine::*;
 pub use env::{Env, INHERITED};
 pub use files::OwnFiles;
 pub use import::import_toml;
@@ -64,6 +62,7 @@ pub(crate) use secrets::{origin_of, secret_name};
 pub(crate) use section::{Section, parse_size};
 pub use server::*;
 pub(crate) use source_location::{SourceLocation, Text};
+pub use toolcrib_guard::{Guard, ResourceLimits, Sandbox, StopGrace};
 
 /// Everything that toolcrib reads from `servers.toml` and the files it imports.
 ///
@@ -134,20 +133,6 @@ impl Default for Config {
             notes: Vec::new(),
         }
     }
-}
-
-/// The process that ends a server when its manager has ended without a word (Linux).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Guard {
-    /// This very executable, started once more. Where it cannot be used, servers are kept by their process
-    /// group alone; the report of the teardown says so.
-    #[default]
-    Auto,
-    /// None: servers are kept by their process group alone.
-    Off,
-    /// Another executable that toolcrib is part of, such as `toolcrib` itself: for a library that is loaded
-    /// into a foreign program.
-    Program(PathBuf),
 }
 
 impl Config {

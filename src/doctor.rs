@@ -28,7 +28,7 @@ pub use self::{machine::machine, orphans::orphans};
 use crate::{
     config::{Config, Endpoint, LlmConfig, Order, ServerEntry, StdioConfig},
     error::{Error, ErrorCode, Phase, Result, ServerError},
-    process::{Keeping, StopOutcome, check_bounds, find_program},
+    process::{StopOutcome, TeardownScope, check_bounds, find_program},
     start::{StartReport, StopReport},
     text::{counted, seconds},
     tool::ServerName,
@@ -90,9 +90,9 @@ impl Finding {
 pub fn configuration(config: &Config) -> Vec<Finding> {
     let file = config.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
     let text = format!("{file} parses, {}", counted(config.servers.len(), "server"));
-    let keeping = Keeping::new(&config.guard);
+    let scope = TeardownScope::new(&config.guard);
     let mut findings = vec![Finding::ok("config", text)];
-    findings.extend(config.servers.iter().map(|(name, entry)| configured(name, entry, &keeping)));
+    findings.extend(config.servers.iter().map(|(name, entry)| configured(name, entry, &scope)));
     match &config.llm {
         None => {}
         Some(Ok(llm)) => model(&mut findings, llm),
@@ -181,13 +181,13 @@ fn model(findings: &mut Vec<Finding>, llm: &LlmConfig) {
 }
 
 /// What can be said of a server without starting it.
-fn configured(name: &ServerName, entry: &ServerEntry, keeping: &Keeping) -> Finding {
+fn configured(name: &ServerName, entry: &ServerEntry, scope: &TeardownScope) -> Finding {
     let server = match &entry.server {
         Ok(server) => server,
         Err(error) => return Finding::fail(name.as_str(), error.clone()),
     };
     match &server.endpoint {
-        Endpoint::Stdio(command) => match startable(command, keeping) {
+        Endpoint::Stdio(command) => match startable(command, scope) {
             Ok(program) => Finding::ok(name.as_str(), program.display().to_string()),
             Err(error) => {
                 let what = format!("cannot be started: {error}");
@@ -202,8 +202,8 @@ fn configured(name: &ServerName, entry: &ServerEntry, keeping: &Keeping) -> Find
 }
 
 /// The program of a server that can be started, as far as that can be told without doing it.
-fn startable(command: &StdioConfig, keeping: &Keeping) -> Result<PathBuf> {
+fn startable(command: &StdioConfig, scope: &TeardownScope) -> Result<PathBuf> {
     let program = find_program(command)?;
-    check_bounds(command, keeping)?;
+    check_bounds(command, scope)?;
     Ok(program)
 }

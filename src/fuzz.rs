@@ -1,24 +1,46 @@
 //! Parsers of external input, public for the fuzz targets in `fuzz/`.
 
-use std::path::Path;
+use std::{io::Cursor, path::Path, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value, json};
+use tokio::{io::AsyncReadExt, runtime::Runtime};
 
-use crate::{agent, builtin, catalog, config, daemon, launch, llm, process, run, session};
+use crate::{
+    agent, builtin, catalog, config, daemon, launch, llm,
+    process::{Line, LineReader, StderrTail},
+    run, session,
+};
 
 /// A server's stdout: bytes to lines to messages.
 pub fn message(bytes: &[u8]) {
-    process::fuzz_lines(bytes, session::fuzz_line);
+    let Some(runtime) = runtime() else { return };
+    let mut reader = LineReader::new(Cursor::new(bytes.to_vec()));
+    runtime.block_on(async {
+        while let Some(line) = reader.next().await {
+            if let Line::Whole(line) = line {
+                session::fuzz_line(line);
+            }
+        }
+    });
 }
 
-/// A server's stderr: the tail that is kept.
+/// A server's stderr: the tail that is kept, of two pieces with a secret from the middle.
 pub fn stderr(bytes: &[u8]) {
-    process::fuzz_stderr(bytes);
+    let Some(runtime) = runtime() else { return };
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    let secret = String::from_utf8_lossy(&second[..second.len().min(12)]).into_owned();
+    let secrets = config::Secrets::new([secret]);
+    let stream = Cursor::new(first.to_vec()).chain(Cursor::new(second.to_vec()));
+    runtime.block_on(async {
+        let tail = StderrTail::drain(stream, Arc::new(secrets));
+        tail.settled(Duration::from_secs(60)).await;
+        assert!(tail.lines().len() <= 20);
+    });
 }
 
-/// The environment of a process that may carry the mark of a manager.
-pub fn marks(bytes: &[u8]) {
-    process::fuzz_mark(bytes);
+/// Streams of bytes in memory are always ready.
+fn runtime() -> Option<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().ok()
 }
 
 /// `servers.toml`.
@@ -219,10 +241,6 @@ mod tests {
         fn target_message(bytes in texts(JSON)) { message(&bytes); }
         #[test]
         fn target_stderr(bytes in texts(JSON)) { stderr(&bytes); }
-        #[test]
-        fn target_marks(text in "(A=B\0)?TOOLCRIB_OWNER=[+0-9]{1,5}\\.[0-9]{1,11}\\.[0-9]{1,11}\\.[0-9]{1,21}\\.[0-9a-fA]{15,17}(/[0-9a-f]{7,9})?\0?") {
-            marks(text.as_bytes());
-        }
         #[test]
         fn target_config(bytes in texts(TOML)) { config(&bytes); }
         #[test]

@@ -31,7 +31,7 @@
 //! came: SIGKILL and `abort` included, and for helpers that left the process group. The guard is the embedding
 //! program's own executable, started once more and caught by a hook that this library runs before `main`: there is
 //! nothing to call and nothing to forget. Where the library is not part of the executable (a plug-in of another
-//! program) there is no guard, and a server is kept by its process group: [`Manager::keeping`] and
+//! program) there is no guard, and a server is kept by its process group: [`Manager::teardown_scope`] and
 //! [`StopReport`] say which it is and why, and [`Config::guard`] can name an executable that serves as guard.
 //! A program with raised rights (set-user-ID, file capabilities) has no guard either.
 //!
@@ -105,9 +105,10 @@ pub use launch::{Ecosystem, Freshness, LaunchReport, Package, Runner};
 pub use limit::*;
 pub use llm::*;
 pub use manager::*;
-pub use process::{Keeping, Leftover, ProcessUsage, StopOutcome, Support, check_bounds, find_program};
-#[cfg(target_os = "linux")]
-pub use process::{ignores_hangup, reset_inherited};
+pub use process::{
+    Leftover, ProcessUsage, StopOutcome, Support, TeardownScope, check_bounds, find_program, ignores_hangup,
+    reset_inherited,
+};
 pub use recording::*;
 pub use retry::*;
 pub use score::{check as check_score, judge};

@@ -39,7 +39,7 @@ use crate::{
     config::{Config, Endpoint, Lifecycle, ServerConfig, ServerEntry},
     error::{Error, Result},
     launch::{Launcher, Package},
-    process::{Keeping, Kinship, ProcessUsage, new_mark, of_groups, of_trees, reap_leftovers},
+    process::{ProcessUsage, Supervisor, TeardownScope, reap_leftovers, usage_of_groups, usage_of_trees},
     session::{ConnectContext, Listeners, Outputs, RemoteClients, ServerStatus, WireListener},
     start::{Observer, ServerEvent, ServerStop, StartReport, StopReport, of_sessions},
     tool::ToolResult,
@@ -54,7 +54,7 @@ pub struct Manager {
     toolbox: Toolbox,
     lending: Arc<Lending>,
     report: StartReport,
-    kin: Kinship,
+    supervisor: Supervisor,
     observe: Observer,
     listeners: Listeners,
     /// Starts what is parked and wanted beforehand.
@@ -86,11 +86,9 @@ impl Manager {
         let http = http.map_or_else(|| RemoteClients::new(&config.http), Ok)?;
         let cancel = cancel.unwrap_or_default();
         let began = Instant::now();
-        let marker: Arc<str> = new_mark().into();
-        let keeping = Keeping::new(&config.guard);
-        let kin = Kinship::new(marker, config.secrets.clone(), keeping);
+        let supervisor = Supervisor::new(TeardownScope::new(&config.guard));
         if config.servers.values().any(starts_a_process) {
-            kin.prepare();
+            supervisor.prepare();
         }
         let on_event = of_sessions(&observe);
         let outputs = Outputs::new(config.output_folder.as_deref());
@@ -100,7 +98,8 @@ impl Manager {
         let launcher = Launcher::new(config.cache_folder.as_deref());
         let follow_stderr = config.follow_stderr;
         let connect_context = ConnectContext {
-            kin: kin.clone(),
+            supervisor: supervisor.clone(),
+            secrets: config.secrets.clone(),
             http,
             on_event,
             follow_stderr,
@@ -126,7 +125,7 @@ impl Manager {
             toolbox: Toolbox::default(),
             lending: Lending::new(),
             report: StartReport::default(),
-            kin,
+            supervisor,
             observe,
             listeners,
             background_starter: Mutex::default(),
@@ -165,8 +164,8 @@ impl Manager {
     }
 
     /// What makes sure that nothing of the servers outlives this manager.
-    pub fn keeping(&self) -> &Keeping {
-        &self.kin.keeping
+    pub fn teardown_scope(&self) -> &TeardownScope {
+        self.supervisor.scope()
     }
 
     /// A handle to call tools with.
@@ -205,18 +204,18 @@ impl Manager {
 
     /// CPU time and memory of the servers' process groups so far. Zero where there is no `/proc`.
     pub fn usage(&self) -> ProcessUsage {
-        of_groups(&self.status().iter().filter_map(|server| server.pid).collect())
+        usage_of_groups(&self.status().iter().filter_map(|server| server.pid).collect::<Vec<_>>())
     }
 
     /// CPU time, memory and number of each server's processes, by the pid of the server, even if they have
     /// started, read from `/proc`. Empty entries where there is none.
     pub fn usage_by_server(&self) -> HashMap<u32, ProcessUsage> {
-        of_trees(&self.status().iter().filter_map(|server| server.pid).collect::<Vec<_>>())
+        usage_of_trees(&self.status().iter().filter_map(|server| server.pid).collect::<Vec<_>>())
     }
 
     /// What every process of these servers carries in its environment, guards included.
     pub(crate) fn mark(&self) -> &str {
-        &self.kin.marker
+        self.supervisor.mark()
     }
 
     /// Calls `tool` of `server`. See [`Toolbox::call`].
@@ -267,9 +266,10 @@ impl Manager {
         *self.background_starter.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let servers = self.close_all().await;
         self.leftovers.clone().await;
-        self.kin.end().await;
-        let survivors = stop::survivors(&self.kin.marker).await;
-        StopReport { servers, survivors, keeping: self.kin.keeping.clone(), wall: began.elapsed() }
+        self.supervisor.end().await;
+        let survivors = stop::survivors(self.supervisor.mark()).await;
+        let teardown_scope = self.supervisor.scope().clone();
+        StopReport { servers, survivors, teardown_scope, wall: began.elapsed() }
     }
 }
 
@@ -279,7 +279,7 @@ impl Drop for Manager {
         for handle in self.toolbox.handles().iter() {
             handle.kill();
         }
-        self.kin.dismiss();
+        self.supervisor.dismiss();
     }
 }
 

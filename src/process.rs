@@ -1,359 +1,118 @@
-//! One child process: spawn, line pipes, stderr tail, stop ladder, kill on drop. Knows no MCP.
+//! Child processes, as the crate `toolcrib-guard` owns them, for the servers of a configuration.
 //!
-//! Owner of: every spawn, signal and wait of this crate. Invariants:
-//! - on Linux a guard stands over each server ([`guard`]): nothing of it outlives the owner, however that
-//!   ends; elsewhere, and where a guard cannot be, the process group is what is kept ([`group`]);
-//! - stderr is always drained, stdout lines are bounded;
-//! - every early return kills: dropping a [`Process`] ends all of it synchronously, with or without a
-//!   runtime.
+//! Here is only what that crate does not know: [`StdioConfig`], [`Secrets`], this crate's errors, and help in the
+//! words of the configuration.
 
-mod activity;
-#[cfg(target_os = "linux")]
-mod confine;
-mod detach;
-mod exit;
-mod group;
-#[cfg(target_os = "linux")]
-mod guard;
-#[cfg(target_os = "linux")]
-mod inherited;
-mod keeping;
-mod leftovers;
-mod lines;
-mod peer;
-mod program;
-mod stat;
-mod stderr;
-mod support;
-mod survivors;
-mod usage;
-mod writer;
+use std::{path::PathBuf, sync::Arc};
 
-use std::{
-    fmt, io,
-    process::ExitStatus,
-    time::{Duration, Instant},
+pub(crate) use toolcrib_guard::{
+    ExitWatch, Pipes, Process, SpawnError, StderrTail, Stopped, Supervisor, describe,
+    inspect::{
+        Activity, ENVIRONMENT_MAX, activity, beginning, cpu_time, own_memory, usage_of_descendants,
+        usage_of_groups, usage_of_trees,
+    },
+    lines::{Line, LinePosition, LineReader, LineWriter, MAX_LINE, Traffic, WriteError},
+    marks::{
+        MARKER, behind_guards, hurry_guards, is_guarded_or_gone, marked_processes, new_mark, owner_is_gone,
+        reap_leftovers,
+    },
+    peer::{is_of_this_user, is_sandboxed},
+    this_process::{Detached, leave_session},
 };
-
-use serde::{Deserialize, Serialize};
-
-pub(crate) use activity::{Activity, activity, cpu_time};
-pub(crate) use detach::{Detached, leave_session};
-pub(crate) use exit::ExitWatch;
-#[cfg(target_os = "linux")]
-pub use inherited::{ignores_hangup, reset_inherited};
-pub use keeping::Keeping;
-pub use leftovers::Leftover;
-pub(crate) use leftovers::{hurry_guards, is_guarded_or_gone, new_mark, owner_is_gone, reap_leftovers};
-pub(crate) use lines::{Line, LineReader, MAX_LINE, Traffic};
-pub(crate) use peer::is_sandboxed;
-#[cfg(target_os = "linux")]
-pub(crate) use peer::peer_of;
-pub(crate) use program::program_path;
-pub use program::{check_bounds, find_program};
-pub(crate) use stat::{ENVIRONMENT_MAX, beginning};
-pub(crate) use stderr::StderrTail;
-pub use support::Support;
-pub(crate) use survivors::{behind_guards, marked_processes};
-pub use usage::ProcessUsage;
-pub(crate) use usage::{of_descendants, of_groups, of_trees, own_memory};
-pub(crate) use writer::{LinePosition, LineWriter, WriteError};
+use toolcrib_guard::{ProcessSpec, Redact, SpawnErrorKind};
+pub use toolcrib_guard::{
+    StopOutcome, Support, TeardownScope,
+    inspect::ProcessUsage,
+    marks::Leftover,
+    this_process::{ignores_hangup, reset_inherited},
+};
 
 use crate::{
-    config::{ResourceLimits, Secrets, StdioConfig, StopGrace},
-    trace,
+    config::{Secrets, StdioConfig, StopGrace},
+    error::Error,
 };
 
-/// Name of the environment variable that marks every process of one manager, descendants included.
-pub(crate) const MARKER: &str = "TOOLCRIB_OWNER";
-
-/// A running server process and all that it started.
-pub(crate) struct Process {
-    keeper: Keeper,
-    stdin: LineWriter,
-    /// The inode of the pipe behind `stdin`: both of its ends have it.
-    input_id: Option<u64>,
-    stderr: StderrTail,
-    limits: ResourceLimits,
-    sandboxed: bool,
-    started: Instant,
+/// Starts the process of a server. `secrets` are hidden in what it writes to its standard error.
+pub(crate) async fn spawn(
+    config: &StdioConfig,
+    supervisor: &Supervisor,
+    grace: StopGrace,
+    secrets: &Secrets,
+) -> Result<(Process, Pipes), SpawnError> {
+    let mut spec = spec(config);
+    spec.redact = Arc::new(secrets.clone());
+    supervisor.spawn(&spec, grace).await.map_err(|error| explained(error, config))
 }
 
-/// Who makes sure that the process ends.
-enum Keeper {
-    #[cfg(target_os = "linux")]
-    Guard(guard::Guarded),
-    Group(group::Grouped),
+/// The path of the program: as given if it has a folder, else the first match in the server's own `PATH`.
+pub(crate) fn program_path(config: &StdioConfig) -> Result<PathBuf, SpawnError> {
+    toolcrib_guard::program_path(&spec(config)).map_err(|error| explained(error, config))
 }
 
-/// What processes of one manager have in common.
-#[derive(Clone)]
-pub(crate) struct Kinship {
-    /// Marks every process in its environment.
-    pub(crate) marker: std::sync::Arc<str>,
-    /// Hidden in everything quoted from servers.
-    pub(crate) secrets: Secrets,
-    /// What makes sure that they end.
-    pub(crate) keeping: Keeping,
-    /// Where their guards come from.
-    #[cfg(target_os = "linux")]
-    guards: guard::Guards,
+/// The program that a server would be started with.
+///
+/// # Errors
+/// What is missing, and what to do about it.
+pub fn find_program(config: &StdioConfig) -> Result<PathBuf, Error> {
+    toolcrib_guard::find_program(&spec(config)).map_err(|error| input_error(error, config))
 }
 
-impl Kinship {
-    /// Of no process yet.
-    pub(crate) fn new(marker: std::sync::Arc<str>, secrets: Secrets, keeping: Keeping) -> Self {
-        Self {
-            marker,
-            secrets,
-            keeping,
-            #[cfg(target_os = "linux")]
-            guards: guard::Guards::default(),
+/// Whether the sandbox and the budgets of `config` can be held here, as far as looking tells. Starts and changes
+/// nothing.
+///
+/// # Errors
+/// What cannot be held, and what to do about it: as its start would say.
+pub fn check_bounds(config: &StdioConfig, scope: &TeardownScope) -> Result<(), Error> {
+    toolcrib_guard::check_bounds(&spec(config), scope).map_err(|error| input_error(error, config))
+}
+
+fn spec(config: &StdioConfig) -> ProcessSpec {
+    let mut spec = ProcessSpec::new(&config.command, config.args.clone(), &config.cwd);
+    spec.env = config.env.clone();
+    spec.limits = config.limits;
+    spec.sandbox.clone_from(&config.sandbox);
+    spec
+}
+
+/// With help that names what a user of toolcrib writes.
+fn explained(mut error: SpawnError, config: &StdioConfig) -> SpawnError {
+    match error.kind {
+        // That of the command line always has a PATH unless its user took it away: most often an embedder passed an
+        // empty `Env`.
+        SpawnErrorKind::NoPath => {
+            let name = config.command.display();
+            error.help = Some(format!(
+                "give it one: load the configuration with `Env::process()`, call `set_env(\"PATH\", ...)`, or write \
+                 `env = {{ PATH = \"...\" }}`; or give the full path of `{name}`"
+            ));
         }
-    }
-
-    /// Begins what the first start would wait for, so that it boots while other things are done. What cannot be begun
-    /// is told by that start.
-    pub(crate) fn prepare(&self) {
-        #[cfg(target_os = "linux")]
-        if let Keeping::Guard { executable } = &self.keeping {
-            self.guards.prepare(executable, &self.marker);
+        SpawnErrorKind::Guard => {
+            error.help = Some("without a guard it may work: `guard = \"off\"` in [defaults]".to_owned());
         }
+        _ => {}
     }
-
-    /// Ends what stood ready to start more of them.
-    pub(crate) async fn end(&self) {
-        #[cfg(target_os = "linux")]
-        self.guards.end().await;
-    }
-
-    /// The same at once, with or without a runtime.
-    pub(crate) fn dismiss(&self) {
-        #[cfg(target_os = "linux")]
-        self.guards.dismiss();
-    }
+    error
 }
 
-/// The two ends to talk to a child.
-pub(crate) struct Pipes {
-    /// Lines that it writes.
-    pub(crate) reader: LineReader,
-    /// Lines that it reads.
-    pub(crate) writer: LineWriter,
+fn input_error(error: SpawnError, config: &StdioConfig) -> Error {
+    let SpawnError { what, help, .. } = explained(error, config);
+    Error::input(what, help)
 }
 
-/// Why no process could be made.
-#[derive(Debug)]
-pub(crate) struct SpawnError {
-    /// What was attempted, with names and folders.
-    pub(crate) what: String,
-    /// What to do about it.
-    pub(crate) help: Option<String>,
-}
-
-#[cfg(target_os = "linux")]
-impl SpawnError {
-    /// There is no guard for `server`.
-    fn of_guard(server: &std::path::Path, error: &io::Error) -> Self {
-        use rustix::io::Errno;
-
-        let help = match Errno::from_io_error(error) {
-            Some(Errno::MFILE) => {
-                "raise the limit of open files (ulimit -n), or start fewer servers at a time"
-            }
-            Some(Errno::NFILE) => {
-                "the system has too many open files: raise fs.file-max (sysctl), or end programs"
-            }
-            _ => "without a guard it may work: `guard = \"off\"` in [defaults]",
-        };
-        let what = format!("could not start the guard of {}: {error}", server.display());
-        Self { what, help: Some(help.to_owned()) }
+impl Redact for Secrets {
+    fn redact(&self, line: &str, is_cut: bool) -> String {
+        if is_cut { self.hide_cut(line) } else { self.hide(line) }
     }
 }
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StopOutcome {
-    /// By itself, or on end of input.
-    Exited,
-    /// On SIGTERM.
-    Terminated,
-    /// On SIGKILL.
-    Killed,
-}
-
-/// What stopping one process took.
-#[derive(Debug, Clone)]
-pub(crate) struct Stopped {
-    pub(crate) pid: u32,
-    pub(crate) outcome: StopOutcome,
-    pub(crate) status: Option<ExitStatus>,
-    /// Whether it left processes behind that had to be ended.
-    pub(crate) helpers: bool,
-    /// How many of these had to be killed, where a guard has counted them.
-    pub(crate) killed: Option<usize>,
-}
-
-impl Process {
-    /// Starts `spec`, with the kin's marker in its environment; `grace` is the ladder that it is ended by if
-    /// this process ends without a word.
-    pub(crate) async fn spawn(
-        spec: &StdioConfig,
-        kin: &Kinship,
-        grace: StopGrace,
-    ) -> Result<(Self, Pipes), SpawnError> {
-        let program = program_path(spec)?;
-        let started = Instant::now();
-        // Told apart from the other servers of this manager, and from earlier lives of this one.
-        let mark = format!("{}/{:08x}", kin.marker, fastrand::u32(..));
-        let (sender, input) = pipe().map_err(|error| program::refused(spec, &program, &error))?;
-        let input_id = rustix::fs::fstat(&sender).ok().map(|about| about.st_ino);
-        let (keeper, stdout, stderr) = match &kin.keeping {
-            #[cfg(target_os = "linux")]
-            Keeping::Guard { executable } => {
-                let (guards, family) = (&kin.guards, &*kin.marker);
-                let start =
-                    guard::Start { guards, executable, family, program: &program, mark: &mark, grace };
-                let (guarded, out, err) = guard::Guarded::spawn(start, spec, input).await?;
-                (Keeper::Guard(guarded), out, err)
-            }
-            Keeping::Group { because } => {
-                if spec.is_confined() {
-                    return Err(program::unguarded(because));
-                }
-                let (grouped, out, err) = group::Grouped::spawn(&program, spec, &mark, input)?;
-                (Keeper::Group(grouped), out, err)
-            }
-        };
-        let stdin = LineWriter::pipe(sender);
-        let reader = LineReader::new(stdout);
-        let stderr = StderrTail::drain(stderr, kin.secrets.clone());
-        let (limits, sandboxed) = (spec.limits, spec.sandbox.is_some());
-        let process = Self { keeper, stdin: stdin.clone(), input_id, stderr, limits, sandboxed, started };
-        Ok((process, Pipes { reader, writer: stdin }))
-    }
-
-    /// Id of the server's process, which leads its own group.
-    pub(crate) fn pid(&self) -> u32 {
-        match &self.keeper {
-            #[cfg(target_os = "linux")]
-            Keeper::Guard(guarded) => guarded.pid(),
-            Keeper::Group(grouped) => grouped.pid(),
-        }
-    }
-
-    /// Id of the process above all that the server starts: its guard's, where there is one.
-    pub(crate) fn root(&self) -> u32 {
-        match &self.keeper {
-            #[cfg(target_os = "linux")]
-            Keeper::Guard(guarded) => guarded.root(),
-            Keeper::Group(grouped) => grouped.pid(),
-        }
-    }
-
-    /// Tells when the server's process has ended.
-    pub(crate) fn exit_watch(&self) -> ExitWatch {
-        match &self.keeper {
-            #[cfg(target_os = "linux")]
-            Keeper::Guard(guarded) => ExitWatch::guarded(guarded.control()),
-            Keeper::Group(grouped) => grouped.exit_watch(),
-        }
-    }
-
-    /// The bound that it died of, in words: known from its cgroup, or likely from how it died.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn exceeded(&self) -> Option<String> {
-        let known = match &self.keeper {
-            Keeper::Guard(guarded) => guarded.control().exceeded(),
-            Keeper::Group(_) => None,
-        };
-        let status = self.exit_watch().status();
-        known.or_else(|| confine::suspected(&self.limits, self.sandboxed, status, &self.stderr.lines()))
-    }
-
-    /// Budgets need a guard, and guards need Linux.
-    #[cfg(not(target_os = "linux"))]
-    pub(crate) fn exceeded(&self) -> Option<String> {
-        debug_assert!(self.limits.is_empty() && !self.sandboxed, "refused at the start");
-        None
-    }
-
-    /// How long ago it was started.
-    pub(crate) fn age(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    /// Bytes that were written to it and not read yet, where that can be known.
-    pub(crate) fn unread_input(&self) -> Option<u64> {
-        self.stdin.unread()
-    }
-
-    /// The pipe of its standard input, by which other processes that hold it can be known.
-    pub(crate) fn input_id(&self) -> Option<u64> {
-        self.input_id
-    }
-
-    /// The last lines of its stderr.
-    pub(crate) fn stderr(&self) -> &StderrTail {
-        &self.stderr
-    }
-
-    /// The stop ladder: close stdin, wait, TERM everybody, wait, KILL, reap.
-    pub(crate) async fn stop(self, grace: StopGrace) -> Stopped {
-        self.stdin.close();
-        trace::stop_step("stdin_closed");
-        match self.keeper {
-            #[cfg(target_os = "linux")]
-            Keeper::Guard(guarded) => guarded.stop(grace).await,
-            Keeper::Group(grouped) => grouped.stop(grace).await,
-        }
-    }
-}
-
-/// A pipe: our end to write, and the other one for the child's standard input.
-fn pipe() -> io::Result<(tokio::net::unix::pipe::Sender, std::os::fd::OwnedFd)> {
-    // Not tokio's own pair, both ends of which it would watch.
-    let (receiver, sender) = io::pipe()?;
-    Ok((tokio::net::unix::pipe::Sender::from_owned_fd(sender.into())?, receiver.into()))
-}
-
-impl fmt::Debug for Process {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Process").field("pid", &self.pid()).finish_non_exhaustive()
-    }
-}
-
-/// An exit status in words: `exited with code 1`, `was killed by signal 9`.
-pub(crate) fn describe(status: ExitStatus) -> String {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exited with code {code}"),
-        (None, Some(signal)) => format!("was killed by signal {signal}"),
-        (None, None) => "ended".to_owned(),
-    }
-}
-
-/// For the fuzz target `message`: every whole line of `bytes`, which arrive in pieces.
-#[cfg(any(fuzzing, test))]
-pub(crate) fn fuzz_lines(bytes: &[u8], mut each: impl FnMut(&[u8])) {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build() else { return };
-    // A reader of a slice is always ready.
-    let stream = io::Cursor::new(bytes.to_vec());
-    let mut reader = LineReader::new(stream);
-    runtime.block_on(async {
-        while let Some(line) = reader.next().await {
-            if let Line::Whole(line) = line {
-                each(line);
-            }
-        }
-    });
-}
-
-#[cfg(any(fuzzing, test))]
-pub(crate) use leftovers::fuzz as fuzz_mark;
-#[cfg(any(fuzzing, test))]
-pub(crate) use stderr::fuzz as fuzz_stderr;
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_without_path_gets_help_in_our_words() {
+        let config = StdioConfig::new("npx", vec![], "/");
+        let help = program_path(&config).unwrap_err().help.unwrap();
+        assert!(help.contains("Env::process()") && !help.contains("install"), "{help}");
+    }
+}

@@ -328,7 +328,7 @@ impl Starter {
 
     /// A package, for people: what runs it may hold a secret, say in an address.
     fn shown(&self, package: &str) -> String {
-        self.connect_context.kin.secrets.hide(package)
+        self.connect_context.secrets.hide(package)
     }
 }
 

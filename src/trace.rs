@@ -245,11 +245,6 @@ pub(crate) fn phase(phase: &'static str, took: Duration) {
     debug!(target: TARGET, { "toolcrib.phase" = phase, elapsed_ms = millis(took) }, "phase ended");
 }
 
-/// A step of the stop ladder that the current span is of: `stdin_closed`, `sigterm`, `sigkill` or `exited`.
-pub(crate) fn stop_step(step: &'static str) {
-    debug!(target: TARGET, { "toolcrib.step" = step }, "stop ladder");
-}
-
 /// The agent that the current span is of decided something.
 pub(crate) fn decision(event: &str) {
     debug!(target: TARGET, { "toolcrib.event" = event }, "agent event");

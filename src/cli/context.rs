@@ -70,11 +70,7 @@ pub(super) async fn until_killed<T>(
     let mut interrupt = signal(SignalKind::interrupt()).ok();
     let mut terminate = signal(SignalKind::terminate()).ok();
     // `nohup` has it ignored: to listen would undo that.
-    #[cfg(target_os = "linux")]
-    let follows_terminal = !toolcrib::ignores_hangup();
-    #[cfg(not(target_os = "linux"))]
-    let follows_terminal = true;
-    let mut hangup = follows_terminal.then(|| signal(SignalKind::hangup()).ok()).flatten();
+    let mut hangup = (!toolcrib::ignores_hangup()).then(|| signal(SignalKind::hangup()).ok()).flatten();
     let mut next = async || {
         let wait = async |signal: &mut Option<tokio::signal::unix::Signal>| match signal {
             Some(signal) => drop(signal.recv().await),

@@ -7,7 +7,7 @@ use std::{cell::RefCell, process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Config, ConfigWarnings, Error, Keeping, StartJobs, StartReport, Support};
+use toolcrib::{Config, ConfigWarnings, Error, StartJobs, StartReport, Support, TeardownScope};
 
 use super::{
     context::{Context, Locked},
@@ -64,7 +64,7 @@ impl Up {
             }
         };
         judge();
-        if let Keeping::Group { because } = manager.keeping() {
+        if let TeardownScope::Group { because } = manager.teardown_scope() {
             ui.warn(format!("servers have no guard and would outlive a SIGKILL of toolcrib: {because}"));
         }
         ui.status("Serving", "until Ctrl-C");
@@ -89,7 +89,7 @@ impl Up {
         if ui.json {
             let left = report.as_ref().map_or(1, |_| 0);
             let servers = report.as_ref().map(|report| report.servers.clone()).unwrap_or_default();
-            let keeping = report.as_ref().map(|report| report.keeping.clone()).ok();
+            let keeping = report.as_ref().map(|report| report.teardown_scope.clone()).ok();
             Ui::json(
                 json!({"event": "teardown", "processes_left": left, "keeping": keeping, "servers": servers}),
             );

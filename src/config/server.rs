@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
-use super::{DenyRule, ResourceLimits, Sandbox};
+use super::{DenyRule, ResourceLimits, Sandbox, StopGrace};
 use crate::{error::Error, tool::ServerName};
 
 pub(super) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -161,11 +161,6 @@ impl StdioConfig {
         self.command.components().count() > 1
     }
 
-    /// Whether it has a sandbox or a budget.
-    pub(crate) fn is_confined(&self) -> bool {
-        self.sandbox.is_some() || !self.limits.is_empty()
-    }
-
     /// Whether it could download something.
     pub(crate) fn has_network(&self) -> bool {
         self.sandbox.as_ref().is_none_or(|sandbox| sandbox.network)
@@ -312,23 +307,6 @@ impl Default for RestartPolicy {
             backoff: Duration::from_millis(200),
             backoff_cap: Duration::from_secs(10),
         }
-    }
-}
-
-/// Waits of the stop ladder: after closing stdin, after SIGTERM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StopGrace {
-    /// From closing stdin until SIGTERM.
-    pub eof: Duration,
-    /// From SIGTERM until SIGKILL.
-    pub term: Duration,
-}
-
-impl Default for StopGrace {
-    /// 1.5 s and 0.5 s: a Python server needs 0.2 s after end of input, a Node one up to 0.35 s.
-    fn default() -> Self {
-        Self { eof: Duration::from_millis(1500), term: Duration::from_millis(500) }
     }
 }
 

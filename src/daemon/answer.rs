@@ -24,7 +24,7 @@ use crate::{
     catalog::CatalogEntry,
     config::{Scope, Secrets},
     error::{Error, ErrorCode, RemoteError, Result},
-    process::{ProcessUsage, of_descendants, own_memory},
+    process::{ProcessUsage, own_memory, usage_of_descendants},
     session::CallOptions,
     session::{ServerState, ServerStatus},
     start::ServerEvent,
@@ -121,7 +121,7 @@ impl Hall {
         });
         DaemonStatus {
             servers: servers.collect(),
-            total: of_descendants(),
+            total: usage_of_descendants(),
             uptime: self.since.elapsed(),
             idle: *self.idle.lock().unwrap_or_else(PoisonError::into_inner),
             clients: self.clients.load(Relaxed),

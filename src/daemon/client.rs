@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorCode, RemoteError, Result},
-    process::{behind_guards, marked_processes, owner_is_gone},
+    process::{self, behind_guards, marked_processes, owner_is_gone},
     session::ServerStatus,
     start::{ServerEvent, StopReport},
     tool::ServerName,
@@ -369,14 +369,12 @@ fn read(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Reply>> {
 ///
 /// # Errors
 /// It belongs to another user, or is a server in a sandbox: neither could get into our own folder.
-#[cfg(target_os = "linux")]
 fn is_ours(stream: &UnixStream) -> Result<bool> {
     let failed = |error| Error::io("could not determine the owner of the daemon", error);
-    let peer = crate::process::peer_of(stream).map_err(failed)?;
-    if peer.uid != rustix::process::geteuid() {
+    if !process::is_of_this_user(stream).map_err(failed)? {
         return Err(Error::input("the daemon at this place belongs to another user", None));
     }
-    match crate::process::is_sandboxed(stream) {
+    match process::is_sandboxed(stream) {
         Ok(false) => Ok(true),
         Ok(true) => Err(Error::input(
             "a process in the sandbox of a tool server listens in the place of the daemon",
@@ -387,12 +385,6 @@ fn is_ours(stream: &UnixStream) -> Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(failed(error)),
     }
-}
-
-#[cfg(not(target_os = "linux"))]
-#[expect(clippy::unnecessary_wraps, reason = "as on Linux")]
-fn is_ours(_stream: &UnixStream) -> Result<bool> {
-    Ok(true)
 }
 
 fn unexpected(reply: &Reply) -> Error {

@@ -22,7 +22,7 @@ use crate::{
     config::{Config, Env, StartJobs},
     error::{ConfigError, Error, ErrorCode, RemoteError, Result},
     manager::{Manager, StartOptions},
-    process::Keeping,
+    process::TeardownScope,
     start::{ServerEvent, StopReport},
     tool::ServerName,
 };
@@ -241,9 +241,9 @@ impl Keep {
 
     /// Why servers have no guard; `None` if they have.
     pub(super) fn unguarded(&self) -> Option<String> {
-        match self.manager.keeping() {
-            Keeping::Group { because } => Some(because.to_string()),
-            Keeping::Guard { .. } => None,
+        match self.manager.teardown_scope() {
+            TeardownScope::Group { because } => Some(because.to_string()),
+            TeardownScope::Guard { .. } => None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which promises of SECURITY.md hold on this machine.
 
 use super::{Finding, Mark};
-use crate::process::{Keeping, Support};
+use crate::process::{Support, TeardownScope};
 
 /// Landlock from this version on keeps a server from signalling processes outside of its sandbox.
 const CLOSES_SIGNALS: u8 = 6;
@@ -10,23 +10,23 @@ const CLOSES_FILES: u8 = 3;
 
 /// What this machine can do for servers.
 pub fn machine(support: &Support) -> Vec<Finding> {
-    let mut findings = teardown(&support.keeping);
+    let mut findings = teardown(&support.teardown_scope);
     findings.push(calls());
     findings.extend(sandbox(support));
     findings.push(budgets(support));
     findings
 }
 
-fn teardown(keeping: &Keeping) -> Vec<Finding> {
-    match keeping {
-        Keeping::Guard { .. } => vec![
+fn teardown(scope: &TeardownScope) -> Vec<Finding> {
+    match scope {
+        TeardownScope::Guard { .. } => vec![
             Finding::ok("teardown", "guards: it holds through SIGKILL of toolcrib"),
             Finding::ok(
                 "inheritance",
                 "a server gets three pipes and default signals, and nothing else that is open here",
             ),
         ],
-        Keeping::Group { because } => vec![
+        TeardownScope::Group { because } => vec![
             Finding::warn(
                 "teardown",
                 format!("process groups only, not through SIGKILL of toolcrib: {because}"),
@@ -41,7 +41,7 @@ fn teardown(keeping: &Keeping) -> Vec<Finding> {
 }
 
 fn calls() -> Finding {
-    let text = match cfg!(target_os = "linux") {
+    let text = match Support::takes_back_unread() {
         true => {
             "none is run twice unless `retry_calls` allows it; what a lost server has not read is sent to the next one"
         }

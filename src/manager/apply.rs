@@ -91,7 +91,7 @@ impl StartContext {
         config.lock_file.as_deref().map(|lock| config.admit_lock(lock)).transpose()?;
         self.connect_context.lock =
             config.lock_file.as_deref().map(LockFile::read_to_check).transpose()?.map(Arc::new);
-        self.connect_context.kin.secrets = self.connect_context.kin.secrets.and(&config.secrets);
+        self.connect_context.secrets = self.connect_context.secrets.and(&config.secrets);
         Ok(changed)
     }
 }

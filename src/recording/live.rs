@@ -237,7 +237,7 @@ impl LiveError {
 
     /// The end of an action that nobody waits for any more.
     pub(super) fn cancelled(what: &str) -> Self {
-        Self::new("cancelled", format!("nobody waited for the {what} any more"))
+        Self::new("cancelled", format!("no caller waited for the {what} any more"))
     }
 
     /// The message alone.

@@ -37,10 +37,10 @@ use super::{
 };
 use crate::{
     catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
-    config::{Endpoint, ServerConfig},
+    config::{Endpoint, Secrets, ServerConfig},
     error::Phase,
     launch::{LaunchReport, Launcher},
-    process::{ExitWatch, Kinship, Process},
+    process::{self, ExitWatch, Process, Supervisor},
     tool::ServerName,
     trace,
 };
@@ -49,7 +49,9 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct ConnectContext {
     /// Of all its processes.
-    pub(crate) kin: Kinship,
+    pub(crate) supervisor: Supervisor,
+    /// Hidden in everything quoted from servers.
+    pub(crate) secrets: Secrets,
     /// For servers behind a URL.
     pub(crate) http: RemoteClients,
     /// Is told what happens to a session after its start.
@@ -73,7 +75,7 @@ impl ConnectContext {
         WireLog {
             listeners: self.listeners.clone(),
             server: server.clone(),
-            secrets: self.kin.secrets.clone(),
+            secrets: self.secrets.clone(),
             tell: self.on_event.clone(),
         }
     }
@@ -223,11 +225,12 @@ async fn attempt(
     let tap = connect_context.wiretap(&config.name);
     match &config.endpoint {
         Endpoint::Stdio(spec) => {
-            let (process, pipes) =
-                timeout_at(deadline.into(), Process::spawn(spec, &connect_context.kin, config.stop))
-                    .await
-                    .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
-                    .map_err(|error| Failure::spawn(error.what, error.help))?;
+            let ConnectContext { supervisor, secrets, .. } = connect_context;
+            let spawning = process::spawn(spec, supervisor, config.stop, secrets);
+            let (process, pipes) = timeout_at(deadline.into(), spawning)
+                .await
+                .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
+                .map_err(|error| Failure::spawn(error.what, error.help))?;
             let server = Some(Server::of(&process));
             on_process(Booting { root: process.root(), first_byte: pipes.reader.first_byte(), server });
             clock.spawned(pipes.reader.first_byte());
@@ -235,7 +238,7 @@ async fn attempt(
                 let (name, tell) = (config.name.clone(), connect_context.on_event.clone());
                 process.stderr().tell(move |line| tell(&name, SessionEvent::Wrote { line }));
             }
-            let health = Health::new(&pipes, Some(&process), &connect_context.kin.secrets);
+            let health = Health::new(&pipes, Some(&process), &connect_context.secrets);
             let transport =
                 StdioReader::new(pipes, Some(process.exit_watch()), health.clone(), truncator, tap);
             match over_lines(transport, list_check, known, deadline, &mut clock).await {
@@ -247,7 +250,7 @@ async fn attempt(
             let (pipes, task) = builtin_server::serve((name, args, base), connect_context)
                 .map_err(|why| Failure::spawn(why, None))?;
             clock.spawned(pipes.reader.first_byte());
-            let health = Health::new(&pipes, None, &connect_context.kin.secrets);
+            let health = Health::new(&pipes, None, &connect_context.secrets);
             let transport = StdioReader::new(pipes, None, health.clone(), truncator, tap);
             match over_lines(transport, list_check, known, deadline, &mut clock).await {
                 Ok(opened) => Ok(clock.connection(opened, list_check, None, health, Some(task))),
@@ -256,7 +259,7 @@ async fn attempt(
         }
         Endpoint::Http(endpoint) => {
             clock.spawned(Arc::default());
-            let health = Health::remote(&connect_context.kin.secrets);
+            let health = Health::remote(&connect_context.secrets);
             let remote = Remote::new(endpoint, &connect_context.http, tap);
             // The SDK's futures are large and deep, and most servers are not remote.
             let connecting: BoxFuture<'_, _> =

@@ -43,7 +43,7 @@ impl Session {
 
     /// What is not to be shown: the secrets of the whole configuration.
     pub(crate) fn secrets(&self) -> Secrets {
-        self.settings().connect_context.kin.secrets.clone()
+        self.settings().connect_context.secrets.clone()
     }
 
     /// Whether the session goes by `config` already.

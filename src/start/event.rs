@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{ReadyServer, ServerStart, WaitReason};
 use crate::{
     error::{Error, Result},
-    process::{Keeping, StopOutcome},
+    process::{StopOutcome, TeardownScope},
     session::{SessionEvent, SessionObserver},
     tool::ServerName,
 };
@@ -47,7 +47,7 @@ pub struct StopReport {
     /// another user); elsewhere nothing can be said and this is empty.
     pub survivors: Vec<u32>,
     /// What made sure of it.
-    pub keeping: Keeping,
+    pub teardown_scope: TeardownScope,
     /// From the first to the last.
     #[serde(rename = "wall_ms", with = "crate::task::millis::plain")]
     pub wall: Duration,

@@ -273,8 +273,8 @@ mod tests {
         assert!(Turns::new(at_most(1)).next(None, false, |_| ()).await.is_some());
     }
 
-    #[cfg(target_os = "linux")]
     #[tokio::test]
+    #[cfg_attr(not(guarded), ignore = "needs /proc")]
     async fn an_idle_process_ends_its_turn() {
         let turns = Turns { jobs: StartJobs::Cores, ..Turns::new(at_most(1)) };
         let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();

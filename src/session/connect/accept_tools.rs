@@ -40,7 +40,7 @@ impl ToolListCheck {
             offered: config.tools.clone(),
             lock: connect_context.lock.clone(),
             cache,
-            secrets: connect_context.kin.secrets.clone(),
+            secrets: connect_context.secrets.clone(),
         }
     }
 

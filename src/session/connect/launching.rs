@@ -25,7 +25,7 @@ pub(in crate::session) async fn connect(
     on_process: OnProcess<'_>,
 ) -> Result<Connection, Failure> {
     let connected = connect_reviewed(config, connect_context, known, on_process).await;
-    connected.map_err(|failure| failure.without(&connect_context.kin.secrets))
+    connected.map_err(|failure| failure.without(&connect_context.secrets))
 }
 
 async fn connect_reviewed(
@@ -154,7 +154,7 @@ async fn start(
         connect_as_configured(config, connect_context, list_check, known, on_process).await?;
     if let Some(process) = &connection.process {
         let (live, took) = (live(process), connection.phases.total());
-        let (spec, secrets) = (spec.clone(), connect_context.kin.secrets.clone());
+        let (spec, secrets) = (spec.clone(), connect_context.secrets.clone());
         let looking = move || launch.observe(&spec, &secrets, live, took);
         connection.launch = tokio::task::spawn_blocking(looking).await.ok().map(|mut report| {
             report.failed = failed;

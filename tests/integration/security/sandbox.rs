@@ -40,7 +40,7 @@ async fn refusal(server: ServerConfig, guard: Guard) -> (String, Vec<String>) {
 /// What `server`, which does not start, is told to do about it. Before its start the same is found by looking.
 async fn refused_help(server: ServerConfig, looking: bool) -> String {
     let Endpoint::Stdio(child) = &server.endpoint else { unreachable!("made as a command") };
-    let seen = toolcrib::check_bounds(child, &toolcrib::Keeping::new(&Guard::Auto));
+    let seen = toolcrib::check_bounds(child, &toolcrib::TeardownScope::new(&Guard::Auto));
     let manager = Manager::start(&Config::new([server.clone()])).await.unwrap();
     let error = manager.report().servers[0].outcome.clone().unwrap_err();
     manager.shutdown().await;

@@ -1,0 +1,185 @@
+//! Finds the program of a server before anything is started, so that a missing one is named, not "os error 2".
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::{ProcessSpec, SpawnError, SpawnErrorKind, TeardownScope, platform};
+
+/// The program's path: as given if it has a folder, else the first match in the child's own `PATH`. One that is given is
+/// not looked at: its start does that, and if it fails, its error says what is missing.
+pub fn program_path(spec: &ProcessSpec) -> Result<PathBuf, SpawnError> {
+    let command = &spec.command;
+    if spec.is_path() {
+        return Ok(command.clone());
+    }
+    let path = spec.env.get("PATH").map_or("", String::as_str);
+    std::env::split_paths(path)
+        // An empty one is the working directory (POSIX, 8.3).
+        .map(
+            |folder| {
+                if folder.as_os_str().is_empty() { spec.cwd.join(command) } else { folder.join(command) }
+            },
+        )
+        .find(|candidate| runnable(candidate))
+        .ok_or_else(|| match path {
+            "" => without_path(command),
+            path => missing(command, &format!("it is in none of the folders of PATH ({path})")),
+        })
+}
+
+/// As [`program_path`], and whether it and its working directory are there.
+fn check(spec: &ProcessSpec) -> Result<PathBuf, SpawnError> {
+    if !spec.cwd.is_dir() {
+        return Err(SpawnError::new(
+            format!("its working directory {} is not a folder", spec.cwd.display()),
+            Some("correct `cwd`".to_owned()),
+        ));
+    }
+    let program = program_path(spec)?;
+    if spec.is_path() && !runnable(&program) {
+        return Err(if program.is_file() {
+            not_executable(spec)
+        } else {
+            missing(&program, "there is no such program")
+        });
+    }
+    Ok(program)
+}
+
+/// The program that a server would be started with. It and its working directory are there.
+///
+/// # Errors
+/// What is missing, and what to do about it.
+pub fn find_program(spec: &ProcessSpec) -> Result<PathBuf, SpawnError> {
+    check(spec)
+}
+
+/// Whether the sandbox and the budgets of `spec` can be held here, as far as looking tells. Starts and changes nothing.
+///
+/// # Errors
+/// What cannot be held, and what to do about it: as its start would say.
+pub fn check_bounds(spec: &ProcessSpec, keeping: &TeardownScope) -> Result<(), SpawnError> {
+    match keeping {
+        _ if !spec.is_confined() => Ok(()),
+        TeardownScope::Group { because } => Err(unguarded(because)),
+        TeardownScope::Guard { .. } => {
+            check(spec).and_then(|program| platform::check_confinement(spec, &program))
+        }
+    }
+}
+
+/// There is no guard, and a server that needs one.
+pub(crate) fn unguarded(because: &str) -> SpawnError {
+    SpawnError::new(
+        format!("a sandbox and budgets need a guard, and there is none: {because}"),
+        Some("run it without `sandbox`, `memory_max`, `cpu_max` and `processes_max`".to_owned()),
+    )
+}
+
+fn runnable(path: &Path) -> bool {
+    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+/// A program without a folder in its name, and an environment that does not say where programs are.
+fn without_path(command: &Path) -> SpawnError {
+    let name = command.display();
+    SpawnError {
+        kind: SpawnErrorKind::NoPath,
+        what: format!("could not find the program `{name}`: the environment of the server has no PATH"),
+        help: Some(format!("give it one: call `set_env(\"PATH\", ...)`; or give the full path of `{name}`")),
+    }
+}
+
+fn missing(command: &Path, why: &str) -> SpawnError {
+    let name = command.display();
+    let help = match command.to_str() {
+        Some("npx" | "node" | "npm") => "install Node.js, or give the full path".to_owned(),
+        Some("uvx" | "uv") => "install uv, or give the full path".to_owned(),
+        Some("python") => "did you mean `python3`?".to_owned(),
+        Some(words) if words.contains(char::is_whitespace) => {
+            "`command` is the program alone: put the words behind it into `args`".to_owned()
+        }
+        _ => format!("install `{name}`, or give its full path as `command`"),
+    };
+    SpawnError::new(format!("could not find the program `{name}`: {why}"), Some(help))
+}
+
+/// A file that is there and may not be run: most often a script.
+fn not_executable(spec: &ProcessSpec) -> SpawnError {
+    let path = spec.command.display();
+    let interpreter = match spec.command.extension().and_then(|extension| extension.to_str()) {
+        Some("py") => Some("python3"),
+        Some("js" | "mjs" | "cjs") => Some("node"),
+        Some("sh") => Some("sh"),
+        _ => None,
+    };
+    let through = interpreter.map(|name| {
+        let args: Vec<String> = std::iter::once(path.to_string())
+            .chain(spec.args.iter().cloned())
+            .map(|arg| format!("{arg:?}"))
+            .collect();
+        format!(", or command = \"{name}\", args = [{}]", args.join(", "))
+    });
+    SpawnError::new(
+        format!("could not run `{path}`: it is not executable"),
+        Some(format!("chmod +x '{path}'{}", through.unwrap_or_default())),
+    )
+}
+
+/// The operating system did not start `program`, which is that of `spec`.
+pub(crate) fn refused(spec: &ProcessSpec, program: &Path, error: &io::Error) -> SpawnError {
+    check(spec).err().unwrap_or_else(|| {
+        SpawnError::new(format!("could not start {}: {error}", program.display()), spawn_help(error))
+    })
+}
+
+/// What to do about a refusal of the operating system.
+fn spawn_help(error: &io::Error) -> Option<String> {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Some("make the program executable (chmod +x)".to_owned()),
+        io::ErrorKind::NotFound => Some("its interpreter (first line, `#!`) may be missing".to_owned()),
+        io::ErrorKind::WouldBlock => Some("the limit of processes is reached (ulimit -u)".to_owned()),
+        _ if error.raw_os_error() == Some(24) => {
+            Some("the limit of open files is reached (ulimit -n)".to_owned())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_that_is_not_executable_is_not_called_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("crash.py");
+        std::fs::write(&script, "print(1)").unwrap();
+        let error = check(&ProcessSpec::new(&script, vec!["-v".to_owned()], folder.path())).unwrap_err();
+        let path = script.display();
+        assert_eq!(error.what, format!("could not run `{path}`: it is not executable"));
+        let help = format!("chmod +x '{path}', or command = \"python3\", args = [\"{path}\", \"-v\"]");
+        assert_eq!(error.help.unwrap(), help);
+        std::fs::remove_file(&script).unwrap();
+        let error = check(&ProcessSpec::new(&script, vec![], folder.path())).unwrap_err();
+        assert!(error.what.ends_with("there is no such program"), "{}", error.what);
+        let folder = check(&ProcessSpec::new(folder.path(), vec![], folder.path())).unwrap_err();
+        assert!(folder.what.ends_with("there is no such program"), "{}", folder.what);
+    }
+
+    #[test]
+    fn a_missing_path_variable_gets_its_own_help() {
+        for command in ["npx", "python", "some-server"] {
+            let mut spec = ProcessSpec::new(command, vec![], "/");
+            let error = program_path(&spec).unwrap_err();
+            let help = error.help.unwrap();
+            assert!(error.what.ends_with("the environment of the server has no PATH"), "{}", error.what);
+            assert!(error.kind == SpawnErrorKind::NoPath && help.contains("set_env"), "{help}");
+            spec.set_env("PATH", "/nowhere");
+            let error = program_path(&spec).unwrap_err();
+            assert_eq!(error.kind, SpawnErrorKind::Other, "{}", error.what);
+        }
+    }
+}

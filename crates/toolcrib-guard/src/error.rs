@@ -1,0 +1,40 @@
+//! Why no process could be started.
+
+use std::{error::Error, fmt};
+
+/// Why no process could be started, and what to do about it.
+#[derive(Debug)]
+pub struct SpawnError {
+    /// Tells apart the errors that a caller may want to explain in its own words.
+    pub kind: SpawnErrorKind,
+    /// What was attempted, with names and folders.
+    pub what: String,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+/// The kinds of a [`SpawnError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SpawnErrorKind {
+    /// The command has no folder in its name, and the environment of the process no `PATH`.
+    NoPath,
+    /// The guard could not be started, for no reason that is known better.
+    Guard,
+    /// Anything else.
+    Other,
+}
+
+impl SpawnError {
+    pub(crate) fn new(what: String, help: Option<String>) -> Self {
+        Self { kind: SpawnErrorKind::Other, what, help }
+    }
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl Error for SpawnError {}

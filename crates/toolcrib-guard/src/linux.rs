@@ -1,0 +1,47 @@
+//! The processes of Linux: guards, confinement, marks, `/proc`. The same functions as in `portable`.
+
+mod child_handle;
+pub(crate) mod confine;
+pub(crate) mod guard;
+pub(crate) mod inherited;
+pub(crate) mod inspect;
+pub(crate) mod marks;
+mod take_back;
+
+use std::{io, path::PathBuf};
+
+#[cfg(fuzzing)]
+pub use self::marks::leftovers::fuzz as fuzz_mark;
+#[cfg(test)]
+pub(crate) use self::take_back::MAX_RETURNED;
+pub(crate) use self::{
+    child_handle::ChildHandle,
+    confine::{has_seccomp, landlock_abi, no_cgroup},
+    guard::{Control as GuardControl, Guarded, ZygoteClient, check_confinement, own_guard, refused_guard},
+    marks::find::{group_has_living, is_carried, signal_marked},
+    take_back::take_back,
+};
+pub use self::{
+    inherited::{ignores_hangup, reset_inherited},
+    inspect::{
+        activity::{activity, cpu_time},
+        peer::{is_of_this_user, is_sandboxed},
+        usage::{own_memory, usage_of_descendants, usage_of_groups, usage_of_trees},
+    },
+    marks::{
+        find::{behind_guards, marked_processes},
+        leftovers::{hurry_guards, is_guarded_or_gone, new_mark, owner_is_gone, reap_leftovers},
+    },
+};
+
+/// Whether a process group with a dead leader alone can be told from one with living members.
+pub(crate) const TELLS_ZOMBIES: bool = true;
+
+/// Whether [`take_back`] can take anything back.
+pub(crate) const TAKES_BACK: bool = true;
+
+/// The executable of this process, replaced or removed as it may be.
+#[expect(clippy::unnecessary_wraps, reason = "elsewhere it may not be known")]
+pub(crate) fn own_executable() -> io::Result<PathBuf> {
+    Ok(guard::OWN_EXECUTABLE.into())
+}

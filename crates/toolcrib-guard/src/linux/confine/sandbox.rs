@@ -1,0 +1,159 @@
+//! The sandbox: files through Landlock, the network and what else has no right there through seccomp, and root's
+//! privileges. All of it holds for whatever the server starts.
+
+mod filter;
+mod needs;
+mod resolve;
+
+use std::{ffi::OsStr, io, path::Path};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, PathBeneath, RestrictSelf,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, Scope,
+};
+use rustix::{fs::FileType, thread::CapabilitySet};
+use seccompiler::BpfProgram;
+
+use super::{Refused, privileges};
+use crate::Sandbox;
+
+/// The least that is a sandbox: before it, any file could be emptied.
+const LEAST: ABI = ABI::V3;
+/// What is asked for where the kernel has it.
+const BEST: ABI = ABI::V5;
+/// From here on signals and sockets without a file can be kept inside.
+const SCOPES: u8 = 6;
+/// From here on sockets that are files can.
+const LOCAL_SOCKETS: u8 = 9;
+
+/// What root keeps: files of others where a rule opens them, and ports below 1024. Modes and owners of files of others,
+/// other users' identities, limits, the clock, devices and the kernel are out of reach without the rest.
+const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::NET_BIND_SERVICE);
+
+/// A sandbox, ready to be put on.
+pub(super) struct SandboxRules {
+    files: Option<RulesetCreated>,
+    filters: Vec<BpfProgram>,
+    best_effort: bool,
+}
+
+/// The version of Landlock that this kernel has, be it newer than what is made use of here; 0 without it.
+pub(crate) fn landlock_abi() -> u8 {
+    // Nothing is asked for, so nothing is applied: only the status is of interest.
+    match RestrictSelf::default().no_new_privs(false).apply().map(|status| status.landlock) {
+        Ok(LandlockStatus::Available { effective_abi, kernel_abi }) => {
+            kernel_abi.unwrap_or(effective_abi as i32).try_into().unwrap_or(u8::MAX)
+        }
+        _ => 0,
+    }
+}
+
+/// Whether this kernel and processor have filters of system calls.
+pub(crate) fn has_seccomp() -> bool {
+    filter::of(&Sandbox::default()).is_ok() && kernel_has_seccomp()
+}
+
+fn kernel_has_seccomp() -> bool {
+    Path::new("/proc/sys/kernel/seccomp/actions_avail").exists()
+}
+
+impl SandboxRules {
+    /// Opens what may be reached and writes the filters. `program` is what will be started, `search` its `PATH`.
+    pub(super) fn build(sandbox: &Sandbox, program: &Path, search: Option<&OsStr>) -> io::Result<Self> {
+        Self::build_for(landlock_abi(), sandbox, program, search)
+    }
+
+    /// The same with no more than version `abi` of Landlock.
+    fn build_for(abi: u8, sandbox: &Sandbox, program: &Path, search: Option<&OsStr>) -> io::Result<Self> {
+        let missing = abi < LEAST as u8;
+        if missing && !sandbox.best_effort {
+            return Err(io::Error::other(format!(
+                "this kernel cannot keep a server from files: it has Landlock {abi}, and {} is needed; without it \
+                 only with `best_effort = true` in the sandbox",
+                LEAST as u8,
+            )));
+        }
+        let files = if missing {
+            None
+        } else {
+            Some(files(abi, sandbox, program, search).map_err(io::Error::other)?)
+        };
+        let filters = match filter::of(sandbox) {
+            Ok(filters) if kernel_has_seccomp() => filters,
+            _ if sandbox.best_effort => Vec::new(),
+            Err(error) => return Err(io::Error::other(format!("no filter of system calls: {error}"))),
+            Ok(_) => {
+                return Err(io::Error::other(
+                    "this kernel has no filters of system calls (seccomp), which a sandbox needs; without them only \
+                     with `best_effort = true` in the sandbox",
+                ));
+            }
+        };
+        Ok(Self { files, filters, best_effort: sandbox.best_effort })
+    }
+
+    pub(super) fn apply(self) -> io::Result<()> {
+        rustix::thread::set_no_new_privs(true)?;
+        privileges::keep_only(KEPT)?;
+        if let Some(files) = self.files {
+            files.restrict_self().map_err(io::Error::other)?;
+        }
+        for filter in &self.filters {
+            match seccompiler::apply_filter(filter) {
+                Err(error) if !self.best_effort => {
+                    let what = format!("this kernel takes no filter of system calls (seccomp): {error}");
+                    return Err(io::Error::other(what));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn files(
+    abi: u8,
+    sandbox: &Sandbox,
+    program: &Path,
+    search: Option<&OsStr>,
+) -> Result<RulesetCreated, Refused> {
+    let told = |error: landlock::RulesetError| Refused::from(error.to_string());
+    let best = ABI::from(i32::from(abi)).min(BEST);
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(LEAST))
+        .map_err(told)?
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(best))
+        .map_err(told)?;
+    // Whoever could signal its guard could end what ends it.
+    let ruleset = if abi >= SCOPES { ruleset.scope(Scope::Signal).map_err(told)? } else { ruleset };
+    // In addition to the filters, for sockets that were handed in.
+    let ruleset = match sandbox.network || abi < 4 {
+        true => ruleset,
+        false => ruleset.handle_access(AccessNet::from_all(best)).map_err(told)?,
+    };
+    let ruleset = match sandbox.local_sockets || abi < SCOPES {
+        true => ruleset,
+        false => ruleset.scope(Scope::AbstractUnixSocket).map_err(told)?,
+    };
+    let ruleset = match sandbox.local_sockets || abi < LOCAL_SOCKETS {
+        true => ruleset,
+        false => ruleset.handle_access(AccessFs::ResolveUnix).map_err(told)?,
+    };
+    let mut ruleset = ruleset.create().map_err(told)?;
+    let read = AccessFs::from_read(best);
+    // Device files are a way to the disk below the files, for root.
+    let write = AccessFs::from_all(best) & !(AccessFs::MakeChar | AccessFs::MakeBlock);
+    for rule in needs::rules(sandbox, program, search)? {
+        let access = if rule.write { write } else { read };
+        // Some rights make sense for folders only.
+        let folder = rule.file.kind == FileType::Directory;
+        let access = if folder { access } else { access & AccessFs::from_file(ABI::V9) };
+        ruleset = ruleset.add_rule(PathBeneath::new(rule.file.file, access)).map_err(told)?;
+    }
+    Ok(ruleset)
+}
+
+#[cfg(test)]
+mod tests;

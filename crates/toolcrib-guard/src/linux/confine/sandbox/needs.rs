@@ -1,0 +1,253 @@
+//! What a program needs to run at all: open in every sandbox. [`Sandbox`](crate::Sandbox) says so in words.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{self, Read},
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
+
+use super::{
+    Refused,
+    resolve::{Opened, Refusal, Roots},
+};
+use crate::Sandbox;
+
+/// Public files of `/etc`: the dynamic loader, names of users and hosts, time zone, release, roots of trust. Not the folders
+/// that hold private keys beside those, `ssl` and `pki`.
+const ETC: &[&str] = &[
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "ld.so.preload",
+    "localtime",
+    "timezone",
+    "nsswitch.conf",
+    "passwd",
+    "group",
+    "host.conf",
+    "hosts",
+    "hostname",
+    "resolv.conf",
+    "gai.conf",
+    "services",
+    "protocols",
+    "mime.types",
+    // git ends where it is there and cannot be read.
+    "gitconfig",
+    "os-release",
+    "lsb-release",
+    // pip does not start without the one of its system.
+    "debian_version",
+    "redhat-release",
+    "system-release",
+    "alpine-release",
+    "locale.alias",
+    "ssl/certs",
+    "ssl/cert.pem",
+    "ssl/openssl.cnf",
+    "ca-certificates",
+    "pki/ca-trust/extracted",
+    "pki/tls/certs",
+    "pki/tls/cert.pem",
+    "pki/tls/openssl.cnf",
+    "crypto-policies",
+];
+
+/// Devices without a secret; they may be written too.
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+
+/// A script may name an interpreter that is a script; the kernel follows four times.
+const INTERPRETERS: usize = 5;
+
+/// A file or folder that is opened to a server, with all below it.
+pub(super) struct Rule {
+    pub(super) file: Opened,
+    /// Whether it may be changed too.
+    pub(super) write: bool,
+}
+
+/// All rules of a sandbox around `program`; `path` is where `env` looks for interpreters.
+///
+/// Nothing that a sandboxed server may write decides what is opened: neither links nor the first lines of scripts in
+/// its `write` folders, nor what lies in those folders under the name of something else that is opened.
+///
+/// # Errors
+/// A path of `read` or `write` that cannot be opened safely, or a program that needs one more: what, and what to do.
+pub(super) fn rules(sandbox: &Sandbox, program: &Path, path: Option<&OsStr>) -> Result<Vec<Rule>, Refused> {
+    let roots = Roots::new(&sandbox.write, &sandbox.written_by_others)
+        .map_err(|(path, error)| unopened(&path, &error))?;
+    let listed = [("write", true, &sandbox.write), ("read", false, &sandbox.read)];
+    let listed =
+        listed.iter().flat_map(|(key, write, paths)| paths.iter().map(move |path| (*key, *write, path)));
+    let mut rules = Vec::new();
+    let mut refusals = Vec::new();
+    for (key, write, path) in listed {
+        match named(&roots, key, path) {
+            Ok(file) => rules.push(Rule { file, write }),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    // Where a link was put in the place of one of them, that explains the others.
+    if let Some((_, refused)) = refusals.into_iter().max_by_key(|(is_link, _)| *is_link) {
+        return Err(refused);
+    }
+    let etc = ETC.iter().map(|name| Path::new("/etc").join(name));
+    let system = Sandbox::ALWAYS_READABLE.iter().map(PathBuf::from).chain(etc).map(|path| (path, false));
+    let devices = DEVICES.iter().map(|path| (PathBuf::from(path), true));
+    for (path, write) in system.chain(devices) {
+        // Not every system has all of them. What lies in a `write` folder is open already.
+        let file = roots.open(&path).ok().filter(|file| file.below_own.is_none());
+        rules.extend(file.map(|file| Rule { file, write }));
+    }
+    of_program(&roots, &mut rules, program, path)?;
+    Ok(rules)
+}
+
+/// Opens a path of `read` or `write`.
+///
+/// # Errors
+/// In words, and whether it is for a symbolic link.
+fn named(roots: &Roots, key: &str, path: &Path) -> Result<Opened, (bool, Refused)> {
+    let shown = path.display();
+    match roots.open(path) {
+        Ok(Opened { below_own: Some(root), .. }) => {
+            let root = root.display();
+            let words =
+                format!("`{key}` names {shown}, which lies below {root} of `write`: it is open already");
+            Err((false, Refused::new(words, Some(format!("remove it from `{key}`")))))
+        }
+        Ok(file) => Ok(file),
+        Err(Refusal::System(error)) => Err((false, unopened(path, &error))),
+        Err(Refusal::Link { link, root }) => {
+            let words = format!(
+                "`{key}` names {shown}, but {} is a symbolic link below {}, which a sandboxed server may write and \
+                 could point elsewhere",
+                link.display(),
+                root.display()
+            );
+            let help = format!("name in `{key}` what you mean, by a path without that link");
+            Err((true, Refused::new(words, Some(help))))
+        }
+    }
+}
+
+/// A path of `read` or `write` that the system does not open.
+fn unopened(path: &Path, error: &io::Error) -> Refused {
+    let path = path.display();
+    let help = (error.kind() == io::ErrorKind::NotFound).then(|| format!("create it: mkdir -p '{path}'"));
+    Refused::new(format!("the sandbox names {path}: {error}"), help)
+}
+
+/// The program, the interpreters that it and they name, and the libraries beside each: a Python or Node.js that
+/// was installed below a home folder has them in `lib` next to its `bin`.
+fn of_program(
+    roots: &Roots,
+    rules: &mut Vec<Rule>,
+    program: &Path,
+    path: Option<&OsStr>,
+) -> Result<(), Refused> {
+    let mut next = Some(program.to_owned());
+    // The file in a `write` folder that decides what comes next; from there on nothing is opened.
+    let mut decided_by: Option<PathBuf> = None;
+    for _ in 0..INTERPRETERS {
+        let Some(program) = next else { break };
+        let file = match roots.open(&program) {
+            Ok(file) => file,
+            Err(Refusal::Link { link, .. }) => {
+                decided_by.get_or_insert(link);
+                match Roots::default().open(&program) {
+                    Ok(file) => file,
+                    Err(_) => break,
+                }
+            }
+            // The start tells that it is not there.
+            Err(Refusal::System(_)) => break,
+        };
+        next = interpreter(&file, path);
+        if let Some(decider) = &decided_by {
+            if !is_open(rules, &file.path) {
+                return Err(advice(decider, &file.path));
+            }
+            continue;
+        }
+        if file.writable {
+            decided_by = Some(file.path.clone());
+        }
+        let mut places = vec![program];
+        if !places.contains(&file.path) {
+            places.push(file.path.clone());
+        }
+        for place in places {
+            let beside = prefix(&place).into_iter().flat_map(|prefix| BESIDE.map(|name| prefix.join(name)));
+            // All that `uvx` does is to start the `uv` beside it.
+            let uv = place.file_name().filter(|name| *name == "uvx").map(|_| place.with_file_name("uv"));
+            let beside = beside.chain(uv);
+            let beside = beside.filter_map(|path| roots.open(&path).ok());
+            rules.extend(
+                beside.filter(|file| file.below_own.is_none()).map(|file| Rule { file, write: false }),
+            );
+        }
+        if file.below_own.is_none() {
+            rules.push(Rule { file, write: false });
+        }
+    }
+    Ok(())
+}
+
+/// What lies beside the `bin` of an interpreter and belongs to it.
+const BESIDE: [&str; 3] = ["lib", "lib64", "pyvenv.cfg"];
+
+/// The folder that a program is installed in, if it lies in a `bin`.
+fn prefix(program: &Path) -> Option<&Path> {
+    let bin = program.parent()?;
+    if bin.file_name()? == "bin" { bin.parent() } else { None }
+}
+
+/// Whether a file is open by what there is.
+fn is_open(rules: &[Rule], path: &Path) -> bool {
+    rules.iter().any(|rule| path.starts_with(&rule.file.path))
+}
+
+/// What to do where a link or a script in a `write` folder needs more than is open.
+fn advice(decider: &Path, program: &Path) -> Refused {
+    let library = prefix(program).map(|prefix| prefix.join("lib")).filter(|library| library.is_dir());
+    let wanted: Vec<String> = [Some(program), library.as_deref()]
+        .into_iter()
+        .flatten()
+        .map(|path| format!("\"{}\"", path.display()))
+        .collect();
+    let what = format!(
+        "it needs {}, which its sandbox does not open by itself, since {} leads there and a sandboxed server may write \
+         that",
+        program.display(),
+        decider.display(),
+    );
+    Refused::new(what, Some(format!("if it is what you mean, add {} to `read`", wanted.join(", "))))
+}
+
+/// The program that the first line of a script names, behind `env` too.
+fn interpreter(script: &Opened, path: Option<&OsStr>) -> Option<PathBuf> {
+    // Anything else than a file, a pipe above all, could hold up whoever opens it.
+    if script.kind != FileType::RegularFile {
+        return None;
+    }
+    let again = format!("/proc/self/fd/{}", script.file.as_raw_fd());
+    let file = openat(CWD, again, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut head = Vec::new();
+    File::from(file).take(512).read_to_end(&mut head).ok()?;
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = std::str::from_utf8(line).ok()?.split_whitespace();
+    let first = Path::new(words.next()?);
+    if first.file_name().is_none_or(|name| name != "env") {
+        return Some(first.to_owned());
+    }
+    let name = words.find(|word| !word.starts_with('-') && !word.contains('='))?;
+    std::env::split_paths(path?).map(|folder| folder.join(name)).find(|candidate| candidate.is_file())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! What a manager and its guard tell each other: one JSON value in each packet of a local socket; and the packets by
+//! which the zygote is asked for a guard.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{StopGrace, StopOutcome, linux::confine::Refused};
+
+/// Most files that come with one packet.
+const MAX_FILES: usize = 5;
+/// Bytes of a packet without words.
+const SHORT: usize = 256;
+/// Most bytes of a packet from the manager to the zygote, for one guard: a [`Start`](super::start::Start) as it is written.
+/// With it come the guard's end of a socket, the server's standard input, output and error, and the file of the start if
+/// it has one. Short enough to be sent whole or not at all.
+pub(super) const REQUEST: usize = 16 << 10;
+
+/// What is said in one packet.
+pub(super) trait Packet: Serialize + DeserializeOwned {
+    /// The longest one, in bytes.
+    const MAX: usize;
+}
+
+/// From the manager to the guard. The end of the stream means [`Order::Stop`] with the graces of the start.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    /// Begin the stop ladder now. The server's input is closed at the same time.
+    Stop(Graces),
+    /// Kill everything now.
+    Kill,
+}
+
+impl Packet for Order {
+    const MAX: usize = SHORT;
+}
+
+/// Waits of the stop ladder, in milliseconds.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Graces {
+    eof_ms: u64,
+    term_ms: u64,
+}
+
+impl Graces {
+    pub(super) fn eof(self) -> Duration {
+        Duration::from_millis(self.eof_ms)
+    }
+
+    pub(super) fn term(self) -> Duration {
+        Duration::from_millis(self.term_ms)
+    }
+}
+
+impl From<StopGrace> for Graces {
+    fn from(grace: StopGrace) -> Self {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self { eof_ms: millis(grace.eof), term_ms: millis(grace.term) }
+    }
+}
+
+/// From the guard to the manager. The end of the stream without [`Notice::Gone`]: the guard was killed.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Notice {
+    /// The server runs. Carries a handle of the guard's process, where the kernel has such.
+    Started {
+        /// The guard's process.
+        guard: i32,
+        /// Its process, which leads its own group.
+        pid: i32,
+    },
+    /// There is no server.
+    Refused {
+        /// The operating system's number of the error, if it has one.
+        errno: Option<i32>,
+        /// The error in words, if not.
+        what: Option<String>,
+        /// What to do about it, if that is known.
+        help: Option<String>,
+    },
+    /// The server has ended; others that it started may be there still.
+    Exited {
+        /// As `wait` gives it.
+        status: i32,
+        /// The strongest means that had been used until then.
+        outcome: StopOutcome,
+        /// The budget that it hit, in words.
+        exceeded: Option<String>,
+    },
+    /// Nobody is left. The last packet.
+    Gone {
+        /// Processes that the server left behind and that had to be killed.
+        killed: usize,
+        /// Whether it left anybody behind at all.
+        helpers: bool,
+    },
+}
+
+impl Packet for Notice {
+    /// Room for an error in words, with a path.
+    const MAX: usize = 4 << 10;
+}
+
+impl Notice {
+    /// There is no server because of `error`.
+    pub(super) fn refused(error: &io::Error) -> Self {
+        let errno = error.raw_os_error();
+        let help = Refused::help_of(error).map(str::to_owned);
+        Self::Refused { errno, what: errno.is_none().then(|| error.to_string()), help }
+    }
+}
+
+/// A pair of connected sockets that keep packets apart and are not inherited.
+pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// A pair as [`pair`] for many short packets with a file each, which keeps them apart too (unix(7)). Of others a
+/// socket takes no more at a time than net.unix.max_dgram_qlen, by default ten.
+pub(super) fn queue() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Sends without waiting: the few packets there are fit into the socket's buffer. Takes no memory for a packet without
+/// words.
+pub(super) fn send<T: Packet>(socket: impl AsFd, value: &T, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut short = [0; SHORT];
+    let mut rest = short.as_mut_slice();
+    if serde_json::to_writer(&mut rest, value).is_ok() {
+        let unused = rest.len();
+        return send_bytes(socket, &short[..SHORT - unused], files);
+    }
+    let packet = serde_json::to_vec(value)?;
+    if packet.len() > T::MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "what the guard is told is too long"));
+    }
+    send_bytes(socket, &packet, files)
+}
+
+/// The same for a packet as it is.
+pub(super) fn send_bytes(socket: impl AsFd, packet: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(files));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(socket, &[IoSlice::new(packet)], &mut ancillary, flags)?;
+    Ok(())
+}
+
+/// The next packet if one is there, and the files that came with it; nothing at the end of the stream. Takes no memory
+/// for a packet without words and files. `packet` is where it is read into, [`Packet::MAX`] bytes.
+pub(super) fn receive<T: Packet>(
+    socket: impl AsFd,
+    packet: &mut [u8],
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    match receive_bytes(socket, packet)? {
+        (&[], _) => Ok(None),
+        (packet, files) => Ok(Some((serde_json::from_slice(packet)?, files))),
+    }
+}
+
+/// The same for a packet as it is; empty at the end of the stream.
+pub(super) fn receive_bytes(socket: impl AsFd, packet: &mut [u8]) -> io::Result<(&[u8], Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got = loop {
+        match recvmsg(&socket, &mut [IoSliceMut::new(packet)], &mut ancillary, flags) {
+            // Reset: the peer ended without reading our last word, which is told once, before what it had sent.
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
+            got => break got?,
+        }
+    };
+    if got.flags.contains(ReturnFlags::TRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet was longer than the limit"));
+    }
+    let mut files = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            files.extend(some);
+        }
+    }
+    Ok((packet.get(..got.bytes).unwrap_or_default(), files))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        io::{Read, Write, pipe},
+    };
+
+    use super::*;
+
+    #[test]
+    fn packets_are_kept_whole_and_carry_a_descriptor() {
+        let (ours, theirs) = pair().unwrap();
+        let (mut reader, writer) = pipe().unwrap();
+        send(&ours, &Order::Kill, &[writer.as_fd()]).unwrap();
+        drop(writer);
+        send(&ours, &Order::Stop(StopGrace::default().into()), &[]).unwrap();
+        drop(ours);
+        let (first, mut files) = receive::<Order>(&theirs, &mut [0; Order::MAX]).unwrap().unwrap();
+        assert!(matches!(first, Order::Kill), "{first:?}");
+        File::from(files.remove(0)).write_all(b"through").unwrap();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+        let (second, files) = receive::<Order>(&theirs, &mut [0; Order::MAX]).unwrap().unwrap();
+        let Order::Stop(graces) = second else { panic!("{second:?}") };
+        assert_eq!((graces.eof(), graces.term()), (StopGrace::default().eof, StopGrace::default().term));
+        assert!(files.is_empty());
+        assert!(receive::<Order>(&theirs, &mut [0; Order::MAX]).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_final_notice_arrives_despite_an_unread_order() {
+        let (ours, theirs) = pair().unwrap();
+        send(&ours, &Order::Kill, &[]).unwrap();
+        send(&theirs, &Notice::Gone { killed: 1, helpers: true }, &[]).unwrap();
+        drop(theirs);
+        let (notice, _) = receive::<Notice>(&ours, &mut [0; Notice::MAX]).unwrap().unwrap();
+        assert!(matches!(notice, Notice::Gone { killed: 1, helpers: true }), "{notice:?}");
+        assert!(receive::<Notice>(&ours, &mut [0; Notice::MAX]).unwrap().is_none());
+    }
+
+    #[test]
+    fn an_empty_socket_does_not_block_and_size_is_limited() {
+        let (ours, theirs) = pair().unwrap();
+        assert_eq!(
+            receive::<Order>(&ours, &mut [0; Order::MAX]).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        let what = Some("x".repeat(Notice::MAX));
+        send(&theirs, &Notice::Refused { errno: None, what, help: None }, &[]).unwrap_err();
+    }
+}

@@ -1,0 +1,4 @@
+//! Finds and ends processes by the mark in their environment.
+
+pub(crate) mod find;
+pub(crate) mod leftovers;

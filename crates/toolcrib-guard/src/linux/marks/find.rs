@@ -1,0 +1,181 @@
+//! Finds processes by their group and by the mark in their environment.
+//!
+//! Where `/proc` is that of another PID namespace its numbers would mean other processes here, and nobody is found.
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::{
+    inspect::{ENVIRONMENT_MAX, beginning},
+    linux::{
+        guard,
+        inspect::stat::{Stat, proc_is_ours},
+    },
+    marks::MARKER,
+};
+
+/// Rounds of looking and killing: one that forks while it is looked for is found in the next.
+const SWEEPS: usize = 20;
+
+/// Whether `group` has a member that is not a zombie.
+pub(crate) fn group_has_living(group: Pid) -> bool {
+    let wanted = group.as_raw_nonzero().get();
+    processes()
+        .any(|pid| Stat::of(pid).is_some_and(|stat| stat.field(5) == Some(wanted) && !stat.is_zombie()))
+}
+
+/// Ids of living processes that carry `marker`, as it is or with a server's part behind it, wherever in the process tree
+/// they are.
+pub fn marked_processes(marker: &str) -> Vec<u32> {
+    // A mark that only begins with the same characters is another one.
+    let belongs =
+        |mark: &str| mark.strip_prefix(marker).is_some_and(|rest| matches!(rest.as_bytes(), [] | [b'/', ..]));
+    marked(belongs).collect()
+}
+
+/// Ids of living processes with such a mark.
+pub(crate) fn marked(wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = u32> {
+    processes().filter(move |pid| mark_of(&environment(*pid)).is_some_and(|mark| wanted(&mark)))
+}
+
+/// Whether a process has exactly this mark.
+fn carries(pid: u32, mark: &str) -> bool {
+    mark_of(&environment(pid)).is_some_and(|found| found == mark)
+}
+
+/// The beginning of the environment of a process, as far as it is ours to read. A zombie has none.
+pub(crate) fn environment(pid: u32) -> Vec<u8> {
+    beginning(format!("/proc/{pid}/environ"), ENVIRONMENT_MAX).unwrap_or_default()
+}
+
+/// The mark in an environment.
+pub(crate) fn mark_of(environment: &[u8]) -> Option<String> {
+    let value =
+        |variable: &[u8]| variable.strip_prefix(MARKER.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
+    String::from_utf8(environment.split(|byte| *byte == 0).find_map(value)?).ok()
+}
+
+/// Kills all processes with the mark of one server, until nobody has it or no more can be done; says how many there
+/// were.
+pub(crate) fn sweep(mark: &str) -> usize {
+    sweep_all(
+        || processes().filter(|pid| carries(*pid, mark)).map(|pid| (pid, ())).collect(),
+        |pid| carries(pid, mark),
+    )
+    .len()
+}
+
+/// Kills what `find` finds, until it finds nothing or no more can be done; who was killed, with what was found out.
+pub(crate) fn sweep_all<T>(
+    find: impl Fn() -> Vec<(u32, T)>,
+    is_still: impl Fn(u32) -> bool,
+) -> std::collections::BTreeMap<u32, T> {
+    let mut killed = std::collections::BTreeMap::new();
+    for _ in 0..SWEEPS {
+        let found = find();
+        if found.is_empty() {
+            break;
+        }
+        for (pid, about) in found {
+            if signal_if(pid, Signal::KILL, || is_still(pid)) {
+                killed.insert(pid, about);
+            }
+        }
+    }
+    killed
+}
+
+/// Signals a process if `is_it` says that it is the one that is meant; whether that was done.
+pub(crate) fn signal_if(pid: u32, signal: Signal, is_it: impl Fn() -> bool) -> bool {
+    let Some(id) = Pid::from_raw(pid.cast_signed()) else { return false };
+    let Ok(handle) = pidfd_open(id, PidfdFlags::empty()) else { return false };
+    // Looked at with the handle at hand: it keeps its process, the number alone could have changed hands.
+    is_it() && pidfd_send_signal(&handle, signal).is_ok()
+}
+
+/// Whether a living process has the mark of one server.
+pub(crate) fn is_carried(mark: &str) -> bool {
+    processes().any(|pid| carries(pid, mark))
+}
+
+/// Signals each process with the mark of one server.
+pub(crate) fn signal_marked(mark: &str, signal: Signal) {
+    for pid in processes().filter(|pid| carries(*pid, mark)) {
+        signal_if(pid, signal, || carries(pid, mark));
+    }
+}
+
+/// Kills the process `server` of a guard that was killed, if it is there still. The kernel kills a server together with its
+/// guard, but not one with raised rights, and that one's environment, and so its mark, cannot be read.
+pub(crate) fn end_server(server: u32, guard: u32) {
+    // No session but the guard's has its number while a member is there; but the number could have been given anew after
+    // the last one had left.
+    let is_it = || {
+        let session = Stat::of(server).filter(|stat| !stat.is_zombie()).and_then(|stat| stat.field::<u32>(6));
+        session == Some(guard) && Stat::of(guard).is_none_or(|stat| stat.is_zombie())
+    };
+    if proc_is_ours() {
+        signal_if(server, Signal::KILL, is_it);
+    }
+}
+
+/// `pids` with those that a guard among them still waits for in its stead: it stays for them.
+pub fn behind_guards(pids: Vec<u32>) -> Vec<u32> {
+    let (guards, mut left): (Vec<_>, Vec<_>) =
+        pids.into_iter().partition(|pid| guard::is_guard(&environment(*pid)));
+    let parent = |pid: u32| Stat::of(pid).filter(|stat| !stat.is_zombie())?.parent::<u32>();
+    let all: Vec<_> = processes().filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    for guard in &guards {
+        let mut waited_for = all.iter().filter(|(_, parent)| parent == guard).map(|(pid, _)| *pid).peekable();
+        if waited_for.peek().is_none() {
+            left.push(*guard);
+        }
+        left.extend(waited_for.filter(|pid| !guards.contains(pid)));
+    }
+    left.sort_unstable();
+    left.dedup();
+    left
+}
+
+pub(crate) fn processes() -> impl Iterator<Item = u32> {
+    let table = proc_is_ours().then(|| std::fs::read_dir("/proc").ok());
+    table
+        .flatten()
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn only_the_beginning_of_an_environment_is_read() {
+        // A shorter string than the kernel's longest one; as many as are longer than what is read.
+        let padding = "x".repeat(100 << 10);
+        let sleeper = |mark_first: bool| {
+            let mut command = Command::new("env");
+            command.env_clear().env("PATH", "/usr/bin:/bin").arg("-i");
+            command.args(mark_first.then_some("TOOLCRIB_OWNER=first"));
+            command.args((0..3).map(|number| format!("A{number}={padding}")));
+            command.args((!mark_first).then_some("TOOLCRIB_OWNER=last"));
+            let child = command.args(["sleep", "600"]).spawn().unwrap();
+            let name = || std::fs::read(format!("/proc/{}/comm", child.id())).unwrap();
+            while name() != b"sleep\n" {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            child
+        };
+        let mut children = [sleeper(true), sleeper(false)];
+        let read = children.each_ref().map(|child| environment(child.id()));
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(read.each_ref().map(Vec::len), [ENVIRONMENT_MAX; 2]);
+        assert_eq!(read.map(|environment| mark_of(&environment)), [Some("first".to_owned()), None]);
+    }
+}

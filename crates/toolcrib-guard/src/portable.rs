@@ -1,0 +1,263 @@
+//! Processes by what every Unix has: the process group. The same functions as in `linux`; what only that one can do is an
+//! error in words, or nothing.
+#![expect(
+    clippy::unnecessary_wraps,
+    clippy::unused_async,
+    clippy::unused_self,
+    reason = "the functions have the signatures of those for Linux"
+)]
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, WaitId};
+use tokio::{
+    net::unix::pipe,
+    process::{ChildStderr, ChildStdout},
+};
+
+use crate::{
+    ProcessSpec, ResourceLimits, SpawnError, StopGrace, Stopped,
+    child::program,
+    inspect::{Activity, ProcessUsage},
+    marks::Leftover,
+    process::GuardStart,
+};
+
+/// Why there is no guard.
+const NO_GUARD: &str = "guards need Linux and the Cargo feature `guard`";
+/// Why there is no cgroup.
+const NO_CGROUP: &str = "cgroups need Linux";
+
+/// Whether a process group with a dead leader alone can be told from one with living members.
+pub(crate) const TELLS_ZOMBIES: bool = false;
+
+/// Whether [`take_back`] can take anything back.
+pub(crate) const TAKES_BACK: bool = false;
+
+/// There is none.
+pub(crate) fn own_guard() -> Result<PathBuf, String> {
+    Err(NO_GUARD.to_owned())
+}
+
+/// Why `executable` cannot be a guard of this process.
+pub(crate) fn refused_guard(_executable: &Path) -> Option<String> {
+    Some(NO_GUARD.to_owned())
+}
+
+/// The executable of this process.
+pub(crate) fn own_executable() -> io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
+/// There is nothing that guards come from.
+#[derive(Clone, Default)]
+pub(crate) struct ZygoteClient(());
+
+impl ZygoteClient {
+    pub(crate) fn prepare(&self, _executable: &Path, _family: &str) {}
+
+    pub(crate) fn dismiss(&self) {}
+
+    pub(crate) async fn end(&self) {}
+}
+
+/// A process under a guard: there is none.
+pub(crate) enum Guarded {}
+
+impl Guarded {
+    pub(crate) async fn spawn(
+        _start: GuardStart<'_>,
+        _spec: &ProcessSpec,
+        _input: OwnedFd,
+    ) -> Result<(Self, ChildStdout, ChildStderr), SpawnError> {
+        Err(program::unguarded(NO_GUARD))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        match *self {}
+    }
+
+    pub(crate) fn root(&self) -> u32 {
+        match *self {}
+    }
+
+    pub(crate) fn control(&self) -> Arc<GuardControl> {
+        match *self {}
+    }
+
+    pub(crate) fn exceeded(&self, _: &ResourceLimits, _: bool, _: &[String]) -> Option<String> {
+        match *self {}
+    }
+
+    pub(crate) async fn stop(self, _grace: StopGrace) -> Stopped {
+        match self {}
+    }
+}
+
+/// What is heard from a guard: there is none.
+pub(crate) enum GuardControl {}
+
+impl GuardControl {
+    pub(crate) async fn over(&self) {
+        match *self {}
+    }
+
+    pub(crate) async fn gone(&self) {
+        match *self {}
+    }
+
+    pub(crate) fn exited(&self) -> Option<ExitStatus> {
+        match *self {}
+    }
+}
+
+/// A handle of a child, by which its end is told: there are none, and its end is looked for.
+pub(crate) enum ChildHandle {}
+
+impl ChildHandle {
+    pub(crate) fn open(_pid: Pid) -> io::Result<Option<Self>> {
+        Ok(None)
+    }
+
+    pub(crate) async fn ended(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn wait_id(&self) -> WaitId<'_> {
+        match *self {}
+    }
+}
+
+/// Nothing can be confined.
+pub(crate) fn check_confinement(_spec: &ProcessSpec, _program: &Path) -> Result<(), SpawnError> {
+    Err(program::unguarded(NO_GUARD))
+}
+
+pub(crate) fn landlock_abi() -> u8 {
+    0
+}
+
+pub(crate) fn has_seccomp() -> bool {
+    false
+}
+
+pub(crate) fn no_cgroup() -> Option<String> {
+    Some(NO_CGROUP.to_owned())
+}
+
+/// Whether `group` has a member: one that has ended and was not waited for counts.
+pub(crate) fn group_has_living(_group: Pid) -> bool {
+    true
+}
+
+/// Nobody can be found by a mark.
+pub(crate) fn is_carried(_mark: &str) -> bool {
+    false
+}
+
+/// Nobody can be found by a mark.
+pub(crate) fn signal_marked(_mark: &str, _signal: Signal) {}
+
+/// A pipe cannot be opened a second time: what was written may have been read.
+pub(crate) fn take_back(_stdin: &pipe::Sender) -> Option<Vec<u8>> {
+    None
+}
+
+/// A mark for the processes of one owner, which is this process.
+pub fn new_mark() -> String {
+    format!("{}-{:016x}", std::process::id(), fastrand::u64(..))
+}
+
+/// Whether a mark is one of ours, and of an owner that is known to have ended. That cannot be told here.
+pub fn owner_is_gone(_mark: &str) -> bool {
+    false
+}
+
+/// Whether a process is below a guard, or has ended. There are no guards here.
+pub fn is_guarded_or_gone(_pid: u32) -> bool {
+    false
+}
+
+/// Wakes the guards with this mark. There are none here.
+pub fn hurry_guards(_mark: &str, _force: bool) {}
+
+/// Kills the processes of owners that are gone and had no guard. They cannot be found here.
+pub fn reap_leftovers() -> Vec<Leftover> {
+    Vec::new()
+}
+
+/// Ids of living processes that carry `marker`. They cannot be found here.
+pub fn marked_processes(_marker: &str) -> Vec<u32> {
+    Vec::new()
+}
+
+/// `pids` with those that a guard among them still waits for in its stead. There are no guards here.
+pub fn behind_guards(pids: Vec<u32>) -> Vec<u32> {
+    pids
+}
+
+/// Whether a process and all below it work or wait: that cannot be told here.
+pub fn activity(_root: u32) -> Activity {
+    Activity::Unknown
+}
+
+/// CPU time of a process and its descendants: that cannot be told here.
+pub fn cpu_time(_root: u32) -> Option<Duration> {
+    None
+}
+
+/// Resident memory of this process in bytes: zero, as it cannot be told here.
+pub fn own_memory() -> u64 {
+    0
+}
+
+/// The usage of all processes in the groups led by `leaders`: zero, as it cannot be told here.
+pub fn usage_of_groups(_leaders: &[u32]) -> ProcessUsage {
+    ProcessUsage::default()
+}
+
+/// The usage of each process of `pids` with all that it started: zero, as it cannot be told here.
+pub fn usage_of_trees(pids: &[u32]) -> HashMap<u32, ProcessUsage> {
+    pids.iter().map(|pid| (*pid, ProcessUsage::default())).collect()
+}
+
+/// The usage of all that this process has started: zero, as it cannot be told here.
+pub fn usage_of_descendants() -> ProcessUsage {
+    ProcessUsage::default()
+}
+
+/// Whether the process at the other end is of the user of this one. That cannot be told here, and nobody is refused.
+///
+/// # Errors
+/// None here.
+pub fn is_of_this_user(_socket: impl AsFd) -> io::Result<bool> {
+    Ok(true)
+}
+
+/// Whether the process at the other end is in the sandbox of a process of ours. There are no sandboxes here.
+///
+/// # Errors
+/// None here.
+pub fn is_sandboxed(_socket: impl AsFd) -> io::Result<bool> {
+    Ok(false)
+}
+
+/// Keeps what this process inherited from every program that it starts: that is not done here.
+pub fn reset_inherited(_keep_terminal: bool) {}
+
+/// Whether SIGHUP is ignored: that is not looked at here.
+pub fn ignores_hangup() -> bool {
+    false
+}
+
+/// For the fuzz target `marks`: there are no such marks here.
+#[cfg(fuzzing)]
+pub fn fuzz_mark(_environment: &[u8]) {}

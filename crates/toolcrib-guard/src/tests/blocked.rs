@@ -1,0 +1,150 @@
+//! Servers that keep their guard, or the process that guards come from, from its work: with a helper that has no mark.
+
+use rustix::process::{Signal, kill_process_group};
+
+use super::*;
+use crate::linux::inspect::stat::Stat;
+
+const PYTHON: &str = "/usr/bin/python3";
+/// What the helpers have in common. `kernel` leaves out the C library's own names.
+const PRELUDE: &str = "import ctypes, os, resource, signal, sys, time\n\
+    guard = int(sys.argv[1])\n\
+    zygote = int(open(f\"/proc/{guard}/stat\").read().rsplit(\")\", 1)[1].split()[1])\n\
+    for number in (signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)\n\
+    trace = ctypes.CDLL(None).ptrace\n\
+    trace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]\n\
+    SEIZE, INTERRUPT = 0x4206, 0x4207\n\
+    def seize(pid):\n    \
+        assert trace(SEIZE, pid, 0, 0) == 0 and trace(INTERRUPT, pid, 0, 0) == 0\n    \
+        os.waitpid(pid, 0x40000000)\n\
+    def stop_for_ever(pid):\n    \
+        os.kill(pid, signal.SIGSTOP)\n    \
+        if os.fork() == 0:\n        \
+            while True: os.kill(pid, signal.SIGSTOP)\n\
+    def forbid_files(pid): resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 0))\n\
+    def kill(pid):\n    \
+        os.kill(pid, signal.SIGKILL)\n";
+/// The guard is made to end by itself: the registers of a process that waits in a call.
+const EXIT: &str = "seize(guard)\n\
+    registers = (ctypes.c_ulonglong * 27)()\n\
+    assert trace(12, guard, None, ctypes.addressof(registers)) == 0\n\
+    registers[16] -= 2; registers[10] = 231; registers[15] = (1 << 64) - 1; registers[14] = 0\n\
+    assert trace(13, guard, None, ctypes.addressof(registers)) == 0\n\
+    assert trace(17, guard, None, None) == 0";
+
+/// A server with a helper that did `attack` and says its number.
+async fn attacked(attack: &str, kin: &Supervisor) -> (Process, Pipes, u32) {
+    let script = format!("{PRELUDE}{attack}\nprint(os.getpid(), flush=True)\ntime.sleep(600)");
+    let helper = format!("setsid env -i {PYTHON} -c '{script}' $PPID & cat >/dev/null; sleep 600");
+    let (process, mut pipes) = spawn(&helper, kin).await;
+    let helper: u32 = line(&mut pipes.reader).await.parse().unwrap();
+    assert_eq!(find::mark_of(&find::environment(helper)), None);
+    (process, pipes, helper)
+}
+
+/// Whether any process is there that does the attack of a test: its forks too.
+fn is_there(helper: u32) -> bool {
+    find::processes()
+        .any(|pid| Stat::of(pid).is_some_and(|stat| stat.field(6) == Some(helper) && !stat.is_zombie()))
+}
+
+async fn until_it_is_gone(helper: u32, attack: &str) {
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while is_there(helper) {
+        if Instant::now() > deadline {
+            let group = rustix::process::Pid::from_raw(helper.cast_signed()).unwrap();
+            let _ = kill_process_group(group, Signal::KILL);
+            panic!("still there after {attack}");
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[toolcrib_testing::requires(python3)]
+#[tokio::test]
+async fn a_blocked_guard_leaves_no_process() {
+    // Of this process, but no server: nobody's to end.
+    let mut stranger = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let exit = if cfg!(target_arch = "x86_64") { EXIT } else { "seize(guard)" };
+    for attack in ["forbid_files(guard)", "seize(guard)", "stop_for_ever(guard)", exit] {
+        for stop in [true, false] {
+            let [kin, _] = ways();
+            let (process, _pipes, helper) = attacked(attack, &kin).await;
+            if stop {
+                process.stop(SHORT).await;
+                assert!(!is_there(helper), "still there after {attack}");
+                kin.end().await;
+                assert_eq!(marked_by(&kin), [0_u32; 0], "after {attack}");
+            } else {
+                drop(process);
+            }
+            until_it_is_gone(helper, attack).await;
+            until_gone(&kin).await;
+        }
+    }
+    assert!(stranger.try_wait().unwrap().is_none());
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+#[toolcrib_testing::requires(python3)]
+#[tokio::test]
+async fn a_blocked_zygote_leaves_no_process() {
+    for attack in ["forbid_files(zygote)", "seize(zygote)", "stop_for_ever(zygote)"] {
+        for stop in [true, false] {
+            let [kin, _] = ways();
+            let (other, mut others) = spawn("read word; echo $word; cat", &kin).await;
+            let (process, _pipes, helper) =
+                attacked(&format!("{attack}; time.sleep(0.1); kill(guard)"), &kin).await;
+            process.exit_watch().exited().await;
+            if stop {
+                process.stop(SHORT).await;
+                assert!(!is_there(helper), "still there after {attack}");
+            } else {
+                drop(process);
+            }
+            until_it_is_gone(helper, attack).await;
+            // Others of the same zygote are as they were.
+            others.writer.write(b"there\n").await.unwrap();
+            assert_eq!(line(&mut others.reader).await, "there");
+            other.stop(SHORT).await;
+            kin.end().await;
+            until_gone(&kin).await;
+        }
+    }
+}
+
+#[toolcrib_testing::requires(python3)]
+#[tokio::test]
+async fn servers_of_a_blocked_zygote_end_with_the_manager() {
+    for attack in ["seize(zygote)", "stop_for_ever(zygote)"] {
+        let [kin, _] = ways();
+        let (process, _pipes, helper) =
+            attacked(&format!("{attack}; time.sleep(0.1); kill(guard)"), &kin).await;
+        process.exit_watch().exited().await;
+        kin.end().await;
+        assert!(!is_there(helper), "still there after {attack}");
+        assert_eq!(marked_by(&kin), [0_u32; 0], "after {attack}");
+        drop(process);
+    }
+}
+
+#[toolcrib_testing::requires(python3)]
+#[tokio::test]
+async fn a_server_that_asks_its_guard_to_trace_it_continues() {
+    let [kin, _] = ways();
+    let script = "import ctypes, os, signal, sys\n\
+        signal.signal(signal.SIGUSR1, lambda *_: print(\"heard\", flush=True))\n\
+        assert ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0\n\
+        os.kill(os.getpid(), signal.SIGUSR1)\n\
+        for word in sys.stdin: print(word, end=\"\", flush=True)";
+    let (process, mut pipes) = spawn(&format!("exec {PYTHON} -c '{script}'"), &kin).await;
+    assert_eq!(line(&mut pipes.reader).await, "heard");
+    pipes.writer.write(b"there\n").await.unwrap();
+    assert_eq!(line(&mut pipes.reader).await, "there");
+    assert_eq!(process.exit_watch().status(), None);
+    let stopped = process.stop(LONG).await;
+    assert_eq!(stopped.outcome, StopOutcome::Exited);
+    assert_eq!(describe(stopped.status.unwrap()), "exited with code 0");
+    until_gone(&kin).await;
+}
