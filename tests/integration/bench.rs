@@ -65,7 +65,7 @@ fn results_of_a_chosen_size_are_compared_with_the_sdk() {
 }
 
 #[test]
-fn a_configured_tool_or_a_built_in_one_is_measured_by_the_product() {
+fn bench_call_measures_a_configured_or_a_built_in_tool() {
     let bench = Bench::new("[servers.calc]\nbuiltin = \"calc\"\n");
     let arguments = ["--json", "bench", "call", "calc.evaluate", "--args", r#"{"expression":"1+1"}"#];
     let document = read(&bench.run(&[&arguments[..], &["--calls", "20", "--in-flight", "2"]].concat()));

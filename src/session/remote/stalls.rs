@@ -44,6 +44,8 @@ const JUDGED: usize = 4;
 const STALL: Duration = Duration::from_millis(25);
 /// How long the end of an answer may come after its message.
 const END_LIMIT: Duration = Duration::from_secs(1);
+/// How long a connection may take to return to the pool after that.
+const RETURN_PAUSE: Duration = Duration::from_millis(2);
 /// Limit of one question.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -109,6 +111,14 @@ impl ToolClient {
         })
     }
 
+    /// Waits until earlier answers were read to their ends and their connections are idle: a question that comes before
+    /// that has a new connection, which says nothing about kept ones.
+    async fn rested(&self) {
+        let mut rests = std::mem::take(&mut *self.rests.lock().unwrap_or_else(PoisonError::into_inner));
+        while rests.join_next().await.is_some() {}
+        tokio::time::sleep(RETURN_PAUSE).await;
+    }
+
     fn now(&self) -> &HttpClient {
         if self.stalls.load(Relaxed) { &self.unpooled } else { &self.pooled }
     }
@@ -122,11 +132,11 @@ impl ToolClient {
         server: ServerName,
         tell: SessionObserver,
     ) {
-        let slow = async || quickest(&transport, era).await.filter(|kept| *kept >= STALL);
+        let slow = async || quickest(&self, &transport, era).await.filter(|kept| *kept >= STALL);
         let Some(first) = slow().await else { return };
         // It may be far away, or slow in itself.
         self.stalls.store(true, Relaxed);
-        let new = quickest(&transport, era).await;
+        let new = quickest(&self, &transport, era).await;
         self.stalls.store(false, Relaxed);
         let late = |kept: &Duration| new.is_some_and(|new| *kept >= new + STALL);
         if !late(&first) {
@@ -200,9 +210,10 @@ impl Drop for Events {
 }
 
 /// The quickest of the last answers to some questions; `None` if one has none.
-async fn quickest(transport: &Transport, era: Era) -> Option<Duration> {
+async fn quickest(client: &ToolClient, transport: &Transport, era: Era) -> Option<Duration> {
     let mut times = Vec::with_capacity(QUESTIONS);
     for _ in 0..QUESTIONS {
+        client.rested().await;
         let began = Instant::now();
         if !transport.answers(era, LIMIT).await {
             return None;
