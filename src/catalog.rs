@@ -7,9 +7,11 @@
 mod arguments;
 mod cache;
 mod changes;
+#[cfg_attr(not(feature = "schema"), path = "catalog/check_off.rs")]
 mod check;
 mod fingerprint;
 mod lock;
+#[cfg(feature = "schema")]
 mod mismatch;
 
 use std::{
@@ -38,8 +40,10 @@ use crate::{
     tool::{ServerName, Tool},
 };
 
+#[cfg(all(any(fuzzing, test), feature = "schema"))]
+pub(crate) use self::check::fuzz as fuzz_schema;
 #[cfg(any(fuzzing, test))]
-pub(crate) use self::{cache::fuzz as fuzz_list, check::fuzz as fuzz_schema, lock::fuzz as fuzz_lock};
+pub(crate) use self::{cache::fuzz as fuzz_list, lock::fuzz as fuzz_lock};
 
 /// Longest name that model servers accept.
 const MAX_VISIBLE: usize = 64;

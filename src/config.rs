@@ -23,6 +23,7 @@ mod agent;
 mod dotenv;
 mod env;
 mod files;
+#[cfg_attr(not(feature = "import"), path = "config/import_off.rs")]
 mod import;
 mod jobs;
 mod load;
@@ -49,6 +50,7 @@ mod tests;
 pub use agent::*;
 pub use env::{Env, INHERITED};
 pub use files::OwnFiles;
+#[cfg(feature = "import")]
 pub use import::import_toml;
 pub use jobs::StartJobs;
 pub use models::{Order, Strategy};

@@ -53,35 +53,56 @@
 //! # }
 //! ```
 
+// A build of parts leaves some functions without a caller.
+#![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports))]
+
 #[cfg(not(unix))]
 compile_error!("toolcrib owns processes through Unix process groups: other systems are not supported yet");
 
+#[cfg(feature = "agents")]
 mod agent;
 pub mod blocking;
 mod bounded;
+#[cfg(feature = "builtin")]
 mod builtin;
 mod catalog;
 mod config;
+#[cfg(feature = "agents")]
 mod crew;
+#[cfg(feature = "daemon")]
 mod daemon;
 pub mod doctor;
 mod duration;
 mod error;
-#[cfg(any(fuzzing, test))]
+#[cfg(all(
+    any(fuzzing, test),
+    feature = "agents",
+    feature = "builtin",
+    feature = "daemon",
+    feature = "schema"
+))]
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(feature = "daemon")]
 mod gateway;
+#[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "agents")]
 mod journal;
 mod launch;
 mod limit;
+#[cfg(feature = "agents")]
 mod llm;
 mod manager;
 mod process;
+#[cfg(feature = "agents")]
 mod recording;
+#[cfg(feature = "agents")]
 pub mod report;
 mod retry;
+#[cfg(feature = "agents")]
 pub mod run;
+#[cfg(feature = "agents")]
 mod score;
 mod session;
 mod start;
@@ -92,25 +113,34 @@ mod trace;
 #[cfg(feature = "watch")]
 pub mod watch;
 
+#[cfg(feature = "agents")]
 pub use agent::*;
+#[cfg(feature = "builtin")]
 pub use builtin::*;
 pub use catalog::*;
 pub use config::*;
+#[cfg(feature = "agents")]
 pub use crew::*;
+#[cfg(feature = "daemon")]
 pub use daemon::*;
 pub use error::*;
+#[cfg(feature = "http")]
 pub use http::*;
+#[cfg(feature = "agents")]
 pub use journal::*;
 pub use launch::{Ecosystem, Freshness, LaunchReport, Package, Runner};
 pub use limit::*;
+#[cfg(feature = "agents")]
 pub use llm::*;
 pub use manager::*;
 pub use process::{
     Leftover, ProcessUsage, StopOutcome, Support, TeardownScope, check_bounds, find_program, ignores_hangup,
     reset_inherited,
 };
+#[cfg(feature = "agents")]
 pub use recording::*;
 pub use retry::*;
+#[cfg(feature = "agents")]
 pub use score::{check as check_score, judge};
 pub use session::{CallOptions, Phases, Progress, ProgressListener, ServerState, ServerStatus, WireListener};
 pub use start::*;

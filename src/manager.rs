@@ -9,6 +9,7 @@ mod background;
 mod config_warnings;
 mod loan;
 mod pool;
+#[cfg_attr(not(feature = "agents"), path = "manager/recording_off.rs")]
 mod recording;
 mod server_handle;
 mod start_options;

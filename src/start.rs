@@ -9,6 +9,7 @@
 mod event;
 mod history;
 mod install;
+#[cfg(feature = "agents")]
 mod journaled;
 mod package;
 mod plan;

@@ -5,6 +5,7 @@ pub(crate) mod date;
 pub(crate) mod millis;
 pub(crate) mod object;
 mod outcome;
+#[cfg(feature = "agents")]
 mod report;
 mod usage;
 
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+#[cfg(feature = "agents")]
 pub(crate) use self::report::now;
 pub use self::{
     outcome::{FailureReason, Outcome, Reason},

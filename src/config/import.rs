@@ -22,6 +22,7 @@ const MAX_FILE: u64 = 64 << 20;
 
 mod codex;
 mod json;
+mod jsonc;
 mod plain;
 mod timeout;
 mod translate;
@@ -124,7 +125,7 @@ pub(super) fn read(origin: &SourceLocation, notes: &mut Vec<String>) -> Result<V
     let servers = if file.extension().is_some_and(|extension| extension == "toml") {
         codex::servers(&node::toml(&text, origin)?, origin, notes)
     } else {
-        json::servers(&node::json(&text, origin)?, origin, notes)
+        json::servers(&jsonc::read(&text, origin)?, origin, notes)
     };
     for server in &servers {
         let Ok(table) = &server.table else { continue };

@@ -1,14 +1,13 @@
 //! A configuration file as a tree of values that know their line, whether it was TOML or JSON with comments.
 //! Both kinds are read, checked and translated in this one form, so every message can name its place.
 
-use jsonc_parser::{CollectOptions, ast, common::Ranged, parse_to_ast};
 use toml::de::{DeTable, DeValue};
 
 use super::source_location::SourceLocation;
 use crate::error::Result;
 
 /// Some editors put it in front of a text.
-const BYTE_ORDER_MARK: char = '\u{feff}';
+pub(super) const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// A value and the line it starts on, from 1.
 #[derive(Clone, Debug, PartialEq)]
@@ -165,59 +164,17 @@ fn from_toml(value: &DeValue<'_>, line: usize, lines: &Lines) -> Node {
     Node { line, value }
 }
 
-/// Reads JSON with comments and trailing commas, as editors write it.
-pub(crate) fn json(text: &str, origin: &SourceLocation) -> Result<Node> {
-    let text = text.trim_start_matches(BYTE_ORDER_MARK);
-    let lines = Lines::new(text);
-    let parsed = parse_to_ast(text, &CollectOptions::default(), &jsonc_parser::ParseOptions::default());
-    match parsed {
-        Ok(parsed) => {
-            let empty = Node { line: 1, value: Value::Table(Vec::new()) };
-            Ok(parsed.value.as_ref().map_or(empty, |value| from_json(value, &lines)))
-        }
-        Err(error) => Err(origin.error(error.line_display(), None, error.kind().to_string(), None)),
-    }
-}
-
-fn from_json(value: &ast::Value<'_>, lines: &Lines) -> Node {
-    let line = lines.at(value.range().start);
-    let value = match value {
-        ast::Value::StringLit(text) => Value::Text(text.value.to_string()),
-        ast::Value::NumberLit(number) => match number.value.parse() {
-            Ok(int) => Value::Int(int),
-            Err(_) => Value::Float(number.value.parse().unwrap_or(f64::NAN)),
-        },
-        ast::Value::BooleanLit(flag) => Value::Bool(flag.value),
-        ast::Value::NullKeyword(_) => Value::Null,
-        ast::Value::Array(array) => {
-            Value::List(array.elements.iter().map(|item| from_json(item, lines)).collect())
-        }
-        ast::Value::Object(object) => Value::Table(
-            object
-                .properties
-                .iter()
-                .map(|property| Entry {
-                    key: property.name.as_str().to_owned(),
-                    line: lines.at(property.range.start),
-                    node: from_json(&property.value, lines),
-                })
-                .collect(),
-        ),
-    };
-    Node { line, value }
-}
-
 /// Where the lines of a text start.
-struct Lines(Vec<usize>);
+pub(super) struct Lines(Vec<usize>);
 
 impl Lines {
-    fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         Self(std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect())
     }
 
     /// The line of a byte offset, from 1.
-    fn at(&self, offset: usize) -> usize {
+    pub(super) fn at(&self, offset: usize) -> usize {
         self.0.partition_point(|start| *start <= offset)
     }
 }
@@ -244,20 +201,11 @@ mod tests {
     }
 
     #[test]
-    fn json_may_have_comments_and_keeps_lines() {
-        let text = "\u{feff}{\n  // why\n  \"a\": null,\n  \"b\": {\"c\": -3},\n}\n";
-        let root = json(text, &SourceLocation::default()).unwrap();
-        assert_eq!(lines_of(&root), [("a", 3), ("b", 4)]);
-        assert_eq!(root.get("b").unwrap().get("c").unwrap().value, Value::Int(-3));
-    }
-
-    #[test]
     fn syntax_errors_name_the_line() {
         let origin = SourceLocation::named("f");
         for (error, expected) in [
             (toml("a = 1\nb = \n", &origin).unwrap_err(), "f:2: "),
             (toml("[a]\n[a]\n", &origin).unwrap_err(), "f:2: "),
-            (json("{\n\"a\" 1}", &origin).unwrap_err(), "f:2: "),
         ] {
             assert!(error.to_string().starts_with(expected), "{error}");
         }

@@ -1,0 +1,41 @@
+//! In place of `import` in a build without the feature `import`: an `import` of a configuration is an error.
+
+use std::path::{Path, PathBuf};
+
+use super::{env::Env, raw::RawServer, source_location::SourceLocation};
+use crate::{error::Result, tool::ServerName};
+
+/// Where an `import` entry leads.
+pub(super) enum Found {
+    File(SourceLocation),
+    Absent(String),
+}
+
+/// One server of a foreign file.
+pub(super) struct Foreign {
+    pub(super) name: ServerName,
+    server: RawServer,
+}
+
+impl Foreign {
+    pub(super) fn required(&self) -> bool {
+        false
+    }
+
+    pub(super) fn read(self, _: &SourceLocation) -> Result<RawServer> {
+        Ok(self.server)
+    }
+}
+
+pub(super) fn find(source: &str, _: &Path, _: &Env) -> Result<Found, (String, String)> {
+    let what = format!("cannot import {source}: imports are not part of this build");
+    Err((what, "build toolcrib with the cargo feature `import`".to_owned()))
+}
+
+pub(super) fn places(_: &str, _: &Env) -> Vec<PathBuf> {
+    Vec::new()
+}
+
+pub(super) fn read(_: &SourceLocation, _: &mut Vec<String>) -> Result<Vec<Foreign>> {
+    Ok(Vec::new())
+}
