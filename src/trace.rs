@@ -17,7 +17,6 @@ use tracing::{
     Instrument as _, Span, Value, debug, debug_span,
     field::{Empty, display},
 };
-use url::Url;
 
 const TARGET: &str = "toolcrib";
 
@@ -259,12 +258,25 @@ pub(crate) fn stays_down(server: &str, error: &dyn Display, wait: Option<Duratio
     );
 }
 
+#[cfg(feature = "http")]
 fn host(url: &str) -> Option<String> {
-    Some(Url::parse(url).ok()?.host_str()?.to_owned())
+    Some(url::Url::parse(url).ok()?.host_str()?.to_owned())
 }
 
+#[cfg(feature = "http")]
 fn port(url: &str) -> Option<u16> {
-    Url::parse(url).ok()?.port_or_known_default()
+    url::Url::parse(url).ok()?.port_or_known_default()
+}
+
+/// Nothing in this build uses an address.
+#[cfg(not(feature = "http"))]
+fn host(_: &str) -> Option<String> {
+    None
+}
+
+#[cfg(not(feature = "http"))]
+fn port(_: &str) -> Option<u16> {
+    None
 }
 
 /// Milliseconds, to the microsecond.

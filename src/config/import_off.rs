@@ -1,5 +1,12 @@
 //! In place of `import` in a build without the feature `import`: an `import` of a configuration is an error.
 
+#![allow(
+    clippy::unnecessary_wraps,
+    clippy::unused_async,
+    clippy::unused_self,
+    reason = "as in the module that it replaces"
+)]
+
 use std::path::{Path, PathBuf};
 
 use super::{env::Env, raw::RawServer, source_location::SourceLocation};

@@ -4,6 +4,7 @@ use globset::GlobMatcher;
 use regex::Regex;
 use serde_json::{Map, Value};
 
+#[cfg_attr(not(feature = "http"), path = "rules/address_off.rs")]
 mod address;
 
 /// A call that is not made: one rule of `result_filter.deny_args` of a server.

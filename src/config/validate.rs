@@ -266,20 +266,31 @@ fn address<'a>(
 ) -> Result<String> {
     let url = expand(vars, text)?;
     secrets::in_url(&url, &mut vars.secrets);
-    let problem = match url::Url::parse(&url) {
-        Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => {
-            "is not an http:// or https:// address".into()
-        }
-        Ok(parsed) if !parsed.has_host() => "is an address without a host".into(),
-        Ok(_) => return Ok(url),
-        Err(_) if !url.contains("://") => "begins with neither http:// nor https://".into(),
-        Err(error) => format!("is not an address: {error}"),
-    };
+    let Some(problem) = address_problem(&url) else { return Ok(url) };
     let help = match text.key.starts_with("llm") {
         true => "write it as in \"http://127.0.0.1:8080/v1\"",
         false => "write it as in \"https://example.com/mcp\"",
     };
     Err(fault(vars, text, problem, Some(help)))
+}
+
+#[cfg(feature = "http")]
+fn address_problem(url: &str) -> Option<String> {
+    Some(match url::Url::parse(url) {
+        Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => {
+            "is not an http:// or https:// address".into()
+        }
+        Ok(parsed) if !parsed.has_host() => "is an address without a host".into(),
+        Ok(_) => return None,
+        Err(_) if !url.contains("://") => "begins with neither http:// nor https://".into(),
+        Err(error) => format!("is not an address: {error}"),
+    })
+}
+
+/// Nothing in this build uses an address.
+#[cfg(not(feature = "http"))]
+fn address_problem(_: &str) -> Option<String> {
+    None
 }
 
 fn expand_all(texts: &[Text], vars: &mut Vars<'_>) -> Result<Vec<String>> {

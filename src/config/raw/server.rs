@@ -258,6 +258,10 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
 fn deny_args(table: &Section<'_>) -> Result<Vec<DenyRule>> {
     const HELP: &str = "write { tool = \"PATTERN\", arg = \"NAME\", match = \"REGULAR EXPRESSION\" }";
     let Some(filter) = table.table("result_filter", RESULT_FILTER)? else { return Ok(Vec::new()) };
+    if cfg!(not(feature = "http")) {
+        let help = "build toolcrib with the cargo feature `http`";
+        return Err(filter.error("rules on arguments are not part of this build", Some(help)));
+    }
     let rule = |rule: Section<'_>| {
         let missing = |key: &str| rule.error(&format!("`{key}` is missing"), Some(HELP));
         Ok(DenyRule {

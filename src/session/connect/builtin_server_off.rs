@@ -1,5 +1,12 @@
 //! In place of `builtin_server` in a build without the feature `builtin`: there are no built-in servers.
 
+#![allow(
+    clippy::unnecessary_wraps,
+    clippy::unused_async,
+    clippy::unused_self,
+    reason = "as in the module that it replaces"
+)]
+
 use std::path::Path;
 
 use tokio_util::task::AbortOnDropHandle;
