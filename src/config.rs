@@ -19,52 +19,35 @@ use crate::{
     tool::ServerName,
 };
 
-mod agent;
-mod dotenv;
+mod check;
 mod env;
-mod files;
-#[cfg_attr(not(feature = "import"), path = "config/import_off.rs")]
-mod import;
-mod jobs;
-mod load;
-mod models;
-mod named;
-mod node;
-mod owner;
-mod raw;
-mod reuse;
-mod rules;
+mod file;
 mod secrets;
-mod section;
-mod server;
-mod source_location;
-mod validate;
-mod vars;
-mod walls;
+mod values;
 
 #[cfg(test)]
 mod example;
 #[cfg(test)]
 mod tests;
 
-pub use agent::*;
+pub use check::files::OwnFiles;
 pub use env::{Env, INHERITED};
-pub use files::OwnFiles;
 #[cfg(feature = "import")]
-pub use import::import_toml;
-pub use jobs::StartJobs;
-pub use models::{Order, Strategy};
-pub use named::NamedTools;
-pub(crate) use node::{Node, Value as NodeValue, toml as read_toml};
-pub use raw::BUILTINS;
-pub use reuse::*;
-pub use rules::{DenyRule, Fallback, FallbackWhen};
+pub use file::import::import_toml;
+pub(crate) use file::node::{Node, Value as NodeValue, toml as read_toml};
+pub use file::raw::BUILTINS;
+pub(crate) use file::section::{Section, parse_size};
+pub(crate) use file::source_location::{SourceLocation, Text};
 pub use secrets::Secrets;
 pub(crate) use secrets::{origin_of, secret_name};
-pub(crate) use section::{Section, parse_size};
-pub use server::*;
-pub(crate) use source_location::{SourceLocation, Text};
 pub use toolcrib_guard::{Guard, ResourceLimits, Sandbox, StopGrace};
+pub use values::agent::*;
+pub use values::jobs::StartJobs;
+pub use values::models::{Order, Strategy};
+pub use values::named::NamedTools;
+pub use values::reuse::*;
+pub use values::rules::{DenyRule, Fallback, FallbackWhen};
+pub use values::server::*;
 
 /// Everything that toolcrib reads from `servers.toml` and the files it imports.
 ///
@@ -155,7 +138,7 @@ impl Config {
     /// # Errors
     /// It is one, and its owner is not that of the configuration either.
     pub fn admit_lock(&self, lock: &Path) -> Result<()> {
-        owner::Owners::of(&Env::default()).admit_beside(lock, self.file.as_deref())
+        check::owner::Owners::of(&Env::default()).admit_beside(lock, self.file.as_deref())
     }
 
     /// Where its lockfile is: beside the configuration file. `None` for one in memory.
@@ -429,7 +412,7 @@ impl LlmConfig {
     /// The table that it is written in, as messages name it.
     pub(crate) fn table(&self) -> String {
         let table = match self.name.as_deref() {
-            None | Some(models::OWN) => "[llm]".to_owned(),
+            None | Some(values::models::OWN) => "[llm]".to_owned(),
             Some(name) => format!("[llm.clients.{name}]"),
         };
         if self.overridden_in.is_empty() {

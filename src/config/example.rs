@@ -4,9 +4,11 @@ use std::{fs, path::Path};
 
 use super::{
     Config, Env, INHERITED,
-    node::{self, Node, Value},
-    raw::TABLES,
-    source_location::SourceLocation,
+    file::{
+        node::{self, Node, Value},
+        raw::TABLES,
+        source_location::SourceLocation,
+    },
 };
 use crate::tool::ServerName;
 

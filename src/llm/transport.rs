@@ -18,14 +18,15 @@ use serde_json::Value;
 use tokio::time::Instant;
 use url::Url;
 
+use self::{keys::Keys, liveness::LivenessCheck};
 use super::{
     ChatRequest, Finish, LlmErrorClass as Class,
-    errors::body::ErrorBody,
-    errors::fault::{Fault, Place, presentable},
-    errors::retry_hint,
+    errors::{
+        body::ErrorBody,
+        fault::{Fault, Place, presentable},
+        retry_hint,
+    },
     stream::{Assembly, Delta, Observer},
-    transport::keys::Keys,
-    transport::liveness::LivenessCheck,
     wire::{self, Decoded},
 };
 use crate::{

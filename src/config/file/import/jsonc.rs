@@ -3,7 +3,7 @@
 use jsonc_parser::{CollectOptions, ParseOptions, ast, common::Ranged, parse_to_ast};
 
 use crate::{
-    config::{
+    config::file::{
         node::{BYTE_ORDER_MARK, Entry, Lines, Node, Value},
         source_location::SourceLocation,
     },

@@ -4,12 +4,14 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use indexmap::IndexMap;
 
-use super::{
+use crate::config::{
     LlmConfig,
+    check::validate,
     env::{Env, Names},
-    raw::{RawLlm, RawStrategy},
-    source_location::{SourceLocation, Text},
-    validate,
+    file::{
+        raw::{RawLlm, RawStrategy},
+        source_location::{SourceLocation, Text},
+    },
 };
 use crate::{
     error::{Error, Result, nearest},
@@ -51,11 +53,11 @@ pub enum Order {
 
 /// What a strategy says of its members in place of what they say themselves.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Overrides {
-    pub(super) temperature: Option<f64>,
-    pub(super) max_tokens: Option<u32>,
-    pub(super) request_timeout: Option<Duration>,
-    pub(super) retry: Option<RetryPolicy>,
+pub(in crate::config) struct Overrides {
+    pub(in crate::config) temperature: Option<f64>,
+    pub(in crate::config) max_tokens: Option<u32>,
+    pub(in crate::config) request_timeout: Option<Duration>,
+    pub(in crate::config) retry: Option<RetryPolicy>,
 }
 
 impl Overrides {
@@ -78,12 +80,12 @@ impl Strategy {
 }
 
 /// What strategies call the client of the `[llm]` table itself.
-pub(super) const OWN: &str = "llm";
+pub(in crate::config) const OWN: &str = "llm";
 
 type Known = IndexMap<String, Result<LlmConfig, Arc<Error>>>;
 
 /// The model that is asked, and all that have names. Secrets are added to `secrets` whether they can be used or not.
-pub(super) fn resolve(
+pub(in crate::config) fn resolve(
     mut raw: RawLlm,
     origin: &SourceLocation,
     open: &Names,

@@ -10,17 +10,19 @@ use std::{
 use indexmap::IndexMap;
 
 use super::{
-    Config, NamedTools, Secrets, ServerEntry,
-    env::Env,
-    import, models,
-    named::Named,
-    node,
-    owner::Owners,
-    raw,
-    raw::{Defaults, RawKind, RawServer},
+    import, node,
+    raw::{self, Defaults, RawKind, RawServer},
     source_location::{SourceLocation, Text},
-    validate::{self, Found},
-    walls,
+};
+use crate::config::{
+    Config, NamedTools, Secrets, ServerEntry,
+    check::{
+        owner::Owners,
+        validate::{self, Found},
+        walls,
+    },
+    env::Env,
+    values::{models, named::Named},
 };
 use crate::{
     error::{ConfigError, Error, Result},

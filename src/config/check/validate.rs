@@ -3,15 +3,17 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
-use super::{
+use super::owner::Owners;
+use crate::config::{
     Endpoint, HttpEndpoint, Lifecycle, LlmConfig, Sandbox, ServerConfig, ServerEntry, StdioConfig, StopGrace,
-    dotenv,
     env::{Env, Names},
-    owner::Owners,
-    raw::{Defaults, RawKind, RawLlm, RawSandbox, RawServer},
+    file::{
+        dotenv,
+        raw::{Defaults, RawKind, RawLlm, RawSandbox, RawServer},
+        source_location::{SourceLocation, Text},
+        vars::Vars,
+    },
     secrets,
-    source_location::{SourceLocation, Text},
-    vars::Vars,
 };
 use crate::{
     error::{ConfigError, Result},
@@ -20,19 +22,19 @@ use crate::{
 
 /// What is met on the way, whether a server is usable or not.
 #[derive(Default)]
-pub(super) struct Found {
+pub(in crate::config) struct Found {
     /// Secret values.
-    pub(super) secrets: Vec<String>,
+    pub(in crate::config) secrets: Vec<String>,
     /// Files that were read, or could not be.
-    pub(super) files: Vec<PathBuf>,
+    pub(in crate::config) files: Vec<PathBuf>,
     /// Where files of other tools were looked for, whether they are there or not.
-    pub(super) places: Vec<PathBuf>,
+    pub(in crate::config) places: Vec<PathBuf>,
     /// What sandboxed servers may write, or might at another time: those of disabled and unusable entries too.
-    pub(super) writes: Vec<Written>,
+    pub(in crate::config) writes: Vec<Written>,
 }
 
 /// A path of `write`.
-pub(super) struct Written {
+pub(in crate::config) struct Written {
     pub(super) server: ServerName,
     pub(super) file: Option<PathBuf>,
     pub(super) path: PathBuf,
@@ -40,7 +42,7 @@ pub(super) struct Written {
 
 /// One server; what it brings along is added to `found` whether it is usable or not.
 /// `inherited` is what children inherit by the defaults: the same for all, and not looked for a hundred times.
-pub(super) fn server(
+pub(in crate::config) fn server(
     raw: RawServer,
     defaults: &Defaults,
     inherited: &Arc<BTreeMap<String, String>>,
@@ -311,7 +313,7 @@ fn fault(vars: &Vars<'_>, text: &Text, message: String, help: Option<&str>) -> c
 }
 
 /// The model; its secrets are added to `secrets` whether it is usable or not.
-pub(super) fn llm(
+pub(in crate::config) fn llm(
     raw: RawLlm,
     origin: &SourceLocation,
     open: &Names,

@@ -6,11 +6,11 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    env::Env,
     node::{self, Node, Value},
     raw::{self, RawServer},
     source_location::SourceLocation,
 };
+use crate::config::env::Env;
 use crate::{
     bounded,
     error::{Error, Result, nearest},

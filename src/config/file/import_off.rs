@@ -9,8 +9,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{env::Env, raw::RawServer, source_location::SourceLocation};
-use crate::{error::Result, tool::ServerName};
+use super::{raw::RawServer, source_location::SourceLocation};
+use crate::{config::env::Env, error::Result, tool::ServerName};
 
 /// Where an `import` entry leads.
 pub(super) enum Found {

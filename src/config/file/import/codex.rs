@@ -7,7 +7,7 @@ use super::{
     translate::{Table, literal},
 };
 use crate::{
-    config::{
+    config::file::{
         node::{Entry, Node, Value},
         source_location::SourceLocation,
     },

@@ -2,11 +2,12 @@
 
 use std::num::NonZeroUsize;
 
-use super::super::{BatchConfig, CacheConfig, LlmApi, LlmConfig, section::Section};
+use super::super::section::Section;
+use crate::config::{BatchConfig, CacheConfig, LlmApi, LlmConfig};
 use crate::error::Result;
 
-pub(in super::super) const BATCH: &[&str] = &["size", "interval", "width"];
-pub(in super::super) const CACHE: &[&str] = &["size", "ttl", "sampled", "single_flight"];
+pub(in crate::config) const BATCH: &[&str] = &["size", "interval", "width"];
+pub(in crate::config) const CACHE: &[&str] = &["size", "ttl", "sampled", "single_flight"];
 
 /// Read last: whether they have any effect depends on the other settings.
 pub(super) fn read(llm: &Section<'_>, request: &mut LlmConfig) -> Result<()> {

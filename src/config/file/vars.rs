@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 
 use super::{
     dotenv::is_name,
+    source_location::{SourceLocation, Text},
+};
+use crate::config::{
     env::{Env, Names},
     secrets::{is_ordinary, secret_name},
-    source_location::{SourceLocation, Text},
 };
 use crate::{
     error::{ConfigError, Error, Result},
@@ -19,16 +21,16 @@ const MAX_DEPTH: usize = 16;
 
 /// Where variables are looked up for one server or table, and what was found there.
 #[derive(Debug)]
-pub(super) struct Vars<'a> {
-    pub(super) env: &'a Env,
-    pub(super) origin: &'a SourceLocation,
-    pub(super) server: Option<&'a ServerName>,
+pub(in crate::config) struct Vars<'a> {
+    pub(in crate::config) env: &'a Env,
+    pub(in crate::config) origin: &'a SourceLocation,
+    pub(in crate::config) server: Option<&'a ServerName>,
     /// Variables of the server's `env_file`; they win over the environment, being nearer.
-    pub(super) local: BTreeMap<String, String>,
+    pub(in crate::config) local: BTreeMap<String, String>,
     /// Names whose values are not secret by themselves: children inherit them anyway.
-    pub(super) open: &'a Names,
+    pub(in crate::config) open: &'a Names,
     /// Secret values met so far.
-    pub(super) secrets: Vec<String>,
+    pub(in crate::config) secrets: Vec<String>,
 }
 
 /// Why a string could not be expanded.
@@ -46,7 +48,7 @@ struct Used {
 
 impl Vars<'_> {
     /// The string with its variables put in; their values become secrets, unless they are ordinary.
-    pub(super) fn expand(&mut self, text: &Text) -> Result<String> {
+    pub(in crate::config) fn expand(&mut self, text: &Text) -> Result<String> {
         let (expanded, used) = self.run(text)?;
         let secret =
             |var: &Used| secret_name(&var.name) || !(self.open.contain(&var.name) || is_ordinary(&var.value));
@@ -56,7 +58,7 @@ impl Vars<'_> {
 
     /// The same for an address or a name that messages must be able to show: only variables that are secret
     /// by their own name become secrets.
-    pub(super) fn expand_open(&mut self, text: &Text) -> Result<String> {
+    pub(in crate::config) fn expand_open(&mut self, text: &Text) -> Result<String> {
         let (expanded, used) = self.run(text)?;
         self.secrets.extend(used.into_iter().filter(|var| secret_name(&var.name)).map(|var| var.value));
         Ok(expanded)

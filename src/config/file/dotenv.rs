@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 /// Reads a file's text; the error is the line and what is wrong with it.
-pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, (usize, String)> {
+pub(in crate::config) fn parse(text: &str) -> Result<BTreeMap<String, String>, (usize, String)> {
     let mut vars = BTreeMap::new();
     for (number, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.trim();

@@ -2,7 +2,7 @@
 
 use crate::config::{
     Secrets,
-    node::{Entry, Node, Value},
+    file::node::{Entry, Node, Value},
     secrets::{in_header, in_url, secret_name},
 };
 

@@ -6,7 +6,7 @@ use globset::GlobMatcher;
 use indexmap::IndexMap;
 use serde::Serialize;
 
-use super::Fallback;
+use crate::config::Fallback;
 
 /// The `[agent]` table: defaults of every task.
 #[derive(Debug, Clone)]
@@ -184,7 +184,7 @@ pub enum RollbackReason {
 
 impl RollbackReason {
     /// All there are.
-    pub(super) const ALL: [Self; 7] = [
+    pub(in crate::config) const ALL: [Self; 7] = [
         Self::Malformed,
         Self::Empty,
         Self::Refusal,

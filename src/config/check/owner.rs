@@ -10,14 +10,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{env::Env, walls::way};
+use super::walls::way;
+use crate::config::env::Env;
 use crate::error::{ConfigError, Error, Result};
 
 /// Users whose files are taken.
-pub(super) struct Owners(Vec<u32>);
+pub(in crate::config) struct Owners(Vec<u32>);
 
 impl Owners {
-    pub(super) fn of(env: &Env) -> Self {
+    pub(in crate::config) fn of(env: &Env) -> Self {
         let own = rustix::process::geteuid().as_raw();
         // Only root has been somebody else before.
         let caller = env.get("SUDO_UID").filter(|_| own == 0).and_then(|user| user.parse().ok());
@@ -34,7 +35,11 @@ impl Owners {
     /// # Errors
     /// One of `paths`, by which `file` was found, is another user's, or a folder or link on the way to it from the root. Modes
     /// are not looked at: many file systems (of Windows, of hosts of virtual machines) show all as open to everybody.
-    pub(super) fn admit<'a>(&self, file: &Path, paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    pub(in crate::config) fn admit<'a>(
+        &self,
+        file: &Path,
+        paths: impl IntoIterator<Item = &'a Path>,
+    ) -> Result<()> {
         let strange = paths.into_iter().find_map(|path| Some((path.to_owned(), self.stranger(path)?)));
         let strange = strange.or_else(|| self.on_the_way(file));
         let Some((path, owner)) = strange else { return Ok(()) };
@@ -58,7 +63,7 @@ impl Owners {
     }
 
     /// What is wrong with the owner of a folder that we write to.
-    pub(super) fn doubt(&self, folder: &Path) -> Option<String> {
+    pub(in crate::config) fn doubt(&self, folder: &Path) -> Option<String> {
         let (place, owner) = self.on_the_way(folder)?;
         Some(format!("{} belongs to {}", place.display(), named(owner)))
     }
@@ -67,7 +72,7 @@ impl Owners {
     ///
     /// # Errors
     /// Anybody may write where it lies, and it is of none of these users, nor of the owner of the configuration.
-    pub(super) fn admit_beside(&self, file: &Path, config: Option<&Path>) -> Result<()> {
+    pub(in crate::config) fn admit_beside(&self, file: &Path, config: Option<&Path>) -> Result<()> {
         let is_open = |folder: &Path| fs::metadata(folder).is_ok_and(|about| about.mode() & 0o002 != 0);
         let Some(owner) = file.parent().filter(|folder| is_open(folder)).and_then(|_| self.stranger(file))
         else {

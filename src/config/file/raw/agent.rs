@@ -5,7 +5,9 @@ use indexmap::IndexMap;
 use crate::{
     config::{
         AgentConfig, Aliases, AnswerForm, Fallback, FallbackWhen, FinalSummary, RollbackConfig,
-        RollbackReason, SubAgent, ToolChoice, ToolProtocol, named::Named, node::Value, section::Section,
+        RollbackReason, SubAgent, ToolChoice, ToolProtocol,
+        file::{node::Value, section::Section},
+        values::named::Named,
     },
     error::{Result, nearest},
     tool::ServerName,

@@ -6,8 +6,10 @@ use super::{Found, find, read};
 use crate::{
     config::{
         env::Env,
-        node::{Entry, Node, Value, is_bare},
-        vars::{escape, input_variable},
+        file::{
+            node::{Entry, Node, Value, is_bare},
+            vars::{escape, input_variable},
+        },
     },
     error::{Error, Result},
 };

@@ -8,10 +8,12 @@ use super::BUILTINS;
 use crate::{
     config::{
         DenyRule, Lifecycle, ResourceLimits, RestartPolicy, RetryCalls, Scope, ToolFilter,
-        named::Named,
-        node::Node,
-        section::{Section, parse_duration},
-        source_location::{SourceLocation, Text},
+        file::{
+            node::Node,
+            section::{Section, parse_duration},
+            source_location::{SourceLocation, Text},
+        },
+        values::named::Named,
     },
     error::{Result, nearest},
     tool::ServerName,

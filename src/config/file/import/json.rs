@@ -9,7 +9,7 @@ use super::{
     translate::{Table, number, strings},
 };
 use crate::{
-    config::{
+    config::file::{
         node::{Entry, Node, Value},
         source_location::SourceLocation,
         vars::input_variable,

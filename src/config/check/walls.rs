@@ -10,7 +10,8 @@ use std::{
     sync::Arc,
 };
 
-use super::{Config, Endpoint, Env, Guard, Sandbox, ServerConfig, validate::Written};
+use super::validate::Written;
+use crate::config::{Config, Endpoint, Env, Guard, Sandbox, ServerConfig};
 use crate::{
     error::{ConfigError, Error, Result},
     tool::ServerName,
@@ -34,7 +35,7 @@ struct Ours {
 /// # Errors
 /// A sandboxed server may write what decides what runs outside. All of the configuration is refused: what the server
 /// has put there in an earlier life may be any part of it.
-pub(super) fn check(
+pub(in crate::config) fn check(
     config: &mut Config,
     env: &Env,
     imported: Vec<PathBuf>,

@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use super::{LLM, RawLlm, llm, retry};
 use crate::{
-    config::{LlmConfig, Order, models::Overrides, section::Section, source_location::Text},
+    config::{
+        LlmConfig, Order,
+        file::{section::Section, source_location::Text},
+        values::models::Overrides,
+    },
     error::Result,
     retry::RetryPolicy,
 };

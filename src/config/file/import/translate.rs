@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    config::{
+    config::file::{
         node::{Entry, Node, Value},
         source_location::SourceLocation,
         vars::escape,

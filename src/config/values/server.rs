@@ -2,15 +2,15 @@
 
 use std::{collections::BTreeMap, fmt, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
-use super::{DenyRule, ResourceLimits, Sandbox, StopGrace};
+use crate::config::{DenyRule, ResourceLimits, Sandbox, StopGrace};
 use crate::{error::Error, tool::ServerName};
 
-pub(super) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
-pub(super) const INSTALL_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
-pub(super) const MAX_CALL_TIME: Duration = Duration::from_secs(20 * 60);
-pub(super) const SLOW_CALL_NOTICE: Duration = Duration::from_secs(15);
-pub(super) const MAX_OUTPUT: usize = 1 << 20;
+pub(in crate::config) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
+pub(in crate::config) const INSTALL_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+pub(in crate::config) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+pub(in crate::config) const MAX_CALL_TIME: Duration = Duration::from_secs(20 * 60);
+pub(in crate::config) const SLOW_CALL_NOTICE: Duration = Duration::from_secs(15);
+pub(in crate::config) const MAX_OUTPUT: usize = 1 << 20;
 
 /// One `[servers.NAME]` table.
 #[derive(Debug, Clone)]
@@ -83,7 +83,7 @@ pub enum Endpoint {
     Http(HttpEndpoint),
     /// A tool server of this library, served in memory.
     Builtin {
-        /// One of [`BUILTINS`](super::BUILTINS).
+        /// One of [`BUILTINS`](crate::config::BUILTINS).
         name: String,
         /// Its arguments, as after `toolcrib builtin NAME`.
         args: Vec<String>,
@@ -209,7 +209,7 @@ impl fmt::Debug for HttpEndpoint {
     /// The host alone and the names of headers: paths, queries and header values may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpEndpoint")
-            .field("url", &super::secrets::origin_of(&self.url))
+            .field("url", &crate::config::secrets::origin_of(&self.url))
             .field("headers", &self.headers.keys())
             .finish()
     }

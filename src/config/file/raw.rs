@@ -5,12 +5,13 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use globset::Glob;
 
 use super::{
-    AGENT_SERVER, AgentConfig, Guard, HttpConfig, HttpVersion, LlmApi, StartJobs, StopGrace,
-    env::Names,
-    named::Named,
     node::{Node, Value},
     section::Section,
     source_location::{SourceLocation, Text},
+};
+use crate::config::{
+    AGENT_SERVER, AgentConfig, Guard, HttpConfig, HttpVersion, LlmApi, StartJobs, StopGrace, env::Names,
+    values::named::Named,
 };
 use crate::{error::Result, retry::RetryPolicy};
 
@@ -19,8 +20,8 @@ mod models;
 mod reuse;
 mod server;
 
-pub(super) use models::RawStrategy;
-pub(super) use server::{RawKind, RawSandbox, RawServer, read as read_server};
+pub(in crate::config) use models::RawStrategy;
+pub(in crate::config) use server::{RawKind, RawSandbox, RawServer, read as read_server};
 
 /// The tool servers inside this library, for `builtin = "..."`.
 pub const BUILTINS: &[&str] = &["time", "files", "calc", "search", "fetch"];
@@ -81,7 +82,7 @@ const RETRY: &[&str] = &["profile", "max", "base", "cap", "total", "outage", "re
 
 /// Every table of the file with its keys; `*` stands for a name.
 #[cfg(test)]
-pub(super) const TABLES: &[(&str, &[&str])] = &[
+pub(in crate::config) const TABLES: &[(&str, &[&str])] = &[
     ("", ROOT),
     ("defaults", DEFAULTS),
     ("servers.*", server::SERVER),
@@ -119,39 +120,39 @@ pub(super) struct RawConfig {
 
 /// The `[defaults]` table, filled up.
 #[derive(Debug)]
-pub(super) struct Defaults {
+pub(in crate::config) struct Defaults {
     pub(super) start_jobs: StartJobs,
     pub(super) guard: Guard,
     pub(super) reap_leftovers: bool,
-    pub(super) startup_timeout: std::time::Duration,
-    pub(super) install_timeout: std::time::Duration,
-    pub(super) call_timeout: std::time::Duration,
-    pub(super) max_call_time: std::time::Duration,
-    pub(super) slow_call_notice: std::time::Duration,
-    pub(super) max_output: usize,
+    pub(in crate::config) startup_timeout: std::time::Duration,
+    pub(in crate::config) install_timeout: std::time::Duration,
+    pub(in crate::config) call_timeout: std::time::Duration,
+    pub(in crate::config) max_call_time: std::time::Duration,
+    pub(in crate::config) slow_call_notice: std::time::Duration,
+    pub(in crate::config) max_output: usize,
     pub(super) output_folder: Option<Text>,
     pub(super) cache_folder: Option<Text>,
-    pub(super) lifecycle: super::Lifecycle,
-    pub(super) inherit_env: Names,
-    pub(super) direct: bool,
-    pub(super) start_caches: bool,
-    pub(super) stop: StopGrace,
+    pub(in crate::config) lifecycle: crate::config::Lifecycle,
+    pub(in crate::config) inherit_env: Names,
+    pub(in crate::config) direct: bool,
+    pub(in crate::config) start_caches: bool,
+    pub(in crate::config) stop: StopGrace,
 }
 
 /// The `[llm]` table. `request` carries the settings that hold no variables.
 #[derive(Debug)]
-pub(super) struct RawLlm {
-    pub(super) line: usize,
-    pub(super) base_url: Option<Text>,
-    pub(super) model: Option<Text>,
-    pub(super) api_keys: Vec<Text>,
-    pub(super) headers: Vec<(String, Text)>,
-    pub(super) session_header: Option<Text>,
-    pub(super) request: super::LlmConfig,
+pub(in crate::config) struct RawLlm {
+    pub(in crate::config) line: usize,
+    pub(in crate::config) base_url: Option<Text>,
+    pub(in crate::config) model: Option<Text>,
+    pub(in crate::config) api_keys: Vec<Text>,
+    pub(in crate::config) headers: Vec<(String, Text)>,
+    pub(in crate::config) session_header: Option<Text>,
+    pub(in crate::config) request: crate::config::LlmConfig,
     /// Who is asked in place of this one.
-    pub(super) client: Option<Text>,
-    pub(super) clients: Vec<RawLlm>,
-    pub(super) strategies: Vec<RawStrategy>,
+    pub(in crate::config) client: Option<Text>,
+    pub(in crate::config) clients: Vec<RawLlm>,
+    pub(in crate::config) strategies: Vec<RawStrategy>,
 }
 
 /// Reads a file's tree.
@@ -172,7 +173,10 @@ pub(super) fn read(root: &Node, origin: &SourceLocation) -> Result<RawConfig> {
         defaults: root.table("defaults", DEFAULTS)?.map_or_else(|| Ok(Defaults::new()), |t| defaults(&t))?,
         servers: servers.collect::<Result<_>>()?,
         http: root.table("http", HTTP)?.map_or_else(|| Ok(HttpConfig::default()), |t| http(&t))?,
-        llm: root.table("llm", LLM)?.map(|table| llm(&table, super::LlmConfig::new(None, ""))).transpose()?,
+        llm: root
+            .table("llm", LLM)?
+            .map(|table| llm(&table, crate::config::LlmConfig::new(None, "")))
+            .transpose()?,
         agent: agents(&root)?,
         named: agent::named(&root)?,
     })
@@ -210,15 +214,15 @@ impl Defaults {
             start_jobs: StartJobs::default(),
             guard: Guard::Auto,
             reap_leftovers: true,
-            startup_timeout: super::server::STARTUP_TIMEOUT,
-            install_timeout: super::server::INSTALL_TIMEOUT,
-            call_timeout: super::server::CALL_TIMEOUT,
-            max_call_time: super::server::MAX_CALL_TIME,
-            slow_call_notice: super::server::SLOW_CALL_NOTICE,
-            max_output: super::server::MAX_OUTPUT,
+            startup_timeout: crate::config::values::server::STARTUP_TIMEOUT,
+            install_timeout: crate::config::values::server::INSTALL_TIMEOUT,
+            call_timeout: crate::config::values::server::CALL_TIMEOUT,
+            max_call_time: crate::config::values::server::MAX_CALL_TIME,
+            slow_call_notice: crate::config::values::server::SLOW_CALL_NOTICE,
+            max_output: crate::config::values::server::MAX_OUTPUT,
             output_folder: None,
             cache_folder: None,
-            lifecycle: super::Lifecycle::default(),
+            lifecycle: crate::config::Lifecycle::default(),
             inherit_env: Names::inherited(),
             direct: true,
             start_caches: true,
@@ -288,7 +292,7 @@ fn http(table: &Section<'_>) -> Result<HttpConfig> {
 }
 
 /// `request` holds what counts where the table says nothing.
-fn llm(table: &Section<'_>, mut request: super::LlmConfig) -> Result<RawLlm> {
+fn llm(table: &Section<'_>, mut request: crate::config::LlmConfig) -> Result<RawLlm> {
     if let Some(limit) = table.limit("max_in_flight", &[("unlimited", None)])? {
         request.max_in_flight = limit;
     }

@@ -10,7 +10,7 @@ use std::{
 
 use globset::{Glob, GlobBuilder, GlobMatcher};
 
-use super::{Endpoint, ServerConfig};
+use crate::config::{Endpoint, ServerConfig};
 
 /// Endings of files that are programs for an interpreter. Such an argument counts even before there is the file:
 /// making it is a change as well.

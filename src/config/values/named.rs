@@ -5,9 +5,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use globset::{Glob, GlobMatcher};
 
-use super::{
+use crate::config::{
     AGENT_SERVER,
-    source_location::{SourceLocation, Text},
+    file::source_location::{SourceLocation, Text},
 };
 use crate::{
     error::{ConfigError, nearest},
@@ -35,7 +35,7 @@ struct Rules {
 
 /// A place that names tools.
 #[derive(Debug, Clone)]
-pub(super) struct Named {
+pub(in crate::config) struct Named {
     origin: SourceLocation,
     text: Text,
     wanted: Wanted,
@@ -58,7 +58,7 @@ enum Wanted {
 
 impl Named {
     /// Tools of `server`, by a pattern. One that is none is refused where the rule itself is read.
-    pub(super) fn own(
+    pub(in crate::config) fn own(
         origin: &SourceLocation,
         server: &ServerName,
         text: Text,
@@ -69,29 +69,29 @@ impl Named {
     }
 
     /// A tool of `server`, by its name.
-    pub(super) fn own_name(origin: &SourceLocation, server: &ServerName, text: Text) -> Self {
+    pub(in crate::config) fn own_name(origin: &SourceLocation, server: &ServerName, text: Text) -> Self {
         Self { origin: origin.clone(), text, wanted: Wanted::OwnName(server.clone()) }
     }
 
     /// Tools by a pattern over `server.tool`; as [`Named::own`].
-    pub(super) fn paths(origin: &SourceLocation, text: Text) -> Option<Self> {
+    pub(in crate::config) fn paths(origin: &SourceLocation, text: Text) -> Option<Self> {
         let glob = Glob::new(&text.value).ok()?.compile_matcher();
         Some(Self { origin: origin.clone(), text, wanted: Wanted::Paths(glob) })
     }
 
     /// A tool as `server.tool`.
-    pub(super) fn path(origin: &SourceLocation, text: Text) -> Self {
+    pub(in crate::config) fn path(origin: &SourceLocation, text: Text) -> Self {
         Self { origin: origin.clone(), text, wanted: Wanted::Path }
     }
 
     /// A tool by any of its names, which may differ in case and separators unless they are to be `exact`.
-    pub(super) fn any_name(origin: &SourceLocation, text: Text, exact: bool) -> Self {
+    pub(in crate::config) fn any_name(origin: &SourceLocation, text: Text, exact: bool) -> Self {
         Self { origin: origin.clone(), text, wanted: Wanted::AnyName { exact } }
     }
 }
 
 impl NamedTools {
-    pub(super) fn new(
+    pub(in crate::config) fn new(
         rules: Vec<Named>,
         servers: impl Iterator<Item = ServerName>,
         agents: impl Iterator<Item = String>,

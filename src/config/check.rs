@@ -1,0 +1,7 @@
+//! Checks of what was read: values are validated, files belong to the right user, and no sandbox reaches what decides
+//! about it.
+
+pub(super) mod files;
+pub(super) mod owner;
+pub(super) mod validate;
+pub(super) mod walls;

@@ -1,0 +1,11 @@
+//! Reads configuration files: text to values that know their line, tables key by key, imports, variables.
+
+pub(super) mod dotenv;
+#[cfg_attr(not(feature = "import"), path = "file/import_off.rs")]
+pub(super) mod import;
+pub(super) mod load;
+pub(super) mod node;
+pub(super) mod raw;
+pub(super) mod section;
+pub(super) mod source_location;
+pub(super) mod vars;

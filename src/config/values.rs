@@ -1,0 +1,9 @@
+//! The values of a configuration: plain data, without a trace of how it was written.
+
+pub(super) mod agent;
+pub(super) mod jobs;
+pub(super) mod models;
+pub(super) mod named;
+pub(super) mod reuse;
+pub(super) mod rules;
+pub(super) mod server;
