@@ -43,8 +43,9 @@ pub struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Names that [`RetryPolicy::profile`] knows.
-    pub const PROFILES: [&str; 3] = ["fast", "agent", "patient"];
+    /// The profiles by their names in the configuration.
+    pub const PROFILES: &[(&str, fn() -> Self)] =
+        &[("fast", Self::fast), ("agent", Self::agent), ("patient", Self::patient)];
     /// No wait is shorter: a failure that comes back at once must not be answered at once.
     const SHORTEST: Duration = Duration::from_millis(10);
     /// Before so many attempts no request is given up for failing where others do not.
@@ -91,16 +92,6 @@ impl RetryPolicy {
             total: Duration::from_secs(3600),
             outage: Duration::from_secs(3600),
             ..Self::agent()
-        }
-    }
-
-    /// A preset by its name in the configuration.
-    pub fn profile(name: &str) -> Option<Self> {
-        match name {
-            "fast" => Some(Self::fast()),
-            "agent" => Some(Self::agent()),
-            "patient" => Some(Self::patient()),
-            _ => None,
         }
     }
 

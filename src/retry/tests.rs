@@ -12,11 +12,12 @@ fn failed(attempts: u32, answering: bool) -> Failed {
     Failed { attempts, counted: f64::from(attempts), failing: 1.0, answering }
 }
 
-/// Every preset with inputs over its whole range.
+/// Every profile with inputs over its whole range.
 fn cases() -> impl Iterator<Item = (RetryPolicy, Failed, Option<Duration>, Duration, f64)> {
     let mut random = fastrand::Rng::with_seed(7);
     (0..20_000).map(move |_| {
-        let policy = RetryPolicy::profile(RetryPolicy::PROFILES[random.usize(..3)]).unwrap();
+        let (_, profile) = random.choice(RetryPolicy::PROFILES).unwrap();
+        let policy = profile();
         let hint = random.bool().then(|| Duration::from_millis(random.u64(..200_000)));
         let elapsed = Duration::from_millis(random.u64(..4_000_000));
         (policy, failed(random.u32(..40), random.bool()), hint, elapsed, random.f64())
