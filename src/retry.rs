@@ -75,7 +75,7 @@ impl RetryPolicy {
             flat: false,
             total: Duration::from_secs(600),
             retry_after_max: Duration::from_secs(120),
-            // An engine that starts again takes 90 to 135 s (vLLM 0.32, measured).
+            // A model server that starts again takes 90 to 135 s (vLLM 0.32, measured).
             outage: Duration::from_secs(600),
             reissue: 1,
         }
