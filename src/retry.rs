@@ -106,7 +106,7 @@ impl RetryPolicy {
     /// numbers in `0..1`.
     pub(crate) fn delay(
         &self,
-        failed: &Failed,
+        failed: &FailureRecord,
         hint: Option<Duration>,
         elapsed: Duration,
         random: &mut dyn FnMut() -> f64,
@@ -129,7 +129,7 @@ impl RetryPolicy {
     }
 
     /// Whether a request has failed often enough.
-    fn gives_up(&self, failed: &Failed) -> Option<GiveUp> {
+    fn gives_up(&self, failed: &FailureRecord) -> Option<GiveUp> {
         if failed.counted >= f64::from(self.max_attempts) {
             return Some(GiveUp::Attempts(failed.attempts));
         }
@@ -138,7 +138,7 @@ impl RetryPolicy {
         gives_up.then_some(GiveUp::OnlyThis(failed.attempts))
     }
 
-    fn own_wait(&self, failed: &Failed, random: &mut dyn FnMut() -> f64) -> Duration {
+    fn own_wait(&self, failed: &FailureRecord, random: &mut dyn FnMut() -> f64) -> Duration {
         if self.flat {
             return self.base;
         }
@@ -163,7 +163,7 @@ impl Default for RetryPolicy {
 
 /// The failures of one request so far, and what those of others at the same endpoint say of them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Failed {
+pub(crate) struct FailureRecord {
     /// Failed attempts, each of which doubles the next wait.
     pub attempts: u32,
     /// How many of them count against the request.

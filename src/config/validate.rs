@@ -20,7 +20,7 @@ use crate::{
 
 /// What is met on the way, whether a server is usable or not.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct CollectedValues {
     /// Secret values.
     pub(super) secrets: Vec<String>,
     /// Files that were read, or could not be.
@@ -45,7 +45,7 @@ pub(super) fn server(
     defaults: &Defaults,
     inherited: &Arc<BTreeMap<String, String>>,
     env: &Env,
-    found: &mut Found,
+    found: &mut CollectedValues,
 ) -> ServerEntry {
     let open = match &raw.kind {
         RawKind::Command { inherit_env, .. } => defaults.inherit_env.and(inherit_env),

@@ -21,7 +21,7 @@ use url::Url;
 use super::{
     ChatRequest, Finish, LlmErrorClass as Class,
     errors::body::ErrorBody,
-    errors::fault::{Fault, Place, presentable},
+    errors::fault::{Fault, RequestTarget, presentable},
     errors::retry_hint,
     stream::{Assembly, Delta, Observer},
     transport::keys::Keys,
@@ -38,7 +38,7 @@ pub(super) mod keys;
 pub(super) mod liveness;
 mod read;
 
-use read::{Clock, Failed};
+use read::{Clock, ReadFailure};
 pub(super) use read::{MAX_ANSWER, read};
 
 /// The version of Anthropic's API that is spoken: the only one there is.
@@ -277,11 +277,11 @@ impl Endpoint {
             (whole.and_then(|body| Ok(wire::decode(self.config.api, &body, so_far)?)), false)
         };
         let decoded = decoded.map_err(|failed| match failed {
-            Failed::No(error) => {
+            ReadFailure::No(error) => {
                 let told = if error.body.status.is_some() { "an error inside a good answer" } else { "" };
                 fault(error.class, told, &error.body.message, &error.body)
             }
-            Failed::Own(class, told) => fault(class, &told, "", &ErrorBody::default()),
+            ReadFailure::Own(class, told) => fault(class, &told, "", &ErrorBody::default()),
         })?;
         let mut decoded = self.honest(decoded, prepared.chat);
         if let Some(prompts) = prepared.prompts {
@@ -299,8 +299,8 @@ impl Endpoint {
         Ok(decoded)
     }
 
-    fn place(&self) -> Place<'_> {
-        Place {
+    fn place(&self) -> RequestTarget<'_> {
+        RequestTarget {
             url: &self.shown_url,
             table: &self.clock.table,
             own_connect: self.config.connect_timeout.is_some(),

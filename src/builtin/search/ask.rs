@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     builtin::web::{self, failure},
-    http::{self, Answer, REDIRECTS, RequestError},
+    http::{self, HttpAnswer, REDIRECTS, RequestError},
     retry::Failure,
 };
 
@@ -83,7 +83,7 @@ impl Search {
     }
 
     /// Asks, and follows a few redirects within the origin: headers with keys must not travel to another one.
-    async fn answer(&self, engine_request: &EngineRequest, url: &Url) -> Result<Answer, RequestError> {
+    async fn answer(&self, engine_request: &EngineRequest, url: &Url) -> Result<HttpAnswer, RequestError> {
         let (client, mut url) = (self.http.search_for(url.as_str()), url.clone());
         let mut request = self.request(engine_request, &url)?;
         for _ in 0..REDIRECTS {
