@@ -42,9 +42,12 @@ pub struct RetryPolicy {
     pub reissue: u32,
 }
 
+/// A policy by its name in the configuration.
+type RetryProfile = (&'static str, fn() -> RetryPolicy);
+
 impl RetryPolicy {
     /// The profiles by their names in the configuration.
-    pub const PROFILES: &[(&str, fn() -> Self)] =
+    pub const PROFILES: &[RetryProfile] =
         &[("fast", Self::fast), ("agent", Self::agent), ("patient", Self::patient)];
     /// No wait is shorter: a failure that comes back at once must not be answered at once.
     const SHORTEST: Duration = Duration::from_millis(10);
