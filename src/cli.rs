@@ -46,12 +46,22 @@ const STYLES: styling::Styles = styling::Styles::styled()
     .literal(styling::AnsiColor::Cyan.on_default().bold());
 
 const AFTER_HELP: &str = "Exit codes:
-  0 ok            2 usage, or arguments refused by the tool's schema    3 configuration
-  4 a required server is not available      5 the tool reported an error  6 no such server or tool, or it is denied
-  7 timeout       8 a server broke the protocol     9 a process survived teardown
-  10 the tools or the package of a server differ from toolcrib.lock
-  78 no model is configured     100 some tasks failed     101 some tasks errored
-  130 Ctrl-C      143 SIGTERM   1 anything else
+  0    ok
+  1    anything else
+  2    usage, or arguments refused by the tool's schema
+  3    configuration
+  4    a required server is not available
+  5    the tool reported an error
+  6    no such server or tool, or it is denied
+  7    timeout
+  8    a server broke the protocol
+  9    a process survived teardown
+  10   the tools or the package of a server differ from toolcrib.lock
+  78   no model is configured
+  100  some tasks failed
+  101  some tasks errored
+  130  Ctrl-C
+  143  SIGTERM
 
 Environment variables:
   TOOLCRIB_LOG=toolcrib=debug   log what happens inside (RUST_LOG is not read)

@@ -137,13 +137,13 @@ pub enum OnError {
 pub struct Crew<A: CrewAgent> {
     agents: Vec<A>,
     /// One for each agent.
-    places: Vec<Place<A::Request, A::Answer>>,
+    places: Vec<AgentProgress<A::Request, A::Answer>>,
     config: CrewConfig,
     tick: u64,
 }
 
 /// How far an agent has come in the open tick.
-struct Place<R, A> {
+struct AgentProgress<R, A> {
     stage: Stage<R, A>,
     error: Option<StepError>,
     attempts: usize,
@@ -160,7 +160,7 @@ enum Stage<R, A> {
     Done(Result<(), String>),
 }
 
-impl<R, A> Default for Place<R, A> {
+impl<R, A> Default for AgentProgress<R, A> {
     fn default() -> Self {
         let none = Duration::ZERO;
         Self { stage: Stage::New, error: None, attempts: 0, rounds: 0, queued: none, took: none }
@@ -171,14 +171,14 @@ impl<A: CrewAgent> Crew<A> {
     /// Agents in the order in which they act.
     pub fn new(agents: impl IntoIterator<Item = A>, config: CrewConfig) -> Self {
         let agents: Vec<A> = agents.into_iter().collect();
-        let places = agents.iter().map(|_| Place::default()).collect();
+        let places = agents.iter().map(|_| AgentProgress::default()).collect();
         Self { agents, places, config, tick: 0 }
     }
 
     /// Adds an agent, which acts last. In a tick that is open it takes part.
     pub fn push(&mut self, agent: A) {
         self.agents.push(agent);
-        self.places.push(Place::default());
+        self.places.push(AgentProgress::default());
     }
 
     /// Keeps only the agents that `keep` says; the others leave a tick that is open too.
@@ -291,7 +291,7 @@ impl<A: CrewAgent> Crew<A> {
     /// The end of a tick: everybody begins anew.
     fn close(&mut self, began: Instant) -> StepReport {
         let report = self.report(began);
-        self.places.fill_with(Place::default);
+        self.places.fill_with(AgentProgress::default);
         self.tick += 1;
         report
     }
@@ -302,7 +302,7 @@ impl<A: CrewAgent> Crew<A> {
 
     /// The outcomes so far; the errors move into them.
     fn report(&mut self, began: Instant) -> StepReport {
-        let outcome = |(agent, place): (&A, &mut Place<A::Request, A::Answer>)| AgentOutcome {
+        let outcome = |(agent, place): (&A, &mut AgentProgress<A::Request, A::Answer>)| AgentOutcome {
             agent: agent.name(),
             result: match (place.error.take(), &place.stage) {
                 (Some(error), _) => Stepped::Failed(error),

@@ -39,7 +39,7 @@ mod tls;
 use client::Client;
 pub(crate) use client::request;
 pub(crate) use guard::NotPublic;
-pub(crate) use host_pool::{Answer, HostPool, RequestError, head};
+pub(crate) use host_pool::{HostPool, HttpAnswer, RequestError, head};
 use route::{Reach, Route};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -129,7 +129,7 @@ pub struct ConnectionCounts {
 impl HttpClient {
     /// Sends a request with the server's whole address. It has the headers that it came with, and `Host`. Follows no
     /// redirect.
-    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Answer, RequestError> {
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<HttpAnswer, RequestError> {
         let Pool { traffic, client, opened } = &*self.0;
         client.get_or_init(|| Client::new(traffic, opened)).send(request).await
     }
@@ -324,7 +324,7 @@ impl Traffic {
 }
 
 /// Where the answer to a request to `from` leads, if it is a redirect within the origin.
-pub(crate) fn moved(answer: &Answer, from: &Url) -> Option<Url> {
+pub(crate) fn moved(answer: &HttpAnswer, from: &Url) -> Option<Url> {
     if !matches!(answer.status.as_u16(), 301..=303 | 307 | 308) {
         return None;
     }

@@ -42,9 +42,13 @@ pub struct RetryPolicy {
     pub reissue: u32,
 }
 
+/// A policy by its name in the configuration.
+type RetryProfile = (&'static str, fn() -> RetryPolicy);
+
 impl RetryPolicy {
-    /// Names that [`RetryPolicy::profile`] knows.
-    pub const PROFILES: [&str; 3] = ["fast", "agent", "patient"];
+    /// The profiles by their names in the configuration.
+    pub const PROFILES: &[RetryProfile] =
+        &[("fast", Self::fast), ("agent", Self::agent), ("patient", Self::patient)];
     /// No wait is shorter: a failure that comes back at once must not be answered at once.
     const SHORTEST: Duration = Duration::from_millis(10);
     /// Before so many attempts no request is given up for failing where others do not.
@@ -74,7 +78,7 @@ impl RetryPolicy {
             flat: false,
             total: Duration::from_secs(600),
             retry_after_max: Duration::from_secs(120),
-            // An engine that starts again takes 90 to 135 s (vLLM 0.32, measured).
+            // A model server that starts again takes 90 to 135 s (vLLM 0.32, measured).
             outage: Duration::from_secs(600),
             reissue: 1,
         }
@@ -94,16 +98,6 @@ impl RetryPolicy {
         }
     }
 
-    /// A preset by its name in the configuration.
-    pub fn profile(name: &str) -> Option<Self> {
-        match name {
-            "fast" => Some(Self::fast()),
-            "agent" => Some(Self::agent()),
-            "patient" => Some(Self::patient()),
-            _ => None,
-        }
-    }
-
     /// First and greatest pause before one request probes an endpoint that is down for all: a fifth of `base`, doubling
     /// up to a sixth of `cap`.
     pub fn probes(&self) -> (Duration, Duration) {
@@ -115,7 +109,7 @@ impl RetryPolicy {
     /// numbers in `0..1`.
     pub(crate) fn delay(
         &self,
-        failed: &Failed,
+        failed: &FailureRecord,
         hint: Option<Duration>,
         elapsed: Duration,
         random: &mut dyn FnMut() -> f64,
@@ -138,7 +132,7 @@ impl RetryPolicy {
     }
 
     /// Whether a request has failed often enough.
-    fn gives_up(&self, failed: &Failed) -> Option<GiveUp> {
+    fn gives_up(&self, failed: &FailureRecord) -> Option<GiveUp> {
         if failed.counted >= f64::from(self.max_attempts) {
             return Some(GiveUp::Attempts(failed.attempts));
         }
@@ -147,7 +141,7 @@ impl RetryPolicy {
         gives_up.then_some(GiveUp::OnlyThis(failed.attempts))
     }
 
-    fn own_wait(&self, failed: &Failed, random: &mut dyn FnMut() -> f64) -> Duration {
+    fn own_wait(&self, failed: &FailureRecord, random: &mut dyn FnMut() -> f64) -> Duration {
         if self.flat {
             return self.base;
         }
@@ -172,7 +166,7 @@ impl Default for RetryPolicy {
 
 /// The failures of one request so far, and what those of others at the same endpoint say of them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Failed {
+pub(crate) struct FailureRecord {
     /// Failed attempts, each of which doubles the next wait.
     pub attempts: u32,
     /// How many of them count against the request.

@@ -18,7 +18,7 @@ use crate::{
 mod names;
 mod text;
 
-pub(super) use names::{Found, Wanted, aliased, find};
+pub(super) use names::{FoundTool, WantedTool, aliased, find};
 pub(super) use text::parse;
 
 /// Letters and digits, in lower case: what is left of a name when case and separators do not count.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Correction, CorrectionKind,
-    correction::{self, Found, Wanted},
+    correction::{self, FoundTool, WantedTool},
     protocol::RequestedCall,
 };
 use crate::{
@@ -138,7 +138,7 @@ impl ToolSet {
         call: &RequestedCall,
         config: &AgentConfig,
     ) -> Result<(&Arc<CatalogEntry>, Vec<Correction>), String> {
-        let wanted = Wanted { server: call.server.as_deref(), tool: &call.tool };
+        let wanted = WantedTool { server: call.server.as_deref(), tool: &call.tool };
         // Names as the model is to write them.
         let written = |entry: &CatalogEntry| match wanted.server {
             Some(_) => format!("{} of server {}", entry.tool.name, entry.server),
@@ -146,9 +146,9 @@ impl ToolSet {
         };
         let found =
             match correction::find(&self.entries, wanted, config.correct_calls.then_some(&config.aliases)) {
-                Found::One(entry, corrections) => return Ok((entry, corrections)),
-                Found::Many(entries) => entries,
-                Found::None => Vec::new(),
+                FoundTool::One(entry, corrections) => return Ok((entry, corrections)),
+                FoundTool::Many(entries) => entries,
+                FoundTool::None => Vec::new(),
             };
         let withheld = if found.is_empty() { self.withheld(wanted, config) } else { None };
         let mut text = match withheld {
@@ -173,12 +173,12 @@ impl ToolSet {
     }
 
     /// The tool that is meant by a name and not on offer: the configuration denies it, or the task does without it.
-    fn withheld(&self, wanted: Wanted<'_>, config: &AgentConfig) -> Option<&Arc<CatalogEntry>> {
+    fn withheld(&self, wanted: WantedTool<'_>, config: &AgentConfig) -> Option<&Arc<CatalogEntry>> {
         let aliases = config.correct_calls.then_some(&config.aliases);
         [self.catalog.denied(), self.catalog.entries()].into_iter().find_map(
             |entries| match correction::find(entries, wanted, aliases) {
-                Found::One(entry, _) => Some(entry),
-                Found::Many(_) | Found::None => None,
+                FoundTool::One(entry, _) => Some(entry),
+                FoundTool::Many(_) | FoundTool::None => None,
             },
         )
     }
@@ -191,7 +191,7 @@ impl ToolSet {
     }
 
     /// The tool whose name is nearest, aliases among the names: to be told, not to be called.
-    fn near(&self, wanted: Wanted<'_>, aliases: &Aliases) -> Option<&Arc<CatalogEntry>> {
+    fn near(&self, wanted: WantedTool<'_>, aliases: &Aliases) -> Option<&Arc<CatalogEntry>> {
         let names =
             |entry: &Arc<CatalogEntry>| [entry.visible_name.clone(), entry.path(), entry.tool.name.clone()];
         let mut all: Vec<_> = self.entries.iter().map(|entry| (entry, names(entry))).collect();

@@ -20,7 +20,7 @@ mod page;
 mod robots;
 mod sites;
 
-use get::{Answer, Body};
+use get::{Body, PageAnswer};
 use page::{Kind, Page};
 
 const TOOL: &str = "fetch";
@@ -52,7 +52,7 @@ pub(crate) struct Fetch {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct FetchArguments {
     /// Address of the page, with http:// or https://.
     url: String,
     /// `markdown`, `text`, or `source` for the page as it is. Default: markdown.
@@ -95,7 +95,7 @@ impl Fetch {
     }
 
     pub(super) fn tools() -> Vec<Tool> {
-        let mut fetch = tool::<Wanted>(TOOL, "Read a page of the web: its main text as Markdown.");
+        let mut fetch = tool::<FetchArguments>(TOOL, "Read a page of the web: its main text as Markdown.");
         fetch.annotations = Some(fetch.annotations.unwrap_or_default().open_world(true));
         vec![fetch]
     }
@@ -110,7 +110,7 @@ impl Fetch {
         })
     }
 
-    async fn fetch(&self, wanted: Wanted) -> Outcome {
+    async fn fetch(&self, wanted: FetchArguments) -> Outcome {
         let mut url = Url::parse(wanted.url.trim())
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https"))
@@ -120,8 +120,8 @@ impl Fetch {
         let mut waited = Duration::ZERO;
         for redirects in 0..=self.max_redirects {
             match self.visit(&url, language, redirects > 0, &mut waited).await? {
-                Answer::Redirect(to) => url = to,
-                Answer::Body(body) => {
+                PageAnswer::Redirect(to) => url = to,
+                PageAnswer::Body(body) => {
                     let mut notes = Vec::new();
                     if redirects > 0 {
                         notes.push(format!("redirected from {}", wanted.url.trim()));
@@ -144,7 +144,7 @@ impl Fetch {
 }
 
 /// The text of the page, after a head of lines that tell what it is.
-async fn read(url: Url, wanted: Wanted, body: Body, notes: Vec<String>) -> Outcome {
+async fn read(url: Url, wanted: FetchArguments, body: Body, notes: Vec<String>) -> Outcome {
     let kind = Kind::of(&body.content_type, &body.bytes)
         .map_err(|what| format!("{url} is {what}, which cannot be read as text: take another source"))?;
     let mut head = vec![format!("url: {url}")];

@@ -29,7 +29,11 @@ mod tavily;
 mod tests;
 
 use dates::Dates;
-use engine::{ENGINES, Engine, Hit};
+use engine::{Engine, Hit};
+
+/// All search engines. A new one is a module above and an entry here.
+const ENGINES: &[&Engine] =
+    &[&serper::ENGINE, &searxng::ENGINE, &mediawiki::ENGINE, &brave::ENGINE, &tavily::ENGINE, &exa::ENGINE];
 
 const TOOL: &str = "google_search";
 const RESULTS: u16 = 10;
@@ -38,7 +42,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// One engine with its account.
 pub(crate) struct Search {
     engine: &'static Engine,
-    /// Its folder, ending in a slash; may contain `{hl}`.
+    /// Its base address, ending in a slash; may contain `{hl}`.
     url: String,
     key: Option<String>,
     /// Results whose address matches are left out.
@@ -135,11 +139,12 @@ impl Search {
         http: HttpClients,
         variable: fn(&str) -> Option<String>,
     ) -> Result<Self, String> {
-        let names = ENGINES.map(|engine| engine.name).join(", ");
+        let names = ENGINES.iter().map(|engine| engine.name).collect::<Vec<_>>().join(", ");
         let (name, args) =
             args.split_first().ok_or_else(|| format!("name a search engine, one of {names}"))?;
         let engine = ENGINES
-            .into_iter()
+            .iter()
+            .copied()
             .find(|engine| engine.name == name)
             .ok_or_else(|| format!("there is no search engine `{name}`, there are {names}"))?;
         let settings = Settings::parse(args, &["key", "url", "exclude", "timeout"])?;
@@ -157,8 +162,8 @@ impl Search {
         if !legal.is_ok_and(|url| matches!(url.scheme(), "http" | "https")) {
             return Err("the setting `url` is not an http:// or https:// address".to_owned());
         }
-        let key = settings.one("key")?.map(ToOwned::to_owned).or_else(|| variable(engine.key?));
-        if let (Some(variable), None) = (engine.key, &key) {
+        let key = settings.one("key")?.map(ToOwned::to_owned).or_else(|| variable(engine.key_variable?));
+        if let (Some(variable), None) = (engine.key_variable, &key) {
             return Err(format!("{name} needs a key: give it as key=${{{variable}}}"));
         }
         if key.as_ref().is_some_and(|key| HeaderValue::from_str(key).is_err()) {
@@ -175,12 +180,7 @@ impl Search {
     }
 
     pub(super) fn tools(&self) -> Vec<Tool> {
-        let mut search =
-            tool::<Query>(TOOL, "Search the web. Gives titles, addresses and snippets of pages.");
-        if self.engine.name == "wikipedia" {
-            search.description =
-                Some("Search an encyclopedia (Wikipedia). Gives titles, addresses and snippets.".into());
-        }
+        let mut search = tool::<Query>(TOOL, self.engine.description);
         let hints = search.annotations.unwrap_or_default().open_world(true);
         search.annotations = Some(hints);
         vec![search]

@@ -105,10 +105,15 @@ fn builtin_names_and_arguments_are_checked() {
     let base = std::env::temp_dir();
     let refused = |name: &str, args: &[&str]| parse(name, args, &base).err().expect("is refused");
     assert!(refused("tim", &[]).contains("did you mean `time`?"));
+    for name in BUILTINS {
+        if let Err(why) = parse(name, &[], &base) {
+            assert!(!why.starts_with("no built-in server"), "the configuration allows `{name}`: {why}");
+        }
+    }
     assert!(refused("calc", &["x"]).contains("takes no argument `x`"));
     assert!(refused("files", &["no/such"]).contains("cannot open the folder"));
     for (args, message) in [
-        (&[][..], "name a search engine, one of serper, searxng, wikipedia, brave, tavily, exa"),
+        (&[][..], "name a search engine, one of serper, searxng, "),
         (&["bing"], "there is no search engine `bing`"),
         (&["serper"], "serper needs a key: give it as key=${SERPER_API_KEY}"),
         (&["serper", "key="], "the setting `key` is empty"),

@@ -11,7 +11,7 @@ use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue, R
 use tokio::task::yield_now;
 
 use crate::{
-    http::{Answer, RequestError},
+    http::{HttpAnswer, RequestError},
     retry::{self, Blame, Failure, Retry, RetryPolicy, Try},
 };
 
@@ -54,7 +54,7 @@ pub(super) fn accept_compressed(headers: &mut HeaderMap) {
 }
 
 /// The body, and whether it is all of it: reading ends at `limit` bytes, counted after decompression.
-pub(super) async fn body(mut answer: Answer, limit: usize) -> Result<(Vec<u8>, bool), RequestError> {
+pub(super) async fn body(mut answer: HttpAnswer, limit: usize) -> Result<(Vec<u8>, bool), RequestError> {
     let encoding = answer.headers.get(CONTENT_ENCODING).map_or(&b""[..], HeaderValue::as_bytes);
     let packed = encoding.eq_ignore_ascii_case(b"gzip") || encoding.eq_ignore_ascii_case(b"x-gzip");
     let mut read = Bounded { bytes: Vec::new(), limit, over: false };

@@ -18,7 +18,7 @@ pub(super) fn warning(ui: &Ui, error: &Error) {
 /// Shows what happens to servers.
 pub(super) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
     let ui = ui.clone();
-    let told = Told::default();
+    let told = ShownFailures::default();
     move |event| {
         if ui.json {
             if let Some(event) = as_json(&event) {
@@ -32,11 +32,11 @@ pub(super) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
 
 /// What was said last about each server: the same again is said in one line.
 #[derive(Default)]
-struct Told(Mutex<Vec<(ServerName, String)>>);
+struct ShownFailures(Mutex<Vec<(ServerName, String)>>);
 
-impl Told {
+impl ShownFailures {
     /// Whether this is what was said last.
-    fn again(&self, server: &ServerName, error: &Error) -> bool {
+    fn is_repeated(&self, server: &ServerName, error: &Error) -> bool {
         let text = format!("{} {:?}", error.code(), error.stderr_tail());
         let mut told = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match told.iter_mut().find(|(name, _)| name == server) {
@@ -53,7 +53,7 @@ impl Told {
     }
 }
 
-fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
+fn show(ui: &Ui, told: &ShownFailures, event: &ServerEvent) {
     match event {
         ServerEvent::Starting { server, installs: Some(package) } => {
             ui.status("Installing", format!("{server:<20} {package}, if it is not there yet"));
@@ -61,7 +61,7 @@ fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
         ServerEvent::Parked { server, tools, listed } => ui.parked(server, *tools, *listed),
         ServerEvent::Ready { row } | ServerEvent::Failed { row } => ui.started(row),
         ServerEvent::Lost { server, error, .. } => {
-            told.again(server, error);
+            told.is_repeated(server, error);
             ui.failure("Lost", error, true);
         }
         ServerEvent::Warning { server, text } => server_warning(ui, server, text),
@@ -70,11 +70,11 @@ fn show(ui: &Ui, told: &Told, event: &ServerEvent) {
             ui.ready(server, ready, *took, &format!("restart {restarts}"));
         }
         ServerEvent::RestartFailed { server, error, next_try } => {
-            ui.failure("Failed", error, !told.again(server, error));
+            ui.failure("Failed", error, !told.is_repeated(server, error));
             ui.status("Waiting", format!("{server:<20} next try in {}", seconds(*next_try)));
         }
         ServerEvent::GaveUp { server, error, next_try } => {
-            ui.failure("Gave up", error, !told.again(server, error));
+            ui.failure("Gave up", error, !told.is_repeated(server, error));
             ui.status("Waiting", format!("{server:<20} {}", next(*next_try)));
         }
         ServerEvent::Stopped { row } => ui.stopped(row),

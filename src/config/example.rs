@@ -2,6 +2,8 @@
 
 use std::{fs, path::Path};
 
+use humantime::format_duration;
+
 use super::{
     Config, Env, INHERITED,
     file::{
@@ -10,7 +12,7 @@ use super::{
         source_location::SourceLocation,
     },
 };
-use crate::tool::ServerName;
+use crate::{retry::RetryPolicy, tool::ServerName};
 
 mod page;
 
@@ -75,6 +77,21 @@ fn the_example_names_every_key() {
         }
     }
     assert_eq!(missing, Vec::<String>::new());
+}
+
+/// The table in the comment above `retry`.
+#[test]
+fn the_example_shows_each_retry_profile_with_its_values() {
+    for (name, profile) in RetryPolicy::PROFILES {
+        let policy = profile();
+        let times = [policy.base, policy.cap, policy.total, policy.outage]
+            .map(|time| format_duration(time).to_string());
+        let row = [&[(*name).to_owned(), policy.max_attempts.to_string()], &times[..]].concat();
+        let shown = EXAMPLE.lines().any(|line| {
+            line.strip_prefix('#').is_some_and(|line| line.split_whitespace().take(row.len()).eq(&row))
+        });
+        assert!(shown, "servers.toml has no line {row:?}");
+    }
 }
 
 fn tables<'a>(root: &'a Node, path: &str) -> Vec<&'a Node> {

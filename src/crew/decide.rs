@@ -5,7 +5,7 @@ use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::Instant;
 
-use super::{Crew, CrewAgent, OnError, Place, Stage, StepError};
+use super::{AgentProgress, Crew, CrewAgent, OnError, Stage, StepError};
 use crate::{
     error::{Error, LlmErrorClass, Result},
     llm::{ChatAnswer, ChatRequest, LlmClient},
@@ -113,7 +113,7 @@ async fn ask<D: Decide>(
     Asked { index, result, attempts, queued: start.duration_since(began), took: start.elapsed() }
 }
 
-impl<R, A> Place<R, A> {
+impl<R, A> AgentProgress<R, A> {
     fn settle(&mut self, asked: Asked<A>) {
         self.attempts += asked.attempts;
         self.rounds += 1;

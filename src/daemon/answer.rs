@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     keep::{Change, Keep},
     tools::last_start,
-    wire::{CallAnswer, CallRequest, DaemonStatus, Reply, Request, ServerRow, ServerTools, Standing},
+    wire::{CallAnswer, CallRequest, DaemonReply, DaemonStatus, Request, ServerRow, ServerTools, Standing},
 };
 use crate::{
     catalog::CatalogEntry,
@@ -60,14 +60,16 @@ pub(super) struct Voice {
 
 impl Voice {
     /// Sends one frame. A client that does not read waits; one that is gone is noticed by its reader.
-    pub(super) async fn say(&mut self, reply: &Reply) {
+    pub(super) async fn say(&mut self, reply: &DaemonReply) {
         // Our own frames have string keys and no floats that JSON lacks: this does not fail.
         let line = serde_json::to_string(reply).unwrap_or_default();
         let line = match reply {
             // Of these nothing is in the words of others, and results were looked through.
-            Reply::Greeting(_) | Reply::Connected | Reply::Called(_) | Reply::Down(_) | Reply::Retired(_) => {
-                line
-            }
+            DaemonReply::Greeting(_)
+            | DaemonReply::Connected
+            | DaemonReply::Called(_)
+            | DaemonReply::Down(_)
+            | DaemonReply::Retired(_) => line,
             _ => self.without_secrets(&line),
         };
         let _ = self.write.write_all((line + "\n").as_bytes()).await;
@@ -75,11 +77,11 @@ impl Voice {
 
     fn without_secrets(&self, line: &str) -> String {
         let hidden = self.secrets.hide_json(line.to_owned());
-        if hidden == line || serde_json::from_str::<Reply>(&hidden).is_ok() {
+        if hidden == line || serde_json::from_str::<DaemonReply>(&hidden).is_ok() {
             return hidden;
         }
         let error = Error::input("the answer holds a secret where it cannot be left out", None);
-        serde_json::to_string(&Reply::Error(error)).unwrap_or_default()
+        serde_json::to_string(&DaemonReply::Error(error)).unwrap_or_default()
     }
 }
 
@@ -87,7 +89,7 @@ impl Hall {
     /// Answers all requests but those that end the daemon or change the protocol.
     pub(super) async fn answer(&self, request: Request, voice: &mut Voice) {
         let outcome = match request {
-            Request::Status => Ok(Reply::Status(self.status())),
+            Request::Status => Ok(DaemonReply::Status(self.status())),
             Request::Up { servers, stay, started } => self.up(servers, stay, started, voice).await,
             Request::Call(call) => self.call(call, voice).await,
             Request::Tools { servers } => self.tools(&servers, voice).await,
@@ -102,14 +104,14 @@ impl Hall {
                 Err(Error::input("this request is not answered here", None))
             }
         };
-        let reply = outcome.unwrap_or_else(Reply::Error);
+        let reply = outcome.unwrap_or_else(DaemonReply::Error);
         voice.say(&reply).await;
     }
 
     /// Follows the files, and tells the client as far as that is not possible.
     async fn follow(&self, voice: &mut Voice) {
         for trouble in self.keep.follow().await {
-            voice.say(&Reply::Note(trouble)).await;
+            voice.say(&DaemonReply::Note(trouble)).await;
         }
     }
 
@@ -144,7 +146,7 @@ impl Hall {
         stay: bool,
         started: bool,
         voice: &mut Voice,
-    ) -> Result<Reply> {
+    ) -> Result<DaemonReply> {
         if stay {
             *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
@@ -175,18 +177,18 @@ impl Hall {
         };
         if !failures.is_empty() {
             let failures = failures.iter().map(|error| Error::Remote(Box::new((&**error).into()))).collect();
-            return Ok(Reply::Failed(failures));
+            return Ok(DaemonReply::Failed(failures));
         }
         self.follow(voice).await;
         let took = took?;
-        Ok(Reply::Up(self.standing(took, first)))
+        Ok(DaemonReply::Up(self.standing(took, first)))
     }
 
     async fn tell_events(&self, from: &mut u64, voice: &mut Voice) {
         let (events, next) = self.keep.log.events(*from);
         *from = next;
         for event in events {
-            voice.say(&Reply::Event(Box::new(event))).await;
+            voice.say(&DaemonReply::Event(Box::new(event))).await;
         }
     }
 
@@ -210,7 +212,7 @@ impl Hall {
         }
     }
 
-    async fn call(&self, call: CallRequest, voice: &mut Voice) -> Result<Reply> {
+    async fn call(&self, call: CallRequest, voice: &mut Voice) -> Result<DaemonReply> {
         self.follow(voice).await;
         let entry = self.entry(&call.tool).await?;
         let toolbox = self.keep.manager().toolbox();
@@ -229,7 +231,7 @@ impl Hall {
         }
         if !call.unchecked {
             for warning in entry.check_named(&arguments)? {
-                voice.say(&Reply::Note(warning)).await;
+                voice.say(&DaemonReply::Note(warning)).await;
             }
         }
         let began = Instant::now();
@@ -248,7 +250,7 @@ impl Hall {
             .iter_mut()
             .chain(&mut result.structured_content)
             .for_each(|part| secrets.hide_in(part));
-        Ok(Reply::Called(CallAnswer { server, tool, result, took }))
+        Ok(DaemonReply::Called(CallAnswer { server, tool, result, took }))
     }
 
     /// The tool of a path, once its server is there; of one without a server, once all servers are.
@@ -266,7 +268,7 @@ impl Hall {
         toolbox.catalog().find_unqualified(path).cloned()
     }
 
-    async fn tools(&self, servers: &[String], voice: &mut Voice) -> Result<Reply> {
+    async fn tools(&self, servers: &[String], voice: &mut Voice) -> Result<DaemonReply> {
         self.follow(voice).await;
         let toolbox = self.keep.manager().toolbox();
         let names = self.keep.select(servers)?;
@@ -283,10 +285,10 @@ impl Hall {
             row.hide(secrets);
             row
         });
-        Ok(Reply::Tools(rows.collect()))
+        Ok(DaemonReply::Tools(rows.collect()))
     }
 
-    async fn start(&self, servers: &[String], voice: &mut Voice) -> Result<Reply> {
+    async fn start(&self, servers: &[String], voice: &mut Voice) -> Result<DaemonReply> {
         self.follow(voice).await;
         let servers = self.named(servers)?;
         self.keep.change(Change::Start(servers.clone())).await?;
@@ -307,14 +309,14 @@ impl Hall {
         Ok(self.rows(&servers))
     }
 
-    async fn stop(&self, servers: &[String], voice: &mut Voice) -> Result<Reply> {
+    async fn stop(&self, servers: &[String], voice: &mut Voice) -> Result<DaemonReply> {
         self.follow(voice).await;
         let servers = self.named(servers)?;
         self.keep.change(Change::Stop(servers.clone())).await?;
         Ok(self.rows(&servers))
     }
 
-    async fn restart(&self, servers: &[String], voice: &mut Voice) -> Result<Reply> {
+    async fn restart(&self, servers: &[String], voice: &mut Voice) -> Result<DaemonReply> {
         self.follow(voice).await;
         let servers = self.named(servers)?;
         for server in &servers {
@@ -327,7 +329,7 @@ impl Hall {
         Ok(self.rows(&servers))
     }
 
-    async fn wait(&self, servers: &[String], limit: Option<Duration>) -> Result<Reply> {
+    async fn wait(&self, servers: &[String], limit: Option<Duration>) -> Result<DaemonReply> {
         let deadline = limit.map(|limit| Instant::now() + limit);
         let mut news = self.keep.log.follow();
         let servers = match servers {
@@ -346,7 +348,7 @@ impl Hall {
             let open: Vec<&str> =
                 rows.iter().filter(|row| !settled(row)).map(|row| row.name.as_str()).collect();
             if open.is_empty() {
-                return Ok(Reply::Servers(rows));
+                return Ok(DaemonReply::Servers(rows));
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 let what = format!("not ready within the time given: {}", open.join(", "));
@@ -368,7 +370,7 @@ impl Hall {
         wire: bool,
         mut mark: bool,
         voice: &mut Voice,
-    ) -> Result<Reply> {
+    ) -> Result<DaemonReply> {
         let _listener = wire.then(|| self.keep.manager().listen_to_wire());
         let named = self.named(servers).map(|named| named.into_iter().collect::<HashSet<_>>())?;
         let wanted = |server: &ServerName| servers.is_empty() || named.contains(server);
@@ -378,13 +380,13 @@ impl Hall {
             let (lines, next) = self.keep.log.lines(from, wanted);
             from = next;
             for line in lines {
-                voice.say(&Reply::Line(line)).await;
+                voice.say(&DaemonReply::Line(line)).await;
             }
             if std::mem::take(&mut mark) {
-                voice.say(&Reply::Current).await;
+                voice.say(&DaemonReply::Current).await;
             }
             if !follow {
-                return Ok(Reply::End);
+                return Ok(DaemonReply::End);
             }
             let _ = news.changed().await;
         }
@@ -394,7 +396,7 @@ impl Hall {
         self.keep.select(servers)
     }
 
-    fn rows(&self, servers: &[ServerName]) -> Reply {
-        Reply::Servers(self.statuses().into_iter().filter(|row| servers.contains(&row.name)).collect())
+    fn rows(&self, servers: &[ServerName]) -> DaemonReply {
+        DaemonReply::Servers(self.statuses().into_iter().filter(|row| servers.contains(&row.name)).collect())
     }
 }

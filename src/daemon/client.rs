@@ -14,8 +14,8 @@ use rustix::fs::{FlockOperation, flock};
 use super::{
     DaemonPlace,
     wire::{
-        CallAnswer, CallRequest, DaemonStatus, Greeting, LogLine, PROTOCOL, Reply, Request, ServerTools,
-        Standing, Terms,
+        CallAnswer, CallRequest, DaemonReply, DaemonStatus, Greeting, LogLine, PROTOCOL, Request,
+        ServerTools, Standing, Terms,
     },
 };
 use crate::{
@@ -68,11 +68,11 @@ impl DaemonClient {
         };
         limit(&stream, Some(GREETING_LIMIT))?;
         let greeting = match read(&mut stream) {
-            Ok(Some(Reply::Greeting(greeting))) => greeting,
+            Ok(Some(DaemonReply::Greeting(greeting))) => greeting,
             // It ends at this moment, or was killed and its socket is being closed.
             Ok(None) => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-            Ok(Some(Reply::Error(error))) => return Err(error),
+            Ok(Some(DaemonReply::Error(error))) => return Err(error),
             Ok(Some(_)) | Err(_) => {
                 let what = format!(
                     "the process that listens at {} does not greet like a daemon",
@@ -108,7 +108,7 @@ impl DaemonClient {
     pub fn status(&mut self) -> Result<DaemonStatus> {
         self.ask(&Request::Status)?;
         match self.next()? {
-            Reply::Status(status) => Ok(status),
+            DaemonReply::Status(status) => Ok(status),
             other => Err(unexpected(&other)),
         }
     }
@@ -129,13 +129,13 @@ impl DaemonClient {
         self.ask(&Request::Up { servers, stay, started })?;
         loop {
             match self.next()? {
-                Reply::Event(news) => {
+                DaemonReply::Event(news) => {
                     if event(*news).is_break() {
                         return Ok(None);
                     }
                 }
-                Reply::Up(standing) => return Ok(Some(standing)),
-                Reply::Failed(failures) => {
+                DaemonReply::Up(standing) => return Ok(Some(standing)),
+                DaemonReply::Failed(failures) => {
                     let failures = failures.into_iter().map(std::sync::Arc::new).collect();
                     return Err(Error::RequiredServers { failures });
                 }
@@ -154,8 +154,8 @@ impl DaemonClient {
         self.ask(&Request::Call(call)).map_err(|error| with(&error, "it was not run"))?;
         let unknown = |error: &Error| with(error, &format!("outcome unknown, `{tool}` may have run"));
         match self.frame() {
-            Ok(Reply::Called(answer)) => Ok(answer),
-            Ok(Reply::Error(error)) => Err(error),
+            Ok(DaemonReply::Called(answer)) => Ok(answer),
+            Ok(DaemonReply::Error(error)) => Err(error),
             Ok(other) => Err(unknown(&unexpected(&other))),
             Err(error) => Err(unknown(&error)),
         }
@@ -168,7 +168,7 @@ impl DaemonClient {
     pub fn tools(&mut self, patterns: Vec<String>) -> Result<Vec<ServerTools>> {
         self.ask(&Request::Tools { servers: patterns })?;
         match self.next()? {
-            Reply::Tools(rows) => Ok(rows),
+            DaemonReply::Tools(rows) => Ok(rows),
             other => Err(unexpected(&other)),
         }
     }
@@ -212,7 +212,7 @@ impl DaemonClient {
     fn servers(&mut self, request: &Request) -> Result<Vec<ServerStatus>> {
         self.ask(request)?;
         match self.next()? {
-            Reply::Servers(rows) => Ok(rows),
+            DaemonReply::Servers(rows) => Ok(rows),
             other => Err(unexpected(&other)),
         }
     }
@@ -233,9 +233,9 @@ impl DaemonClient {
         self.ask(&Request::Logs { servers, follow, wire, mark: true })?;
         loop {
             let new = match self.next()? {
-                Reply::Line(new) => Some(new),
-                Reply::Current => None,
-                Reply::End => return Ok(()),
+                DaemonReply::Line(new) => Some(new),
+                DaemonReply::Current => None,
+                DaemonReply::End => return Ok(()),
                 other => return Err(unexpected(&other)),
             };
             if line(new).is_break() {
@@ -252,7 +252,7 @@ impl DaemonClient {
         self.ask(&Request::Connect { server })?;
         match self.next()? {
             // An MCP server speaks when it is spoken to: nothing has come that would be left behind.
-            Reply::Connected => Ok(self.stream.into_inner()),
+            DaemonReply::Connected => Ok(self.stream.into_inner()),
             other => Err(unexpected(&other)),
         }
     }
@@ -267,7 +267,7 @@ impl DaemonClient {
         let lock = File::open(self.place.lock_file());
         self.ask(&Request::Down { grace })?;
         let report = match self.next() {
-            Ok(Reply::Down(report)) => Ok(report),
+            Ok(DaemonReply::Down(report)) => Ok(report),
             Ok(other) => Err(unexpected(&other)),
             Err(error) => Err(error),
         };
@@ -298,7 +298,7 @@ impl DaemonClient {
     pub fn retire(mut self) -> Result<Terms> {
         self.ask(&Request::Retire)?;
         match self.next()? {
-            Reply::Retired(terms) => Ok(terms),
+            DaemonReply::Retired(terms) => Ok(terms),
             other => Err(unexpected(&other)),
         }
     }
@@ -310,9 +310,9 @@ impl DaemonClient {
     }
 
     /// The next frame that is no note. An error in it is the daemon's answer.
-    fn next(&mut self) -> Result<Reply> {
+    fn next(&mut self) -> Result<DaemonReply> {
         match self.frame()? {
-            Reply::Error(error) => Err(error),
+            DaemonReply::Error(error) => Err(error),
             reply => Ok(reply),
         }
     }
@@ -321,10 +321,10 @@ impl DaemonClient {
     ///
     /// # Errors
     /// There is none.
-    fn frame(&mut self) -> Result<Reply> {
+    fn frame(&mut self) -> Result<DaemonReply> {
         loop {
             match read(&mut self.stream) {
-                Ok(Some(Reply::Note(note))) => self.notes.push(note),
+                Ok(Some(DaemonReply::Note(note))) => self.notes.push(note),
                 Ok(Some(reply)) => return Ok(reply),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     let what = "the daemon gave no answer within the time given".to_owned();
@@ -356,7 +356,7 @@ fn with(error: &Error, outcome: &str) -> Error {
 }
 
 /// One frame; nothing at the end of the stream.
-fn read(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Reply>> {
+fn read(stream: &mut BufReader<UnixStream>) -> io::Result<Option<DaemonReply>> {
     let mut line = Vec::new();
     let count = stream.take(MAX_FRAME).read_until(b'\n', &mut line)?;
     if count == 0 || !line.ends_with(b"\n") {
@@ -387,7 +387,7 @@ fn is_ours(stream: &UnixStream) -> Result<bool> {
     }
 }
 
-fn unexpected(reply: &Reply) -> Error {
+fn unexpected(reply: &DaemonReply) -> Error {
     let text = format!("{reply:?}");
     let name = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
     let what = format!("the daemon sent an unexpected answer: {name}");

@@ -25,7 +25,7 @@ use super::{
     answer::{First, Hall, Voice},
     keep::{Change, Keep},
     place::Lock,
-    wire::{Greeting, PROTOCOL, Reply, Request, Terms},
+    wire::{DaemonReply, Greeting, PROTOCOL, Request, Terms},
 };
 use crate::{
     config::{Env, Secrets, StartJobs},
@@ -78,7 +78,7 @@ enum Leave {
 }
 
 /// Why the daemon ends.
-enum End {
+enum DaemonEnd {
     /// Nobody is there to be told.
     Quietly,
     Down(Voice, Option<Duration>),
@@ -137,8 +137,8 @@ pub async fn serve_daemon(
         }
     };
     let report = hall.keep.shutdown().await;
-    if let End::Down(mut voice, _) = end {
-        let _ = timeout(FAREWELL, voice.say(&Reply::Down(report.clone()))).await;
+    if let DaemonEnd::Down(mut voice, _) = end {
+        let _ = timeout(FAREWELL, voice.say(&DaemonReply::Down(report.clone()))).await;
     }
     if let Some(lock) = lock {
         place.abandon(lock);
@@ -163,26 +163,26 @@ impl Life<'_> {
         listener: UnixListener,
         lock: Lock,
         stop: &CancellationToken,
-    ) -> (End, Option<Lock>) {
+    ) -> (DaemonEnd, Option<Lock>) {
         let end = self.serve(&listener, stop).await;
         drop(listener);
         let end = match end {
-            End::Retire(mut voice) => {
+            DaemonEnd::Retire(mut voice) => {
                 self.place.leave(lock);
                 self.hall.draining.cancel();
                 let terms = self.terms();
-                let _ = timeout(FAREWELL, voice.say(&Reply::Retired(terms))).await;
+                let _ = timeout(FAREWELL, voice.say(&DaemonReply::Retired(terms))).await;
                 drop(voice);
                 tokio::select! {
                     () = stop.cancelled() => {}
                     () = self.until_alone() => {}
                 }
-                return (End::Quietly, None);
+                return (DaemonEnd::Quietly, None);
             }
             end => end,
         };
         self.place.close_door();
-        if let End::Down(_, Some(grace)) = &end {
+        if let DaemonEnd::Down(_, Some(grace)) = &end {
             self.hall.draining.cancel();
             let _ = timeout(*grace, self.until_alone()).await;
         }
@@ -190,7 +190,7 @@ impl Life<'_> {
         (end, Some(lock))
     }
 
-    async fn serve(&mut self, listener: &UnixListener, stop: &CancellationToken) -> End {
+    async fn serve(&mut self, listener: &UnixListener, stop: &CancellationToken) -> DaemonEnd {
         let hall = self.hall;
         let mut starting = pin!(hall.begin(self.lenient));
         let mut busy = Instant::now();
@@ -202,22 +202,22 @@ impl Life<'_> {
             let idle = *hall.idle.lock().unwrap_or_else(PoisonError::into_inner);
             hall.clients.store(self.guests.len(), Relaxed);
             tokio::select! {
-                () = stop.cancelled() => return End::Quietly,
+                () = stop.cancelled() => return DaemonEnd::Quietly,
                 accepted = listener.accept(), if self.guests.len() < CLIENTS => match accepted {
                     Ok((stream, _)) => self.guests.push(Box::pin(hall.receive(stream))),
                     // Out of files, say: those who are here leave some.
                     Err(_) => sleep(Duration::from_millis(100)).await,
                 },
                 Some(leave) = self.guests.next() => match leave {
-                    Leave::Content if failed.is_some() && self.guests.is_empty() => return End::Quietly,
+                    Leave::Content if failed.is_some() && self.guests.is_empty() => return DaemonEnd::Quietly,
                     Leave::Content => {}
-                    Leave::Down(voice, grace) => return End::Down(voice, grace),
-                    Leave::Retire(voice) => return End::Retire(voice),
+                    Leave::Down(voice, grace) => return DaemonEnd::Down(voice, grace),
+                    Leave::Retire(voice) => return DaemonEnd::Retire(voice),
                 },
                 fails = &mut starting, if !hall.first.initialized() => failed = fails.then(Instant::now),
                 // The starter gets the reason before the end.
-                () = until_idle(failed.unwrap_or(busy), Some(FAREWELL)), if failed.is_some() => return End::Quietly,
-                () = until_idle(busy, idle), if self.guests.is_empty() => return End::Quietly,
+                () = until_idle(failed.unwrap_or(busy), Some(FAREWELL)), if failed.is_some() => return DaemonEnd::Quietly,
+                () = until_idle(busy, idle), if self.guests.is_empty() => return DaemonEnd::Quietly,
             }
         }
     }
@@ -280,19 +280,19 @@ impl Hall {
         let (mut reader, mut voice) = (LineReader::new(read), Voice { write, secrets: Secrets::default() });
         if peer.ok() != Some(own) {
             let help = Some("each user has daemons of their own".to_owned());
-            voice.say(&Reply::Error(Error::input("this daemon serves another user", help))).await;
+            voice.say(&DaemonReply::Error(Error::input("this daemon serves another user", help))).await;
             return Leave::Content;
         }
         // It would do for a server what the server's sandbox refuses. One of which nothing can be told may be one.
         if sandboxed.unwrap_or(true) {
             let help = Some("call it from outside of the sandbox".to_owned());
             let what = "this daemon serves no process in the sandbox of a tool server";
-            voice.say(&Reply::Error(Error::input(what, help))).await;
+            voice.say(&DaemonReply::Error(Error::input(what, help))).await;
             return Leave::Content;
         }
         self.keep.begun().await;
         voice.secrets = self.keep.book().config.secrets.clone();
-        voice.say(&Reply::Greeting(self.greeting())).await;
+        voice.say(&DaemonReply::Greeting(self.greeting())).await;
         loop {
             let line = tokio::select! {
                 line = reader.next() => line,
@@ -304,7 +304,7 @@ impl Hall {
                 // There is no telling where the next request begins.
                 Some(Line::TooLong { .. } | Line::Torn { .. } | Line::Endless { .. }) => {
                     let error = Error::input("the request is longer than 16 MiB", None);
-                    voice.say(&Reply::Error(error)).await;
+                    voice.say(&DaemonReply::Error(error)).await;
                     return Leave::Content;
                 }
             };
@@ -318,7 +318,7 @@ impl Hall {
                 Ok(request) => request,
                 Err(error) => {
                     let error = Error::input(format!("the request cannot be parsed: {error}"), None);
-                    voice.say(&Reply::Error(error)).await;
+                    voice.say(&DaemonReply::Error(error)).await;
                     continue;
                 }
             };
@@ -330,7 +330,7 @@ impl Hall {
                 // A client that is gone gets no answer: dropping the future cancels its call.
                 more = reader.next() => if more.is_none() { return Leave::Content } else {
                     let error = Error::input("one request after the other", None);
-                    voice.say(&Reply::Error(error)).await;
+                    voice.say(&DaemonReply::Error(error)).await;
                     return Leave::Content;
                 },
                 () = self.draining.cancelled(), if listens => return Leave::Content,
@@ -342,9 +342,9 @@ impl Hall {
     async fn connect(&self, server: Option<String>, reader: LineReader, mut voice: Voice) {
         let only = match server.map(|server| self.keep.server(&server)).transpose() {
             Ok(only) => only,
-            Err(error) => return voice.say(&Reply::Error(error)).await,
+            Err(error) => return voice.say(&DaemonReply::Error(error)).await,
         };
-        voice.say(&Reply::Connected).await;
+        voice.say(&DaemonReply::Connected).await;
         let loan = self.keep.manager().lend(Borrower::Client);
         let gateway = Gateway::new(loan.toolbox(), only, self.keep.log.follow(), self.draining.clone());
         gateway.serve(reader.into_stream(), voice.write).await;

@@ -82,7 +82,7 @@ pub(super) enum Request {
         /// Also messages, which are only reported while a client asks for them.
         #[serde(default)]
         wire: bool,
-        /// [`Reply::Current`] is wanted.
+        /// [`DaemonReply::Current`] is wanted.
         #[serde(default)]
         mark: bool,
     },
@@ -116,7 +116,7 @@ pub struct CallRequest {
 /// What the daemon answers. Those marked so are followed by others.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Reply {
+pub(super) enum DaemonReply {
     Greeting(Greeting),
     /// Something to be told to the person who asked. More follows.
     Note(String),
@@ -313,6 +313,6 @@ impl LogLine {
 /// For the fuzz target `records`: frames of either side.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz(bytes: &[u8]) {
-    let _ = (serde_json::from_slice::<Request>(bytes), serde_json::from_slice::<Reply>(bytes));
+    let _ = (serde_json::from_slice::<Request>(bytes), serde_json::from_slice::<DaemonReply>(bytes));
     let _ = serde_json::from_slice::<Greeting>(bytes);
 }

@@ -27,7 +27,7 @@ use tower_service::Service;
 use url::Url;
 
 use super::{
-    Answer, BoxError, MAX_READ, RequestError, Traffic, head,
+    BoxError, HttpAnswer, MAX_READ, RequestError, Traffic, head,
     route::{Io, Reach, Route},
 };
 use crate::config::HttpVersion;
@@ -57,7 +57,7 @@ impl Client {
     }
 
     /// Sends a request with the server's whole address. It has the headers that it came with, and `Host`.
-    pub(super) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer, RequestError> {
+    pub(super) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<HttpAnswer, RequestError> {
         // A proxy that requests are handed to; that of a tunnel is told when the tunnel is made.
         if let (Some("http"), Reach::Proxied(proxies)) = (request.uri().scheme_str(), self.traffic.reach())
             && let Some(proxy) = proxies.intercept(request.uri())

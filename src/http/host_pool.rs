@@ -116,7 +116,7 @@ impl HostPool {
     }
 
     /// Sends a request with the server's whole address. It has the headers that it came with, and no others.
-    pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer, RequestError> {
+    pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<HttpAnswer, RequestError> {
         if let Some(client) = &self.0.general {
             // The client sets it, by the version of HTTP that it comes to speak.
             request.headers_mut().remove(HOST);
@@ -155,7 +155,7 @@ impl HostPool {
                     self.0.reused.fetch_add(reused.into(), Relaxed);
                     let (head, body) = answer.into_parts();
                     let kept = Some((self.clone(), connection));
-                    return Ok(Answer { status: head.status, headers: head.headers, body, kept });
+                    return Ok(HttpAnswer { status: head.status, headers: head.headers, body, kept });
                 }
                 Err(mut error) => match error.take_message() {
                     // Closed meanwhile, and nothing of the request is on its way.
@@ -170,7 +170,7 @@ impl HostPool {
     }
 
     /// Asks for what is at `url`.
-    pub(crate) async fn get(&self, url: &Url) -> Result<Answer, RequestError> {
+    pub(crate) async fn get(&self, url: &Url) -> Result<HttpAnswer, RequestError> {
         let (to, headers) = head(url).map_err(|why| RequestError::NoConnection(why.into()))?;
         let mut request = Request::new(Full::default());
         (*request.uri_mut(), *request.headers_mut()) = (to, headers);
@@ -268,7 +268,7 @@ async fn sweep(origin: Weak<Inner>) {
 
 /// An answer whose body is still to be read. Dropped before its end it takes its connection along.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpAnswer {
     pub status: StatusCode,
     pub headers: HeaderMap,
     body: Incoming,
@@ -276,14 +276,14 @@ pub(crate) struct Answer {
     kept: Option<(HostPool, Connection)>,
 }
 
-impl From<Response<Incoming>> for Answer {
+impl From<Response<Incoming>> for HttpAnswer {
     fn from(response: Response<Incoming>) -> Self {
         let (head, body) = response.into_parts();
         Self { status: head.status, headers: head.headers, body, kept: None }
     }
 }
 
-impl Answer {
+impl HttpAnswer {
     /// How long the body is, if that is known.
     pub(crate) fn length(&self) -> Option<u64> {
         self.body.size_hint().exact()

@@ -18,7 +18,7 @@ pub(super) async fn serve(router: Router) -> (String, JoinSet<()>) {
     (url, server)
 }
 
-async fn ask(client: &HttpClient, url: &str) -> Answer {
+async fn ask(client: &HttpClient, url: &str) -> HttpAnswer {
     let mut request = Request::new(Full::default());
     *request.uri_mut() = url.parse().unwrap();
     client.send(request).await.unwrap()

@@ -17,7 +17,7 @@ const SHELLS: &[&str] = &["sh", "bash", "dash", "ash", "ksh", "zsh"];
 
 /// A process as it was started.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ObservedProcess {
     /// Its executable, without symbolic links.
     pub(super) exe: PathBuf,
     /// The name that it was started by, and its arguments.
@@ -31,11 +31,11 @@ pub(super) struct Seen {
 ///
 /// # Errors
 /// Why that cannot be told.
-pub(super) fn look(runner: &Runner, live: Live) -> Result<Seen, String> {
+pub(super) fn look(runner: &Runner, live: Live) -> Result<ObservedProcess, String> {
     let input = live.input.ok_or("its standard input cannot be determined")?;
     let mut pid = live.pid;
     for depth in 0..DEPTH {
-        let seen = Seen::of(pid).ok_or("its process cannot be looked at")?;
+        let seen = ObservedProcess::of(pid).ok_or("its process cannot be looked at")?;
         // All but pipx stay, and wait for their program; pipx becomes it.
         let stays = depth == 0 && runner.name != "pipx run";
         if !stays && !seen.is_between() {
@@ -52,7 +52,7 @@ pub(super) fn look(runner: &Runner, live: Live) -> Result<Seen, String> {
     Err("too many processes stand between the runner and its program".to_owned())
 }
 
-impl Seen {
+impl ObservedProcess {
     fn of(pid: u32) -> Option<Self> {
         let folder = PathBuf::from(format!("/proc/{pid}"));
         // Nothing where there is more: of a part no start can be repeated.

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use self::proof::Proof;
 pub(super) use self::store::Store;
-use super::{Freshness, Runner, observe::Seen};
+use super::{Freshness, Runner, observe::ObservedProcess};
 use crate::config::{Secrets, StdioConfig, secret_name};
 
 /// Version of the form of records. Those of version 1 may be words of servers in sandboxes.
@@ -79,7 +79,7 @@ impl Record {
         runner: &Runner,
         path: &Path,
         spec: &StdioConfig,
-        seen: Seen,
+        seen: ObservedProcess,
         secrets: &Secrets,
     ) -> Result<Self, String> {
         let program = program_of(&seen).ok_or("its program has changed its name, or was removed")?;
@@ -147,7 +147,7 @@ impl Record {
 
 /// The path that a process was started by: a Python finds its packages by it, so the executable behind its
 /// symbolic links is not the same.
-pub(super) fn program_of(seen: &Seen) -> Option<PathBuf> {
+pub(super) fn program_of(seen: &ObservedProcess) -> Option<PathBuf> {
     let called = Path::new(seen.argv.first()?);
     let is_it = |path: &PathBuf| path.canonicalize().is_ok_and(|path| path == seen.exe);
     if called.components().count() > 1 {

@@ -1,4 +1,4 @@
-//! The handle that agents hold: in-flight limit and retries around one backend.
+//! The handle that agents hold: one model, script or strategy, with its gate, policy, cache and counters.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -39,18 +39,18 @@ use crate::{
 /// [`HttpClients`] share its limits and its pauses too.
 #[derive(Clone)]
 pub struct LlmClient {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<ClientState>,
     pub(super) observer: Option<TrafficObserver>,
     /// The label of a model that a cassette answers for, and whether it was a script.
     pub(super) replayed: Option<(Arc<str>, bool)>,
 }
 
-pub(super) struct Inner {
+pub(super) struct ClientState {
     pub backend: Backend,
     label: String,
     /// Its name among the clients of the configuration.
     pub name: Option<String>,
-    /// The same, with the strategies that override its options.
+    /// Its name in lists: with the strategies that override its options.
     listed_as: String,
     /// The table of the configuration that it is written in.
     pub table: String,
@@ -61,7 +61,7 @@ pub(super) struct Inner {
     pub max_tokens: Option<u32>,
     /// The same request gets the same answer.
     pub repeatable: bool,
-    /// How many there are.
+    /// How many keys it has.
     pub keys: usize,
     pub counters: Counters,
     pub cache: Option<Cache>,
@@ -103,7 +103,7 @@ pub(super) struct RequestContext<'a> {
     pub observer: &'a Observer<'a>,
 }
 
-impl Inner {
+impl ClientState {
     pub(super) fn label(&self) -> &str {
         &self.label
     }
@@ -184,7 +184,7 @@ impl LlmClient {
             none if none.is_empty() => own_name.to_owned(),
             strategies => format!("{own_name} ({strategies})"),
         };
-        let inner = Inner {
+        let inner = ClientState {
             backend,
             listed_as,
             label,

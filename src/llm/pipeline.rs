@@ -20,7 +20,7 @@ pub(super) mod trouble;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use self::attempt::{Call, Failed};
+use self::attempt::{FailedAttempt, RetriedRequest};
 use super::{
     Attempt, ChatAnswer, ChatRequest, Delta, LlmClient, LlmError, LlmErrorClass as Class,
     client::{Backend, RequestContext},
@@ -122,7 +122,7 @@ impl LlmClient {
     /// Adds retries, in the span of the request.
     pub(super) async fn with_retries(
         &self,
-        call: &Call<'_>,
+        call: &RetriedRequest<'_>,
         context: RequestContext<'_>,
     ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
         let action = self.request_action();
@@ -133,7 +133,7 @@ impl LlmClient {
 
     async fn attempts(
         &self,
-        call: &Call<'_>,
+        call: &RetriedRequest<'_>,
         context: RequestContext<'_>,
     ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
         let inner = &*self.inner;
@@ -141,7 +141,7 @@ impl LlmClient {
         let run = retry::run(&inner.policy, deadline, |attempt| inner.traced_attempt(call, attempt)).await;
         let (mut attempts, mut last) = (Vec::new(), None);
         for failed in run.failures {
-            let Failed(attempt, fault) = *failed;
+            let FailedAttempt(attempt, fault) = *failed;
             attempts.extend(attempt);
             last = Some(fault);
         }

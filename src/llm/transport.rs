@@ -23,7 +23,7 @@ use super::{
     ChatRequest, Finish, LlmErrorClass as Class,
     errors::{
         body::ErrorBody,
-        fault::{Fault, Place, presentable},
+        fault::{Fault, RequestTarget, presentable},
         retry_hint,
     },
     stream::{Assembly, Delta, Observer},
@@ -39,7 +39,7 @@ pub(super) mod keys;
 pub(super) mod liveness;
 mod read;
 
-use read::{Clock, Failed};
+use read::{Clock, ReadFailure};
 pub(super) use read::{MAX_ANSWER, read};
 
 /// The version of Anthropic's API that is spoken: the only one there is.
@@ -278,11 +278,11 @@ impl Endpoint {
             (whole.and_then(|body| Ok(wire::decode(self.config.api, &body, so_far)?)), false)
         };
         let decoded = decoded.map_err(|failed| match failed {
-            Failed::No(error) => {
+            ReadFailure::No(error) => {
                 let told = if error.body.status.is_some() { "an error inside a good answer" } else { "" };
                 fault(error.class, told, &error.body.message, &error.body)
             }
-            Failed::Own(class, told) => fault(class, &told, "", &ErrorBody::default()),
+            ReadFailure::Own(class, told) => fault(class, &told, "", &ErrorBody::default()),
         })?;
         let mut decoded = self.honest(decoded, prepared.chat);
         if let Some(prompts) = prepared.prompts {
@@ -300,8 +300,8 @@ impl Endpoint {
         Ok(decoded)
     }
 
-    fn place(&self) -> Place<'_> {
-        Place {
+    fn place(&self) -> RequestTarget<'_> {
+        RequestTarget {
             url: &self.shown_url,
             table: &self.clock.table,
             own_connect: self.config.connect_timeout.is_some(),

@@ -17,11 +17,11 @@ use tokio_util::task::AbortOnDropHandle;
 /// Why not a task alone: the future of an aborted task lives until its runtime gets to it, on a busy or resting
 /// runtime perhaps never, and a process that it is just starting would live as long.
 pub(super) struct Background {
-    work: Arc<Work>,
+    work: Arc<BackgroundTask>,
     _task: AbortOnDropHandle<()>,
 }
 
-struct Work {
+struct BackgroundTask {
     abandoned: AtomicBool,
     // Held while the future is polled, which never blocks.
     future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
@@ -30,8 +30,10 @@ struct Work {
 impl Background {
     /// Begins at once. Must be called inside a runtime.
     pub(super) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Self {
-        let work =
-            Arc::new(Work { abandoned: AtomicBool::new(false), future: Mutex::new(Some(Box::pin(future))) });
+        let work = Arc::new(BackgroundTask {
+            abandoned: AtomicBool::new(false),
+            future: Mutex::new(Some(Box::pin(future))),
+        });
         let polled = work.clone();
         let polling = poll_fn(move |context| {
             let mut future = polled.future.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,11 +16,11 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct ObservedCalls {
     observer: TrafficObserver,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<SeenCatalog>>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct SeenCatalog {
     id: String,
     catalog: Option<Arc<ToolCatalog>>,
 }
@@ -51,7 +51,7 @@ impl ObservedCalls {
             None => return Arc::default(),
         };
         let catalog = Arc::new(from_json(servers));
-        *seen = Seen { id, catalog: Some(catalog.clone()) };
+        *seen = SeenCatalog { id, catalog: Some(catalog.clone()) };
         catalog
     }
 

@@ -21,13 +21,14 @@ use crate::{
 #[derive(Clone, Default)]
 pub struct Toolbox {
     pub(super) shared: Arc<Shared>,
-    /// Who listens.
+    /// The observer of the agent that calls, if it has one.
     pub(super) observed: Option<ObservedCalls>,
 }
 
 #[derive(Default)]
 pub(super) struct Shared {
-    // Both for a look or a swap. The list is exchanged as a whole: a holder sees one configuration.
+    // Both mutexes are held for a look or a swap only. The list is replaced as a whole, so that a holder sees one
+    // configuration.
     handles: Mutex<Arc<[Arc<ServerHandle>]>>,
     cached_catalog: Mutex<CachedCatalog>,
     checks: CheckThreads,
@@ -57,7 +58,7 @@ impl Toolbox {
         *lock(&self.shared.handles) = handles.into();
     }
 
-    /// The place of a server.
+    /// The handle of a server.
     ///
     /// # Errors
     /// [`Error::ServerNotFound`].
@@ -279,7 +280,7 @@ impl Toolbox {
 /// A session that is not parked.
 struct ReadySession {
     session: Arc<Session>,
-    /// What is left of the caller's.
+    /// What is left of the limit that the caller gave.
     limit: Option<Duration>,
     /// Whether it was parked.
     started: bool,

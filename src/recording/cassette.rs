@@ -57,7 +57,7 @@ pub(crate) struct AgentKey {
 /// One line of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "snake_case")]
-enum Line {
+enum CassetteLine {
     /// The first one.
     Cassette(Head),
     /// Tools of servers, which later lines name by this id.
@@ -71,14 +71,14 @@ enum Line {
         kind: RequestKind,
         request: Value,
         #[serde(flatten)]
-        end: End,
+        end: RequestEnd,
     },
 }
 
 /// What became of a question.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum End {
+enum RequestEnd {
     Answer(Value),
     /// The caller stopped waiting, this many nanoseconds after the task had begun.
     AbandonedNs(u64),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Decision, Failed, GiveUp, RetryPolicy};
+use super::{Decision, FailureRecord, GiveUp, RetryPolicy};
 use crate::trace;
 
 /// What the loop tells an attempt about itself.
@@ -153,7 +153,7 @@ where
         counted += counts;
         repeats += 1;
         let answering = pace != Pace::Own { answering: false };
-        let failed = Failed { attempts: repeats, counted, failing, answering };
+        let failed = FailureRecord { attempts: repeats, counted, failing, answering };
         let mut draw = || if pace == Pace::Gate { 0.0 } else { fastrand::f64() };
         let wait = match policy.delay(&failed, failure.hint, elapsed, &mut draw) {
             Decision::GiveUp(reason) => return stop(Stop::GaveUp(reason), failures),

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use humantime::format_duration;
 
-use super::{Decision, Failed, RetryPolicy};
+use super::{Decision, FailureRecord, RetryPolicy};
 use crate::duration::rounded;
 
 /// So many waits are looked at: any schedule has come to its greatest by then.
@@ -15,7 +15,7 @@ impl RetryPolicy {
     /// answers other requests.
     pub fn ceilings(&self, answering: bool) -> impl Iterator<Item = Duration> {
         (1..self.max_attempts).map_while(move |attempts| {
-            let failed = Failed { attempts, counted: f64::from(attempts), failing: 1.0, answering };
+            let failed = FailureRecord { attempts, counted: f64::from(attempts), failing: 1.0, answering };
             match self.delay(&failed, None, Duration::ZERO, &mut || 1.0) {
                 Decision::Wait(wait) => Some(wait),
                 Decision::GiveUp(_) => None,

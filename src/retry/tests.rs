@@ -8,15 +8,16 @@ use super::{attempts::Run, *};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn failed(attempts: u32, answering: bool) -> Failed {
-    Failed { attempts, counted: f64::from(attempts), failing: 1.0, answering }
+fn failed(attempts: u32, answering: bool) -> FailureRecord {
+    FailureRecord { attempts, counted: f64::from(attempts), failing: 1.0, answering }
 }
 
-/// Every preset with inputs over its whole range.
-fn cases() -> impl Iterator<Item = (RetryPolicy, Failed, Option<Duration>, Duration, f64)> {
+/// Every profile with inputs over its whole range.
+fn cases() -> impl Iterator<Item = (RetryPolicy, FailureRecord, Option<Duration>, Duration, f64)> {
     let mut random = fastrand::Rng::with_seed(7);
     (0..20_000).map(move |_| {
-        let policy = RetryPolicy::profile(RetryPolicy::PROFILES[random.usize(..3)]).unwrap();
+        let (_, profile) = random.choice(RetryPolicy::PROFILES).unwrap();
+        let policy = profile();
         let hint = random.bool().then(|| Duration::from_millis(random.u64(..200_000)));
         let elapsed = Duration::from_millis(random.u64(..4_000_000));
         (policy, failed(random.u32(..40), random.bool()), hint, elapsed, random.f64())
@@ -70,7 +71,7 @@ fn patient_waits_are_constant_with_jitter() {
 fn a_request_stops_when_its_failures_are_its_own() {
     let policy = RetryPolicy::agent();
     let gives_up = |counted: f64, failing| {
-        let failed = Failed { attempts: 20, counted, failing, answering: true };
+        let failed = FailureRecord { attempts: 20, counted, failing, answering: true };
         match policy.delay(&failed, None, Duration::ZERO, &mut || 0.0) {
             Decision::GiveUp(reason) => Some(reason),
             Decision::Wait(_) => None,
@@ -232,7 +233,7 @@ mod schedule {
             policy in policy(), attempts in any::<u32>(), hint in prop::option::of(time()), elapsed in time(),
             draw in 0.0..1.0_f64, failing in 0.0..=1.0_f64, answering in any::<bool>(),
         ) {
-            let failed = Failed { attempts, counted: f64::from(attempts), failing, answering };
+            let failed = FailureRecord { attempts, counted: f64::from(attempts), failing, answering };
             match policy.delay(&failed, hint, elapsed, &mut || draw) {
                 Decision::Wait(wait) => {
                     prop_assert!(attempts < policy.max_attempts);

@@ -8,9 +8,9 @@ use tracing::Instrument as _;
 
 use super::{
     Borrowed, CallTerms, Session, SessionEvent,
-    recovery::health::{Call, Health},
+    recovery::health::{AwaitedCall, Health},
     result::{
-        reply::{CallLimits, NoReply, Reply, SlowCallNotice},
+        reply::{CallLimits, CallReply, NoReply, SlowCallNotice},
         sdk_types,
         truncate::Truncator,
     },
@@ -139,12 +139,12 @@ impl Session {
         let call = health.call();
         let truncator = || Truncator::new(config, &settings.connect_context.outputs);
         match connection.transport.call(tool, arguments, (call_limits, terms.progress), truncator).await {
-            Ok(Reply::Result(result)) => Ok(result),
-            Ok(Reply::Refused(error)) => Err(match why_unusable(&error) {
+            Ok(CallReply::Result(result)) => Ok(result),
+            Ok(CallReply::Refused(error)) => Err(match why_unusable(&error) {
                 Some(why) => CallFailure::Final(self.unusable(tool, why, health).await),
                 None => self.refused(tool, i64::from(error.code.0), &error.message),
             }),
-            Ok(Reply::Other(answer)) => Err(match *answer {
+            Ok(CallReply::Other(answer)) => Err(match *answer {
                 ServerResult::InputRequiredResult(_) => {
                     self.refused(tool, 0, "it asks for input that only an interactive client can give")
                 }
@@ -266,7 +266,7 @@ fn may_repeat(policy: RetryCalls, hints: ToolAnnotations) -> bool {
 }
 
 /// `endless` if the server went on reporting progress until the ceiling.
-async fn silence(health: &Health, call: &Call<'_>, endless: bool) -> Silence {
+async fn silence(health: &Health, call: &AwaitedCall<'_>, endless: bool) -> Silence {
     let mut causes = call.overdue();
     let key = if endless {
         causes.insert(0, "its progress reports went on until `max_call_time`".to_owned());

@@ -11,13 +11,13 @@ use super::{
     progress::ProgressListener,
     remote::RemoteClient,
     result::{
-        reply::{CallLimits, NoReply, Reply},
+        reply::{CallLimits, CallReply, NoReply},
         sdk_types,
         truncate::Truncator,
     },
     stdio::{
         decode::why_unusable,
-        rpc_client::{Answer, RpcClient},
+        rpc_client::{RpcAnswer, RpcClient},
     },
 };
 
@@ -44,7 +44,7 @@ impl Transport {
         arguments: &Map<String, Value>,
         (call_limits, progress): (CallLimits<'_>, Option<&ProgressListener>),
         truncator: impl FnOnce() -> Truncator,
-    ) -> Result<Reply, NoReply> {
+    ) -> Result<CallReply, NoReply> {
         match self {
             Self::Lines(client) => client.call(tool, arguments, call_limits, progress).await,
             Self::Remote(client) => {
@@ -64,10 +64,10 @@ impl Transport {
                 let params = cursor.map(|cursor| ("cursor".to_owned(), Value::String(cursor)));
                 let answer = client.ask("tools/list", &params.into_iter().collect(), limit).await;
                 answer.map(|answer| match answer {
-                    Answer::Result(result) => serde_json::from_str(result.get())
+                    RpcAnswer::Result(result) => serde_json::from_str(result.get())
                         .map_err(|error| format!("gave an answer that cannot be used: {error}")),
-                    Answer::Plain(_) => Err(OTHER_ANSWER.to_owned()),
-                    Answer::Refused(error) => Err(refusal(&error)),
+                    RpcAnswer::Plain(_) => Err(OTHER_ANSWER.to_owned()),
+                    RpcAnswer::Refused(error) => Err(refusal(&error)),
                 })
             }
             Self::Remote(client) => client.page(cursor, limit).await,

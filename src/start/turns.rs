@@ -50,21 +50,21 @@ const YOUNG: Duration = Duration::from_millis(10);
 pub(super) struct Turns {
     jobs: StartJobs,
     slots: Option<NonZeroUsize>,
-    line: Arc<Mutex<Line>>,
+    line: Arc<Mutex<StartQueue>>,
 }
 
 /// Who has a slot and who waits for one.
 #[derive(Default)]
-struct Line {
+struct StartQueue {
     free: usize,
     /// Whether a start that was chosen as the shortest holds a slot.
     shortest: bool,
     /// Whether any start was ever chosen as the shortest.
     opened: bool,
-    waiting: Vec<Waiting>,
+    waiting: Vec<QueuedStart>,
 }
 
-struct Waiting {
+struct QueuedStart {
     expected: Option<Duration>,
     turn: oneshot::Sender<Turn>,
 }
@@ -80,7 +80,7 @@ impl Turns {
         // Asked once: it costs several files to read where there are cgroups.
         let slots = jobs.slots();
         let free = slots.map_or(0, NonZeroUsize::get);
-        Self { jobs, slots, line: Arc::new(Mutex::new(Line { free, ..Line::default() })) }
+        Self { jobs, slots, line: Arc::new(Mutex::new(StartQueue { free, ..StartQueue::default() })) }
     }
 
     pub(super) fn jobs(&self) -> StartJobs {
@@ -103,7 +103,7 @@ impl Turns {
     ) -> Option<Turn> {
         let slots = self.slots.filter(|_| self.concern(works))?;
         let (turn, mut given) = oneshot::channel();
-        self.line().waiting.push(Waiting { expected, turn });
+        self.line().waiting.push(QueuedStart { expected, turn });
         // All that are to start now line up before the first one is chosen.
         tokio::task::yield_now().await;
         self.advance();
@@ -141,16 +141,17 @@ impl Turns {
         !self.line().waiting.is_empty()
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
+    fn line(&self) -> MutexGuard<'_, StartQueue> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Line {
+impl StartQueue {
     /// Takes the one with the shortest or the longest start out of the line, which is not empty.
-    fn choose(&mut self, shortest: bool) -> Waiting {
-        let time = |waiting: &Waiting| waiting.expected.unwrap_or(Duration::MAX);
-        let better = |a: &Waiting, b: &Waiting| if shortest { time(a) < time(b) } else { time(a) > time(b) };
+    fn choose(&mut self, shortest: bool) -> QueuedStart {
+        let time = |waiting: &QueuedStart| waiting.expected.unwrap_or(Duration::MAX);
+        let better =
+            |a: &QueuedStart, b: &QueuedStart| if shortest { time(a) < time(b) } else { time(a) > time(b) };
         let best = (1..self.waiting.len()).fold(0, |best, index| {
             if better(&self.waiting[index], &self.waiting[best]) { index } else { best }
         });

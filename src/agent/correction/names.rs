@@ -7,14 +7,14 @@ use crate::{catalog::CatalogEntry, config::Aliases};
 
 /// A tool as a model names it: by its visible name, or by server and tool.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::agent) struct Wanted<'a> {
+pub(in crate::agent) struct WantedTool<'a> {
     pub server: Option<&'a str>,
     pub tool: &'a str,
 }
 
 /// What is found for a name.
 #[derive(Debug)]
-pub(in crate::agent) enum Found<'a> {
+pub(in crate::agent) enum FoundTool<'a> {
     /// The tool, and what was wrong with its name.
     One(&'a Arc<CatalogEntry>, Vec<Correction>),
     /// Several that may be meant.
@@ -27,29 +27,29 @@ pub(in crate::agent) enum Found<'a> {
 /// corrected.
 pub(in crate::agent) fn find<'a>(
     entries: &'a [Arc<CatalogEntry>],
-    wanted: Wanted<'_>,
+    wanted: WantedTool<'_>,
     aliases: Option<&Aliases>,
-) -> Found<'a> {
+) -> FoundTool<'a> {
     let rules = if wanted.server.is_some() { BY_SERVER } else { BY_NAME };
     let rules = if aliases.is_some() { rules } else { &rules[..1] };
     for rule in rules {
         let met: Vec<_> = entries.iter().filter(|entry| rule(entry, wanted)).collect();
         match met[..] {
             [] => {}
-            [entry] => return Found::One(entry, corrections(entry, wanted)),
-            _ => return Found::Many(met),
+            [entry] => return FoundTool::One(entry, corrections(entry, wanted)),
+            _ => return FoundTool::Many(met),
         }
     }
     let Some((server, tool)) = aliases.and_then(|aliases| by_alias(entries, aliases, wanted)) else {
-        return Found::None;
+        return FoundTool::None;
     };
-    let aliased = |server| match find(entries, Wanted { server, tool }, Some(&Aliases::default())) {
-        Found::One(entry, _) => Some(Found::One(entry, corrections(entry, wanted))),
-        Found::Many(all) => Some(Found::Many(all)),
-        Found::None => None,
+    let aliased = |server| match find(entries, WantedTool { server, tool }, Some(&Aliases::default())) {
+        FoundTool::One(entry, _) => Some(FoundTool::One(entry, corrections(entry, wanted))),
+        FoundTool::Many(all) => Some(FoundTool::Many(all)),
+        FoundTool::None => None,
     };
     // An alias may name its server itself.
-    aliased(server).or_else(|| aliased(None)).unwrap_or(Found::None)
+    aliased(server).or_else(|| aliased(None)).unwrap_or(FoundTool::None)
 }
 
 /// The server and the tool that an alias stands for: the whole of the name, or what follows the name of a server.
@@ -57,7 +57,7 @@ pub(in crate::agent) fn find<'a>(
 fn by_alias<'a>(
     entries: &'a [Arc<CatalogEntry>],
     aliases: &'a Aliases,
-    wanted: Wanted<'a>,
+    wanted: WantedTool<'a>,
 ) -> Option<(Option<&'a str>, &'a str)> {
     if let Some(tool) = alias(aliases, wanted.tool) {
         return Some((wanted.server, tool));
@@ -87,10 +87,10 @@ pub(in crate::agent) fn aliased<'a, 'b>(
     aliases: &'b Aliases,
 ) -> Vec<(&'b str, &'a Arc<CatalogEntry>)> {
     let tools_of = |(from, to): (&'b String, &'b String)| {
-        let tools = match find(entries, Wanted { server: None, tool: to }, Some(&Aliases::default())) {
-            Found::One(entry, _) => vec![entry],
-            Found::Many(all) => all,
-            Found::None => Vec::new(),
+        let tools = match find(entries, WantedTool { server: None, tool: to }, Some(&Aliases::default())) {
+            FoundTool::One(entry, _) => vec![entry],
+            FoundTool::Many(all) => all,
+            FoundTool::None => Vec::new(),
         };
         tools.into_iter().map(|entry| (from.as_str(), entry))
     };
@@ -102,7 +102,7 @@ fn alias<'a>(aliases: &'a Aliases, name: &str) -> Option<&'a str> {
     aliases.tools.get(name).or_else(alike).map(String::as_str)
 }
 
-type Rule = fn(&CatalogEntry, Wanted<'_>) -> bool;
+type Rule = fn(&CatalogEntry, WantedTool<'_>) -> bool;
 
 const BY_SERVER: &[Rule] = &[
     |entry, wanted| entry.tool.name == wanted.tool && wanted.server == Some(entry.server.as_str()),
@@ -138,7 +138,7 @@ fn alike(one: &str, other: &str) -> bool {
     !one.is_empty() && one == folded(other)
 }
 
-fn corrections(entry: &CatalogEntry, wanted: Wanted<'_>) -> Vec<Correction> {
+fn corrections(entry: &CatalogEntry, wanted: WantedTool<'_>) -> Vec<Correction> {
     use CorrectionKind::{Server, Tool};
     let name = &entry.tool.name;
     let mut done = Vec::new();

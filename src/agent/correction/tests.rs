@@ -51,13 +51,13 @@ fn aliases() -> Aliases {
 /// The tool that is found and the kinds of corrections, `many` or `none`.
 fn found(server: Option<&str>, tool: &str) -> String {
     let catalog = catalog();
-    match find(catalog.entries(), Wanted { server, tool }, Some(&aliases())) {
-        Found::One(entry, done) => {
+    match find(catalog.entries(), WantedTool { server, tool }, Some(&aliases())) {
+        FoundTool::One(entry, done) => {
             let kinds: Vec<String> = done.iter().map(|done| format!("{:?}", done.kind)).collect();
             format!("{} {}", entry.path(), kinds.join(" ")).trim().to_owned()
         }
-        Found::Many(_) => "many".to_owned(),
-        Found::None => "none".to_owned(),
+        FoundTool::Many(_) => "many".to_owned(),
+        FoundTool::None => "none".to_owned(),
     }
 }
 
@@ -103,12 +103,12 @@ fn names_are_corrected_if_one_tool_matches() {
         assert_eq!(found(server, name), expected, "{server:?} {name}");
     }
     let catalog = catalog();
-    let strict = |tool| find(catalog.entries(), Wanted { server: None, tool }, None);
-    assert!(matches!(strict("google_search"), Found::None));
+    let strict = |tool| find(catalog.entries(), WantedTool { server: None, tool }, None);
+    assert!(matches!(strict("google_search"), FoundTool::None));
     for name in ["search_web__google_search", "search.web.google_search"] {
-        assert!(matches!(strict(name), Found::One(_, done) if done.is_empty()));
+        assert!(matches!(strict(name), FoundTool::One(_, done) if done.is_empty()));
     }
-    assert!(matches!(strict("search_web.google_search"), Found::None));
+    assert!(matches!(strict("search_web.google_search"), FoundTool::None));
 }
 
 fn entry(path: &str) -> Arc<CatalogEntry> {

@@ -24,7 +24,7 @@ const READABLE: &str = "text/markdown, text/html;q=0.9, application/xhtml+xml;q=
 const ROBOTS_REDIRECTS: usize = 5;
 
 /// What a site answers.
-pub(super) enum Answer {
+pub(super) enum PageAnswer {
     /// Look there.
     Redirect(Url),
     Body(Body),
@@ -46,7 +46,7 @@ impl Fetch {
         language: Option<&HeaderValue>,
         redirected: bool,
         waited: &mut Duration,
-    ) -> Result<Answer, String> {
+    ) -> Result<PageAnswer, String> {
         self.client(url)?;
         let arrived = Instant::now();
         let mut turn = self.sites.turn(url).await;
@@ -75,7 +75,7 @@ impl Fetch {
         answer
     }
 
-    async fn get(&self, url: &Url, language: Option<&HeaderValue>) -> Result<Answer, String> {
+    async fn get(&self, url: &Url, language: Option<&HeaderValue>) -> Result<PageAnswer, String> {
         let late = || failure(format!("{} does not answer in time: try again later", host(url)), true, None);
         let lost = |error: &RequestError| match NotPublic::cause_of(error) {
             Some(refusal) => failure(off_limits(url, refusal), false, None),
@@ -90,7 +90,7 @@ impl Fetch {
             let asking = async {
                 let answer = ask(client, url, language).await.map_err(|error| lost(&error))?;
                 if let Some(to) = redirection(&answer, url) {
-                    return Ok(Answer::Redirect(to.map_err(|why| failure(why, false, None))?));
+                    return Ok(PageAnswer::Redirect(to.map_err(|why| failure(why, false, None))?));
                 }
                 let status = answer.status;
                 if !status.is_success() {
@@ -103,7 +103,7 @@ impl Fetch {
                     content_type.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
                 let (bytes, complete) =
                     web::body(answer, self.max_size).await.map_err(|error| lost(&error))?;
-                Ok(Answer::Body(Body { content_type, bytes, complete }))
+                Ok(PageAnswer::Body(Body { content_type, bytes, complete }))
             };
             timeout(self.timeout.min(attempt.left), asking).await.unwrap_or_else(|_| Err(late()))
         })
@@ -118,10 +118,10 @@ impl Fetch {
             let client = self.client(&at)?;
             let asked = timeout(self.timeout, rules_at(client, &at)).await;
             match asked.map_err(|_| late_rules(&at))?? {
-                Told::Elsewhere(to) => at = to,
-                Told::Rules(rules) => return Ok(rules),
+                RobotsAnswer::Elsewhere(to) => at = to,
+                RobotsAnswer::Rules(rules) => return Ok(rules),
                 // Until it can be read everything is forbidden (RFC 9309, 2.3.1.4).
-                Told::Unreadable(status) => {
+                RobotsAnswer::Unreadable(status) => {
                     return Err(format!(
                         "robots.txt of {} cannot be read (status {}), so its pages are left alone: try again later",
                         host(url),
@@ -148,31 +148,31 @@ impl Fetch {
 }
 
 /// What a site says where its rules should be.
-enum Told {
+enum RobotsAnswer {
     Rules(Rules),
     Elsewhere(Url),
     Unreadable(StatusCode),
 }
 
-async fn rules_at(client: &HttpClient, at: &Url) -> Result<Told, String> {
+async fn rules_at(client: &HttpClient, at: &Url) -> Result<RobotsAnswer, String> {
     let answer = ask(client, at, None).await.map_err(|error| match NotPublic::cause_of(&error) {
         Some(refusal) => off_limits(at, refusal),
         None if error.is_late() => late_rules(at),
         None => format!("cannot reach {}: {}: check the address", host(at), web::cause(&error)),
     })?;
     if let Some(to) = redirection(&answer, at) {
-        return to.map(Told::Elsewhere);
+        return to.map(RobotsAnswer::Elsewhere);
     }
     let status = answer.status;
     if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-        return Ok(Told::Unreadable(status));
+        return Ok(RobotsAnswer::Unreadable(status));
     }
     if !status.is_success() {
-        return Ok(Told::Rules(Rules::default()));
+        return Ok(RobotsAnswer::Rules(Rules::default()));
     }
     let read = web::body(answer, MAX_SIZE).await;
     let (body, _) = read.map_err(|error| format!("robots.txt of {}: {}", host(at), web::cause(&error)))?;
-    Ok(Told::Rules(Rules::parse(&String::from_utf8_lossy(&body))))
+    Ok(RobotsAnswer::Rules(Rules::parse(&String::from_utf8_lossy(&body))))
 }
 
 fn late_rules(at: &Url) -> String {
@@ -184,7 +184,7 @@ async fn ask(
     client: &HttpClient,
     url: &Url,
     language: Option<&HeaderValue>,
-) -> Result<http::Answer, RequestError> {
+) -> Result<http::HttpAnswer, RequestError> {
     let mut request = http::request(Method::GET, url)?;
     let headers = request.headers_mut();
     headers.insert(ACCEPT, HeaderValue::from_static(READABLE));
@@ -200,7 +200,7 @@ fn off_limits(url: &Url, refusal: NotPublic) -> String {
 }
 
 /// Where the answer to a request to `from` sends us, if it does.
-fn redirection(answer: &http::Answer, from: &Url) -> Option<Result<Url, String>> {
+fn redirection(answer: &http::HttpAnswer, from: &Url) -> Option<Result<Url, String>> {
     if !answer.status.is_redirection() {
         return None;
     }

@@ -17,11 +17,11 @@ use url::Url;
 
 use super::{
     Query, Search,
-    engine::{Ask, Hit},
+    engine::{EngineRequest, Hit},
 };
 use crate::{
     builtin::web::{self, failure},
-    http::{self, Answer, REDIRECTS, RequestError},
+    http::{self, HttpAnswer, REDIRECTS, RequestError},
     retry::Failure,
 };
 
@@ -35,38 +35,44 @@ impl Search {
         query: &Query,
         count: usize,
     ) -> Result<(Vec<Hit>, Vec<&'static str>), String> {
-        let ask = (self.engine.ask)(query, count);
-        let mut not_applied = ask.not_applied.clone();
+        let engine_request = (self.engine.request)(query, count);
+        let mut not_applied = engine_request.not_applied.clone();
         if self.engine.url.is_some_and(|url| url.contains("{hl}")) && !self.url.contains("{hl}") {
             not_applied.extend(query.hl.is_some().then_some("hl"));
         }
         let language = query.hl.as_deref().and_then(|hl| hl.split('-').next()).unwrap_or("en");
         let mut url = Url::parse(&self.url.replace("{hl}", &language.to_ascii_lowercase()))
-            .and_then(|folder| folder.join(ask.path))
+            .and_then(|folder| folder.join(engine_request.path))
             .map_err(|error| format!("the address of {} is wrong: {error}", self.engine.name))?;
-        if !ask.parameters.is_empty() {
-            url.query_pairs_mut().extend_pairs(&ask.parameters);
+        if !engine_request.parameters.is_empty() {
+            url.query_pairs_mut().extend_pairs(&engine_request.parameters);
         }
         let asked = web::ask(async |attempt| {
             let limit = self.timeout.min(attempt.left);
             // It may have got as far as the engine.
-            let late =
-                |_| Err(self.lost(&RequestError::Broken(io::Error::from(TimedOut).into()), &ask.method));
-            timeout(limit, self.attempt(&ask, &url)).await.unwrap_or_else(late)
+            let late = |_| {
+                Err(self
+                    .lost(&RequestError::Broken(io::Error::from(TimedOut).into()), &engine_request.method))
+            };
+            timeout(limit, self.attempt(&engine_request, &url)).await.unwrap_or_else(late)
         })
         .await;
         asked.map(|hits| (hits, not_applied)).map_err(|why| self.hide(why))
     }
 
-    fn request(&self, ask: &Ask, url: &Url) -> Result<Request<Full<Bytes>>, RequestError> {
-        let mut request = http::request(ask.method.clone(), url)?;
+    fn request(
+        &self,
+        engine_request: &EngineRequest,
+        url: &Url,
+    ) -> Result<Request<Full<Bytes>>, RequestError> {
+        let mut request = http::request(engine_request.method.clone(), url)?;
         let json = HeaderValue::from_static("application/json");
-        if let Some(body) = &ask.body {
+        if let Some(body) = &engine_request.body {
             *request.body_mut() = Full::new(body.to_string().into());
             request.headers_mut().insert(CONTENT_TYPE, json.clone());
         }
-        let (header, before) = ask.key;
-        let key = self.key.as_ref().and_then(|key| HeaderValue::from_str(&format!("{before}{key}")).ok());
+        let (header, prefix) = engine_request.key_header;
+        let key = self.key.as_ref().and_then(|key| HeaderValue::from_str(&format!("{prefix}{key}")).ok());
         if let Some(mut key) = key {
             key.set_sensitive(true);
             request.headers_mut().insert(HeaderName::from_static(header), key);
@@ -77,9 +83,9 @@ impl Search {
     }
 
     /// Asks, and follows a few redirects within the origin: headers with keys must not travel to another one.
-    async fn answer(&self, ask: &Ask, url: &Url) -> Result<Answer, RequestError> {
+    async fn answer(&self, engine_request: &EngineRequest, url: &Url) -> Result<HttpAnswer, RequestError> {
         let (client, mut url) = (self.http.search_for(url.as_str()), url.clone());
-        let mut request = self.request(ask, &url)?;
+        let mut request = self.request(engine_request, &url)?;
         for _ in 0..REDIRECTS {
             let answer = client.send(request.clone()).await?;
             let Some(to) = http::moved(&answer, &url) else { return Ok(answer) };
@@ -102,13 +108,16 @@ impl Search {
         failure(format!("cannot ask {}: {cause}: {advice}", self.engine.name), again, None)
     }
 
-    async fn attempt(&self, ask: &Ask, url: &Url) -> Result<Vec<Hit>, Failure<String>> {
+    async fn attempt(&self, engine_request: &EngineRequest, url: &Url) -> Result<Vec<Hit>, Failure<String>> {
         let name = self.engine.name;
-        let safe = ask.method == Method::GET;
-        let answer = self.answer(ask, url).await.map_err(|error| self.lost(&error, &ask.method))?;
+        let safe = engine_request.method == Method::GET;
+        let answer = self
+            .answer(engine_request, url)
+            .await
+            .map_err(|error| self.lost(&error, &engine_request.method))?;
         let (status, hint) = (answer.status, web::retry_after(&answer.headers));
         let (body, complete) =
-            web::body(answer, MAX_ANSWER).await.map_err(|error| self.lost(&error, &ask.method))?;
+            web::body(answer, MAX_ANSWER).await.map_err(|error| self.lost(&error, &engine_request.method))?;
         if !status.is_success() {
             let turned_away = matches!(status.as_u16(), 429 | 503);
             let again = turned_away || (safe && (status.is_server_error() || status.as_u16() == 408));
@@ -126,7 +135,7 @@ impl Search {
     fn refusal(&self, status: StatusCode, wait: Option<Duration>, body: &[u8]) -> String {
         let name = self.engine.name;
         let advice = match status.as_u16() {
-            401 | 403 => return format!("{} (status {})", self.engine.refused, status.as_u16()),
+            401 | 403 => return format!("{} (status {})", self.engine.refused_help, status.as_u16()),
             402 => "its account has no credit left: recharge it, or use another engine".to_owned(),
             404 => "check `url`".to_owned(),
             429 => {

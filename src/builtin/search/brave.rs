@@ -4,17 +4,18 @@ use jiff::Timestamp;
 
 use super::{
     dates::{Dates, Unit},
-    engine::{Ask, Engine, hits},
+    engine::{Engine, EngineRequest, WEB_SEARCH, hits},
 };
 
 pub(super) const ENGINE: Engine = Engine {
     name: "brave",
+    description: WEB_SEARCH,
     url: Some("https://api.search.brave.com/res/v1/web/"),
-    key: Some("BRAVE_API_KEY"),
+    key_variable: Some("BRAVE_API_KEY"),
     max_results: 20,
     pages: true,
-    refused: "Brave refuses the key: check `key`, and whether its plan has web search",
-    ask: |query, count| {
+    refused_help: "Brave refuses the key: check `key`, and whether its plan has web search",
+    request: |query, count| {
         let mut parameters = vec![
             ("q", query.q.clone()),
             ("count", count.to_string()),
@@ -29,10 +30,10 @@ pub(super) const ENGINE: Engine = Engine {
         // Counted in pages, from 0.
         parameters.extend(query.page.map(|page| ("offset", (page - 1).to_string())));
         parameters.extend(query.autocorrect.map(|correct| ("spellcheck", correct.to_string())));
-        Ask::get("search", parameters)
-            .key("x-subscription-token", "")
-            .without(not_applied, "tbs")
-            .without(query.location.is_some(), "location")
+        EngineRequest::get("search", parameters)
+            .key_header("x-subscription-token", "")
+            .not_applied_if(not_applied, "tbs")
+            .not_applied_if(query.location.is_some(), "location")
     },
     // An answer without `web` has no results.
     hits: |answer| match answer.get("web") {

@@ -1,67 +1,68 @@
-//! What makes one search engine different from another: plain data and two pure functions each.
+//! What a search engine is to `search`: plain data and two pure functions. Each engine is one constant in a file of its own.
 
 use hyper::Method;
 use serde_json::{Map, Value};
 
-use super::{Query, brave, exa, mediawiki, searxng, serper, tavily};
+use super::Query;
+
+/// The description of the tool for engines that search all of the web.
+pub(super) const WEB_SEARCH: &str = "Search the web. Gives titles, addresses and snippets of pages.";
 
 /// One search engine.
 pub(super) struct Engine {
-    /// What it is called in the configuration.
+    /// Its name in the configuration.
     pub name: &'static str,
-    /// The folder of its interface; `{hl}` stands for the language of the query. `None`: it must be configured.
+    /// The description of the tool.
+    pub description: &'static str,
+    /// The base address of its API; `{hl}` stands for the language of the query. `None`: it must be configured.
     pub url: Option<&'static str>,
-    /// The variable that its key is usually kept in. `None`: it needs none.
-    pub key: Option<&'static str>,
-    /// Results that one request gives at most.
+    /// The environment variable that usually holds its key. `None`: it needs no key.
+    pub key_variable: Option<&'static str>,
+    /// The most results that one request can give.
     pub max_results: usize,
-    /// Whether there is more than the first page.
+    /// Whether later pages of results can be requested.
     pub pages: bool,
     /// What a refusal (401, 403) usually means, and what to do.
-    pub refused: &'static str,
-    /// The request for a query.
-    pub ask: fn(&Query, usize) -> Ask,
-    /// The results in an answer.
+    pub refused_help: &'static str,
+    /// The request for a query and a number of results.
+    pub request: fn(&Query, usize) -> EngineRequest,
+    /// The results in an answer. `None`: it is not in the engine's format.
     pub hits: fn(&Value) -> Option<Vec<Hit>>,
 }
 
-/// All of them.
-pub(super) const ENGINES: [&Engine; 6] =
-    [&serper::ENGINE, &searxng::ENGINE, &mediawiki::ENGINE, &brave::ENGINE, &tavily::ENGINE, &exa::ENGINE];
-
-/// A request, apart from the address of the engine and its key.
-pub(super) struct Ask {
+/// A request, without the address of the engine and without its key.
+pub(super) struct EngineRequest {
     pub method: Method,
-    /// Relative to the engine's folder.
+    /// Relative to [`Engine::url`].
     pub path: &'static str,
     pub parameters: Vec<(&'static str, String)>,
     pub body: Option<Value>,
-    /// The header that carries the key, and what stands before it.
-    pub key: (&'static str, &'static str),
+    /// The header of the key, and the text before the key in it.
+    pub key_header: (&'static str, &'static str),
     /// Arguments of the query that the engine has no counterpart for.
     pub not_applied: Vec<&'static str>,
 }
 
-impl Ask {
-    /// By address alone.
+impl EngineRequest {
+    /// A GET request. The key goes into `authorization: Bearer KEY`.
     pub(super) fn get(path: &'static str, parameters: Vec<(&'static str, String)>) -> Self {
-        let (method, key) = (Method::GET, ("authorization", "Bearer "));
-        Self { method, path, parameters, body: None, key, not_applied: Vec::new() }
+        let (method, key_header) = (Method::GET, ("authorization", "Bearer "));
+        Self { method, path, parameters, body: None, key_header, not_applied: Vec::new() }
     }
 
-    /// With a JSON body.
+    /// A POST request with a JSON body.
     pub(super) fn post(path: &'static str, body: Map<String, Value>) -> Self {
         Self { method: Method::POST, body: Some(Value::Object(body)), ..Self::get(path, Vec::new()) }
     }
 
-    /// With the key in the header `name`.
-    pub(super) fn key(mut self, name: &'static str, before: &'static str) -> Self {
-        self.key = (name, before);
+    /// Puts the key into the header `name`, after `prefix`.
+    pub(super) fn key_header(mut self, name: &'static str, prefix: &'static str) -> Self {
+        self.key_header = (name, prefix);
         self
     }
 
-    /// Notes an argument that was given and does nothing here.
-    pub(super) fn without(mut self, given: bool, argument: &'static str) -> Self {
+    /// Notes an argument that was given and has no counterpart in this engine.
+    pub(super) fn not_applied_if(mut self, given: bool, argument: &'static str) -> Self {
         if given {
             self.not_applied.push(argument);
         }
@@ -78,7 +79,8 @@ pub(super) struct Hit {
     pub date: Option<String>,
 }
 
-/// Reads the list of results at `pointer`, whose fields have these names. Results without an address are none.
+/// Reads the list of results at `pointer`. `names`: the fields for title, link, snippet and date. Results without a link
+/// are left out.
 pub(super) fn hits(answer: &Value, pointer: &str, names: [&str; 4]) -> Option<Vec<Hit>> {
     let list = answer.pointer(pointer)?.as_array()?;
     let hit = |entry: &Value| {

@@ -2,16 +2,17 @@
 
 use serde_json::{Map, Value, json};
 
-use super::engine::{Ask, Engine, Hit, hits};
+use super::engine::{Engine, EngineRequest, Hit, WEB_SEARCH, hits};
 
 pub(super) const ENGINE: Engine = Engine {
     name: "exa",
+    description: WEB_SEARCH,
     url: Some("https://api.exa.ai/"),
-    key: Some("EXA_API_KEY"),
+    key_variable: Some("EXA_API_KEY"),
     max_results: 100,
     pages: false,
-    refused: "Exa refuses the key: check `key`",
-    ask: |query, count| {
+    refused_help: "Exa refuses the key: check `key`",
+    request: |query, count| {
         let mut body = Map::new();
         body.insert("query".into(), query.q.clone().into());
         body.insert("numResults".into(), json!(count));
@@ -21,12 +22,12 @@ pub(super) const ENGINE: Engine = Engine {
             query.put_dates(&mut body, ["startPublishedDate", "endPublishedDate"], "%Y-%m-%dT%H:%M:%SZ");
         let country = query.gl.as_ref().map(|gl| gl.to_ascii_uppercase());
         body.extend(country.map(|country| ("userLocation".to_owned(), country.into())));
-        Ask::post("search", body)
-            .key("x-api-key", "")
-            .without(query.tbs.is_some() && !dated, "tbs")
-            .without(query.hl.is_some(), "hl")
-            .without(query.location.is_some(), "location")
-            .without(query.autocorrect.is_some(), "autocorrect")
+        EngineRequest::post("search", body)
+            .key_header("x-api-key", "")
+            .not_applied_if(query.tbs.is_some() && !dated, "tbs")
+            .not_applied_if(query.hl.is_some(), "hl")
+            .not_applied_if(query.location.is_some(), "location")
+            .not_applied_if(query.autocorrect.is_some(), "autocorrect")
     },
     hits: |answer| {
         let found = hits(answer, "/results", ["title", "url", "summary", "publishedDate"])?;

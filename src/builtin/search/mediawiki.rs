@@ -4,16 +4,17 @@
 
 use serde_json::Value;
 
-use super::engine::{Ask, Engine, Hit, plain};
+use super::engine::{Engine, EngineRequest, Hit, plain};
 
 pub(super) const ENGINE: Engine = Engine {
     name: "wikipedia",
+    description: "Search an encyclopedia (Wikipedia). Gives titles, addresses and snippets.",
     url: Some("https://{hl}.wikipedia.org/w/"),
-    key: None,
+    key_variable: None,
     max_results: 50,
     pages: true,
-    refused: "the wiki refuses to be searched by programs: use another one by `url`",
-    ask: |query, count| {
+    refused_help: "the wiki refuses to be searched by programs: use another one by `url`",
+    request: |query, count| {
         let offset = (query.page.unwrap_or(1) as usize - 1) * count;
         let parameters = [
             ("action", "query"),
@@ -27,11 +28,11 @@ pub(super) const ENGINE: Engine = Engine {
             ("meta", "siteinfo"),
             ("siprop", "general"),
         ];
-        Ask::get("api.php", parameters.map(|(name, value)| (name, value.to_owned())).to_vec())
-            .without(query.gl.is_some(), "gl")
-            .without(query.location.is_some(), "location")
-            .without(query.tbs.is_some(), "tbs")
-            .without(query.autocorrect.is_some(), "autocorrect")
+        EngineRequest::get("api.php", parameters.map(|(name, value)| (name, value.to_owned())).to_vec())
+            .not_applied_if(query.gl.is_some(), "gl")
+            .not_applied_if(query.location.is_some(), "location")
+            .not_applied_if(query.tbs.is_some(), "tbs")
+            .not_applied_if(query.autocorrect.is_some(), "autocorrect")
     },
     hits: |answer| {
         let general = answer.pointer("/query/general")?;

@@ -3,17 +3,18 @@
 
 use super::{
     dates::{Dates, Unit},
-    engine::{Ask, Engine, hits},
+    engine::{Engine, EngineRequest, WEB_SEARCH, hits},
 };
 
 pub(super) const ENGINE: Engine = Engine {
     name: "searxng",
+    description: WEB_SEARCH,
     url: None,
-    key: None,
+    key_variable: None,
     max_results: 100,
     pages: true,
-    refused: "the instance gives no JSON to us: add `json` to `search.formats` in its settings.yml, or use another one",
-    ask: |query, _| {
+    refused_help: "the instance gives no JSON to us: add `json` to `search.formats` in its settings.yml, or use another one",
+    request: |query, _| {
         let mut parameters = vec![("q", query.q.clone()), ("format", "json".to_owned())];
         let language = match (&query.hl, &query.gl) {
             (Some(hl), Some(gl)) if !hl.contains('-') => Some(format!("{hl}-{}", gl.to_ascii_uppercase())),
@@ -30,11 +31,11 @@ pub(super) const ENGINE: Engine = Engine {
         });
         parameters.extend(span.map(|span| ("time_range", span.to_owned())));
         parameters.extend(query.page.map(|page| ("pageno", page.to_string())));
-        Ask::get("search", parameters)
-            .without(query.tbs.is_some() && span.is_none(), "tbs")
-            .without(query.gl.is_some() && query.hl.is_none(), "gl")
-            .without(query.location.is_some(), "location")
-            .without(query.autocorrect.is_some(), "autocorrect")
+        EngineRequest::get("search", parameters)
+            .not_applied_if(query.tbs.is_some() && span.is_none(), "tbs")
+            .not_applied_if(query.gl.is_some() && query.hl.is_none(), "gl")
+            .not_applied_if(query.location.is_some(), "location")
+            .not_applied_if(query.autocorrect.is_some(), "autocorrect")
     },
     hits: |answer| hits(answer, "/results", ["title", "url", "content", "publishedDate"]),
 };

@@ -2,16 +2,17 @@
 
 use serde_json::{Map, json};
 
-use super::engine::{Ask, Engine, hits};
+use super::engine::{Engine, EngineRequest, WEB_SEARCH, hits};
 
 pub(super) const ENGINE: Engine = Engine {
     name: "serper",
+    description: WEB_SEARCH,
     url: Some("https://google.serper.dev/"),
-    key: Some("SERPER_API_KEY"),
+    key_variable: Some("SERPER_API_KEY"),
     max_results: 100,
     pages: true,
-    refused: "Serper refuses the key: check `key`, and whether it has credits left",
-    ask: |query, count| {
+    refused_help: "Serper refuses the key: check `key`, and whether it has credits left",
+    request: |query, count| {
         let mut body = Map::new();
         body.insert("q".into(), query.q.clone().into());
         body.insert("gl".into(), query.gl.as_deref().unwrap_or("us").into());
@@ -22,7 +23,7 @@ pub(super) const ENGINE: Engine = Engine {
         }
         body.extend(query.page.map(|page| ("page".to_owned(), page.into())));
         body.extend(query.autocorrect.map(|correct| ("autocorrect".to_owned(), correct.into())));
-        Ask::post("search", body).key("x-api-key", "")
+        EngineRequest::post("search", body).key_header("x-api-key", "")
     },
     hits: |answer| hits(answer, "/organic", ["title", "link", "snippet", "date"]),
 };

@@ -10,7 +10,7 @@ fn query(value: Value) -> Query {
 }
 
 fn engine(name: &str) -> &'static Engine {
-    ENGINES.into_iter().find(|engine| engine.name == name).unwrap()
+    ENGINES.iter().copied().find(|engine| engine.name == name).unwrap()
 }
 
 #[test]
@@ -54,30 +54,44 @@ fn each_engine_takes_every_argument_or_names_it() {
         "q": "x", "gl": "de", "hl": "en", "location": "Bonn", "num": 5, "page": 1, "autocorrect": false,
         "tbs": "cdr:1,cd_min:1/31/2024,cd_max:2/29/2024",
     });
-    let ask = |name: &str| (engine(name).ask)(&query(all.clone()), 5);
-    let serper = ask("serper");
+    let request = |name: &str| (engine(name).request)(&query(all.clone()), 5);
+    let serper = request("serper");
     assert!(serper.not_applied.is_empty());
     let mut sent = all.clone();
     sent["num"] = json!(5);
     assert_eq!(serper.body.unwrap(), sent);
-    let brave = ask("brave");
+    let brave = request("brave");
     assert_eq!(brave.not_applied, ["location"]);
     for (name, value) in
         [("country", "DE"), ("search_lang", "en"), ("freshness", "2024-01-31to2024-02-29"), ("offset", "0")]
     {
         assert!(brave.parameters.contains(&(name, value.to_owned())), "{:?}", brave.parameters);
     }
-    let tavily = ask("tavily");
+    let tavily = request("tavily");
     assert_eq!(tavily.not_applied, ["gl", "hl", "location", "autocorrect"]);
     let body = json!({"query": "x", "max_results": 5, "start_date": "2024-01-31", "end_date": "2024-02-29"});
     assert_eq!(tavily.body.unwrap(), body);
-    let exa = ask("exa").body.unwrap();
+    let exa = request("exa").body.unwrap();
     assert_eq!(exa["endPublishedDate"], "2024-02-29T23:59:59Z");
     assert_eq!(exa["userLocation"], "DE");
-    assert_eq!(ask("searxng").not_applied, ["tbs", "location", "autocorrect"]);
-    assert_eq!(ask("wikipedia").not_applied, ["gl", "location", "tbs", "autocorrect"]);
-    let recent = (engine("searxng").ask)(&query(json!({"q": "x", "tbs": "qdr:w"})), 5);
+    assert_eq!(request("searxng").not_applied, ["tbs", "location", "autocorrect"]);
+    assert_eq!(request("wikipedia").not_applied, ["gl", "location", "tbs", "autocorrect"]);
+    let recent = (engine("searxng").request)(&query(json!({"q": "x", "tbs": "qdr:w"})), 5);
     assert!(recent.not_applied.is_empty() && recent.parameters.contains(&("time_range", "week".to_owned())));
+}
+
+#[test]
+fn the_documented_example_names_each_engine() {
+    let example = include_str!("../../../servers.toml");
+    let (_, section) = example.split_once("# \"search\" has one tool").unwrap();
+    let (section, _) = section.split_once("[servers.").unwrap();
+    for engine in ENGINES {
+        assert!(
+            section.contains(&format!("\"{}\"", engine.name)),
+            "servers.toml does not name {}",
+            engine.name
+        );
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ use crate::{
 
 /// What is met on the way, whether a server is usable or not.
 #[derive(Default)]
-pub(in crate::config) struct Found {
+pub(in crate::config) struct CollectedValues {
     /// Secret values.
     pub(in crate::config) secrets: Vec<String>,
     /// Files that were read, or could not be.
@@ -47,7 +47,7 @@ pub(in crate::config) fn server(
     defaults: &Defaults,
     inherited: &Arc<BTreeMap<String, String>>,
     env: &Env,
-    found: &mut Found,
+    found: &mut CollectedValues,
 ) -> ServerEntry {
     let open = match &raw.kind {
         RawKind::Command { inherit_env, .. } => defaults.inherit_env.and(inherit_env),

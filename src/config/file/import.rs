@@ -40,7 +40,7 @@ const TOOLS: [&str; 2] = ["codex", "claude-desktop"];
 const FOLDERS: [&str; 7] = [".vscode", ".cursor", ".codex", ".gemini", ".roo", ".kilocode", ".kiro"];
 
 /// Where an `import` entry leads.
-pub(super) enum Found {
+pub(super) enum ImportSource {
     /// A file that exists.
     File(SourceLocation),
     /// A named tool without a file here: a note, since one configuration serves many machines.
@@ -73,18 +73,18 @@ impl Foreign {
 }
 
 /// Finds the file of an `import` entry; the error is a message and a help. Relative paths start from `base`.
-pub(super) fn find(source: &str, base: &Path, env: &Env) -> Result<Found, (String, String)> {
+pub(super) fn find(source: &str, base: &Path, env: &Env) -> Result<ImportSource, (String, String)> {
     if TOOLS.contains(&source) {
         let places = places(source, env);
         let Some(file) = places.iter().find(|file| file.is_file()) else {
             let places: Vec<String> = places.iter().map(|file| file.display().to_string()).collect();
-            return Ok(Found::Absent(format!(
+            return Ok(ImportSource::Absent(format!(
                 "{source}: nothing to import, there is no {}",
                 places.join(" or ")
             )));
         };
         // Such a file belongs to a person, not to a project: its servers run where the importing file lies.
-        return Ok(Found::File(SourceLocation::of(file, base.to_owned(), env.folder())));
+        return Ok(ImportSource::File(SourceLocation::of(file, base.to_owned(), env.folder())));
     }
     let file = env.resolve(base, source);
     if !file.is_file() {
@@ -98,7 +98,7 @@ pub(super) fn find(source: &str, base: &Path, env: &Env) -> Result<Found, (Strin
     // `.vscode/mcp.json` and its like speak of the folder around them.
     let inside = folder.file_name().is_some_and(|name| FOLDERS.iter().any(|folder| name == *folder));
     let folder = if inside { folder.parent().unwrap_or(folder) } else { folder }.to_owned();
-    Ok(Found::File(SourceLocation::of(&file, folder, env.folder())))
+    Ok(ImportSource::File(SourceLocation::of(&file, folder, env.folder())))
 }
 
 /// Where a tool that is found by name keeps its file; nothing for other words.

@@ -18,7 +18,7 @@ use crate::config::{
     Config, NamedTools, Secrets, ServerEntry,
     check::{
         owner::Owners,
-        validate::{self, Found},
+        validate::{self, CollectedValues},
         walls,
     },
     env::Env,
@@ -85,7 +85,7 @@ fn parse(text: &str, origin: &SourceLocation, env: &Env) -> Result<Config> {
         defaults: &raw.defaults,
         inherited: env.matching(&raw.defaults.inherit_env).into(),
         env,
-        found: Found::default(),
+        found: CollectedValues::default(),
         servers: IndexMap::new(),
         named: raw.named,
         notes: vec![],
@@ -102,7 +102,13 @@ fn parse(text: &str, origin: &SourceLocation, env: &Env) -> Result<Config> {
     for source in &raw.import {
         merge.import(source, origin, &mut taken, local)?;
     }
-    let Merge { found: Found { mut secrets, files, places, writes }, servers, named, mut notes, .. } = merge;
+    let Merge {
+        found: CollectedValues { mut secrets, files, places, writes },
+        servers,
+        named,
+        mut notes,
+        ..
+    } = merge;
     // What is a server's name is told all the time, say of a database whose password is `postgres`.
     secrets.retain(|secret| !servers.keys().any(|name| name.as_str() == secret));
     let agents = raw.agent.sub_agents.keys().cloned();
@@ -160,7 +166,7 @@ struct Merge<'a> {
     defaults: &'a Defaults,
     inherited: Arc<BTreeMap<String, String>>,
     env: &'a Env,
-    found: Found,
+    found: CollectedValues,
     servers: IndexMap<ServerName, ServerEntry>,
     named: Vec<Named>,
     notes: Vec<String>,
@@ -180,7 +186,7 @@ impl Merge<'_> {
     fn set_aside(&mut self, server: RawServer) {
         if matches!(&server.kind, RawKind::Command { sandbox: Some(sandbox), .. } if !sandbox.write.is_empty())
         {
-            let mut aside = Found::default();
+            let mut aside = CollectedValues::default();
             validate::server(server, self.defaults, &self.inherited, self.env, &mut aside);
             self.found.writes.append(&mut aside.writes);
         }
@@ -200,8 +206,8 @@ impl Merge<'_> {
             origin.error(source.line, Some(source.key.clone()), message, Some(help))
         })?;
         let from = match found {
-            import::Found::File(from) => from,
-            import::Found::Absent(note) => {
+            import::ImportSource::File(from) => from,
+            import::ImportSource::Absent(note) => {
                 self.notes.push(note);
                 return Ok(());
             }

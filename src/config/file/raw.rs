@@ -389,14 +389,11 @@ fn llm(table: &Section<'_>, mut request: crate::config::LlmConfig) -> Result<Raw
 
 /// The `retry` of a table: a profile, or a table of its own.
 fn retry(table: &Section<'_>) -> Result<Option<RetryPolicy>> {
-    type Profile = fn() -> RetryPolicy;
-    let profiles: [(&str, Profile); 3] =
-        [("fast", RetryPolicy::fast), ("agent", RetryPolicy::agent), ("patient", RetryPolicy::patient)];
     if table.get("retry").is_some_and(|entry| matches!(entry.node.value, Value::Text(_))) {
-        return Ok(table.choice("retry", &profiles)?.map(|profile| profile()));
+        return Ok(table.choice("retry", RetryPolicy::PROFILES)?.map(|profile| profile()));
     }
     let Some(table) = &table.table("retry", RETRY)? else { return Ok(None) };
-    let profile = table.choice("profile", &profiles)?.unwrap_or(RetryPolicy::agent)();
+    let profile = table.choice("profile", RetryPolicy::PROFILES)?.unwrap_or(RetryPolicy::agent)();
     // A `cap` on a schedule with constant waits makes them grow up to it.
     let flat = profile.flat && table.get("cap").is_none();
     let base = table.grace("base")?.unwrap_or(profile.base);

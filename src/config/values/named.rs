@@ -38,12 +38,12 @@ struct Rules {
 pub(in crate::config) struct Named {
     origin: SourceLocation,
     text: Text,
-    wanted: Wanted,
+    wanted: NamedBy,
 }
 
 /// How they are named.
 #[derive(Debug, Clone)]
-enum Wanted {
+enum NamedBy {
     /// By a pattern over the names of one server's tools; where one of their arguments is named too, that.
     Own(ServerName, GlobMatcher, Option<Text>),
     /// One server's tool by its name.
@@ -65,28 +65,28 @@ impl Named {
         argument: Option<Text>,
     ) -> Option<Self> {
         let glob = Glob::new(&text.value).ok()?.compile_matcher();
-        Some(Self { origin: origin.clone(), text, wanted: Wanted::Own(server.clone(), glob, argument) })
+        Some(Self { origin: origin.clone(), text, wanted: NamedBy::Own(server.clone(), glob, argument) })
     }
 
     /// A tool of `server`, by its name.
     pub(in crate::config) fn own_name(origin: &SourceLocation, server: &ServerName, text: Text) -> Self {
-        Self { origin: origin.clone(), text, wanted: Wanted::OwnName(server.clone()) }
+        Self { origin: origin.clone(), text, wanted: NamedBy::OwnName(server.clone()) }
     }
 
     /// Tools by a pattern over `server.tool`; as [`Named::own`].
     pub(in crate::config) fn paths(origin: &SourceLocation, text: Text) -> Option<Self> {
         let glob = Glob::new(&text.value).ok()?.compile_matcher();
-        Some(Self { origin: origin.clone(), text, wanted: Wanted::Paths(glob) })
+        Some(Self { origin: origin.clone(), text, wanted: NamedBy::Paths(glob) })
     }
 
     /// A tool as `server.tool`.
     pub(in crate::config) fn path(origin: &SourceLocation, text: Text) -> Self {
-        Self { origin: origin.clone(), text, wanted: Wanted::Path }
+        Self { origin: origin.clone(), text, wanted: NamedBy::Path }
     }
 
     /// A tool by any of its names, which may differ in case and separators unless they are to be `exact`.
     pub(in crate::config) fn any_name(origin: &SourceLocation, text: Text, exact: bool) -> Self {
-        Self { origin: origin.clone(), text, wanted: Wanted::AnyName { exact } }
+        Self { origin: origin.clone(), text, wanted: NamedBy::AnyName { exact } }
     }
 }
 
@@ -115,7 +115,7 @@ impl Rules {
     fn judge(&self, rule: &Named, listed: &Listed) -> Option<ConfigError> {
         let text = &rule.text.value;
         match &rule.wanted {
-            Wanted::Own(server, glob, argument) => {
+            NamedBy::Own(server, glob, argument) => {
                 let tools = listed.get(server)?;
                 let matched: Vec<&Tool> = tools.iter().filter(|tool| glob.is_match(&tool.name)).collect();
                 match argument {
@@ -124,14 +124,14 @@ impl Rules {
                     None => None,
                 }
             }
-            Wanted::OwnName(server) => {
+            NamedBy::OwnName(server) => {
                 let tools = listed.get(server)?;
                 let found = tools.iter().any(|tool| tool.name == *text);
                 (!found).then(|| rule.no_tool_of(server, tools))
             }
-            Wanted::Paths(glob) => self.judge_path(rule, listed, |path| glob.is_match(path)),
-            Wanted::Path => self.judge_path(rule, listed, |path| path == text),
-            Wanted::AnyName { exact } => {
+            NamedBy::Paths(glob) => self.judge_path(rule, listed, |path| glob.is_match(path)),
+            NamedBy::Path => self.judge_path(rule, listed, |path| path == text),
+            NamedBy::AnyName { exact } => {
                 if self.servers.iter().any(|server| !listed.contains_key(server)) {
                     return None;
                 }
@@ -154,7 +154,7 @@ impl Rules {
         let text = &rule.text.value;
         // What a pattern begins with says which servers it can mean.
         let literal = match rule.wanted {
-            Wanted::Paths(_) => text.split(['*', '?', '[', '{', '\\']).next().unwrap_or_default(),
+            NamedBy::Paths(_) => text.split(['*', '?', '[', '{', '\\']).next().unwrap_or_default(),
             _ => text.as_str(),
         };
         let open = literal.len() < text.len();
@@ -184,7 +184,7 @@ impl Rules {
     /// take a call over.
     fn paths(&self, rule: &Named, listed: &Listed, meant: impl Fn(&str) -> bool) -> Vec<(String, String)> {
         let agents = self.agents.iter().map(|agent| (AGENT_SERVER, agent.as_str()));
-        let agents = agents.filter(|_| !matches!(rule.wanted, Wanted::Path));
+        let agents = agents.filter(|_| !matches!(rule.wanted, NamedBy::Path));
         let of_server = |server: &ServerName| listed.get(server).map(|tools| (server.clone(), tools.clone()));
         let tools: Vec<_> = self.servers.iter().filter_map(of_server).collect();
         tools

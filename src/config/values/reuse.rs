@@ -32,7 +32,7 @@ pub struct BatchConfig {
 
 impl Default for BatchConfig {
     fn default() -> Self {
-        // Why 5 ms: less than an engine needs for one token, so nobody is held up that others would not hold up.
+        // Why 5 ms: less than a model server needs for one token.
         Self { size: NonZeroUsize::MIN, interval: Duration::from_millis(5), width: None }
     }
 }

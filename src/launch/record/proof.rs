@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     bounded,
     config::StdioConfig,
-    launch::{Runner, observe::Seen},
+    launch::{Runner, observe::ObservedProcess},
 };
 
 /// The files that one runner goes by.
@@ -122,7 +122,7 @@ pub(super) fn of(
     runner: &Runner,
     path: &Path,
     spec: &StdioConfig,
-    seen: &Seen,
+    seen: &ObservedProcess,
     files: &[PathBuf],
 ) -> Vec<Proof> {
     let inputs = match runner.name {
@@ -158,7 +158,7 @@ pub(super) fn of(
 }
 
 /// Whether `uv run` depends on files that cannot be listed here: those of other packages, or by patterns.
-pub(super) fn goes_further(spec: &StdioConfig, seen: &Seen) -> bool {
+pub(super) fn goes_further(spec: &StdioConfig, seen: &ObservedProcess) -> bool {
     folders(spec, seen).any(|folder| match bounded::read_text(&folder.join("pyproject.toml"), MAX_PROJECT) {
         Ok(project) => FURTHER.iter().any(|word| project.contains(word)),
         // It is there, and not what a project has.
@@ -167,7 +167,7 @@ pub(super) fn goes_further(spec: &StdioConfig, seen: &Seen) -> bool {
 }
 
 /// Where a project may be: the working directories before and after the runner, and those above them.
-fn folders<'a>(spec: &'a StdioConfig, seen: &'a Seen) -> impl Iterator<Item = &'a Path> {
+fn folders<'a>(spec: &'a StdioConfig, seen: &'a ObservedProcess) -> impl Iterator<Item = &'a Path> {
     [&spec.cwd, &seen.cwd].into_iter().flat_map(|folder| folder.ancestors().take(ABOVE))
 }
 

@@ -31,14 +31,14 @@ impl House {
         self.folder.path().canonicalize().unwrap().join(name)
     }
 
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> ObservedProcess {
         let text = |name: &str| self.path(name).to_str().unwrap().to_owned();
         let mut env = (*self.spec.env).clone();
         env.remove("GONE");
         env.insert("PATH".to_owned(), "/venv/bin:/bin".to_owned());
         env.insert("SHLVL".to_owned(), "1".to_owned());
         let argv = ["--token", "hunter2-hunter2"].map(str::to_owned);
-        Seen {
+        ObservedProcess {
             exe: self.path("python3.12"),
             argv: [text("venv/bin/python"), text("venv/bin/server")].into_iter().chain(argv).collect(),
             cwd: self.path("work"),
@@ -46,7 +46,7 @@ impl House {
         }
     }
 
-    fn record(&self, seen: Seen) -> Result<Record, String> {
+    fn record(&self, seen: ObservedProcess) -> Result<Record, String> {
         let runner = Runner::of(&self.spec.command, &self.spec.args).unwrap();
         let secrets = Secrets::new(["hunter2-hunter2".to_owned()]);
         Record::make(&runner, &self.path("uvx"), &self.spec, seen, &secrets)

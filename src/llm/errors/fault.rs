@@ -67,8 +67,8 @@ impl Fault {
     }
 
     /// A request that got no answer at all.
-    pub(in crate::llm) fn unanswered(error: &RequestError, place: &Place<'_>) -> Self {
-        let Place { url, table, .. } = place;
+    pub(in crate::llm) fn unanswered(error: &RequestError, place: &RequestTarget<'_>) -> Self {
+        let RequestTarget { url, table, .. } = place;
         use LlmErrorClass as Class;
         let chain = Chain::of(error);
         let cause = chain.texts.last().cloned().unwrap_or_else(|| "the request could not be sent".into());
@@ -107,7 +107,7 @@ impl Fault {
 }
 
 /// Where a request went.
-pub(in crate::llm) struct Place<'a> {
+pub(in crate::llm) struct RequestTarget<'a> {
     /// The base URL as it may be printed.
     pub url: &'a str,
     /// The table of the configuration that it is written in.

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::llm::{
     Attempt, ChatRequest, LlmErrorClass as Class,
-    client::{Inner, Model, RequestContext},
+    client::{ClientState, Model, RequestContext},
     errors::fault::Fault,
     pipeline::answer_quality::DoubtfulAnswers,
     pipeline::gate::{Pass, Refused, Shut, Trouble, Visit},
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// One request with what is kept between its attempts.
-pub(in crate::llm) struct Call<'a> {
+pub(in crate::llm) struct RetriedRequest<'a> {
     request: &'a ChatRequest,
     ready: Ready<'a>,
     visit: Visit,
@@ -44,7 +44,7 @@ pub(in crate::llm) struct Call<'a> {
     paused: Mutex<Duration>,
 }
 
-impl Call<'_> {
+impl RetriedRequest<'_> {
     /// How many of its prompts `decoded` answers.
     pub(in crate::llm) fn answers(&self, decoded: &Decoded) -> usize {
         if self.shared { decoded.shared.iter().flatten().count() } else { 1 }
@@ -58,11 +58,11 @@ enum Ready<'a> {
 }
 
 /// A failed attempt; nothing of it when it never got on the wire.
-pub(in crate::llm) struct Failed(pub Option<Attempt>, pub Fault);
+pub(in crate::llm) struct FailedAttempt(pub Option<Attempt>, pub Fault);
 
 /// The limit in time that an attempt runs into first.
 #[derive(Clone, Copy)]
-enum End {
+enum TimeLimit {
     /// `request_timeout`.
     Own,
     /// What is left of the policy's total.
@@ -71,13 +71,13 @@ enum End {
     Caller,
 }
 
-impl Inner {
+impl ClientState {
     pub(in crate::llm) fn call<'a>(
         &'a self,
         model: &'a Model,
         request: &'a ChatRequest,
         context: RequestContext<'a>,
-    ) -> Result<Call<'a>, Box<Fault>> {
+    ) -> Result<RetriedRequest<'a>, Box<Fault>> {
         let (ready, bytes) = match model {
             Model::Http(endpoint) => {
                 let prepared = endpoint.prepare(request)?;
@@ -92,7 +92,7 @@ impl Inner {
         if !context.patient {
             patience.asked = Duration::ZERO;
         }
-        Ok(Call {
+        Ok(RetriedRequest {
             request,
             ready,
             visit: self.gate.visit(patience, tokens),
@@ -114,11 +114,11 @@ impl Inner {
         whole: &'a ChatRequest,
         prompts: usize,
         context: RequestContext<'a>,
-    ) -> Result<Call<'a>, Box<Fault>> {
+    ) -> Result<RetriedRequest<'a>, Box<Fault>> {
         let prepared = backend.prepare_body(body, whole)?;
         let answers = u64::from(self.asked(whole).unwrap_or_default()) * prompts as u64;
         let tokens = prepared.bytes() as u64 / 4 + answers;
-        Ok(Call {
+        Ok(RetriedRequest {
             request: whole,
             ready: Ready::Http(backend, Box::new(prepared)),
             visit: self.gate.visit(self.patience, tokens),
@@ -134,9 +134,9 @@ impl Inner {
     /// Waits at the gate, sends, and tells the gate what came of it.
     pub(in crate::llm) async fn attempt(
         &self,
-        call: &Call<'_>,
+        call: &RetriedRequest<'_>,
         attempt: Try,
-    ) -> Result<(Decoded, Attempt), Failure<Box<Failed>>> {
+    ) -> Result<(Decoded, Attempt), Failure<Box<FailedAttempt>>> {
         let queue = Instant::now();
         let outage = if call.context.patient { self.policy.outage } else { Duration::ZERO };
         let patience = outage.saturating_sub(call.paused()).min(attempt.left);
@@ -199,16 +199,16 @@ impl Inner {
         let queued = record.queued;
         let (retry, hint) = self.again(call, &fault);
         let blame = tell(call, pass, &fault, retry, hint);
-        Err(Failure { retry, hint, blame, queued, error: Box::new(Failed(Some(record), fault)) })
+        Err(Failure { retry, hint, blame, queued, error: Box::new(FailedAttempt(Some(record), fault)) })
     }
 
     /// An answer came: is it a good one?
     fn judge(
         &self,
-        call: &Call<'_>,
+        call: &RetriedRequest<'_>,
         decoded: Decoded,
         mut record: Attempt,
-    ) -> Result<(Decoded, Attempt), Failure<Box<Failed>>> {
+    ) -> Result<(Decoded, Attempt), Failure<Box<FailedAttempt>>> {
         // A script always says the same.
         let doubt = match call.ready {
             _ if call.shared => None,
@@ -225,13 +225,13 @@ impl Inner {
             None => {
                 let fault = Fault::new(class, "the answer is not good");
                 call.context.observer.failed(&record);
-                Err(failure(class.retry(None), queued, Failed(Some(record), fault)))
+                Err(failure(class.retry(None), queued, FailedAttempt(Some(record), fault)))
             }
         }
     }
 
     /// Whether there is another attempt, and after what wait the server would have it.
-    fn again(&self, call: &Call<'_>, fault: &Fault) -> (Retry, Option<Duration>) {
+    fn again(&self, call: &RetriedRequest<'_>, fault: &Fault) -> (Retry, Option<Duration>) {
         match fault.left {
             // Once round is enough: keys that come back at once are a limit of the endpoint.
             Some(Left::Another) if call.handed.fetch_add(1, Relaxed) + 1 < self.keys => (Retry::Again, None),
@@ -242,7 +242,7 @@ impl Inner {
     }
 
     /// The gate did not let the call in.
-    fn refused(call: &Call<'_>, refused: Refused, waited: Duration) -> Failure<Box<Failed>> {
+    fn refused(call: &RetriedRequest<'_>, refused: Refused, waited: Duration) -> Failure<Box<FailedAttempt>> {
         let (fault, retry, queued) = match refused {
             Refused::Deadline => {
                 let told = "the caller's deadline passed before the request was sent";
@@ -266,11 +266,11 @@ impl Inner {
                 (Fault::new(class, told), Retry::Never, Duration::ZERO)
             }
         };
-        failure(retry, queued, Failed(None, fault))
+        failure(retry, queued, FailedAttempt(None, fault))
     }
 
     /// Sends the request, with the limit of tokens that earlier answers call for.
-    async fn exchange(&self, call: &Call<'_>) -> Result<Decoded, Fault> {
+    async fn exchange(&self, call: &RetriedRequest<'_>) -> Result<Decoded, Fault> {
         call.context.observer.restart();
         match &call.ready {
             Ready::Script(script) => {
@@ -294,35 +294,35 @@ impl Inner {
     }
 
     /// When the attempt must end, `left` before the policy's total is spent.
-    fn end(&self, start: Instant, left: Duration, deadline: Option<Instant>) -> (Instant, End) {
+    fn end(&self, start: Instant, left: Duration, deadline: Option<Instant>) -> (Instant, TimeLimit) {
         let (own, total) = (later(start, self.request_timeout), later(start, left));
-        let earlier = if total < own { (total, End::Total) } else { (own, End::Own) };
+        let earlier = if total < own { (total, TimeLimit::Total) } else { (own, TimeLimit::Own) };
         match deadline {
-            Some(deadline) if deadline <= earlier.0 => (deadline, End::Caller),
+            Some(deadline) if deadline <= earlier.0 => (deadline, TimeLimit::Caller),
             _ => earlier,
         }
     }
 
     /// There was no answer in time.
-    fn late(&self, end: End) -> Fault {
+    fn late(&self, end: TimeLimit) -> Fault {
         let within = |limit: Duration| humantime::format_duration(rounded(limit));
         let table = &self.table;
         match end {
-            End::Own => {
+            TimeLimit::Own => {
                 let limit = within(self.request_timeout);
                 Fault::new(Class::Timeout, format!("no answer within {limit} (request_timeout in {table})"))
             }
-            End::Total => {
+            TimeLimit::Total => {
                 let limit = within(self.policy.total);
                 let told = format!("no answer within {limit} of attempts and waits (retry.total in {table})");
                 Fault::new(Class::Timeout, told)
             }
-            End::Caller => Fault::new(Class::Deadline, "no answer before the caller's deadline"),
+            TimeLimit::Caller => Fault::new(Class::Deadline, "no answer before the caller's deadline"),
         }
     }
 }
 
-impl Call<'_> {
+impl RetriedRequest<'_> {
     /// What it waited so far while the endpoint was down.
     pub(in crate::llm) fn paused(&self) -> Duration {
         *self.paused.lock().unwrap_or_else(PoisonError::into_inner)
@@ -330,7 +330,13 @@ impl Call<'_> {
 }
 
 /// Tells the gate of a failure.
-fn tell(call: &Call<'_>, pass: Pass<'_>, fault: &Fault, retry: Retry, hint: Option<Duration>) -> Blame {
+fn tell(
+    call: &RetriedRequest<'_>,
+    pass: Pass<'_>,
+    fault: &Fault,
+    retry: Retry,
+    hint: Option<Duration>,
+) -> Blame {
     let spoke = fault.status.is_some();
     let trouble = match fault.class {
         _ if fault.left == Some(Left::Another) && retry == Retry::Again => Trouble::None,
@@ -361,6 +367,6 @@ fn later(start: Instant, wait: Duration) -> Instant {
     start.checked_add(wait).unwrap_or_else(|| start + Duration::from_secs(365 * 86400))
 }
 
-fn failure(retry: Retry, queued: Duration, failed: Failed) -> Failure<Box<Failed>> {
+fn failure(retry: Retry, queued: Duration, failed: FailedAttempt) -> Failure<Box<FailedAttempt>> {
     Failure { retry, hint: None, blame: Blame::OWN, queued, error: Box::new(failed) }
 }

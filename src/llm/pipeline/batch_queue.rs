@@ -44,7 +44,7 @@ struct Member {
 }
 
 /// A place in a group, given up on drop.
-struct Place {
+struct GroupPlace {
     group: Arc<Group>,
     number: usize,
 }
@@ -88,7 +88,7 @@ impl BatchQueue {
         }
     }
 
-    fn join(&self, client: &LlmClient, member: Member) -> (Place, Shared<Driven>) {
+    fn join(&self, client: &LlmClient, member: Member) -> (GroupPlace, Shared<Driven>) {
         let mut open = lock(&self.open);
         let joined = open.take().and_then(|(group, driven)| Some((driven.upgrade()?, group)));
         let (group, driven) = match joined.filter(|(_, group)| lock(&group.members).is_some()) {
@@ -111,7 +111,7 @@ impl BatchQueue {
             *open = driven.downgrade().map(|weak| (Arc::clone(&group), weak));
         }
         drop(members);
-        (Place { group, number }, driven)
+        (GroupPlace { group, number }, driven)
     }
 }
 
@@ -134,7 +134,7 @@ async fn drive(client: LlmClient, group: Arc<Group>, interval: Duration) -> Outc
     Arc::new(outcomes)
 }
 
-impl Drop for Place {
+impl Drop for GroupPlace {
     fn drop(&mut self) {
         if let Some(member) = lock(&self.group.members).as_mut().and_then(|all| all.get_mut(self.number)) {
             *member = None;

@@ -187,7 +187,7 @@ impl Visit {
         let mut arriving = Some(Waiter { called: Arc::clone(&called), not_before, paid });
         let mut before = Duration::ZERO;
         let mut told = false;
-        let _place = Place { gate: &self.gate, order };
+        let _place = QueuePlace { gate: &self.gate, order };
         let mut now = start;
         loop {
             if deadline.is_some_and(|deadline| deadline <= now) {
@@ -276,12 +276,12 @@ impl Drop for Pass<'_> {
 }
 
 /// Takes a call out of the queue, also when its future is dropped half way.
-struct Place<'g> {
+struct QueuePlace<'g> {
     gate: &'g Gate,
     order: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         lock(&self.gate.0).leave_queue(self.order, Instant::now());
     }

@@ -4,8 +4,8 @@ use tracing::Instrument as _;
 
 use crate::llm::{
     Attempt, LlmClient, LlmError,
-    client::Inner,
-    pipeline::attempt::{Call, Failed},
+    client::ClientState,
+    pipeline::attempt::{FailedAttempt, RetriedRequest},
     transport::Endpoint,
     wire::Decoded,
 };
@@ -30,13 +30,13 @@ impl LlmClient {
     }
 }
 
-impl Inner {
+impl ClientState {
     /// One attempt, in its span.
     pub(in crate::llm) async fn traced_attempt(
         &self,
-        call: &Call<'_>,
+        call: &RetriedRequest<'_>,
         attempt: Try,
-    ) -> Result<(Decoded, Attempt), Failure<Box<Failed>>> {
+    ) -> Result<(Decoded, Attempt), Failure<Box<FailedAttempt>>> {
         let action = trace::attempt(attempt.number);
         let outcome = self.attempt(call, attempt).instrument(action.span()).await;
         match &outcome {
@@ -45,7 +45,7 @@ impl Inner {
                 action.end(None);
             }
             Err(failure) => {
-                let Failed(_, fault) = &*failure.error;
+                let FailedAttempt(_, fault) = &*failure.error;
                 action.record("http.response.status_code", fault.status);
                 action.record("toolcrib.retry", !matches!(failure.retry, Retry::Never | Retry::Stop(_)));
                 action.end(Some(&fault.class.name()));

@@ -6,7 +6,7 @@ use humantime::format_duration;
 
 use crate::llm::{
     LlmClient,
-    client::{Backend, Inner},
+    client::{Backend, ClientState},
 };
 use crate::{duration::rounded, error::HoldReason, llm::pipeline::gate::Hold};
 
@@ -38,7 +38,7 @@ impl LlmClient {
     }
 }
 
-impl Inner {
+impl ClientState {
     pub(in crate::llm) fn trouble(&self, Hold { reason, next_try }: Hold) -> ModelTrouble {
         ModelTrouble {
             model: self.label().to_owned(),

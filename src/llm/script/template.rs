@@ -18,12 +18,12 @@ pub(super) struct Template(Vec<Piece>);
 #[derive(Debug)]
 enum Piece {
     Text(String),
-    Place(Place),
+    Placeholder(Placeholder),
 }
 
 /// A placeholder, with its spelling for errors.
 #[derive(Debug)]
-struct Place {
+struct Placeholder {
     spelling: String,
     source: Source,
 }
@@ -57,7 +57,7 @@ impl Template {
             let spelling = rest[start..start + length + 2].to_owned();
             let source = Source::parse(rest[start + 2..start + length].trim(), matches)
                 .map_err(|problem| format!("`{spelling}`: {problem}"))?;
-            pieces.push(Piece::Place(Place { spelling, source }));
+            pieces.push(Piece::Placeholder(Placeholder { spelling, source }));
             rest = &rest[start + length + 2..];
         }
         if !rest.is_empty() {
@@ -72,7 +72,7 @@ impl Template {
         for piece in &self.0 {
             match piece {
                 Piece::Text(plain) => text.push_str(plain),
-                Piece::Place(place) => match place.value(scene)? {
+                Piece::Placeholder(place) => match place.value(scene)? {
                     Value::String(value) => text.push_str(&value),
                     other => text.push_str(&other.to_string()),
                 },
@@ -84,7 +84,7 @@ impl Template {
     /// The same, but a text that is one placeholder and nothing else keeps the type of its value.
     fn value(&self, scene: &Scene<'_>) -> Result<Value, String> {
         match self.0.as_slice() {
-            [Piece::Place(place)] => place.value(scene),
+            [Piece::Placeholder(place)] => place.value(scene),
             _ => self.text(scene).map(Value::String),
         }
     }
@@ -130,7 +130,7 @@ fn escaped(key: &str) -> String {
     format!("/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 
-impl Place {
+impl Placeholder {
     fn value(&self, scene: &Scene<'_>) -> Result<Value, String> {
         self.source.value(scene).map_err(|problem| format!("`{}`: {problem}", self.spelling))
     }

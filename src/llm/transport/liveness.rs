@@ -1,4 +1,4 @@
-//! Checks whether a silent server still accepts connections. An engine that was stopped may leave open requests hanging
+//! Checks whether a silent server still accepts connections. A model server that was stopped may leave open requests hanging
 //! for ever while it refuses new connections (vLLM 0.32 does so on SIGTERM, measured).
 
 use std::time::Duration;

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::{
     duration::rounded,
     error::LlmErrorClass as Class,
-    http::Answer,
+    http::HttpAnswer,
     llm::{
         errors::fault::Fault,
         stream::{Assembly, Broken, Observer},
@@ -23,14 +23,14 @@ const LINGER: Duration = Duration::from_millis(100);
 const ERROR_WAIT: Duration = Duration::from_secs(3);
 
 /// Why a body brought no answer.
-pub(in crate::llm) enum Failed {
+pub(in crate::llm) enum ReadFailure {
     /// The server says something else.
     No(NoAnswer),
     /// It ended badly, in our words.
     Own(Class, String),
 }
 
-impl From<NoAnswer> for Failed {
+impl From<NoAnswer> for ReadFailure {
     fn from(no: NoAnswer) -> Self {
         Self::No(no)
     }
@@ -57,7 +57,7 @@ impl Clock {
     }
 
     /// The begin of an error's body: what is there of it in time.
-    pub(super) async fn error(&self, mut answer: Answer, most: usize) -> Vec<u8> {
+    pub(super) async fn error(&self, mut answer: HttpAnswer, most: usize) -> Vec<u8> {
         let wait = self.first.map_or(ERROR_WAIT, |first| first.min(ERROR_WAIT));
         let mut read = Vec::new();
         // One whose body breaks off, or never ends, is still that error.
@@ -68,12 +68,12 @@ impl Clock {
     /// Reads a stream to its end.
     pub(super) async fn assemble(
         &self,
-        mut answer: Answer,
+        mut answer: HttpAnswer,
         start: Instant,
         mut assembly: Assembly,
         calls_so_far: usize,
         observer: &Observer<'_>,
-    ) -> Result<Decoded, Failed> {
+    ) -> Result<Decoded, ReadFailure> {
         let (mut size, mut last) = (0, start);
         loop {
             let limit = match (assembly.is_done(), assembly.begun) {
@@ -88,12 +88,12 @@ impl Clock {
                     // The answer is there; only the connection is not used again.
                     Err(_) if assembly.ended() => break,
                     Err(_) if !assembly.begun => {
-                        return Err(Failed::Own(Class::Timeout, self.no_token(limit)));
+                        return Err(ReadFailure::Own(Class::Timeout, self.no_token(limit)));
                     }
                     Err(_) => {
                         let (limit, table) = (spelled(limit), &self.table);
                         let told = format!("silent for {limit} during the answer (idle_timeout in {table})");
-                        return Err(Failed::Own(Class::Timeout, told));
+                        return Err(ReadFailure::Own(Class::Timeout, told));
                     }
                 },
             };
@@ -114,50 +114,53 @@ impl Clock {
             }
         }
         assembly.finish(calls_so_far, observer).map_err(|failed| match failed {
-            Broken::No(no) => Failed::No(no),
+            Broken::No(no) => ReadFailure::No(no),
             Broken::Off => broken(size),
         })
     }
 }
 
 /// Reads an answer that comes as a whole.
-pub(in crate::llm) async fn read(answer: Answer, most: usize) -> Result<Vec<u8>, Failed> {
+pub(in crate::llm) async fn read(answer: HttpAnswer, most: usize) -> Result<Vec<u8>, ReadFailure> {
     let (mut answer, mut body) = (answer, Vec::new());
     match read_into(&mut body, &mut answer, most).await {
-        End::Whole => Ok(body),
-        End::TooLong => Err(too_long()),
-        End::Broken => Err(broken(body.len())),
+        BodyEnd::Whole => Ok(body),
+        BodyEnd::TooLong => Err(too_long()),
+        BodyEnd::Broken => Err(broken(body.len())),
     }
 }
 
 /// How the reading of a body ended.
-enum End {
+enum BodyEnd {
     Whole,
     TooLong,
     Broken,
 }
 
 /// Reads at most `limit` bytes.
-async fn read_into(read: &mut Vec<u8>, answer: &mut Answer, limit: usize) -> End {
+async fn read_into(read: &mut Vec<u8>, answer: &mut HttpAnswer, limit: usize) -> BodyEnd {
     loop {
         match answer.chunk().await {
             Ok(Some(chunk)) if read.len() + chunk.len() > limit => {
                 read.extend_from_slice(&chunk[..limit - read.len()]);
-                return End::TooLong;
+                return BodyEnd::TooLong;
             }
             Ok(Some(chunk)) => read.extend_from_slice(&chunk),
-            Ok(None) => return End::Whole,
-            Err(_) => return End::Broken,
+            Ok(None) => return BodyEnd::Whole,
+            Err(_) => return BodyEnd::Broken,
         }
     }
 }
 
-fn too_long() -> Failed {
-    Failed::Own(Class::BadAnswer, format!("the answer is longer than {} MiB", MAX_ANSWER / (1024 * 1024)))
+fn too_long() -> ReadFailure {
+    ReadFailure::Own(
+        Class::BadAnswer,
+        format!("the answer is longer than {} MiB", MAX_ANSWER / (1024 * 1024)),
+    )
 }
 
-fn broken(size: usize) -> Failed {
-    Failed::Own(Class::Cut, format!("the answer broke off after {size} bytes"))
+fn broken(size: usize) -> ReadFailure {
+    ReadFailure::Own(Class::Cut, format!("the answer broke off after {size} bytes"))
 }
 
 fn spelled(limit: Duration) -> String {

@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{AgentKey, End, Head, Line, RequestKind, VERSION, diff, hide};
+use super::{AgentKey, CassetteLine, Head, RequestEnd, RequestKind, VERSION, diff, hide};
 use crate::{
     config::Secrets,
     error::{Error, Result},
@@ -60,7 +60,7 @@ struct Asked {
     n: u32,
     kind: RequestKind,
     request: Value,
-    end: End,
+    end: RequestEnd,
     used: bool,
 }
 
@@ -95,10 +95,10 @@ impl CassettePlayer {
                 continue;
             }
             match serde_json::from_slice(&text).map_err(|_| broken(&name, number, &text))? {
-                Line::Cassette(_) => {}
-                Line::Tools { id, servers } => drop(tools.insert(id, servers)),
-                Line::Saw { whose, n, tools } => state.enter(whose).saw.push((n, tools)),
-                Line::Asked { whose, n, kind, request, end } => {
+                CassetteLine::Cassette(_) => {}
+                CassetteLine::Tools { id, servers } => drop(tools.insert(id, servers)),
+                CassetteLine::Saw { whose, n, tools } => state.enter(whose).saw.push((n, tools)),
+                CassetteLine::Asked { whose, n, kind, request, end } => {
                     state.enter(whose).asked.push(Asked { n, kind, request, end, used: false });
                 }
             }
@@ -147,8 +147,8 @@ impl CassettePlayer {
             Some(agent) => agent.take(whose, kind, &request),
         };
         match found {
-            Ok(End::Answer(answer)) => Ok(Replayed::Answer(answer)),
-            Ok(End::AbandonedNs(since)) => {
+            Ok(RequestEnd::Answer(answer)) => Ok(Replayed::Answer(answer)),
+            Ok(RequestEnd::AbandonedNs(since)) => {
                 let left = Duration::from_nanos(since).saturating_sub(began.elapsed());
                 Ok(Replayed::Silence(left + PATIENCE))
             }
@@ -235,7 +235,7 @@ impl State {
 
 impl Agent {
     /// The first question that is this one, among those that may come next.
-    fn take(&mut self, whose: &AgentKey, kind: RequestKind, request: &Value) -> Result<End, String> {
+    fn take(&mut self, whose: &AgentKey, kind: RequestKind, request: &Value) -> Result<RequestEnd, String> {
         let place = format!("task `{}`{}", whose.task, among(whose));
         let open = |asked: &&mut Asked| !asked.used;
         let Some(next) = self.asked.iter().find(|asked| !asked.used) else {

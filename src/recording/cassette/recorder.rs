@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{AgentKey, End, Head, Line, RequestKind, VERSION, hide};
+use super::{AgentKey, CassetteLine, Head, RequestEnd, RequestKind, VERSION, hide};
 use crate::{
     config::Secrets,
     duration::nanos,
@@ -55,7 +55,7 @@ impl CassetteRecorder {
         })?;
         let output = Output { file, tools: HashSet::new(), failure: None };
         let recorder = Self(Arc::new(Inner { secrets, output: Mutex::new(output) }));
-        recorder.write(&Line::Cassette(Head {
+        recorder.write(&CassetteLine::Cassette(Head {
             cassette: VERSION,
             toolcrib: env!("CARGO_PKG_VERSION").to_owned(),
             recorded: now(),
@@ -93,16 +93,16 @@ impl CassetteRecorder {
     /// From its reading `n` on the agent has other tools than before.
     pub(crate) fn tools(&self, whose: AgentKey, n: u32, id: String, servers: Value) {
         if self.output().tools.insert(id.clone()) {
-            self.write(&Line::Tools { id: id.clone(), servers: hide(servers, &self.0.secrets) });
+            self.write(&CassetteLine::Tools { id: id.clone(), servers: hide(servers, &self.0.secrets) });
         }
-        self.write(&Line::Saw { whose, n, tools: id });
+        self.write(&CassetteLine::Saw { whose, n, tools: id });
     }
 
     pub(crate) fn secrets(&self) -> &Secrets {
         &self.0.secrets
     }
 
-    fn write(&self, line: &Line) {
+    fn write(&self, line: &CassetteLine) {
         let text = serde_json::to_string(line).map(|text| text + "\n");
         let mut output = self.output();
         let written = text.map_err(io::Error::from).and_then(|text| output.file.write_all(text.as_bytes()));
@@ -134,12 +134,12 @@ struct Question {
 impl Pending {
     pub(crate) fn answered(mut self, answer: Value) {
         let answer = hide(answer, &self.recorder.0.secrets);
-        self.end(End::Answer(answer));
+        self.end(RequestEnd::Answer(answer));
     }
 
-    fn end(&mut self, end: End) {
+    fn end(&mut self, end: RequestEnd) {
         if let Some(Question { whose, n, kind, request }) = self.question.take() {
-            self.recorder.write(&Line::Asked { whose, n, kind, request, end });
+            self.recorder.write(&CassetteLine::Asked { whose, n, kind, request, end });
         }
     }
 }
@@ -147,6 +147,6 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         let since = nanos(self.began.elapsed());
-        self.end(End::AbandonedNs(since));
+        self.end(RequestEnd::AbandonedNs(since));
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::sandbox_help as walls;
-use crate::session::recovery::health::{End, Health};
+use crate::session::recovery::health::{Health, StreamEnd};
 use crate::{
     config::{Config, Endpoint, Secrets, ServerConfig, StopGrace},
     duration::rounded,
@@ -235,7 +235,7 @@ impl Failure {
 /// Whether the process ended before our side of the stream did.
 async fn ended_by_itself(process: &Process, health: &Health) -> bool {
     match health.end() {
-        Some(end) => end == End::Exited,
+        Some(end) => end == StreamEnd::Exited,
         // Nobody was reading: a line could not be written, or the stream was given up.
         None => process.exit_watch().within(EXIT_LAG).await,
     }

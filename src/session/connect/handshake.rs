@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::session::{
     result::{reply::NoReply, sdk_types},
-    stdio::rpc_client::{Answer, RpcClient},
+    stdio::rpc_client::{RpcAnswer, RpcClient},
 };
 
 /// How long a server may leave `server/discover` unanswered before it is asked the old way too.
@@ -149,12 +149,12 @@ pub(super) async fn negotiate(
 }
 
 /// The result, or why it refused. Who cannot be asked any more has closed.
-fn result<T: DeserializeOwned>(answer: Result<Answer, NoReply>) -> Result<Result<T, String>, Refusal> {
+fn result<T: DeserializeOwned>(answer: Result<RpcAnswer, NoReply>) -> Result<Result<T, String>, Refusal> {
     let otherwise = || "its answer to `initialize` is of another kind".to_owned();
     Ok(match answer {
-        Ok(Answer::Result(result)) => serde_json::from_str(result.get()).map_err(|_| otherwise()),
-        Ok(Answer::Plain(_)) => Err(otherwise()),
-        Ok(Answer::Refused(error)) => {
+        Ok(RpcAnswer::Result(result)) => serde_json::from_str(result.get()).map_err(|_| otherwise()),
+        Ok(RpcAnswer::Plain(_)) => Err(otherwise()),
+        Ok(RpcAnswer::Refused(error)) => {
             Err(format!("it refused `initialize`: {} ({})", sdk_types::brief(&error.message), error.code.0))
         }
         // What is wrong with its process, or what it wrote, is known to those who look after that.

@@ -18,7 +18,7 @@ use super::{
 use crate::session::{
     NEVER,
     result::{sdk_types, truncate::weigh},
-    stdio::rpc_client::{Answer, RpcClient},
+    stdio::rpc_client::{RpcAnswer, RpcClient},
     transport::Transport,
 };
 use crate::{
@@ -176,7 +176,7 @@ async fn subscribe(client: &RpcClient) {
     let wanted = Map::from_iter([("notifications".to_owned(), json!({"toolsListChanged": true}))]);
     loop {
         match Box::pin(client.ask("subscriptions/listen", &wanted, NEVER)).await {
-            Ok(Answer::Refused(error)) => {
+            Ok(RpcAnswer::Refused(error)) => {
                 tracing::debug!(code = error.code.0, "changes of the tool list will not be noticed");
                 return;
             }

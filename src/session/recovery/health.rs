@@ -51,7 +51,7 @@ struct StreamFaults {
     unasked: StrayMessages,
     /// Tools of which the server lists more than one.
     twins: Vec<String>,
-    end: Option<End>,
+    end: Option<StreamEnd>,
 }
 
 /// What does not belong into a stream, counted, and judged by how much of it came of late.
@@ -66,7 +66,7 @@ struct StrayMessages {
 }
 
 impl StrayMessages {
-    /// StreamFaults one more after so many answers in all; says whether that can be borne.
+    /// Counts one more, after so many answers in all. Returns whether the stream may go on.
     fn add(&mut self, now: Instant, answers: usize) -> bool {
         let time = self.when.map_or(0.0, |when| now.saturating_duration_since(when).as_secs_f64());
         let since = answers.saturating_sub(self.answers) as f64;
@@ -79,7 +79,7 @@ impl StrayMessages {
 
 /// Why a stream ended while its server may have gone on.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::session) enum End {
+pub(in crate::session) enum StreamEnd {
     /// The server ended by itself.
     Exited,
     /// The server closed its side.
@@ -154,12 +154,12 @@ impl Health {
     }
 
     /// StreamFaults why the stream ends. The first reason is the one.
-    pub(in crate::session) fn ended(&self, end: End) {
+    pub(in crate::session) fn ended(&self, end: StreamEnd) {
         self.notes().end.get_or_insert(end);
     }
 
     /// Why the stream ended, if it was the stream that did.
-    pub(in crate::session) fn end(&self) -> Option<End> {
+    pub(in crate::session) fn end(&self) -> Option<StreamEnd> {
         self.notes().end.clone()
     }
 
@@ -171,23 +171,29 @@ impl Health {
     /// Why the stream ended though its server went on, in words that continue "it ...", and the code for that.
     pub(in crate::session) fn breach(&self) -> (String, ErrorCode) {
         let broken = ErrorCode::ProtocolMismatch;
-        match self.end().unwrap_or(End::Closed) {
-            End::Closed | End::Exited => ("closed its stdout but went on running".to_owned(), broken),
-            End::Input => {
+        match self.end().unwrap_or(StreamEnd::Closed) {
+            StreamEnd::Closed | StreamEnd::Exited => {
+                ("closed its stdout but went on running".to_owned(), broken)
+            }
+            StreamEnd::Input => {
                 let why = self.0.pipes.as_ref().and_then(|(_, writer)| writer.failure());
                 let why = why.unwrap_or("its input is closed");
                 (format!("takes no more input but went on running: {why}"), broken)
             }
-            End::Deaf => ("stopped reading its input but went on running".to_owned(), broken),
-            End::Torn(bytes) => (format!("stopped in the middle of a message, after {bytes} bytes"), broken),
-            End::Endless(bytes) => (format!("wrote a message without end: {bytes} bytes so far"), broken),
-            End::Garbage => (
+            StreamEnd::Deaf => ("stopped reading its input but went on running".to_owned(), broken),
+            StreamEnd::Torn(bytes) => {
+                (format!("stopped in the middle of a message, after {bytes} bytes"), broken)
+            }
+            StreamEnd::Endless(bytes) => {
+                (format!("wrote a message without end: {bytes} bytes so far"), broken)
+            }
+            StreamEnd::Garbage => (
                 format!(
                     "wrote more than {JUNK_LIMIT} lines to stdout within a short time that are not messages"
                 ),
                 ErrorCode::StdoutGarbage,
             ),
-            End::Unasked => (
+            StreamEnd::Unasked => (
                 format!("sent more than {JUNK_LIMIT} answers without a request within a short time"),
                 ErrorCode::StdoutGarbage,
             ),
@@ -221,12 +227,12 @@ impl Health {
     }
 
     /// Marks the beginning of a call.
-    pub(in crate::session) fn call(&self) -> Call<'_> {
+    pub(in crate::session) fn call(&self) -> AwaitedCall<'_> {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
         let pipes = self.0.pipes.as_ref();
         let heard = pipes.map_or(0, |(traffic, _)| traffic.bytes());
         let before = pipes.map_or(0, |(_, writer)| writer.written());
-        Call { health: self, heard, before }
+        AwaitedCall { health: self, heard, before }
     }
 
     /// The last lines of the server's stderr, which may arrive a moment after what it wrote to stdout.
@@ -248,14 +254,14 @@ impl Health {
 }
 
 /// A call that waits for its answer, and what had passed when it began.
-pub(in crate::session) struct Call<'a> {
+pub(in crate::session) struct AwaitedCall<'a> {
     health: &'a Health,
     heard: u64,
     /// Bytes that were written before it.
     before: u64,
 }
 
-impl Call<'_> {
+impl AwaitedCall<'_> {
     /// What may have kept the answer from coming until the limit of the call. A server that has not read a
     /// byte meanwhile, and owes nobody else an answer, is given up: the next caller starts it anew.
     pub(in crate::session) fn overdue(&self) -> Vec<String> {
@@ -272,7 +278,7 @@ impl Call<'_> {
                 open => format!("it is in the middle of a message: {open} bytes so far"),
             });
             if deaf && silent && self.health.0.calls.load(Ordering::Relaxed) == 1 {
-                self.health.ended(End::Deaf);
+                self.health.ended(StreamEnd::Deaf);
                 writer.close();
                 reasons.push("the next call starts it again".to_owned());
             }
@@ -282,7 +288,7 @@ impl Call<'_> {
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for AwaitedCall<'_> {
     fn drop(&mut self) {
         self.health.0.calls.fetch_sub(1, Ordering::Relaxed);
     }

@@ -33,7 +33,7 @@ use crate::{
         connect::handshake::{Era, discover_request},
         progress::{ProgressListener, ProgressListeners},
         result::{
-            reply::{CallLimits, NoReply, Reply},
+            reply::{CallLimits, CallReply, NoReply},
             truncate::Truncator,
         },
         transport::{OTHER_ANSWER, refusal},
@@ -66,7 +66,7 @@ impl RemoteClient {
         arguments: &Map<String, Value>,
         (call_limits, listener): (CallLimits<'_>, Option<&ProgressListener>),
         truncator: &Truncator,
-    ) -> Result<Reply, NoReply> {
+    ) -> Result<CallReply, NoReply> {
         let peer = &self.peer;
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments.clone());
         // On a timeout the SDK tells the server to cancel; progress starts the clock anew, up to the ceiling.
@@ -92,7 +92,7 @@ impl RemoteClient {
                 ServerResult::CallToolResult(truncator.cut_decoded(result).await).into()
             }
             Ok(other) => other.into(),
-            Err(error) => Reply::Refused(error),
+            Err(error) => CallReply::Refused(error),
         })
     }
 

@@ -34,7 +34,7 @@ use rmcp::{
 use sse_stream::{Sse, SseStream};
 use url::Url;
 
-use crate::http::{self, Answer, HttpClient, RequestError};
+use crate::http::{self, HttpAnswer, HttpClient, RequestError};
 
 pub(super) type Outcome<T> = Result<T, StreamableHttpError<Failed>>;
 pub(super) type Headers = HashMap<HeaderName, HeaderValue>;
@@ -170,7 +170,7 @@ async fn send(
     to: RequestTarget,
     more: &[(HeaderName, &str)],
     body: Vec<u8>,
-) -> Outcome<Answer> {
+) -> Outcome<HttpAnswer> {
     let unconnected = |why: String| Failed::Unanswered(RequestError::NoConnection(why.into()));
     let url = Url::parse(&to.uri).map_err(|error| unconnected(error.to_string()))?;
     let mut request = http::request(method, &url).map_err(Failed::from)?;
@@ -207,7 +207,7 @@ fn is_reserved(name: &HeaderName) -> bool {
 }
 
 /// A refusal for want of authorization that names what it wants.
-fn refused(answer: &Answer) -> Outcome<()> {
+fn refused(answer: &HttpAnswer) -> Outcome<()> {
     let (status, wants) = (answer.status, answer.headers.get(WWW_AUTHENTICATE));
     let (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(wants)) = (status, wants) else {
         return Ok(());
@@ -241,7 +241,7 @@ fn scope(wants: &str) -> Option<String> {
 }
 
 /// The status of a server that is too busy or has a problem, with the wait that it asks for.
-fn status_error(answer: &Answer) -> Option<HttpStatusError> {
+fn status_error(answer: &HttpAnswer) -> Option<HttpStatusError> {
     let status = answer.status;
     if status != StatusCode::TOO_MANY_REQUESTS && !status.is_server_error() {
         return None;
@@ -250,7 +250,7 @@ fn status_error(answer: &Answer) -> Option<HttpStatusError> {
     Some(HttpStatusError::new(status.as_u16(), wait.map(str::to_owned)))
 }
 
-fn succeeded(answer: &Answer) -> Outcome<()> {
+fn succeeded(answer: &HttpAnswer) -> Outcome<()> {
     match answer.status {
         status if status.is_client_error() || status.is_server_error() => {
             Err(StreamableHttpError::UnexpectedServerResponse(format!("HTTP {status}").into()))
@@ -259,14 +259,14 @@ fn succeeded(answer: &Answer) -> Outcome<()> {
     }
 }
 
-fn content_type(answer: &Answer) -> Option<String> {
+fn content_type(answer: &HttpAnswer) -> Option<String> {
     let kind = answer.headers.get(CONTENT_TYPE)?;
     Some(String::from_utf8_lossy(kind.as_bytes()).into_owned())
 }
 
 /// An answer that is no success: a JSON-RPC error if it holds one, and else an error of ours.
 async fn rejected(
-    mut answer: Answer,
+    mut answer: HttpAnswer,
     is_json: bool,
     error: Option<HttpStatusError>,
     message: &ClientJsonRpcMessage,
@@ -325,7 +325,7 @@ fn text(body: &[u8], headers: &HeaderMap) -> String {
 }
 
 /// The whole body, of `limit` bytes at most.
-async fn bounded(answer: &mut Answer, limit: usize) -> Outcome<Vec<u8>> {
+async fn bounded(answer: &mut HttpAnswer, limit: usize) -> Outcome<Vec<u8>> {
     let too_large = || StreamableHttpError::ResponseBodyTooLarge { max_size: limit };
     if answer.length().is_some_and(|length| length > limit as u64) {
         return Err(too_large());
@@ -341,7 +341,7 @@ async fn bounded(answer: &mut Answer, limit: usize) -> Outcome<Vec<u8>> {
 }
 
 /// The events of a body, each of [`MAX_EVENT`] bytes at most.
-fn events(answer: Answer) -> Events {
+fn events(answer: HttpAnswer) -> Events {
     let chunks = stream::unfold(Some(answer), |answer| async {
         let mut answer = answer?;
         match answer.chunk().await {

@@ -10,7 +10,7 @@ use crate::session::stdio::decode;
 use crate::{process::WriteError, tool::ToolResult};
 
 /// An answer of the server's.
-pub(in crate::session) enum Reply {
+pub(in crate::session) enum CallReply {
     Result(ToolResult),
     /// The server refused, in the protocol's own way.
     Refused(ErrorData),
@@ -48,7 +48,7 @@ pub(in crate::session) struct SlowCallNotice<'a> {
     pub(in crate::session) tell: &'a (dyn Fn(Duration) + Send + Sync),
 }
 
-impl Reply {
+impl CallReply {
     /// Of a result as it was written.
     pub(in crate::session) fn decoded(result: &RawValue) -> Self {
         match serde_json::from_str::<ServerResult>(result.get()) {
@@ -58,7 +58,7 @@ impl Reply {
     }
 }
 
-impl From<ServerResult> for Reply {
+impl From<ServerResult> for CallReply {
     fn from(result: ServerResult) -> Self {
         match result {
             ServerResult::CallToolResult(result) => Self::Result(sdk_types::result(result)),

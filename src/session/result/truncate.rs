@@ -42,7 +42,7 @@ impl Truncator {
 
     /// The JSON object `result` within the limit; `None` if it is not a tool result. Blocks while it writes.
     pub(in crate::session) fn cut(&self, result: &str) -> serde_json::Result<Option<String>> {
-        let mut work = Work {
+        let mut work = ResultTruncation {
             truncator: self,
             room: ByteBudget { bytes: self.limit, values: MAX_VALUES },
             fields: String::new(),
@@ -132,8 +132,8 @@ fn end_of_string(rest: &[u8]) -> usize {
     rest.len()
 }
 
-/// A result under the knife.
-struct Work<'c> {
+/// A result while it is cut.
+struct ResultTruncation<'c> {
     truncator: &'c Truncator,
     room: ByteBudget,
     /// Everything but the content, as members of the object to come.
@@ -141,11 +141,11 @@ struct Work<'c> {
     blocks: String,
     files: usize,
     /// Blocks after those with files of their own: how many, and all of them, one a line.
-    rest: Option<Rest>,
+    rest: Option<RestFile>,
     is_tool_result: bool,
 }
 
-struct Rest {
+struct RestFile {
     blocks: usize,
     bytes: usize,
     file: io::Result<(std::path::PathBuf, BufWriter<std::fs::File>)>,
@@ -153,16 +153,16 @@ struct Rest {
 
 /// The two parts of a content block that matter here.
 #[derive(serde::Deserialize)]
-struct Block<'a> {
+struct ContentBlock<'a> {
     #[serde(borrow, rename = "type")]
     kind: Option<&'a RawValue>,
     #[serde(borrow)]
     text: Option<&'a RawValue>,
 }
 
-impl Work<'_> {
+impl ResultTruncation<'_> {
     fn block(&mut self, raw: &str) {
-        let block: Option<Block<'_>> = serde_json::from_str(raw).ok();
+        let block: Option<ContentBlock<'_>> = serde_json::from_str(raw).ok();
         let text = block.as_ref().filter(|block| block.kind.is_some_and(|kind| kind.get() == "\"text\""));
         let text = text.and_then(|block| block.text).map(RawValue::get).filter(|raw| raw.starts_with('"'));
         let bytes = text.map_or(raw.len(), json_string::length);
@@ -209,7 +209,7 @@ impl Work<'_> {
     fn put_aside(&mut self, raw: &str) {
         let rest = self.rest.get_or_insert_with(|| {
             let file = self.truncator.outputs.create(&self.truncator.server, "jsonl");
-            Rest { blocks: 0, bytes: 0, file: file.map(|(path, file)| (path, BufWriter::new(file))) }
+            RestFile { blocks: 0, bytes: 0, file: file.map(|(path, file)| (path, BufWriter::new(file))) }
         });
         rest.blocks += 1;
         rest.bytes += raw.len();
@@ -251,7 +251,7 @@ impl Work<'_> {
     }
 
     fn finish(mut self) -> String {
-        if let Some(Rest { blocks, bytes, file }) = self.rest.take() {
+        if let Some(RestFile { blocks, bytes, file }) = self.rest.take() {
             let place = match file.and_then(|(path, mut file)| file.flush().map(|()| path)) {
                 Ok(path) => format!("they are in {}, one a line", path.display()),
                 Err(error) => format!("they could not be kept: {error}"),
@@ -262,7 +262,7 @@ impl Work<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for &mut Work<'_> {
+impl<'de> Visitor<'de> for &mut ResultTruncation<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -293,7 +293,7 @@ impl<'de> Visitor<'de> for &mut Work<'_> {
 }
 
 /// The blocks of the content, one after the other: a list of them all might be larger than they are.
-struct Blocks<'a, 'c>(&'a mut Work<'c>);
+struct Blocks<'a, 'c>(&'a mut ResultTruncation<'c>);
 
 impl<'de> DeserializeSeed<'de> for Blocks<'_, '_> {
     type Value = ();

@@ -6,7 +6,7 @@ use rmcp::model::ErrorData;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{fast_path, rpc_client::Answer};
+use super::{fast_path, rpc_client::RpcAnswer};
 use crate::process::MAX_LINE;
 use crate::session::{
     progress::Progress,
@@ -26,7 +26,7 @@ const MAX_ID: usize = 256;
 /// What a line is.
 pub(super) enum Decoded {
     /// An answer to a request of ours.
-    Answer(i64, Answer),
+    Answer(i64, RpcAnswer),
     /// An answer to what we cannot have asked: our ids are numbers.
     Stray,
     /// An error that names no request.
@@ -61,7 +61,7 @@ pub(super) fn short(line: &[u8]) -> Decoded {
         return Decoded::Blank;
     }
     if let Some((id, result)) = fast_path::decode(line) {
-        return Decoded::Answer(id, Answer::Plain(result));
+        return Decoded::Answer(id, RpcAnswer::Plain(result));
     }
     message(line)
 }
@@ -77,7 +77,7 @@ fn usual(line: &[u8], truncator: &Truncator) -> Option<Decoded> {
         return None;
     }
     let (id, result) = fast_path::decode_large(line, truncator.limit)?;
-    Some(Decoded::Answer(id, Answer::Plain(result)))
+    Some(Decoded::Answer(id, RpcAnswer::Plain(result)))
 }
 
 fn message(line: &[u8]) -> Decoded {
@@ -117,12 +117,13 @@ fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
         (Some(method), Some(id), ..) => Ok(Decoded::RequestState(id.to_owned(), method.into_owned())),
         (Some(method), None, ..) => Ok(Decoded::Notification(told(&method, params))),
         (None, Some(id), Some(result), None) => {
-            Ok(ours(id).map_or(Decoded::Stray, |id| Decoded::Answer(id, Answer::Result(result.to_owned()))))
+            Ok(ours(id)
+                .map_or(Decoded::Stray, |id| Decoded::Answer(id, RpcAnswer::Result(result.to_owned()))))
         }
         (None, id, None, Some(error)) => {
             let error = serde_json::from_str(error.get()).map_err(|error| error.to_string())?;
             Ok(match id.map(ours) {
-                Some(Some(id)) => Decoded::Answer(id, Answer::Refused(error)),
+                Some(Some(id)) => Decoded::Answer(id, RpcAnswer::Refused(error)),
                 Some(None) => Decoded::Stray,
                 None => Decoded::Unnamed(error),
             })
@@ -226,7 +227,7 @@ fn refused(line: &[u8], why: &str) -> Decoded {
 
 /// An answer of our own in place of one that cannot be used.
 fn unusable(id: i64, why: &str) -> Decoded {
-    Decoded::Answer(id, Answer::Refused(in_place(why.to_owned())))
+    Decoded::Answer(id, RpcAnswer::Refused(in_place(why.to_owned())))
 }
 
 fn in_place(why: String) -> ErrorData {
@@ -248,20 +249,20 @@ fn beginning(line: &[u8]) -> String {
 /// request of the server's, whose ids are its own.
 fn answered(head: &[u8], tail: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(&head[..head.len().min(MAX_HEAD)]);
-    let mut found = Found::default();
+    let mut found = ScannedMembers::default();
     let _ = found.look(&text);
     if found.method { None } else { found.id.or_else(|| id_in_tail(tail)) }
 }
 
 /// Members of the outermost object, as far as a line was looked through.
 #[derive(Default)]
-struct Found {
+struct ScannedMembers {
     /// A number, as all ids of calls are.
     id: Option<i64>,
     method: bool,
 }
 
-impl Found {
+impl ScannedMembers {
     /// Looks until it is known what the line is, or until `text` ends or makes no sense.
     fn look(&mut self, text: &str) -> Option<()> {
         let mut depth = 0_usize;
@@ -381,9 +382,9 @@ mod tests {
 
     fn text(decoded: &Decoded) -> String {
         match decoded {
-            Decoded::Answer(id, Answer::Plain(result)) => format!("{id} is {result:?}"),
-            Decoded::Answer(id, Answer::Result(result)) => format!("{id} is {result}"),
-            Decoded::Answer(id, Answer::Refused(error)) => format!("{id} is refused: {}", error.message),
+            Decoded::Answer(id, RpcAnswer::Plain(result)) => format!("{id} is {result:?}"),
+            Decoded::Answer(id, RpcAnswer::Result(result)) => format!("{id} is {result}"),
+            Decoded::Answer(id, RpcAnswer::Refused(error)) => format!("{id} is refused: {}", error.message),
             Decoded::Stray => "stray".to_owned(),
             Decoded::Unnamed(error) => format!("refused: {}", error.message),
             Decoded::RequestState(id, method) => format!("{method} {id}"),

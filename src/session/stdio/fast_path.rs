@@ -19,7 +19,7 @@ const MAX_BLOCKS: usize = MAX_VALUES / 10;
 /// `S` is the structured result: a value, or its text.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Answer<'a, S> {
+struct CallAnswer<'a, S> {
     jsonrpc: &'a str,
     id: i64,
     #[serde(borrow, bound(deserialize = "S: Deserialize<'de>"))]
@@ -80,7 +80,7 @@ struct Resource {
 
 /// The request that `line` answers, and its result. For lines that are too short to hold very many values.
 pub(super) fn decode(line: &[u8]) -> Option<(i64, ToolResult)> {
-    let Answer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };
+    let CallAnswer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };
     let result: Plain<'_, Value> = result;
     Some((id, tool_result(result.content, result.structured_content, result.is_error, result.result_type)?))
 }
@@ -88,7 +88,7 @@ pub(super) fn decode(line: &[u8]) -> Option<(i64, ToolResult)> {
 /// As [`decode`], for a line of any length: `None` if the result may be over `limit` bytes, or may hold more values
 /// than are decoded.
 pub(super) fn decode_large(line: &[u8], limit: usize) -> Option<(i64, ToolResult)> {
-    let Answer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };
+    let CallAnswer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };
     let result: Plain<'_, &RawValue> = result;
     let structured = result.structured_content.map(RawValue::get);
     // A value in a line is not longer than the line.
@@ -185,12 +185,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::session::result::reply::Reply;
+    use crate::session::result::reply::CallReply;
 
     fn by_the_sdk(result: Value) -> Option<ToolResult> {
-        match Reply::from(serde_json::from_value::<ServerResult>(result).ok()?) {
-            Reply::Result(result) => Some(result),
-            Reply::Refused(_) | Reply::Other(_) => None,
+        match CallReply::from(serde_json::from_value::<ServerResult>(result).ok()?) {
+            CallReply::Result(result) => Some(result),
+            CallReply::Refused(_) | CallReply::Other(_) => None,
         }
     }
 

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::process::{ExitWatch, Line, LineReader, LineWriter, Pipes};
 use crate::session::{
-    recovery::health::{End, Health},
+    recovery::health::{Health, StreamEnd},
     result::truncate::Truncator,
     wire_log::WireLog,
 };
@@ -127,7 +127,7 @@ impl StdioReader {
                 self.turn = 0;
                 tokio::select! {
                     biased;
-                    () = &mut self.writing => break self.cut_off(End::Input).await,
+                    () = &mut self.writing => break self.cut_off(StreamEnd::Input).await,
                     () = tokio::task::yield_now() => {}
                 }
             }
@@ -144,19 +144,19 @@ impl StdioReader {
     }
 
     /// The next line, decoded, or why there is none.
-    async fn decoded(&mut self) -> Result<Decoded, End> {
+    async fn decoded(&mut self) -> Result<Decoded, StreamEnd> {
         loop {
             let line = tokio::select! {
                 biased;
                 // First, since it is what there is to do for nearly every call.
                 line = self.reader.next() => match line {
                     Some(line) => line,
-                    None => return Err(self.cut_off(End::Closed).await),
+                    None => return Err(self.cut_off(StreamEnd::Closed).await),
                 },
-                () = &mut self.writing => return Err(self.cut_off(End::Input).await),
+                () = &mut self.writing => return Err(self.cut_off(StreamEnd::Input).await),
                 () = &mut self.ended => {
                     if self.exited {
-                        return Err(End::Exited);
+                        return Err(StreamEnd::Exited);
                     }
                     self.exited = true;
                     self.seal().await;
@@ -181,37 +181,37 @@ impl StdioReader {
                         (self.reader.take_line(), self.truncator.clone(), self.client.clone());
                     let work = move || decode::long(&line, &truncator, |id| client.is_open(id));
                     // Its memory is bounded by the longest line; it writes a file and needs nobody to wait.
-                    return tokio::task::spawn_blocking(work).await.map_err(|_| End::Closed);
+                    return tokio::task::spawn_blocking(work).await.map_err(|_| StreamEnd::Closed);
                 }
                 Line::TooLong { head, tail, total } => return Ok(decode::skipped(head, tail, total)),
-                Line::Torn { total } => return Err(End::Torn(total)),
-                Line::Endless { total } => return Err(End::Endless(total)),
+                Line::Torn { total } => return Err(StreamEnd::Torn(total)),
+                Line::Endless { total } => return Err(StreamEnd::Endless(total)),
             }
         }
     }
 
     /// Tells a server that ended from one that closed a stream and goes on, before our side is closed too and
     /// makes it end.
-    async fn cut_off(&mut self, end: End) -> End {
+    async fn cut_off(&mut self, end: StreamEnd) -> StreamEnd {
         self.seal().await;
         let Some(exit) = &self.exit else { return end };
         let until = *self.closed.get_or_insert_with(Instant::now) + EXIT_LAG;
         match tokio::time::timeout_at(until.into(), exit.exited()).await {
-            Ok(()) => End::Exited,
+            Ok(()) => StreamEnd::Exited,
             Err(_) => end,
         }
     }
 
     /// Delivers a message, or says why the stream cannot continue.
-    fn take_in(&mut self, decoded: Decoded) -> Result<(), End> {
+    fn take_in(&mut self, decoded: Decoded) -> Result<(), StreamEnd> {
         match decoded {
             Decoded::Answer(id, answer) => match self.client.answer(id, Ok(answer)) {
                 AnswerKind::Expected => self.health.answered(),
-                AnswerKind::Unasked if !self.health.unasked() => return Err(End::Unasked),
+                AnswerKind::Unasked if !self.health.unasked() => return Err(StreamEnd::Unasked),
                 AnswerKind::Late | AnswerKind::Unasked => {}
             },
-            Decoded::Stray if !self.health.unasked() => return Err(End::Unasked),
-            Decoded::Junk(line) if !self.health.junk(&line) => return Err(End::Garbage),
+            Decoded::Stray if !self.health.unasked() => return Err(StreamEnd::Unasked),
+            Decoded::Junk(line) if !self.health.junk(&line) => return Err(StreamEnd::Garbage),
             Decoded::Unnamed(error) => self.client.refuse_handshake(error),
             Decoded::RequestState(id, method) => self.reply(id.get(), &method),
             Decoded::Notification(Notification::Progress(id, report)) => self.client.progress(id, report),

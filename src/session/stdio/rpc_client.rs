@@ -23,7 +23,7 @@ use super::queue::{Kind, Queue, QueuedLine, RequestProgress};
 use crate::session::{
     NEVER,
     progress::{Progress, ProgressListener},
-    result::reply::{CallLimits, NoReply, Reply},
+    result::reply::{CallLimits, CallReply, NoReply},
 };
 use crate::{
     process::{LinePosition, LineWriter, WriteError},
@@ -68,7 +68,7 @@ struct Requests {
 
 /// A request that waits for its answer.
 struct Waiting {
-    answer: oneshot::Sender<Result<Answer, WriteError>>,
+    answer: oneshot::Sender<Result<RpcAnswer, WriteError>>,
     course: Arc<RequestProgress>,
     /// Hears of its progress.
     listener: Option<ProgressListener>,
@@ -76,13 +76,13 @@ struct Waiting {
 
 /// The parameters of `tools/call`.
 #[derive(Serialize)]
-struct Call<'a> {
+struct CallParams<'a> {
     name: &'a str,
     arguments: &'a Map<String, Value>,
 }
 
 /// What a server answers.
-pub(in crate::session) enum Answer {
+pub(in crate::session) enum RpcAnswer {
     /// The result of a tool call that is text.
     Plain(ToolResult),
     /// Any result, as it was written.
@@ -139,12 +139,12 @@ impl RpcClient {
         arguments: &Map<String, Value>,
         call_limits: CallLimits<'_>,
         listener: Option<&ProgressListener>,
-    ) -> Result<Reply, NoReply> {
-        let line = |id| self.line(id, "tools/call", &Call { name: tool, arguments });
+    ) -> Result<CallReply, NoReply> {
+        let line = |id| self.line(id, "tools/call", &CallParams { name: tool, arguments });
         Ok(match self.send(line, call_limits, true, listener).await? {
-            Answer::Plain(result) => Reply::Result(result),
-            Answer::Result(result) => Reply::decoded(&result),
-            Answer::Refused(error) => Reply::Refused(error),
+            RpcAnswer::Plain(result) => CallReply::Result(result),
+            RpcAnswer::Result(result) => CallReply::decoded(&result),
+            RpcAnswer::Refused(error) => CallReply::Refused(error),
         })
     }
 
@@ -154,7 +154,7 @@ impl RpcClient {
         method: &str,
         params: &Map<String, Value>,
         limit: Duration,
-    ) -> Result<Answer, NoReply> {
+    ) -> Result<RpcAnswer, NoReply> {
         let line = |id| self.line(id, method, params);
         self.send(line, CallLimits { limit, ceiling: limit, notice: None }, true, None).await
     }
@@ -165,7 +165,7 @@ impl RpcClient {
         &self,
         method: &str,
         params: &impl Serialize,
-    ) -> Result<Answer, NoReply> {
+    ) -> Result<RpcAnswer, NoReply> {
         let line = |id| {
             self.requests().handshake = Some(id);
             let params = serde_json::to_string(params).unwrap_or_default();
@@ -191,7 +191,7 @@ impl RpcClient {
         call_limits: CallLimits<'_>,
         cancel: bool,
         listener: Option<&ProgressListener>,
-    ) -> Result<Answer, NoReply> {
+    ) -> Result<RpcAnswer, NoReply> {
         let (answer, mut answered) = oneshot::channel();
         let course = Arc::<RequestProgress>::default();
         let waiting = Waiting { answer, course: course.clone(), listener: listener.cloned() };
@@ -342,7 +342,7 @@ impl RpcClient {
     }
 
     /// Gives a request its answer; says whether it was waited for.
-    pub(super) fn answer(&self, id: i64, answer: Result<Answer, WriteError>) -> AnswerKind {
+    pub(super) fn answer(&self, id: i64, answer: Result<RpcAnswer, WriteError>) -> AnswerKind {
         let mut requests = self.requests();
         match requests.open.remove(&id) {
             Some(waiting) => {
@@ -368,7 +368,7 @@ impl RpcClient {
         let handshake = self.requests().handshake.take();
         match handshake {
             Some(id) => {
-                self.answer(id, Ok(Answer::Refused(error)));
+                self.answer(id, Ok(RpcAnswer::Refused(error)));
             }
             None => tracing::debug!(?error, "an error that answers nothing"),
         }
@@ -471,7 +471,7 @@ mod tests {
     #[tokio::test]
     async fn each_request_has_one_answer() {
         let client = RpcClient::new(LineWriter::new(tokio::io::sink()));
-        let pong = || Ok(Answer::Refused(ErrorData::internal_error("x", None)));
+        let pong = || Ok(RpcAnswer::Refused(ErrorData::internal_error("x", None)));
         assert_eq!(client.answer(FIRST, pong()), AnswerKind::Unasked);
         let (asking, other) = (client.clone(), client.clone());
         let params = Map::new();

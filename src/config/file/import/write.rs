@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Found, find, read};
+use super::{ImportSource, find, read};
 use crate::{
     config::{
         env::Env,
@@ -21,8 +21,8 @@ use crate::{
 pub fn import_toml(source: &str, env: &Env) -> Result<(String, Vec<String>)> {
     let mut notes = Vec::new();
     let origin = match find(source, env.folder(), env) {
-        Ok(Found::File(origin)) => origin,
-        Ok(Found::Absent(what)) => {
+        Ok(ImportSource::File(origin)) => origin,
+        Ok(ImportSource::Absent(what)) => {
             return Err(Error::input(what, Some("give the path of a file instead".to_owned())));
         }
         Err((message, help)) => return Err(Error::input(message, Some(help))),

@@ -42,13 +42,13 @@ pub(super) struct History {
     last_good: u64,
     /// Of the attempts that entered after it, those that are under way, and those that failed.
     under_way: BTreeSet<u64>,
-    failed: BTreeMap<u64, Failed>,
+    failed: BTreeMap<u64, FailureSign>,
     last_answer: Option<Instant>,
     failing_since: Option<Instant>,
 }
 
 /// What a failed attempt is a sign of.
-struct Failed {
+struct FailureSign {
     /// An outage.
     outage: bool,
     /// That the endpoint answers no request. A request that fails repeatedly may be the cause itself.
@@ -104,7 +104,7 @@ impl History {
         self.under_way.remove(&number);
         let silence = of_endpoint || before < OFTEN;
         if outage || silence {
-            self.failed.insert(number, Failed { outage, silence });
+            self.failed.insert(number, FailureSign { outage, silence });
         }
         // More than these say no more.
         if self.failed.len() > MOST {
