@@ -5,8 +5,8 @@
 #![expect(clippy::print_stdout, reason = "an example talks")]
 
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, Config, Endpoint, LlmClient, Manager, ServerConfig, ServerName,
-    Task,
+    Agent, CancellationToken, Config, Endpoint, LlmClient, Manager, ServerConfig, ServerName, Task,
+    config::AgentConfig,
 };
 
 const SCRIPT: &str = r#"

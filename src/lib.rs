@@ -10,8 +10,8 @@
 //!       report   watch   doctor                the folder of a run; edited files; checks
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog, LockFile, LlmClient        one server; all tools; those that were reviewed; models
-//!  L1   process, launch, builtin, HttpClients, Journal, TrafficObserver   one outside thing each
-//!  L0   Error, Config, Task, RetryPolicy, Limit          values and pure functions
+//!  L1   process, HttpClients, Journal, TrafficObserver        one outside thing each
+//!  L0   Error, Config, Task, RetryPolicy                 values and pure functions
 //! ```
 //! Arrows point down; a test reads the sources and checks it.
 //!
@@ -38,6 +38,12 @@
 //! A fork of the program ends nobody's servers by dropping its copy of a [`Manager`]. But tokio's I/O is shared with the
 //! fork: it should execute another program or leave by `_exit`, without dropping its copy of the runtime.
 //!
+//! # Where things are
+//! The root has what most programs name. The rest is in modules: what a configuration holds in [`config`], what became of a
+//! start in [`start`], of a task in [`task`], of a call in [`tool`], and what went wrong in [`error`].
+//!
+//! Types of these crates are part of the public API: `serde`, `serde_json`, `tokio`, `regex`, `url`.
+//!
 //! # Example
 //! ```no_run
 //! # async fn example() -> toolcrib::Result<()> {
@@ -60,63 +66,53 @@ mod agent;
 pub mod blocking;
 mod bounded;
 mod builtin;
-mod catalog;
-mod config;
-mod crew;
-mod daemon;
+pub mod catalog;
+#[doc(hidden)]
+pub mod cli_support;
+pub mod config;
+pub mod crew;
+pub mod daemon;
 pub mod doctor;
 mod duration;
-mod error;
+pub mod error;
 #[cfg(any(fuzzing, test))]
 #[doc(hidden)]
 pub mod fuzz;
 mod gateway;
-mod http;
-mod journal;
+pub mod http;
+pub mod journal;
 mod launch;
 mod limit;
-mod llm;
-mod manager;
-mod process;
-mod recording;
+pub mod llm;
+pub mod manager;
+pub mod process;
+pub mod recording;
 pub mod report;
-mod retry;
+pub mod retry;
 pub mod run;
 mod score;
-mod session;
-mod start;
-mod task;
-pub mod text;
-mod tool;
+pub mod session;
+pub mod start;
+pub mod task;
+mod text;
+pub mod tool;
 mod trace;
 #[cfg(feature = "watch")]
 pub mod watch;
 
-pub use agent::*;
-pub use builtin::*;
-pub use catalog::*;
-pub use config::*;
-pub use crew::*;
-pub use daemon::*;
-pub use error::*;
-pub use http::*;
-pub use journal::*;
-pub use launch::{Ecosystem, Freshness, LaunchReport, Package, Runner};
-pub use limit::*;
-pub use llm::*;
-pub use manager::*;
-pub use process::{
-    Leftover, ProcessUsage, StopOutcome, Support, TeardownScope, check_bounds, find_program, ignores_hangup,
-    reset_inherited,
-};
-pub use recording::*;
-pub use retry::*;
-pub use score::{check as check_score, judge};
-pub use session::{CallOptions, Phases, Progress, ProgressListener, ServerState, ServerStatus, WireListener};
-pub use start::*;
-pub use task::*;
+pub use agent::Agent;
+pub use catalog::{CatalogEntry, ToolCatalog};
+pub use config::{Config, Endpoint, Env, LlmConfig, ServerConfig, StdioConfig};
+pub use error::{Error, ErrorCode, Result};
+pub use http::HttpClients;
+pub use llm::LlmClient;
+pub use manager::{Loan, Manager, StartOptions, Toolbox};
+pub use retry::RetryPolicy;
+pub use session::{CallOptions, ServerStatus};
+pub use start::{ServerEvent, StartReport, StopReport};
+pub use task::{Outcome, RunReport, Task};
 pub use tokio_util::sync::CancellationToken;
-pub use tool::*;
+pub use tool::{ServerName, Tool, ToolResult};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

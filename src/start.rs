@@ -37,11 +37,11 @@ use self::{
     plan::Plan,
     turns::{Turn, Turns},
 };
+pub use crate::launch::{Freshness, LaunchReport, Runner};
 use crate::{
     catalog::{Fingerprint, Remembered, ServerSoftware, ToolChanges},
     config::{Lifecycle, ServerConfig, ServerEntry, StartJobs},
     error::Error,
-    launch::LaunchReport,
     session::{Booting, ConnectContext, FirstStart, Phases, Session, Started},
     tool::ServerName,
     trace,

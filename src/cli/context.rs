@@ -70,7 +70,8 @@ pub(super) async fn until_killed<T>(
     let mut interrupt = signal(SignalKind::interrupt()).ok();
     let mut terminate = signal(SignalKind::terminate()).ok();
     // `nohup` has it ignored: to listen would undo that.
-    let mut hangup = (!toolcrib::ignores_hangup()).then(|| signal(SignalKind::hangup()).ok()).flatten();
+    let mut hangup =
+        (!toolcrib::cli_support::ignores_hangup()).then(|| signal(SignalKind::hangup()).ok()).flatten();
     let mut next = async || {
         let wait = async |signal: &mut Option<tokio::signal::unix::Signal>| match signal {
             Some(signal) => drop(signal.recv().await),

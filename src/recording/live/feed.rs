@@ -24,7 +24,7 @@ use crate::duration::nanos;
 ///
 /// # Example
 /// ```
-/// use toolcrib::{Agent, AgentConfig, CancellationToken, Feed, LiveEvent, LlmClient, Task, Toolbox};
+/// use toolcrib::{Agent, config::AgentConfig, CancellationToken, recording::{Feed, LiveEvent}, LlmClient, Task, Toolbox};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> toolcrib::Result<()> {

@@ -28,7 +28,7 @@ const ROWS: [&[&str]; 15] = [
     &["agent", "blocking", "crew", "doctor", "gateway", "report", "watch"],
     &["daemon", "run"],
     // L5
-    &["cli", "fuzz"],
+    &["cli", "cli_support", "fuzz"],
     &["main"],
 ];
 

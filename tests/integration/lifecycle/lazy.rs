@@ -8,8 +8,11 @@ use std::{
 
 use serde_json::json;
 use toolcrib::{
-    Agent, AgentConfig, CallOptions, CancellationToken, Config, Error, ErrorCode, Lifecycle, LlmClient,
-    Manager, ReadyServer, ServerConfig, ServerEvent, ServerState, StartOptions, Task, Toolbox,
+    Agent, CallOptions, CancellationToken, Config, Error, ErrorCode, LlmClient, Manager, ServerConfig,
+    ServerEvent, StartOptions, Task, Toolbox,
+    config::{AgentConfig, Lifecycle},
+    session::ServerState,
+    start::ReadyServer,
 };
 
 use crate::{

@@ -8,7 +8,8 @@ use std::{
 use axum::{Json, Router, extract::State, http::HeaderMap, routing::post};
 use serde_json::Value;
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, Config, Env, HttpClients, HttpConfig, LlmClient, Manager, Task,
+    Agent, CancellationToken, Config, Env, HttpClients, LlmClient, Manager, Task,
+    config::{AgentConfig, HttpConfig},
 };
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use toolcrib::{Agent, CancellationToken, Config, Env, HttpClients, HttpConfig, LlmClient, Manager};
+use toolcrib::{Agent, CancellationToken, Config, Env, HttpClients, LlmClient, Manager, config::HttpConfig};
 
 use crate::support::model_server::{Model, messages, question, say};
 

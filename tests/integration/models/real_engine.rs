@@ -6,8 +6,9 @@
 use std::path::Path;
 
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, Config, Endpoint, HttpClients, LlmClient, LlmConfig, Manager,
-    Outcome, ServerConfig, ServerName, Task, ToolChoice,
+    Agent, CancellationToken, Config, Endpoint, HttpClients, LlmClient, LlmConfig, Manager, Outcome,
+    ServerConfig, ServerName, Task,
+    config::{AgentConfig, ToolChoice},
 };
 
 fn builtin(name: &str) -> ServerConfig {

@@ -20,8 +20,9 @@ use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, Feed, HttpClients, HttpConfig, Live, LiveEvent, LiveEvents,
-    LlmClient, LlmConfig, Outcome, RetryPolicy, Task,
+    Agent, CancellationToken, HttpClients, LlmClient, LlmConfig, Outcome, RetryPolicy, Task,
+    config::{AgentConfig, HttpConfig},
+    recording::{Feed, Live, LiveEvent, LiveEvents},
 };
 
 use crate::{

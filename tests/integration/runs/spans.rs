@@ -16,7 +16,8 @@ use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, HttpClients, HttpConfig, LlmClient, LlmConfig, Manager, Task,
+    Agent, CancellationToken, HttpClients, LlmClient, LlmConfig, Manager, Task,
+    config::{AgentConfig, HttpConfig},
 };
 use tracing::{
     Event, Subscriber,

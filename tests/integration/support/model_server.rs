@@ -9,8 +9,8 @@ use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, Config, HttpClients, HttpConfig, LlmClient, LlmConfig, Manager,
-    RunReport, Task,
+    Agent, CancellationToken, Config, HttpClients, LlmClient, LlmConfig, Manager, RunReport, Task,
+    config::{AgentConfig, HttpConfig},
 };
 
 use crate::support::served;
