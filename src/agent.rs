@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use crate::cancel::CancellationToken;
 use indexmap::IndexMap;
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::{

@@ -36,7 +36,7 @@ mod warm;
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand, builder::styling};
-use tokio_util::sync::CancellationToken;
+use toolcrib::CancellationToken;
 
 use self::{context::Context, ui::Ui};
 

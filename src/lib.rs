@@ -66,6 +66,7 @@ mod agent;
 pub mod blocking;
 mod bounded;
 mod builtin;
+mod cancel;
 pub mod catalog;
 #[doc(hidden)]
 pub mod cli_support;
@@ -101,6 +102,7 @@ mod trace;
 pub mod watch;
 
 pub use agent::Agent;
+pub use cancel::CancellationToken;
 pub use catalog::{CatalogEntry, ToolCatalog};
 pub use config::{Config, Endpoint, Env, LlmConfig, ServerConfig, StdioConfig};
 pub use error::{Error, ErrorCode, Result};
@@ -111,7 +113,6 @@ pub use retry::RetryPolicy;
 pub use session::{CallOptions, ServerStatus};
 pub use start::{ServerEvent, StartReport, StopReport};
 pub use task::{Outcome, RunReport, Task};
-pub use tokio_util::sync::CancellationToken;
 pub use tool::{ServerName, Tool, ToolResult};
 
 #[cfg(doctest)]

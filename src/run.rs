@@ -34,7 +34,7 @@ mod totals;
 
 use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
-use tokio_util::sync::CancellationToken;
+use crate::cancel::CancellationToken;
 
 pub use self::{
     open::OpenRun,

@@ -33,8 +33,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::cancel::CancellationToken;
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 pub use self::status::{ServerState, ServerStatus};
 #[cfg(any(fuzzing, test))]

@@ -21,9 +21,9 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use crate::cancel::CancellationToken;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 pub(crate) use self::event::of_sessions;

@@ -1,7 +1,7 @@
 //! Agents with scripted models and one small server.
 
+use crate::cancel::CancellationToken;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{

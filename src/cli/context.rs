@@ -8,7 +8,7 @@ use std::{
 };
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use toolcrib::CancellationToken;
 use toolcrib::{Config, Env, Error, Manager, ServerEvent, StartOptions, StopReport};
 
 use super::{

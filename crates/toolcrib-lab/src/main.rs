@@ -13,7 +13,7 @@ mod ui;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
-use tokio_util::sync::CancellationToken;
+use toolcrib::CancellationToken;
 
 use self::{context::Context, ui::Ui};
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
+use toolcrib::CancellationToken;
 use toolcrib::{
     Config, Error, ErrorCode, Manager, Toolbox,
     config::{Lifecycle, RetryCalls},
