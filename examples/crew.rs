@@ -11,8 +11,10 @@ use axum::{Json, Router, http::StatusCode, routing::post};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet};
 use toolcrib::{
-    ChatAnswer, ChatRequest, Crew, CrewAgent, CrewConfig, HttpClients, HttpConfig, LlmClient, LlmConfig,
-    Message, OnError,
+    HttpClients, LlmClient, LlmConfig,
+    config::HttpConfig,
+    crew::{Crew, CrewAgent, CrewConfig, OnError},
+    llm::{ChatAnswer, ChatRequest, Message},
 };
 
 /// What all share: the smoke over the village.

@@ -5,8 +5,7 @@
 #![expect(clippy::print_stdout, reason = "an example talks")]
 
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, Config, Endpoint, LlmClient, Manager, ServerConfig, ServerName,
-    Task,
+    Agent, Config, Endpoint, LlmClient, Manager, ServerConfig, ServerName, Task, config::AgentConfig,
 };
 
 const SCRIPT: &str = r#"
@@ -29,7 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // With a real model: LlmClient::new(&LlmConfig::new(Some(url), "name"), &http, folder).
     let model = LlmClient::script_text("embed", SCRIPT)?;
     let agent = Agent::new(model, manager.toolbox(), AgentConfig::default());
-    let report = agent.run(&Task::question("sum", "1/3 + 1/6"), &CancellationToken::new()).await;
+    let report = agent.run(&Task::question("sum", "1/3 + 1/6")).await;
     println!("{:?}: {}", report.status, report.answer.unwrap_or_default());
 
     drop(manager); // every server is gone now; `manager.shutdown().await` would say how each one ended

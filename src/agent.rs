@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use crate::cancel::CancellationToken;
 use indexmap::IndexMap;
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::{
@@ -60,6 +60,7 @@ pub struct Agent {
     observer: Option<TrafficObserver>,
     /// For the observers of its tasks, where they have none yet.
     feed: Option<Feed>,
+    cancel: CancellationToken,
 }
 
 impl Agent {
@@ -71,7 +72,16 @@ impl Agent {
     /// An agent for tasks of planned calls only; a question ends as `errored`.
     pub fn without_model(toolbox: Toolbox, config: AgentConfig) -> Self {
         let roster = Arc::new(config.sub_agents.clone());
-        Self { llm: None, toolbox, config: Arc::new(config), roster, depth: 0, observer: None, feed: None }
+        Self {
+            llm: None,
+            toolbox,
+            config: Arc::new(config),
+            roster,
+            depth: 0,
+            observer: None,
+            feed: None,
+            cancel: CancellationToken::new(),
+        }
     }
 
     /// The same agent on other tools: those of a [`Loan`](crate::Loan), say.
@@ -89,39 +99,47 @@ impl Agent {
     }
 
     /// The same agent, watched: all that it does is told to `feed` while it does it, and by the agents that it calls.
-    /// The agent never waits for the reader. A reader that goes away ends no task: to end it, cancel the token of
-    /// [`Agent::run`].
+    /// The agent never waits for the reader. A reader that goes away ends no task: to end it, cancel the
+    /// token of [`Agent::cancel_with`].
     #[must_use]
     pub fn watched(&self, feed: Feed) -> Self {
         Self { feed: Some(feed), ..self.clone() }
     }
 
-    /// Carries out `task`. After `cancel` it ends at once, with what is known by then.
+    /// The same agent with a token for its tasks: once it is cancelled they end at once, as
+    /// [`Outcome::Cancelled`](crate::Outcome::Cancelled), with what is known by then.
+    #[must_use]
+    pub fn cancel_with(&self, token: CancellationToken) -> Self {
+        Self { cancel: token, ..self.clone() }
+    }
+
+    /// Carries out `task`. Its limits are those of [`Task::limits`] and of the configuration. Dropping the future ends the
+    /// task without a report; a token of [`Agent::cancel_with`] ends it with one.
     ///
     /// The run's id, the number of the attempt and the time that servers took to start are the caller's to fill
     /// in.
-    pub async fn run(&self, task: &Task, cancel: &CancellationToken) -> RunReport {
-        let Some(feed) = &self.feed else { return self.carry_out(task, cancel).await };
+    pub async fn run(&self, task: &Task) -> RunReport {
+        let Some(feed) = &self.feed else { return self.carry_out(task).await };
         let observer = self.observer.clone().unwrap_or_else(|| TrafficObserver::new(&task.id, 1, None, None));
         observer.watch(feed);
         // From here on the observer holds the feed.
-        Self { feed: None, ..self.observed_by(&observer) }.carry_out(task, cancel).await
+        Self { feed: None, ..self.observed_by(&observer) }.carry_out(task).await
     }
 
-    async fn carry_out(&self, task: &Task, cancel: &CancellationToken) -> RunReport {
+    async fn carry_out(&self, task: &Task) -> RunReport {
         let model = self.llm.as_ref().filter(|_| task.calls.is_empty()).map(LlmClient::model_label);
         // The task of an agent that another one called has that agent's name.
         let (name, id) = if self.depth == 0 { ("main", Some(&*task.id)) } else { (&*task.id, None) };
         let action = trace::agent(name, id, model);
-        let report = self.work(task, cancel).instrument(action.span()).await;
+        let report = self.work(task).instrument(action.span()).await;
         traced::ended(action, &report);
         report
     }
 
-    async fn work(&self, task: &Task, cancel: &CancellationToken) -> RunReport {
+    async fn work(&self, task: &Task) -> RunReport {
         let model = self.llm.as_ref().filter(|_| task.calls.is_empty()).map(LlmClient::model_label);
         let span = self.observer.as_ref().map(|observer| observer.agent_started(self.depth == 0, model));
-        let limits = TaskLimits::new(&task.limits, &self.config, cancel);
+        let limits = TaskLimits::new(&task.limits, &self.config, &self.cancel);
         let mut report = ReportBuilder::begin(task, self.observer.clone());
         let end = if task.calls.is_empty() {
             self.run_attempts(task, &limits, &mut report).await

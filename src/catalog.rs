@@ -35,6 +35,7 @@ pub(crate) use self::{
     check::CheckThreads,
     fingerprint::Fingerprint,
 };
+pub use crate::launch::{Ecosystem, Package};
 use crate::{
     error::{Error, ErrorCode, RemoteError, Result, nearest},
     tool::{ServerName, Tool},

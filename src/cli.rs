@@ -36,7 +36,7 @@ mod warm;
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand, builder::styling};
-use tokio_util::sync::CancellationToken;
+use toolcrib::CancellationToken;
 
 use self::{context::Context, ui::Ui};
 
@@ -157,7 +157,9 @@ enum Command {
 /// Parses, runs, and turns the outcome into an exit code.
 pub(crate) fn main() -> ExitCode {
     // The daemon has no terminal. Its starter may have inherited files and signals: servers must not get them.
-    toolcrib::reset_inherited(std::env::args_os().nth(1).is_none_or(|command| command != "daemon"));
+    toolcrib::cli_support::reset_inherited(
+        std::env::args_os().nth(1).is_none_or(|command| command != "daemon"),
+    );
     let arguments = Arguments::parse();
     arguments.color.apply();
     let ui = Ui::new(arguments.json, arguments.quiet);

@@ -360,7 +360,7 @@ pub struct LlmConfig {
     /// Whether Anthropic's marks for its prompt cache are set. Only [`LlmApi::Messages`] has them.
     pub prompt_cache: bool,
     /// Whether the server goes on from the beginning of an answer that a request gives it
-    /// ([`ChatRequest::prefill`](crate::ChatRequest::prefill)). [`LlmApi::Responses`] has no form for it, and
+    /// ([`ChatRequest::prefill`](crate::llm::ChatRequest::prefill)). [`LlmApi::Responses`] has no form for it, and
     /// [`LlmApi::Chat`] has one with vLLM and what follows it alone.
     pub prefill: bool,
     /// Further fields of the request body, exactly as configured. Nothing vendor-specific by default.

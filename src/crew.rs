@@ -25,7 +25,7 @@ pub use report::{AgentOutcome, Raised, StepError, StepReport, Stepped};
 /// One agent of a simulation, as its author writes it.
 ///
 /// ```
-/// use toolcrib::{ChatAnswer, ChatRequest, Crew, CrewAgent, CrewConfig, LlmClient, Message};
+/// use toolcrib::{llm::{ChatAnswer, ChatRequest, Message}, crew::{Crew, CrewAgent, CrewConfig}, LlmClient};
 ///
 /// /// Raises its hand or does not.
 /// struct Pupil(&'static str);

@@ -3,7 +3,7 @@
 //! # Example
 //! ```no_run
 //! # async fn example() -> toolcrib::Result<()> {
-//! use toolcrib::{Config, Env, Manager, Support, doctor};
+//! use toolcrib::{Config, Env, Manager, process::Support, doctor};
 //!
 //! let config = Config::load(None, &Env::process())?;
 //! let mut findings = doctor::machine(&Support::detect());

@@ -354,7 +354,7 @@ impl Error {
 }
 
 /// The name in `known` that `typed` most likely meant: case and separators aside, or a small typo.
-pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub(crate) fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     /// Longer texts are not mistyped names, and comparing two takes the product of their lengths.
     const LONGEST: usize = 200;
     if typed.len() > LONGEST {

@@ -20,9 +20,10 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{mpsc, watch},
 };
-use tokio_util::{io::InspectReader, sync::CancellationToken, task::TaskTracker};
+use tokio_util::{io::InspectReader, sync, task::TaskTracker};
 
 use crate::{
+    cancel::CancellationToken,
     catalog::{CatalogEntry, ToolCatalog},
     error::{Error, ErrorCode},
     manager::Toolbox,
@@ -48,8 +49,8 @@ pub(crate) struct Gateway {
     calls: TaskTracker,
     /// The client will say nothing more: it waits for the answers to its calls, and for no news.
     said_all: CancellationToken,
-    /// The client is gone.
-    over: CancellationToken,
+    /// The client is gone. Of the type that the SDK takes.
+    over: sync::CancellationToken,
     /// No new calls.
     draining: CancellationToken,
 }

@@ -10,8 +10,8 @@
 //!       report   watch   doctor                the folder of a run; edited files; checks
 //!  L3   Manager, Toolbox, ServerStatus, reports          all servers
 //!  L2   session, ToolCatalog, LockFile, LlmClient        one server; all tools; those that were reviewed; models
-//!  L1   process, launch, builtin, HttpClients, Journal, TrafficObserver   one outside thing each
-//!  L0   Error, Config, Task, RetryPolicy, Limit          values and pure functions
+//!  L1   process, HttpClients, Journal, TrafficObserver        one outside thing each
+//!  L0   Error, Config, Task, RetryPolicy                 values and pure functions
 //! ```
 //! Arrows point down; a test reads the sources and checks it.
 //!
@@ -37,6 +37,12 @@
 //!
 //! A fork of the program ends nobody's servers by dropping its copy of a [`Manager`]. But tokio's I/O is shared with the
 //! fork: it should execute another program or leave by `_exit`, without dropping its copy of the runtime.
+//!
+//! # Where things are
+//! The root has what most programs name. The rest is in modules: what a configuration holds in [`config`], what became of a
+//! start in [`start`], of a task in [`task`], of a call in [`tool`], and what went wrong in [`error`].
+//!
+//! Types of these crates are part of the public API: `serde`, `serde_json`, `tokio`, `regex`, `url`.
 //!
 //! # Example
 //! ```no_run
@@ -65,15 +71,19 @@ pub mod blocking;
 mod bounded;
 #[cfg(feature = "builtin")]
 mod builtin;
-mod catalog;
-mod config;
+mod cancel;
+pub mod catalog;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli_support;
+pub mod config;
 #[cfg(feature = "agents")]
-mod crew;
+pub mod crew;
 #[cfg(feature = "daemon")]
-mod daemon;
+pub mod daemon;
 pub mod doctor;
 mod duration;
-mod error;
+pub mod error;
 #[cfg(all(
     any(fuzzing, test),
     feature = "agents",
@@ -86,67 +96,49 @@ pub mod fuzz;
 #[cfg(feature = "daemon")]
 mod gateway;
 #[cfg(feature = "http")]
-mod http;
+pub mod http;
 #[cfg(feature = "agents")]
-mod journal;
+pub mod journal;
 mod launch;
 mod limit;
 #[cfg(feature = "agents")]
-mod llm;
-mod manager;
-mod process;
+pub mod llm;
+pub mod manager;
+pub mod process;
 #[cfg(feature = "agents")]
-mod recording;
+pub mod recording;
 #[cfg(feature = "agents")]
 pub mod report;
-mod retry;
+pub mod retry;
 #[cfg(feature = "agents")]
 pub mod run;
 #[cfg(feature = "agents")]
 mod score;
-mod session;
-mod start;
-mod task;
-pub mod text;
-mod tool;
+pub mod session;
+pub mod start;
+pub mod task;
+mod text;
+pub mod tool;
 mod trace;
 #[cfg(feature = "watch")]
 pub mod watch;
 
 #[cfg(feature = "agents")]
-pub use agent::*;
-#[cfg(feature = "builtin")]
-pub use builtin::*;
-pub use catalog::*;
-pub use config::*;
-#[cfg(feature = "agents")]
-pub use crew::*;
-#[cfg(feature = "daemon")]
-pub use daemon::*;
-pub use error::*;
+pub use agent::Agent;
+pub use cancel::CancellationToken;
+pub use catalog::{CatalogEntry, ToolCatalog};
+pub use config::{Config, Endpoint, Env, LlmConfig, ServerConfig, StdioConfig};
+pub use error::{Error, ErrorCode, Result};
 #[cfg(feature = "http")]
-pub use http::*;
+pub use http::HttpClients;
 #[cfg(feature = "agents")]
-pub use journal::*;
-pub use launch::{Ecosystem, Freshness, LaunchReport, Package, Runner};
-pub use limit::*;
-#[cfg(feature = "agents")]
-pub use llm::*;
-pub use manager::*;
-pub use process::{
-    Leftover, ProcessUsage, StopOutcome, Support, TeardownScope, check_bounds, find_program, ignores_hangup,
-    reset_inherited,
-};
-#[cfg(feature = "agents")]
-pub use recording::*;
-pub use retry::*;
-#[cfg(feature = "agents")]
-pub use score::{check as check_score, judge};
-pub use session::{CallOptions, Phases, Progress, ProgressListener, ServerState, ServerStatus, WireListener};
-pub use start::*;
-pub use task::*;
-pub use tokio_util::sync::CancellationToken;
-pub use tool::*;
+pub use llm::LlmClient;
+pub use manager::{Loan, Manager, StartOptions, Toolbox};
+pub use retry::RetryPolicy;
+pub use session::{CallOptions, ServerStatus};
+pub use start::{ServerEvent, StartReport, StopReport};
+pub use task::{Outcome, RunReport, Task};
+pub use tool::{ServerName, Tool, ToolResult};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -20,7 +20,7 @@ use tokio::{
 
 /// At most so many at once; further ones queue in order. Clones share the count.
 #[derive(Debug, Clone)]
-pub struct Limit(Arc<Inner>);
+pub(crate) struct Limit(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -37,16 +37,15 @@ struct Inner {
 /// A place under the limit, given back on drop.
 #[derive(Debug)]
 #[must_use = "the place is given back when this is dropped"]
-pub struct Permit {
+pub(crate) struct Permit {
     limit: Limit,
-    queued: Duration,
     _place: Option<OwnedSemaphorePermit>,
 }
 
 /// What a limit counted so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LimitStats {
+pub(crate) struct LimitStats {
     /// What is limited.
     pub name: String,
     /// The limit, if there is one.
@@ -65,7 +64,7 @@ pub struct LimitStats {
 
 impl Limit {
     /// A limit; with `None` no caller waits.
-    pub fn new(name: impl Into<String>, max: Option<NonZeroUsize>) -> Self {
+    pub(crate) fn new(name: impl Into<String>, max: Option<NonZeroUsize>) -> Self {
         // Tokio's ceiling is far above any number of things that exist.
         let places = max.map(|max| max.get().min(Semaphore::MAX_PERMITS));
         Self(Arc::new(Inner {
@@ -81,7 +80,7 @@ impl Limit {
     }
 
     /// Waits for a place. Dropping the future leaves the queue.
-    pub async fn acquire(&self) -> Permit {
+    pub(crate) async fn acquire(&self) -> Permit {
         let inner = &self.0;
         let mut queued = Duration::ZERO;
         let mut place = None;
@@ -100,11 +99,11 @@ impl Limit {
         inner.peak.fetch_max(now, Relaxed);
         inner.acquired.fetch_add(1, Relaxed);
         inner.queued_nanos.fetch_add(u64::try_from(queued.as_nanos()).unwrap_or(u64::MAX), Relaxed);
-        Permit { limit: self.clone(), queued, _place: place }
+        Permit { limit: self.clone(), _place: place }
     }
 
     /// What was counted so far.
-    pub fn stats(&self) -> LimitStats {
+    pub(crate) fn stats(&self) -> LimitStats {
         let inner = &self.0;
         LimitStats {
             name: inner.name.clone(),
@@ -115,13 +114,6 @@ impl Limit {
             acquired: inner.acquired.load(Relaxed),
             queued: Duration::from_nanos(inner.queued_nanos.load(Relaxed)),
         }
-    }
-}
-
-impl Permit {
-    /// How long it was waited for.
-    pub fn queued(&self) -> Duration {
-        self.queued
     }
 }
 
@@ -156,21 +148,18 @@ mod tests {
         let limit = Limit::new("model", NonZeroUsize::new(2));
         let first = limit.acquire().await;
         let _second = limit.acquire().await;
-        assert_eq!(first.queued(), Duration::ZERO);
-        let third = async {
-            let permit = limit.acquire().await;
-            permit.queued()
-        };
+        assert_eq!(limit.stats().queued, Duration::ZERO);
         let free = async {
             tokio::time::sleep(Duration::from_secs(3)).await;
             let stats = limit.stats();
             assert_eq!((stats.in_flight, stats.waiting, stats.acquired), (2, 1, 2));
             drop(first);
         };
-        let (queued, ()) = tokio::join!(third, free);
-        assert!(queued >= Duration::from_secs(3));
+        let (third, ()) = tokio::join!(limit.acquire(), free);
+        drop(third);
         let stats = limit.stats();
-        assert_eq!((stats.in_flight, stats.peak, stats.waiting, stats.queued), (1, 2, 0, queued));
+        assert_eq!((stats.in_flight, stats.peak, stats.waiting), (1, 2, 0));
+        assert!(stats.queued >= Duration::from_secs(3));
     }
 
     #[tokio::test(start_paused = true)]

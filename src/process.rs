@@ -1,7 +1,8 @@
 //! Child processes, as the crate `toolcrib-guard` owns them, for the servers of a configuration.
 //!
-//! Here is only what that crate does not know: [`StdioConfig`], [`Secrets`], this crate's errors, and help in the
-//! words of the configuration.
+//! Public are how a process ended ([`StopOutcome`]), how far a teardown reaches here ([`TeardownScope`], [`Support`]), and
+//! checks that start nothing. Otherwise here is only what that crate does not know: [`StdioConfig`], [`Secrets`], this
+//! crate's errors, and help in the words of the configuration.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -20,12 +21,7 @@ pub(crate) use toolcrib_guard::{
     this_process::{Detached, leave_session},
 };
 use toolcrib_guard::{ProcessSpec, Redact, SpawnErrorKind};
-pub use toolcrib_guard::{
-    StopOutcome, Support, TeardownScope,
-    inspect::ProcessUsage,
-    marks::Leftover,
-    this_process::{ignores_hangup, reset_inherited},
-};
+pub use toolcrib_guard::{StopOutcome, Support, TeardownScope, inspect::ProcessUsage, marks::Leftover};
 
 use crate::{
     config::{Secrets, StdioConfig, StopGrace},

@@ -5,7 +5,9 @@ mod figures;
 mod folder;
 mod html;
 mod lines;
+#[doc(hidden)]
 pub mod page;
+#[doc(hidden)]
 pub mod words;
 
 use std::path::{Path, PathBuf};

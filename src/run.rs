@@ -34,7 +34,7 @@ mod totals;
 
 use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
-use tokio_util::sync::CancellationToken;
+use crate::cancel::CancellationToken;
 
 pub use self::{
     open::OpenRun,
@@ -183,7 +183,7 @@ impl Run {
         Self { folder: Folder::Below(runs.into()), ..self }
     }
 
-    /// Writes into `folder`, which [`new_run`](crate::new_run) made for the run with this id.
+    /// Writes into `folder`, which [`new_run`](crate::journal::new_run) made for the run with this id.
     #[must_use]
     pub fn folder(self, run: impl Into<String>, folder: impl Into<PathBuf>) -> Self {
         Self { folder: Folder::Of(run.into(), folder.into()), ..self }

@@ -13,7 +13,7 @@ use crate::task::{Outcome, Score, Target, Task};
 /// 1 when `answer` fits one of the targets, 0 when it fits none, `None` when there is nothing to compare with.
 ///
 /// Without a `score` the target must occur in the answer, as whole words and whole numbers, case aside.
-pub fn judge(answer: &str, target: Option<&Target>, score: Option<&Score>) -> Option<f64> {
+pub(crate) fn judge(answer: &str, target: Option<&Target>, score: Option<&Score>) -> Option<f64> {
     let targets = target?.all();
     let right = targets.iter().any(|target| fits(answer, target, score.unwrap_or(&Score::Contains)));
     Some(if right { 1.0 } else { 0.0 })
@@ -29,7 +29,7 @@ pub(crate) fn outcome(score: Option<f64>) -> Outcome {
 }
 
 /// Whether the target of `task` can be judged at all. The error says what is wrong.
-pub fn check(task: &Task) -> Result<(), String> {
+pub(crate) fn check(task: &Task) -> Result<(), String> {
     let Some(target) = &task.target else {
         return match task.score {
             Some(_) => Err("`score` needs a `target` to compare with".into()),

@@ -1,12 +1,15 @@
 //! One server, one persistent session: connect, call, keep, reconnect, close.
 //!
+//! Public are the state of a session ([`ServerStatus`]), the options of a call ([`CallOptions`]), its progress, the phases of
+//! a start ([`Phases`]), and a listener for all that crosses the wire.
+//!
 //! Owner of: the connection to its server. Invariants:
 //! - a call copies the way to the server under a short lock and waits without any lock;
 //! - one death causes one restart, however many callers fail (reconnect mutex and generation);
-//! - a death is noticed when it happens, by the task in [`Session::keep`];
+//! - a death is noticed when it happens, by the task in `Session::keep`;
 //! - a call that may have run is never sent again unless the configuration says so;
 //! - memory stays bounded for any output of a server, and every call ends in an answer or in a named error;
-//! - closed stays closed: nothing is installed after [`Session::close`] or [`Session::kill`].
+//! - closed stays closed: nothing is installed after `Session::close` or `Session::kill`.
 
 mod call;
 mod call_options;
@@ -30,8 +33,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::cancel::CancellationToken;
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 pub use self::status::{ServerState, ServerStatus};
 #[cfg(any(fuzzing, test))]

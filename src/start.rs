@@ -22,9 +22,9 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use crate::cancel::CancellationToken;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 pub(crate) use self::event::of_sessions;
@@ -38,11 +38,11 @@ use self::{
     plan::Plan,
     turns::{Turn, Turns},
 };
+pub use crate::launch::{Freshness, LaunchReport, Runner};
 use crate::{
     catalog::{Fingerprint, Remembered, ServerSoftware, ToolChanges},
     config::{Lifecycle, ServerConfig, ServerEntry, StartJobs},
     error::Error,
-    launch::LaunchReport,
     session::{Booting, ConnectContext, FirstStart, Phases, Session, Started},
     tool::ServerName,
     trace,

@@ -56,9 +56,10 @@ impl Agent {
             let text = arguments.get(TASK).and_then(Value::as_str).unwrap_or_default();
             let mut task = Task::question(&entry.tool.name, text);
             task.tools.clone_from(&agent.tools);
-            let other = self.as_delegate(agent, &format!("{id}-{}", entry.tool.name));
             let stop = limits.cancel.child_token();
-            let mut run = Box::pin(other.run(&task, &stop));
+            let other =
+                self.as_delegate(agent, &format!("{id}-{}", entry.tool.name)).cancel_with(stop.clone());
+            let mut run = Box::pin(other.run(&task));
             let (report, stopped) = match limits.guard(&mut run).await {
                 Ok(report) => (report, None),
                 Err(end) => {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::cancel::CancellationToken;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::AgentConfig,

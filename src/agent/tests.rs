@@ -1,7 +1,7 @@
 //! Agents with scripted models and one small server.
 
+use crate::cancel::CancellationToken;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
@@ -53,7 +53,7 @@ fn is_send<T: Send>(future: T) -> T {
 async fn run_with(script: &str, config: AgentConfig, task: &Task) -> RunReport {
     let manager = manager().await;
     let llm = LlmClient::script_text("test", script).unwrap();
-    let report = Agent::new(llm, manager.toolbox(), config).run(task, &CancellationToken::new()).await;
+    let report = Agent::new(llm, manager.toolbox(), config).run(task).await;
     manager.shutdown().await;
     report
 }
@@ -208,12 +208,13 @@ async fn cancel_ends_a_running_call() {
     let llm = LlmClient::script_text("test", "[[steps]]\ncalls = [{ tool = \"t__sleep\" }]").unwrap();
     let agent = Agent::new(llm, manager.toolbox(), AgentConfig::default());
     let cancel = CancellationToken::new();
+    let agent = agent.cancel_with(cancel.clone());
     let task = Task::question("a", "go");
     let later = async {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         cancel.cancel();
     };
-    let (report, ()) = tokio::join!(is_send(agent.run(&task, &cancel)), later);
+    let (report, ()) = tokio::join!(is_send(agent.run(&task)), later);
     assert_eq!((report.status, report.tool_calls), (Outcome::Cancelled, 1));
     manager.shutdown().await;
 }
@@ -222,7 +223,6 @@ async fn cancel_ends_a_running_call() {
 async fn planned_calls_need_no_model() {
     let manager = manager().await;
     let agent = Agent::without_model(manager.toolbox(), AgentConfig::default());
-    let cancel = CancellationToken::new();
     let equals = |text: &str| Expect { equals: Some(text.into()), ..Expect::default() };
     let fails = Expect { is_error: true, ..Expect::default() };
     let calls = vec![
@@ -230,7 +230,7 @@ async fn planned_calls_need_no_model() {
         planned("t.fail", json!({}), fails.clone()),
         planned("t.echo", json!({"text": 1}), fails),
     ];
-    let report = agent.run(&Task::calls("a", calls), &cancel).await;
+    let report = agent.run(&Task::calls("a", calls)).await;
     assert_eq!((report.status, report.model.as_deref()), (Outcome::Passed, None), "{:?}", report.error);
     assert_eq!((report.tool_calls, report.servers.len(), report.transcript.len()), (3, 1, 6));
 
@@ -238,7 +238,7 @@ async fn planned_calls_need_no_model() {
         planned("t.echo", json!({"text": "one"}), equals("one")),
         planned("t.echo", json!({"text": "two"}), equals("three")),
     ];
-    let report = agent.run(&Task::calls("a", calls), &cancel).await;
+    let report = agent.run(&Task::calls("a", calls)).await;
     assert_eq!((report.status, report.answer.as_deref()), (Outcome::Failed, Some("one\ntwo")));
     assert!(message(&report).1.starts_with("call 2 of 2 (`t.echo`): expected `three`"));
     assert_eq!(report.reason, Some(Reason::Failed(FailureReason::UnexpectedResult)));
@@ -247,18 +247,17 @@ async fn planned_calls_need_no_model() {
     let few = AgentConfig { max_tool_calls: 1, ..AgentConfig::default() };
     let few = Agent::without_model(manager.toolbox(), few);
     let calls = vec![planned("t.echo", json!({"text": "one"}), equals("one")); 3];
-    let report = few.run(&Task::calls("a", calls), &cancel).await;
+    let report = few.run(&Task::calls("a", calls)).await;
     assert_eq!((report.status, report.tool_calls), (Outcome::Passed, 3), "{:?}", report.error);
     let limits = Limits { seconds: Some(0.2), ..Limits::default() };
     let calls = vec![planned("t.sleep", json!({}), Expect::default())];
-    let report = few.run(&Task { limits, ..Task::calls("a", calls) }, &cancel).await;
+    let report = few.run(&Task { limits, ..Task::calls("a", calls) }).await;
     assert_eq!(report.reason, Some(Reason::Errored(ErrorCode::BudgetExceeded)), "{:?}", report.error);
 
-    let report =
-        agent.run(&Task::calls("a", vec![planned("t.ehco", json!({}), Expect::default())]), &cancel).await;
+    let report = agent.run(&Task::calls("a", vec![planned("t.ehco", json!({}), Expect::default())])).await;
     assert_eq!((report.status, message(&report).0), (Outcome::Errored, ErrorCode::ToolNotFound));
     assert_eq!(report.reason, Some(Reason::Errored(ErrorCode::ToolNotFound)));
-    let report = agent.run(&Task::question("a", "go"), &cancel).await;
+    let report = agent.run(&Task::question("a", "go")).await;
     assert_eq!((report.status, message(&report).0), (Outcome::Errored, ErrorCode::ConfigInvalid));
     manager.shutdown().await;
 }

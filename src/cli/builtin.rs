@@ -18,7 +18,7 @@ pub(super) struct Builtin {
 impl Builtin {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let here = std::env::current_dir()?;
-        toolcrib::serve_builtin(&self.name, &self.args, &here).await?;
+        toolcrib::cli_support::serve_builtin(&self.name, &self.args, &here).await?;
         Ok(ExitCode::SUCCESS)
     }
 }

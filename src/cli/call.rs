@@ -10,8 +10,8 @@ use std::{
 use clap::Args;
 use serde_json::{Map, Value, json};
 use toolcrib::{
-    CallOptions, CallRequest, Config, Error, ErrorCode, Lifecycle, RemoteError, ServerEvent, ServerName,
-    ToolResult, text::cut,
+    CallOptions, Config, Error, ErrorCode, ServerEvent, ServerName, ToolResult, cli_support::cut,
+    config::Lifecycle, daemon::CallRequest, error::RemoteError,
 };
 
 use super::{

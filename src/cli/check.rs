@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use toolcrib::ConfigWarnings;
+use toolcrib::manager::ConfigWarnings;
 
 use super::{
     context::{Context, Locked},

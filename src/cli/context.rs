@@ -8,7 +8,7 @@ use std::{
 };
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use toolcrib::CancellationToken;
 use toolcrib::{Config, Env, Error, Manager, ServerEvent, StartOptions, StopReport};
 
 use super::{
@@ -70,7 +70,8 @@ pub(super) async fn until_killed<T>(
     let mut interrupt = signal(SignalKind::interrupt()).ok();
     let mut terminate = signal(SignalKind::terminate()).ok();
     // `nohup` has it ignored: to listen would undo that.
-    let mut hangup = (!toolcrib::ignores_hangup()).then(|| signal(SignalKind::hangup()).ok()).flatten();
+    let mut hangup =
+        (!toolcrib::cli_support::ignores_hangup()).then(|| signal(SignalKind::hangup()).ok()).flatten();
     let mut next = async || {
         let wait = async |signal: &mut Option<tokio::signal::unix::Signal>| match signal {
             Some(signal) => drop(signal.recv().await),

@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{DaemonClient, Error, ServerState, ServerStatus};
+use toolcrib::{Error, ServerStatus, daemon::DaemonClient, session::ServerState};
 
 use super::{
     context::Context,

@@ -3,7 +3,11 @@
 use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use clap::Args;
-use toolcrib::{Config, DaemonOptions, Env, Error, ServerName, StartJobs, serve_daemon};
+use toolcrib::{
+    Config, Env, Error, ServerName,
+    config::StartJobs,
+    daemon::{DaemonOptions, serve_daemon},
+};
 
 use super::{context::Context, log, memory, output};
 

@@ -3,7 +3,10 @@
 use std::{cmp::Ordering, path::PathBuf, time::Duration};
 
 use clap::Args;
-use toolcrib::{Config, DaemonClient, DaemonOptions, DaemonPlace, Env, Error};
+use toolcrib::{
+    Config, Env, Error,
+    daemon::{DaemonClient, DaemonOptions, DaemonPlace},
+};
 
 use super::{
     context::{Context, Locked},

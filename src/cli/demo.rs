@@ -5,9 +5,10 @@ use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
 use clap::Args;
 use toolcrib::{
-    Config, Endpoint, Env, Error, LlmClient, Outcome, ServerConfig, ServerName, StdioConfig, new_run,
+    Config, Endpoint, Env, Error, LlmClient, Outcome, ServerConfig, ServerName, StdioConfig,
+    cli_support::cut,
+    journal::new_run,
     run::{Run, parse_tasks},
-    text::cut,
 };
 
 use super::{
@@ -52,7 +53,7 @@ impl Demo {
             Ui::data(format!("{:<QUESTION$}  {:<ANSWER$}  tools", "question", "answer"));
             for (task, report) in tasks.iter().zip(&summary.reports) {
                 let question = match &task.input {
-                    Some(toolcrib::Input::Text(text)) => text.as_str(),
+                    Some(toolcrib::task::Input::Text(text)) => text.as_str(),
                     _ => task.id.as_str(),
                 };
                 let answer = report.answer.as_deref().unwrap_or("-");

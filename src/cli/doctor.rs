@@ -5,8 +5,9 @@ use std::{process::ExitCode, sync::Arc};
 use clap::Args;
 use serde_json::json;
 use toolcrib::{
-    Config, Support,
+    Config,
     doctor::{self, Finding, Mark},
+    process::Support,
 };
 
 use super::{

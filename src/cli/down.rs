@@ -4,7 +4,10 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Config, DaemonClient, DaemonPlace, Env, Error, StopReport};
+use toolcrib::{
+    Config, Env, Error, StopReport,
+    daemon::{DaemonClient, DaemonPlace},
+};
 
 use super::{
     context::Context,

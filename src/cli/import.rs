@@ -10,7 +10,7 @@ use std::{
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Env, Error, import_toml};
+use toolcrib::{Env, Error, config::import_toml};
 
 use super::{context::Context, ui::Ui};
 

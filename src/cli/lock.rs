@@ -6,7 +6,10 @@ use std::{fmt::Display, path::Path, process::ExitCode};
 
 use clap::Args;
 use serde_json::{Value, json};
-use toolcrib::{Config, Error, LockChange, LockChangeKind, LockFile, Manager, ServerName};
+use toolcrib::{
+    Config, Error, Manager, ServerName,
+    catalog::{LockChange, LockChangeKind, LockFile},
+};
 
 use super::{
     context::Context,

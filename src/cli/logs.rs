@@ -12,7 +12,10 @@ use clap::{Args, ValueEnum};
 use jiff::{Timestamp, Zoned, civil::Date, tz::TimeZone};
 use regex::Regex;
 use serde_json::json;
-use toolcrib::{Error, ErrorCode, LogLine, LogStream};
+use toolcrib::{
+    Error, ErrorCode,
+    daemon::{LogLine, LogStream},
+};
 
 use super::{context::Context, daemon_args, output};
 

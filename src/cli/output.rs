@@ -8,7 +8,7 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use toolcrib::{Secrets, is_unseen};
+use toolcrib::{cli_support::is_unseen, config::Secrets};
 
 static SECRETS: RwLock<Option<Secrets>> = RwLock::new(None);
 

@@ -6,7 +6,12 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use toolcrib::{FailureReason, ModelTrouble, Outcome, Reason, RunReport, run::Totals};
+use toolcrib::{
+    Outcome, RunReport,
+    llm::ModelTrouble,
+    run::Totals,
+    task::{FailureReason, Reason},
+};
 
 use super::{
     log, output,

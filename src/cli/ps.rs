@@ -6,7 +6,7 @@ use std::{process::ExitCode, thread::sleep, time::Duration};
 
 use clap::Args;
 use serde_json::{Value, json};
-use toolcrib::{DaemonClient, DaemonStatus};
+use toolcrib::daemon::{DaemonClient, DaemonStatus};
 
 pub(super) use self::table::{Sample, lines};
 use super::{

@@ -17,8 +17,11 @@ use std::{
 
 use clap::Args;
 use toolcrib::{
-    CassettePlayer, Config, DETECT_PORTS, Endpoint, Env, Error, HttpClients, LlmClient, LlmConfig, Scope,
-    StdioConfig, Task, detect, nearest,
+    Config, Endpoint, Env, Error, HttpClients, LlmClient, LlmConfig, StdioConfig, Task,
+    cli_support::nearest,
+    config::Scope,
+    llm::{DETECT_PORTS, detect},
+    recording::CassettePlayer,
     run::{CASSETTE, load_tasks},
 };
 

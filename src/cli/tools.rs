@@ -4,7 +4,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use toolcrib::{Lifecycle, ServerTools, ToolRow, text::cut};
+use toolcrib::{
+    cli_support::cut,
+    config::Lifecycle,
+    daemon::{ServerTools, ToolRow},
+};
 
 use super::{
     context::{Context, Locked},

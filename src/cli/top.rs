@@ -19,7 +19,11 @@ use ratatui::{
     widgets::{Block, Borders, Paragraph},
 };
 use tokio::task::spawn_blocking;
-use toolcrib::{DaemonClient, DaemonStatus, Error, LogStream, ServerState};
+use toolcrib::{
+    Error,
+    daemon::{DaemonClient, DaemonStatus, LogStream},
+    session::ServerState,
+};
 
 use super::{
     context::Context,

@@ -12,12 +12,13 @@ use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use serde_json::json;
 use toolcrib::{
-    Error, ErrorCode, LaunchReport, Leftover, ReadyServer, ServerName, ServerStart, ServerStop, StopOutcome,
-    StopReport,
+    Error, ErrorCode, ServerName, StopReport,
+    process::{Leftover, StopOutcome},
+    start::{LaunchReport, ReadyServer, ServerStart, ServerStop},
 };
 
 use super::output;
-pub(super) use toolcrib::text::{counted, seconds};
+pub(super) use toolcrib::cli_support::{counted, seconds};
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();

@@ -7,7 +7,12 @@ use std::{cell::RefCell, process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Config, ConfigWarnings, Error, StartJobs, StartReport, Support, TeardownScope};
+use toolcrib::{
+    Config, Error, StartReport,
+    config::StartJobs,
+    manager::ConfigWarnings,
+    process::{Support, TeardownScope},
+};
 
 use super::{
     context::{Context, Locked},
@@ -123,7 +128,7 @@ impl Up {
 /// Which file, how many servers.
 pub(super) fn announce(ui: &Ui, config: &Config) {
     let file = config.file.as_ref().map_or_else(String::new, |file| file.display().to_string());
-    let local = |entry: &&toolcrib::ServerEntry| entry.source == config.file;
+    let local = |entry: &&toolcrib::config::ServerEntry| entry.source == config.file;
     let imported = config.servers.len() - config.servers.values().filter(local).count();
     let imported = if imported > 0 { format!("; {imported} imported") } else { String::new() };
     ui.status("Loading", format!("{file} ({}{imported})", counted(config.servers.len(), "server")));

@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::{Value, json};
-use toolcrib::{Error, Manager, Warmed};
+use toolcrib::{Error, Manager, manager::Warmed};
 
 use super::{
     context::Context,

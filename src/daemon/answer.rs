@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::cancel::CancellationToken;
 use serde_json::Value;
 use tokio::{io::AsyncWriteExt, net::unix::OwnedWriteHalf, sync::SetOnce};
-use tokio_util::sync::CancellationToken;
 
 use super::{
     keep::{Change, Keep},

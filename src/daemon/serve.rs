@@ -12,13 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::cancel::CancellationToken;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::SetOnce,
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
 
 use super::{
     DaemonPlace,

@@ -177,7 +177,7 @@ pub enum Event {
     Agent {
         task: String,
         agent: String,
-        /// What the agent's log has, as an [`AgentEvent`](crate::AgentEvent).
+        /// What the agent's log has, as an [`AgentEvent`](crate::recording::AgentEvent).
         happened: Value,
     },
 }

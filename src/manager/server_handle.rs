@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::cancel::CancellationToken;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::{background::Background, pool::Pool};
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio_util::sync::CancellationToken;
+use crate::cancel::CancellationToken;
 
 use crate::{
     session::RemoteClients,

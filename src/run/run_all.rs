@@ -2,8 +2,8 @@
 
 use std::{num::NonZeroUsize, panic::AssertUnwindSafe};
 
+use crate::cancel::CancellationToken;
 use futures_util::{FutureExt, StreamExt, stream};
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::{ErrorCode, words_of_panic},

@@ -146,7 +146,7 @@ impl StartedRun {
             Some(loan) => agent.with_toolbox(loan.toolbox()),
             None => agent.clone(),
         };
-        let report = agent.observed_by(&observer).run(&task, &setup.cancel).await;
+        let report = agent.observed_by(&observer).cancel_with(setup.cancel.clone()).run(&task).await;
         observer.ended(&report, !setup.cancel.is_cancelled());
         report
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
+use crate::cancel::CancellationToken;
 
 use super::ProgressListener;
 

@@ -18,7 +18,7 @@ use futures_util::future::BoxFuture;
 use rmcp::model::ServerPeerInfo;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::Notify, time::timeout_at};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::task::AbortOnDropHandle;
 
 use self::{
     accept_tools::{AcceptedTools, ToolListCheck},
@@ -36,6 +36,7 @@ use super::{
     wire_log::{Listeners, WireLog},
 };
 use crate::{
+    cancel::CancellationToken,
     catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
     config::{Endpoint, Secrets, ServerConfig},
     error::Phase,

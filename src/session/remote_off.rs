@@ -12,7 +12,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use rmcp::model::{ListToolsResult, ServerPeerInfo};
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     SessionObserver,
@@ -26,6 +26,7 @@ use super::{
     wire_log::WireLog,
 };
 use crate::{
+    cancel::CancellationToken,
     config::{HttpConfig, HttpEndpoint},
     error::Result as OurResult,
     tool::ServerName,

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use tokio_util::sync::CancellationToken;
+use crate::cancel::CancellationToken;
 
 use super::{
     ConnectContext, RestartReason, Session,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use toolcrib::{Config, Error, ErrorCode, Manager, Phase, ServerConfig, Toolbox};
+use toolcrib::{Config, Error, ErrorCode, Manager, ServerConfig, Toolbox, error::Phase};
 
 use crate::support::{LABORATORY, Lab, call};
 

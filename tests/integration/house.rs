@@ -1,4 +1,5 @@
 //! Rules for the sources of this project.
 
+mod names;
 mod skipped;
 mod tidy;

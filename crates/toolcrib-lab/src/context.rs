@@ -3,7 +3,7 @@
 use std::{future::Future, path::PathBuf, process::ExitCode};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use toolcrib::CancellationToken;
 use toolcrib::{Config, Env, Error, Manager, StartOptions};
 
 use crate::ui::Ui;

@@ -13,7 +13,7 @@ mod ui;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
-use tokio_util::sync::CancellationToken;
+use toolcrib::CancellationToken;
 
 use self::{context::Context, ui::Ui};
 
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         command => command,
     };
     #[cfg(target_os = "linux")]
-    toolcrib::reset_inherited(true);
+    toolcrib::cli_support::reset_inherited(true);
     reserve_descriptors();
     // One thread, as the command line of toolcrib has.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {

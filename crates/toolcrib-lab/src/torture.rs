@@ -229,7 +229,7 @@ fn select<T: Copy>(
         }
         if !found {
             let names: Vec<&str> = all.iter().map(|one| name(*one)).collect();
-            let near = toolcrib::nearest(pattern, names.iter().copied());
+            let near = toolcrib::cli_support::nearest(pattern, names.iter().copied());
             let help = near.map_or_else(
                 || format!("there are: {}", names.join(", ")),
                 |near| format!("did you mean `{near}`?"),

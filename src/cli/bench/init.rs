@@ -25,7 +25,7 @@ use std::{
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use toolcrib::{Config, Endpoint, Error, ServerName, StartJobs};
+use toolcrib::{Config, Endpoint, Error, ServerName, config::StartJobs};
 
 use self::{
     compare::Comparison,

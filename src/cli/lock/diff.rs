@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use similar::{Algorithm, DiffOp, capture_diff_slices_deadline};
-use toolcrib::{ToolText, ToolTextChange};
+use toolcrib::catalog::{ToolText, ToolTextChange};
 
 use crate::cli::output;
 

@@ -5,9 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use toolcrib::{DaemonStatus, Error, Greeting, ServerRow, ServerState, ServerStatus};
+use toolcrib::{
+    Error, ServerStatus,
+    daemon::{DaemonStatus, Greeting, ServerRow},
+    session::ServerState,
+};
 
-use toolcrib::text::cut;
+use toolcrib::cli_support::cut;
 
 use crate::cli::output;
 

@@ -13,7 +13,11 @@ use std::{
 };
 
 use tokio::{runtime::Handle, sync::oneshot};
-use toolcrib::{CancellationToken, DroppedEvents, Error, Feed, Live, LiveEvent, LiveEvents, Secrets};
+use toolcrib::{
+    CancellationToken, Error,
+    config::Secrets,
+    recording::{DroppedEvents, Feed, Live, LiveEvent, LiveEvents},
+};
 
 use super::shown::Shown;
 use crate::cli::{output, ui::Ui};

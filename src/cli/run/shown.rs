@@ -4,7 +4,11 @@ use std::{io, time::Duration};
 
 use indicatif::ProgressBar;
 use serde_json::Value;
-use toolcrib::{AgentEvent, Live, LiveEvent, LiveEvents, Secrets, text::cut};
+use toolcrib::{
+    cli_support::cut,
+    config::Secrets,
+    recording::{AgentEvent, Live, LiveEvent, LiveEvents},
+};
 
 use crate::cli::{
     output,

@@ -3,9 +3,9 @@
 use std::{process::ExitCode, time::Duration};
 
 use toolcrib::{
-    Timings,
-    report::words as in_words,
+    cli_support::words as in_words,
     run::{RunSummary, Totals},
+    task::Timings,
 };
 
 use crate::cli::ui::{Ui, counted, seconds};

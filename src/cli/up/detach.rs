@@ -4,7 +4,11 @@ use std::{collections::BTreeSet, ops::ControlFlow, process::ExitCode};
 
 use clap::ValueEnum;
 use serde_json::json;
-use toolcrib::{DaemonClient, DaemonOptions, Error, LockFile, ServerEvent, ServerName, Standing};
+use toolcrib::{
+    Error, ServerEvent, ServerName,
+    catalog::LockFile,
+    daemon::{DaemonClient, DaemonOptions, Standing},
+};
 
 use super::{
     super::{

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use toolcrib::{
-    ApplyReport, Config, Error, Manager, ServerName,
+    Config, Error, Manager, ServerName,
+    manager::ApplyReport,
     watch::{WatchEvent, Watcher},
 };
 

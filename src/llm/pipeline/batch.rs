@@ -44,12 +44,12 @@ impl Equal {
 impl LlmClient {
     /// Asks for all `requests` and returns an outcome for each, in their order. One that fails takes no other along.
     ///
-    /// All go out at once, or so many as [`BatchConfig::width`](crate::BatchConfig) says. Where several share a wire
-    /// request ([`BatchConfig::size`](crate::BatchConfig)), the first of them has its attempts and all of its
+    /// All go out at once, or so many as [`BatchConfig::width`](crate::config::BatchConfig) says. Where several share a wire
+    /// request ([`BatchConfig::size`](crate::config::BatchConfig)), the first of them has its attempts and all of its
     /// tokens, so that sums are right; if the server refuses that request, each is sent alone.
     ///
     /// Equal requests of one batch are each asked, unless answers are kept with
-    /// [`CacheConfig::single_flight`](crate::CacheConfig): then the first of them is, and all have its outcome, the
+    /// [`CacheConfig::single_flight`](crate::config::CacheConfig): then the first of them is, and all have its outcome, the
     /// others without attempts and tokens.
     ///
     /// `deadline` is that of each of them: those that came before it are there.

@@ -143,7 +143,7 @@ impl Drop for GroupPlace {
 }
 
 impl LlmClient {
-    /// Sends at once what waits for others to share a request with ([`BatchConfig`](crate::BatchConfig)).
+    /// Sends at once what waits for others to share a request with ([`BatchConfig`](crate::config::BatchConfig)).
     pub fn flush(&self) {
         if let Some(queue) = &self.inner.batch_queue {
             queue.flush();

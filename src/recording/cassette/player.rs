@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::cancel::CancellationToken;
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use super::{AgentKey, CassetteLine, Head, RequestEnd, RequestKind, VERSION, diff, hide};
 use crate::{

@@ -24,16 +24,16 @@ use crate::duration::nanos;
 ///
 /// # Example
 /// ```
-/// use toolcrib::{Agent, AgentConfig, CancellationToken, Feed, LiveEvent, LlmClient, Task, Toolbox};
+/// use toolcrib::{Agent, LlmClient, Task, Toolbox, config::AgentConfig, recording::{Feed, LiveEvent}};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> toolcrib::Result<()> {
 /// let llm = LlmClient::script_text("doc", "[[steps]]\nsay = \"It is noon.\"\n")?;
 /// let (feed, mut events) = Feed::open(1 << 20);
 /// let agent = Agent::new(llm, Toolbox::default(), AgentConfig::default()).watched(feed);
-/// let (task, cancel) = (Task::question("a", "What time is it?"), CancellationToken::new());
+/// let task = Task::question("a", "What time is it?");
 /// // The agent goes with its run: that ends the stream.
-/// let work = async move { agent.run(&task, &cancel).await };
+/// let work = async move { agent.run(&task).await };
 /// let watch = async {
 ///     while let Some(live) = events.next().await {
 ///         match live.event {

@@ -5,10 +5,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use crate::cancel::CancellationToken;
 use rmcp::model::ServerPeerInfo;
 use serde_json::{Map, json};
 use tokio::{sync::Notify, time::Instant};
-use tokio_util::sync::CancellationToken;
 
 use super::{
     accept_tools::ToolListCheck,

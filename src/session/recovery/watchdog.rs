@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use tokio_util::sync::CancellationToken;
+use crate::cancel::CancellationToken;
 
 use super::slot::State;
 use crate::session::{

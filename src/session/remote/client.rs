@@ -24,10 +24,10 @@ use rmcp::{
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::{sync::Notify, time::timeout};
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::error::without_url;
 use crate::{
+    cancel::{CancelGuard, CancellationToken},
     process::WriteError,
     session::{
         connect::handshake::{Era, discover_request},
@@ -225,7 +225,7 @@ pub(super) struct CloseNotifying<T> {
     tap: WireLog,
     /// The sum of [`cost`] of the server's requests whose answers are not sent yet.
     owed: Arc<AtomicUsize>,
-    _gone: DropGuard,
+    _gone: CancelGuard,
 }
 
 /// What the answer to a request of the server's costs while it waits.
@@ -246,7 +246,7 @@ impl<T> CloseNotifying<T> {
     /// The transport, and the token that is cancelled at its end.
     pub(super) fn new(inner: T, tap: WireLog) -> (Self, CancellationToken) {
         let gone = CancellationToken::new();
-        (Self { inner: Some(inner), tap, owed: Arc::default(), _gone: gone.clone().drop_guard() }, gone)
+        (Self { inner: Some(inner), tap, owed: Arc::default(), _gone: CancelGuard(gone.clone()) }, gone)
     }
 
     /// Gives `tell` the message where somebody wants to see it.

@@ -8,7 +8,7 @@ use rmcp::{
     transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
 };
 use tokio::sync::Notify;
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     client::{CloseNotifying, NotificationHandler, RemoteSession},
@@ -16,6 +16,7 @@ use super::{
     stalls::ToolClient,
 };
 use crate::{
+    cancel::CancellationToken,
     config::HttpEndpoint,
     http::{self, HttpClients},
     session::{

@@ -11,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::cancel::CancellationToken;
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     decode::{self, Decoded, Notification},

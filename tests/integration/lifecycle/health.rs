@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use serde_json::json;
-use toolcrib::{CallOptions, Config, ErrorCode, Manager, ServerState, ServerStatus, StartJobs, StopOutcome};
+use toolcrib::{
+    CallOptions, Config, ErrorCode, Manager, ServerStatus, config::StartJobs, process::StopOutcome,
+    session::ServerState,
+};
 
 use crate::support::{Events, Lab, call, manager, say, signal, within};
 

@@ -8,8 +8,11 @@ use std::{
 
 use serde_json::json;
 use toolcrib::{
-    Agent, AgentConfig, CallOptions, CancellationToken, Config, Error, ErrorCode, Lifecycle, LlmClient,
-    Manager, ReadyServer, ServerConfig, ServerEvent, ServerState, StartOptions, Task, Toolbox,
+    Agent, CallOptions, Config, Error, ErrorCode, LlmClient, Manager, ServerConfig, ServerEvent,
+    StartOptions, Task, Toolbox,
+    config::{AgentConfig, Lifecycle},
+    session::ServerState,
+    start::ReadyServer,
 };
 
 use crate::{
@@ -345,7 +348,7 @@ async fn an_agent_gets_the_actual_tool_list_in_its_next_turn() {
     "#;
     let llm = LlmClient::script_text("test", script).unwrap();
     let agent = Agent::new(llm, manager.toolbox(), AgentConfig::default());
-    let report = agent.run(&Task::question("a", "go"), &CancellationToken::new()).await;
+    let report = agent.run(&Task::question("a", "go")).await;
     assert_eq!(report.answer.as_deref(), Some("extra"), "{:?}", report.transcript);
 }
 

@@ -3,7 +3,10 @@
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
-use toolcrib::{Borrower, Config, ErrorCode, Loan, Manager, Scope, ServerConfig, ServerState, ServerStatus};
+use toolcrib::{
+    Config, ErrorCode, Loan, Manager, ServerConfig, ServerStatus, config::Scope, manager::Borrower,
+    session::ServerState,
+};
 
 use crate::{
     support::program::{Bench, code, err, out},

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use serde_json::json;
-use toolcrib::{Config, Endpoint, ErrorCode, LaunchReport, LockFile, Manager, ServerConfig};
+use toolcrib::{Config, Endpoint, ErrorCode, Manager, ServerConfig, catalog::LockFile, start::LaunchReport};
 
 use crate::support::{Lab, call, say};
 

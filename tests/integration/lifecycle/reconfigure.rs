@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde_json::json;
-use toolcrib::{Config, Error, ErrorCode, Manager, ServerConfig, ServerEntry, ServerName, ServerState};
+use toolcrib::{
+    Config, Error, ErrorCode, Manager, ServerConfig, ServerName, config::ServerEntry, session::ServerState,
+};
 
 use crate::support::{Events, Lab, call, manager, say, within};
 
@@ -24,7 +26,7 @@ fn broken(message: &str) -> ServerEntry {
     let error = Error::input(message, None);
     let placeholder = ServerConfig::new(
         ServerName::new("x").unwrap(),
-        toolcrib::Endpoint::Http(toolcrib::HttpEndpoint::new("http://127.0.0.1:1")),
+        toolcrib::Endpoint::Http(toolcrib::config::HttpEndpoint::new("http://127.0.0.1:1")),
     );
     let mut entry = ServerEntry::new(placeholder);
     entry.server = Err(error.into());

@@ -6,8 +6,13 @@ use std::{
 };
 
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
-use toolcrib::{Config, Error, ErrorCode, Lifecycle, Manager, RetryCalls, ServerState, StopOutcome, Toolbox};
+use toolcrib::CancellationToken;
+use toolcrib::{
+    Config, Error, ErrorCode, Manager, Toolbox,
+    config::{Lifecycle, RetryCalls},
+    process::StopOutcome,
+    session::ServerState,
+};
 
 use crate::support::{Lab, call, manager, say, signal, wait_for, wait_until_says, within};
 

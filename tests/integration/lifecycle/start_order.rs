@@ -10,7 +10,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use toolcrib::{Config, Endpoint, ErrorCode, Manager, ServerConfig, ServerEvent, StartJobs, StartOptions};
+use toolcrib::{
+    Config, Endpoint, ErrorCode, Manager, ServerConfig, ServerEvent, StartOptions, config::StartJobs,
+};
 
 use crate::{
     support::program::{Bench, err, out, up},
@@ -86,7 +88,7 @@ async fn a_hundred_servers_install_each_package_once() {
         assert_eq!(installs, (0..10).map(|number| format!("p{number}")).collect::<Vec<_>>());
         let first = report.servers.iter().filter(|row| row.installing).count();
         assert_eq!(first, 10);
-        let waited = |row: &&toolcrib::ServerStart| {
+        let waited = |row: &&toolcrib::start::ServerStart| {
             let wait = row.waits.first().map(|wait| wait.reason.to_string()).unwrap_or_default();
             let package = row.name.as_str().as_bytes().last().map(|digit| *digit as char).unwrap();
             wait == format!("install of npx p{package} by s{package}")

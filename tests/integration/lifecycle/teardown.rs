@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
-use toolcrib::{Config, Error, Manager, ServerConfig, StopOutcome};
+use toolcrib::{Config, Error, Manager, ServerConfig, process::StopOutcome};
 
 use crate::support::{Lab, call, manager, say};
 

@@ -4,7 +4,7 @@
 use std::sync::{Condvar, Mutex};
 
 use serde_json::{Value, json};
-use toolcrib::{Agent, CancellationToken, LlmClient, Outcome, Task};
+use toolcrib::{Agent, LlmClient, Outcome, Task};
 
 use crate::{
     support::model_server::{Model, agent, calls, messages, question, run, say},
@@ -154,7 +154,7 @@ async fn an_agents_time_is_split_into_model_and_tools() {
     let config = agent("[agents.thinker]\ndescription = 'Thinks or waits.'");
     let agent = Agent::new(llm, manager.toolbox(), config);
     let timed = async |words: &str| {
-        let report = agent.run(&Task::question("q", words), &CancellationToken::new()).await;
+        let report = agent.run(&Task::question("q", words)).await;
         assert_eq!(report.answer.as_deref(), Some("done"), "{:?}", report.error);
         let times = report.time_ms;
         assert!(

@@ -8,7 +8,8 @@ use std::{
 use axum::{Json, Router, extract::State, http::HeaderMap, routing::post};
 use serde_json::Value;
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, Config, Env, HttpClients, HttpConfig, LlmClient, Manager, Task,
+    Agent, Config, Env, HttpClients, LlmClient, Manager, Task,
+    config::{AgentConfig, HttpConfig},
 };
 
 use crate::{
@@ -43,7 +44,7 @@ async fn a_header_can_identify_the_task_of_a_request() {
     let manager = Manager::start(&Config::default()).await.unwrap();
     let agent = Agent::new(llm, manager.toolbox(), AgentConfig::default());
     for id in ["one", "tw\u{f6}\n"] {
-        let report = agent.run(&Task::question(id, "What now?"), &CancellationToken::new()).await;
+        let report = agent.run(&Task::question(id, "What now?")).await;
         assert_eq!(report.answer.as_deref(), Some("done"), "{report:?}");
     }
     let text = |headers: &HeaderMap, name: &str| headers[name].to_str().unwrap().to_owned();

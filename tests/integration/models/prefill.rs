@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use toolcrib::{Agent, CancellationToken, Config, Env, HttpClients, HttpConfig, LlmClient, Manager};
+use toolcrib::{Agent, Config, Env, HttpClients, LlmClient, Manager, config::HttpConfig};
 
 use crate::support::model_server::{Model, messages, question, say};
 
@@ -19,8 +19,7 @@ async fn requests(prefill: bool) -> Vec<Value> {
     let http = HttpClients::new(&HttpConfig::default()).unwrap();
     let llm = LlmClient::new(&config.llm.clone().unwrap().unwrap(), &http, Path::new("/")).unwrap();
     let manager = Manager::start(&config).await.unwrap();
-    let report =
-        Agent::new(llm, manager.toolbox(), config.agent).run(&question(), &CancellationToken::new()).await;
+    let report = Agent::new(llm, manager.toolbox(), config.agent).run(&question()).await;
     assert_eq!(report.answer.as_deref(), Some("done"), "{report:?}");
     assert!(manager.shutdown().await.survivors.is_empty());
     model.requests()

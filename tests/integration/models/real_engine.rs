@@ -6,8 +6,9 @@
 use std::path::Path;
 
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, Config, Endpoint, HttpClients, LlmClient, LlmConfig, Manager,
-    Outcome, ServerConfig, ServerName, Task, ToolChoice,
+    Agent, Config, Endpoint, HttpClients, LlmClient, LlmConfig, Manager, Outcome, ServerConfig, ServerName,
+    Task,
+    config::{AgentConfig, ToolChoice},
 };
 
 fn builtin(name: &str) -> ServerConfig {
@@ -29,7 +30,7 @@ async fn a_real_engine_calls_real_tools() {
     let mut agent = AgentConfig::default();
     agent.tool_choice = ToolChoice::RequiredFirst;
     let agent = Agent::new(llm.clone(), manager.toolbox(), agent);
-    let report = agent.run(&Task::question("noise", "What time is it?"), &CancellationToken::new()).await;
+    let report = agent.run(&Task::question("noise", "What time is it?")).await;
 
     assert_eq!(report.status, Outcome::Unscored, "{:?}", report.error);
     assert!(!report.model_scripted && report.model.as_deref() == Some("tiny"), "{:?}", report.model);

@@ -2,7 +2,12 @@
 //! attempts. A loopback model server and real tool servers.
 
 use serde_json::{Value, json};
-use toolcrib::{Config, FailureReason, Journal, Manager, Outcome, Reason, Score, Secrets, Target};
+use toolcrib::{
+    Config, Manager, Outcome,
+    config::Secrets,
+    journal::Journal,
+    task::{FailureReason, Reason, Score, Target},
+};
 
 use crate::{
     support::model_server::{Model, agent, block, calls, question, run, say, too_long},

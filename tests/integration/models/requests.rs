@@ -13,8 +13,11 @@ use axum::{Router, routing::post};
 use serde_json::json;
 use tokio::{net::TcpListener, sync::Barrier, task::JoinSet};
 use toolcrib::{
-    ChatRequest, GiveUp, HttpClients, HttpConfig, LlmClient, LlmConfig, LlmError, LlmErrorClass, Message,
-    RetryPolicy,
+    HttpClients, LlmClient, LlmConfig, RetryPolicy,
+    config::HttpConfig,
+    error::{LlmError, LlmErrorClass},
+    llm::{ChatRequest, Message},
+    retry::GiveUp,
 };
 use toolcrib_fakes::models::{Arrival, Reply, Server};
 
@@ -59,7 +62,7 @@ fn from(who: &str) -> ChatRequest {
 }
 
 /// So many requests at once, all of which must be answered.
-async fn all(llm: &LlmClient, count: usize) -> Vec<toolcrib::ChatAnswer> {
+async fn all(llm: &LlmClient, count: usize) -> Vec<toolcrib::llm::ChatAnswer> {
     let mut set = JoinSet::new();
     for number in 0..count {
         let llm = llm.clone();

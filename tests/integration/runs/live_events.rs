@@ -20,8 +20,9 @@ use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, Feed, HttpClients, HttpConfig, Live, LiveEvent, LiveEvents,
-    LlmClient, LlmConfig, Outcome, RetryPolicy, Task,
+    Agent, HttpClients, LlmClient, LlmConfig, Outcome, RetryPolicy, Task,
+    config::{AgentConfig, HttpConfig},
+    recording::{Feed, Live, LiveEvent, LiveEvents},
 };
 
 use crate::{
@@ -133,9 +134,7 @@ async fn events_arrive_while_an_agent_works() {
     let (feed, mut events) = Feed::open(1 << 20);
     let agent = Agent::new(llm, manager.toolbox(), AgentConfig::default()).watched(feed);
     let mut work = JoinSet::new();
-    work.spawn(
-        async move { agent.run(&Task::question("t", "What is it?"), &CancellationToken::new()).await },
-    );
+    work.spawn(async move { agent.run(&Task::question("t", "What is it?")).await });
 
     let mut told = Vec::new();
     let mut expect = async |count: usize| {
@@ -189,7 +188,7 @@ async fn events_cover_called_agents_and_end_with_an_error() {
     let config = agent("[agent.rollback]\non = ['invalid_call']\n[agents.finder]\ndescription = 'Finds.'");
     let (feed, mut events) = Feed::open(1 << 20);
     let agent = Agent::new(llm, manager.toolbox(), config).watched(feed);
-    let report = agent.run(&Task::question("t", "go"), &CancellationToken::new()).await;
+    let report = agent.run(&Task::question("t", "go")).await;
     drop(agent);
     let mut told = Vec::new();
     while let Some(live) = events.next().await {
@@ -240,12 +239,12 @@ async fn a_slow_or_gone_reader_of_events_blocks_nothing() {
         (0..500).map(|n| say(&format!("piece {n} {}", "x".repeat(100)))).chain([end()]).collect();
     let (llm, _served, _tasks) = model(vec![Ok(pieces)], Semaphore::MAX_PERMITS).await;
     let agent = Agent::new(llm, manager.toolbox(), AgentConfig::default());
-    let (task, cancel) = (Task::question("t", "go"), CancellationToken::new());
+    let task = Task::question("t", "go");
 
     // Nobody reads before the end: there is room for the answer, which is told twice at the end, and not for its pieces too.
     let (feed, mut events) = Feed::open(150_000);
     let watched = agent.watched(feed);
-    let report = timeout(DEADLINE, watched.run(&task, &cancel)).await.unwrap();
+    let report = timeout(DEADLINE, watched.run(&task)).await.unwrap();
     drop(watched);
     let mut told = Vec::new();
     let mut missed = 0;
@@ -265,7 +264,7 @@ async fn a_slow_or_gone_reader_of_events_blocks_nothing() {
 
     let (feed, events) = Feed::open(1 << 20);
     drop(events);
-    let report = timeout(DEADLINE, agent.watched(feed).run(&task, &cancel)).await.unwrap();
+    let report = timeout(DEADLINE, agent.watched(feed).run(&task)).await.unwrap();
     assert_eq!((report.status, report.answer), (Outcome::Unscored, whole));
 
     // Given up from outside: what had begun has its ends.
@@ -273,7 +272,7 @@ async fn a_slow_or_gone_reader_of_events_blocks_nothing() {
     let (llm, _served, _tasks) = model(vec![Ok(vec![end()])], 0).await;
     let mut work = JoinSet::new();
     let agent = Agent::new(llm, manager.toolbox(), AgentConfig::default()).watched(feed);
-    work.spawn(async move { agent.run(&task, &cancel).await });
+    work.spawn(async move { agent.run(&task).await });
     for wanted in ["task_started", "agent_started main", "model_started 1"] {
         assert_eq!(short(&next(&mut events).await), wanted);
     }

@@ -16,7 +16,8 @@ use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, HttpClients, HttpConfig, LlmClient, LlmConfig, Manager, Task,
+    Agent, HttpClients, LlmClient, LlmConfig, Manager, Task,
+    config::{AgentConfig, HttpConfig},
 };
 use tracing::{
     Event, Subscriber,
@@ -173,7 +174,7 @@ async fn spans_match_the_documentation_and_nest() {
     let llm =
         LlmClient::new(&config, &HttpClients::new(&HttpConfig::default()).unwrap(), Path::new(".")).unwrap();
     let agent = Agent::new(llm, tools.clone(), AgentConfig::default());
-    let report = agent.run(&Task::question("t1", "private-prompt"), &CancellationToken::new()).await;
+    let report = agent.run(&Task::question("t1", "private-prompt")).await;
     assert_eq!(report.answer.as_deref(), Some("private-answer"), "{:?}", report.error);
 
     // One that nobody waits for any more, and one that waits for its place.

@@ -4,7 +4,7 @@ use std::{collections::HashSet, path::Path};
 
 use proptest::prelude::*;
 use serde_json::{Map, json};
-use toolcrib::{Config, Env, ServerName, Tool, ToolCatalog, import_toml, run::parse_tasks};
+use toolcrib::{Config, Env, ServerName, Tool, ToolCatalog, config::import_toml, run::parse_tasks};
 
 /// Text that looks like configuration often enough to get past the first look.
 fn almost_toml() -> impl Strategy<Value = String> {

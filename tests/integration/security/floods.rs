@@ -13,8 +13,10 @@ use std::{
 
 use serde_json::{Map, Value, json};
 use toolcrib::{
-    ChatRequest, Config, Endpoint, Error, HttpClients, HttpConfig, HttpEndpoint, HttpVersion, LlmClient,
-    LlmConfig, LlmErrorClass, Manager, Message, ServerConfig, ServerName,
+    Config, Endpoint, Error, HttpClients, LlmClient, LlmConfig, Manager, ServerConfig, ServerName,
+    config::{HttpConfig, HttpEndpoint, HttpVersion},
+    error::LlmErrorClass,
+    llm::{ChatRequest, Message},
 };
 
 use crate::{

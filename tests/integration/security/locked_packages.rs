@@ -9,7 +9,10 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use toolcrib::{Config, Ecosystem, ErrorCode, LockFile, Manager, Package};
+use toolcrib::{
+    Config, ErrorCode, Manager,
+    catalog::{Ecosystem, LockFile, Package},
+};
 
 use crate::{
     support::program::{Bench, Running, code, err, out},

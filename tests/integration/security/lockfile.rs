@@ -3,7 +3,9 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use toolcrib::{Config, ErrorCode, Lifecycle, LockFile, Manager, ServerConfig, ServerState};
+use toolcrib::{
+    Config, ErrorCode, Manager, ServerConfig, catalog::LockFile, config::Lifecycle, session::ServerState,
+};
 
 use crate::{
     support::program::{Bench, code, err, out},

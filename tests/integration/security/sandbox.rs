@@ -6,7 +6,10 @@ use std::{
 };
 
 use serde_json::json;
-use toolcrib::{Config, Endpoint, Guard, Manager, Sandbox, ServerConfig, StdioConfig};
+use toolcrib::{
+    Config, Endpoint, Manager, ServerConfig, StdioConfig,
+    config::{Guard, Sandbox},
+};
 
 use crate::support::{Lab, call, manager};
 
@@ -40,7 +43,7 @@ async fn refusal(server: ServerConfig, guard: Guard) -> (String, Vec<String>) {
 /// What `server`, which does not start, is told to do about it. Before its start the same is found by looking.
 async fn refused_help(server: ServerConfig, looking: bool) -> String {
     let Endpoint::Stdio(child) = &server.endpoint else { unreachable!("made as a command") };
-    let seen = toolcrib::check_bounds(child, &toolcrib::TeardownScope::new(&Guard::Auto));
+    let seen = toolcrib::process::check_bounds(child, &toolcrib::process::TeardownScope::new(&Guard::Auto));
     let manager = Manager::start(&Config::new([server.clone()])).await.unwrap();
     let error = manager.report().servers[0].outcome.clone().unwrap_err();
     manager.shutdown().await;
@@ -157,7 +160,7 @@ async fn limits_that_cannot_be_enforced_are_errors() {
     let (_, causes) = refusal(missing.clone(), Guard::Auto).await;
     assert!(causes[0].contains("the sandbox names /no/such/folder"), "{causes:?}");
     assert_eq!(refused_help(missing, true).await, "create it: mkdir -p '/no/such/folder'");
-    if toolcrib::Support::detect().no_cgroup.is_some() {
+    if toolcrib::process::Support::detect().no_cgroup.is_some() {
         let slow = server(&lab, "true", |child| child.limits.cpu_max = Some(0.5));
         assert!(refused_help(slow, true).await.contains("`cpu_max`"));
     }

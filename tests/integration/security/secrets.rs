@@ -387,7 +387,10 @@ fn control_characters_from_the_daemon_reach_no_terminal() {
     assert!(logs.contains("\\u{1b}]0;owned\\u{7} on stderr"), "{logs}");
     for words in [&["logs"][..], &["ps"], &["tools", "--schema"], &["--json", "tools"]] {
         let said = crib.ok(words);
-        assert!(!said.contains(|letter: char| toolcrib::is_unseen(letter)), "{words:?}: {said:?}");
+        assert!(
+            !said.contains(|letter: char| toolcrib::cli_support::is_unseen(letter)),
+            "{words:?}: {said:?}"
+        );
     }
     crib.ok(&["down"]);
 }

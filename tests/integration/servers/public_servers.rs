@@ -4,7 +4,10 @@
 use std::{collections::HashSet, path::Path};
 
 use serde_json::{Map, Value, json};
-use toolcrib::{Config, Ecosystem, Endpoint, Env, Manager, Package};
+use toolcrib::{
+    Config, Endpoint, Env, Manager,
+    catalog::{Ecosystem, Package},
+};
 
 /// Calls of one task in the field: one process must serve them all.
 const CALLS: usize = 346;

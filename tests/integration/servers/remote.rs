@@ -36,8 +36,8 @@ use rmcp::{
 use serde_json::{Map, Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use toolcrib::{
-    CallOptions, Config, Endpoint, ErrorCode, HttpEndpoint, Manager, ProgressListener, ServerConfig,
-    ServerEvent, ServerName, StartOptions,
+    CallOptions, Config, Endpoint, ErrorCode, Manager, ServerConfig, ServerEvent, ServerName, StartOptions,
+    config::HttpEndpoint, session::ProgressListener,
 };
 
 /// A remote server with one tool that tells the era it is called in.

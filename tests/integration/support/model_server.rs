@@ -9,8 +9,8 @@ use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use toolcrib::{
-    Agent, AgentConfig, CancellationToken, Config, HttpClients, HttpConfig, LlmClient, LlmConfig, Manager,
-    RunReport, Task,
+    Agent, Config, HttpClients, LlmClient, LlmConfig, Manager, RunReport, Task,
+    config::{AgentConfig, HttpConfig},
 };
 
 use crate::support::served;
@@ -122,7 +122,7 @@ pub(crate) fn agent(lines: &str) -> AgentConfig {
 
 pub(crate) async fn run(manager: &Manager, model: &Model, config: AgentConfig, task: &Task) -> RunReport {
     let agent = Agent::new(model.client(), manager.toolbox(), config);
-    agent.run(task, &CancellationToken::new()).await
+    agent.run(task).await
 }
 
 pub(crate) fn question() -> Task {

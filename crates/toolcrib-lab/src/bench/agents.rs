@@ -9,8 +9,10 @@ use std::{num::NonZeroUsize, path::Path, process::ExitCode, time::Duration};
 use clap::Args;
 use serde_json::json;
 use toolcrib::{
-    ChatAnswer, ChatRequest, Crew, CrewAgent, CrewConfig, HttpClients, HttpConfig, LlmApi, LlmClient,
-    LlmConfig, Message,
+    HttpClients, LlmClient, LlmConfig,
+    config::{HttpConfig, LlmApi},
+    crew::{Crew, CrewAgent, CrewConfig},
+    llm::{ChatAnswer, ChatRequest, Message},
 };
 
 use super::times::median;

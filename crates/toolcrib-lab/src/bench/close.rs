@@ -4,7 +4,7 @@ use std::{num::NonZeroUsize, process::ExitCode, time::Duration};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Config, Endpoint, Manager, ServerConfig, ServerName, StdioConfig, StopOutcome};
+use toolcrib::{Config, Endpoint, Manager, ServerConfig, ServerName, StdioConfig, process::StopOutcome};
 
 use crate::{
     context::Context,
@@ -63,7 +63,7 @@ async fn measure(manager: Manager, count: usize) -> anyhow::Result<Row> {
     anyhow::ensure!(manager.report().ready() == count, "only {} servers came up", manager.report().ready());
     let report = manager.shutdown().await;
     anyhow::ensure!(report.survivors.is_empty(), "survivors: {:?}", report.survivors);
-    let stop = toolcrib::StopGrace::default();
+    let stop = toolcrib::config::StopGrace::default();
     let killed = report.servers.iter().filter(|row| row.outcome == StopOutcome::Killed).count();
     Ok(Row { count, grace: stop.eof + stop.term, wall: report.wall, killed })
 }

@@ -15,8 +15,8 @@ use std::{
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
-use toolcrib::{Config, Error, Manager, ServerState, Toolbox};
+use toolcrib::CancellationToken;
+use toolcrib::{Config, Error, Manager, Toolbox, session::ServerState};
 
 use super::victims::{Scratch, calm, victim};
 use crate::{

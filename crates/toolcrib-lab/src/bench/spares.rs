@@ -8,7 +8,7 @@ use std::{
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Borrower, Config, Loan, Manager, Scope, ServerState, ServerStatus};
+use toolcrib::{Config, Loan, Manager, ServerStatus, config::Scope, manager::Borrower, session::ServerState};
 
 use super::times::{at_percent, sorted};
 use crate::{

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use toolcrib::{Endpoint, ServerConfig, ServerName, ServerState, StdioConfig, Toolbox};
+use toolcrib::{Endpoint, ServerConfig, ServerName, StdioConfig, Toolbox, session::ServerState};
 
 use crate::serve;
 

@@ -11,7 +11,7 @@ use std::{
 use clap::Args;
 use serde_json::Map;
 use tokio::runtime::{Builder, Runtime};
-use toolcrib::{Config, Endpoint, Error, Guard, Manager, ServerConfig, ServerName, StdioConfig};
+use toolcrib::{Config, Endpoint, Error, Manager, ServerConfig, ServerName, StdioConfig, config::Guard};
 
 use toolcrib_fakes::servers::stubborn::TOOL;
 

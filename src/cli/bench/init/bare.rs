@@ -14,7 +14,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, Signal, kill_process_group},
 };
-use toolcrib::{Config, Endpoint, Error, StdioConfig, find_program};
+use toolcrib::{Config, Endpoint, Error, StdioConfig, process::find_program};
 
 const INITIALIZE: &str = concat!(
     r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","#,
@@ -110,7 +110,7 @@ impl Bare {
         for server in &mut self.servers {
             server.input = None;
         }
-        let deadline = Instant::now() + toolcrib::StopGrace::default().eof;
+        let deadline = Instant::now() + toolcrib::config::StopGrace::default().eof;
         for server in &mut self.servers {
             while Instant::now() < deadline && matches!(server.child.try_wait(), Ok(None)) {
                 std::thread::sleep(Duration::from_millis(5));

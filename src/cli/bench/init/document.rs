@@ -4,10 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use toolcrib::{LaunchReport, Phases};
+use toolcrib::{session::Phases, start::LaunchReport};
 
 use super::compare::Comparison;
-use toolcrib::report::page::start_chart::Picture;
+use toolcrib::cli_support::page::start_chart::Picture;
 
 /// The version that is written, and the only one that is read.
 pub(super) const SCHEMA: u32 = 1;

@@ -11,8 +11,11 @@ use std::{
 
 use serde_json::{Map, Value};
 use toolcrib::{
-    CatalogEntry, Config, Endpoint, Error, Lifecycle, Manager, ProcessUsage, ServerName, ServerStart,
-    ServerState, StartJobs,
+    CatalogEntry, Config, Endpoint, Error, Manager, ServerName,
+    config::{Lifecycle, StartJobs},
+    process::ProcessUsage,
+    session::ServerState,
+    start::ServerStart,
 };
 
 use super::{bare::Bare, census::Census, cores, mode::Mode, scratch::Scratch, spares};

@@ -5,7 +5,7 @@ use super::{
     document::{Document, ModeRow},
     table::{cells, mebibytes, time},
 };
-use toolcrib::report::page::{
+use toolcrib::cli_support::page::{
     self, escape,
     start_chart::{End, Picture, legend, svg},
 };

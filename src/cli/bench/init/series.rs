@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use toolcrib::{
-    Config, LaunchReport, Phases, ServerName, ServerStart,
-    report::page::start_chart::{Bar, Picture},
+    Config, ServerName,
+    cli_support::page::start_chart::{Bar, Picture},
+    session::Phases,
+    start::{LaunchReport, ServerStart},
 };
 
 use super::{

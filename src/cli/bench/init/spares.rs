@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use toolcrib::{Borrower, Config, Loan, Manager, Scope, ServerState, ServerStatus};
+use toolcrib::{Config, Loan, Manager, ServerStatus, config::Scope, manager::Borrower, session::ServerState};
 
 /// How long the spares of one task may take to come back before something is broken.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -1,6 +1,6 @@
 //! The document as lines for a person: modes side by side, then servers.
 
-use toolcrib::Phases;
+use toolcrib::session::Phases;
 
 use super::document::{Document, ModeRow, ServerRow, Spread};
 

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use toolcrib::{
-    Phases,
-    report::page::start_chart::{Bar, End, Picture, label},
-    text::cut,
+    cli_support::{
+        cut,
+        page::start_chart::{Bar, End, Picture, label},
+    },
+    session::Phases,
 };
 
 use super::table::time;

@@ -4,7 +4,9 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use serde_json::json;
 use toolcrib::{
-    ChatAnswer, ChatRequest, Crew, CrewAgent, CrewConfig, Error, HttpClients, LlmClient, Message,
+    Error, HttpClients, LlmClient,
+    crew::{Crew, CrewAgent, CrewConfig},
+    llm::{ChatAnswer, ChatRequest, Message},
 };
 
 use crate::{

@@ -19,7 +19,10 @@ use hyper_util::{
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use toolcrib::{ChatRequest, LlmClient, Message};
+use toolcrib::{
+    LlmClient,
+    llm::{ChatRequest, Message},
+};
 
 use toolcrib_fakes::models::{Arrival, Reply, Server};
 

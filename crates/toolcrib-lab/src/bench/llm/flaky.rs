@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::json;
 use tokio::task::JoinSet;
-use toolcrib::{HttpClients, HttpConfig, LlmClient, LlmConfig};
+use toolcrib::{HttpClients, LlmClient, LlmConfig, config::HttpConfig};
 
 use toolcrib_fakes::models::{Reply, Server};
 

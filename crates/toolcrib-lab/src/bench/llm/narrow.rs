@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::json;
 use tokio::task::JoinSet;
-use toolcrib::{ChatRequest, Message};
+use toolcrib::llm::{ChatRequest, Message};
 
 use toolcrib_fakes::models::{Reply, Server};
 

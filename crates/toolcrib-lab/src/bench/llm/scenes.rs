@@ -11,7 +11,10 @@ use std::{
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use toolcrib::{
-    ChatAnswer, ChatRequest, HttpClients, HttpConfig, LlmClient, LlmConfig, LlmError, Message, RetryPolicy,
+    HttpClients, LlmClient, LlmConfig, RetryPolicy,
+    config::HttpConfig,
+    error::LlmError,
+    llm::{ChatAnswer, ChatRequest, Message},
 };
 
 use toolcrib_fakes::models::{Reply, Server};

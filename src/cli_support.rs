@@ -1,0 +1,19 @@
+//! What the programs of this project use beside the public API. It is not for others: it changes without notice.
+
+pub use toolcrib_guard::this_process::{ignores_hangup, reset_inherited};
+
+pub use crate::{
+    builtin::serve_builtin,
+    report::{page, words},
+    text::{counted, cut, seconds},
+};
+
+/// The name in `known` that `typed` most likely meant.
+pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    crate::error::nearest(typed, known)
+}
+
+/// Whether a character is not seen but does something: it steers a terminal or the direction of text, or takes no place.
+pub fn is_unseen(letter: char) -> bool {
+    crate::tool::is_unseen(letter)
+}
