@@ -52,6 +52,7 @@ async fn refused_help(server: ServerConfig, looking: bool) -> String {
     help
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_sandboxed_server_works_and_reaches_listed_files() {
     let lab = Lab::new();
@@ -68,7 +69,8 @@ async fn a_sandboxed_server_works_and_reaches_listed_files() {
     lab.await_nobody();
 }
 
-#[toolcrib_testing::requires(linux_6_12)]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(linux_6_12))]
 #[tokio::test]
 async fn a_sandboxed_server_cannot_end_its_guard() {
     let lab = Lab::new();
@@ -89,7 +91,8 @@ fn python_of(environment: &Path) -> Vec<PathBuf> {
     vec![python, library]
 }
 
-#[toolcrib_testing::requires(public_servers, git)]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(public_servers, git))]
 #[tokio::test(flavor = "multi_thread")]
 async fn public_servers_work_in_a_sandbox_of_their_folder() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
@@ -130,6 +133,7 @@ async fn public_servers_work_in_a_sandbox_of_their_folder() {
     assert!(stopped.survivors.is_empty(), "{:?}", stopped.survivors);
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_server_over_its_memory_limit_is_reported() {
     let lab = Lab::new();
@@ -144,6 +148,7 @@ async fn a_server_over_its_memory_limit_is_reported() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn limits_that_cannot_be_enforced_are_errors() {
     let lab = Lab::new();
@@ -164,6 +169,7 @@ async fn limits_that_cannot_be_enforced_are_errors() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn sandbox_errors_name_the_missing_permission() {
     let lab = Lab::new();
@@ -199,6 +205,7 @@ fn in_its_folder(lab: &Lab, script: &str) -> ServerConfig {
     server
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn planted_links_open_nothing_at_the_next_start() {
     let lab = Lab::new();
@@ -224,6 +231,7 @@ async fn planted_links_open_nothing_at_the_next_start() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_program_linked_from_a_write_folder_is_named_and_works() {
     let lab = Lab::new();
@@ -241,7 +249,8 @@ async fn a_program_linked_from_a_write_folder_is_named_and_works() {
     lab.await_nobody();
 }
 
-#[toolcrib_testing::requires(python3_venv)]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
 #[tokio::test]
 async fn a_virtual_environment_in_a_write_folder_works() {
     let lab = Lab::new();
@@ -265,6 +274,7 @@ async fn a_virtual_environment_in_a_write_folder_works() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_runner_in_a_sandbox_is_not_recorded() {
     let lab = Lab::new();
@@ -300,6 +310,7 @@ async fn a_runner_in_a_sandbox_is_not_recorded() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn the_memory_limit_holds_for_root() {
     let lab = Lab::new();
