@@ -60,7 +60,7 @@
 //! ```
 
 // A build of parts leaves some functions without a caller.
-#![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports))]
+#![cfg_attr(not(feature = "cli"), allow(dead_code, unreachable_pub, unused_imports))]
 
 #[cfg(not(unix))]
 compile_error!("toolcrib owns processes through Unix process groups: other systems are not supported yet");

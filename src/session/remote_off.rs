@@ -19,7 +19,7 @@ use super::{
     connect::{failure::Cause, handshake::Era},
     progress::ProgressListener,
     result::{
-        reply::{CallLimits, NoReply, Reply},
+        reply::{CallLimits, CallReply, NoReply},
         truncate::Truncator,
     },
     transport::Transport,
@@ -57,7 +57,7 @@ impl RemoteClient {
         _: &Map<String, Value>,
         _: (CallLimits<'_>, Option<&ProgressListener>),
         _: &Truncator,
-    ) -> Result<Reply, NoReply> {
+    ) -> Result<CallReply, NoReply> {
         match self.0 {}
     }
 

@@ -46,6 +46,7 @@ fn left(folder: &Path) -> Vec<String> {
     lines.chain(files.filter(|file| file.starts_with(&place))).collect()
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[test]
 fn no_process_survives_any_ending() {
     let servers = "helper-holds-stdout,daemon,fork-storm,session-hopper,everything,deaf-helper";

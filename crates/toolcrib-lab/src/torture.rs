@@ -20,7 +20,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use tokio::task::JoinSet;
-use toolcrib::Error;
+use toolcrib::{Error, config::Guard, process::TeardownScope};
 use toolcrib_fakes::servers::stubborn::Behaviour;
 
 pub(crate) use self::owner::TortureOwner;
@@ -51,6 +51,9 @@ pub(crate) struct Torture {
     /// Score toolcrib without its guards: what a process group alone leaves behind.
     #[arg(long, conflicts_with = "command")]
     no_guard: bool,
+    /// Run only the trials whose outcome toolcrib promises: all of them with guards, fewer with process groups alone.
+    #[arg(long, conflicts_with = "command")]
+    promised: bool,
     /// Score another program that starts a server: the contract is below (`--help`).
     #[arg(long, value_name = "COMMAND")]
     command: Option<String>,
@@ -74,6 +77,7 @@ Score of a cell:
   N   so many are left after --wait: found by a mark in their environment, which each server
       puts there itself, in any session or process group; zombies do not count
   !   the program did not do its part; the reason is below the table
+  -   it was not run: with --promised, where a process group alone promises nothing
 
 Any other program can be scored with --command. The command is split into words as a shell does,
 and started without a shell. In it
@@ -139,19 +143,26 @@ impl Torture {
         rows: Vec<Behaviour>,
         ends: Vec<End>,
     ) -> anyhow::Result<Table> {
-        let cells = || rows.iter().flat_map(|row| ends.iter().map(|end| (*row, *end)));
+        let groups_only = self.promised && (self.no_guard || !guards_are_available());
+        let is_run = |row: Behaviour, end: End| !groups_only || is_promised_by_groups(row, end);
+        let pairs = || rows.iter().flat_map(|row| ends.iter().map(|end| (*row, *end)));
+        let cells = || pairs().filter(|(row, end)| is_run(*row, *end));
         let mut queue = (0..self.repeat.get()).flat_map(|_| cells()).enumerate();
         let jobs = self.jobs.or_else(|| std::thread::available_parallelism().ok());
         let jobs = jobs.map_or(1, NonZeroUsize::get);
         let count = cells().count() * self.repeat.get();
         context.ui.status(
             "Torturing",
-            format!(
-                "{} servers x {} ends x {}: {count} trials, {jobs} at a time",
-                rows.len(),
-                ends.len(),
-                self.repeat
-            ),
+            if groups_only {
+                format!("{count} trials that process groups are promised to pass, {jobs} at a time")
+            } else {
+                format!(
+                    "{} servers x {} ends x {}: {count} trials, {jobs} at a time",
+                    rows.len(),
+                    ends.len(),
+                    self.repeat
+                )
+            },
         );
         let mut table = Table::new(rows.clone(), ends.clone());
         let mut running = JoinSet::new();
@@ -174,7 +185,7 @@ impl Torture {
         if ui.json {
             let own = concat!("toolcrib ", env!("CARGO_PKG_VERSION"));
             let mut document = json!({"schema": 1, "program": self.command.as_deref().unwrap_or(own),
-                "guard": self.command.is_none().then_some(!self.no_guard),
+                "guard": self.command.is_none().then(|| !self.no_guard && guards_are_available()),
                 "wait_ms": millis(self.wait), "wall_ms": millis(wall)});
             if let (Some(document), serde_json::Value::Object(scores)) =
                 (document.as_object_mut(), table.document())
@@ -191,6 +202,17 @@ impl Torture {
         let text = format!("[{}] {}", seconds(wall), sums.words());
         if sums.survived + sums.failed == 0 { ui.status("Summary", text) } else { ui.bad("Summary", text) }
     }
+}
+
+/// Whether the owner in a trial has guards unless `--no-guard` is given.
+fn guards_are_available() -> bool {
+    matches!(TeardownScope::new(&Guard::Auto), TeardownScope::Guard { .. })
+}
+
+/// What docs/teardown.md promises where there is no guard: the owner's destructors run, and no process of the server has
+/// left the process group.
+fn is_promised_by_groups(server: Behaviour, end: End) -> bool {
+    end.runs_destructors() && server.stays_in_group()
 }
 
 /// Ends what is left of the trials, however the command ends.

@@ -13,7 +13,7 @@ use super::{raw::RawServer, source_location::SourceLocation};
 use crate::{config::env::Env, error::Result, tool::ServerName};
 
 /// Where an `import` entry leads.
-pub(super) enum Found {
+pub(super) enum ImportSource {
     File(SourceLocation),
     Absent(String),
 }
@@ -34,7 +34,7 @@ impl Foreign {
     }
 }
 
-pub(super) fn find(source: &str, _: &Path, _: &Env) -> Result<Found, (String, String)> {
+pub(super) fn find(source: &str, _: &Path, _: &Env) -> Result<ImportSource, (String, String)> {
     let what = format!("cannot import {source}: imports are not part of this build");
     Err((what, "build toolcrib with the cargo feature `import`".to_owned()))
 }

@@ -27,6 +27,7 @@ fn said(path: &Path) -> String {
     fs::read_to_string(path).unwrap()
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[test]
 fn the_daemon_refuses_sandboxed_servers() {
     let scratch = tempfile::tempdir().unwrap();
@@ -75,7 +76,8 @@ fn the_daemon_refuses_sandboxed_servers() {
     assert!(line.contains("greeting"), "{line}");
 }
 
-#[toolcrib_testing::requires(python3)]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(python3))]
 #[test]
 fn a_sandboxed_server_cannot_pose_as_the_daemon() {
     let scratch = tempfile::tempdir().unwrap();

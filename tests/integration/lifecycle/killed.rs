@@ -24,6 +24,7 @@ fn kill(mut owner: Running) {
     owner.wait().unwrap();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[test]
 fn guards_end_all_servers_when_toolcrib_is_killed() {
     let lab = Lab::new();
@@ -33,6 +34,7 @@ fn guards_end_all_servers_when_toolcrib_is_killed() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[test]
 fn guards_end_all_servers_without_their_zygote() {
     let lab = Lab::new();
@@ -50,6 +52,7 @@ fn guards_end_all_servers_without_their_zygote() {
     wait_for("the end of the guard", || !is_running(guard));
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[test]
 fn a_stopped_guard_is_woken_when_toolcrib_is_killed() {
     let lab = Lab::new();
@@ -63,6 +66,7 @@ fn a_stopped_guard_is_woken_when_toolcrib_is_killed() {
     wait_for("the end of the guard", || !is_running(guard));
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[test]
 fn a_zygote_ends_with_its_owner() {
     let lab = Lab::new();
@@ -74,6 +78,7 @@ fn a_zygote_ends_with_its_owner() {
     wait_for("the end of the zygote", || !is_running(zygote));
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[test]
 fn without_guards_the_next_start_sweeps_leftovers() {
     // Any start on this machine may find it first: only one of many has to be ours.
@@ -99,6 +104,7 @@ fn without_guards_the_next_start_sweeps_leftovers() {
     panic!("nobody said that it ended a leftover");
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[test]
 fn servers_of_a_living_manager_are_not_swept() {
     let lab = Lab::new();
@@ -149,6 +155,7 @@ fn another_time_namespace_sweeps_nothing() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[test]
 fn a_stopped_guard_is_woken_by_the_next_start() {
     let lab = Lab::new();

@@ -9,7 +9,11 @@ use std::{
 
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
-use toolcrib::{Config, Error, Manager, ServerConfig, process::StopOutcome};
+use toolcrib::{
+    Config, Error, Manager, ServerConfig,
+    config::Guard,
+    process::{StopOutcome, TeardownScope},
+};
 
 use crate::support::{Lab, call, manager, say};
 
@@ -17,6 +21,13 @@ use crate::support::{Lab, call, manager, say};
 const PATIENT: Duration = Duration::from_secs(20);
 /// A wait that is meant to run out.
 const SHORT: Duration = Duration::from_millis(200);
+
+/// Checks that a build without the feature `guard` has no guards, although Cargo unifies features.
+#[test]
+fn the_teardown_scope_follows_the_cargo_feature() {
+    let scope = TeardownScope::new(&Guard::Auto);
+    assert_eq!(matches!(scope, TeardownScope::Guard { .. }), cfg!(guarded), "{scope:?}");
+}
 
 fn runtimes() -> [(&'static str, Runtime); 2] {
     [
@@ -252,6 +263,7 @@ async fn ten_stubborn_servers_are_closed_together() {
     assert_eq!(lab.processes(), [0; 0]);
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_server_that_died_unnoticed_does_not_block_teardown() {
     let lab = Lab::new();

@@ -51,7 +51,8 @@ fn holders(file: &Path) -> Vec<u32> {
     processes.filter(has_it).collect()
 }
 
-#[toolcrib_testing::requires(signal_env)]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(signal_env))]
 #[test]
 fn a_server_gets_three_pipes_and_default_signals() {
     for guard in ["auto", "off"] {
@@ -80,7 +81,8 @@ fn a_server_gets_three_pipes_and_default_signals() {
     }
 }
 
-#[toolcrib_testing::requires(signal_env)]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(signal_env))]
 #[test]
 fn a_daemon_keeps_no_file_of_its_starter_open() {
     let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\n");
@@ -96,7 +98,8 @@ fn a_daemon_keeps_no_file_of_its_starter_open() {
     crib.ok(&["down"]);
 }
 
-#[toolcrib_testing::requires(signal_env)]
+#[cfg_attr(not(guarded), ignore = "ignored signals are not handled without guards")]
+#[cfg_attr(guarded, toolcrib_testing::requires(signal_env))]
 #[test]
 fn exits_are_seen_where_sigchld_was_ignored() {
     let lab = Lab::new();
@@ -130,6 +133,7 @@ fn exits_are_seen_where_sigchld_was_ignored() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "ignored signals are not handled without guards")]
 #[test]
 fn nohup_survives_the_end_of_the_terminal() {
     let bench = Bench::new("[servers.time]\nbuiltin = \"time\"\n");
@@ -190,7 +194,8 @@ fn a_setuid_program_serves_as_no_guard() {
     assert!(err(&output).contains("unrecognized subcommand"), "{output:?}");
 }
 
-#[toolcrib_testing::requires(setuid)]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(setuid))]
 #[test]
 fn a_guard_refuses_requests_of_another_user() {
     let (_folder, copy) = copy(env!("CARGO_BIN_EXE_toolcrib"), 0o755);
@@ -200,7 +205,8 @@ fn a_guard_refuses_requests_of_another_user() {
     assert_eq!((code(&output), err(&output).as_str()), (0, ""), "{output:?}");
 }
 
-#[toolcrib_testing::requires(setuid, setpriv)]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(setuid, setpriv))]
 #[test]
 fn a_helper_that_became_another_user_is_reported() {
     let (folder, setpriv) = copy("/usr/bin/setpriv", 0o4755);
@@ -231,7 +237,8 @@ fn a_helper_that_became_another_user_is_reported() {
     wait_for("the end of its guard", || !is_running(guard));
 }
 
-#[toolcrib_testing::requires(pid_namespace)]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(pid_namespace))]
 #[test]
 fn a_foreign_pid_namespace_in_proc_is_reported() {
     let bench = Bench::new("[servers.one]\ncommand = FIXTURE\n");
@@ -249,6 +256,7 @@ fn a_foreign_pid_namespace_in_proc_is_reported() {
     assert!(text.contains("shows another PID namespace"), "{text}");
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[test]
 fn a_similar_mark_ends_no_other_server() {
     let lab = Lab::new();

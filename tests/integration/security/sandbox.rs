@@ -55,6 +55,7 @@ async fn refused_help(server: ServerConfig, looking: bool) -> String {
     help
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_sandboxed_server_works_and_reaches_listed_files() {
     let lab = Lab::new();
@@ -71,7 +72,8 @@ async fn a_sandboxed_server_works_and_reaches_listed_files() {
     lab.await_nobody();
 }
 
-#[toolcrib_testing::requires(linux_6_12)]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(linux_6_12))]
 #[tokio::test]
 async fn a_sandboxed_server_cannot_end_its_guard() {
     let lab = Lab::new();
@@ -92,7 +94,8 @@ fn python_of(environment: &Path) -> Vec<PathBuf> {
     vec![python, library]
 }
 
-#[toolcrib_testing::requires(public_servers, git)]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(public_servers, git))]
 #[tokio::test(flavor = "multi_thread")]
 async fn public_servers_work_in_a_sandbox_of_their_folder() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
@@ -133,6 +136,7 @@ async fn public_servers_work_in_a_sandbox_of_their_folder() {
     assert!(stopped.survivors.is_empty(), "{:?}", stopped.survivors);
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_server_over_its_memory_limit_is_reported() {
     let lab = Lab::new();
@@ -147,6 +151,7 @@ async fn a_server_over_its_memory_limit_is_reported() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn limits_that_cannot_be_enforced_are_errors() {
     let lab = Lab::new();
@@ -167,6 +172,7 @@ async fn limits_that_cannot_be_enforced_are_errors() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn sandbox_errors_name_the_missing_permission() {
     let lab = Lab::new();
@@ -202,6 +208,7 @@ fn in_its_folder(lab: &Lab, script: &str) -> ServerConfig {
     server
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn planted_links_open_nothing_at_the_next_start() {
     let lab = Lab::new();
@@ -227,6 +234,7 @@ async fn planted_links_open_nothing_at_the_next_start() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_program_linked_from_a_write_folder_is_named_and_works() {
     let lab = Lab::new();
@@ -244,7 +252,8 @@ async fn a_program_linked_from_a_write_folder_is_named_and_works() {
     lab.await_nobody();
 }
 
-#[toolcrib_testing::requires(python3_venv)]
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
 #[tokio::test]
 async fn a_virtual_environment_in_a_write_folder_works() {
     let lab = Lab::new();
@@ -268,6 +277,7 @@ async fn a_virtual_environment_in_a_write_folder_works() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_runner_in_a_sandbox_is_not_recorded() {
     let lab = Lab::new();
@@ -303,6 +313,7 @@ async fn a_runner_in_a_sandbox_is_not_recorded() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn the_memory_limit_holds_for_root() {
     let lab = Lab::new();

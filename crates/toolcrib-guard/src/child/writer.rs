@@ -23,8 +23,8 @@ use crate::platform;
 /// How long a peer may leave a full pipe unread before it counts as stuck.
 const WRITE_STALL: Duration = Duration::from_secs(10);
 
-/// Bytes that the kernel writes to a pipe in one go, at least: limits.h.
-const PIPE_BUF: usize = 4096;
+/// The longest write to a pipe that is atomic (limits.h): on Linux, and the least that POSIX allows (macOS).
+const PIPE_BUF: usize = if cfg!(target_os = "linux") { 4096 } else { 512 };
 
 type Listener = Box<dyn Fn(&[u8]) + Send + Sync>;
 

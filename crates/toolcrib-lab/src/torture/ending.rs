@@ -73,6 +73,11 @@ impl End {
         }
     }
 
+    /// Whether the destructor of the manager runs.
+    pub(super) fn runs_destructors(self) -> bool {
+        matches!(self, Self::Drop | Self::Cancel | Self::Return | Self::RuntimeFirst | Self::Panic)
+    }
+
     /// The signal that ends the program from outside; none when it ends itself.
     pub(super) fn signal(self) -> Option<Signal> {
         match self {

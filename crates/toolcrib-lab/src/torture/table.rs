@@ -53,7 +53,7 @@ impl Table {
         sums
     }
 
-    /// Rows by columns: `.` clean, the greatest number of survivors, `!` for what could not be measured.
+    /// Rows by columns: `.` clean, the greatest number of survivors, `!` for what could not be measured, `-` for what was not run.
     pub(super) fn table(&self) -> Vec<String> {
         let wide = self.rows.iter().map(|row| row.name().len()).max().unwrap_or(0);
         let head = self.ends.iter().map(|end| format!("  {:>4}", end.head()));
@@ -173,7 +173,7 @@ fn symbol(outcomes: &[Outcome]) -> String {
         Some(count @ 1..) => count.to_string(),
         _ if failed => "!".to_owned(),
         Some(0) => ".".to_owned(),
-        _ => String::new(),
+        _ => "-".to_owned(),
     }
 }
 

@@ -66,6 +66,14 @@ impl Behaviour {
         }
     }
 
+    /// Whether the server and all that it starts stay in the process group that the client made for it.
+    pub fn stays_in_group(self) -> bool {
+        !matches!(
+            self,
+            Self::SetsidHelper | Self::Daemon | Self::ForkStorm | Self::SessionHopper | Self::Everything
+        )
+    }
+
     /// Whether a shell stands between the client and the server.
     pub fn wrapped(self) -> bool {
         matches!(self, Self::BehindSh | Self::Everything)
