@@ -23,7 +23,7 @@ fn public(text: &str, folder: &Path) -> BTreeSet<String> {
             for leaf in leaves.filter(|leaf| !leaf.is_empty() && !leaf.ends_with("::")) {
                 let (path, name) = leaf.rsplit_once("::").unwrap_or(("", leaf));
                 if name == "*" {
-                    let file = path.trim_start_matches("self::");
+                    let file = path.trim_start_matches("self::").replace("::", "/");
                     let file = fs::read_to_string(folder.join(file).with_extension("rs")).unwrap();
                     names.extend(public(&file, folder));
                 } else {

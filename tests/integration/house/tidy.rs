@@ -111,7 +111,10 @@ fn modules_use_lower_layers_only() {
             continue;
         }
         let own = row(&module).unwrap_or_else(|| panic!("the module `{module}` has no row"));
-        for used in used(&fs::read_to_string(&path).unwrap()) {
+        let text = fs::read_to_string(&path).unwrap();
+        // A link in a comment is no use.
+        let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+        for used in used(&code.join("\n")) {
             // Names that are no modules are re-exports or macros of the crate's root.
             if used != module && row(&used).is_some_and(|row| row >= own) {
                 wrong.push(format!("{}: {module} uses {used}", path.display()));
