@@ -21,7 +21,7 @@
 //! - A tool's own error is data; a broken session is an [`Error`].
 //! - A server that dies is noticed at once and brought back within its restart policy, called or not.
 //! - A changed configuration touches the servers that changed, and no others.
-//! - A remembered tool list may stand in for a server that is not running ([`Lifecycle`]); a call goes by the list
+//! - A remembered tool list may stand in for a server that is not running ([`Lifecycle`](config::Lifecycle)); a call goes by the list
 //!   that the running server gives.
 //! - A call that may have run is never sent again unless the configuration says so.
 //! - The library never prints, installs signal handlers, changes the environment or exits.
