@@ -3,7 +3,7 @@
 //! No function here returns an error: every failure is in the [`TaskReport`]. Tools are borrowed through a
 //! [`Toolbox`]; this module never starts or stops servers.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use crate::cancel::CancellationToken;
 use futures_util::future::BoxFuture;
@@ -11,13 +11,14 @@ use indexmap::IndexMap;
 use tracing::Instrument as _;
 
 use crate::{
-    config::{AgentConfig, SubAgent, ToolProtocol},
+    config::{AgentConfig, AnswerForm, SubAgent, ToolProtocol},
     error::{Error, ErrorCode},
     llm::{LlmClient, Message},
     manager::Toolbox,
     recording::{AgentEvent, Correction, CorrectionKind, Feed, TrafficObserver},
     score,
     task::{Input, Task, TaskReport},
+    tool::ServerName,
     trace,
 };
 
@@ -85,6 +86,8 @@ pub struct Agent {
     scoring: Option<Arc<dyn AnswerScoring>>,
     /// Of the run.
     budget: Option<Arc<Budget>>,
+    /// Servers whose results say what a model took that has read a page. What others say of it does not count.
+    extracting: Arc<HashSet<ServerName>>,
 }
 
 /// Scores the answer of a task after its agent has ended, where the agent cannot do it itself.
@@ -94,6 +97,7 @@ pub(crate) trait AnswerScoring: Send + Sync {
         task: &'a Task,
         report: &'a mut TaskReport,
         observer: Option<&'a TrafficObserver>,
+        budget: Option<&'a Budget>,
     ) -> BoxFuture<'a, ()>;
 }
 
@@ -117,6 +121,7 @@ impl Agent {
             cancel: CancellationToken::new(),
             scoring: None,
             budget: None,
+            extracting: Arc::default(),
         }
     }
 
@@ -161,6 +166,12 @@ impl Agent {
         Self { budget: Some(budget), ..self.clone() }
     }
 
+    /// The same agent, which counts what these servers say that the extraction from pages took.
+    #[must_use]
+    pub(crate) fn counting_extractions_of(&self, servers: impl Iterator<Item = ServerName>) -> Self {
+        Self { extracting: Arc::new(servers.collect()), ..self.clone() }
+    }
+
     /// Carries out `task`. Its limits are those of [`Task::limits`] and of the configuration. Dropping the future ends
     /// the task without a report; a token of [`Agent::cancel_with`] ends it with one.
     ///
@@ -201,7 +212,7 @@ impl Agent {
         };
         let mut report = report.finish(task, end);
         if let Some(scoring) = self.scoring.as_ref().filter(|_| self.depth == 0) {
-            scoring.score(task, &mut report, self.observer.as_ref()).await;
+            scoring.score(task, &mut report, self.observer.as_ref(), self.budget.as_deref()).await;
         }
         if let Some(span) = span {
             span.agent_ended(&report);
@@ -249,7 +260,7 @@ impl Agent {
         (end, lesson)
     }
 
-    /// System prompt and input. A conversation that brings its own system prompt keeps it, unless the task has
+    /// System prompt and input, with what is asked for behind the question. A conversation that brings its own system prompt keeps it, unless the task has
     /// one beside it.
     fn opening(&self, task: &Task) -> Result<(Option<String>, Vec<Message>), String> {
         let mut messages = match &task.input {
@@ -257,10 +268,10 @@ impl Agent {
             Some(Input::Text(text)) => vec![Message::User(text.clone())],
             Some(Input::Messages(values)) => Message::conversation(values)?,
         };
-        if let Some(choices) = score::listed_choices(task) {
+        for more in [task.listed_files(), score::listed_choices(task)].into_iter().flatten() {
             match messages.last_mut() {
-                Some(Message::User(question)) => question.extend(["\n\n", choices.as_str()]),
-                _ => messages.push(Message::User(choices)),
+                Some(Message::User(question)) => question.extend(["\n\n", more.as_str()]),
+                _ => messages.push(Message::User(more)),
             }
         }
         let own = match messages.first() {
@@ -270,6 +281,16 @@ impl Agent {
         if own.is_some() {
             messages.remove(0);
         }
-        Ok((task.system.clone().or(own).or_else(|| self.config.system.clone()), messages))
+        let system = task.system.clone().or(own).or_else(|| self.config.system.clone());
+        if self.config.answer == AnswerForm::Boxed {
+            let texts = messages.iter().map(Message::text).chain(system.as_deref());
+            let mut texts = texts.filter(|text| text.contains("\\boxed"));
+            match (texts.next().is_some(), messages.last_mut()) {
+                (true, _) => {}
+                (false, Some(Message::User(question))) => question.extend(["\n\n", boxed_answer::DEMAND]),
+                (false, _) => messages.push(Message::User(boxed_answer::DEMAND.to_owned())),
+            }
+        }
+        Ok((system, messages))
     }
 }

@@ -17,6 +17,7 @@ pub(crate) use self::calc::fuzz as fuzz_calc;
 
 use std::{path::Path, sync::Arc};
 
+use futures_util::future::BoxFuture;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
@@ -36,6 +37,7 @@ use crate::{
     config::{BUILTINS, HttpConfig},
     error::{Error, Result, nearest},
     http::HttpClients,
+    task::ExtractionReport,
 };
 
 /// For how long a list of tools is good: another one comes with another version only, and that is another program.
@@ -58,15 +60,33 @@ pub(crate) struct Site<'a> {
     pub base: &'a Path,
     /// For those that use the web.
     pub http: &'a HttpClients,
+    /// Reads pages for `fetch`.
+    pub extractor: Option<Arc<dyn PageExtractor>>,
     /// Where a key is taken from that the arguments do not give: nowhere in a process that is shared, whose
     /// environment is not this server's.
     pub variable: fn(&str) -> Option<String>,
+}
+
+/// Answers questions about pages.
+pub(crate) trait PageExtractor: Send + Sync {
+    /// The answer, and what it took. The error says why there is none.
+    fn extract(&self, question: String, page: String) -> BoxFuture<'_, Result<Extracted, String>>;
+}
+
+/// An answer to a question about a page.
+pub(crate) struct Extracted {
+    pub answer: String,
+    /// Characters of the page that the model got.
+    pub chars: usize,
+    pub took: ExtractionReport,
 }
 
 /// What a tool gives: a value for structured content and text, or text alone.
 enum Output {
     Text(String),
     Data(Value),
+    /// A text for the model, and a value for those who count what it took.
+    Both(String, Value),
 }
 
 type Outcome = Result<Output, String>;
@@ -86,7 +106,7 @@ impl Builtin {
                 (Self::Search(Arc::new(search)), args.len())
             }
             "fetch" => {
-                let fetch = fetch::Fetch::open(args, site.http.clone())?;
+                let fetch = fetch::Fetch::open(args, site.http.clone(), site.extractor.clone())?;
                 (Self::Fetch(Arc::new(fetch)), args.len())
             }
             _ => {
@@ -133,7 +153,7 @@ impl Builtin {
             Self::Files(_) => files::tools(),
             Self::Calc(_) => calc::tools(),
             Self::Search(search) => search.tools(),
-            Self::Fetch(_) => fetch::Fetch::tools(),
+            Self::Fetch(fetch) => fetch.tools(),
         }
     }
 
@@ -183,6 +203,11 @@ impl ServerHandler for Builtin {
         Ok(match outcome.ok_or_else(unknown)? {
             Ok(Output::Text(text)) => CallToolResult::success(vec![ContentBlock::text(text)]),
             Ok(Output::Data(data)) => CallToolResult::structured(data),
+            Ok(Output::Both(text, data)) => {
+                let mut result = CallToolResult::structured(data);
+                result.content = vec![ContentBlock::text(text)];
+                result
+            }
             Err(why) => CallToolResult::error(vec![ContentBlock::text(why)]),
         }
         .into())
@@ -196,7 +221,7 @@ impl ServerHandler for Builtin {
 pub async fn serve_builtin(name: &str, args: &[String], base: &Path) -> Result<()> {
     let http = HttpClients::new(&HttpConfig::default())?;
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let site = Site { base, http: &http, variable };
+    let site = Site { base, http: &http, extractor: None, variable };
     let server = Builtin::parse(name, args, &site).map_err(|why| Error::input(why, None))?;
     let pipes = rmcp::transport::stdio_pipes();
     server.serve(pipes).await;

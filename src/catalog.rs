@@ -159,7 +159,7 @@ impl ToolCatalog {
             return;
         }
         names.insert(tool.name.clone(), index);
-        let visible_name = visible(server, &tool.name, |name| self.by_visible.contains_key(name));
+        let visible_name = visible_name(server, &tool.name, |name| self.by_visible.contains_key(name));
         self.by_visible.insert(visible_name.clone(), index);
         self.entries.push(Arc::new(CatalogEntry::new(visible_name, server.clone(), tool)));
     }
@@ -170,7 +170,7 @@ impl ToolCatalog {
         for (server, tools) in servers {
             for tool in tools {
                 // Tools that may be called have the first choice of names.
-                let visible_name = visible(&server, &tool.name, |name| {
+                let visible_name = visible_name(&server, &tool.name, |name| {
                     self.by_visible.contains_key(name)
                         || self.denied.iter().any(|other| other.visible_name == name)
                 });
@@ -285,7 +285,7 @@ pub(crate) fn select<'a>(
 
 /// `server__tool` in the letters that model servers accept; a hash takes the end where that clashes or is too
 /// long. The hash depends on the names alone, so that the name stays the same in every run.
-fn visible(server: &ServerName, tool: &str, taken: impl Fn(&str) -> bool) -> String {
+pub(crate) fn visible_name(server: &ServerName, tool: &str, taken: impl Fn(&str) -> bool) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
     let plain: String = format!("{server}__{tool}").chars().map(legal).collect();
     if plain.len() <= MAX_VISIBLE && !taken(&plain) {

@@ -3,11 +3,11 @@
 //!
 //! | group | commands |
 //! |---|---|
-//! | `servers` | `up`, `call`, `tools`, `builtin` |
-//! | `setup` | `check`, `doctor`, `import`, `lock`, `warm` |
+//! | `servers` | `up`, `serve`, `call`, `tools`, `read`, `prompt`, `builtin` |
+//! | `setup` | `check`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `warm` |
 //! | `daemon` | `start`, `stop`, `restart`, `wait`, `ps`, `logs`, `top`, `connect`, `down`, and the daemon itself |
 //! | `runs` | `run`, `runs`, `report`, `diff`, `view`, `export`, `demo` |
-//! | `workers` | `submit`, `worker`, `results` |
+//! | `workers` | `submit`, `worker`, `results`, `cancel` |
 //! | `bench` | `bench call`, `bench init` |
 //!
 //! All of them use `context` (configuration, servers, teardown) and `terminal` (what is printed).
@@ -44,8 +44,16 @@ use self::{
         ps::Ps,
     },
     runs::{demo::Demo, diff::Diff, export::Export, list::Runs, report::Report, run::Run, view::View},
-    servers::{builtin::Builtin, call::Call, tools::Tools, up::Up},
-    setup::{check::Check, doctor::Doctor, import::Import, lock::Lock, warm::Warm},
+    servers::{builtin::Builtin, call::Call, prompt::Prompt, read::Read, serve::Serve, tools::Tools, up::Up},
+    setup::{
+        check::Check,
+        doctor::Doctor,
+        import::Import,
+        install::Install,
+        lock::Lock,
+        login::{Login, Logout},
+        warm::Warm,
+    },
     terminal::{
         log,
         ui::{Color, Ui},
@@ -62,7 +70,7 @@ const MOVED: [&str; 8] = ["torture", "agents", "close", "kills", "lazy", "llm", 
 
 /// Commands that need a Cargo feature.
 #[cfg(not(feature = "nats"))]
-const WORKERS: [&str; 3] = ["submit", "worker", "results"];
+const WORKERS: [&str; 4] = ["submit", "worker", "results", "cancel"];
 
 const AFTER_HELP: &str = "Exit codes:
   0    ok
@@ -118,6 +126,8 @@ struct Arguments {
 enum Command {
     /// Start all servers, show each as it becomes ready, and keep them until Ctrl-C.
     Up(Up),
+    /// Start the servers, and serve them to MCP clients as one endpoint over HTTP, until Ctrl-C (docs/gateway.md).
+    Serve(Box<Serve>),
     /// Stop the daemon and all its processes, and check that none is left.
     Down(Down),
     /// Show the daemon's servers: state, processes, calls, times.
@@ -158,6 +168,10 @@ enum Command {
     /// Write the reports and conversations of a run in a store into a folder, as `run` does.
     #[cfg(feature = "nats")]
     Results(workers::results::Results),
+    /// Stop a run in a store, or some of its tasks: workers end what is under way within seconds, and begin no more of it. What
+    /// has ended stays. Submit the run again to continue it behind its last finished steps.
+    #[cfg(feature = "nats")]
+    Cancel(workers::cancel::Cancel),
     /// Write a report of a run as one HTML file: what was slow, what failed, a timeline of each task.
     Report(Report),
     /// Write a run in the format of another tool: Inspect, Harbor, fine-tuning, OpenTelemetry, CSV, Perfetto.
@@ -173,6 +187,10 @@ enum Command {
     Demo(Demo),
     /// Call one tool.
     Call(Call),
+    /// Read a resource of a server, or list the resources of all servers.
+    Read(Read),
+    /// Get a prompt of a server with its arguments filled in, or list the prompts of all servers.
+    Prompt(Prompt),
     /// Write the tools of all servers to toolcrib.lock, or show what has changed since.
     ///
     /// The file holds, for each tool, the text that a model gets (as a hash, and readable for a review), the order of
@@ -183,6 +201,15 @@ enum Command {
     /// runner starts it for the first time, after its first answer. A package is not refused if it cannot be determined
     /// on this machine, or if an older lockfile does not have it.
     Lock(Lock),
+    /// Log in at a remote server that asks for it: a browser opens, or the address is printed. Over ssh, paste the
+    /// address that the browser ends up at.
+    ///
+    /// The token is kept in a file that only you can read, under $XDG_STATE_HOME/toolcrib or ~/.local/state/toolcrib, and
+    /// is renewed by the commands that use the server. A running daemon uses it from the next attempt to start the server
+    /// on: `toolcrib restart SERVER` makes one.
+    Login(Login),
+    /// Forget the login at a remote server, and end its tokens where the authorization server can.
+    Logout(Logout),
     /// Start every server once, report what works and what fails, and stop them.
     Check(Check),
     /// Install the packages of servers ahead of time, and find out what their runners (npx, uvx, ...) start.
@@ -191,6 +218,13 @@ enum Command {
     Doctor(Doctor),
     /// Print the servers of another tool's configuration as servers.toml.
     Import(Import),
+    /// Write the entry for toolcrib into the configuration of an MCP client: Claude Desktop and Code, Cursor, VS Code, Codex,
+    /// Zed, Windsurf, Gemini CLI and others. Without CLIENT it lists them, and which are on this machine.
+    ///
+    /// The entry starts `toolcrib connect` with this configuration, or has the address of `--url`. The rest of the file stays as
+    /// it is, with its comments; the file before is kept as FILE.bak-toolcrib. A file that cannot be understood is not
+    /// changed.
+    Install(Install),
     /// Run a benchmark.
     #[command(subcommand)]
     Bench(Bench),
@@ -231,7 +265,10 @@ pub(crate) fn main() -> ExitCode {
     #[cfg(not(feature = "top"))]
     let full_screen = false;
     let metrics = arguments.command.metrics();
-    let sending = match log::start(full_screen, metrics.is_some()) {
+    let counts = metrics.is_some()
+        || matches!(&arguments.command, Command::Serve(_))
+        || matches!(&arguments.command, Command::Daemon(daemon) if daemon.metrics.is_some());
+    let sending = match log::start(full_screen, counts) {
         Ok(sending) => sending,
         Err(error) => return ui.fail(&error),
     };
@@ -243,10 +280,10 @@ pub(crate) fn main() -> ExitCode {
 }
 
 impl Command {
-    /// Where the command serves its metrics.
+    /// Where the command serves its metrics. Those of a daemon are served with its socket.
     fn metrics(&self) -> Option<SocketAddr> {
         match self {
-            Self::Up(up) => up.metrics,
+            Self::Up(up) => up.metrics(),
             Self::Run(run) => run.metrics,
             _ => None,
         }
@@ -257,6 +294,7 @@ impl Command {
     fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         match self {
             Self::Up(up) => up.run(context),
+            Self::Serve(serve) => serve.run(context),
             Self::Down(down) => down.run(context),
             Self::Ps(ps) => ps.run(context),
             Self::Start(servers) => servers.start(context),
@@ -275,6 +313,8 @@ impl Command {
             Self::Worker(worker) => context.in_runtime(worker.run(context)),
             #[cfg(feature = "nats")]
             Self::Results(results) => context.in_runtime(results.run(context)),
+            #[cfg(feature = "nats")]
+            Self::Cancel(cancel) => context.in_runtime(cancel.run(context)),
             Self::Report(report) => report.run(context),
             Self::Export(export) => export.run(context),
             Self::Runs(runs) => runs.run(context),
@@ -282,11 +322,16 @@ impl Command {
             Self::View(view) => context.in_runtime(view.run(context)),
             Self::Demo(demo) => context.in_runtime(demo.run(context)),
             Self::Call(call) => call.run(context),
+            Self::Read(read) => read.run(context),
+            Self::Prompt(prompt) => prompt.run(context),
             Self::Lock(lock) => context.in_runtime(lock.run(context)),
+            Self::Login(login) => context.in_runtime(login.run(context)),
+            Self::Logout(logout) => context.in_runtime(logout.run(context)),
             Self::Check(check) => context.in_runtime(check.run(context)),
             Self::Warm(warm) => context.in_runtime(warm.run(context)),
             Self::Doctor(doctor) => context.in_runtime(doctor.run(context)),
             Self::Import(import) => import.run(context),
+            Self::Install(install) => install.run(context),
             Self::Bench(bench) => context.in_runtime(bench.run(context)),
             Self::Builtin(builtin) => context.in_runtime(builtin.run()),
             Self::Daemon(daemon) => context.in_runtime(daemon.run(context)),

@@ -26,7 +26,7 @@
 
 use std::{
     collections::BTreeMap,
-    num::{NonZeroU64, NonZeroUsize},
+    num::{NonZeroU32, NonZeroU64, NonZeroUsize},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -37,6 +37,7 @@ use indexmap::IndexMap;
 use crate::{
     error::{ConfigError, Error, Result, nearest},
     retry::RetryPolicy,
+    task::DefaultScore,
     tool::ServerName,
 };
 
@@ -54,7 +55,7 @@ mod tests;
 pub use check::files::OwnFiles;
 pub use env::{Env, INHERITED};
 #[cfg(feature = "import")]
-pub use file::import::import_toml;
+pub use file::import::{ClientEntry, McpClient, import_toml};
 pub(crate) use file::node::{Node, Value as NodeValue, toml as read_toml};
 pub use file::overrides::ConfigOverrides;
 pub use file::raw::BUILTINS;
@@ -64,10 +65,14 @@ pub use secrets::Secrets;
 pub(crate) use secrets::{origin_of, secret_name};
 pub use toolcrib_guard::{Guard, ResourceLimits, Sandbox, StopGrace};
 pub use values::agent::*;
+pub use values::extract::ExtractConfig;
+pub use values::gateway::*;
+pub use values::http::{HttpConfig, HttpVersion};
 pub use values::jobs::StartJobs;
 pub use values::judge::JudgeConfig;
 pub use values::models::{Order, Strategy};
 pub use values::named::NamedTools;
+pub use values::oauth::{OauthConfig, OauthGrant};
 pub use values::pattern::NamePattern;
 pub use values::price::TokenPrice;
 pub use values::reuse::*;
@@ -102,6 +107,8 @@ pub struct Config {
     /// Where what was found out is kept for the next start: how long servers took, which tools they have, what their
     /// package runners come to. `None`: nowhere, which is so for a configuration in memory.
     pub cache_folder: Option<PathBuf>,
+    /// Where logins at remote servers are kept. `None`: in memory, which is so for a configuration in memory.
+    pub state_folder: Option<PathBuf>,
     /// The lockfile that the tools of all servers must agree with. `None`: any tools will do.
     pub lock_file: Option<PathBuf>,
     /// The shared HTTP clients.
@@ -115,8 +122,12 @@ pub struct Config {
     pub agent: AgentConfig,
     /// The model that judges answers.
     pub judge: JudgeConfig,
+    /// The model that answers questions about pages. `None`: `fetch` takes no questions.
+    pub extract: Option<ExtractConfig>,
     /// Defaults of runs.
     pub run: RunConfig,
+    /// How the servers are served over HTTP, or why the `[gateway]` table cannot be used: an error only for what serves them.
+    pub gateway: Result<GatewayConfig, Arc<Error>>,
     /// What had precedence over the file.
     pub overrides: ConfigOverrides,
     /// The names of its profiles.
@@ -143,13 +154,16 @@ impl Default for Config {
             follow_stderr: false,
             output_folder: None,
             cache_folder: None,
+            state_folder: None,
             lock_file: None,
             http: HttpConfig::default(),
             llm: None,
             models: IndexMap::new(),
             agent: AgentConfig::default(),
             judge: JudgeConfig::default(),
+            extract: None,
             run: RunConfig::default(),
+            gateway: Ok(GatewayConfig::default()),
             overrides: ConfigOverrides::default(),
             profiles: Vec::new(),
             named: NamedTools::default(),
@@ -266,20 +280,6 @@ impl Config {
     }
 }
 
-/// The `[http]` table: the pooled clients for remote tool servers and for models.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HttpConfig {
-    /// Limit of making a connection.
-    pub connect_timeout: Duration,
-    /// Idle connections kept for each host. Active ones are never limited by the pool.
-    pub max_idle_per_host: usize,
-    /// How long an idle connection is kept.
-    pub pool_idle_timeout: Duration,
-    /// The versions of HTTP that are spoken with remote tool servers, search engines and sites.
-    pub http_version: HttpVersion,
-}
-
 /// The `[run]` table: runs of many tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -288,37 +288,10 @@ pub struct RunConfig {
     pub jobs: Option<NonZeroUsize>,
     /// The scope of all servers, in place of their own.
     pub scope: Option<Scope>,
-}
-
-/// The version of HTTP on a connection.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum HttpVersion {
-    /// HTTP/2 where the server offers it for an encrypted connection (ALPN), HTTP/1.1 otherwise.
-    #[default]
-    Auto,
-    /// HTTP/1.1: a connection for each request under way.
-    Http1,
-    /// HTTP/2, over `http://` too (prior knowledge): one connection, on which the server limits how many requests are
-    /// under way. Further ones wait.
-    Http2,
-}
-
-impl HttpVersion {
-    /// All of them by their names in the configuration.
-    pub const NAMES: [(&'static str, Self); 3] =
-        [("auto", Self::Auto), ("1.1", Self::Http1), ("2", Self::Http2)];
-}
-
-impl Default for HttpConfig {
-    fn default() -> Self {
-        Self {
-            connect_timeout: Duration::from_secs(5),
-            max_idle_per_host: 256,
-            pool_idle_timeout: Duration::from_secs(90),
-            http_version: HttpVersion::Auto,
-        }
-    }
+    /// How often each task is carried out.
+    pub k: Option<NonZeroU32>,
+    /// The scorer of tasks that have a target and name none.
+    pub score: Option<DefaultScore>,
 }
 
 /// What a model server speaks.

@@ -31,6 +31,8 @@
 mod answer;
 mod client;
 mod log;
+#[cfg(not(feature = "serve"))]
+mod metrics_off;
 mod place;
 mod serve;
 mod servers;

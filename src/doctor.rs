@@ -19,11 +19,17 @@
 //! # }
 //! ```
 
+#[cfg(feature = "http")]
+mod login;
 mod machine;
 mod orphans;
+#[cfg(feature = "nats")]
+mod store;
 
 use std::{path::PathBuf, sync::Arc};
 
+#[cfg(feature = "nats")]
+pub use self::store::store;
 pub use self::{machine::machine, orphans::orphans};
 use crate::{
     config::{Config, Endpoint, LlmConfig, Order, ServerEntry, StdioConfig},
@@ -104,7 +110,7 @@ pub fn configuration(config: &Config) -> Vec<Finding> {
     let text = format!("{file} parses, {}", counted(config.servers.len(), "server"));
     let scope = TeardownScope::new(&config.guard);
     let mut findings = vec![Finding::ok("config", text)];
-    findings.extend(config.servers.iter().map(|(name, entry)| configured(name, entry, &scope)));
+    findings.extend(config.servers.iter().map(|(name, entry)| configured(config, name, entry, &scope)));
     match &config.llm {
         None => {}
         Some(Ok(llm)) => model(&mut findings, llm),
@@ -193,7 +199,8 @@ fn model(findings: &mut Vec<Finding>, llm: &LlmConfig) {
 }
 
 /// What can be said of a server without starting it.
-fn configured(name: &ServerName, entry: &ServerEntry, scope: &TeardownScope) -> Finding {
+#[cfg_attr(not(feature = "http"), expect(unused_variables, reason = "only remote servers have more in it"))]
+fn configured(config: &Config, name: &ServerName, entry: &ServerEntry, scope: &TeardownScope) -> Finding {
     let server = match &entry.server {
         Ok(server) => server,
         Err(error) => return Finding::fail(name.as_str(), error.clone()),
@@ -208,6 +215,9 @@ fn configured(name: &ServerName, entry: &ServerEntry, scope: &TeardownScope) -> 
                 Finding::fail(name.as_str(), Arc::new(failure.into()))
             }
         },
+        #[cfg(feature = "http")]
+        Endpoint::Http(endpoint) => login::remote(config, name, endpoint),
+        #[cfg(not(feature = "http"))]
         Endpoint::Http(_) => Finding::ok(name.as_str(), "a URL"),
         _ => Finding::ok(name.as_str(), "built in"),
     }

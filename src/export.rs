@@ -22,6 +22,7 @@ mod chatml;
 mod conversation;
 mod csv;
 mod inspect;
+mod junit;
 mod mirothinker;
 mod openai;
 mod otlp;
@@ -58,13 +59,15 @@ pub enum ExportFormat {
     Otlp,
     /// A table with one row for each task.
     Csv,
+    /// JUnit XML with a test case for each task, which CI servers show.
+    Junit,
     /// A trace for Perfetto: JSON of the Chrome trace format.
     Perfetto,
 }
 
 impl ExportFormat {
     /// All formats.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Inspect,
         Self::Atif,
         Self::OpenAi,
@@ -72,6 +75,7 @@ impl ExportFormat {
         Self::MiroThinker,
         Self::Otlp,
         Self::Csv,
+        Self::Junit,
         Self::Perfetto,
     ];
 
@@ -85,6 +89,7 @@ impl ExportFormat {
             Self::MiroThinker => "mirothinker",
             Self::Otlp => "otlp",
             Self::Csv => "csv",
+            Self::Junit => "junit",
             Self::Perfetto => "perfetto",
         }
     }
@@ -104,6 +109,7 @@ impl ExportFormat {
             Self::MiroThinker => "mirothinker",
             Self::Otlp => "otlp.jsonl",
             Self::Csv => "results.csv",
+            Self::Junit => "junit.xml",
             Self::Perfetto => "perfetto.json",
         }
     }
@@ -191,6 +197,7 @@ impl Export {
             ExportFormat::ChatMl => chatml::write(reader, out),
             ExportFormat::Otlp => otlp::write(reader, out),
             ExportFormat::Csv => csv::write(reader, out),
+            ExportFormat::Junit => junit::write(reader, out),
             ExportFormat::Perfetto => perfetto::write(reader, out),
             ExportFormat::Inspect | ExportFormat::Atif | ExportFormat::MiroThinker => {
                 unreachable!("`write` and `write_to` handle these")

@@ -37,14 +37,17 @@ mod paced;
 mod route;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
+pub(crate) mod sse;
 #[cfg(test)]
 mod tests;
 mod tls;
 
 use client::Client;
 pub(crate) use client::request;
-pub(crate) use guard::NotPublic;
+pub(crate) use guard::{HostKind, NotPublic, is_link_local, kind_of_host};
 pub(crate) use host_pool::{HostPool, HttpAnswer, RequestError, head};
+#[cfg(feature = "serve")]
+pub(crate) use paced::connection_counts;
 use route::{AddressScope, Route};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -222,6 +225,19 @@ impl HttpClients {
         }
     }
 
+    /// For an address that a server of the public internet has named: connects to no other addresses. If the system has
+    /// a proxy for it, that one decides.
+    pub(crate) fn named_by_others(&self, url: &Url) -> &HttpClient {
+        let proxied = |proxies: &Proxies| {
+            let uri = Uri::try_from(url.as_str()).ok();
+            uri.is_some_and(|uri| proxies.get_or_init(Matcher::from_system).intercept(&uri).is_some())
+        };
+        match &self.tools.0.traffic.access {
+            Access::Proxied(proxies) if proxied(proxies) => &self.tools,
+            _ => &self.pages,
+        }
+    }
+
     /// The value that all users of these clients share for one endpoint, a gate say. The name holds no secret.
     pub(crate) fn shared<T: Clone + Default + Send + Sync + 'static>(&self, endpoint: &str) -> T {
         let mut shared = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -338,7 +354,7 @@ pub(crate) fn moved(answer: &HttpAnswer, from: &Url) -> Option<Url> {
 }
 
 /// Whether this machine itself is meant; `0.0.0.0` is, when it is connected to.
-fn is_loopback(url: &Url) -> bool {
+pub(crate) fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     host == "localhost"
         || host.ends_with(".localhost")

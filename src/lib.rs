@@ -26,6 +26,7 @@
 //!
 //! ```text
 //!  L4   Agent   crew   run   daemon            one agent; many on one clock; a set of tasks; servers that outlive a command
+//!       gateway                                the servers as MCP endpoints for other programs
 //!       report   watch   doctor   blocking     folders of runs; edited files; checks; programs without an async runtime
 //!  L3   manager   start                        all servers
 //!  L2   session   catalog   llm                one server; the tools of all; models
@@ -120,9 +121,12 @@ pub mod export;
 #[doc(hidden)]
 pub mod fuzz;
 #[cfg(feature = "daemon")]
-mod gateway;
+pub mod gateway;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(feature = "install")]
+pub mod install;
+mod json_rpc;
 mod launch;
 mod limit;
 #[cfg(feature = "agents")]
@@ -130,6 +134,8 @@ pub mod llm;
 pub mod manager;
 #[cfg(feature = "serve")]
 mod metrics;
+#[cfg(feature = "http")]
+pub mod oauth;
 pub mod process;
 #[cfg(feature = "agents")]
 pub mod recording;
@@ -180,3 +186,7 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/embedding.md")]
 struct Embedding;
+
+#[cfg(all(doctest, feature = "daemon", feature = "serve"))]
+#[doc = include_str!("../docs/gateway.md")]
+struct GatewayPage;

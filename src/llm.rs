@@ -24,6 +24,8 @@
 mod chat_options;
 mod client;
 mod detect;
+#[cfg(feature = "nats")]
+mod endpoint_limits;
 mod errors;
 mod message;
 mod pipeline;
@@ -52,6 +54,8 @@ mod tests;
 pub use chat_options::ChatOptions;
 pub use client::LlmClient;
 pub use detect::{DETECT_PORTS, detect};
+#[cfg(feature = "nats")]
+pub(crate) use endpoint_limits::{EndpointLimits, LimitedEndpoint};
 pub use message::{Message, Thinking};
 pub use pipeline::trouble::ModelTrouble;
 pub use request::{ChatAnswer, ChatRequest, ChatTimings, ToolMode, ToolSpec};

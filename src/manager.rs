@@ -31,9 +31,13 @@ mod apply;
 mod background;
 mod config_warnings;
 mod loan;
+#[cfg(all(feature = "builtin", feature = "agents"))]
+mod page_model;
 mod pool;
 #[cfg_attr(not(feature = "agents"), path = "manager/recording_off.rs")]
 mod recording;
+#[cfg(feature = "serve")]
+mod running;
 mod server_handle;
 mod start_options;
 mod stop;
@@ -49,6 +53,9 @@ use std::{
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use serde_json::{Map, Value};
 
+pub(crate) use self::loan::Lender;
+#[cfg(feature = "serve")]
+pub(crate) use self::running::toolboxes;
 use self::{apply::StartContext, background::Background, loan::LoanState};
 pub use self::{
     apply::{ApplyFailure, ApplyReport},
@@ -58,6 +65,8 @@ pub use self::{
     toolbox::Toolbox,
     warm::Warmed,
 };
+#[cfg(feature = "http")]
+use crate::oauth::Authorizations;
 use crate::{
     catalog::{CatalogCache, LockFile, ToolCatalog},
     config::{Config, Endpoint, Lifecycle, ServerConfig, ServerEntry},
@@ -105,9 +114,15 @@ impl Manager {
     /// # Errors
     /// As [`Manager::start`]; [`Error::Cancelled`], or [`Error::TeardownIncomplete`] if a process survived that.
     pub async fn start_with(config: &Config, options: StartOptions) -> Result<Self> {
-        let StartOptions { observer, http, cancel, task } = options;
+        #[cfg(feature = "http")]
+        let prompt = options.authorization_prompt.clone();
+        let StartOptions { observer, http, cancel, task, client, .. } = options;
         let observe = observer.unwrap_or_else(|| Arc::new(|_| {}));
         let http = http.map_or_else(|| RemoteClients::new(&config.http), Ok)?;
+        #[cfg(all(feature = "builtin", feature = "agents"))]
+        let extractor = page_model::of(config, &http)?;
+        #[cfg(all(feature = "builtin", not(feature = "agents")))]
+        let extractor = None;
         let cancel = cancel.unwrap_or_default();
         let began = Instant::now();
         let supervisor = Supervisor::new(TeardownScope::new(&config.guard));
@@ -124,6 +139,8 @@ impl Manager {
         let connect_context = ConnectContext {
             supervisor: supervisor.clone(),
             secrets: config.secrets.clone(),
+            #[cfg(feature = "http")]
+            authorizations: Authorizations::new(config, &http, prompt),
             http,
             on_event,
             follow_stderr,
@@ -131,7 +148,10 @@ impl Manager {
             outputs,
             cache,
             lock,
+            #[cfg(feature = "builtin")]
+            extractor,
             launcher,
+            client,
             task,
         };
         // Beside the start, which it does not hold up: it reads what all processes of this user carry.
@@ -158,6 +178,8 @@ impl Manager {
             leftovers,
             start_context: tokio::sync::Mutex::new(start_context),
         };
+        #[cfg(feature = "serve")]
+        running::add(&manager.toolbox);
         // A start is the first change: from nothing to everything.
         let change = async { manager.change(&*manager.start_context.lock().await, config, false).await };
         let started = tokio::select! {

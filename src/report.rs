@@ -39,12 +39,13 @@ use std::path::{Path, PathBuf};
 
 #[doc(hidden)]
 pub use self::figures::at_percent;
+pub(crate) use self::junit::TestSuite;
 pub use self::junit::write_junit;
 pub use self::{
     compare::{ComparedTask, PairedTest, RunComparison, TaskChange, TaskPair},
     folder::{
-        RunFolder, RunServer, RunServerStart, RunTask, ServerIncident, SpanKind, TaskFailure, TaskLine,
-        TaskSpan,
+        RunFolder, RunPause, RunServer, RunServerStart, RunTask, ServerIncident, SpanKind, TaskFailure,
+        TaskLine, TaskSpan,
     },
     html::RunPage,
     listing::{OutcomeCounts, RunInfo, RunState, find_run, list_runs},

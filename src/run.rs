@@ -23,6 +23,9 @@
 //! # }
 //! ```
 
+#[cfg(feature = "nats")]
+mod collector;
+mod input_files;
 mod manifest;
 mod open;
 mod resume;
@@ -40,6 +43,8 @@ mod totals;
 mod work_queue;
 #[cfg(feature = "nats")]
 mod worker;
+#[cfg(feature = "nats")]
+mod worker_info;
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
@@ -48,11 +53,9 @@ use std::{
     time::Duration,
 };
 
-use crate::cancel::CancellationToken;
-
-use self::scoring::ScoringSetup;
 #[cfg(feature = "nats")]
-pub use self::work_queue::{Collection, Submission, WorkQueue, WorkQueueOptions};
+pub use self::collector::RunCollector;
+use self::scoring::ScoringSetup;
 pub use self::{
     open::OpenRun,
     resume::{NotResumed, Resume},
@@ -64,9 +67,15 @@ pub use self::{
     task_set::TaskSet,
     totals::{JudgeTotals, Totals},
 };
+#[cfg(feature = "nats")]
+pub use self::{
+    work_queue::{Cancellation, StoredRun, Submission, SubmitOptions, WorkQueue, WorkQueueOptions},
+    worker_info::{ServerAtWorker, TaskAtWorker, WorkerInfo},
+};
 pub use crate::agent::BudgetLimits;
 pub use crate::score::{Majority, PassRate, RateOfK, SampleFigures};
 use crate::{
+    cancel::CancellationToken,
     config::Config,
     error::Error,
     llm::LlmClient,
@@ -105,6 +114,9 @@ pub struct Run {
     budget: BudgetLimits,
     /// Tasks come from a store that workers share; it has no tasks and no journal of its own.
     is_worker: bool,
+    /// Limits of endpoints hold for all workers together.
+    #[cfg(feature = "nats")]
+    shares_limits: bool,
 }
 
 /// Where the files of a run go.
@@ -169,9 +181,11 @@ pub struct RunSummary {
 }
 
 impl Run {
-    /// A run of `tasks` on the servers of `config`: four tasks at once unless `config` says otherwise, without a model, into a new folder in `runs`.
+    /// A run of `tasks` on the servers of `config`: four tasks at once and one sample of each, unless `config` says otherwise,
+    /// without a model, into a new folder in `runs`.
     pub fn new(config: Config, tasks: impl Into<TaskSet>) -> Self {
         let jobs = config.run.jobs.unwrap_or(JOBS);
+        let samples = config.run.k.unwrap_or(NonZeroU32::MIN);
         Self {
             config,
             tasks: tasks.into(),
@@ -186,10 +200,12 @@ impl Run {
             cancel: CancellationToken::new(),
             resume: Resume::Never,
             synced: true,
-            samples: NonZeroU32::MIN,
+            samples,
             scoring: ScoringSetup::default(),
             budget: BudgetLimits::default(),
             is_worker: false,
+            #[cfg(feature = "nats")]
+            shares_limits: false,
         }
     }
 
@@ -318,6 +334,21 @@ impl Run {
     #[must_use]
     pub fn worker(self) -> Self {
         Self { is_worker: true, ..self }
+    }
+
+    /// The limits of the endpoints of its models hold for all workers of the store together that share them, not for each.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when no endpoint has a limit.
+    #[cfg(feature = "nats")]
+    pub fn share_limits(mut self) -> Result<Self, Error> {
+        if worker::limited_endpoints(&self).is_empty() {
+            let help = "set max_in_flight, requests_per_minute or tokens_per_minute in its table of [llm]"
+                .to_owned();
+            return Err(Error::input("no endpoint of a model has a limit to share", Some(help)));
+        }
+        self.shares_limits = true;
+        Ok(self)
     }
 
     /// The journal outlives the end of this program, but not a power cut: no step waits for the disk.

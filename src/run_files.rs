@@ -138,15 +138,11 @@ impl RunFiles {
     /// # Errors
     /// [`Error::Io`].
     pub(crate) fn values_of_task(&self, run: &str, task: &str, sample: u32) -> Result<TaskValues> {
-        let name = safe_name(task);
-        let place = Path::new("tasks").join(&name);
-        match sample {
-            1 => self.task_values(run, &name, &place.join("work")),
-            sample => {
-                let place = place.join(format!("sample-{sample}/work"));
-                self.task_values(run, &format!("{name}%23{sample}"), &place)
-            }
-        }
+        let name = match sample {
+            1 => safe_name(task),
+            sample => format!("{}%23{sample}", safe_name(task)),
+        };
+        self.task_values(run, &name, &work_path(task, sample))
     }
 
     /// The same for the instances of servers that are started to see their tools.
@@ -288,6 +284,15 @@ fn sample_path(report: &TaskReport, attempt: u32) -> String {
     match report.sample {
         1 => task_path(&report.task, attempt),
         sample => format!("tasks/{}/sample-{sample}/{attempt}", safe_name(&report.task)),
+    }
+}
+
+/// The folder of the servers of a task, relative to the run's folder.
+pub(crate) fn work_path(task: &str, sample: u32) -> PathBuf {
+    let place = Path::new("tasks").join(safe_name(task));
+    match sample {
+        1 => place.join("work"),
+        sample => place.join(format!("sample-{sample}/work")),
     }
 }
 

@@ -15,12 +15,15 @@ mod call;
 mod call_options;
 mod connect;
 mod event;
+mod forward;
 mod latency;
 mod progress;
 mod recovery;
 #[cfg_attr(not(feature = "http"), path = "session/remote_off.rs")]
 mod remote;
 mod result;
+mod rpc;
+mod server_messages;
 mod settings;
 mod status;
 mod stdio;
@@ -36,9 +39,9 @@ use std::{
 use crate::cancel::CancellationToken;
 use tokio::sync::Notify;
 
-pub use self::status::{ServerState, ServerStatus};
 #[cfg(any(fuzzing, test))]
-pub(crate) use self::stdio::decode::fuzz as fuzz_line;
+pub(crate) use self::rpc::decode::fuzz as fuzz_line;
+pub use self::status::{ServerState, ServerStatus};
 pub use self::wire_log::WireListener;
 pub use self::{
     call_options::CallOptions,
@@ -47,17 +50,22 @@ pub use self::{
 };
 pub(crate) use self::{
     call_options::CallTerms,
-    connect::{ConnectContext, OnProcess, SpawnedProcess},
+    connect::{ConnectContext, OnProcess, ServerHello, SpawnedProcess, handshake::Era},
     event::{SessionEvent, SessionObserver},
+    forward::{ForwardedAnswer, ForwardedRequest, ForwardedTool},
     remote::RemoteClients,
     result::outputs::Outputs,
+    rpc::requests::RawListener,
+    server_messages::{
+        ClientAnswer, ClientIdentity, ClientSide, ReplySender, ServerMessages, ServerNotification,
+        ServerRequest,
+    },
     wire_log::Listeners,
 };
 use self::{
     connect::{
         Connection, ServerProcess,
         failure::OTHER_TOOLS,
-        handshake::Era,
         launching::connect,
         tool_list::{Listed, ToolList},
     },

@@ -15,6 +15,7 @@ mod lease;
 #[cfg(feature = "nats")]
 pub(crate) mod nats;
 mod record;
+mod spending;
 mod sqlite;
 mod task_journal;
 #[cfg(test)]
@@ -23,6 +24,7 @@ mod tests;
 pub(crate) use self::{
     history::StepState,
     record::{JUDGE, StepKind},
-    sqlite::{FILE, RunStore, StoreSetup},
+    spending::Spending,
+    sqlite::{FILE, OpenedStore, RunStore, StoreSetup},
     task_journal::{JournaledStep, TaskJournal},
 };

@@ -15,9 +15,12 @@
 //! ```
 
 pub(crate) mod date;
+mod default_score;
+mod input_file;
 pub(crate) mod millis;
 pub(crate) mod object;
 mod outcome;
+mod planned_call;
 #[cfg(feature = "agents")]
 mod report;
 mod score;
@@ -28,11 +31,15 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub(crate) use self::input_file::{InputFileState, check as check_files};
 #[cfg(feature = "agents")]
 pub(crate) use self::report::now;
 pub use self::{
+    default_score::DefaultScore,
+    input_file::{InputContent, InputFile},
     outcome::{FailureReason, Outcome, Reason},
-    score::{JudgeReport, Score, ToolExpectation},
+    planned_call::{Expect, PlannedCall},
+    score::{ExtractionReport, JudgeReport, Score, ToolExpectation},
     usage::{Finish, Usage},
 };
 use crate::error::ErrorCode;
@@ -53,10 +60,13 @@ pub struct Task {
     /// Answers to choose from. The model sees them behind the question, as `A) ...`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
+    /// Files that are copied into the folder of the task before it begins. The model is told where they are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<InputFile>,
     /// How the answer is scored. Default: [`Score::Choice`] for a task with choices, else [`Score::Contains`].
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object::maybe")]
     pub score: Option<Score>,
-    /// The tool calls that must have been made, whatever the score of the answer is.
+    /// The tool calls that must have been made. Without them the task fails, also with a right answer.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object::maybe")]
     pub expect: Option<ToolExpectation>,
     /// Tools offered to the model, as patterns over `server.tool`. Default: all.
@@ -77,6 +87,9 @@ pub struct Task {
     /// How many samples of the task a run takes before this one.
     #[serde(skip)]
     pub(crate) samples_before: u32,
+    /// Where [`Task::files`] are.
+    #[serde(skip)]
+    pub(crate) input_files: InputFileState,
 }
 
 /// The name of a sample in the journal of a run and in its events: the id of the task for the first one, `TASK#n` for
@@ -92,6 +105,27 @@ impl Task {
     /// A task with one question.
     pub fn question(id: impl Into<String>, question: impl Into<String>) -> Self {
         Self { id: id.into(), input: Some(Input::Text(question.into())), ..Self::default() }
+    }
+
+    /// Its input files as the model reads them behind the question. Nothing: it has none.
+    pub(crate) fn listed_files(&self) -> Option<String> {
+        let path = |file: &InputFile| {
+            let InputFileState { folder, copied_to, .. } = &self.input_files;
+            let path = match (copied_to, &file.content) {
+                (Some(copies), _) => copies.join(&file.name),
+                // Without a run there is no copy.
+                (None, InputContent::File(path)) => folder.join(path),
+                (None, _) => return None,
+            };
+            Some(format!("- {}", path.display()))
+        };
+        let paths: Vec<String> = self.files.iter().filter_map(path).collect();
+        let lead = match paths.len() {
+            0 => return None,
+            1 => "The task has this file, which tools can read:",
+            _ => "The task has these files, which tools can read:",
+        };
+        Some(format!("{lead}\n{}", paths.join("\n")))
     }
 
     /// A task of tool calls, without a model.
@@ -152,43 +186,6 @@ pub struct Limits {
     /// US dollars in all, by the prices of the configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd: Option<f64>,
-}
-
-/// One tool call of a task without a model.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct PlannedCall {
-    /// `server.tool`.
-    pub tool: String,
-    /// The arguments.
-    #[serde(default)]
-    pub args: Map<String, Value>,
-    /// What the result must be like. Default: not an error.
-    #[serde(default, deserialize_with = "object::one")]
-    pub expect: Expect,
-}
-
-impl PlannedCall {
-    /// A call that must not be an error.
-    pub fn new(tool: impl Into<String>, args: Map<String, Value>) -> Self {
-        Self { tool: tool.into(), args, expect: Expect::default() }
-    }
-}
-
-/// What a planned call's result must be like; all given conditions must hold.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[non_exhaustive]
-pub struct Expect {
-    /// The text holds this.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub contains: Option<String>,
-    /// The trimmed text is this.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub equals: Option<String>,
-    /// The tool reports an error.
-    pub is_error: bool,
 }
 
 /// What a task took over from before the run was interrupted.
@@ -306,6 +303,9 @@ pub struct TaskReport {
     /// What the judge took, and what it said. Not part of the agent's own numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judge: Option<JudgeReport>,
+    /// What a model took that answered questions about pages. Not part of the agent's own numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extraction: Option<ExtractionReport>,
     /// What was taken over from before an interruption of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<Resumed>,

@@ -109,6 +109,10 @@ pub struct Tool {
     pub output_schema: Option<Arc<Map<String, Value>>>,
     /// The server's hints about side effects.
     pub annotations: ToolAnnotations,
+    /// What else the server says of it (title, icons, `_meta`), for clients of the gateway. `annotations` has what is no
+    /// hint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) more: Option<Arc<Map<String, Value>>>,
 }
 
 impl Tool {
@@ -124,8 +128,92 @@ impl Tool {
             input_schema: Arc::new(input_schema),
             output_schema: None,
             annotations: ToolAnnotations::default(),
+            more: None,
         }
     }
+
+    /// The tool as a server describes it in a list, without loss.
+    ///
+    /// # Errors
+    /// It has no name, or no schema of its arguments.
+    pub(crate) fn from_wire(mut wire: Map<String, Value>) -> Result<Self, String> {
+        let Some(Value::String(name)) = wire.remove("name") else {
+            return Err("a tool has no name".to_owned());
+        };
+        let Some(Value::Object(input)) = wire.remove("inputSchema") else {
+            return Err(format!("the tool {name:?} has no `inputSchema` that is an object"));
+        };
+        let description = match wire.remove("description") {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(description)) => description,
+            Some(_) => return Err(format!("the description of the tool {name:?} is not a text")),
+        };
+        let mut tool = Self::new(name, description, exact_object(input));
+        tool.output_schema = match wire.remove("outputSchema") {
+            None | Some(Value::Null) => None,
+            Some(Value::Object(schema)) => Some(Arc::new(exact_object(schema))),
+            Some(_) => {
+                return Err(format!("the `outputSchema` of the tool {:?} is not an object", tool.name));
+            }
+        };
+        if let Some(Value::Object(hints)) = wire.get_mut("annotations") {
+            let mut hint = |name: &str| match hints.remove(name) {
+                Some(Value::Bool(hint)) => Some(hint),
+                _ => None,
+            };
+            tool.annotations = ToolAnnotations {
+                read_only_hint: hint("readOnlyHint"),
+                destructive_hint: hint("destructiveHint"),
+                idempotent_hint: hint("idempotentHint"),
+                open_world_hint: hint("openWorldHint"),
+            };
+            if hints.is_empty() {
+                wire.remove("annotations");
+            }
+        }
+        tool.more = (!wire.is_empty()).then(|| Arc::new(exact_object(wire)));
+        Ok(tool)
+    }
+
+    /// The tool as a list has it, under `name`.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn to_wire(&self, name: &str) -> Map<String, Value> {
+        let mut wire = Map::new();
+        wire.insert("name".to_owned(), name.into());
+        if !self.description.is_empty() {
+            wire.insert("description".to_owned(), self.description.clone().into());
+        }
+        wire.insert("inputSchema".to_owned(), Value::Object((*self.input_schema).clone()));
+        if let Some(schema) = &self.output_schema {
+            wire.insert("outputSchema".to_owned(), Value::Object((**schema).clone()));
+        }
+        for (name, value) in self.more.iter().flat_map(|more| more.iter()) {
+            wire.insert(name.clone(), value.clone());
+        }
+        if self.annotations != ToolAnnotations::default() {
+            let hints = serde_json::to_value(self.annotations).unwrap_or_default();
+            match (wire.get_mut("annotations"), hints) {
+                (Some(Value::Object(known)), Value::Object(hints)) => known.extend(hints),
+                (_, hints) => drop(wire.insert("annotations".to_owned(), hints)),
+            }
+        }
+        wire
+    }
+}
+
+/// An object in no more memory than it needs, since it stays for as long as its server: the decoder makes room for three
+/// members or more in every object.
+fn exact_object(map: Map<String, Value>) -> Map<String, Value> {
+    fn exact(value: Value) -> Value {
+        match value {
+            Value::Object(map) => Value::Object(exact_object(map)),
+            Value::Array(items) => Value::Array(items.into_iter().map(exact).collect()),
+            value => value,
+        }
+    }
+    let mut all = Map::with_capacity(map.len());
+    all.extend(map.into_iter().map(|(name, value)| (name, exact(value))));
+    all
 }
 
 /// Hints of the Model Context Protocol about a tool's side effects; `None` where the server is silent.

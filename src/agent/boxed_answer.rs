@@ -4,40 +4,54 @@
 const PLACEHOLDERS: [&str; 10] =
     ["", "?", "??", "???", "\u{ff1f}", "\u{2026}\u{2026}", "\u{2026}", "...", "unknown", "none"];
 
-/// The content of the last box. Braces inside may be nested or escaped, white space may stand before the first; a box
-/// without an end reaches to the end of the text. A placeholder is no answer.
-pub(super) fn last(text: &str) -> Option<String> {
-    let mut found = None;
-    let mut at = 0;
-    while let Some(mark) = text[at..].find(MARK).map(|mark| at + mark + MARK.len()) {
-        let Some(inner) = text[mark..].trim_start().strip_prefix('{') else {
-            at = mark;
-            continue;
-        };
-        let from = text.len() - inner.len();
-        let length = content(inner);
-        found = Some(inner[..length].trim());
-        at = from + length;
-    }
-    found.filter(|answer| !PLACEHOLDERS.contains(&answer.to_lowercase().as_str())).map(str::to_owned)
-}
+/// Asks for the box, behind the question.
+pub(super) const DEMAND: &str = "Put the final answer itself into \\boxed{}: a number, a few words, or a list with commas, in the \
+                                 form that the task asks for.";
+
+/// Asks a model for the box whose answer has none.
+pub(super) const AGAIN: &str = "Your last text has no answer in \\boxed{}. Give your final answer again, in \\boxed{}, and call no \
+                                tools.";
 
 const MARK: &str = "\\boxed";
 
-/// Up to the brace that closes it.
-fn content(text: &str) -> usize {
-    let (mut depth, mut escaped) = (1, false);
-    for (at, c) in text.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '{' => depth += 1,
-            '}' if depth == 1 => return at,
-            '}' => depth -= 1,
-            _ => {}
-        }
+/// The content of the box that is closed last. Braces inside may be nested or escaped, white space may stand before the first.
+/// Where no box is closed, one reaches to the end of the text. A placeholder is no answer.
+pub(super) fn last(text: &str) -> Option<String> {
+    // Where each brace is open: behind that of a box, or nothing for others in it.
+    let (mut open, mut boxes) = (Vec::new(), 0_usize);
+    let (mut closed, mut at) = (None, 0);
+    while let Some(c) = text[at..].chars().next() {
+        let rest = &text[at..];
+        let next = at + c.len_utf8();
+        at = match c {
+            '\\' => match rest.strip_prefix(MARK).and_then(|rest| rest.trim_start().strip_prefix('{')) {
+                Some(inner) => {
+                    let from = text.len() - inner.len();
+                    open.push(Some(from));
+                    boxes += 1;
+                    from
+                }
+                // What it stands before is no brace.
+                None if boxes > 0 => next + text[next..].chars().next().map_or(0, char::len_utf8),
+                None => next,
+            },
+            '{' if boxes > 0 => {
+                open.push(None);
+                next
+            }
+            '}' => {
+                if let Some(Some(from)) = open.pop() {
+                    boxes -= 1;
+                    closed = Some(&text[from..at]);
+                }
+                next
+            }
+            _ => next,
+        };
     }
-    text.len()
+    let unclosed = || open.iter().flatten().next().map(|from| &text[*from..]);
+    let answer = closed.or_else(unclosed)?.trim();
+    (!PLACEHOLDERS.contains(&answer.to_lowercase().as_str())).then(|| answer.to_owned())
 }
 
 #[cfg(test)]
@@ -54,6 +68,10 @@ mod tests {
             ("\\boxed\n{ a \\} b }", Some("a \\} b")),
             ("\\boxed{never closed {x}", Some("never closed {x}")),
             ("\\boxed{\\boxed{7}}", Some("\\boxed{7}")),
+            ("\\boxed{7} and then \\boxed{8", Some("7")),
+            ("The box is \\boxed{a \\boxed{7}.", Some("7")),
+            ("{ \\{ \\\\boxed{7}", Some("7")),
+            ("\\boxed{7}} and }{", Some("7")),
             ("\\boxed{7} \\boxed 8", Some("7")),
             ("\\boxed{7} \\boxed{Unknown}", None),
             ("\\boxed{}", None),

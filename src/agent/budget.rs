@@ -1,7 +1,8 @@
-//! The budget that all agents of a run share. Once it is used up, no agent sends a further request to its model.
+//! The budget that all agents of a run and its judge share. Once it is used up, none of them sends a further request to its
+//! model.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -31,7 +32,9 @@ impl BudgetLimits {
 pub(crate) struct Budget {
     limits: BudgetLimits,
     deadline: Option<Instant>,
-    spent: Mutex<Spent>,
+    spent: Arc<Mutex<Spent>>,
+    /// What was counted ahead: the next requests have it until it is used up.
+    counted: Mutex<Spent>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,14 +47,26 @@ impl Budget {
     /// A budget whose time begins now. `tokens` and `usd` were spent before.
     pub(crate) fn begin(limits: BudgetLimits, tokens: u64, usd: f64) -> Self {
         let deadline = limits.time.and_then(|time| Instant::now().checked_add(time));
-        Self { limits, deadline, spent: Mutex::new(Spent { tokens, usd }) }
+        let spent = Arc::new(Mutex::new(Spent { tokens, usd }));
+        Self { limits, deadline, spent, counted: Mutex::default() }
+    }
+
+    /// The same budget for a task that goes on: so much of what it adds was counted before.
+    pub(crate) fn of_task(&self, tokens: u64, usd: f64) -> Self {
+        let Self { limits, deadline, ref spent, .. } = *self;
+        Self { limits, deadline, spent: spent.clone(), counted: Mutex::new(Spent { tokens, usd }) }
     }
 
     /// Adds what a request took.
-    pub(super) fn add(&self, usage: Usage, cost: Option<f64>) {
+    pub(crate) fn add(&self, usage: Usage, cost: Option<f64>) {
+        let (tokens, usd) = (usage.total(), cost.unwrap_or_default());
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let (known_tokens, known_usd) = (tokens.min(counted.tokens), usd.min(counted.usd));
+        counted.tokens -= known_tokens;
+        counted.usd -= known_usd;
         let mut spent = self.spent();
-        spent.tokens = spent.tokens.saturating_add(usage.total());
-        spent.usd += cost.unwrap_or_default();
+        spent.tokens = spent.tokens.saturating_add(tokens - known_tokens);
+        spent.usd += usd - known_usd;
     }
 
     /// Which limit was reached, in words. `None`: there is something left.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::{Error, Phase, Result},
     session::CallOptions,
-    task::{MadeCall, TaskReport, Timings, millis},
+    task::{ExtractionReport, MadeCall, TaskReport, Timings, millis},
     tool::ToolResult,
 };
 
@@ -62,6 +62,12 @@ impl Agent {
                     }
                     if let Some(taken) = ran.taken_over {
                         report.taken_over(taken);
+                    }
+                    if let Some(extraction) = &ran.extraction {
+                        report.extracted(extraction);
+                        if let Some(budget) = &self.budget {
+                            budget.add(extraction.tokens, extraction.cost_usd);
+                        }
                     }
                     if let Some(theirs) = ran.report {
                         let id = format!("{turn}-{}", index + 1);
@@ -127,13 +133,17 @@ impl Agent {
         let failed = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);
         let read_only = ready.entry.tool.annotations.read_only_hint == Some(true);
         let unknown = !read_only && outcome.as_ref().map_or(true, outcome_unknown);
+        let extraction = match &outcome {
+            Ok(Ok(result)) if self.extracting.contains(&ready.entry.server) => extraction_of(result),
+            _ => None,
+        };
         let (text, stopped) = match outcome {
             Ok(result) => (text_of(&result), None),
             Err(end) => ("error: the task ended before the tool did; outcome unknown".to_owned(), Some(end)),
         };
         let made = MadeCall::new(ready.entry.path(), ready.arguments.clone(), failed);
         let calls = vec![SentCall { made, took: began.elapsed() }];
-        CallOutcome { text, failed, unknown, stopped, calls, taken_over: None, report: None }
+        CallOutcome { text, failed, unknown, stopped, calls, taken_over: None, report: None, extraction }
     }
 }
 
@@ -150,6 +160,8 @@ pub(super) struct CallOutcome {
     pub taken_over: Option<Correction>,
     /// What became of it, if it was another agent's task.
     pub report: Option<Box<TaskReport>>,
+    /// What a model took that has read a page for it.
+    pub extraction: Option<ExtractionReport>,
 }
 
 impl CallOutcome {
@@ -169,6 +181,12 @@ impl CallOutcome {
 pub(super) struct SentCall {
     pub made: MadeCall,
     pub took: Duration,
+}
+
+/// What the built-in `fetch` says that its model took.
+fn extraction_of(result: &ToolResult) -> Option<ExtractionReport> {
+    let said = result.structured_content.as_ref()?.get("extraction")?;
+    serde_json::from_value(said.clone()).ok()
 }
 
 /// Whether a call was lost after it may have reached its tool.

@@ -83,6 +83,7 @@ impl Agent {
                 stopped,
                 calls,
                 taken_over: None,
+                extraction: None,
                 report: Some(Box::new(report)),
             }
         })

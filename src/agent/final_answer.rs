@@ -33,7 +33,8 @@ impl TurnLoop<'_> {
                 None if wanted == FinalSummary::Limit => {
                     self.summarize("its text holds no answer", None).await
                 }
-                None => self.earlier_boxed_answer().unwrap_or_else(|| self.no_answer()),
+                None if self.agent.config.answer == AnswerForm::Boxed => self.ask_for_box().await,
+                None => self.no_answer(),
             },
             TaskEnd::Stopped(reason, error) if wanted == FinalSummary::Never || !self.closing(true).ask => {
                 TaskEnd::Unanswered(reason, error)
@@ -72,6 +73,31 @@ impl TurnLoop<'_> {
             }
         };
         TaskEnd::unanswered(reason, message)
+    }
+
+    /// Asks once for the box of a model whose answer has none.
+    async fn ask_for_box(&mut self) -> TaskEnd {
+        let asked = match self.may_spend() {
+            Ok(()) => self.ask_without_tools(boxed_answer::AGAIN.to_owned(), None).await,
+            Err(end) => Err(end),
+        };
+        let said = match asked {
+            Ok(said) => said,
+            Err(end @ TaskEnd::Cancelled(_)) => return end,
+            Err(end) => return self.earlier_boxed_answer().unwrap_or(end),
+        };
+        let is_text = said.calls.is_empty() && said.unread.is_none();
+        let end = Some(said.content.clone()).filter(|_| is_text).and_then(|text| self.answer(text));
+        let event = AgentEvent::Summarized {
+            attempt: 1,
+            why: "its answer has no \\boxed{}".to_owned(),
+            said: said.content.clone(),
+            answered: end.is_some(),
+        };
+        self.report.happened(&event);
+        self.history.push(Message::User(boxed_answer::AGAIN.to_owned()));
+        self.history.push(Message::said(said.content, Vec::new()));
+        end.or_else(|| self.earlier_boxed_answer()).unwrap_or_else(|| self.no_answer())
     }
 
     async fn summarize(&mut self, why: &str, last: Option<String>) -> TaskEnd {
@@ -173,11 +199,8 @@ impl TurnLoop<'_> {
             Some(prompt) => prompt.replace("{task}", &task),
             None => {
                 let form = match self.agent.config.answer {
-                    AnswerForm::Text => "",
-                    AnswerForm::Boxed => {
-                        " Put the answer itself into \\boxed{}: a number, a few words, or a list with commas, in the form \
-                         that the task asks for."
-                    }
+                    AnswerForm::Text => String::new(),
+                    AnswerForm::Boxed => format!(" {}", boxed_answer::DEMAND),
                 };
                 format!(
                     "This is the end of the conversation. Give the final answer to the task below from what is above and \

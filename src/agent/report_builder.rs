@@ -15,8 +15,8 @@ use crate::{
     recording::TrafficObserver,
     score,
     task::{
-        EarlierAttempt, FailureReason, Finish, MadeCall, Outcome, Reason, Score, Task, TaskError, TaskReport,
-        Timings, Usage, millis, now,
+        EarlierAttempt, ExtractionReport, FailureReason, Finish, MadeCall, Outcome, Reason, Score, Task,
+        TaskError, TaskReport, Timings, Usage, millis, now,
     },
     trace,
 };
@@ -93,6 +93,11 @@ impl ReportBuilder {
     /// The tokens so far, and what they cost if that is known.
     pub(super) fn spent(&self) -> (Usage, Option<f64>) {
         (self.report.tokens, self.report.cost_usd)
+    }
+
+    /// A model has read a page for it.
+    pub(super) fn extracted(&mut self, extraction: &ExtractionReport) {
+        self.report.extraction.get_or_insert_default().add(extraction);
     }
 
     fn add_cost(&mut self, cost: Option<f64>) {
@@ -186,6 +191,9 @@ impl ReportBuilder {
     pub(super) fn merge_delegate_report(&mut self, agent: &str, id: &str, done: TaskReport) {
         if done.tokens.total() > 0 || done.cost_usd.is_some() {
             self.add_cost(done.cost_usd);
+        }
+        if let Some(extraction) = &done.extraction {
+            self.extracted(extraction);
         }
         let report = &mut self.report;
         report.tool_calls += done.tool_calls;

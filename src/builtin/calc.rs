@@ -156,7 +156,7 @@ mod tests {
 
     fn calc(expression: &str) -> Result<String, String> {
         match Calc::default().begin(expression.to_owned())? {
-            Output::Text(text) => Ok(text),
+            Output::Text(text) | Output::Both(text, _) => Ok(text),
             Output::Data(data) => Ok(data.to_string()),
         }
     }

@@ -1,18 +1,18 @@
 //! `fetch`: reads a web page as text for a model. It reads only public addresses unless others are allowed,
 //! limits its load on sites, and names in its result each change that was not requested.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use globset::GlobSet;
 use hyper::header::HeaderValue;
 use rmcp::model::Tool;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::{task::spawn_blocking, time::timeout};
 use url::Url;
 
-use super::{Outcome, Output, arguments, settings::Settings, tool};
+use super::{Extracted, Outcome, Output, PageExtractor, arguments, settings::Settings, tool};
 use crate::http::HttpClients;
 
 mod get;
@@ -29,6 +29,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const DELAY: Duration = Duration::from_secs(1);
 const MAX_SIZE: usize = 5 << 20;
 const MAX_REDIRECTS: usize = 5;
+/// Characters of a question.
+const LONGEST_QUESTION: usize = 4000;
 /// A shorter wait is not worth a word.
 const NOTABLE: Duration = Duration::from_millis(100);
 
@@ -46,6 +48,8 @@ pub(crate) struct Fetch {
     timeout: Duration,
     /// Asked for unless a call says otherwise.
     language: Option<HeaderValue>,
+    /// Answers questions about pages.
+    extractor: Option<Arc<dyn PageExtractor>>,
     http: HttpClients,
     sites: sites::Sites,
 }
@@ -64,6 +68,9 @@ struct FetchArguments {
     /// Language of the page if it has several, as in `de` or `de-AT, en;q=0.8`.
     #[serde(default)]
     language: Option<String>,
+    /// What you want to know from the page: the answer of a model that has read it is returned in place of the page.
+    #[serde(default)]
+    question: Option<String>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -77,10 +84,26 @@ enum Format {
 
 impl Fetch {
     /// With the settings that `args` are.
-    pub(super) fn open(args: &[String], http: HttpClients) -> Result<Self, String> {
-        const KNOWN: &[&str] =
-            &["allow_private", "max_size", "max_redirects", "robots", "delay", "timeout", "language"];
+    pub(super) fn open(
+        args: &[String],
+        http: HttpClients,
+        extractor: Option<Arc<dyn PageExtractor>>,
+    ) -> Result<Self, String> {
+        const KNOWN: &[&str] = &[
+            "allow_private",
+            "max_size",
+            "max_redirects",
+            "robots",
+            "delay",
+            "timeout",
+            "language",
+            "questions",
+        ];
         let settings = Settings::parse(args, KNOWN)?;
+        let questions = settings.flag("questions")?.unwrap_or(false);
+        if questions && extractor.is_none() {
+            return Err("`questions=yes` needs a model: add the table [extract]".to_owned());
+        }
         Ok(Self {
             private: settings.patterns("allow_private")?,
             max_size: settings.size("max_size")?.unwrap_or(MAX_SIZE),
@@ -89,14 +112,21 @@ impl Fetch {
             delay: settings.duration("delay")?.unwrap_or(DELAY),
             timeout: settings.duration("timeout")?.unwrap_or(TIMEOUT),
             language: settings.one("language")?.map(language).transpose()?,
+            extractor: extractor.filter(|_| questions),
             http,
             sites: sites::Sites::default(),
         })
     }
 
-    pub(super) fn tools() -> Vec<Tool> {
+    pub(super) fn tools(&self) -> Vec<Tool> {
         let mut fetch = tool::<FetchArguments>(TOOL, "Read a page of the web: its main text as Markdown.");
         fetch.annotations = Some(fetch.annotations.unwrap_or_default().open_world(true));
+        if self.extractor.is_none()
+            && let Some(Value::Object(arguments)) =
+                Arc::make_mut(&mut fetch.input_schema).get_mut("properties")
+        {
+            arguments.remove("question");
+        }
         vec![fetch]
     }
 
@@ -104,8 +134,24 @@ impl Fetch {
         if name != TOOL {
             return None;
         }
-        Some(match arguments(given) {
-            Ok(wanted) => self.fetch(wanted).await,
+        Some(match arguments::<FetchArguments>(given) {
+            Ok(FetchArguments { question: Some(question), .. })
+                if question.chars().count() > LONGEST_QUESTION =>
+            {
+                Err(format!("`question` may have {LONGEST_QUESTION} characters"))
+            }
+            Ok(mut wanted) => {
+                match (wanted.question.take().filter(|text| !text.trim().is_empty()), &self.extractor) {
+                    (None, _) => self.fetch(wanted).await,
+                    (Some(_), None) => {
+                        Err("no model is configured for a `question`: read the page without one".to_owned())
+                    }
+                    (Some(question), Some(extractor)) => match self.fetch(wanted).await {
+                        Ok(Output::Text(page)) => answer(extractor.as_ref(), question, page).await,
+                        other => other,
+                    },
+                }
+            }
             Err(why) => Err(why),
         })
     }
@@ -163,6 +209,19 @@ async fn read(url: Url, wanted: FetchArguments, body: Body, notes: Vec<String>) 
     head.extend(page.published.map(|published| format!("published: {published}")));
     head.extend(notes.into_iter().chain(cut).map(|note| format!("note: {note}")));
     Ok(Output::Text(format!("{}\n\n{}", head.join("\n"), page.text)))
+}
+
+/// The answer of a model that has read a page, behind the head of the page.
+async fn answer(extractor: &dyn PageExtractor, question: String, page: String) -> Outcome {
+    let (head, all) = (page.split("\n\n").next().unwrap_or_default().to_owned(), page.chars().count());
+    let Extracted { answer, chars, took } = extractor.extract(question, page).await?;
+    let part = if chars < all {
+        format!("the first {chars} of {all} characters")
+    } else {
+        format!("{all} characters")
+    };
+    let text = format!("{head}\nnote: {} has read {part} of the page, and answers:\n\n{answer}", took.model);
+    Ok(Output::Both(text, json!({"answer": answer, "extraction": took})))
 }
 
 /// The header `Accept-Language`.

@@ -7,7 +7,7 @@ use super::*;
 fn parse(name: &str, args: &[&str], base: &Path) -> Result<Builtin, String> {
     let args: Vec<String> = args.iter().map(ToString::to_string).collect();
     let http = HttpClients::new(&HttpConfig::default()).unwrap();
-    Builtin::parse(name, &args, &Site { base, http: &http, variable: |_| None })
+    Builtin::parse(name, &args, &Site { base, http: &http, extractor: None, variable: |_| None })
 }
 
 fn call(server: &Builtin, tool: &str, arguments: Value) -> Result<String, String> {
@@ -15,7 +15,7 @@ fn call(server: &Builtin, tool: &str, arguments: Value) -> Result<String, String
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let outcome = runtime.block_on(server.clone().run(tool.to_owned(), arguments)).unwrap();
     match outcome.expect("the tool exists") {
-        Ok(Output::Text(text)) => Ok(text),
+        Ok(Output::Text(text) | Output::Both(text, _)) => Ok(text),
         Ok(Output::Data(data)) => Ok(data.to_string()),
         Err(why) => Err(why),
     }

@@ -10,7 +10,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use crate::{
-    config::{Endpoint, ServerConfig, StdioConfig},
+    config::{Endpoint, HttpTransport, OauthConfig, ServerConfig, StdioConfig},
     process::program_path,
     tool::ServerName,
 };
@@ -49,9 +49,15 @@ impl Fingerprint {
         match &config.endpoint {
             Endpoint::Stdio(child) => hash.process(child, config)?,
             Endpoint::Http(remote) => {
+                if remote.transport != HttpTransport::Auto {
+                    hash.add("transport", format!("{:?}", remote.transport));
+                }
                 for (name, value) in &remote.headers {
                     hash.add("header", name);
                     hash.add("value", value);
+                }
+                if remote.oauth != OauthConfig::default() {
+                    hash.add("oauth", format!("{:?}", remote.oauth));
                 }
             }
             Endpoint::Builtin { .. } => hash.add("version", env!("CARGO_PKG_VERSION")),

@@ -142,13 +142,18 @@ impl Context<'_> {
     ) -> anyhow::Result<ExitCode> {
         let Some(address) = self.metrics else { return command.await };
         let server = MetricsServer::start(address).await?;
-        self.ui.status("Metrics", format!("http://{}/metrics", server.address()));
-        if !address.ip().is_loopback() {
-            self.ui.warn("everybody who can reach this address reads names of servers, tools and models");
-        }
+        Self::tell_metrics(self.ui, server.address());
         let outcome = command.await;
         server.end().await;
         outcome
+    }
+
+    /// Says where metrics are served.
+    pub(super) fn tell_metrics(ui: &Ui, address: SocketAddr) {
+        ui.status("Metrics", format!("http://{address}/metrics"));
+        if !address.ip().is_loopback() {
+            ui.warn("everybody who can reach this address reads names of servers, tools and models");
+        }
     }
 
     /// The configuration, with what imports did not understand as warnings.
@@ -195,12 +200,23 @@ impl Context<'_> {
         config: &Config,
         observe: impl Fn(ServerEvent) + Send + Sync + 'static,
     ) -> Result<Manager, Error> {
+        self.start_with(config, observe, |options| options).await
+    }
+
+    /// As [`Context::start`], with `more` options.
+    pub(super) async fn start_with(
+        &self,
+        config: &Config,
+        observe: impl Fn(ServerEvent) + Send + Sync + 'static,
+        more: impl FnOnce(StartOptions) -> StartOptions,
+    ) -> Result<Manager, Error> {
         let ui = self.ui.clone();
         let observe = move |event| match event {
             ServerEvent::StartCancelled { report } if report.survivors.is_empty() => ui.torn_down(&report),
             event => observe(event),
         };
-        Manager::start_with(config, StartOptions::new().observe(observe).cancel(self.cancel.clone())).await
+        let options = StartOptions::new().observe(observe).cancel(self.cancel.clone());
+        Manager::start_with(config, more(options)).await
     }
 
     /// The exit code of a command that did all it could: `code`, unless the lockfile kept a server from starting.

@@ -1,5 +1,7 @@
 //! Commands of runs on many machines (docs/workers.md).
 
+pub(super) mod cancel;
+pub(super) mod ps;
 pub(super) mod results;
 pub(super) mod submit;
 pub(super) mod worker;
@@ -8,7 +10,9 @@ use std::time::Duration;
 
 use clap::Args;
 use toolcrib::{
-    config::Secrets,
+    Error, HttpClients,
+    config::{HttpConfig, Secrets},
+    doctor::{self, Finding},
     run::{WorkQueue, WorkQueueOptions},
 };
 
@@ -24,9 +28,68 @@ pub(crate) struct StoreArgs {
     /// How long a task stays with a worker that is not heard of. The same for all workers of a store.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = lease_time)]
     lease: Duration,
-    /// Copies of what is stored: 3 for a cluster of three servers.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    replicas: usize,
+    /// Copies of what is stored: 3 for a cluster of three servers. Said once, to the first command [default: those that
+    /// the store has, else 1].
+    #[arg(long, value_name = "N")]
+    replicas: Option<usize>,
+}
+
+/// The store whose runs a command is about, where that is asked for.
+#[derive(Args)]
+pub(crate) struct StoredRuns {
+    /// Remove runs from this store, in place of folders; without URL, from that of TOOLCRIB_STORE.
+    #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["older_than", "out"])]
+    store: Option<String>,
+    /// Remove a run from the store even if workers have tasks of it: they stop them.
+    #[arg(long, requires = "store")]
+    pub(crate) force: bool,
+    /// As of `toolcrib worker`.
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = lease_time, requires = "store")]
+    lease: Duration,
+}
+
+impl StoredRuns {
+    pub(crate) fn is_meant(&self) -> bool {
+        self.store.is_some()
+    }
+
+    pub(crate) async fn connect(&self) -> toolcrib::Result<WorkQueue> {
+        let named = self.store.clone().filter(|store| !store.is_empty());
+        let store = named.or_else(|| std::env::var("TOOLCRIB_STORE").ok()).ok_or_else(|| {
+            let help = "write --store nats://HOST:4222, or set TOOLCRIB_STORE".to_owned();
+            Error::input("no store is named", Some(help))
+        })?;
+        StoreArgs { store, lease: self.lease, replicas: None }.connect().await
+    }
+}
+
+/// The store that `doctor` checks.
+#[derive(Args)]
+pub(crate) struct CheckedStore {
+    /// Also check the NATS server that workers share (nats://TOKEN@HOST:4222).
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Where its monitoring pages are, such as http://127.0.0.1:8222: says whether it writes through. Several of a cluster with commas.
+    #[arg(long, value_name = "URL", value_delimiter = ',', requires = "store")]
+    monitor: Vec<String>,
+}
+
+impl CheckedStore {
+    pub(crate) async fn check(&self) -> toolcrib::Result<Vec<Finding>> {
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        output::learn(&Secrets::default().and_of_url(store));
+        let http = HttpClients::new(&HttpConfig::default())?;
+        Ok(doctor::store(store, &self.monitor, &http).await)
+    }
+}
+
+/// The name of a lane.
+fn lane(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("must not be empty".to_owned()),
+        name if name.len() > 64 => Err("must be at most 64 bytes".to_owned()),
+        name => Ok(name.to_owned()),
+    }
 }
 
 fn lease_time(text: &str) -> Result<Duration, String> {
@@ -39,9 +102,51 @@ fn lease_time(text: &str) -> Result<Duration, String> {
 
 impl StoreArgs {
     async fn connect(&self) -> toolcrib::Result<WorkQueue> {
-        output::learn(&Secrets::default().and_of_url(&self.store));
+        self.open(WorkQueueOptions::default()).await
+    }
+
+    /// # Errors
+    /// [`Error::Input`](toolcrib::Error::Input) where nothing was submitted yet.
+    async fn connect_existing(&self) -> toolcrib::Result<WorkQueue> {
         let mut options = WorkQueueOptions::default();
+        options.must_exist = true;
+        self.open(options).await
+    }
+
+    /// For a worker of these lanes.
+    async fn connect_to(&self, lanes: Vec<String>) -> toolcrib::Result<WorkQueue> {
+        let mut options = WorkQueueOptions::default();
+        options.lanes = lanes;
+        self.open(options).await
+    }
+
+    async fn open(&self, mut options: WorkQueueOptions) -> toolcrib::Result<WorkQueue> {
+        output::learn(&Secrets::default().and_of_url(&self.store));
         (options.lease, options.replicas) = (self.lease, self.replicas);
         WorkQueue::connect(&self.store, options).await
+    }
+}
+
+/// The store of a command that can do without one.
+#[derive(Args)]
+pub(crate) struct StoreChoice {
+    /// Show the workers and the runs of this store, too: nats://TOKEN@HOST:4222, as of `toolcrib worker`.
+    #[arg(long, value_name = "URL", env = "TOOLCRIB_STORE", hide_env_values = true)]
+    store: Option<String>,
+}
+
+impl StoreChoice {
+    pub(crate) fn is_given(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// # Errors
+    /// [`Error::Input`](toolcrib::Error::Input) where nothing was submitted yet.
+    async fn connect_existing(&self) -> toolcrib::Result<WorkQueue> {
+        let url = self.store.as_deref().unwrap_or_default();
+        output::learn(&Secrets::default().and_of_url(url));
+        let mut options = WorkQueueOptions::default();
+        options.must_exist = true;
+        WorkQueue::connect(url, options).await
     }
 }

@@ -1,13 +1,7 @@
-//! Metrics of a process: counted from the spans of docs/tracing.md, and served over HTTP.
+//! Counts metrics from the spans of docs/tracing.md.
 
-use std::{
-    fmt::Debug,
-    net::SocketAddr,
-    sync::{Arc, OnceLock},
-};
+use std::{fmt::Debug, sync::Arc};
 
-use hyper::{Request, Response, StatusCode, body::Incoming};
-use tokio::task::JoinSet;
 use tracing::{
     Event, Subscriber,
     field::{Field, Visit},
@@ -15,61 +9,10 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
-use crate::{
-    cancel::CancellationToken,
-    error::{Error, Result},
-    http::serve::{AnswerBody, HttpServer, answer},
-    metrics::Metrics,
-};
+pub use crate::metrics::MetricsServer;
+use crate::metrics::{Metrics, metrics};
 
 const TARGET: &str = "toolcrib";
-
-/// The metrics of this process.
-pub fn metrics() -> &'static Arc<Metrics> {
-    static METRICS: OnceLock<Arc<Metrics>> = OnceLock::new();
-    METRICS.get_or_init(|| Arc::new(Metrics::new()))
-}
-
-/// Serves `/metrics` until it is dropped or ended.
-pub struct MetricsServer {
-    address: SocketAddr,
-    end: CancellationToken,
-    serving: JoinSet<()>,
-}
-
-impl MetricsServer {
-    /// Listens on `address`.
-    ///
-    /// # Errors
-    /// [`Error::Io`]: the address cannot be had.
-    pub async fn start(address: SocketAddr) -> Result<Self> {
-        let server = HttpServer::bind(address).await;
-        let server =
-            server.map_err(|error| Error::io(format!("cannot serve metrics on {address}"), error))?;
-        let (address, end, mut serving) = (server.address(), CancellationToken::new(), JoinSet::new());
-        serving.spawn(server.serve(end.clone(), |request| std::future::ready(page(&request))));
-        Ok(Self { address, end, serving })
-    }
-
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Ends it; answers under way have a second.
-    pub async fn end(mut self) {
-        self.end.cancel();
-        while self.serving.join_next().await.is_some() {}
-    }
-}
-
-fn page(request: &Request<Incoming>) -> Response<AnswerBody> {
-    const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
-    match request.uri().path() {
-        "/metrics" => answer(StatusCode::OK, TEXT, metrics().text()),
-        _ => answer(StatusCode::NOT_FOUND, TEXT, "metrics are at /metrics\n"),
-    }
-}
 
 /// Counts what spans tell.
 pub struct MetricsLayer(Arc<Metrics>);
@@ -161,6 +104,13 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for MetricsLayer {
         }
         let mut end = End::default();
         event.record(&mut end);
+        if let Some(phase) = &end.phase
+            && let Some(span) = context.event_span(event)
+            && let Some(start) = span.extensions().get::<Fields>()
+        {
+            let family = "toolcrib_server_start_phase_seconds";
+            self.0.observe(family, &[&start.server, phase], end.elapsed_ms / 1e3);
+        }
         // Every action tells its end once, in its span.
         if let Some(span) = event.parent().and_then(|id| context.span(id)).filter(|_| end.is_end) {
             let parent = span.parent();
@@ -223,15 +173,24 @@ impl Visit for Fields {
     }
 }
 
-/// The event at the end of an action.
+/// The event at the end of an action, or of a phase of it.
 #[derive(Default)]
 struct End {
     is_end: bool,
     elapsed_ms: f64,
     error: Option<String>,
+    /// The phase of a start that has ended; the start itself goes on.
+    phase: Option<String>,
 }
 
 impl Visit for End {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "toolcrib.phase" => self.phase = Some(value.to_owned()),
+            _ => self.record_debug(field, &format_args!("{value}")),
+        }
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         match field.name() {
             "message" => self.is_end = matches!(&*format!("{value:?}"), "ended" | "failed"),

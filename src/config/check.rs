@@ -2,6 +2,7 @@
 //! decides about it.
 
 pub(super) mod files;
+mod oauth;
 pub(super) mod owner;
 pub(super) mod validate;
 pub(super) mod walls;

@@ -92,6 +92,13 @@ impl Env {
         Some(caches?.join("toolcrib"))
     }
 
+    /// The folder of what must not be lost: `toolcrib` in `$XDG_STATE_HOME` or `~/.local/state`.
+    pub fn state_folder(&self) -> Option<PathBuf> {
+        let states =
+            self.folder_of("XDG_STATE_HOME").or_else(|| Some(self.folder_of("HOME")?.join(".local/state")));
+        Some(states?.join("toolcrib"))
+    }
+
     /// The configuration of the user, whether there is one or not: `toolcrib/servers.toml` in `$XDG_CONFIG_HOME` or
     /// `~/.config`.
     pub(super) fn user_config(&self) -> Option<PathBuf> {

@@ -55,11 +55,16 @@ fn commented_parts_of_the_example_are_valid() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(".env"), "A=b").unwrap();
     fs::write(folder.path().join(".mcp.json"), r#"{"mcpServers": {"more": {"command": "x"}}}"#).unwrap();
-    let env =
-        Env::new(folder.path(), [("SEARCH_API_KEY", "k"), ("SERPER_API_KEY", "k"), ("REMOTE_TOKEN", "t")]);
+    let pem = "-----BEGIN PRIVATE KEY-----\nMIGH\n-----END PRIVATE KEY-----\n";
+    fs::write(folder.path().join("client.pem"), pem).unwrap();
+    let keys = ["SEARCH_API_KEY", "SERPER_API_KEY", "REMOTE_TOKEN", "CLIENT_SECRET"].map(|name| (name, "k"));
+    let env = Env::new(folder.path(), keys);
     let config = Config::parse(&uncommented(), None, folder.path(), &env).unwrap();
     let names: Vec<&str> = config.servers.keys().map(ServerName::as_str).collect();
-    assert_eq!(names, ["time", "files", "calc", "web", "pages", "search", "remote", "more"]);
+    assert_eq!(
+        names,
+        ["time", "files", "calc", "web", "pages", "search", "remote", "account", "machine", "signer", "more"]
+    );
     assert!(config.servers.values().all(|entry| entry.server.is_ok()));
     assert!(config.llm.unwrap().is_ok());
 }

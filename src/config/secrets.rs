@@ -1,6 +1,7 @@
 //! Secret values: which values are secret, and how they are removed from all output.
 
 mod forms;
+mod learned;
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
@@ -8,7 +9,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
-use self::forms::Forms;
+use self::{forms::Forms, learned::LearnedSecrets};
 use crate::error::{Error, RemoteError, ServerError};
 
 /// Secret values, hidden as `****` in everything that is printed or written.
@@ -24,6 +25,8 @@ pub struct Secrets {
     values: Arc<[String]>,
     /// What is searched for: the values, and each line of those of several.
     forms: Arc<Forms>,
+    /// What became known since. Shared with all clones.
+    learned: LearnedSecrets,
 }
 
 impl Secrets {
@@ -37,17 +40,31 @@ impl Secrets {
         let lines = lines.filter(|line| line.len() >= Self::SHORTEST);
         let searched: BTreeSet<&str> = values.iter().map(String::as_str).chain(lines).collect();
         let forms = Arc::new(Forms::new(searched));
-        Self { values: values.into_iter().collect(), forms }
+        Self { values: values.into_iter().collect(), forms, learned: LearnedSecrets::default() }
     }
 
     /// These and `more`: what was secret once stays secret.
     #[must_use]
     pub fn and(&self, more: &Self) -> Self {
+        self.learn(more.learned.values());
         // In order, as they were collected.
         if more.values.iter().all(|value| self.values.binary_search(value).is_ok()) {
             return self.clone();
         }
-        Self::new(self.values.iter().chain(more.values.iter()).cloned())
+        let all = Self::new(self.values.iter().chain(more.values.iter()).cloned());
+        Self { learned: self.learned.clone(), ..all }
+    }
+
+    /// From now on these values are secret as well, for all clones: a token that a login gets.
+    pub(crate) fn learn(&self, values: impl IntoIterator<Item = String>) {
+        self.learned.add(values.into_iter().filter(|value| value.len() >= Self::SHORTEST));
+    }
+
+    /// Where secrets are in `text`.
+    fn found(&self, text: &str) -> Vec<Range<usize>> {
+        let mut found = self.forms.found(text);
+        found.extend(self.learned.forms().found(text));
+        found
     }
 
     /// These and the secret parts of an address: a password before the host, and query parameters with telling names.
@@ -61,7 +78,7 @@ impl Secrets {
     /// `text` with every secret replaced by `****`, however its characters are written: plain, JSON-escaped or
     /// percent-encoded.
     pub fn hide(&self, text: &str) -> String {
-        stars(text, self.forms.found(text))
+        stars(text, self.found(text))
     }
 
     /// Hides every secret in a document, which stays one: in its texts, in names of fields, and in place of numbers
@@ -69,7 +86,7 @@ impl Secrets {
     /// toolcrib's own documents are read by (`"status": "passed"`).
     pub fn hide_in(&self, document: &mut Value) {
         match document {
-            Value::String(text) if !self.forms.found(text).is_empty() => *text = self.hide(text),
+            Value::String(text) if !self.found(text).is_empty() => *text = self.hide(text),
             Value::Number(number) => {
                 // No text is made of each number of a document unless one may be secret.
                 let numeric = |value: &&String| value.starts_with(|c: char| c == '-' || c.is_ascii_digit());
@@ -89,7 +106,7 @@ impl Secrets {
 
     fn hide_in_fields(&self, fields: &mut Map<String, Value>) {
         let extraordinary = |text: &str| {
-            let mut found = self.forms.found(text).into_iter();
+            let mut found = self.found(text).into_iter();
             found.any(|place| !is_ordinary(&text[place]))
         };
         for (name, value) in fields.iter_mut() {
@@ -116,7 +133,7 @@ impl Secrets {
 
     /// As [`Secrets::hide_in`], for the text of a document. Text that is no JSON is hidden as text.
     pub fn hide_json(&self, text: String) -> String {
-        if self.forms.found(&text).is_empty() {
+        if self.found(&text).is_empty() {
             return text;
         }
         match serde_json::from_str(&text) {
@@ -159,15 +176,16 @@ impl Secrets {
     pub fn hide_cut(&self, text: &str) -> String {
         // The cut may have gone through a character.
         let text = text.trim_end_matches('\u{fffd}');
-        let mut found = self.forms.found(text);
+        let mut found = self.found(text);
         found.extend(self.begun(text, 1));
         stars(text, found)
     }
 
     /// Of a text that continues, how many bytes at its beginning are in no secret, with any continuation.
     pub fn settled(&self, text: &str) -> usize {
-        let mut settled = self.begun(text, 0).map(|begun| begun.start).min().unwrap_or(text.len());
-        let mut found = self.forms.found(text);
+        let begun = self.begun(text, 0).into_iter().map(|begun| begun.start);
+        let mut settled = begun.min().unwrap_or(text.len());
+        let mut found = self.found(text);
         found.sort_by_key(|place| std::cmp::Reverse(place.start));
         // No whole one is cut in two either.
         for Range { start, end } in found {
@@ -179,8 +197,10 @@ impl Secrets {
     }
 
     /// Where each secret may begin that goes on after the end of `text`, with at least `least` of its characters.
-    fn begun(&self, text: &str, least: usize) -> impl Iterator<Item = Range<usize>> {
-        self.forms.each.iter().filter_map(move |form| form.begun(text, least))
+    fn begun(&self, text: &str, least: usize) -> Vec<Range<usize>> {
+        let learned = self.learned.forms();
+        let each = self.forms.each.iter().chain(&learned.each);
+        each.filter_map(|form| form.begun(text, least)).collect()
     }
 }
 
@@ -311,6 +331,21 @@ mod tests {
         ] {
             assert!(text.contains(&documented), "{file} does not say: {documented}");
         }
+    }
+
+    #[test]
+    fn learned_secrets_are_hidden_by_all_clones() {
+        let secrets = Secrets::new(["hunter2".into()]);
+        let clone = secrets.and(&Secrets::new(["other-value".into()])).clone();
+        secrets.learn(["access-1".to_owned(), "short".to_owned()]);
+        assert_eq!(clone.hide("hunter2 access-1 other-value short"), "**** **** **** short");
+        assert_eq!(clone.hide_cut("is acce"), "is ****");
+        assert_eq!(clone.hide_json(r#"{"token":"access-1"}"#.to_owned()), r#"{"token":"****"}"#);
+        assert_eq!(Secrets::default().and(&clone).hide("access-1"), "****");
+        for number in 0..300 {
+            secrets.learn([format!("token-{number}"), "in-use".to_owned()]);
+        }
+        assert_eq!(clone.hide("access-1 in-use token-299"), "access-1 **** ****", "the oldest give way");
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! The values of a configuration: plain data, without a trace of how it was written.
 
 pub(super) mod agent;
+pub(super) mod extract;
+pub(super) mod gateway;
+pub(super) mod http;
 pub(super) mod jobs;
 pub(super) mod judge;
 pub(super) mod models;
 pub(super) mod named;
+pub(super) mod oauth;
 pub(super) mod pattern;
 pub(super) mod price;
 pub(super) mod reuse;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    net::SocketAddr,
     pin::pin,
     sync::{
         Arc, Mutex, PoisonError,
@@ -25,6 +26,7 @@ use crate::{
     catalog::CatalogEntry,
     config::{Scope, Secrets},
     error::{Error, ErrorCode, RemoteError, Result},
+    gateway::Gateway,
     process::{ProcessUsage, own_memory, usage_of_descendants},
     session::CallOptions,
     session::{ServerState, ServerStatus},
@@ -38,10 +40,13 @@ pub(super) struct DaemonState {
     pub(super) since: Instant,
     pub(super) clients: AtomicUsize,
     pub(super) idle: Mutex<Option<Duration>>,
+    /// Where metrics are served.
+    pub(super) metrics: Option<SocketAddr>,
     /// Set when the first start is over.
     pub(super) first: SetOnce<FirstStartOutcome>,
     /// Set once no new requests are accepted.
     pub(super) draining: CancellationToken,
+    pub(super) gateway: Gateway,
 }
 
 /// The result of the first start.

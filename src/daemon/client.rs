@@ -421,6 +421,7 @@ mod tests {
             config: "x".into(),
             edition: String::new(),
             locked: false,
+            metrics: None,
         };
         let told = |answer: Option<&str>, ask: fn(&mut DaemonClient) -> Result<()>| {
             let (ours, mut theirs) = UnixStream::pair().unwrap();

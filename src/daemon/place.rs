@@ -266,6 +266,13 @@ impl DaemonPlace {
         let _ = fs::remove_file(self.log());
     }
 
+    /// Gives the place up before a daemon is there. The log stays: this process still writes down why.
+    pub(super) fn leave_log(&self, lock: Lock) {
+        self.close_listener();
+        let _ = fs::remove_file(self.lock_file());
+        drop(lock);
+    }
+
     /// Accepts no further connection.
     pub(super) fn close_listener(&self) {
         let _ = fs::remove_file(&self.socket);

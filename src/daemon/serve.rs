@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeSet,
     future::pending,
+    net::SocketAddr,
     path::PathBuf,
     pin::pin,
     sync::{PoisonError, atomic::Ordering::Relaxed},
@@ -15,11 +16,13 @@ use std::{
 use crate::cancel::CancellationToken;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::{
-    net::{UnixListener, UnixStream},
+    net::{UnixListener, UnixStream, unix::OwnedWriteHalf},
     sync::SetOnce,
     time::{sleep, timeout},
 };
 
+#[cfg(not(feature = "serve"))]
+use super::metrics_off::MetricsServer;
 use super::{
     DaemonPlace,
     answer::{DaemonState, FirstStartOutcome, ReplyWriter},
@@ -27,11 +30,12 @@ use super::{
     servers::{DaemonServers, DesiredChange},
     wire::{DaemonReply, Greeting, Handover, PROTOCOL, Request},
 };
+#[cfg(feature = "serve")]
+use crate::metrics::MetricsServer;
 use crate::{
     config::{Env, Secrets, StartJobs},
     error::{Error, Result},
-    gateway::Gateway,
-    manager::Borrower,
+    gateway::{Endpoint, Gateway},
     process::{Line, LineReader, is_sandboxed, leave_session, new_mark},
     start::StopReport,
     tool::ServerName,
@@ -41,6 +45,9 @@ use crate::{
 const CLIENTS: usize = 512;
 /// How long a client may take to read its last frame, once the daemon ends.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How often it is looked whether a client of the gateway is gone, which shows in no other way while it waits for an
+/// answer.
+const HANG_UP_LOOK: Duration = Duration::from_millis(500);
 
 /// How a daemon is started.
 #[derive(Debug, Clone)]
@@ -58,12 +65,22 @@ pub struct DaemonOptions {
     pub idle: Option<Duration>,
     /// Goes on without servers that are `required`.
     pub lenient: bool,
+    /// Serves metrics for Prometheus here, with the feature `serve`. `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl DaemonOptions {
     /// A daemon for `config` that runs until a client or a signal ends it.
     pub fn new(config: impl Into<PathBuf>) -> Self {
-        Self { config: config.into(), only: None, jobs: None, locked: false, idle: None, lenient: false }
+        Self {
+            config: config.into(),
+            only: None,
+            jobs: None,
+            locked: false,
+            idle: None,
+            lenient: false,
+            metrics: None,
+        }
     }
 }
 
@@ -109,24 +126,38 @@ pub async fn serve_daemon(
     let servers =
         DaemonServers::new(options.config.clone(), env, options.only.clone(), options.jobs, options.locked)
             .await;
-    let ready = servers.and_then(|servers| {
+    let ready = async {
+        let servers = servers?;
+        let metrics = match options.metrics {
+            Some(address) => Some(MetricsServer::start(address).await?),
+            None => None,
+        };
         DaemonPlace::leave_word(&lock, servers.0.manager().mark()).map_err(failed)?;
-        Ok((servers, place.bind(&lock).map_err(failed)?))
-    });
-    let ((servers, changes), listener) = match ready {
+        Ok((servers, metrics, place.bind(&lock).map_err(failed)?))
+    };
+    let ((servers, changes), metrics, listener) = match ready.await {
         Ok(ready) => ready,
         Err(error) => {
-            place.leave(lock);
+            place.leave_log(lock);
             return Err(error);
         }
     };
+    let draining = CancellationToken::new();
+    let gateway = Gateway::new(
+        servers.manager().lender(),
+        servers.router.clone(),
+        servers.log.follow(),
+        draining.clone(),
+    );
     let state = DaemonState {
         servers,
         since: Instant::now(),
         clients: 0.into(),
         idle: options.idle.into(),
+        metrics: metrics.as_ref().map(MetricsServer::address),
         first: SetOnce::new(),
-        draining: CancellationToken::new(),
+        draining,
+        gateway,
     };
     let (end, lock) = {
         let mut serve_loop = ServeLoop {
@@ -134,12 +165,15 @@ pub async fn serve_daemon(
             clients: FuturesUnordered::new(),
             place: &place,
             lenient: options.lenient,
+            metrics,
         };
         let mut leading = pin!(serve_loop.lead(listener, lock, &stop));
         tokio::select! {
             ended = &mut leading => ended,
             // Does not end before: the other end of its channel is in `state`.
-            () = state.servers.work(changes, |rule| place.warn(rule)) => leading.await,
+            () = async {
+                tokio::join!(state.servers.work(changes, |rule| place.warn(rule)), state.gateway.work());
+            } => leading.await,
         }
     };
     let report = state.servers.shutdown().await;
@@ -160,6 +194,7 @@ struct ServeLoop<'a> {
     clients: ClientTasks<'a>,
     place: &'a DaemonPlace,
     lenient: bool,
+    metrics: Option<MetricsServer>,
 }
 
 impl ServeLoop<'_> {
@@ -176,6 +211,10 @@ impl ServeLoop<'_> {
             DaemonEnd::Retire(mut writer) => {
                 self.place.leave(lock);
                 self.state.draining.cancel();
+                // The next daemon serves its own there.
+                if let Some(metrics) = self.metrics.take() {
+                    metrics.end().await;
+                }
                 let terms = self.handover();
                 let _ = timeout(FAREWELL, writer.send(&DaemonReply::Retired(terms))).await;
                 drop(writer);
@@ -243,6 +282,25 @@ impl ServeLoop<'_> {
             idle: *self.state.idle.lock().unwrap_or_else(PoisonError::into_inner),
             only: some.then(|| desired.wanted().cloned().collect()),
             locked: desired.config.lock_file.is_some(),
+            metrics: self.state.metrics,
+        }
+    }
+}
+
+/// Waits until both directions of a connection are closed. A client that only says nothing more is still there.
+fn hung_up(stream: &OwnedWriteHalf) -> impl Future<Output = ()> + use<> {
+    let stream = rustix::io::fcntl_dupfd_cloexec(stream.as_ref(), 0);
+    async move {
+        let Ok(stream) = stream else { return pending().await };
+        loop {
+            sleep(HANG_UP_LOOK).await;
+            let mut state = [rustix::event::PollFd::new(&stream, rustix::event::PollFlags::empty())];
+            let now = rustix::event::Timespec::default();
+            if rustix::event::poll(&mut state, Some(&now)).is_ok()
+                && state[0].revents().contains(rustix::event::PollFlags::HUP)
+            {
+                return;
+            }
         }
     }
 }
@@ -353,9 +411,9 @@ impl DaemonState {
             Err(error) => return writer.send(&DaemonReply::Error(error)).await,
         };
         writer.send(&DaemonReply::Connected).await;
-        let loan = self.servers.manager().lend(Borrower::Client);
-        let gateway = Gateway::new(loan.toolbox(), only, self.servers.log.follow(), self.draining.clone());
-        Box::pin(gateway.serve(reader.into_stream(), writer.write)).await;
+        let gone = hung_up(&writer.write);
+        let endpoint = Endpoint { only, ..Endpoint::default() };
+        Box::pin(self.gateway.serve_lines(endpoint, reader, writer.write, gone)).await;
     }
 
     fn greeting(&self) -> Greeting {
@@ -367,6 +425,7 @@ impl DaemonState {
             config: self.servers.file().to_owned(),
             edition: self.servers.desired().edition.clone(),
             locked: self.servers.desired().config.lock_file.is_some(),
+            metrics: self.metrics,
         }
     }
 }

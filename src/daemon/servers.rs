@@ -21,6 +21,7 @@ use super::{log::Log, short_hash};
 use crate::{
     config::{Config, Env, StartJobs},
     error::{ConfigError, Error, ErrorCode, RemoteError, Result},
+    gateway::Router,
     manager::{Manager, StartOptions},
     process::TeardownScope,
     start::{ServerEvent, StopReport},
@@ -30,6 +31,8 @@ use crate::{
 /// Owns the servers; requests borrow it.
 pub(super) struct DaemonServers {
     manager: Manager,
+    /// Brings what servers say to the clients of the gateway.
+    pub(super) router: Arc<Router>,
     pub(super) log: Arc<Log>,
     file: PathBuf,
     env: Env,
@@ -224,10 +227,16 @@ impl DaemonServers {
                 news.notify_one();
             }
         };
-        let manager = Manager::start_with(&empty, StartOptions::new().observe(observe)).await?;
+        // Commands call these servers too, and can be asked nothing: nothing is declared.
+        let router = Arc::<Router>::default();
+        let options = StartOptions::new().observe(observe).client(router.silent_side());
+        let manager = Manager::start_with(&empty, options).await?;
         let (changes, received) = mpsc::unbounded_channel();
         let (desired, begun) = (Mutex::new(Arc::new(desired)), SetOnce::new());
-        Ok((Self { manager, log, file, env, jobs, locked, desired, changes, listed, begun }, received))
+        Ok((
+            Self { manager, router, log, file, env, jobs, locked, desired, changes, listed, begun },
+            received,
+        ))
     }
 
     pub(super) fn manager(&self) -> &Manager {

@@ -2,6 +2,7 @@
 //! after the other, each with any number of frames and a last one.
 
 use std::{
+    net::SocketAddr,
     path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -40,6 +41,9 @@ pub struct Greeting {
     /// Whether its servers' tools must be those of the lockfile.
     #[serde(default)]
     pub locked: bool,
+    /// Where it serves metrics.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// What a client may ask for.
@@ -157,6 +161,9 @@ pub struct Handover {
     /// Whether their tools must be those of the lockfile.
     #[serde(default)]
     pub locked: bool,
+    /// Where it served metrics.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// How many servers serve calls after a start, and which are missing.

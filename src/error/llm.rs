@@ -68,7 +68,10 @@ impl LlmError {
 
     /// Why: the reason for giving up, then what earlier attempts met.
     pub fn causes(&self) -> Vec<String> {
-        let mut causes: Vec<String> = self.gave_up.iter().map(ToString::to_string).collect();
+        // Its own words say how many attempts there were.
+        let is_said = self.attempts.len() > 1;
+        let gave_up = self.gave_up.filter(|reason| !(is_said && matches!(reason, GiveUp::Attempts(_))));
+        let mut causes: Vec<String> = gave_up.iter().map(ToString::to_string).collect();
         causes.extend(self.others.iter().cloned());
         // Equal failures in a row are one line.
         let mut runs: Vec<(usize, usize, &str)> = Vec::new();

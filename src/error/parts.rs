@@ -72,7 +72,7 @@ pub struct ServerError {
     /// What it was doing.
     pub phase: Phase,
     /// One of `spawn_failed`, `server_exited`, `startup_timeout`, `stdout_garbage`, `protocol_mismatch`,
-    /// `tools_changed`, `package_changed`, `session_lost`.
+    /// `login_required`, `tools_changed`, `package_changed`, `session_lost`.
     pub code: ErrorCode,
     /// What happened, continuing the sentence "server X ...".
     pub what: String,
@@ -152,6 +152,7 @@ pub enum ErrorCode {
     StartupTimeout,
     StdoutGarbage,
     ProtocolMismatch,
+    LoginRequired,
     ToolsChanged,
     PackageChanged,
     ToolNotFound,

@@ -6,9 +6,49 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
+use tokio::net::lookup_host;
 use url::Url;
 
-use super::{RequestError, client::causes};
+use super::{RequestError, client::causes, is_loopback};
+
+/// Where a host is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HostKind {
+    /// This machine.
+    Loopback,
+    /// A network that is no part of the public internet.
+    Private,
+    /// The public internet, or not known.
+    Public,
+}
+
+/// Where the host of `url` is, by its addresses.
+pub(crate) async fn kind_of_host(url: &Url) -> HostKind {
+    if is_loopback(url) {
+        return HostKind::Loopback;
+    }
+    let found: Vec<IpAddr> = match (literal(url), url.host_str()) {
+        (Some(address), _) => vec![address],
+        (None, Some(host)) => match lookup_host((host, 0)).await {
+            Ok(found) => found.map(|at| at.ip()).collect(),
+            Err(_) => Vec::new(),
+        },
+        (None, None) => Vec::new(),
+    };
+    let private = !found.is_empty() && !found.into_iter().any(is_public);
+    if private { HostKind::Private } else { HostKind::Public }
+}
+
+/// Whether the URL itself names an address of the own link, where cloud machines have their metadata.
+pub(crate) fn is_link_local(url: &Url) -> bool {
+    literal(url).is_some_and(|address| match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => {
+            address.is_unicast_link_local()
+                || address.to_ipv4_mapped().is_some_and(|address| address.is_link_local())
+        }
+    })
+}
 
 /// Leaves those addresses of a host that are public.
 ///

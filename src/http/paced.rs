@@ -1,4 +1,4 @@
-//! Limits how much is read from a connection in a row.
+//! Limits how much is read from a connection in a row, and counts connections.
 //!
 //! hyper reads bytes that are no part of an answer (interim heads, leading zeros of a chunk's size) in a loop that ends
 //! only when nothing is left. A server that sends them without end would block the thread.
@@ -6,6 +6,7 @@
 use std::{
     io,
     pin::{Pin, pin},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     task::{Context, Poll},
 };
 
@@ -16,6 +17,33 @@ use tokio::task::yield_now;
 /// Room for bytes that is offered in a row before others run.
 const SHARE: usize = 1 << 17;
 
+static OPENED: AtomicU64 = AtomicU64::new(0);
+static CLOSED: AtomicU64 = AtomicU64::new(0);
+
+/// Connections of this process so far: opened, and of these closed.
+pub(crate) fn connection_counts() -> (u64, u64) {
+    // In this order: each that is closed was opened before.
+    let closed = CLOSED.load(Relaxed);
+    (OPENED.load(Relaxed), closed)
+}
+
+/// Counts a connection from its beginning to its end.
+#[derive(Debug)]
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        OPENED.fetch_add(1, Relaxed);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        CLOSED.fetch_add(1, Relaxed);
+    }
+}
+
 /// A connection that is read in shares. It stands below encryption, so that what the other side sends there without
 /// end is read in shares, too.
 #[derive(Debug)]
@@ -25,11 +53,12 @@ pub(super) struct Paced<T> {
     offered: usize,
     /// Whether the other side is a proxy that requests are handed to.
     to_proxy: bool,
+    _counted: Counted,
 }
 
 impl<T> Paced<T> {
     pub(super) fn new(io: T) -> Self {
-        Self { io, offered: 0, to_proxy: false }
+        Self { io, offered: 0, to_proxy: false, _counted: Counted::new() }
     }
 
     pub(super) fn to_proxy(io: T) -> Self {

@@ -1,8 +1,11 @@
-//! A small HTTP server for what this program shows of itself (metrics, pages). It answers GET and HEAD.
+//! The HTTP server of metrics and of the gateway: connections, with or without TLS; what is answered is its users' matter.
 //!
 //! Everything from outside is bounded: the number of connections, the head of a request and the time until it is
 //! complete. A server on a loopback address refuses requests whose `Host` is another one: a page of the web whose name
 //! resolves to this machine (DNS rebinding) reads nothing.
+
+#[cfg(feature = "daemon")]
+pub(crate) mod tls;
 
 use std::{convert::Infallible, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -17,19 +20,18 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     task::JoinSet,
+    time::timeout,
 };
+use tokio_rustls::TlsAcceptor;
 
 use crate::cancel::CancellationToken;
 
-/// Connections at once; others wait to be accepted.
-const CONNECTIONS: usize = 64;
 /// Bytes of the head of a request, and its header lines.
-const MAX_HEAD: usize = 16 << 10;
-const MAX_HEADERS: usize = 64;
-/// How long the head of a request may take.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_HEAD: usize = 32 << 10;
+const MAX_HEADERS: usize = 100;
 /// How long answers under way may take once the server ends.
 const END_GRACE: Duration = Duration::from_secs(1);
 /// How long no connection is accepted after accepting failed, for want of file descriptors say.
@@ -42,6 +44,29 @@ pub(crate) type AnswerBody = UnsyncBoxBody<Bytes, Infallible>;
 pub(crate) struct HttpServer {
     listener: TcpListener,
     address: SocketAddr,
+    limits: ServerLimits,
+    tls: Option<TlsAcceptor>,
+}
+
+/// What connections may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ServerLimits {
+    /// Connections at once; others wait to be accepted.
+    pub(crate) connections: usize,
+    /// How long the head of a request may take, and a connection without a request may stay; also a TLS handshake.
+    pub(crate) head_timeout: Duration,
+    /// How long a client may leave unread what it has been sent (on Linux): then its connection ends.
+    pub(crate) unread_timeout: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            connections: 64,
+            head_timeout: Duration::from_secs(10),
+            unread_timeout: Duration::from_secs(30),
+        }
+    }
 }
 
 /// An answer with this body.
@@ -56,6 +81,16 @@ pub(crate) fn answer(
     response
 }
 
+/// The refusal of a request that is neither GET nor HEAD.
+pub(crate) fn unless_get<B>(request: &Request<B>) -> Option<Response<AnswerBody>> {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return None;
+    }
+    let mut response = refusal(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n");
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    Some(response)
+}
+
 fn refusal(status: StatusCode, why: &'static str) -> Response<AnswerBody> {
     answer(status, "text/plain; charset=utf-8", why)
 }
@@ -68,7 +103,12 @@ impl HttpServer {
     pub(crate) async fn bind(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, limits: ServerLimits::default(), tls: None })
+    }
+
+    /// With these limits, and encrypted if there is `tls`.
+    pub(crate) fn with(self, limits: ServerLimits, tls: Option<rustls::ServerConfig>) -> Self {
+        Self { limits, tls: tls.map(|config| Arc::new(config).into()), ..self }
     }
 
     /// Where it listens.
@@ -84,29 +124,59 @@ impl HttpServer {
     ) where
         A: Future<Output = Response<AnswerBody>> + Send + 'static,
     {
-        let loopback = self.address.ip().is_loopback();
+        let Self { listener, address, limits, tls } = self;
+        let terms = Arc::new((limits, address.ip().is_loopback(), tls));
         let answer = Arc::new(answer);
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
-            if connections.len() >= CONNECTIONS {
+            if connections.len() >= limits.connections {
                 end.run_until_cancelled(connections.join_next()).await;
             }
-            match end.run_until_cancelled(self.listener.accept()).await {
+            match end.run_until_cancelled(listener.accept()).await {
                 None => break,
                 Some(Ok((stream, _))) => {
-                    connections.spawn(serve_connection(stream, loopback, end.clone(), answer.clone()));
+                    connections.spawn(serve_stream(stream, terms.clone(), end.clone(), answer.clone()));
                 }
                 Some(Err(_)) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
         }
-        drop(self.listener);
+        drop(listener);
         while connections.join_next().await.is_some() {}
     }
 }
 
-async fn serve_connection<A>(
+async fn serve_stream<A>(
     stream: TcpStream,
+    terms: Arc<(ServerLimits, bool, Option<TlsAcceptor>)>,
+    end: CancellationToken,
+    answer: Arc<impl Fn(Request<Incoming>) -> A>,
+) where
+    A: Future<Output = Response<AnswerBody>> + 'static,
+{
+    let (limits, loopback, tls) = &*terms;
+    // An answer is one write: nothing is gained by waiting for more.
+    let _ = stream.set_nodelay(true);
+    // The kernel knows who does not read, and who is gone without a word.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(
+        &stream,
+        u32::try_from(limits.unread_timeout.as_millis()).unwrap_or(u32::MAX),
+    );
+    match tls {
+        None => serve_connection(stream, *limits, *loopback, end, answer).await,
+        Some(tls) => {
+            let shaken = end.run_until_cancelled(timeout(limits.head_timeout, tls.accept(stream))).await;
+            if let Some(Ok(Ok(stream))) = shaken {
+                serve_connection(stream, *limits, *loopback, end, answer).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection<A>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    limits: ServerLimits,
     loopback: bool,
     end: CancellationToken,
     answer: Arc<impl Fn(Request<Incoming>) -> A>,
@@ -126,7 +196,7 @@ async fn serve_connection<A>(
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
+            .header_read_timeout(limits.head_timeout)
             .max_buf_size(MAX_HEAD)
             .max_headers(MAX_HEADERS)
             .serve_connection(TokioIo::new(stream), service)
@@ -134,17 +204,12 @@ async fn serve_connection<A>(
     // An error here is a client that went away or that does not speak HTTP.
     if end.run_until_cancelled(connection.as_mut()).await.is_none() {
         connection.as_mut().graceful_shutdown();
-        drop(tokio::time::timeout(END_GRACE, connection).await);
+        drop(timeout(END_GRACE, connection).await);
     }
 }
 
 /// Why a request is not answered.
 fn refused<B>(request: &Request<B>, loopback: bool) -> Option<Response<AnswerBody>> {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut response = refusal(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n");
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return Some(response);
-    }
     let mut hosts = request.headers().get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {
         return Some(refusal(StatusCode::BAD_REQUEST, "a request needs one Host header\n"));
@@ -157,7 +222,7 @@ fn refused<B>(request: &Request<B>, loopback: bool) -> Option<Response<AnswerBod
 }
 
 /// Whether a host in an address is this machine's loopback interface.
-fn is_loopback_host(host: &str) -> bool {
+pub(crate) fn is_loopback_host(host: &str) -> bool {
     let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
     ip.map_or_else(|_| host.eq_ignore_ascii_case("localhost"), |ip| ip.is_loopback())
 }
@@ -173,7 +238,8 @@ mod tests {
         let server = HttpServer::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
         let (address, end) = (server.address(), CancellationToken::new());
         let served = server.serve(end.clone(), |request| async move {
-            answer(StatusCode::OK, "text/plain", format!("page {}", request.uri().path()))
+            let page = || answer(StatusCode::OK, "text/plain", format!("page {}", request.uri().path()));
+            unless_get(&request).unwrap_or_else(page)
         });
         let task = tokio_util::task::AbortOnDropHandle::new(tokio::runtime::Handle::current().spawn(served));
         (address, end, task)
@@ -232,7 +298,7 @@ mod tests {
         let mut byte = [0; 1];
         idle.read_exact(&mut byte).await.unwrap();
         end.cancel();
-        tokio::time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
+        timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
         let mut rest = Vec::new();
         idle.read_to_end(&mut rest).await.unwrap();
         assert!(String::from_utf8_lossy(&rest).ends_with("page /"));

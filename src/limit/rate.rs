@@ -47,9 +47,12 @@ impl Rate {
         self.filled = (self.filled - units).clamp(debt, self.burst);
     }
 
-    /// The stricter of two limits.
-    pub(crate) fn stricter(self, other: Self) -> Self {
-        if other.burst < self.burst { other } else { self }
+    /// Changes the limit. A larger one is filled in its own time.
+    pub(crate) fn set_per_minute(&mut self, units: NonZeroU64, now: Instant) {
+        self.fill(now);
+        let filled = self.filled;
+        *self = Self::per_minute(units, now);
+        self.filled = filled.min(self.burst);
     }
 
     fn fill(&mut self, now: Instant) {
@@ -106,5 +109,22 @@ mod tests {
         assert!(wait > Duration::from_secs(500), "{wait:?}");
         rate.take(-49_500.0, start);
         assert!(rate.wait(1.0, start) < Duration::from_secs(1), "what was not used is given back");
+    }
+
+    #[test]
+    fn a_changed_limit_gives_nothing_back() {
+        let now = Instant::now();
+        let of = |units| NonZeroU64::new(units).unwrap();
+        let mut rate = Rate::per_minute(of(60), now);
+        rate.take(6.0, now);
+        rate.set_per_minute(of(600), now);
+        assert!(rate.wait(1.0, now) > Duration::ZERO, "a larger limit begins with what was left");
+        let mut rate = Rate::per_minute(of(600), now);
+        rate.set_per_minute(of(60), now);
+        rate.take(6.0, now);
+        assert!(
+            rate.wait(1.0, now) > Duration::from_millis(900),
+            "a smaller one with no more than it allows at once"
+        );
     }
 }

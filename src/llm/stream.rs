@@ -1,8 +1,6 @@
 //! A streamed answer: what an observer gets of it, and how the pieces become the answer that the same server would have
 //! given as a whole.
 
-mod sse;
-
 use std::sync::{
     Mutex, PoisonError,
     atomic::{AtomicBool, Ordering::Relaxed},
@@ -11,7 +9,6 @@ use std::sync::{
 use serde_json::Value;
 use tokio::time::Instant;
 
-use self::sse::{Event, Parser};
 use super::{
     Attempt, ChatAnswer, LlmErrorClass, ModelTrouble, ToolCall,
     wire::{self, Decoded, NoAnswer, Parts},
@@ -19,6 +16,7 @@ use super::{
 use crate::{
     config::LlmApi,
     duration::nanos,
+    http::sse::{Event, Parser},
     recording::{LiveEvent, Span},
 };
 

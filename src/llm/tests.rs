@@ -123,6 +123,7 @@ async fn a_server_error_is_repeated_up_to_twelve_times() {
     let error = ask(&[failing]).await.unwrap_err();
     assert_eq!((error.attempts.len(), error.code(), error.status), (12, ErrorCode::LlmFailed, Some(500)));
     assert!(error.to_string().contains("500 Internal Server Error: out of luck (12 attempts, "), "{error}");
+    assert_eq!(error.causes(), [""; 0], "how many there were is said");
     let mixed = [Reply::error(503, "x", "loading"), Reply::error(400, "x", "no such thing")];
     let causes = ask(&mixed).await.unwrap_err().causes();
     assert_eq!(

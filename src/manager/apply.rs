@@ -239,7 +239,7 @@ impl Manager {
             else {
                 continue;
             };
-            let Some(sibling) = session.sibling(None) else { continue };
+            let Some(sibling) = session.sibling(None, None) else { continue };
             let pool = Pool::new(server.clone(), starter.clone());
             let first = std::mem::replace(handle, ServerHandle::of_pool(pool.clone(), sibling));
             // What was started to see its tools is the first spare, unless it differs from task to task.

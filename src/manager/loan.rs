@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     config::{Scope, TaskValues},
+    session::ClientSide,
     start::ServerStop,
 };
 
@@ -78,16 +79,43 @@ impl Manager {
     /// Lends the tools out. Servers that are not shared with this kind of borrower are its own: spares that wait, or
     /// else instances that are started now. Takes no time.
     pub fn lend(&self, borrower: Borrower) -> Loan {
-        self.lend_with(borrower, None)
+        self.lender().lend(borrower, None, None)
     }
 
     /// As [`Manager::lend`], to a task: `values` are what the variables of a task stand for in the settings of servers with
     /// [`Scope::Task`].
     pub fn lend_to_task(&self, values: TaskValues) -> Loan {
-        self.lend_with(Borrower::Task, Some(&Arc::new(values)))
+        self.lender().lend(Borrower::Task, Some(&Arc::new(values)), None)
     }
 
-    fn lend_with(&self, borrower: Borrower, values: Option<&Arc<TaskValues>>) -> Loan {
+    /// A handle that lends. It keeps nothing alive.
+    pub(crate) fn lender(&self) -> Lender {
+        Lender { toolbox: self.toolbox(), lending: self.lending.clone() }
+    }
+}
+
+/// Lends the tools of a manager out, from any task. Does not keep anything alive.
+#[derive(Clone)]
+pub(crate) struct Lender {
+    toolbox: Toolbox,
+    lending: Arc<LoanState>,
+}
+
+impl Lender {
+    /// The servers that all share.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn toolbox(&self) -> Toolbox {
+        self.toolbox.clone()
+    }
+
+    /// As [`Manager::lend`]; `client` is who the borrower is towards servers of its own. Spares have been started for
+    /// nobody in particular: a borrower that is somebody gets none.
+    pub(crate) fn lend(
+        &self,
+        borrower: Borrower,
+        values: Option<&Arc<TaskValues>>,
+        client: Option<&ClientSide>,
+    ) -> Loan {
         let lending = self.lending.clone();
         let mut own = Vec::new();
         let mut cold = Vec::new();
@@ -97,8 +125,9 @@ impl Manager {
             .iter()
             .map(|handle| {
                 let pool = handle.pool().cloned().filter(|pool| borrower.has_own(pool.config().scope));
-                let taken = pool
-                    .and_then(|pool| Some((pool.take(handle.current_session().as_deref(), values)?, pool)));
+                let model = || handle.current_session();
+                let taken =
+                    pool.and_then(|pool| Some((pool.take(model().as_deref(), values, client)?, pool)));
                 // Without any instance the server is missing, for the borrower as for all others.
                 let Some((PooledInstance { handle, cold: is_cold }, pool)) = taken else {
                     return handle.clone();
@@ -119,7 +148,7 @@ impl Manager {
             lending.order(order);
         }
         // The catalog of the shared ones is made once for all.
-        let toolbox = if own.is_empty() { self.toolbox() } else { Toolbox::of(handles) };
+        let toolbox = if own.is_empty() { self.toolbox.clone() } else { Toolbox::of(handles) };
         Loan { toolbox, own, lending }
     }
 }

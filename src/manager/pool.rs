@@ -11,7 +11,7 @@ use std::{
 use super::server_handle::ServerHandle;
 use crate::{
     config::{Lifecycle, ServerConfig, ServerEntry, TaskValues},
-    session::Session,
+    session::{ClientSide, Session},
     start::Starter,
 };
 
@@ -59,8 +59,12 @@ impl Pool {
         &self,
         model: Option<&Session>,
         values: Option<&Arc<TaskValues>>,
+        client: Option<&ClientSide>,
     ) -> Option<PooledInstance> {
-        let spare = {
+        let is_somebody = |client: &&ClientSide| !client.identity.can_nothing();
+        let spare = if client.is_some_and(|client| is_somebody(&client)) {
+            None
+        } else {
             let mut spares = self.spares();
             // One that is being brought back would keep its borrower waiting.
             let well = spares
@@ -73,7 +77,7 @@ impl Pool {
             Some(handle) => PooledInstance { handle, cold: false },
             None => {
                 let handle = ServerHandle::new(self.config.name.clone());
-                handle.install(model?.sibling(values)?);
+                handle.install(model?.sibling(values, client)?);
                 PooledInstance { handle, cold: self.config.lifecycle == Lifecycle::Eager }
             }
         };

@@ -6,7 +6,7 @@ use crate::cancel::CancellationToken;
 
 use crate::{
     config::TaskValues,
-    session::RemoteClients,
+    session::{ClientSide, RemoteClients},
     start::{Observer, ServerEvent},
 };
 
@@ -26,6 +26,9 @@ pub struct StartOptions {
     pub(super) http: Option<RemoteClients>,
     pub(super) cancel: Option<CancellationToken>,
     pub(super) task: Option<Arc<TaskValues>>,
+    pub(super) client: ClientSide,
+    #[cfg(feature = "http")]
+    pub(super) authorization_prompt: Option<Arc<dyn crate::oauth::AuthorizationPrompt>>,
 }
 
 impl StartOptions {
@@ -42,6 +45,19 @@ impl StartOptions {
         self
     }
 
+    /// As [`StartOptions::observe`], beside the observer that is there.
+    #[cfg(feature = "serve")]
+    #[must_use]
+    pub(crate) fn observe_too(mut self, look: impl Fn(&ServerEvent) + Send + Sync + 'static) -> Self {
+        let observer = self.observer.take();
+        self.observe(move |event| {
+            look(&event);
+            if let Some(observer) = &observer {
+                observer(event);
+            }
+        })
+    }
+
     /// The HTTP clients for remote servers, shared with others.
     #[cfg(feature = "http")]
     #[must_use]
@@ -50,11 +66,29 @@ impl StartOptions {
         self
     }
 
+    /// Asks a user for access to remote servers that demand it, at their start and whenever the access is too small or has
+    /// ended. Without this option such a server fails until `toolcrib login` was run for it.
+    #[cfg(feature = "http")]
+    #[must_use]
+    pub fn authorization_prompt(mut self, prompt: Arc<dyn crate::oauth::AuthorizationPrompt>) -> Self {
+        self.authorization_prompt = Some(prompt);
+        self
+    }
+
     /// What the variables of a task stand for in the instances that the manager starts for itself, to see their tools.
     /// Without this option, servers that have such variables do not start.
     #[must_use]
     pub fn task_values(mut self, values: TaskValues) -> Self {
         self.task = Some(Arc::new(values));
+        self
+    }
+
+    /// Who the manager is towards its servers, and who answers what they ask. The default: toolcrib, which can be asked
+    /// nothing.
+    #[cfg(feature = "daemon")]
+    #[must_use]
+    pub(crate) fn client(mut self, client: ClientSide) -> Self {
+        self.client = client;
         self
     }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde_json::{Map, Value};
+use tokio::sync::Notify;
 
 use super::{recording::ObservedCalls, server_handle::ServerHandle};
 use crate::{
@@ -32,6 +33,8 @@ pub(super) struct ToolboxState {
     handles: Mutex<Arc<[Arc<ServerHandle>]>>,
     cached_catalog: Mutex<CachedCatalog>,
     checks: CheckThreads,
+    /// Is notified when the list is replaced.
+    replaced: Notify,
 }
 
 /// The catalog, and what it was made of: handles, and the editions of their lists.
@@ -56,6 +59,7 @@ impl Toolbox {
 
     pub(super) fn set_handles(&self, handles: Vec<Arc<ServerHandle>>) {
         *lock(&self.shared.handles) = handles.into();
+        self.shared.replaced.notify_waiters();
     }
 
     /// The handle of a server.
@@ -109,6 +113,69 @@ impl Toolbox {
         match &self.observed {
             Some(observed) => observed.ready(server, wait).await,
             None => wait.await,
+        }
+    }
+
+    /// The session of a server, started if it was parked.
+    ///
+    /// # Errors
+    /// As [`Toolbox::await_server`], and why it did not start.
+    #[cfg(feature = "daemon")]
+    pub(crate) async fn awake(&self, server: &str) -> Result<Arc<Session>> {
+        let session = self.await_server(server).await?;
+        if session.is_parked() {
+            session.start_parked().await?;
+        }
+        Ok(session)
+    }
+
+    /// The session of a server that is there now, parked or not.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn current_session(&self, server: &str) -> Option<Arc<Session>> {
+        self.handle(server).ok()?.current_session()
+    }
+
+    /// Waits until each server that is there and not shared can be lent: for a moment after its start it cannot.
+    #[cfg(feature = "daemon")]
+    pub(crate) async fn await_pools(&self) {
+        let unpooled = |handle: &Arc<ServerHandle>| {
+            let session = handle.current_session().filter(|session| !session.is_closed());
+            handle.pool().is_none() && session.is_some_and(|it| it.scope() != crate::config::Scope::Shared)
+        };
+        loop {
+            let mut replaced = std::pin::pin!(self.shared.replaced.notified());
+            replaced.as_mut().enable();
+            if !self.handles().iter().any(unpooled) {
+                return;
+            }
+            replaced.await;
+        }
+    }
+
+    /// The sessions that are there now, and whether each is of one borrower alone.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn sessions(&self) -> Vec<(Arc<Session>, bool)> {
+        let sessions =
+            self.handles().iter().filter_map(|handle| handle.current_session()).collect::<Vec<_>>();
+        let own = |session: &Arc<Session>| session.scope() != crate::config::Scope::Shared;
+        sessions.into_iter().map(|session| (session.clone(), own(&session))).collect()
+    }
+
+    /// The names of all servers, in configuration order.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn names(&self) -> Vec<crate::tool::ServerName> {
+        self.handles().iter().map(|handle| handle.name.clone()).collect()
+    }
+
+    /// Checks the arguments of a call against the tool's schema.
+    ///
+    /// # Errors
+    /// [`Error::ArgumentsInvalid`].
+    #[cfg(feature = "daemon")]
+    pub(crate) async fn check(&self, entry: &CatalogEntry, arguments: &Map<String, Value>) -> Result<()> {
+        match entry.begin_check(arguments, &self.shared.checks)? {
+            Some(rest) => rest.await,
+            None => Ok(()),
         }
     }
 

@@ -13,6 +13,8 @@ mod diff;
 mod player;
 mod recorder;
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -92,6 +94,9 @@ struct Head {
     recorded: String,
     model: Option<String>,
     model_scripted: bool,
+    /// The folder of the run: the model was told where the input files of its tasks are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    run_dir: Option<PathBuf>,
 }
 
 /// Hides what is secret in `value`, names of fields included.

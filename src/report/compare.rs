@@ -168,6 +168,36 @@ impl RunComparison {
         self.tasks.iter().filter(|pair| pair.change == change).count()
     }
 
+    /// How many tasks, or samples of tasks, both runs have.
+    pub fn in_both(&self) -> usize {
+        self.tasks.iter().filter(|pair| pair.before.is_some() && pair.after.is_some()).count()
+    }
+
+    /// Why the runs can hardly be compared, each in a sentence.
+    pub fn cautions(&self) -> Vec<String> {
+        let Self { before, after, .. } = self;
+        let mut cautions = Vec::new();
+        if self.in_both() == 0 {
+            let of = |run: &RunInfo| match &run.tasks_file {
+                Some(file) => format!("{} ({file})", run.run),
+                None => run.run.clone(),
+            };
+            let (before, after) = (of(before), of(after));
+            cautions.push(format!("no task is in both runs, {before} and {after}: nothing can be compared"));
+        } else if before.samples != after.samples {
+            let fewer = before.samples.min(after.samples);
+            cautions.push(format!(
+                "{} has {} of each task, {} has {}: only the first {} are compared by task, and the rates are of all",
+                before.run,
+                counted(before.samples as usize, "sample"),
+                after.run,
+                after.samples,
+                counted(fewer as usize, "sample"),
+            ));
+        }
+        cautions
+    }
+
     /// Sums of `of` over the tasks that both runs have: before and after.
     pub fn sums(&self, of: impl Fn(&ComparedTask) -> f64) -> (f64, f64) {
         let both = self.tasks.iter().filter_map(|pair| Some((pair.before.as_ref()?, pair.after.as_ref()?)));
@@ -181,6 +211,18 @@ impl RunComparison {
             rows.push([name.to_owned(), of(&self.before), of(&self.after), change]);
         };
         row("model", &|run| run.model.clone().unwrap_or_else(|| "-".to_owned()), String::new());
+        type SettingOf = fn(&RunInfo) -> String;
+        let settings: [(&str, SettingOf); 4] = [
+            ("tasks from", |run| run.tasks_file.clone().unwrap_or_default()),
+            ("samples of each task", |run| run.samples.to_string()),
+            ("profile", |run| run.profile.clone().unwrap_or_default()),
+            ("settings", |run| run.set.join(" ")),
+        ];
+        for (name, of) in settings.into_iter().filter(|(_, of)| of(&self.before) != of(&self.after)) {
+            let words =
+                |run: &RunInfo| Some(of(run)).filter(|words| !words.is_empty()).unwrap_or_else(|| "-".into());
+            row(name, &words, String::new());
+        }
         row("tasks", &|run| format!("{} of {}", run.counts.ended(), run.tasks_total), String::new());
         type CountOf = fn(&RunInfo) -> usize;
         let counts: [(&str, CountOf); 3] = [
@@ -210,25 +252,37 @@ impl RunComparison {
         let time = |ms: f64| seconds(Duration::from_secs_f64((ms / 1e3).clamp(0.0, 1e12)));
         type ValueOf = fn(&ComparedTask) -> f64;
         type Words<'a> = &'a dyn Fn(f64) -> String;
-        let sums: [(&str, ValueOf, Words<'_>); 5] = [
+        let sums: [(&str, ValueOf, Words<'_>); 4] = [
             ("time of the tasks", |task| task.wall_ms, &time),
             ("turns", |task| task.turns.into(), &rounded),
             ("tool calls", |task| task.tool_calls.into(), &rounded),
             ("tokens", |task| task.tokens as f64, &rounded),
-            ("cost", |task| task.cost_usd.unwrap_or_default(), &|sum| format!("${sum:.2}")),
         ];
+        let change = |before: f64, after: f64| match before > 0.0 {
+            true => format!("{:+.1}%", 100.0 * (after - before) / before),
+            false => String::new(),
+        };
         for (name, of, words) in sums {
             let (before, after) = self.sums(of);
             if before > 0.0 || after > 0.0 {
-                let change = if before > 0.0 {
-                    format!("{:+.1}%", 100.0 * (after - before) / before)
-                } else {
-                    String::new()
-                };
-                rows.push([name.to_owned(), words(before), words(after), change]);
+                rows.push([name.to_owned(), words(before), words(after), change(before, after)]);
             }
         }
+        rows.extend(self.cost_row(&change));
         rows
+    }
+
+    /// What the tasks that both runs have cost. A run whose tokens have no price is not one that cost nothing.
+    fn cost_row(&self, change: &dyn Fn(f64, f64) -> String) -> Option<[String; 4]> {
+        let both =
+            || self.tasks.iter().filter_map(|pair| Some((pair.before.as_ref()?, pair.after.as_ref()?)));
+        let is_known = |task: &ComparedTask| task.cost_usd.is_some() && task.tokens > 0;
+        let known = (both().any(|(task, _)| is_known(task)), both().any(|(_, task)| is_known(task)));
+        let (before, after) = self.sums(|task| task.cost_usd.unwrap_or_default());
+        let words = |known: bool, sum: f64| if known { format!("${sum:.2}") } else { "-".to_owned() };
+        let change = if known.0 && known.1 { change(before, after) } else { String::new() };
+        (known.0 || known.1)
+            .then(|| ["cost".to_owned(), words(known.0, before), words(known.1, after), change])
     }
 
     /// The document for scripts.

@@ -86,7 +86,10 @@ impl EventIndex {
     }
 
     pub(super) fn event(&mut self, run: &mut RunFolder, line: EventLine) {
-        let at_ms = millis(line.ns);
+        if matches!(line.event, Event::RunResumed { .. }) {
+            run.resumed(millis(line.ns));
+        }
+        let at_ms = run.working_ms(millis(line.ns));
         run.wall_ms = run.wall_ms.max(at_ms);
         match line.event {
             Event::RunStarted { jobs, tasks_total, .. } => {

@@ -30,6 +30,8 @@ pub struct RunFolder {
     pub tasks_total: usize,
     /// When the last line was written.
     pub wall_ms: f64,
+    /// When nobody worked on it: it was interrupted, or taken up again. All other times are without these.
+    pub pauses: Vec<RunPause>,
     /// How it ended. Nothing: it was killed, or still runs.
     pub end: Option<RunEnd>,
     /// Events that were not written since there were too many.
@@ -38,6 +40,16 @@ pub struct RunFolder {
     pub servers: Vec<RunServer>,
     /// In the order in which they began.
     pub tasks: Vec<RunTask>,
+}
+
+/// A time in which nobody worked on a run.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct RunPause {
+    /// When it ended, in milliseconds since the run began, pauses included.
+    pub ended_ms: f64,
+    /// How long it was.
+    pub took_ms: f64,
 }
 
 /// One server over the whole run.
@@ -223,6 +235,25 @@ pub(super) fn millis(ns: u64) -> f64 {
 }
 
 impl RunFolder {
+    /// How long nobody worked on the run, in all.
+    pub fn paused_ms(&self) -> f64 {
+        self.pauses.iter().map(|pause| pause.took_ms).sum()
+    }
+
+    /// The time without the pauses before it.
+    pub(super) fn working_ms(&self, ms: f64) -> f64 {
+        let before = self.pauses.iter().filter(|pause| pause.ended_ms <= ms);
+        ms - before.map(|pause| pause.took_ms).sum::<f64>()
+    }
+
+    /// The run goes on at this time; the last line before is that of `wall_ms`.
+    pub(super) fn resumed(&mut self, ms: f64) {
+        let took_ms = self.working_ms(ms) - self.wall_ms;
+        if took_ms > 0.0 {
+            self.pauses.push(RunPause { ended_ms: ms, took_ms });
+        }
+    }
+
     /// The folder before its events and results are read: with the servers that the manifest names.
     pub(super) fn begin(dir: &Path, manifest: Value) -> (Self, EventIndex) {
         let number = |key: &str| manifest[key].as_u64().and_then(|number| usize::try_from(number).ok());
@@ -233,6 +264,7 @@ impl RunFolder {
             manifest,
             started: None,
             wall_ms: 0.0,
+            pauses: Vec::new(),
             end: None,
             dropped: 0,
             servers: Vec::new(),
@@ -265,5 +297,56 @@ impl RunFolder {
         }
         folder.tasks_total = folder.tasks_total.max(folder.tasks.len());
         Ok(folder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Two interruptions of an hour: a task that was under way, and one that began behind them.
+    #[test]
+    fn pauses_are_in_no_time() {
+        let home = tempfile::tempdir().unwrap();
+        let hour = 3_600_000_000_000_u64;
+        let line = |ms: u64, hours: u64, event: Value| {
+            let mut line = json!({"ns": ms * 1_000_000 + hours * hour, "at": "2026-11-20T12:00:00.000Z"});
+            line.as_object_mut().unwrap().extend(event.as_object().unwrap().clone());
+            line.to_string() + "\n"
+        };
+        let resumed = json!({"event": "run_resumed", "run": "r", "tasks_ended": 0});
+        let started = |task: &str| json!({"event": "task_started", "task": task, "attempt": 1});
+        let ended = |task: &str| json!({"event": "task_ended", "task": task, "attempt": 1, "status": "passed", "took_ns": 1, "error": null});
+        let events = [
+            line(0, 0, started("a")),
+            line(100, 1, resumed.clone()),
+            line(100, 1, started("a")),
+            line(200, 1, ended("a")),
+            line(200, 2, resumed),
+            line(300, 2, started("b")),
+            line(500, 2, ended("b")),
+        ];
+        std::fs::write(home.path().join("events.jsonl"), events.concat()).unwrap();
+        std::fs::write(home.path().join("run.json"), json!({"run": "r", "end": "finished"}).to_string())
+            .unwrap();
+        let run = RunFolder::read(home.path()).unwrap();
+        // The first interruption began with the only line before it.
+        let about = |task: &RunTask| (task.start_ms.round(), task.end_ms.round());
+        assert_eq!(run.tasks.iter().map(about).collect::<Vec<_>>(), [(0.0, 100.0), (200.0, 400.0)]);
+        assert_eq!((run.wall_ms.round(), (run.paused_ms() / 1e3).round()), (400.0, 7200.0));
+        #[cfg(feature = "view")]
+        {
+            let mut follower = crate::report::follow::RunFollower::open(home.path()).unwrap();
+            assert!(follower.refresh().unwrap());
+            let (_, task) = follower.task("b").unwrap().unwrap();
+            assert_eq!(about(&task), (200.0, 400.0));
+            assert!(
+                follower.head().contains("took 400 ms \u{b7} and 2 h 0 min of interruption"),
+                "{}",
+                follower.head()
+            );
+        }
     }
 }

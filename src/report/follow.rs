@@ -146,7 +146,10 @@ impl RunFollower {
     }
 
     fn event(&mut self, at: u64, line: EventLine) {
-        let now = millis(line.ns);
+        if matches!(line.event, Event::RunResumed { .. }) {
+            self.run.resumed(millis(line.ns));
+        }
+        let now = self.run.working_ms(millis(line.ns));
         match &line.event {
             Event::TaskStarted { task, .. } => {
                 let row = self.row(task);
@@ -241,7 +244,7 @@ impl RunFollower {
         match began {
             Some(began) if self.state == RunState::Running => {
                 let past = jiff::Timestamp::now().duration_since(began).as_secs_f64() * 1e3;
-                past.max(self.run.wall_ms)
+                self.run.working_ms(past).max(self.run.wall_ms)
             }
             _ => self.run.wall_ms,
         }
@@ -268,6 +271,7 @@ impl RunFollower {
     pub(crate) fn task(&self, task: &str) -> Result<Option<(RunFolder, RunTask)>> {
         let Some(row) = self.places.get(&key(task)).map(|place| &self.rows[*place]) else { return Ok(None) };
         let (mut run, mut index) = RunFolder::begin(&self.run.dir, self.run.manifest.clone());
+        run.pauses.clone_from(&self.run.pauses);
         let quoted = serde_json::Value::from(task).to_string();
         let wanted = memchr::memmem::Finder::new(&quoted);
         if let Some(begin) = row.begin {

@@ -1,5 +1,6 @@
 //! The page of a run: figures, charts, tables, and as many tasks as fit.
 
+mod samples;
 pub(crate) mod task;
 mod timeline;
 
@@ -57,6 +58,7 @@ impl RunPage {
             page::head(&title, STYLE, Some(SCRIPT)),
             about(run, None),
             counts(run, &figures, run.tasks.len()),
+            samples::samples(run),
             where_time_goes(&figures),
             starts(run),
             timeline(run, &run.tasks, |task| told.contains(&anchor(task))),
@@ -150,10 +152,21 @@ fn by_interest(run: &RunFolder) -> Vec<&RunTask> {
 fn about(run: &RunFolder, state: Option<RunState>) -> String {
     let manifest = &run.manifest;
     let text = |key: &str| manifest[key].as_str().map(str::to_owned);
-    let mut parts = vec![format!("{}, {} at once", counted(run.tasks_total, "task"), run.jobs)];
+    let tasks = match samples::per_task(run) {
+        1 => counted(run.tasks_total, "task"),
+        samples => format!(
+            "{} of {}",
+            counted(run.tasks_total, "sample"),
+            counted(run.tasks_total / samples, "task")
+        ),
+    };
+    let mut parts = vec![format!("{tasks}, {} at once", run.jobs)];
     parts.extend(text("model").map(|model| format!("model {model}")));
     parts.extend(run.started.clone());
     parts.push(format!("took {}", time(run.wall_ms)));
+    if run.paused_ms() > 0.0 {
+        parts.push(format!("and {} of interruption", time(run.paused_ms())));
+    }
     parts.extend(text("config"));
     parts.push(format!("toolcrib {}", text("toolcrib").unwrap_or_default()));
     let mut html = format!("<p class=\"soft\">{}</p>\n", escape(&parts.join(" \u{b7} ")));
@@ -198,16 +211,17 @@ fn counts(run: &RunFolder, sums: &Figures, ended: usize) -> String {
     let mut facts = Vec::new();
     if let Some(rate) = sums.rate {
         let percent = |part: f64| format!("{:.1}", 100.0 * part);
-        facts.push(format!(
-            "<strong>{} %</strong> of the {} judged passed (95 % interval {} to {})",
-            percent(rate.value),
-            sums.counts[0] + sums.counts[2],
-            percent(rate.low),
-            percent(rate.high)
-        ));
+        let judged = sums.counts[0] + sums.counts[2];
+        let mut words = format!("<strong>{} %</strong> of the {judged} judged passed", percent(rate.value));
+        // It holds for independent samples: those of one task are not.
+        if samples::per_task(run) == 1 {
+            words += &format!(" (95 % interval {} to {})", percent(rate.low), percent(rate.high));
+        }
+        facts.push(words);
     }
     facts.extend(words::tokens(&sums.tokens).map(|tokens| format!("tokens: {tokens}")));
-    facts.extend(sums.cost_usd.map(|cost| format!("cost: ${cost:.2}")));
+    let counted_cost = sums.cost_usd.filter(|_| sums.tokens.total() > 0);
+    facts.extend(counted_cost.map(|cost| format!("cost: ${cost:.2}")));
     if run.wall_ms > 0.0 && ended > 0 {
         facts.push(format!("{:.1} tasks a minute", ended as f64 / (run.wall_ms / 60e3)));
     }
@@ -365,7 +379,7 @@ fn tools(run: &RunFolder, sums: &Figures) -> String {
                 .join(", ")
         ),
     };
-    if let Some(line) = words::requests(&run.manifest["totals"]["llm"]) {
+    if let Some(line) = words::requests(&run.manifest["totals"]) {
         note += &format!("<p class=\"soft\" id=\"requests\">Requests: {}.</p>\n", escape(&line));
     }
     format!(

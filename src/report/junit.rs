@@ -23,22 +23,22 @@ const LONGEST: usize = 10_000;
 /// [`Error::Io`]; as [`each_report`].
 pub fn write_junit(folder: &Path, file: &Path) -> Result<()> {
     let failed = |error| Error::io(format!("cannot write {}", file.display()), error);
-    let mut counts = Counts::default();
-    each_report(folder, |report| counts.add(&report))?;
+    let mut suite = TestSuite::default();
+    each_report(folder, |report| suite.add(&report))?;
     let mut out = BufWriter::new(File::create(file).map_err(failed)?);
-    begin(&mut out, &counts).map_err(failed)?;
-    let mut written = Ok(());
+    let mut written = suite.begin(&mut out);
     each_report(folder, |report| {
         if written.is_ok() {
-            written = test_case(&mut out, &counts.run, &report);
+            written = suite.test_case(&mut out, &report);
         }
     })?;
-    written.and_then(|()| end(&mut out)).map_err(failed)
+    written.and_then(|()| suite.end(&mut out)).map_err(failed)
 }
 
-/// What the head of the file says of its test cases.
+/// The test suite of a run. All reports are [added](Self::add) before it [begins](Self::begin), since it begins with their
+/// counts.
 #[derive(Default)]
-struct Counts {
+pub(crate) struct TestSuite {
     run: String,
     started: String,
     tests: usize,
@@ -48,8 +48,8 @@ struct Counts {
     seconds: f64,
 }
 
-impl Counts {
-    fn add(&mut self, report: &TaskReport) {
+impl TestSuite {
+    pub(crate) fn add(&mut self, report: &TaskReport) {
         if self.tests == 0 || report.started < self.started {
             self.started.clone_from(&report.started);
         }
@@ -63,51 +63,52 @@ impl Counts {
         }
         self.seconds += report.wall_ms / 1e3;
     }
-}
 
-fn begin(out: &mut impl Write, counts: &Counts) -> io::Result<()> {
-    let Counts { run, started, tests, failures, errors, skipped, seconds } = counts;
-    let (run, started) = (escaped(run), escaped(started.split('.').next().unwrap_or_default()));
-    writeln!(out, r#"<?xml version="1.0" encoding="UTF-8"?>"#)?;
-    write!(out, r#"<testsuites name="toolcrib" tests="{tests}" failures="{failures}" "#)?;
-    writeln!(out, r#"errors="{errors}" time="{seconds:.3}">"#)?;
-    write!(out, r#"<testsuite name="run {run}" tests="{tests}" failures="{failures}" "#)?;
-    write!(out, r#"errors="{errors}" skipped="{skipped}" time="{seconds:.3}" "#)?;
-    // The schema of JUnit has no zone: it is UTC.
-    writeln!(out, r#"timestamp="{started}">"#)
-}
-
-fn test_case(out: &mut impl Write, run: &str, report: &TaskReport) -> io::Result<()> {
-    let (run, name) = (escaped(run), sample_name(&report.task, report.sample));
-    let (name, seconds) = (escaped(&name), report.wall_ms / 1e3);
-    write!(out, r#"<testcase classname="toolcrib.{run}" name="{name}" time="{seconds:.3}""#)?;
-    let element = match report.status {
-        Outcome::Passed => return writeln!(out, "/>"),
-        Outcome::Failed => "failure",
-        Outcome::Errored => "error",
-        Outcome::Unscored => return writeln!(out, r#"><skipped message="not scored"/></testcase>"#),
-        Outcome::Cancelled => return writeln!(out, r#"><skipped message="cancelled"/></testcase>"#),
-    };
-    let reason = report.reason.as_ref().map_or_else(String::new, ToString::to_string);
-    let message = match &report.error {
-        Some(error) => error.message.clone(),
-        None => format!("the answer is wrong: {}", report.answer.as_deref().unwrap_or_default()),
-    };
-    let first = escaped(message.lines().next().unwrap_or_default());
-    write!(out, r#"><{element} type="{}" message="{first}">"#, escaped(&reason))?;
-    write!(out, "{}", escaped(&message))?;
-    if let Some(target) = report.target.as_ref().filter(|_| report.status == Outcome::Failed) {
-        write!(out, "\nexpected: {}", escaped(&target.all().join("\nor: ")))?;
+    pub(crate) fn begin(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { run, started, tests, failures, errors, skipped, seconds } = self;
+        let (run, started) = (escaped(run), escaped(started.split('.').next().unwrap_or_default()));
+        writeln!(out, r#"<?xml version="1.0" encoding="UTF-8"?>"#)?;
+        write!(out, r#"<testsuites name="toolcrib" tests="{tests}" failures="{failures}" "#)?;
+        writeln!(out, r#"errors="{errors}" time="{seconds:.3}">"#)?;
+        write!(out, r#"<testsuite name="run {run}" tests="{tests}" failures="{failures}" "#)?;
+        write!(out, r#"errors="{errors}" skipped="{skipped}" time="{seconds:.3}" "#)?;
+        // The schema of JUnit has no zone: it is UTC.
+        writeln!(out, r#"timestamp="{started}">"#)
     }
-    for line in report.error.iter().flat_map(|error| &error.stderr_tail) {
-        write!(out, "\n{}", escaped(line))?;
-    }
-    writeln!(out, "</{element}></testcase>")
-}
 
-fn end(out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "</testsuite>\n</testsuites>")?;
-    out.flush()
+    pub(crate) fn test_case(&self, out: &mut dyn Write, report: &TaskReport) -> io::Result<()> {
+        let (run, name) = (escaped(&self.run), sample_name(&report.task, report.sample));
+        let (name, seconds) = (escaped(&name), report.wall_ms / 1e3);
+        write!(out, r#"<testcase classname="toolcrib.{run}" name="{name}" time="{seconds:.3}""#)?;
+        let element = match report.status {
+            Outcome::Passed => return writeln!(out, "/>"),
+            Outcome::Failed => "failure",
+            Outcome::Errored => "error",
+            Outcome::Unscored => return writeln!(out, r#"><skipped message="not scored"/></testcase>"#),
+            Outcome::Cancelled => return writeln!(out, r#"><skipped message="cancelled"/></testcase>"#),
+        };
+        let reason = report.reason.as_ref().map_or_else(String::new, ToString::to_string);
+        let message = match &report.error {
+            Some(error) => error.message.clone(),
+            None => format!("the answer is wrong: {}", report.answer.as_deref().unwrap_or_default()),
+        };
+        let first = escaped(message.lines().next().unwrap_or_default());
+        write!(out, r#"><{element} type="{}" message="{first}">"#, escaped(&reason))?;
+        write!(out, "{}", escaped(&message))?;
+        if let Some(target) = report.target.as_ref().filter(|_| report.status == Outcome::Failed) {
+            write!(out, "\nexpected: {}", escaped(&target.all().join("\nor: ")))?;
+        }
+        for line in report.error.iter().flat_map(|error| &error.stderr_tail) {
+            write!(out, "\n{}", escaped(line))?;
+        }
+        writeln!(out, "</{element}></testcase>")
+    }
+
+    #[expect(clippy::unused_self, reason = "it ends what `begin` began")]
+    pub(crate) fn end(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "</testsuite>\n</testsuites>")?;
+        out.flush()
+    }
 }
 
 /// A text for XML, in an attribute too. Characters that XML 1.0 does not allow become U+FFFD.

@@ -100,10 +100,22 @@ pub struct RunInfo {
     pub state: RunState,
     /// When it began, RFC 3339.
     pub started: Option<String>,
-    /// From its beginning to its last event.
+    /// From its beginning to its last event, without `paused_ms`.
     pub wall_ms: f64,
+    /// How long nobody worked on it meanwhile, in all: it was interrupted, or taken up again.
+    pub paused_ms: f64,
     /// The label of the model.
     pub model: Option<String>,
+    /// How often it carries out each task.
+    pub samples: u32,
+    /// What its tasks were read from. `None`: it had a single question, or is of an older version.
+    pub tasks_file: Option<String>,
+    /// The profile of its configuration.
+    pub profile: Option<String>,
+    /// The settings that it was given for itself, as `KEY=VALUE`.
+    pub set: Vec<String>,
+    /// The command that began it, or continued it last.
+    pub command: Vec<String>,
     /// All its tasks, those that have not begun included.
     pub tasks_total: usize,
     /// Those that have ended.
@@ -155,13 +167,25 @@ impl RunInfo {
             })?,
         }
         let text = |key: &str| manifest[key].as_str().map(str::to_owned);
+        let texts = |key: &str| {
+            let list = manifest[key].as_array().into_iter().flatten();
+            list.filter_map(|text| text.as_str().map(str::to_owned)).collect::<Vec<_>>()
+        };
+        let samples = manifest["samples"].as_u64().and_then(|samples| u32::try_from(samples).ok());
+        let paused_ms = manifest["paused_ms"].as_f64().unwrap_or_default();
         let name = || dir.file_name().map(|name| name.to_string_lossy().into_owned());
         Ok(Self {
             run: text("run").or_else(name).unwrap_or_default(),
             state: state(dir, &manifest),
             started: first.map(|line| line.at),
-            wall_ms: last.map_or(0.0, |line| super::folder::millis(line.ns)),
+            wall_ms: last.map_or(0.0, |line| (super::folder::millis(line.ns) - paused_ms).max(0.0)),
+            paused_ms,
             model: text("model"),
+            samples: samples.unwrap_or(1).max(1),
+            tasks_file: text("tasks_file"),
+            profile: text("profile"),
+            set: texts("set"),
+            command: texts("arguments"),
             tasks_total: manifest["tasks_total"]
                 .as_u64()
                 .and_then(|count| usize::try_from(count).ok())
@@ -174,6 +198,17 @@ impl RunInfo {
             written: written(dir),
             dir: dir.to_owned(),
         })
+    }
+
+    /// What it was given beside the model, in words: the file of its tasks, samples, profile and settings.
+    pub fn settings(&self) -> String {
+        let mut parts: Vec<String> = self.tasks_file.iter().cloned().collect();
+        if self.samples > 1 {
+            parts.push(format!("k={}", self.samples));
+        }
+        parts.extend(self.profile.iter().map(|profile| format!("profile={profile}")));
+        parts.extend(self.set.iter().cloned());
+        parts.join(" ")
     }
 
     /// Deletes the folder of the run.

@@ -9,10 +9,11 @@ use crate::{
     text::{counted, rounded_count as count, seconds},
 };
 
-/// What is not zero of the counters that `run.json` has of the model requests (`totals.llm`). Nothing for a model
-/// without connections, retries, cache and batches.
-pub fn requests(document: &Value) -> Option<String> {
-    let number = |key: &str| document[key].as_u64().filter(|n| *n > 0);
+/// What is not zero of the counters that `run.json` has of the model requests (`totals`), those to the judge and to the model
+/// that reads pages included. Nothing for a model without connections, retries, cache and batches.
+pub fn requests(totals: &Value) -> Option<String> {
+    let number = |key: &str| totals["llm"][key].as_u64().filter(|n| *n > 0);
+    let of = |key: &str| totals[key]["llm_calls"].as_u64().filter(|n| *n > 0);
     let parts: Vec<String> = [
         number("connections_opened")
             .map(|n| format!("{n} connection{} opened", if n == 1 { "" } else { "s" })),
@@ -28,8 +29,13 @@ pub fn requests(document: &Value) -> Option<String> {
         return None;
     }
     let sent = number("request_count").map(|n| format!("{n} to the model"));
+    let others = [
+        of("judge").map(|n| format!("{n} to the judge")),
+        of("extraction").map(|n| format!("{n} to the model that reads pages")),
+    ];
+    let sent = sent.into_iter().chain(others.into_iter().flatten());
     let peak = number("peak_in_flight").map(|n| format!("peak {n} in flight"));
-    Some(sent.into_iter().chain(peak).chain(parts).collect::<Vec<_>>().join(", "))
+    Some(sent.chain(peak).chain(parts).collect::<Vec<_>>().join(", "))
 }
 
 /// Token counts; `None` where there are none.
@@ -97,14 +103,16 @@ mod tests {
 
     #[test]
     fn only_nonzero_counts_are_shown() {
-        assert_eq!(requests(&json!({"request_count": 3, "peak_in_flight": 2})), None);
+        assert_eq!(requests(&json!({"llm": {"request_count": 3, "peak_in_flight": 2}})), None);
         assert_eq!(requests(&Value::Null), None);
         let some = json!({"request_count": 40, "peak_in_flight": 8, "connections_opened": 8,
             "connections_reused": 33, "retries": 1, "cache_hits": 0, "batch_count": 0});
+        let some = json!({"llm": some});
         let text = "40 to the model, peak 8 in flight, 8 connections opened, 33 reused, 1 retry";
         assert_eq!(requests(&some).as_deref(), Some(text));
         let cached = json!({"request_count": 4, "cache_hits": 3, "batch_count": 2, "retries": 2});
-        let text = "4 to the model, 2 retries, 3 cache hits, 2 batches";
+        let cached = json!({"llm": cached, "judge": {"llm_calls": 5}});
+        let text = "4 to the model, 5 to the judge, 2 retries, 3 cache hits, 2 batches";
         assert_eq!(requests(&cached).as_deref(), Some(text));
     }
 

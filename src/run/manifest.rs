@@ -17,6 +17,8 @@ pub(super) struct About {
     pub make: Make,
     /// How often it was continued.
     pub interruptions: usize,
+    /// How long nobody worked on it meanwhile, in all.
+    pub paused_ms: f64,
 }
 
 /// The manifest of a run; without `manager` and `ended` as far as it is known by then.
@@ -32,12 +34,14 @@ pub(super) fn manifest(
         "schema": 1, "run": about.run, "toolcrib": env!("CARGO_PKG_VERSION"),
         "config": setup.config.file, "model": model.map(LlmClient::model_label),
         "model_scripted": model.is_some_and(LlmClient::is_scripted),
-        "arguments": setup.command_line,
+        "arguments": setup.command_line, "tasks_file": setup.tasks.path(),
+        "profile": setup.config.overrides.profile, "set": setup.config.overrides.set,
         "replay": matches!(setup.cassette, Some(Cassette::Replay(_))),
         "tasks_total": setup.samples_in_all(), "samples": setup.samples, "jobs": setup.jobs, "servers": manager.map(servers).unwrap_or_default(),
         "warnings": warnings.all(),
         "init_ms": manager.map(|manager| millis(manager.report().wall)), "totals": ended.map(|(totals, _)| totals.document()),
-        "end": ended.map(|(_, end)| end), "interruptions": about.interruptions, "make": about.make,
+        "end": ended.map(|(_, end)| end), "interruptions": about.interruptions,
+        "paused_ms": about.paused_ms, "make": about.make,
     })
 }
 

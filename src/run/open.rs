@@ -1,11 +1,14 @@
 //! A run whose folder was created: starts its servers.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
 };
+
+use serde::Deserialize as _;
+use serde_json::Value;
 
 use super::{
     CASSETTE, Cassette, Folder, NotResumed, Run, RunEvent, StartedRun, Totals,
@@ -14,15 +17,15 @@ use super::{
     started::Servers,
 };
 use crate::{
-    config::ServerConfig,
+    config::{Config, ServerConfig},
     error::{Error, RemoteError, Result},
-    llm::LlmClient,
+    llm::{ChatAnswer, LlmClient},
     manager::{ConfigWarnings, Manager, StartOptions},
     recording::{CassetteMode, CassettePlayer, CassetteRecorder},
     run_files::{Event, RunEnd, RunFiles, new_run},
     start::ServerEvent,
-    store::{RunStore, StoreSetup},
-    task::{Outcome, TaskReport, sample_name},
+    store::{OpenedStore, RunStore, Spending, StoreSetup},
+    task::{ExtractionReport, Outcome, TaskReport, millis, sample_name},
 };
 
 /// A run whose files, journal and cassette are open. No server runs yet.
@@ -36,6 +39,8 @@ pub struct OpenRun {
     /// Which tasks had ended before the run was interrupted, by position, and what their reports come to.
     pub(super) ended: Vec<bool>,
     pub(super) totals: Totals,
+    /// What tasks that go on have spent before.
+    pub(super) before: Spending,
     resumed: bool,
     not_resumed: Option<NotResumed>,
     pub(super) cassette_mode: Option<CassetteMode>,
@@ -45,6 +50,15 @@ pub struct OpenRun {
     pub(super) began: Instant,
 }
 
+/// What is kept of a run while it goes on, and what had ended before it was interrupted.
+struct OpenFiles {
+    files: RunFiles,
+    store: Option<RunStore>,
+    ended: Vec<bool>,
+    totals: Totals,
+    before: Spending,
+}
+
 impl Run {
     /// Makes the folder of the run and opens its journal and its cassette.
     ///
@@ -52,11 +66,22 @@ impl Run {
     /// [`Error::Io`]; [`Error::Input`] when there is a file where the cassette should be, or the run that it
     /// [continues](Run::resume) is not there, or another process works on that.
     pub fn open(mut self) -> Result<OpenRun> {
+        self.tasks.check_files()?;
         self.scoring.check(&self.tasks)?;
-        self.check_sample_names()?;
-        if self.budget.usd.is_some() && self.model.as_ref().is_some_and(|model| !model.is_priced()) {
+        self.tasks.check_sample_names(self.samples)?;
+        if self.budget.usd.is_some() {
             let help = "add `price = { in = 3.0, out = 15.0 }` to its table of [llm], in US dollars for a million tokens";
-            return Err(Error::input("a budget in USD needs the price of the model", Some(help.to_owned())));
+            for (model, name) in [(&self.model, "the model"), (&self.scoring.judge, "the judge")] {
+                if model.as_ref().is_some_and(|model| !model.is_priced()) {
+                    let what = format!("a budget in USD needs the price of {name}");
+                    return Err(Error::input(what, Some(help.to_owned())));
+                }
+            }
+        }
+        if self.budget.usd.is_some() && self.has_unpriced_reader() {
+            let help = "add `price = { in = 3.0, out = 15.0 }` to its table of [llm], in US dollars for a million tokens";
+            let what = "a budget in USD needs the price of the model of [extract]";
+            return Err(Error::input(what, Some(help.to_owned())));
         }
         let make = Make::of(&self);
         let (found, not_resumed) = match (&self.folder, &self.cassette) {
@@ -64,15 +89,14 @@ impl Run {
             _ => (None, None),
         };
         let resumed = found.is_some();
-        let (run, folder, interruptions) = match (found, &self.folder) {
-            (Some(found), _) => (found.run, found.folder, found.interruptions + 1),
-            (None, Folder::Below(runs)) => {
-                let (run, folder) = new_run(runs)?;
-                (run, folder, 0)
-            }
-            (None, Folder::Of(run, folder)) => (run.clone(), folder.clone(), 0),
+        let (interruptions, paused_ms) =
+            found.as_ref().map_or((0, 0.0), |found| (found.interruptions + 1, found.paused_ms));
+        let (run, folder) = match (found, &self.folder) {
+            (Some(found), _) => (found.run, found.folder),
+            (None, Folder::Below(runs)) => new_run(runs)?,
+            (None, Folder::Of(run, folder)) => (run.clone(), folder.clone()),
         };
-        let about = About { run, make, interruptions };
+        let mut about = About { run, make, interruptions, paused_ms };
         let began = Instant::now();
         if let Some(Cassette::Replay(player)) = &self.cassette {
             let asks_model = self.tasks.ask_model()?;
@@ -84,61 +108,21 @@ impl Run {
         // What servers write to stderr belongs to the files of the run.
         self.config.follow_stderr = true;
         let warnings = ConfigWarnings::from(std::mem::take(&mut self.warnings));
-        let secrets = self.config.secrets.clone();
-        let manifest = manifest(&self, &about, &warnings, None, None);
-        let (mut ended, mut totals) = (vec![false; self.samples_in_all()], Totals::of(self.samples));
-        let (files, store) = if resumed {
-            // The lock comes first: the files may be those of a run that goes on.
-            let (store, done) = self.open_store(&folder)?;
-            let retried = self.resume.takes_errored();
-            let positions: HashMap<String, usize> = self
-                .tasks
-                .iter()
-                .zip(0..)
-                .map(|(task, position)| Ok((task?.id.clone(), position)))
-                .collect::<Result<_>>()?;
-            let keep = |report: &TaskReport| {
-                let position = positions.get(&report.task);
-                position.is_some_and(|task| self.sample_position(*task, report.sample).is_some())
-                    && done.contains(&self.store_id(&sample_name(&report.task, report.sample)))
-                    && !(retried && report.status == Outcome::Errored)
-            };
-            let files = RunFiles::resume(&folder, secrets.clone(), keep, |report| {
-                totals.add(&report);
-                let position = positions.get(&report.task);
-                if let Some(at) = position.and_then(|task| self.sample_position(*task, report.sample)) {
-                    ended[at] = true;
-                }
-            })?;
-            files.write_manifest(&manifest)?;
-            (files, Some(store))
-        } else {
-            let files = RunFiles::create(&folder, &manifest, secrets.clone())?;
-            let store = match &self.cassette {
-                Some(Cassette::Replay(_)) => None,
-                _ if self.is_worker => None,
-                _ => Some(self.open_store(&folder)?.0),
-            };
-            (files, store)
+        let OpenFiles { files, store, ended, totals, before } = match resumed {
+            true => self.resume_files(&folder, &mut about, &warnings)?,
+            false => self.create_files(&folder, &manifest(&self, &about, &warnings, None, None))?,
         };
-        let (cassette_mode, recorded) = match &self.cassette {
-            None => (None, None),
-            Some(Cassette::Replay(player)) => (Some(CassetteMode::Replay(player.clone())), None),
-            Some(Cassette::Record(path)) => {
-                let path = path.clone().unwrap_or_else(|| folder.join(CASSETTE));
-                let model = self.model.as_ref().map(|llm| (llm.model_label(), llm.is_scripted()));
-                (Some(CassetteMode::Record(CassetteRecorder::create(&path, model, secrets)?)), Some(path))
-            }
-        };
-        let files = Arc::new(files);
+        let (cassette_mode, recorded) = self.open_cassette(&folder)?.unzip();
+        let recorded = recorded.flatten();
         Ok(OpenRun {
             setup: self,
             about,
             folder,
-            files,
+            files: Arc::new(files),
             store,
             ended,
             totals,
+            before,
             resumed,
             not_resumed,
             cassette_mode,
@@ -146,6 +130,85 @@ impl Run {
             warnings,
             began,
         })
+    }
+
+    fn create_files(&self, folder: &Path, manifest: &Value) -> Result<OpenFiles> {
+        let files = RunFiles::create(folder, manifest, self.config.secrets.clone())?;
+        let has_journal = !self.is_worker && !matches!(self.cassette, Some(Cassette::Replay(_)));
+        let store = has_journal.then(|| self.open_store(folder)).transpose()?.map(|opened| opened.store);
+        let (ended, totals) = (vec![false; self.samples_in_all()], Totals::of(self.samples));
+        Ok(OpenFiles { files, store, ended, totals, before: Spending::default() })
+    }
+
+    /// Keeps the reports of the tasks that have ended.
+    fn resume_files(&self, folder: &Path, about: &mut About, warnings: &ConfigWarnings) -> Result<OpenFiles> {
+        // The lock comes first: the files may be those of a run that goes on.
+        let OpenedStore { store, ended: done, spent: before } = self.open_store(folder)?;
+        let (mut ended, mut totals) = (vec![false; self.samples_in_all()], Totals::of(self.samples));
+        let retried = self.resume.takes_errored();
+        let tasks = self.tasks.iter().zip(0..);
+        let tasks: HashMap<String, usize> =
+            tasks.map(|(task, position)| Ok((task?.id.clone(), position))).collect::<Result<_>>()?;
+        let position = |report: &TaskReport| self.sample_position(*tasks.get(&report.task)?, report.sample);
+        let keep = |report: &TaskReport| {
+            position(report).is_some()
+                && done.contains_key(&self.store_id(&sample_name(&report.task, report.sample)))
+                && !(retried && report.status == Outcome::Errored)
+        };
+        let files = RunFiles::resume(folder, self.config.secrets.clone(), keep, |report| {
+            totals.add(&report);
+            if let Some(position) = position(&report) {
+                ended[position] = true;
+            }
+        })?;
+        about.paused_ms += millis(files.events().paused());
+        files.write_manifest(&manifest(self, about, warnings, None, None))?;
+        Ok(OpenFiles { files, store: Some(store), ended, totals, before })
+    }
+
+    /// What is done with a cassette, and the path of one that is recorded.
+    fn open_cassette(&self, folder: &Path) -> Result<Option<(CassetteMode, Option<PathBuf>)>> {
+        Ok(match &self.cassette {
+            None => None,
+            Some(Cassette::Replay(player)) => Some((CassetteMode::Replay(player.clone()), None)),
+            Some(Cassette::Record(path)) => {
+                let path = path.clone().unwrap_or_else(|| folder.join(CASSETTE));
+                let model = self.model.as_ref().map(|llm| (llm.model_label(), llm.is_scripted()));
+                let run_dir = std::path::absolute(folder).ok();
+                let secrets = self.config.secrets.clone();
+                let recorder = CassetteRecorder::create_for(run_dir, &path, model, secrets)?;
+                Some((CassetteMode::Record(recorder), Some(path)))
+            }
+        })
+    }
+
+    /// Whether pages are read by a single model without a price.
+    fn has_unpriced_reader(&self) -> bool {
+        let Config { extract, models, llm, .. } = &self.config;
+        let Some(extract) = extract else { return false };
+        let named = extract.client.as_ref().and_then(|name| models.get(name));
+        let found = named.or(llm.as_ref().filter(|_| extract.client.is_none()));
+        matches!(found, Some(Ok(model)) if model.strategy.is_none() && model.price.is_none())
+    }
+
+    /// What the recorded outcome of a step has taken from the budget: tokens, and US dollars as far as they are known.
+    fn spent_for(&self, server: Option<&str>, outcome: &Value) -> (u64, f64) {
+        let (tokens, usd) = match server {
+            None => {
+                let Ok(answer) = ChatAnswer::deserialize(&outcome["answer"]) else { return (0, 0.0) };
+                (answer.usage, answer.cost_usd())
+            }
+            Some(server) => {
+                let server = self.config.servers.get(server).and_then(|entry| entry.server.as_ref().ok());
+                if !server.is_some_and(ServerConfig::takes_questions) {
+                    return (0, 0.0);
+                }
+                let said = &outcome["result"]["structured_content"]["extraction"];
+                let Ok(extraction) = ExtractionReport::deserialize(said) else { return (0, 0.0) };
+                (extraction.tokens, extraction.cost_usd)
+            }
+        };
+        (tokens.total(), usd.unwrap_or_default())
     }
 
     /// The id of a sample in the store, which has no secrets.
@@ -157,7 +220,7 @@ impl Run {
     }
 
     /// The journal of steps, and the tasks that have ended.
-    fn open_store(&self, folder: &Path) -> Result<(RunStore, HashSet<String>)> {
+    fn open_store(&self, folder: &Path) -> Result<OpenedStore> {
         let tasks = self.tasks.iter().zip(self.tasks.digests());
         let mut tasks = tasks.flat_map(|(task, digest)| {
             let id = task.map(|task| task.id.clone());
@@ -167,9 +230,15 @@ impl Run {
             });
             samples.collect::<Vec<_>>()
         });
-        let setup = StoreSetup { tasks: &mut tasks, synced: self.synced, stop: self.cancel.clone() };
-        let (store, ended) = RunStore::open(folder, setup)?;
-        Ok((store, ended.into_keys().collect()))
+        let retried = self.resume.takes_errored();
+        let setup = StoreSetup {
+            tasks: &mut tasks,
+            synced: self.synced,
+            stop: self.cancel.clone(),
+            goes_on: &|status| retried && status == Outcome::Errored.name(),
+            spent: &|server, outcome| self.spent_for(server, outcome),
+        };
+        RunStore::open(folder, setup)
     }
 }
 

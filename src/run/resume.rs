@@ -110,6 +110,8 @@ struct Manifest {
     end: Option<RunEnd>,
     #[serde(default)]
     interruptions: usize,
+    #[serde(default)]
+    paused_ms: f64,
 }
 
 /// A run that is continued.
@@ -118,6 +120,8 @@ pub(super) struct Found {
     pub folder: PathBuf,
     /// How often it was continued before.
     pub interruptions: usize,
+    /// How long nobody worked on it, as far as is known.
+    pub paused_ms: f64,
 }
 
 /// A run of the same tasks that was interrupted, and is not continued.
@@ -139,7 +143,9 @@ pub(super) fn find(runs: &Path, make: &Make, resume: &Resume) -> Result<(Option<
         Resume::Never => Ok((None, None)),
         Resume::Run { id, .. } => of_id(runs, id, make).map(|found| (Some(found), None)),
         Resume::Interrupted | Resume::Errored => {
-            let last = newest(runs, |manifest| manifest.make.tasks == make.tasks);
+            // One of the same settings counts before a later one of others.
+            let same = newest(runs, |manifest| manifest.make == *make);
+            let last = same.or_else(|| newest(runs, |manifest| manifest.make.tasks == make.tasks));
             let errored = *resume == Resume::Errored;
             match last {
                 Some((manifest, _)) if manifest.end == Some(RunEnd::Finished) && !errored => Ok((None, None)),
@@ -162,7 +168,8 @@ pub(super) fn find(runs: &Path, make: &Make, resume: &Resume) -> Result<(Option<
 }
 
 fn found(manifest: Manifest, folder: PathBuf) -> Found {
-    Found { run: manifest.run, folder, interruptions: manifest.interruptions }
+    let Manifest { run, interruptions, paused_ms, .. } = manifest;
+    Found { run, folder, interruptions, paused_ms }
 }
 
 fn of_id(runs: &Path, id: &str, make: &Make) -> Result<Found> {

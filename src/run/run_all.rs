@@ -2,10 +2,10 @@
 
 use std::{num::NonZeroUsize, panic::AssertUnwindSafe};
 
-use crate::cancel::CancellationToken;
 use futures_util::{FutureExt, StreamExt, stream};
 
 use crate::{
+    cancel::CancellationToken,
     error::{ErrorCode, words_of_panic},
     task::{Reason, Task, TaskError, TaskReport},
 };

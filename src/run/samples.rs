@@ -1,8 +1,8 @@
 //! The samples of a task: how often a run carries it out, and how each is called.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, num::NonZeroU32};
 
-use super::Run;
+use super::{Run, TaskSet};
 use crate::{
     error::{Error, Result},
     task::sample_name,
@@ -38,20 +38,21 @@ impl Run {
     pub(super) fn sample_numbers(&self) -> impl Iterator<Item = u32> + use<> {
         1..=self.samples.get()
     }
+}
 
-    /// Whether each sample has a name of its own.
+impl TaskSet {
+    /// Whether each sample has a name of its own, if there are so many of each task.
     ///
     /// # Errors
-    /// [`Error::Input`]: a task is called as a sample of another one. As [`TaskSet::get`](super::TaskSet::get).
-    pub(super) fn check_sample_names(&self) -> Result<()> {
-        if self.samples.get() == 1 {
+    /// [`Error::Input`]: a task is called as a sample of another one. As [`TaskSet::get`].
+    pub(super) fn check_sample_names(&self, samples: NonZeroU32) -> Result<()> {
+        if samples.get() == 1 {
             return Ok(());
         }
-        let ids: HashSet<String> =
-            self.tasks.iter().map(|task| Ok(task?.id.clone())).collect::<Result<_>>()?;
+        let ids: HashSet<String> = self.iter().map(|task| Ok(task?.id.clone())).collect::<Result<_>>()?;
         let sample_of = |id: &String| {
             let (task, number) = id.rsplit_once('#')?;
-            let sample = number.parse().ok().filter(|sample| (2..=self.samples.get()).contains(sample))?;
+            let sample = number.parse().ok().filter(|sample| (2..=samples.get()).contains(sample))?;
             (ids.contains(task) && sample_name(task, sample) == *id).then(|| (id.clone(), task.to_owned()))
         };
         match ids.iter().find_map(sample_of) {

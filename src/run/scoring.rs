@@ -7,16 +7,19 @@ use std::{error, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 
-use self::{command::Commands, judge::ModelJudge};
+use self::{
+    command::Commands,
+    judge::{JudgeError, ModelJudge},
+};
 use super::{Run, TaskSet};
 use crate::{
-    agent::AnswerScoring,
+    agent::{AnswerScoring, Budget},
     cancel::CancellationToken,
-    error::{Error, Result},
+    error::{Error, ErrorCode, Result},
     llm::LlmClient,
     recording::TrafficObserver,
     score,
-    task::{Score, Task, TaskReport},
+    task::{Score, Task, TaskError, TaskReport},
 };
 
 /// Why a [`Scorer`] cannot say whether an answer is right.
@@ -62,27 +65,24 @@ impl ScoringSetup {
     /// # Errors
     /// [`Error::Input`]: a task names a program or asks for a judge, and the run has none. As [`TaskSet::get`].
     pub(super) fn check(&self, tasks: &TaskSet) -> Result<()> {
-        for task in tasks.iter() {
-            let task = task?;
-            match task.score {
-                Some(Score::Judge) if self.judge.is_none() => {
-                    let help = "name the client of [llm] that judges: [judge] client = \"NAME\"";
-                    return Err(Error::input(
-                        format!("the task `{}` is scored by a model, and there is no judge", task.id),
-                        Some(help.to_owned()),
-                    ));
-                }
-                Some(Score::Command { .. }) if !self.commands => {
-                    let help = "if you trust the file of tasks, add --allow-commands";
-                    return Err(Error::input(
-                        format!("the task `{}` is scored by a program, which is not allowed", task.id),
-                        Some(help.to_owned()),
-                    ));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        tasks.iter().try_for_each(|task| self.check_task(&*task?))
+    }
+
+    /// # Errors
+    /// [`Error::Input`]: the task names a program or asks for a judge, and there is none.
+    pub(super) fn check_task(&self, task: &Task) -> Result<()> {
+        let (what, help) = match task.score {
+            Some(Score::Judge) if self.judge.is_none() => (
+                "is scored by a model, and there is no judge",
+                "name the client of [llm] that judges: [judge] client = \"NAME\"",
+            ),
+            Some(Score::Command { .. }) if !self.commands => (
+                "is scored by a program, which is not allowed",
+                "if you trust the file of tasks, add --allow-commands",
+            ),
+            _ => return Ok(()),
+        };
+        Err(Error::input(format!("the task `{}` {what}", task.id), Some(help.to_owned())))
     }
 }
 
@@ -97,7 +97,13 @@ impl Scoring {
         }
     }
 
-    async fn score_outside(&self, task: &Task, report: &mut TaskReport, observer: Option<&TrafficObserver>) {
+    async fn score_outside(
+        &self,
+        task: &Task,
+        report: &mut TaskReport,
+        observer: Option<&TrafficObserver>,
+        budget: Option<&Budget>,
+    ) {
         if let Some(scorer) = &self.scorer {
             let score = scorer.score(task, report).await.map_err(|error| error.to_string());
             match score.and_then(in_bounds) {
@@ -110,10 +116,15 @@ impl Scoring {
             return;
         }
         match (&task.score, &self.judge) {
-            (Some(Score::Judge), Some(judge)) => {
-                let score = judge.score(task, report, observer).await;
-                report.scored(task, score);
-            }
+            (Some(Score::Judge), Some(judge)) => match judge.score(task, report, observer, budget).await {
+                Err(JudgeError::BudgetUsedUp) => {
+                    report.cancelled();
+                    let message = "the budget of the run is used up, and the answer is not judged";
+                    report.error = Some(TaskError::new(ErrorCode::Cancelled, message));
+                }
+                Err(JudgeError::NoGrade(why)) => report.scored(task, Err(why)),
+                Ok(score) => report.scored(task, Ok(Some(score))),
+            },
             (Some(Score::Command { command, seconds }), _) => {
                 // It was checked when the task was read.
                 let limit = Duration::try_from_secs_f64(*seconds).unwrap_or(Duration::MAX);
@@ -136,13 +147,14 @@ impl AnswerScoring for Scoring {
         task: &'a Task,
         report: &'a mut TaskReport,
         observer: Option<&'a TrafficObserver>,
+        budget: Option<&'a Budget>,
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             // An error beside an answer is that of an expectation that was not met.
             if report.answer.is_none() || report.error.is_some() {
                 return;
             }
-            let scoring = self.score_outside(task, report, observer);
+            let scoring = self.score_outside(task, report, observer, budget);
             if self.cancel.run_until_cancelled(Box::pin(scoring)).await.is_none() {
                 report.cancelled();
             }

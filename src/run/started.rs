@@ -1,16 +1,18 @@
 //! A run whose servers were started: runs its tasks and ends it.
 
 use std::{
+    borrow::Cow,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
 use sha2::{Digest as _, Sha256};
+use tokio::task::spawn_blocking;
 
 use super::{
-    OpenRun, Run, RunEvent, RunSummary, Totals, manifest::manifest, run_all, samples::SampleIndex,
-    scoring::Scoring,
+    OpenRun, Run, RunEvent, RunSummary, Totals, input_files, manifest::manifest, run_all,
+    samples::SampleIndex, scoring::Scoring,
 };
 use crate::{
     agent::{Agent, Budget},
@@ -20,18 +22,18 @@ use crate::{
     manager::{Borrower, Loan, Manager, Toolbox},
     recording::{CassetteMode, Feed, TrafficObserver},
     report,
-    run_files::{RunActivity, RunEnd},
+    run_files::{RunActivity, RunEnd, work_path},
     score,
     start::StartReport,
     store::{RunStore, TaskJournal},
-    task::{Outcome, Task, TaskError, TaskReport, sample_name},
+    task::{Outcome, Reason, Task, TaskError, TaskReport, sample_name},
     text::short_hex,
 };
 
 /// A run whose servers have started. Dropping it kills them, unless they were given to the run.
 pub struct StartedRun {
     pub(super) open: OpenRun,
-    servers: Servers,
+    pub(super) servers: Servers,
     feed: Option<Feed>,
     scoring: Arc<Scoring>,
     totals: Totals,
@@ -161,8 +163,8 @@ impl StartedRun {
     async fn carry_out(&mut self, feed: Option<Feed>) -> Totals {
         let mut totals = std::mem::take(&mut self.open.totals);
         let (this, setup) = (&*self, &self.open.setup);
-        let spent = totals.cost_usd.unwrap_or_default();
-        let budget = Arc::new(Budget::begin(setup.budget, totals.tokens.total(), spent));
+        let ((tokens, usd), before) = (totals.spent(), this.open.before.sum());
+        let budget = Arc::new(Budget::begin(setup.budget, tokens.saturating_add(before.0), usd + before.1));
         let budget = this.budget.get_or_init(|| budget);
         let agent = &this.agent(feed).within_budget(budget.clone());
         let left = (0..setup.samples_in_all()).filter(|position| !this.open.ended[*position]);
@@ -204,7 +206,9 @@ impl StartedRun {
             Some(llm) => Agent::new(llm.clone(), toolbox, config),
             None => Agent::without_model(toolbox, config),
         };
-        let agent = agent.scored_by(self.scoring.clone());
+        let servers = self.open.setup.config.servers.values().filter_map(|entry| entry.server.as_ref().ok());
+        let reading = servers.filter(|server| server.takes_questions()).map(|server| server.name.clone());
+        let agent = agent.scored_by(self.scoring.clone()).counting_extractions_of(reading);
         match feed {
             Some(feed) => agent.watched(feed),
             None => agent,
@@ -225,7 +229,11 @@ impl StartedRun {
             Ok(steps) => steps,
             Err(error) => return self.not_begun(&task, error),
         };
-        let mut report = self.work_on(agent, &task, steps.as_ref(), setup.cancel.clone()).await;
+        let (tokens, usd) = self.open.before.of_task(&setup.store_id(&name));
+        let budget = self.budget.get().map(|budget| Arc::new(budget.of_task(tokens, usd)));
+        let own = budget.map(|budget| agent.within_budget(budget));
+        let agent = own.as_ref().unwrap_or(agent);
+        let mut report = self.work_on(agent, &task, &task.id, steps.as_ref(), setup.cancel.clone()).await;
         self.keep(&mut report);
         // Its files are there. A task that was ended from outside goes on when the run does.
         if let Some(steps) = steps
@@ -237,19 +245,26 @@ impl StartedRun {
         report
     }
 
-    /// The report of a task, which is not written yet.
+    /// The report of a task, which is not written yet. `id` is its id in the files of this run.
     pub(super) async fn work_on(
         &self,
         agent: &Agent,
         task: &Task,
+        id: &str,
         steps: Option<&TaskJournal>,
         cancel: CancellationToken,
     ) -> TaskReport {
         let OpenRun { files, cassette_mode, .. } = &self.open;
         let (events, cassette) = (Some(files.events().clone()), cassette_mode.clone());
-        let name = sample_name(&task.id, task.samples_before + 1);
+        let name = sample_name(id, task.samples_before + 1);
         let observer = TrafficObserver::journaled(&name, events, cassette, steps.cloned());
-        let loan = match self.servers.manager().map(|manager| self.lend(manager, task)).transpose() {
+        let prepared = self.prepare(task).await;
+        let task = match &prepared {
+            Ok(task) => task.as_ref(),
+            // The others can go on.
+            Err(error) => return unprepared(task, error),
+        };
+        let loan = match self.servers.manager().map(|manager| self.lend(manager, task, id)).transpose() {
             Ok(loan) => loan,
             Err(error) => return self.not_begun(task, error),
         };
@@ -261,12 +276,36 @@ impl StartedRun {
         // Boxed: rustc limits how deep the futures of embedding programs may be.
         let mut report = Box::pin(agent.run(task)).await;
         if self.open.setup.samples.get() > 1 {
-            let form = report.answer.as_ref().map(|answer| score::normal_form(task, answer));
-            report.answer_group = form.map(|form| group_name(&form));
+            group_answer(task, &mut report);
         }
         report.resumed = steps.and_then(TaskJournal::resumed);
         observer.ended(&report, !cancel.is_cancelled());
         report
+    }
+
+    /// The task with its input files in its folder. In a replay they are named as in the recording.
+    async fn prepare<'t>(&self, task: &'t Task) -> Result<Cow<'t, Task>> {
+        let OpenRun { about, files, cassette_mode, setup, .. } = &self.open;
+        if task.files.is_empty() {
+            return Ok(Cow::Borrowed(task));
+        }
+        if setup.is_worker {
+            return Err(Error::input("a task on a worker cannot have input files", None));
+        }
+        let mut task = task.clone();
+        if let Some(CassetteMode::Replay(player)) = cassette_mode {
+            let run = player.run_folder().unwrap_or(files.dir());
+            task.input_files.copied_to = Some(run.join(work_path(&task.id, task.samples_before + 1)));
+            return Ok(Cow::Owned(task));
+        }
+        let values = files.values_of_task(&about.run, &task.id, task.samples_before + 1)?;
+        let folder = values.task_dir;
+        let copied = spawn_blocking(move || {
+            let copied = input_files::copy(&task, &folder);
+            task.input_files.copied_to = Some(folder);
+            copied.map(|()| task)
+        });
+        copied.await.map_err(|error| Error::input(error.to_string(), None))?.map(Cow::Owned)
     }
 
     /// The report of a task that the run ends at.
@@ -277,14 +316,12 @@ impl StartedRun {
         report
     }
 
-    fn lend(&self, manager: &Manager, task: &Task) -> Result<Loan> {
+    fn lend(&self, manager: &Manager, task: &Task, id: &str) -> Result<Loan> {
         let OpenRun { about, files, .. } = &self.open;
         match self.open.varies_by_task() {
-            true => Ok(manager.lend_to_task(files.values_of_task(
-                &about.run,
-                &task.id,
-                task.samples_before + 1,
-            )?)),
+            true => {
+                Ok(manager.lend_to_task(files.values_of_task(&about.run, id, task.samples_before + 1)?))
+            }
             false => Ok(manager.lend(Borrower::Task)),
         }
     }
@@ -335,7 +372,7 @@ impl StartedRun {
         let init = self.start_report().map_or(Duration::ZERO, |report| report.wall);
         let end = self.end();
         let budget_used_up = self.budget_used_up().filter(|_| end == RunEnd::BudgetUsedUp);
-        // Whatever went wrong, the folder is written to its end first.
+        // The files are completed first, also when something has failed.
         self.scoring.end().await;
         let stopped = self.servers.stop().await;
         let failure = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -369,6 +406,21 @@ impl StartedRun {
             cassette_error,
         })
     }
+}
+
+/// Names the group of answers of the task's samples that are the same as this one.
+pub(super) fn group_answer(task: &Task, report: &mut TaskReport) {
+    let form = report.answer.as_ref().map(|answer| score::normal_form(task, answer));
+    report.answer_group = form.map(|form| group_name(&form));
+}
+
+/// The report of a task whose input files cannot be copied.
+fn unprepared(task: &Task, error: &Error) -> TaskReport {
+    let mut report = TaskReport::begin(task);
+    let error = TaskError::from(error);
+    report.reason = Some(Reason::Errored(error.code));
+    report.error = Some(error);
+    report
 }
 
 /// A short name for the form of an answer.

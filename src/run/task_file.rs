@@ -6,7 +6,10 @@ mod format;
 mod mistake;
 mod reader;
 
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
 
 use self::{
     dialect::Notes,
@@ -15,15 +18,21 @@ use self::{
 };
 pub use self::{dialect::TaskDialect, format::TaskFormat, reader::TaskFields};
 
+use super::input_files;
 use crate::{
-    error::{Error, Result},
+    bounded,
+    error::{Error, Result, nearest},
     score,
-    task::{Task, object::Object},
+    task::{DefaultScore, Task, check_files, object::Object},
     text::counted,
 };
 
 /// The most mistakes that are listed; the rest is counted.
 const SHOWN: usize = 20;
+/// The most that are listed of one kind.
+const SHOWN_ALIKE: usize = 3;
+/// The most fields that a message names.
+const FIELDS_SHOWN: usize = 12;
 
 /// How a file of tasks is read. What is `None` is found out.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +44,8 @@ pub struct TaskFileOptions {
     pub dialect: Option<TaskDialect>,
     /// Fields with names of their own. What is neither a key of a task nor named goes into `metadata` then.
     pub fields: TaskFields,
+    /// The scorer of tasks with a target that have neither a `score` nor `choices`.
+    pub score: Option<DefaultScore>,
 }
 
 /// What is told about a file of tasks.
@@ -48,23 +59,24 @@ pub struct TaskFileNotes {
 }
 
 /// Reads tasks from JSON lines; `name` is what errors call the source. Blank lines are skipped, tasks without
-/// an id are numbered from 1.
+/// an id are numbered from 1. Paths of input files are relative to the current folder.
 ///
 /// # Errors
 /// [`Error::Input`] with one line (`file:line: reason`) for each mistake.
 pub fn parse_tasks(name: &str, text: &str) -> Result<Vec<Task>> {
     let options = TaskFileOptions { format: Some(TaskFormat::JsonLines), ..TaskFileOptions::default() };
-    Ok(parse_text(name, text, &options)?.0)
+    Ok(parse_text(name, text, Path::new(""), &options)?.0)
 }
 
-/// Reads tasks of any format.
+/// Reads tasks of any format, whose input files are relative to `folder`.
 pub(super) fn parse_text(
     name: &str,
     text: &str,
+    folder: &Path,
     options: &TaskFileOptions,
 ) -> Result<(Vec<Task>, TaskFileNotes)> {
     let format = options.format.unwrap_or_else(|| TaskFormat::of_content(text));
-    let mut checks = Checks::new(name, options, format);
+    let mut checks = Checks::new(name, folder, options, format);
     let mut tasks = Vec::new();
     if format == TaskFormat::JsonLines {
         tasks.extend(text.lines().enumerate().filter_map(|(index, line)| checks.line(index + 1, line)));
@@ -75,35 +87,68 @@ pub(super) fn parse_text(
 }
 
 pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Error {
-    Error::input(format!("cannot read the tasks {}: {error}", path.display()), None)
+    let help = (error.kind() == std::io::ErrorKind::NotFound).then(|| similar_file(path)).flatten();
+    Error::input(
+        format!("cannot read the tasks {}: {error}", path.display()),
+        help.map(|file| format!("did you mean `{}`?", file.display())),
+    )
+}
+
+/// The file in the folder of `path` whose name is most like that of `path`.
+fn similar_file(path: &Path) -> Option<PathBuf> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let entries = bounded::entries(folder.unwrap_or(Path::new("."))).ok()?;
+    let names: Vec<&str> = entries
+        .iter()
+        .filter(|entry| entry.is_file())
+        .filter_map(|entry| entry.file_name()?.to_str())
+        .collect();
+    nearest(path.file_name()?.to_str()?, names.iter().copied()).map(|name| path.with_file_name(name))
 }
 
 /// Checks the tasks of one source, and collects their mistakes.
 pub(super) struct Checks {
     name: String,
+    /// Paths of input files are relative to it.
+    folder: PathBuf,
     reader: TaskReader,
     reading: Option<String>,
     notes: Notes,
+    /// The fields of the first task.
+    first: Vec<String>,
     /// Tasks so far, those with a mistake included.
     seen: usize,
     /// Where each id is.
     places: HashMap<String, String>,
-    /// The first mistakes, and how many there are.
+    /// The first mistakes, how many there are, and how often each is one of these.
     shown: Vec<String>,
     mistakes: usize,
+    alike: HashMap<String, usize>,
+    /// What to do about them.
+    help: Option<String>,
 }
 
 impl Checks {
-    pub(super) fn new(name: impl Into<String>, options: &TaskFileOptions, format: TaskFormat) -> Self {
+    pub(super) fn new(
+        name: impl Into<String>,
+        folder: impl Into<PathBuf>,
+        options: &TaskFileOptions,
+        format: TaskFormat,
+    ) -> Self {
+        let folder = folder.into();
         Self {
             name: name.into(),
-            reader: TaskReader::new(options.fields.clone(), options.dialect, format.is_table()),
+            reader: TaskReader::new(options, format.is_table(), folder.clone()),
+            folder,
             reading: None,
-            notes: Notes::new(),
+            notes: Notes::default(),
+            first: Vec::new(),
             seen: 0,
             places: HashMap::new(),
             shown: Vec::new(),
             mistakes: 0,
+            alike: HashMap::new(),
+            help: None,
         }
     }
 
@@ -117,6 +162,33 @@ impl Checks {
         self.seen
     }
 
+    fn decide(&mut self, first: &serde_json::Map<String, serde_json::Value>) {
+        self.reading = self.reader.decide(first);
+        self.first = first.keys().take(FIELDS_SHOWN).cloned().collect();
+        if !self.reader.has_question(first) {
+            let help = match self.first.first() {
+                Some(field) => format!(
+                    "the first task has {}; say which is the question, as in --fields input={field}",
+                    self.first.join(", ")
+                ),
+                None => EXAMPLE.to_owned(),
+            };
+            self.help = Some(help);
+        }
+    }
+
+    /// A field that is named for a key, and that no task has.
+    fn missing_field(&self) -> Option<Error> {
+        let (key, field) =
+            self.reader.named_fields().find(|(_, field)| !self.notes.found.contains(*field))?;
+        let help = match nearest(field, self.first.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean `{key}={near}`?"),
+            None => format!("the first task has {}", self.first.join(", ")),
+        };
+        let what = format!("{}: no task has the field `{field}` of --fields {key}={field}", self.name);
+        Some(Error::input(what, Some(help)))
+    }
+
     /// The task of a line. Nothing: it is blank, or has a mistake.
     pub(super) fn line(&mut self, number: usize, line: &str) -> Option<Task> {
         let line = if number == 1 { line.strip_prefix('\u{feff}').unwrap_or(line) } else { line };
@@ -128,7 +200,7 @@ impl Checks {
         if self.seen == 1
             && let Ok(first) = serde_json::from_str(line)
         {
-            self.reading = self.reader.decide(&first);
+            self.decide(&first);
         }
         let task = self.reader.line(line, self.seen, &mut self.notes);
         self.checked(task, number, &format!("line {number}"), "")
@@ -160,7 +232,7 @@ impl Checks {
             return None;
         };
         if !self.reader.is_decided() || self.seen == 1 {
-            self.reading = self.reader.decide(&object);
+            self.decide(&object);
         }
         if let Some(id) = id
             && !["id", "task_id", "TASK"].iter().any(|key| object.contains_key(*key))
@@ -171,13 +243,14 @@ impl Checks {
         self.checked(task, line, &place, &label)
     }
 
-    /// A task whose id is no other's.
+    /// A task whose id is no other's, and whose input files are there.
     fn checked(&mut self, task: Result<Task, String>, line: usize, place: &str, label: &str) -> Option<Task> {
         let task = task.and_then(|task| match self.places.get(&task.id) {
             Some(first) => Err(format!("id `{}` is taken by {first}", task.id)),
             None => Ok(task),
         });
-        match task {
+        let found = task.and_then(|mut task| input_files::find(&mut task, &self.folder).map(|()| task));
+        match found {
             Ok(task) => {
                 self.places.insert(task.id.clone(), place.to_owned());
                 Some(task)
@@ -191,7 +264,12 @@ impl Checks {
 
     fn mistake(&mut self, line: usize, label: &str, reason: &str) {
         self.mistakes += 1;
-        if self.mistakes <= SHOWN {
+        if self.shown.len() == SHOWN {
+            return;
+        }
+        let alike = self.alike.entry(reason.to_owned()).or_default();
+        *alike += 1;
+        if *alike <= SHOWN_ALIKE {
             self.shown.push(format!("{}:{line}: {label}{reason}", self.name));
         }
     }
@@ -201,12 +279,17 @@ impl Checks {
     /// # Errors
     /// [`Error::Input`] with all mistakes; there is no task.
     pub(super) fn finish(mut self) -> Result<(LineReader, TaskFileNotes)> {
+        if !self.first.is_empty()
+            && let Some(error) = self.missing_field()
+        {
+            return Err(error);
+        }
         let more = self.mistakes - self.shown.len();
         if more > 0 {
             self.shown.push(format!("and {more} more"));
         }
         if !self.shown.is_empty() {
-            return Err(Error::input(self.shown.join("\n"), None));
+            return Err(Error::input(self.shown.join("\n"), self.help));
         }
         if self.seen == 0 {
             return Err(Error::input(format!("{}: no tasks", self.name), Some(EXAMPLE.into())));
@@ -216,7 +299,7 @@ impl Checks {
         };
         let notes = TaskFileNotes {
             reading: self.reading.map(|reading| format!("{} {reading}", self.name)),
-            warnings: self.notes.into_iter().map(warning).collect(),
+            warnings: self.notes.told.into_iter().map(warning).collect(),
         };
         Ok((LineReader(self.reader), notes))
     }
@@ -228,14 +311,14 @@ pub(super) struct LineReader(TaskReader);
 
 impl LineReader {
     pub(super) fn read(&self, line: &str, position: usize) -> Result<Task, String> {
-        self.0.line(line, position, &mut Notes::new())
+        self.0.line(line, position, &mut Notes::default())
     }
 }
 
 const EXAMPLE: &str = r#"write one task in each line: {"id": "a", "input": "What time is it in Tokyo?"}"#;
 
-/// The task of a line that is not blank; `position` is its id where it has none.
-fn parse(line: &str, position: usize) -> Result<Task, String> {
+/// The task of a line that is not blank; `position` is its id where it has none, `score` its scorer where it names none.
+fn parse(line: &str, position: usize, score: Option<&DefaultScore>) -> Result<Task, String> {
     let Object(mut task) =
         serde_json::from_str::<Object<Task>>(line).map_err(|error| mistake::of(line, &error))?;
     if task.id.is_empty() {
@@ -255,97 +338,13 @@ fn parse(line: &str, position: usize) -> Result<Task, String> {
     if let Some(limit) = task.limits.tool_calls.filter(|limit| (*limit as usize) < task.calls.len()) {
         return Err(format!("`limits.tool_calls` is {limit}, but `calls` has {}", task.calls.len()));
     }
+    check_files(&task.files)?;
+    if let Some(score) = score {
+        score.apply(&mut task);
+    }
     score::check(&task)?;
     Ok(task)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_numbered_and_blank_lines_skipped() {
-        let tasks = parse_tasks("t", "\u{feff}{\"input\": \"a\"}\n\n{\"id\": \"x\", \"input\": \"b\"}\r\n{\"calls\": [{\"tool\": \"time.now\"}]}\n").unwrap();
-        let ids: Vec<&str> = tasks.iter().map(|task| task.id.as_str()).collect();
-        assert_eq!(ids, ["1", "x", "3"]);
-    }
-
-    #[test]
-    fn every_bad_line_is_named() {
-        let text = r#"{"id": "a", "input": "x"}
-{"id": "a", "input": "y"}
-{"id": "b"}
-
-{"input": "x", "inptu": 1}
-{"input": "x", "target": "(", "score": {"type": "regex"}}
-{"input": "x", "calls": [{"tool": "a.b"}]}
-{"#;
-        let error = parse_tasks("tasks.jsonl", text).unwrap_err().to_string();
-        let lines: Vec<&str> = error.lines().filter(|line| line.starts_with("tasks.jsonl:")).collect();
-        let starts = [
-            "tasks.jsonl:2: id `a` is taken by line 1",
-            "tasks.jsonl:3: a task needs `input`",
-            "tasks.jsonl:5: `inptu`: unknown key; did you mean `input`?",
-            "tasks.jsonl:6: `target` is not a regular expression",
-            "tasks.jsonl:7: a task has `input` or `calls`",
-            "tasks.jsonl:8: the line ends in the middle of its JSON",
-        ];
-        assert_eq!(lines.len(), starts.len(), "{error}");
-        for (line, start) in lines.iter().zip(starts) {
-            assert!(line.starts_with(start), "{line}");
-        }
-    }
-
-    #[test]
-    fn an_empty_task_file_is_an_error() {
-        assert_eq!(parse_tasks("t", "\n").unwrap_err().to_string(), "t: no tasks");
-    }
-
-    /// Tasks of other programs, as their files have them, and what becomes of them.
-    #[test]
-    fn tasks_of_other_programs_are_read() {
-        let cases = [
-            (
-                r#"{"task_id": "g1", "task_question": "How many?", "ground_truth": "42", "file_path": "a.pdf", "metadata": {"Level": 1}}"#,
-                "t as MiroThinker tasks: task_id -> id, task_question -> input, ground_truth -> target",
-                r#"{"id":"g1","input":"How many?","target":"42","metadata":{"Level":1,"file_path":"a.pdf"}}"#,
-                Some("`file_path` has no effect"),
-            ),
-            (
-                r#"{"id": 7, "input": "Which?", "choices": ["Paris", "Rome"], "target": "B"}"#,
-                "t as inspect tasks",
-                r#"{"id":"7","input":"Which?","target":"B","choices":["Paris","Rome"],"score":{"type":"choice"}}"#,
-                None,
-            ),
-            (
-                r#"{"input": [{"role": "user", "content": "2+2?"}], "ideal": ["4", "four"]}"#,
-                "t as OpenAI evals tasks: ideal -> target",
-                r#"{"id":"1","input":[{"role":"user","content":"2+2?"}],"target":["4","four"]}"#,
-                None,
-            ),
-        ];
-        for (text, reading, expected, warning) in cases {
-            let options =
-                TaskFileOptions { format: Some(TaskFormat::JsonLines), ..TaskFileOptions::default() };
-            let (tasks, notes) = parse_text("t", text, &options).unwrap();
-            let task = serde_json::to_value(&tasks[0]).unwrap();
-            let expected: serde_json::Value = serde_json::from_str(expected).unwrap();
-            for (key, value) in expected.as_object().unwrap() {
-                assert_eq!(task[key], *value, "{key} of {task}");
-            }
-            assert_eq!(notes.reading.as_deref(), Some(reading));
-            assert_eq!(
-                notes.warnings.iter().any(|text| warning.is_some_and(|words| text.contains(words))),
-                warning.is_some()
-            );
-        }
-        // Tasks of ours with choices are no samples of inspect.
-        let own = r#"{"input": "Which?", "choices": ["a", "b"], "target": "B", "score": {"type": "choice"}, "tools": ["time.*"]}"#;
-        let (tasks, notes) = parse_text("t", &format!("{own}\n{own}"), &TaskFileOptions::default()).unwrap();
-        assert!(tasks[1].tools.is_some() && notes.reading.is_none());
-        let table = "TASK,PROMPT,ENABLED_TOOLS,GTFA_CLAIMS\na1,What is it?,\"[\"\"time_now\"\"]\",\"[\"\"It is noon\"\"]\"\n";
-        let (tasks, notes) = parse_text("atlas.csv", table, &TaskFileOptions::default()).unwrap();
-        assert_eq!(tasks[0].id, "a1");
-        assert!(notes.reading.unwrap().starts_with("atlas.csv as MCP-Atlas tasks"));
-    }
-}
+mod tests;

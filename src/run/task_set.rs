@@ -9,15 +9,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::task_file::{
-    Checks, LineReader, TaskFileNotes, TaskFileOptions, TaskFormat, parse_text, unreadable,
+use super::{
+    input_files,
+    task_file::{Checks, LineReader, TaskFileNotes, TaskFileOptions, TaskFormat, parse_text, unreadable},
 };
 use crate::{
     bounded,
     error::{Error, Result},
-    task::{Score, Task},
+    task::{Score, Task, check_files},
     text::short_hash,
 };
 
@@ -30,8 +32,12 @@ const LONGEST_DOCUMENT: u64 = 1 << 30;
 #[derive(Debug)]
 pub struct TaskSet {
     source: Source,
+    /// Paths of input files are relative to it.
+    folder: PathBuf,
     entries: Vec<Entry>,
     notes: TaskFileNotes,
+    /// What it was read from.
+    path: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -51,13 +57,26 @@ struct Entry {
     /// Its number in the source, from 1.
     number: u32,
     digest: u128,
+    /// Of its input files.
+    files: u128,
 }
 
 impl From<Vec<Task>> for TaskSet {
-    fn from(tasks: Vec<Task>) -> Self {
-        let entry = |(at, task)| Entry { at, length: 0, number: 0, digest: digest(task) };
+    fn from(mut tasks: Vec<Task>) -> Self {
+        for task in tasks.iter_mut().filter(|task| task.input_files.digest == 0) {
+            // `TaskSet::check_files` says what is wrong.
+            let _ = input_files::find(task, Path::new(""));
+        }
+        let entry = |(at, task): (u64, &Task)| Entry {
+            at,
+            length: 0,
+            number: 0,
+            digest: digest(task),
+            files: task.input_files.digest,
+        };
         let entries = (0..).zip(&tasks).map(entry).collect();
-        Self { source: Source::Memory(tasks), entries, notes: TaskFileNotes::default() }
+        let (source, notes) = (Source::Memory(tasks), TaskFileNotes::default());
+        Self { source, folder: PathBuf::new(), entries, notes, path: None }
     }
 }
 
@@ -78,10 +97,15 @@ impl TaskSet {
     /// [`Error::Input`] when it cannot be read, and with one line (`file:line: reason`) for each mistake; [`Error::Io`] for
     /// standard input.
     pub fn load_with(path: &Path, options: &TaskFileOptions) -> Result<Self> {
+        let tasks = Self::read(path, options)?;
+        Ok(Self { path: Some(path.to_owned()), ..tasks })
+    }
+
+    fn read(path: &Path, options: &TaskFileOptions) -> Result<Self> {
         if path == Path::new("-") {
             let text = whole(io::stdin().lock())
                 .map_err(|error| Error::io("cannot read tasks from standard input", error))?;
-            return Self::of_text("standard input", &text, options);
+            return Self::of_text("standard input", &text, Path::new(""), options);
         }
         if path.is_dir() {
             return Self::of_folder(path, options);
@@ -103,11 +127,13 @@ impl TaskSet {
         }
         // A pipe is read once.
         let text = whole(&mut file).map_err(|error| unreadable(path, &error))?;
-        Self::of_text(&path.display().to_string(), &text, &options)
+        // That of a pipe of the shell is not where anything else is.
+        let folder = path.parent().filter(|_| is_regular).unwrap_or(Path::new(""));
+        Self::of_text(&path.display().to_string(), &text, folder, &options)
     }
 
-    fn of_text(name: &str, text: &str, options: &TaskFileOptions) -> Result<Self> {
-        let (tasks, notes) = parse_text(name, text, options)?;
+    fn of_text(name: &str, text: &str, folder: &Path, options: &TaskFileOptions) -> Result<Self> {
+        let (tasks, notes) = parse_text(name, text, folder, options)?;
         Ok(Self { notes, ..tasks.into() })
     }
 
@@ -117,7 +143,7 @@ impl TaskSet {
         let mut paths = bounded::entries(folder).map_err(|error| unreadable(folder, &error))?;
         paths.retain(is_json);
         paths.sort();
-        let mut checks = Checks::new("", options, TaskFormat::Json);
+        let mut checks = Checks::new("", folder, options, TaskFormat::Json);
         let (mut tasks, mut room) = (Vec::new(), LONGEST_DOCUMENT);
         for path in paths {
             let text = bounded::read_text(&path, room).map_err(|error| unreadable(&path, &error))?;
@@ -131,13 +157,19 @@ impl TaskSet {
         Ok(Self { notes, ..tasks.into() })
     }
 
+    /// What the tasks were read from, as it was named; `-` is standard input. `None`: they were made in memory.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
     /// What is told about the file: as what it is read, and what in it has no effect.
     pub fn notes(&self) -> &TaskFileNotes {
         &self.notes
     }
 
     fn of_lines(file: File, path: &Path, options: &TaskFileOptions) -> Result<Self> {
-        let mut checks = Checks::new(path.display().to_string(), options, TaskFormat::JsonLines);
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        let mut checks = Checks::new(path.display().to_string(), &folder, options, TaskFormat::JsonLines);
         let (mut reader, mut line) = (BufReader::new(&file), Vec::new());
         let (mut entries, mut at) = (Vec::new(), 0);
         for number in 1.. {
@@ -154,13 +186,15 @@ impl TaskSet {
             let text = str::from_utf8(&line).map_err(|_| wrong("not UTF-8"))?;
             if let Some(task) = checks.line(number, text) {
                 let (length, number) = (small(length), small(checks.seen()));
-                entries.push(Entry { at, length, number, digest: digest(&task) });
+                let (digest, files) = (digest(&task), task.input_files.digest);
+                entries.push(Entry { at, length, number, digest, files });
             }
             at += length as u64;
         }
         let (reader, notes) = checks.finish()?;
         entries.shrink_to_fit();
-        Ok(Self { source: Source::File(file, path.to_owned(), reader), entries, notes })
+        let source = Source::File(file, path.to_owned(), reader);
+        Ok(Self { source, folder, entries, notes, path: None })
     }
 
     /// How many there are.
@@ -196,7 +230,12 @@ impl TaskSet {
         let line = String::from_utf8(line).unwrap_or_default();
         let line = line.trim_start_matches('\u{feff}').trim_end_matches(['\n', '\r']);
         let task = reader.read(line, entry.number as usize);
-        task.ok().filter(|task| digest(task) == entry.digest).map(Cow::Owned).ok_or_else(|| {
+        let with_files = |mut task: Task| {
+            self.folder.clone_into(&mut task.input_files.folder);
+            task.input_files.digest = entry.files;
+            Cow::Owned(task)
+        };
+        task.ok().filter(|task| digest(task) == entry.digest).map(with_files).ok_or_else(|| {
             Error::input(
                 format!("the file of tasks {} has changed since the run began", path.display()),
                 Some("leave it as it is while a run goes on; run the new tasks by themselves".to_owned()),
@@ -245,15 +284,47 @@ impl TaskSet {
         Ok(found.transpose()?.is_some())
     }
 
+    /// Whether the input files of all tasks are there. Those of a file of tasks were looked for when it was read.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with the task and the path.
+    pub(super) fn check_files(&self) -> Result<()> {
+        let Source::Memory(tasks) = &self.source else { return Ok(()) };
+        let looked_at = |task: &Task| task.files.is_empty() || task.input_files.digest != 0;
+        for entry in self.entries.iter().filter(|entry| entry.files == 0) {
+            let task = &tasks[usize::try_from(entry.at).unwrap_or(usize::MAX)];
+            let found = check_files(&task.files).and_then(|()| match looked_at(task) {
+                true => Ok(()),
+                false => input_files::find(&mut task.clone(), Path::new(""))
+                    .and(Err("`files` were not there when the run was set up".to_owned())),
+            });
+            found.map_err(|problem| Error::input(format!("the task `{}`: {problem}", task.id), None))?;
+        }
+        Ok(())
+    }
+
+    /// Whether some task has input files.
+    ///
+    /// # Errors
+    /// As [`TaskSet::get`].
+    #[cfg(feature = "nats")]
+    pub(super) fn first_with_files(&self) -> Result<Option<Cow<'_, Task>>> {
+        let mut tasks = self.iter();
+        tasks.find(|task| task.as_ref().map_or(true, |task| !task.files.is_empty())).transpose()
+    }
+
     /// Digests of the tasks, in their order.
     pub(super) fn digests(&self) -> impl Iterator<Item = u128> {
-        self.entries.iter().map(|entry| entry.digest)
+        self.entries.iter().map(|entry| match entry.files {
+            0 => entry.digest,
+            files => digest(&(entry.digest, files)),
+        })
     }
 }
 
-/// 128 bits of SHA-256 of a task as JSON.
-fn digest(task: &Task) -> u128 {
-    short_hash(Sha256::new_with_prefix(serde_json::to_vec(task).unwrap_or_default()))
+/// 128 bits of SHA-256 of a task, say, as JSON.
+fn digest(value: &impl Serialize) -> u128 {
+    short_hash(Sha256::new_with_prefix(serde_json::to_vec(value).unwrap_or_default()))
 }
 
 /// All of a text, if it is not too long.

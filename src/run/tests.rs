@@ -136,8 +136,8 @@ async fn a_scorer_from_outside_decides() {
 #[test]
 fn a_task_with_the_name_of_a_sample_is_refused() {
     let tasks = ["a", "a#2"].map(|id| Task::question(id, "?")).to_vec();
-    let run =
-        |k: u32| Run::new(config(), tasks.clone()).samples(NonZeroU32::new(k).unwrap()).check_sample_names();
+    let tasks = TaskSet::from(tasks);
+    let run = |k: u32| tasks.check_sample_names(NonZeroU32::new(k).unwrap());
     assert!(run(1).is_ok());
     assert!(run(2).unwrap_err().to_string().contains("`a#2` is also the name of a sample"));
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     llm::LlmStats,
     score::{PassRate, SampleCounts, SampleFigures},
-    task::{Outcome, TaskReport, Timings, Usage, millis},
+    task::{ExtractionReport, Outcome, TaskReport, Timings, Usage, millis},
 };
 
 /// Counts and sums over the reports of a run.
@@ -47,6 +47,8 @@ pub struct Totals {
     pub llm: Option<LlmStats>,
     /// What judging took, apart from the agents; nothing where nothing was judged by a model.
     pub judge: Option<JudgeTotals>,
+    /// What answers to questions about pages took, apart from the agents; nothing where none was asked.
+    pub extraction: Option<ExtractionReport>,
     /// Counts of a run of several samples of each task.
     samples: Option<SampleCounts>,
 }
@@ -126,6 +128,9 @@ impl Totals {
                 *totals.cost_usd.get_or_insert(0.0) += cost;
             }
         }
+        if let Some(extraction) = &report.extraction {
+            self.extraction.get_or_insert_default().add(extraction);
+        }
         if let Some(samples) = &mut self.samples {
             samples.add(report);
         }
@@ -133,6 +138,17 @@ impl Totals {
             *self.retries.entry(reason.clone()).or_default() += count;
         }
         self.fallbacks += report.llm_fallbacks;
+    }
+
+    /// What counts in the budget of a run: the tokens of agents, of the judge and of the model that reads pages, and their
+    /// cost as far as it is known.
+    pub(super) fn spent(&self) -> (u64, f64) {
+        let judge = self.judge.as_ref().map(|judge| (judge.tokens, judge.cost_usd));
+        let extraction = self.extraction.as_ref().map(|extraction| (extraction.tokens, extraction.cost_usd));
+        let all = [Some((self.tokens, self.cost_usd)), judge, extraction];
+        all.into_iter().flatten().fold((0, 0.0), |(tokens, usd), (more, cost)| {
+            (more.total().saturating_add(tokens), usd + cost.unwrap_or_default())
+        })
     }
 
     /// The counts as they are in `run.json`.
@@ -146,6 +162,9 @@ impl Totals {
             "llm_retry_reasons": self.retries, "llm_fallbacks": self.fallbacks});
         if let Some(judge) = &self.judge {
             document["judge"] = json!(judge);
+        }
+        if let Some(extraction) = &self.extraction {
+            document["extraction"] = json!(extraction);
         }
         if let Some(figures) = self.sample_figures() {
             document["samples"] = json!(figures);

@@ -1,21 +1,22 @@
 //! Runs on many machines: tasks wait in a store until a worker takes them.
 
-use std::{
-    num::NonZeroU32,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+mod cancel;
+mod overview;
+
+use std::{num::NonZeroU32, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{RunEnd, TaskSet, Totals, resume::tasks_digest};
+pub use self::{cancel::Cancellation, overview::StoredRun};
+use super::{TaskSet, resume::tasks_digest};
 use crate::{
     cancel::CancellationToken,
     config::Secrets,
     error::{Error, Result},
-    run_files::{ReportParts, RunFiles},
-    store::nats::{NatsSetup, NatsStore},
-    task::TaskReport,
+    run_files::ReportParts,
+    store::nats::{DEFAULT_LANE, NatsSetup, NatsStore, REMOVED},
+    task::{Task, TaskReport},
+    text::counted,
 };
 
 /// A store of tasks that workers on many machines share. Clones are the same connection.
@@ -31,13 +32,35 @@ pub struct WorkQueue {
 pub struct WorkQueueOptions {
     /// How long a task stays with a worker that is not heard of. All workers of a store use the same.
     pub lease: Duration,
-    /// Copies of what is stored, on as many servers of the cluster.
-    pub replicas: usize,
+    /// Copies of what is stored, on as many servers of the cluster. `None`: as the store has been made, or one.
+    pub replicas: Option<usize>,
+    /// Fail where nothing was submitted yet, in place of making the store.
+    pub must_exist: bool,
+    /// The lanes that a worker takes tasks from, the first one first; all where none is named.
+    pub lanes: Vec<String>,
 }
 
 impl Default for WorkQueueOptions {
     fn default() -> Self {
-        Self { lease: Duration::from_secs(30), replicas: 1 }
+        Self { lease: Duration::from_secs(30), replicas: None, must_exist: false, lanes: Vec::new() }
+    }
+}
+
+/// How the tasks of a run are submitted.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SubmitOptions {
+    /// How often each task is carried out.
+    pub samples: NonZeroU32,
+    /// The lane of the queue that the tasks wait in. A run that was submitted before keeps its lane.
+    pub lane: Option<String>,
+    /// How many tasks of the lane are under way at once, over all workers and runs. Stays as it is where it is not said.
+    pub lane_cap: Option<NonZeroU32>,
+}
+
+impl Default for SubmitOptions {
+    fn default() -> Self {
+        Self { samples: NonZeroU32::MIN, lane: None, lane_cap: None }
     }
 }
 
@@ -49,20 +72,10 @@ pub struct Submission {
     pub new: usize,
     /// Tasks that were there and have not ended. Those that the queue had lost are in it again.
     pub known: usize,
+    /// Tasks that had been cancelled: they go on behind their last finished steps.
+    pub continued: usize,
     /// Tasks that have ended.
     pub ended: usize,
-}
-
-/// What [`WorkQueue::collect`] found.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Collection {
-    /// The folder of the run.
-    pub folder: PathBuf,
-    /// What the reports come to.
-    pub totals: Totals,
-    /// Tasks of the run, those that have not ended included.
-    pub tasks: usize,
 }
 
 impl WorkQueue {
@@ -72,67 +85,85 @@ impl WorkQueue {
     /// [`Error::Input`] for an address that is none, and for a server that is too old; [`Error::Io`].
     pub async fn connect(url: &str, options: WorkQueueOptions) -> Result<Self> {
         let stop = CancellationToken::new();
-        let setup = NatsSetup { lease: options.lease, replicas: options.replicas, stop: stop.clone() };
+        let WorkQueueOptions { lease, replicas, must_exist, lanes } = options;
+        let setup = NatsSetup { lease, replicas, must_exist, lanes, stop: stop.clone() };
         Ok(Self { store: NatsStore::open(url, setup).await?, stop })
     }
 
-    /// Adds the tasks of a run. Submitting them again adds what is missing, and changes nothing else.
+    /// Adds the tasks of a run. Submitting them again adds what is missing, continues what was cancelled, and changes
+    /// nothing else.
     ///
     /// # Errors
-    /// [`Error::Input`] when the run has other tasks; [`Error::Io`]: submitting again adds the rest.
-    pub async fn submit(&self, run: &str, tasks: &TaskSet) -> Result<Submission> {
-        let about = json!({"schema": 1, "run": run, "tasks_total": tasks.len(), "tasks": tasks_digest(tasks, NonZeroU32::MIN)});
-        if let Some(there) = self.store.run(run).await?
+    /// [`Error::Input`] when the run has other tasks, another number of samples or another lane; [`Error::Io`]: submitting again adds the
+    /// rest.
+    pub async fn submit(&self, run: &str, tasks: &TaskSet, options: &SubmitOptions) -> Result<Submission> {
+        let SubmitOptions { samples, lane, lane_cap } = options;
+        let samples = *samples;
+        if let Some(task) = tasks.first_with_files()? {
+            return Err(Error::input(
+                format!(
+                    "the task `{}` has input files, which workers on other machines do not have",
+                    task.id
+                ),
+                Some("run it with `toolcrib run`".to_owned()),
+            ));
+        }
+        tasks.check_sample_names(samples)?;
+        let all = tasks.len().saturating_mul(samples.get() as usize);
+        let mut lane_name = lane.as_deref().unwrap_or(DEFAULT_LANE).to_owned();
+        let about = json!({"schema": 1, "run": run, "tasks_total": all, "samples": samples, "lane": lane_name,
+            "tasks": tasks_digest(tasks, samples)});
+        let there = self.store.run(run).await?;
+        if let Some(there) = &there
             && there["tasks"] != about["tasks"]
         {
             return Err(Error::input(
-                format!("the run `{run}` has other tasks"),
+                match () {
+                    () if there[REMOVED] == true => format!("the run `{run}` was not removed to its end"),
+                    () if there["samples"] == about["samples"] => format!("the run `{run}` has other tasks"),
+                    () => format!("the run `{run}` has {} samples of each task", there["samples"]),
+                },
                 Some("submit these as a run of another name".to_owned()),
             ));
         }
-        let tasks = tasks.iter().map(|task| task.map(std::borrow::Cow::into_owned));
-        let done = self.store.submit(run, &about, tasks).await?;
-        Ok(Submission { new: done.new, known: done.known, ended: done.ended })
+        if let Some(there) = there.as_ref().and_then(|there| there["lane"].as_str()) {
+            if lane.is_some() && lane_name != there {
+                let what = format!("the run `{run}` is in the lane `{there}`");
+                return Err(Error::input(what, Some("submit it with that lane, or without one".to_owned())));
+            }
+            lane_name = there.to_owned();
+        }
+        self.store.open_lane(&lane_name, *lane_cap).await?;
+        // First come the first samples of all tasks.
+        let tasks = (0..samples.get()).flat_map(|before| {
+            tasks.iter().map(move |task| Ok(Task { samples_before: before, ..task?.into_owned() }))
+        });
+        let done = self.store.submit(run, &about, &lane_name, tasks).await?;
+        Ok(Submission { new: done.new, known: done.known, continued: done.continued, ended: done.ended })
     }
 
-    /// Writes the reports and conversations of the tasks that have ended into `folder`, which must not be there yet.
+    /// Removes a run with its tasks, their conversations and their results.
     ///
     /// # Errors
-    /// [`Error::Input`] when there is no such run, or the folder is there; [`Error::Io`].
-    pub async fn collect(&self, run: &str, folder: &Path) -> Result<Collection> {
-        let Some(about) = self.store.run(run).await? else {
-            return Err(Error::input(format!("the store has no run `{run}`"), None));
-        };
-        if folder.exists() {
-            let help = "name another one with --out, or remove it".to_owned();
-            return Err(Error::input(format!("{} is there already", folder.display()), Some(help)));
+    /// [`Error::Input`] when there is no such run, or workers have tasks of it and `force` is not set; [`Error::Io`]: what is
+    /// left is removed by the next call.
+    pub async fn remove(&self, run: &str, force: bool) -> Result<()> {
+        if self.store.run(run).await?.is_none() {
+            return Err(no_such_run(run));
         }
-        let tasks = about["tasks_total"].as_u64().and_then(|tasks| usize::try_from(tasks).ok()).unwrap_or(0);
-        let manifest = |totals: &Totals| {
-            let end = if totals.tasks >= tasks { RunEnd::Finished } else { RunEnd::Stopped };
-            json!({"schema": 1, "run": run, "toolcrib": env!("CARGO_PKG_VERSION"), "tasks_total": tasks, "jobs": 1,
-                "model": null, "servers": {}, "warnings": [], "totals": totals.document(), "end": end})
-        };
-        let mut totals = Totals::default();
-        let files = RunFiles::create(folder, &manifest(&totals), Secrets::default())?;
-        self.store
-            .ended(run, |ended| {
-                // A task that was given up has no files, and a result all the same.
-                let parts =
-                    ended.result.and_then(|result| serde_json::from_value::<ReportParts>(result).ok());
-                let Some(parts) = parts.filter(ReportParts::stay_inside) else {
-                    let what = format!("the result of the task `{}` cannot be read", ended.task);
-                    return Err(Error::input(what, None));
-                };
-                if let Ok(report) = serde_json::from_value::<TaskReport>(parts.line.clone()) {
-                    totals.add(&report);
-                }
-                files.append_parts(&parts)
-            })
-            .await?;
-        files.write_manifest(&manifest(&totals))?;
-        Ok(Collection { folder: folder.to_owned(), totals, tasks })
+        let live = if force { 0 } else { self.store.live_leases(run).await? };
+        if live > 0 {
+            let help =
+                "wait until the tasks have ended, or add --force: the workers stop them then".to_owned();
+            let what = format!("workers have {} of the run `{run}`", counted(live, "task"));
+            return Err(Error::input(what, Some(help)));
+        }
+        self.store.remove_run(run).await
     }
+}
+
+pub(super) fn no_such_run(run: &str) -> Error {
+    Error::input(format!("the store has no run `{run}`"), None)
 }
 
 /// What the store keeps of a task that has ended.

@@ -1,14 +1,22 @@
 //! A worker: takes tasks from a store that many machines share, and runs them on servers of its own.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
+mod cancelled;
+mod held;
+mod registration;
+mod shared_limits;
+pub(super) mod shares;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use tokio::time::sleep;
+
+pub(super) use self::registration::limited_endpoints;
+use self::{
+    held::{HeldTask, HeldTasks},
+    registration::Registration,
 };
-
-use futures_util::{FutureExt as _, StreamExt as _, future::join_all, stream::FuturesUnordered};
-use tokio::time::{interval, sleep};
-
-use super::{RunEvent, StartedRun, Totals, WorkQueue, work_queue::result};
+use super::{RunEvent, StartedRun, Totals, WorkQueue, started::group_answer, work_queue::result};
 use crate::{
     agent::Agent,
     error::{Error, ErrorCode, Result},
@@ -16,9 +24,9 @@ use crate::{
     recording::Feed,
     store::{
         TaskJournal,
-        nats::{ClaimedTask, NatsLease},
+        nats::{Claimed, ClaimedTask},
     },
-    task::{Outcome, Reason, TaskError, TaskReport},
+    task::{Outcome, Reason, Task, TaskError, TaskReport, sample_name},
 };
 
 /// How long a worker waits before it asks a store again that did not answer.
@@ -43,17 +51,23 @@ impl StartedRun {
 
     async fn take_tasks(&self, queue: &WorkQueue, until_empty: bool, feed: Option<Feed>) -> Result<Totals> {
         let (setup, agent) = (self.setup(), &self.agent(feed));
-        let held = Held::default();
+        let held = HeldTasks::default();
         let mut totals = Totals::default();
+        let mut refused = RefusedTasks::default();
         let work = async {
             let (mut claiming, mut running) = (None, FuturesUnordered::new());
             let (mut ended, mut is_told) = (false, false);
             loop {
                 ended |= setup.cancel.is_cancelled() || queue.stop.is_cancelled();
                 let free = setup.jobs.get() - running.len();
+                let may_claim = held.may_claim();
                 if claiming.is_none() && free > 0 && !ended {
                     claiming = Some(Box::pin(async move {
-                        let claimed = queue.store.claim(free).await;
+                        if !may_claim {
+                            sleep(PAUSE).await;
+                            return Ok(Claimed::default());
+                        }
+                        let claimed = queue.store.claim(free, |task| self.can_carry_out(task)).await;
                         if claimed.is_err() {
                             sleep(PAUSE).await;
                         }
@@ -74,12 +88,15 @@ impl StartedRun {
                     claimed = claimed => {
                         claiming = None;
                         match claimed {
-                            Ok(claimed) => {
+                            Ok(Claimed { tasks, refused: others }) => {
                                 is_told = false;
-                                if claimed.is_empty() && running.is_empty() && until_empty {
-                                    ended |= queue.store.is_empty().await.unwrap_or(false);
+                                for (key, error) in others {
+                                    refused.add(key, error, |error| self.open.warn(error));
                                 }
-                                running.extend(claimed.into_iter().map(|task| self.run_claimed(agent, task, &held)));
+                                if tasks.is_empty() && running.is_empty() && until_empty {
+                                    ended |= queue.store.is_empty_but_for(&refused.keys).await.unwrap_or(false);
+                                }
+                                running.extend(tasks.into_iter().map(|task| self.run_claimed(agent, task, queue, &held)));
                             }
                             // Said once for each time that the store cannot be reached.
                             Err(error) if !std::mem::replace(&mut is_told, true) => self.open.warn(&error),
@@ -98,31 +115,71 @@ impl StartedRun {
         };
         let check = || self.check_config();
         let working = self.open.warnings.beside(work, check);
+        let mut registration = Registration::new(self);
         tokio::select! {
             () = working => {}
             () = held.renew(queue.store.lease_time() / 4) => {}
+            () = registration.keep(self, &queue.store, &held) => {}
+            () = cancelled::watch(&queue.store, &held) => {}
         }
+        registration.end().await;
         if queue.stop.is_cancelled() {
             let what = "the journal of the store has gone backwards: nothing more is done";
             return Err(Error::input(what, Some("restore the newest copy of the store".to_owned())));
         }
         totals.llm = self.model().map(LlmClient::stats);
+        if until_empty && !setup.cancel.is_cancelled() {
+            queue
+                .store
+                .is_empty_but_for(&BTreeSet::new())
+                .await
+                .and_then(|is_empty| refused.check(is_empty))?;
+        }
         Ok(totals)
     }
 
+    /// # Errors
+    /// [`Error::Input`]: the task needs something that this worker does not have.
+    fn can_carry_out(&self, task: &Task) -> Result<()> {
+        if task.calls.is_empty() && self.model().is_none() {
+            let help = "name one in the [llm] table of servers.toml".to_owned();
+            let what = format!("the task `{}` asks a model, and none is configured", task.id);
+            return Err(Error::input(what, Some(help)));
+        }
+        self.setup().scoring.check_task(task)
+    }
+
     /// The report of a task that has ended here. Nothing: somebody else has taken it over, or it was handed back.
-    async fn run_claimed(&self, agent: &Agent, claimed: ClaimedTask, held: &Held) -> Option<TaskReport> {
-        let ClaimedTask { run, mut task, lease, history, is_dead } = claimed;
-        let id = task.id.clone();
+    async fn run_claimed(
+        &self,
+        agent: &Agent,
+        claimed: ClaimedTask,
+        queue: &WorkQueue,
+        held_tasks: &HeldTasks,
+    ) -> Option<TaskReport> {
+        let ClaimedTask { run, task, samples, lease, history, is_dead } = claimed;
         // Unlike those of other runs.
-        task.id = format!("{run}/{id}");
-        held.add(&lease);
+        let local_id = format!("{run}/{}", task.id);
+        let cancel = self.setup().cancel.child_token();
+        let name = sample_name(&task.id, task.samples_before + 1);
+        let held = Arc::new(HeldTask::new(&run, &name, lease.clone(), cancel.clone()));
+        held_tasks.add(&held);
+        let flag = queue.store.cancel_flag(&run).await.ok().flatten();
+        if flag.is_some_and(|flag| flag.covers(&held.id)) {
+            held.cancel();
+        }
+        let has_begun = history.claims > 1;
         let steps = TaskJournal::new(lease.clone(), history, self.setup().config.secrets.clone());
-        let report = match is_dead {
-            true => given_up(TaskReport::begin(&task)),
-            false => {
-                let cancel = self.setup().cancel.child_token();
-                let work = self.work_on(agent, &task, Some(&steps), cancel.clone());
+        let mut report = match () {
+            () if held.is_cancelled() && !has_begun => TaskReport::not_begun(&task),
+            () if held.is_cancelled() => {
+                let mut report = TaskReport::begin(&task);
+                report.cancelled();
+                report
+            }
+            () if is_dead => given_up(TaskReport::begin(&task)),
+            () => {
+                let work = self.work_on(agent, &task, &local_id, Some(&steps), cancel.clone());
                 let lost = lease.lost().cancelled().then(|()| async { cancel.cancel() });
                 let stop = async {
                     lost.await;
@@ -136,36 +193,67 @@ impl StartedRun {
                 }
             }
         };
-        let report = self.ended(report, &run, &id, &lease, &steps).await;
-        held.remove(&lease);
+        if samples > 1 {
+            group_answer(&task, &mut report);
+        }
+        let report = self.ended(report, local_id, &held, &steps).await;
+        held_tasks.remove(&held, report.is_some());
         report
     }
 
     async fn ended(
         &self,
         mut report: TaskReport,
-        run: &str,
-        id: &str,
-        lease: &NatsLease,
+        local_id: String,
+        held: &HeldTask,
         steps: &TaskJournal,
     ) -> Option<TaskReport> {
+        let HeldTask { run, lease, .. } = held;
         if lease.check().is_err() {
             return None;
         }
-        if report.status == Outcome::Cancelled {
+        if report.status == Outcome::Cancelled && !held.is_cancelled() {
             lease.hand_back().await;
             return None;
         }
-        let local = report.task.clone();
-        (report.task, report.run) = (id.to_owned(), run.to_owned());
+        report.run.clone_from(run);
         report.attempt = report.attempt.max(1);
         let result = result(&report, steps.secrets());
         // Somebody else has it: what it found counts.
         steps.done(report.status, Some(result)).await.ok()?;
-        lease.finish().await;
-        report.task = local;
+        lease.finish(report.status.name()).await;
+        report.task = local_id;
         self.keep(&mut report);
         Some(report)
+    }
+}
+
+/// Tasks that this worker leaves to others.
+#[derive(Default)]
+struct RefusedTasks {
+    keys: BTreeSet<String>,
+    /// Why, for one of them.
+    reason: Option<Error>,
+    /// The helps of the reasons that were said.
+    said: BTreeSet<Option<String>>,
+}
+
+impl RefusedTasks {
+    /// Says why, once for each thing that is missing.
+    fn add(&mut self, key: String, error: Error, say: impl Fn(&Error)) {
+        self.keys.insert(key);
+        if self.said.insert(error.help()) {
+            say(&Error::input(format!("left to other workers: {error}"), error.help()));
+        }
+        self.reason = Some(error);
+    }
+
+    /// # Errors
+    /// [`Error::Input`]: nothing but these tasks is left.
+    fn check(self, is_empty: bool) -> Result<()> {
+        let Some(reason) = self.reason.filter(|_| !is_empty) else { return Ok(()) };
+        let what = format!("tasks are left that this worker cannot carry out: {reason}");
+        Err(Error::input(what, reason.help()))
     }
 }
 
@@ -178,36 +266,4 @@ fn given_up(mut report: TaskReport) -> TaskReport {
     report.error = Some(TaskError::new(ErrorCode::Internal, words));
     report.ended = crate::task::now();
     report
-}
-
-/// The leases of tasks under way.
-#[derive(Default)]
-struct Held(Mutex<Vec<NatsLease>>);
-
-impl Held {
-    fn add(&self, lease: &NatsLease) {
-        self.leases().push(lease.clone());
-    }
-
-    fn remove(&self, lease: &NatsLease) {
-        self.leases().retain(|held| !held.is(lease));
-    }
-
-    fn leases(&self) -> std::sync::MutexGuard<'_, Vec<NatsLease>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Renews all leases, again and again.
-    async fn renew(&self, every: Duration) {
-        let mut ticks = interval(every);
-        loop {
-            ticks.tick().await;
-            let leases = self.leases().clone();
-            let renewals = leases.iter().map(|lease| tokio::time::timeout(every, lease.renew()));
-            join_all(renewals).await;
-            for lease in &leases {
-                lease.notice();
-            }
-        }
-    }
 }

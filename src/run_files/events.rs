@@ -298,6 +298,8 @@ struct EventLogState {
     began: Instant,
     /// Nanoseconds of the run before `began`: it was interrupted.
     before: u64,
+    /// Those of them in which nobody worked on it, since the last line.
+    paused: u64,
     secrets: Secrets,
     limit: u64,
     // Std mutex: held for one write.
@@ -327,7 +329,14 @@ impl EventLog {
     fn with_limit(path: &Path, secrets: Secrets, limit: u64) -> Result<Self> {
         let file = private::append(path).map_err(|error| failed("open", path, error))?;
         let file = EventFile::new(file, 0);
-        Ok(Self(Arc::new(EventLogState { began: Instant::now(), before: 0, secrets, limit, file })))
+        Ok(Self(Arc::new(EventLogState {
+            began: Instant::now(),
+            before: 0,
+            paused: 0,
+            secrets,
+            limit,
+            file,
+        })))
     }
 
     /// Goes on with the file of a run that was interrupted. A line that was not written whole is removed.
@@ -336,11 +345,18 @@ impl EventLog {
             let file = private::append(path)?;
             let (written, last) = whole_lines(path)?;
             file.set_len(written)?;
-            Ok((file, written, time_since(last.as_ref())))
+            Ok((file, written, last))
         };
-        let (file, written, before) = resume().map_err(|error| failed("open", path, error))?;
-        let file = EventFile::new(file, written);
-        Ok(Self(Arc::new(EventLogState { began: Instant::now(), before, secrets, limit: LIMIT, file })))
+        let (file, written, last) = resume().map_err(|error| failed("open", path, error))?;
+        let before = time_since(last.as_ref());
+        let paused = before - last.map_or(0, |last| last.ns);
+        let (began, limit, file) = (Instant::now(), LIMIT, EventFile::new(file, written));
+        Ok(Self(Arc::new(EventLogState { began, before, paused, secrets, limit, file })))
+    }
+
+    /// How long nobody had worked on the run when it was continued.
+    pub(crate) fn paused(&self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.0.paused)
     }
 
     /// The first line.

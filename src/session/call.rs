@@ -7,15 +7,14 @@ use serde_json::{Map, Value};
 use tracing::Instrument as _;
 
 use super::{
-    CallTerms, ConnectionHandle, Session, SessionEvent,
+    CallTerms, ConnectionHandle, ForwardedAnswer, ForwardedRequest, ForwardedTool, Session, SessionEvent,
     recovery::health::{AwaitedCall, Health},
     result::{
-        reply::{CallLimits, CallReply, NoReply, SlowCallNotice},
+        reply::{CallLimits, CallReply, MissingAccess, NoReply, SlowCallNotice},
         sdk_types,
-        truncate::Truncator,
     },
+    rpc::{decode::why_unusable, requests::RpcAnswer},
     settings::Settings,
-    stdio::decode::why_unusable,
     traced,
 };
 use crate::{
@@ -28,8 +27,26 @@ use crate::{
 /// Times that one call is sent at most, when sending again is allowed at all.
 const MAX_SENDS: u32 = 3;
 
+/// A call on its way.
+#[derive(Clone, Copy)]
+struct OutgoingCall<'a> {
+    tool: &'a str,
+    hints: ToolAnnotations,
+    arguments: &'a Map<String, Value>,
+    /// The request, if it was written elsewhere.
+    written: Option<&'a ForwardedRequest<'a>>,
+    terms: CallTerms<'a>,
+}
+
+/// The answer to a call.
+pub(super) enum CallAnswer {
+    Result(ToolResult),
+    /// To a call that was written elsewhere.
+    Written(ForwardedAnswer),
+}
+
 /// Why a call has no answer.
-enum CallFailure {
+pub(super) enum CallFailure {
     /// The session broke. `never_left` if the request provably stayed here.
     Session { never_left: bool, why: String },
     /// Anything that leaves the session as it was.
@@ -45,17 +62,41 @@ impl Session {
         arguments: &Map<String, Value>,
         terms: CallTerms<'_>,
     ) -> Result<ToolResult> {
-        self.permitted(tool, arguments)?;
-        let action = self.call_action(tool);
+        let call = OutgoingCall { tool, hints, arguments, written: None, terms };
+        match self.call_within_limits(call).await? {
+            CallAnswer::Result(result) => Ok(result),
+            // Only of calls that were written elsewhere.
+            CallAnswer::Written(_) => Err(self.lost("gave no result".to_owned()).into()),
+        }
+    }
+
+    /// Sends a call that was written elsewhere, and gives its answer as it was written.
+    pub(super) async fn forward_call(
+        &self,
+        tool: ForwardedTool<'_>,
+        request: &ForwardedRequest<'_>,
+    ) -> Result<ForwardedAnswer> {
+        let ForwardedTool { name, hints, arguments } = tool;
+        let terms = CallTerms { limit: request.limit, progress: None };
+        let call = OutgoingCall { tool: name, hints, arguments, written: Some(request), terms };
+        match self.call_within_limits(call).await? {
+            CallAnswer::Written(answer) => Ok(answer),
+            CallAnswer::Result(_) => Err(self.lost("gave no result".to_owned()).into()),
+        }
+    }
+
+    async fn call_within_limits(&self, call: OutgoingCall<'_>) -> Result<CallAnswer> {
+        self.permitted(call.tool, call.arguments)?;
+        let action = self.call_action(call.tool);
         let _place =
             trace::wait("call_limit", self.settings().calls.acquire()).instrument(action.span()).await;
         let counted = self.counters.begin();
-        let mut outcome = self.call_in_place(tool, hints, arguments, terms).instrument(action.span()).await;
+        let mut outcome = self.call_in_place(call).instrument(action.span()).await;
         if let Err(error) = &mut outcome {
             // Much of it is in the words of servers and libraries.
             self.secrets().hide_error(error);
         }
-        counted.end(&outcome);
+        counted.end(outcome.as_ref().map_or(true, CallAnswer::is_error));
         traced::call_ended(action, &outcome);
         outcome
     }
@@ -74,13 +115,8 @@ impl Session {
         }
     }
 
-    async fn call_in_place(
-        &self,
-        tool: &str,
-        hints: ToolAnnotations,
-        arguments: &Map<String, Value>,
-        terms: CallTerms<'_>,
-    ) -> Result<ToolResult> {
+    async fn call_in_place(&self, call: OutgoingCall<'_>) -> Result<CallAnswer> {
+        let OutgoingCall { tool, hints, .. } = call;
         let (mut sends, mut left) = (0, 0);
         let mut lost = None;
         loop {
@@ -92,17 +128,19 @@ impl Session {
             // The catalog hides what is denied, but an entry may come from another catalog, or from an older one:
             // that of an earlier start perhaps.
             let listed = connection.tools.now().tools;
-            if !settings.config.tools.permits(tool) || !listed.iter().any(|known| known.name == tool) {
+            let known = listed.iter().find(|known| known.name == tool);
+            let Some(known) = known.filter(|_| settings.config.tools.permits(tool)) else {
                 let (known, denied): (Vec<&str>, Vec<&str>) = listed
                     .iter()
                     .map(|known| known.name.as_str())
                     .partition(|known| settings.config.tools.permits(known));
                 let error = Error::no_tool(self.name(), tool, known, &denied);
                 return Err(self.not_resent_error(tool, left, lost, error));
-            }
+            };
             sends += 1;
-            let (never_left, why) = match self.send(&settings, &connection, tool, arguments, terms).await {
-                Ok(result) => return Ok(result),
+            let sending = self.send(&settings, &connection, call, &known.input_schema);
+            let (never_left, why) = match sending.await {
+                Ok(answer) => return Ok(answer),
                 Err(CallFailure::Final(error)) => return Err(error),
                 Err(CallFailure::Session { never_left, why }) => (never_left, why),
             };
@@ -122,10 +160,10 @@ impl Session {
         &self,
         settings: &Settings,
         connection: &ConnectionHandle,
-        tool: &str,
-        arguments: &Map<String, Value>,
-        terms: CallTerms<'_>,
-    ) -> Result<ToolResult, CallFailure> {
+        call: OutgoingCall<'_>,
+        schema: &Map<String, Value>,
+    ) -> Result<CallAnswer, CallFailure> {
+        let OutgoingCall { tool, arguments, written, terms, .. } = call;
         let config = &settings.config;
         let configured = config.tool_timeouts.get(tool).copied().unwrap_or(config.call_timeout);
         let limit = terms.limit.unwrap_or(configured);
@@ -136,10 +174,24 @@ impl Session {
         let notice = Some(SlowCallNotice { every: config.slow_call_notice, tell: &tell });
         let call_limits = CallLimits { limit, ceiling: config.max_call_time.max(limit), notice };
         let health = &connection.health;
-        let call = health.call();
-        let truncator = || Truncator::new(config, &settings.connect_context.outputs);
-        match connection.transport.call(tool, arguments, (call_limits, terms.progress), truncator).await {
-            Ok(CallReply::Result(result)) => Ok(result),
+        let awaited = health.call();
+        let transport = &connection.transport;
+        let reply = match written {
+            None => transport.call(tool, (arguments, schema), call_limits, terms.progress).await,
+            Some(request) => match transport.forward(request, Some(schema), call_limits).await {
+                Ok(answer) => match answer {
+                    RpcAnswer::Result(result) => return Ok(CallAnswer::Written(Ok(result))),
+                    RpcAnswer::Plain(result) => Ok(CallReply::Result(result)),
+                    RpcAnswer::Refused(error) if why_unusable(&error).is_none() => {
+                        return Ok(CallAnswer::Written(Err(error)));
+                    }
+                    RpcAnswer::Refused(error) => Ok(CallReply::Refused(error)),
+                },
+                Err(none) => Err(none),
+            },
+        };
+        match reply {
+            Ok(CallReply::Result(result)) => Ok(CallAnswer::Result(result)),
             Ok(CallReply::Refused(error)) => Err(match why_unusable(&error) {
                 Some(why) => CallFailure::Final(self.unusable(tool, why, health).await),
                 None => self.refused(tool, i64::from(error.code.0), &error.message),
@@ -159,18 +211,22 @@ impl Session {
                     server: self.name().clone(),
                     tool: tool.to_owned(),
                     after,
-                    silence: Box::new(silence(health, &call, endless).await),
+                    silence: Box::new(silence(health, &awaited, endless).await),
                 }))
             }
-            Err(NoReply::NotSent) => Err(lost(true, "the session had ended before the call was sent")),
-            Err(NoReply::NotWritten(error)) => {
-                Err(CallFailure::Session { never_left: !error.may_have_left, why: error.reason })
+            Err(NoReply::Unauthorized(missing)) => {
+                Err(CallFailure::Final(self.access_missing(tool, missing)))
             }
-            Err(NoReply::Ended { never_left }) => {
-                Err(lost(never_left, "the connection ended during the call"))
-            }
-            Err(NoReply::Broken(why)) => Err(CallFailure::Session { never_left: false, why }),
+            Err(none) => Err(none.into()),
         }
+    }
+
+    /// A remote server refused a request for want of access. The session goes on.
+    pub(super) fn access_missing(&self, asked: &str, MissingAccess { why, help }: MissingAccess) -> Error {
+        let mut error = self.lost(format!("asks for authorization for `{asked}`"));
+        (error.code, error.help) = (ErrorCode::LoginRequired, Some(help));
+        error.causes.push(why);
+        error.into()
     }
 
     fn refused(&self, tool: &str, rpc_code: i64, message: &str) -> CallFailure {
@@ -278,6 +334,36 @@ async fn silence(health: &Health, call: &AwaitedCall<'_>, endless: bool) -> Sile
     Silence { causes, stderr_tail: health.last_words().await, help }
 }
 
-fn lost(never_left: bool, why: &str) -> CallFailure {
-    CallFailure::Session { never_left, why: why.to_owned() }
+impl From<NoReply> for CallFailure {
+    /// Of all but a timeout, which leaves the session as it was.
+    fn from(none: NoReply) -> Self {
+        let (never_left, why) = match none {
+            NoReply::NotSent => (true, "the session had ended before the call was sent".to_owned()),
+            NoReply::NotWritten(error) => (!error.may_have_left, error.reason),
+            NoReply::Ended { never_left } => (never_left, "the connection ended during the call".to_owned()),
+            NoReply::Timeout(after) => (false, format!("there was no answer within {after:?}")),
+            NoReply::Unauthorized(missing) => (true, missing.why),
+            NoReply::Broken(why) => (false, why),
+        };
+        Self::Session { never_left, why }
+    }
+}
+
+impl CallAnswer {
+    /// Whether the tool or the server says that the call has failed.
+    pub(super) fn is_error(&self) -> bool {
+        #[derive(serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Flag {
+            is_error: Option<bool>,
+        }
+        match self {
+            Self::Result(result) => result.is_error,
+            Self::Written(Err(_)) => true,
+            Self::Written(Ok(result)) => {
+                let flag: serde_json::Result<Flag> = serde_json::from_str(result.get());
+                flag.is_ok_and(|flag| flag.is_error == Some(true))
+            }
+        }
+    }
 }

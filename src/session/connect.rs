@@ -23,23 +23,29 @@ use tokio_util::task::AbortOnDropHandle;
 use self::{
     accept_tools::{AcceptedTools, ToolListCheck},
     failure::{Cause, Failure},
-    handshake::{Era, Refusal, negotiate},
+    handshake::{Agreement, Era, Refusal, negotiate},
     tool_list::{ToolList, all_tools, follow, listing},
 };
 use super::{
     SessionEvent, SessionObserver,
     recovery::health::Health,
-    remote::{Remote, RemoteClients, RemoteSession},
+    remote::{Opened, Remote, RemoteClients, RemoteSession},
     result::{outputs::Outputs, truncate::Truncator},
+    server_messages::{ClientIdentity, ClientSide},
     stdio::{reader::StdioReader, rpc_client::RpcClient},
     transport::Transport,
     wire_log::{Listeners, WireLog},
 };
+#[cfg(feature = "builtin")]
+use crate::builtin::PageExtractor;
+#[cfg(feature = "http")]
+use crate::oauth::Authorizations;
 use crate::{
     cancel::CancellationToken,
     catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
     config::{Endpoint, Secrets, ServerConfig, TaskValues},
     error::Phase,
+    json_rpc::RawObject,
     launch::{LaunchReport, Launcher},
     process::{self, ExitWatch, Process, Supervisor},
     tool::ServerName,
@@ -55,6 +61,9 @@ pub(crate) struct ConnectContext {
     pub(crate) secrets: Secrets,
     /// For servers behind a URL.
     pub(crate) http: RemoteClients,
+    /// The access to those that ask for it.
+    #[cfg(feature = "http")]
+    pub(crate) authorizations: Authorizations,
     /// Gets the events of a session after its start.
     pub(crate) on_event: SessionObserver,
     /// Whether stderr lines of servers are reported as events.
@@ -67,8 +76,13 @@ pub(crate) struct ConnectContext {
     pub(crate) cache: Option<CatalogCache>,
     /// What the tools of all servers must agree with.
     pub(crate) lock: Option<Arc<LockFile>>,
+    /// Reads pages for the built-in `fetch`.
+    #[cfg(feature = "builtin")]
+    pub(crate) extractor: Option<Arc<dyn PageExtractor>>,
     /// Knows what package runners start.
     pub(crate) launcher: Launcher,
+    /// Who we are towards the servers.
+    pub(crate) client: ClientSide,
     /// What the variables of a task stand for. `None`: servers that have some cannot be started.
     pub(crate) task: Option<Arc<TaskValues>>,
 }
@@ -96,6 +110,9 @@ impl ConnectContext {
         }
     }
 }
+
+/// What a server says of itself: the result of `initialize` or of `server/discover`, as it was written.
+pub(crate) type ServerHello = Arc<RawObject>;
 
 /// The time each phase of a start took, in documents in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -135,6 +152,8 @@ pub(super) struct Connection {
     /// How the first list differs from the one that was remembered.
     pub(super) changes: Option<Arc<ToolChanges>>,
     pub(super) era: Era,
+    /// What it said of itself.
+    pub(super) hello: ServerHello,
     /// It was not asked by `server/discover`, or did not answer.
     pub(super) mute: bool,
     pub(super) version: String,
@@ -213,8 +232,8 @@ async fn connect_as_configured(
 ) -> Result<Connection, Failure> {
     let of_task = connect_context.of_task(config)?;
     let config = of_task.as_deref().unwrap_or(config);
-    let began = Instant::now();
-    let deadline = began + config.startup_timeout;
+    let known = known.or(connect_context.client.identity.era.filter(|era| *era == Era::Legacy));
+    let deadline = Instant::now() + config.startup_timeout;
     match attempt(config, connect_context, list_check, known, deadline, on_process).await {
         // A server of the old era may leave at the sight of a question it does not know.
         Err(failure) if known.is_none() && failure.left_at_probe => {
@@ -241,6 +260,8 @@ async fn attempt(
     let mut clock = PhaseClock::new();
     let truncator = Truncator::new(config, &connect_context.outputs);
     let tap = connect_context.new_wire_log(&config.name);
+    let ClientSide { identity, messages } = &connect_context.client;
+    let messages = messages.clone();
     match &config.endpoint {
         Endpoint::Stdio(spec) => {
             let ConnectContext { supervisor, secrets, .. } = connect_context;
@@ -262,8 +283,8 @@ async fn attempt(
             }
             let health = Health::new(&pipes, Some(&process), &connect_context.secrets);
             let transport =
-                StdioReader::new(pipes, Some(process.exit_watch()), health.clone(), truncator, tap);
-            match over_lines(transport, list_check, known, deadline, &mut clock).await {
+                StdioReader::new(pipes, Some(process.exit_watch()), health.clone(), truncator, tap, messages);
+            match over_lines(transport, list_check, (known, identity), deadline, &mut clock).await {
                 Ok(opened) => Ok(clock.connection(opened, list_check, Some(process), health, None)),
                 Err((phase, cause)) => Err(Failure::of_process(process, &health, phase, cause, config).await),
             }
@@ -273,8 +294,8 @@ async fn attempt(
                 .map_err(|why| Failure::spawn(why, None))?;
             clock.spawned(pipes.reader.first_byte());
             let health = Health::new(&pipes, None, &connect_context.secrets);
-            let transport = StdioReader::new(pipes, None, health.clone(), truncator, tap);
-            match over_lines(transport, list_check, known, deadline, &mut clock).await {
+            let transport = StdioReader::new(pipes, None, health.clone(), truncator, tap, messages);
+            match over_lines(transport, list_check, (known, identity), deadline, &mut clock).await {
                 Ok(opened) => Ok(clock.connection(opened, list_check, None, health, Some(task))),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }
@@ -282,8 +303,10 @@ async fn attempt(
         Endpoint::Http(endpoint) => {
             clock.spawned(Arc::default());
             let health = Health::remote(&connect_context.secrets);
-            let remote = Remote::new(endpoint, &connect_context.http, tap);
-            // The SDK's futures are large and deep, and most servers are not remote.
+            let parts = (health.clone(), truncator, tap);
+            let remote =
+                Remote::new(endpoint, connect_context, parts).map_err(|why| Failure::spawn(why, None))?;
+            // Its future is large, and most servers are not remote.
             let connecting: BoxFuture<'_, _> =
                 Box::pin(over_http(&remote, list_check, known, deadline, &mut clock));
             match connecting.await {
@@ -305,6 +328,7 @@ type Broken = (Phase, Cause);
 struct OpenedSession {
     link: TransportOwner,
     info: Arc<ServerPeerInfo>,
+    hello: ServerHello,
     changed: Arc<Notify>,
     gone: CancellationToken,
     tools: Arc<ToolList>,
@@ -317,7 +341,7 @@ struct OpenedSession {
 async fn over_lines(
     transport: StdioReader,
     list_check: &ToolListCheck,
-    known: Option<Era>,
+    (known, identity): (Option<Era>, &ClientIdentity),
     deadline: Instant,
     clock: &mut PhaseClock,
 ) -> Result<OpenedSession, Broken> {
@@ -325,7 +349,7 @@ async fn over_lines(
     #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
     let reading = AbortOnDropHandle::new(tokio::spawn(transport.run()));
     let link = TransportOwner::Lines { client: client.clone(), _reading: reading };
-    let (info, mute) = timeout_at(deadline.into(), negotiate(&client, known))
+    let Agreement { info, hello, mute } = timeout_at(deadline.into(), negotiate(&client, known, identity))
         .await
         .map_err(|_| (clock.waiting_for(), Cause::Timeout))?
         .map_err(|refusal| match refusal {
@@ -334,9 +358,9 @@ async fn over_lines(
         })?;
     clock.agreed();
     if handshake::era_of(&info.protocol_version) == Era::Modern {
-        client.set_meta(&handshake::client_context());
+        client.set_meta(handshake::client_context(identity));
     }
-    let opened = listed((link, info, changed), gone, list_check, deadline, clock).await?;
+    let opened = listed((link, info, hello, changed), gone, list_check, deadline, clock).await?;
     Ok(OpenedSession { mute, ..opened })
 }
 
@@ -347,16 +371,17 @@ async fn over_http(
     deadline: Instant,
     clock: &mut PhaseClock,
 ) -> Result<OpenedSession, Broken> {
-    let (session, info, changed, gone) = timeout_at(deadline.into(), remote.open(known))
+    let opened = timeout_at(deadline.into(), remote.open(known))
         .await
         .map_err(|_| (Phase::FirstByte, Cause::Timeout))?
         .map_err(|cause| (Phase::Handshake, cause))?;
     clock.agreed();
-    listed((TransportOwner::Remote(session), info, changed), gone, list_check, deadline, clock).await
+    let Opened { session, info, hello, changed, gone } = opened;
+    listed((TransportOwner::Remote(session), info, hello, changed), gone, list_check, deadline, clock).await
 }
 
 async fn listed(
-    (link, info, changed): (TransportOwner, Arc<ServerPeerInfo>, Arc<Notify>),
+    (link, info, hello, changed): (TransportOwner, Arc<ServerPeerInfo>, ServerHello, Arc<Notify>),
     gone: CancellationToken,
     list_check: &ToolListCheck,
     deadline: Instant,
@@ -376,7 +401,7 @@ async fn listed(
     clock.listed();
     let tools = Arc::new(ToolList::new(tools, SystemTime::now()));
     let (software, changes) = (listing.software.map(Arc::new), changes.map(Arc::new));
-    Ok(OpenedSession { link, info, changed, gone, tools, twins, software, changes, mute: false })
+    Ok(OpenedSession { link, info, hello, changed, gone, tools, twins, software, changes, mute: false })
 }
 
 /// Marks the end of each phase.
@@ -426,14 +451,14 @@ impl PhaseClock {
         health: Health,
         beside: Option<AbortOnDropHandle<()>>,
     ) -> Connection {
-        let OpenedSession { link, info, changed, gone, tools, twins, software, changes, mute } = opened;
+        let OpenedSession { link, info, hello, changed, gone, tools, twins, software, changes, mute } =
+            opened;
         health.listed_twice(twins);
         let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
         let era = handshake::era_of(&info.protocol_version);
         let told = info.capabilities.tools.as_ref().and_then(|tools| tools.list_changed) == Some(true);
-        // The old era tells without being asked. Over HTTP the new one would hold a request open for this, and
-        // connections are counted there.
-        let heard = era == Era::Legacy || (told && process.is_some());
+        // The old era tells without being asked.
+        let heard = era == Era::Legacy || told;
         let version = info.protocol_version.to_string();
         let following = heard.then(|| {
             let work = follow(link.transport(), info, tools.clone(), list_check.clone(), changed, era);
@@ -448,6 +473,7 @@ impl PhaseClock {
             software,
             changes,
             era,
+            hello,
             mute,
             version,
             phases: Phases {

@@ -1,13 +1,19 @@
-//! Remote servers, over streamable HTTP: the SDK's client on our HTTP client.
+//! Remote servers: our own client of MCP over HTTP, for both eras, and for the older transport of events beside messages.
 
 mod client;
 mod connect;
+mod connection;
 mod error;
+mod events;
+mod exchange;
+mod http;
 mod stalls;
-mod streamable;
+#[cfg(test)]
+mod tests;
+mod tool_headers;
 
 pub(in crate::session) use self::{
     client::{RemoteClient, RemoteSession},
-    connect::Remote,
+    connect::{Opened, Remote},
 };
 pub(crate) use crate::http::HttpClients as RemoteClients;

@@ -9,19 +9,22 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use rmcp::model::{ListToolsResult, ServerPeerInfo};
-use serde_json::{Map, Value};
+use rmcp::model::ServerPeerInfo;
+use serde_json::{Map, Value, value::RawValue};
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     SessionObserver,
-    connect::{failure::Cause, handshake::Era},
+    connect::{ConnectContext, ServerHello, failure::Cause, handshake::Era},
+    forward::ForwardedRequest,
     progress::ProgressListener,
+    recovery::health::Health,
     result::{
         reply::{CallLimits, CallReply, NoReply},
         truncate::Truncator,
     },
+    rpc::requests::RpcAnswer,
     transport::Transport,
     wire_log::WireLog,
 };
@@ -29,7 +32,7 @@ use crate::{
     cancel::CancellationToken,
     config::{HttpConfig, HttpEndpoint},
     error::Result as OurResult,
-    tool::ServerName,
+    tool::{ServerName, Tool},
 };
 
 /// No HTTP clients.
@@ -54,22 +57,36 @@ impl RemoteClient {
     pub(in crate::session) async fn call(
         &self,
         _: &str,
-        _: &Map<String, Value>,
-        _: (CallLimits<'_>, Option<&ProgressListener>),
-        _: &Truncator,
+        _: (&Map<String, Value>, &Map<String, Value>),
+        _: CallLimits<'_>,
+        _: Option<&ProgressListener>,
     ) -> Result<CallReply, NoReply> {
         match self.0 {}
     }
 
-    pub(in crate::session) async fn page(
+    pub(in crate::session) async fn ask(
         &self,
-        _: Option<String>,
+        _: &str,
+        _: &Map<String, Value>,
         _: Duration,
-    ) -> Result<Result<ListToolsResult, String>, NoReply> {
+    ) -> Result<RpcAnswer, NoReply> {
         match self.0 {}
     }
 
-    pub(in crate::session) async fn probe(&self, _: Era, _: Duration) -> Result<(), NoReply> {
+    pub(in crate::session) async fn forward(
+        &self,
+        _: &ForwardedRequest<'_>,
+        _: Option<&Map<String, Value>>,
+        _: CallLimits<'_>,
+    ) -> Result<RpcAnswer, NoReply> {
+        match self.0 {}
+    }
+
+    pub(in crate::session) fn tell(&self, _: &str, _: Option<&RawValue>) {
+        match self.0 {}
+    }
+
+    pub(in crate::session) fn drop_unusable(&self, _: &mut Vec<Tool>) {
         match self.0 {}
     }
 }
@@ -90,11 +107,22 @@ impl RemoteSession {
 /// A remote server that cannot be reached.
 pub(in crate::session) struct Remote<'a>(&'a HttpEndpoint);
 
-type Opened = (RemoteSession, Arc<ServerPeerInfo>, Arc<Notify>, CancellationToken);
+/// What there never is.
+pub(in crate::session) struct Opened {
+    pub(in crate::session) session: RemoteSession,
+    pub(in crate::session) info: Arc<ServerPeerInfo>,
+    pub(in crate::session) hello: ServerHello,
+    pub(in crate::session) changed: Arc<Notify>,
+    pub(in crate::session) gone: CancellationToken,
+}
 
 impl<'a> Remote<'a> {
-    pub(in crate::session) fn new(endpoint: &'a HttpEndpoint, _: &RemoteClients, _: WireLog) -> Self {
-        Self(endpoint)
+    pub(in crate::session) fn new(
+        endpoint: &'a HttpEndpoint,
+        _: &ConnectContext,
+        _: (Health, Truncator, WireLog),
+    ) -> Result<Self, String> {
+        Ok(Self(endpoint))
     }
 
     pub(in crate::session) async fn open(&self, _: Option<Era>) -> Result<Opened, Cause> {

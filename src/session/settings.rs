@@ -46,6 +46,12 @@ impl Session {
         self.settings().connect_context.secrets.clone()
     }
 
+    /// Whether all share the server, or each borrower has its own.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn scope(&self) -> crate::config::Scope {
+        self.settings().config.scope
+    }
+
     /// Whether the session has the configuration `config` already.
     pub(crate) fn has_config(&self, config: &ServerConfig) -> bool {
         self.settings().config == *config

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{DownReason, Session, latency::Latency, recovery::slot::State};
 use crate::{
-    error::{Error, Result, ServerError},
+    error::{Error, ServerError},
     process::Process,
-    tool::{ServerName, ToolResult},
+    tool::ServerName,
 };
 
 /// What a server is doing, in one word.
@@ -43,6 +43,23 @@ pub enum ServerState {
     Stopping,
     /// Is gone for good.
     Stopped,
+}
+
+impl ServerState {
+    /// All of them.
+    #[cfg(feature = "serve")]
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Queued,
+        Self::Starting,
+        Self::Installing,
+        Self::Ready,
+        Self::Busy,
+        Self::Parked,
+        Self::Reconnecting,
+        Self::Failed,
+        Self::Stopping,
+        Self::Stopped,
+    ];
 }
 
 impl fmt::Display for ServerState {
@@ -187,8 +204,8 @@ impl Counters {
 
 impl InFlight<'_> {
     /// The call is over.
-    pub(super) fn end(self, outcome: &Result<ToolResult>) {
-        if outcome.as_ref().map_or(true, |result| result.is_error) {
+    pub(super) fn end(self, failed: bool) {
+        if failed {
             self.counters.errors.fetch_add(1, Relaxed);
         }
         self.counters.latency.add(self.began.elapsed());

@@ -2,6 +2,7 @@
 
 use super::{
     GOODBYE_LIMIT, Session,
+    call::CallAnswer,
     connect::{Connection, TransportOwner, failure::Failure},
     recovery::slot::State,
 };
@@ -9,7 +10,6 @@ use crate::{
     config::Endpoint,
     error::{Error, Result},
     process::{Process, Stopped},
-    tool::ToolResult,
     trace::{self, Action},
 };
 
@@ -60,12 +60,12 @@ impl Session {
     }
 }
 
-pub(super) fn call_ended(action: Action, outcome: &Result<ToolResult>) {
+pub(super) fn call_ended(action: Action, outcome: &Result<CallAnswer>) {
     if !action.is_on() {
         return;
     }
     match outcome {
-        Ok(result) if result.is_error => action.end(Some(&"tool_error")),
+        Ok(answer) if answer.is_error() => action.end(Some(&"tool_error")),
         Ok(_) => action.end(None),
         Err(Error::CallRefused { rpc_code, .. }) if *rpc_code != 0 => {
             action.record("rpc.response.status_code", tracing::field::display(rpc_code));

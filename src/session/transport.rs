@@ -1,26 +1,42 @@
-//! The transport of one server: our own JSON-RPC client over stdio, or the SDK's over HTTP. All requests but
-//! `initialize` go through it. The SDK's futures are boxed: they are large, and stdio calls must not hold room for
-//! them.
+//! The transport of one server: over stdio or HTTP. All requests but those of the handshake go through it. The futures
+//! over HTTP are boxed: they are large, and stdio calls must not hold room for them.
 
 use std::time::Duration;
 
-use rmcp::model::ListToolsResult;
-use serde_json::{Map, Value};
+use futures_util::FutureExt;
+use serde_json::{Map, Value, value::RawValue};
 
 use super::{
     connect::{failure::Cause, handshake::Era},
+    forward::ForwardedRequest,
     progress::ProgressListener,
     remote::RemoteClient,
     result::{
         reply::{CallLimits, CallReply, NoReply},
         sdk_types,
-        truncate::Truncator,
     },
-    stdio::{
+    rpc::{
         decode::why_unusable,
-        rpc_client::{RpcAnswer, RpcClient},
+        requests::{AnswerForm, Listener, RpcAnswer},
     },
+    stdio::rpc_client::RpcClient,
 };
+use crate::tool::Tool;
+
+/// A page of a tool list.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ToolPage {
+    #[serde(deserialize_with = "wire_tools")]
+    pub(super) tools: Vec<Tool>,
+    pub(super) next_cursor: Option<String>,
+    pub(super) ttl_ms: Option<u64>,
+}
+
+fn wire_tools<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Tool>, D::Error> {
+    let tools: Vec<Map<String, Value>> = serde::Deserialize::deserialize(deserializer)?;
+    tools.into_iter().map(Tool::from_wire).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
+}
 
 /// The way to one server. Clones share it.
 #[derive(Clone)]
@@ -38,48 +54,83 @@ impl Transport {
         }
     }
 
-    /// Calls `tool`. If the time is over, or the future is dropped, the server is told to cancel.
+    /// Calls `tool`, whose arguments have this schema. If the time is over, or the future is dropped, the server is told
+    /// to cancel.
     pub(super) async fn call(
         &self,
         tool: &str,
-        arguments: &Map<String, Value>,
-        (call_limits, progress): (CallLimits<'_>, Option<&ProgressListener>),
-        truncator: impl FnOnce() -> Truncator,
+        (arguments, schema): (&Map<String, Value>, &Map<String, Value>),
+        call_limits: CallLimits<'_>,
+        progress: Option<&ProgressListener>,
     ) -> Result<CallReply, NoReply> {
         match self {
             Self::Lines(client) => client.call(tool, arguments, call_limits, progress).await,
             Self::Remote(client) => {
-                Box::pin(client.call(tool, arguments, (call_limits, progress), &truncator())).await
+                client.call(tool, (arguments, schema), call_limits, progress).boxed().await
             }
         }
     }
 
-    /// One page of the tool list.
-    pub(super) async fn page(
+    /// Asks for anything else.
+    pub(super) async fn ask(
         &self,
-        cursor: Option<String>,
+        method: &str,
+        params: &Map<String, Value>,
         limit: Duration,
-    ) -> Result<ListToolsResult, Cause> {
-        let answer = match self {
+    ) -> Result<RpcAnswer, NoReply> {
+        match self {
+            Self::Lines(client) => client.ask(method, params, limit).await,
+            Self::Remote(client) => client.ask(method, params, limit).boxed().await,
+        }
+    }
+
+    /// Sends a request of somebody else's; if it calls a tool, its arguments have this schema. If the time is over, or the
+    /// future is dropped, the server is told to cancel.
+    pub(super) async fn forward(
+        &self,
+        request: &ForwardedRequest<'_>,
+        schema: Option<&Map<String, Value>>,
+        call_limits: CallLimits<'_>,
+    ) -> Result<RpcAnswer, NoReply> {
+        match self {
             Self::Lines(client) => {
-                let params = cursor.map(|cursor| ("cursor".to_owned(), Value::String(cursor)));
-                let answer = client.ask("tools/list", &params.into_iter().collect(), limit).await;
-                answer.map(|answer| match answer {
-                    RpcAnswer::Result(result) => serde_json::from_str(result.get())
-                        .map_err(|error| format!("gave an answer that cannot be used: {error}")),
-                    RpcAnswer::Plain(_) => Err(OTHER_ANSWER.to_owned()),
-                    RpcAnswer::Refused(error) => Err(refusal(&error)),
-                })
+                let form = if request.tool.is_some() { AnswerForm::RawToolResult } else { AnswerForm::Raw };
+                let listener = request.progress.cloned().map(Listener::Raw);
+                let params = (request.params, request.meta);
+                client.forward(request.method, params, call_limits, (form, listener)).await
             }
-            Self::Remote(client) => client.page(cursor, limit).await,
-        };
-        let why = match answer {
-            Ok(Ok(page)) => return Ok(page),
-            Ok(Err(why)) => why,
+            Self::Remote(client) => client.forward(request, schema, call_limits).boxed().await,
+        }
+    }
+
+    /// Tells the server what asks for no answer.
+    pub(super) fn tell(&self, method: &str, params: Option<&RawValue>) {
+        match self {
+            Self::Lines(client) => client.tell(method, params),
+            Self::Remote(client) => client.tell(method, params),
+        }
+    }
+
+    /// One page of the tool list.
+    pub(super) async fn page(&self, cursor: Option<String>, limit: Duration) -> Result<ToolPage, Cause> {
+        let params = cursor.map(|cursor| ("cursor".to_owned(), Value::String(cursor))).into_iter().collect();
+        let why = match self.ask("tools/list", &params, limit).await {
+            Ok(RpcAnswer::Result(result)) => match serde_json::from_str::<ToolPage>(result.get()) {
+                Ok(mut page) => {
+                    if let Self::Remote(client) = self {
+                        client.drop_unusable(&mut page.tools);
+                    }
+                    return Ok(page);
+                }
+                Err(error) => format!("gave an answer that cannot be used: {error}"),
+            },
+            Ok(RpcAnswer::Plain(_)) => OTHER_ANSWER.to_owned(),
+            Ok(RpcAnswer::Refused(error)) => refusal(&error),
             Err(NoReply::NotSent | NoReply::NotWritten(_) | NoReply::Ended { .. }) => {
                 return Err(Cause::Closed);
             }
             Err(NoReply::Timeout(_)) => return Err(Cause::Timeout),
+            Err(NoReply::Unauthorized(missing)) => return Err(Cause::Unauthorized(missing)),
             Err(NoReply::Broken(why)) => format!("failed: {why}"),
         };
         Err(Cause::Protocol(format!("`tools/list` {why}")))
@@ -88,11 +139,7 @@ impl Transport {
     /// Whether there is an answer of any kind within `limit` to the [question](question) of `era`. A server that
     /// cannot be asked is none of those who do not answer: its end is noticed as such.
     pub(super) async fn answers(&self, era: Era, limit: Duration) -> bool {
-        let asked = match self {
-            Self::Lines(client) => client.ask(question(era), &Map::new(), limit).await.map(drop),
-            Self::Remote(client) => client.probe(era, limit).await,
-        };
-        match asked {
+        match self.ask(question(era), &Map::new(), limit).await.map(drop) {
             Err(NoReply::Timeout(_)) => false,
             Err(NoReply::Ended { .. } | NoReply::NotWritten(_)) => {
                 // The death of a process is noticed meanwhile, and reported with its real cause. A remote server that
@@ -115,10 +162,10 @@ pub(super) fn question(era: Era) -> &'static str {
 }
 
 /// Continues the sentence "`tools/list` ...".
-pub(super) const OTHER_ANSWER: &str = "was answered with something else";
+const OTHER_ANSWER: &str = "was answered with something else";
 
 /// Continues the sentence "`tools/list` ...".
-pub(super) fn refusal(error: &rmcp::model::ErrorData) -> String {
+fn refusal(error: &rmcp::model::ErrorData) -> String {
     why_unusable(error).map_or_else(
         || format!("was refused: {} ({})", sdk_types::brief(&error.message), error.code.0),
         |why| format!("gave an answer that cannot be used: {why}"),

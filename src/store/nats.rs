@@ -8,13 +8,20 @@
 //!
 //! What cannot be excluded: a process that is frozen between that check and the first byte of a request repeats this one.
 
+mod cancel;
+mod facts;
+mod lanes;
 mod lease;
+mod outcomes;
 mod queue;
+mod registry;
+mod remove;
 #[cfg(test)]
 mod tests;
 
 use std::{
     fmt, io,
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
@@ -23,11 +30,9 @@ use std::{
 };
 
 use async_nats::{
-    ConnectOptions, ServerAddr,
+    Client, ConnectOptions, ServerAddr,
     jetstream::{
-        self, Context,
-        consumer::{AckPolicy, PullConsumer, pull},
-        kv,
+        self, Context, kv,
         object_store::{self, ObjectStore},
         stream::{Config, DiscardPolicy, RetentionPolicy, Stream},
     },
@@ -35,35 +40,58 @@ use async_nats::{
 use percent_encoding::percent_decode_str;
 use tokio::time::sleep;
 
-pub(crate) use self::{lease::NatsLease, queue::ClaimedTask};
+use self::lanes::KnownLanes;
+pub(crate) use self::{
+    cancel::Closed,
+    facts::{JetStreamFacts, StoreFacts, look_at},
+    lanes::DEFAULT_LANE,
+    lease::NatsLease,
+    outcomes::TaskOutcome,
+    queue::{Claimed, ClaimedTask, EndedTask},
+    registry::{EntryKind, GONE, LARGEST_ENTRY, RegistryEntry, WorkerRegistry},
+    remove::REMOVED,
+};
 use crate::{
     cancel::CancellationToken,
     error::{Error, Result},
 };
 
 /// The first version whose streams survive the end of their server, and that can be told to write through.
-const OLDEST: [u32; 3] = [2, 10, 23];
+pub(crate) const OLDEST: [u32; 3] = [2, 10, 23];
 
 /// How long one request to the server may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Larger records are kept as objects: by default a server refuses messages over 1 MiB.
-const LARGEST: usize = 256 << 10;
+pub(crate) const LARGEST: usize = 256 << 10;
+
+/// The stream of the journals.
+const JOURNAL: &str = "toolcrib_journal";
 
 /// How the store is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct NatsSetup {
     /// How long a task stays with a worker that is not heard of.
     pub lease: Duration,
-    /// Copies of each stream.
-    pub replicas: usize,
+    /// Copies of each stream. `None`: as many as the store has, or one if it is made now.
+    pub replicas: Option<usize>,
+    /// A store that is not there is not made.
+    pub must_exist: bool,
+    /// The lanes that a worker takes from, the first one first; all where none is named.
+    pub lanes: Vec<String>,
     /// Is cancelled when the journal has gone backwards: nothing may be done any more.
     pub stop: CancellationToken,
 }
 
 impl Default for NatsSetup {
     fn default() -> Self {
-        Self { lease: Duration::from_secs(30), replicas: 1, stop: CancellationToken::new() }
+        Self {
+            lease: Duration::from_secs(30),
+            replicas: None,
+            must_exist: false,
+            lanes: Vec::new(),
+            stop: CancellationToken::new(),
+        }
     }
 }
 
@@ -75,10 +103,12 @@ struct Inner {
     context: Context,
     journal: Stream,
     queue: Stream,
-    free: PullConsumer,
+    lanes: KnownLanes,
     leases: kv::Store,
     runs: kv::Store,
+    outcomes: kv::Store,
     blobs: ObjectStore,
+    replicas: usize,
     setup: NatsSetup,
     /// How far the clock of the server is ahead of this machine's, in milliseconds.
     clock: AtomicI64,
@@ -101,27 +131,10 @@ impl NatsStore {
     /// # Errors
     /// [`Error::Input`] for an address that is none and a server that is too old; [`Error::Io`].
     pub(crate) async fn open(url: &str, setup: NatsSetup) -> Result<Self> {
-        let addresses: Vec<ServerAddr> =
-            url.split(',').map(|address| address.trim().parse()).collect::<Result<_, _>>().map_err(|_| {
-                let help = "write nats://HOST:4222, or tls://HOST:4222".to_owned();
-                Error::input("the address of the store cannot be read", Some(help))
-            })?;
-        let places: Vec<String> =
-            addresses.iter().map(|address| format!("{}:{}", address.host(), address.port())).collect();
-        let place = places.join(",");
+        let (client, _, place) = connect(url).await?;
         let failed = |what: &str, error: &dyn fmt::Display| failed(&format!("{what} {place}"), error);
-        let options = login(&addresses);
-        let options = options
-            .max_reconnects(None)
-            .connection_timeout(PATIENCE)
-            .request_timeout(Some(PATIENCE))
-            .name("toolcrib");
-        let client = options
-            .connect(&addresses[..])
-            .await
-            .map_err(|error| failed("cannot connect to the store", &error))?;
         let version = client.server_info().version;
-        if !is_new_enough(&version) {
+        if !version_is_from(&version, OLDEST) {
             let [major, minor, patch] = OLDEST;
             return Err(Error::input(
                 format!(
@@ -141,10 +154,23 @@ impl NatsStore {
             }
             sleep(Duration::from_millis(500)).await;
         }
+        let there = match context.get_stream(JOURNAL).await {
+            Ok(stream) => Some(stream.cached_info().config.num_replicas),
+            Err(_) => None,
+        };
+        if setup.must_exist && there.is_none() {
+            let help = "put tasks into it: toolcrib submit".to_owned();
+            return Err(Error::input(format!("the store {place} has no run yet"), Some(help)));
+        }
+        let replicas = there.or(setup.replicas).unwrap_or(1);
+        if setup.replicas.is_some_and(|wanted| wanted != replicas) {
+            let help = "leave --replicas out, or begin an empty store with it".to_owned();
+            let copies = if replicas == 1 { "1 copy".to_owned() } else { format!("{replicas} copies") };
+            return Err(Error::input(format!("the store {place} keeps {copies} of each record"), Some(help)));
+        }
         let unmade = |error: &dyn fmt::Display| failed("cannot make the streams of the store on", error);
-        let replicas = setup.replicas;
         let journal = Config {
-            name: "toolcrib_journal".into(),
+            name: JOURNAL.into(),
             subjects: vec!["toolcrib.j.>".into()],
             // A replica that lags may answer: the next append is refused then.
             allow_direct: true,
@@ -164,15 +190,6 @@ impl NatsStore {
         };
         let journal = context.get_or_create_stream(journal).await.map_err(|error| unmade(&error))?;
         let queue = context.get_or_create_stream(queue).await.map_err(|error| unmade(&error))?;
-        let consumer = pull::Config {
-            durable_name: Some("workers".into()),
-            ack_policy: AckPolicy::Explicit,
-            ack_wait: setup.lease,
-            max_deliver: -1,
-            max_ack_pending: 100_000,
-            ..pull::Config::default()
-        };
-        let free = queue.get_or_create_consumer("workers", consumer).await.map_err(|error| unmade(&error))?;
         let bucket = |name: &str| kv::Config {
             bucket: name.to_owned(),
             history: 1,
@@ -182,6 +199,8 @@ impl NatsStore {
         let leases =
             context.create_key_value(bucket("toolcrib_leases")).await.map_err(|error| unmade(&error))?;
         let runs = context.create_key_value(bucket("toolcrib_runs")).await.map_err(|error| unmade(&error))?;
+        let outcomes =
+            context.create_key_value(bucket("toolcrib_outcomes")).await.map_err(|error| unmade(&error))?;
         let blobs = object_store::Config {
             bucket: "toolcrib_blobs".into(),
             num_replicas: replicas,
@@ -193,10 +212,12 @@ impl NatsStore {
             context,
             journal,
             queue,
-            free,
+            lanes: KnownLanes::default(),
             leases,
             runs,
+            outcomes,
             blobs,
+            replicas,
             setup,
             clock,
             highest: AtomicU64::new(0),
@@ -213,17 +234,18 @@ impl NatsStore {
 
     /// Learns what time it is on the server, which says how old a lease is.
     async fn read_clock(&self) -> Result<()> {
+        const KEY: &str = "clock";
         let Inner { runs, clock, .. } = &*self.0;
-        let key = format!("clock.{}", nonce());
         let failed = |error: &dyn fmt::Display| self.failed("cannot read the clock of", error);
         let before = unix_millis();
-        runs.put(&key, "".into()).await.map_err(|error| failed(&error))?;
-        let entry = runs.entry(&key).await.map_err(|error| failed(&error))?;
+        runs.put(KEY, "".into()).await.map_err(|error| failed(&error))?;
+        // Perhaps that of somebody else, who wrote it meanwhile.
+        let entry = runs.entry(KEY).await.map_err(|error| failed(&error))?;
         if let Some(entry) = entry {
             let there = i64::try_from(entry.created.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
             clock.store(there - before, Relaxed);
         }
-        runs.purge(&key).await.map_err(|error| failed(&error))
+        Ok(())
     }
 
     /// Milliseconds since 1970 by the clock of the server.
@@ -271,10 +293,35 @@ fn login(addresses: &[ServerAddr]) -> ConnectOptions {
     }
 }
 
-fn is_new_enough(version: &str) -> bool {
+/// A connection to `url`, the servers that it names, and their hosts and ports without what logs in.
+async fn connect(url: &str) -> Result<(Client, Vec<ServerAddr>, String)> {
+    let addresses: Vec<ServerAddr> =
+        url.split(',').map(|address| address.trim().parse()).collect::<Result<_, _>>().map_err(|_| {
+            let help = "write nats://HOST:4222, or tls://HOST:4222".to_owned();
+            Error::input("the address of the store cannot be read", Some(help))
+        })?;
+    let places: Vec<String> =
+        addresses.iter().map(|address| format!("{}:{}", address.host(), address.port())).collect();
+    let place = places.join(",");
+    let options = login(&addresses)
+        .max_reconnects(None)
+        .connection_timeout(PATIENCE)
+        .request_timeout(Some(PATIENCE))
+        .name("toolcrib");
+    let client = options.connect(&addresses[..]).await;
+    let client = client.map_err(|error| failed(&format!("cannot connect to the store {place}"), &error))?;
+    Ok((client, addresses, place))
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    address.map_or(host == "localhost", |address| address.is_loopback())
+}
+
+fn version_is_from(version: &str, oldest: [u32; 3]) -> bool {
     let release = version.split(['-', '+']).next().unwrap_or_default();
     let numbers: Vec<u32> = release.split('.').map_while(|part| part.parse().ok()).collect();
-    numbers[..] >= OLDEST[..]
+    numbers[..] >= oldest[..]
 }
 
 /// A run or a task as a part of a subject and of a key: letters, digits, `-` and `_` as they are, other bytes as `=XX`.

@@ -26,7 +26,7 @@ impl Entry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 pub(crate) enum Record {
-    /// The task is part of the run. Always at position 0.
+    /// The task is part of the run. At position 0; once more where a task that was cancelled goes on.
     Submit {
         /// The task, where workers on other machines need it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub(crate) enum Record {
         #[serde(default, skip_serializing_if = "is_false")]
         failed: bool,
     },
-    /// The task ended. Only a claim that takes it up again may follow.
+    /// The task ended. Only a claim that takes it up again may follow, or a submission after it was cancelled.
     Done {
         status: String,
         /// Its report and its files, where others collect them.

@@ -22,6 +22,7 @@ use tokio::{sync::oneshot, time::timeout};
 use super::{
     history::History,
     record::{Entry, Record},
+    spending::{Spending, SpentFor},
 };
 use crate::{
     cancel::CancellationToken,
@@ -81,6 +82,19 @@ pub(crate) struct StoreSetup<'a> {
     pub synced: bool,
     /// Is cancelled when the store cannot be written any more.
     pub stop: CancellationToken,
+    /// Whether a task that ended with this status is taken up again.
+    pub goes_on: &'a dyn Fn(&str) -> bool,
+    /// For [`OpenedStore::spent`].
+    pub spent: SpentFor<'a>,
+}
+
+/// A store that was opened, and what it said.
+pub(crate) struct OpenedStore {
+    pub store: RunStore,
+    /// The tasks that have ended, with the status of each.
+    pub ended: HashMap<String, String>,
+    /// What the others have spent, and those that are taken up again.
+    pub spent: Spending,
 }
 
 impl RunStore {
@@ -90,7 +104,7 @@ impl RunStore {
     /// # Errors
     /// [`Error::Input`] when another process works on the run, the file is of another version, or it has another
     /// task of that id; [`Error::Io`].
-    pub(crate) fn open(folder: &Path, setup: StoreSetup<'_>) -> Result<(Self, HashMap<String, String>)> {
+    pub(crate) fn open(folder: &Path, setup: StoreSetup<'_>) -> Result<OpenedStore> {
         let lock = lock(folder)?;
         let path = folder.join(FILE);
         let mut connection = open(&path, setup.synced)?;
@@ -108,6 +122,11 @@ impl RunStore {
             ));
         }
         let ended = ended(&connection).map_err(broken)?;
+        let begun = |task: &str| match ended.get(task) {
+            None => Some(false),
+            Some(status) => (setup.goes_on)(status).then_some(true),
+        };
+        let spent = spending(&connection, &begun, setup.spent).map_err(broken)?;
         let shared = Arc::new(Shared {
             path,
             broken: OnceLock::new(),
@@ -123,7 +142,7 @@ impl RunStore {
             of_thread.closed.cancel();
         });
         thread.map_err(|error| Error::io("cannot start the thread of the journal", error))?;
-        Ok((Self { jobs, shared }, ended))
+        Ok(OpenedStore { store: Self { jobs, shared }, ended, spent })
     }
 
     /// Closes the file, so that it is whole without those beside it. Waits a moment for what still holds the store.
@@ -336,6 +355,25 @@ fn ended(connection: &Connection) -> rusqlite::Result<HashMap<String, String>> {
         }
     }
     Ok(ended)
+}
+
+/// What tasks have spent that go on: `goes_on` says of each whether it does, and whether it errored before.
+fn spending(
+    connection: &Connection,
+    goes_on: &dyn Fn(&str) -> Option<bool>,
+    spent: SpentFor<'_>,
+) -> rusqlite::Result<Spending> {
+    let mut begun = connection.prepare("select task from journal where position = 1")?;
+    let mut read = connection.prepare("select entry from journal where task = ? order by position")?;
+    let mut spending = Spending::default();
+    for task in begun.query_map([], |row| row.get::<_, String>(0))? {
+        let task = task?;
+        let Some(retried) = goes_on(&task) else { continue };
+        let lines = read.query_map([&task], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
+        let entries = lines.iter().filter_map(|line| serde_json::from_str::<Entry>(line).ok());
+        spending.add(task, entries, retried, spent);
+    }
+    Ok(spending)
 }
 
 /// The status of a task whose last record this is, if it has ended.

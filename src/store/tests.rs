@@ -24,7 +24,14 @@ fn open(folder: &Path, tasks: &[(&str, &str)]) -> crate::Result<Opened> {
 
 fn open_with(folder: &Path, tasks: &[(&str, &str)], stop: CancellationToken) -> crate::Result<Opened> {
     let mut tasks = tasks.iter().map(|(id, digest)| Ok(((*id).to_owned(), (*digest).to_owned())));
-    RunStore::open(folder, StoreSetup { tasks: &mut tasks, synced: true, stop })
+    let setup = StoreSetup {
+        tasks: &mut tasks,
+        synced: true,
+        stop,
+        goes_on: &|_| false,
+        spent: &|_, _| Default::default(),
+    };
+    RunStore::open(folder, setup).map(|opened| (opened.store, opened.ended))
 }
 
 /// The store is closed by its thread, a moment after the last handle is gone.

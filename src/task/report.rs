@@ -55,6 +55,7 @@ impl TaskReport {
             tools_file: None,
             trace_id: None,
             judge: None,
+            extraction: None,
             resumed: None,
             flaw: None,
             calls: Vec::new(),

@@ -93,6 +93,39 @@ pub struct JudgeReport {
     pub ms: f64,
 }
 
+/// What a model took that answered questions about pages.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct ExtractionReport {
+    /// The model's name; a scripted model says so.
+    pub model: String,
+    /// Questions that it was asked.
+    pub questions: u32,
+    /// Requests sent to it, each try counted.
+    pub llm_calls: u32,
+    /// Token counts as its server gave them.
+    pub tokens: Usage,
+    /// What the tokens cost whose price is known, in US dollars. `None`: no price is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// How long it took in milliseconds.
+    pub ms: f64,
+}
+
+impl ExtractionReport {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.model.clone_from(&other.model);
+        self.questions = self.questions.saturating_add(other.questions);
+        self.llm_calls = self.llm_calls.saturating_add(other.llm_calls);
+        self.tokens += other.tokens;
+        self.ms += other.ms;
+        if let Some(cost) = other.cost_usd {
+            *self.cost_usd.get_or_insert(0.0) += cost;
+        }
+    }
+}
+
 impl JudgeReport {
     pub(crate) fn begin(model: &str, model_scripted: bool) -> Self {
         let model = model.to_owned();

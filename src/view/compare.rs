@@ -30,12 +30,16 @@ pub(super) fn page(base: &str, comparison: &RunComparison) -> String {
              <th>took</th><th>tokens</th></tr></thead>\n<tbody>{rows}</tbody></table></div>"
         ),
     };
+    let mut sentences = comparison.cautions();
+    if comparison.in_both() > 0 {
+        sentences.push(comparison.paired_test.words());
+    }
     let body = format!(
         "<p><a href=\"{base}/\">All runs</a></p>\n<h1>Run {} against {}</h1>\n{}\n<p class=\"soft\">Time, turns, calls, tokens and cost are those of the tasks that both runs have.</p>\n<p>{}.</p>\n{}\n<h2>Tasks that differ</h2>\n{tasks}{note}",
         escape(&before.run),
         escape(&after.run),
         figures(base, comparison),
-        escape(&comparison.paired_test.words()),
+        escape(&sentences.join(". ")),
         bar(comparison),
     );
     whole(base, "Compare", "", &body)

@@ -76,7 +76,7 @@ pub(super) fn runs(base: &str, all: &[RunInfo]) -> String {
     format!(
         "<div class=\"scroll\"><table class=\"list\"><thead><tr><th>run</th><th>state</th><th>began</th><th>took</th>\
          <th>tasks</th><th>passed</th><th>failed</th><th>errored</th><th>pass rate</th><th>tokens</th><th>cost</th>\
-         <th class=\"words\">model</th></tr></thead>\n<tbody>{rows}</tbody></table></div>{more}"
+         <th class=\"words\">model</th><th class=\"words\">settings</th></tr></thead>\n<tbody>{rows}</tbody></table></div>{more}"
     )
 }
 
@@ -92,8 +92,8 @@ fn run_row(base: &str, run: &RunInfo) -> String {
     });
     format!(
         "<tr><td><input type=\"checkbox\" value=\"{0}\" aria-label=\"compare {0}\"> <a href=\"{1}\">{0}</a></td>\
-         <td><span class=\"badge state-{2}\">{2}</span></td><td data-head=\"began\" title=\"{3}\">{4}</td><td data-head=\"took\">{5}</td><td data-head=\"tasks\">{tasks}</td>\
-         <td data-head=\"passed\">{6}</td><td data-head=\"failed\">{7}</td><td data-head=\"errored\">{8}</td><td data-head=\"pass rate\">{rate}</td><td data-head=\"tokens\">{9}</td><td data-head=\"cost\">{10}</td><td class=\"words\" data-head=\"model\">{11}</td></tr>\n",
+         <td><span class=\"badge state-{2}\">{2}</span></td><td data-head=\"began\" title=\"{3}\">{4}</td><td data-head=\"took\" title=\"{13}\">{5}</td><td data-head=\"tasks\">{tasks}</td>\
+         <td data-head=\"passed\">{6}</td><td data-head=\"failed\">{7}</td><td data-head=\"errored\">{8}</td><td data-head=\"pass rate\">{rate}</td><td data-head=\"tokens\">{9}</td><td data-head=\"cost\">{10}</td><td class=\"words\" data-head=\"model\">{11}</td><td class=\"words\" data-head=\"settings\">{12}</td></tr>\n",
         escape(&name),
         link(base, &name),
         run.state.name(),
@@ -104,8 +104,13 @@ fn run_row(base: &str, run: &RunInfo) -> String {
         run.counts.failed,
         run.counts.errored,
         rounded_count(run.tokens),
-        run.cost_usd.map_or_else(String::new, |cost| format!("${cost:.2}")),
+        run.cost_usd.filter(|_| run.tokens > 0).map_or_else(String::new, |cost| format!("${cost:.2}")),
         escape(&cut(run.model.as_deref().unwrap_or_default(), 60)),
+        escape(&cut(&run.settings(), 120)),
+        match run.paused_ms {
+            paused if paused > 0.0 => format!("and {} of interruption", html::time(paused)),
+            _ => String::new(),
+        },
     )
 }
 

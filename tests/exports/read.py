@@ -120,5 +120,18 @@ def received(path):
     return found
 
 
-READERS = {"inspect": inspect, "atif": atif, "openai": openai, "csv": table, "otlp": otlp, "received": received}
+def junit(path):
+    from junitparser import JUnitXml
+
+    def case(found):
+        results = [{"kind": type(result).__name__, "type": result.type, "message": result.message} for result in found.result]
+        return {"name": found.name, "time": found.time, "results": results}
+
+    document = JUnitXml.fromfile(path)
+    return [{"name": suite.name, "tests": suite.tests, "failures": suite.failures, "errors": suite.errors,
+             "skipped": suite.skipped, "cases": [case(found) for found in suite]} for suite in document]
+
+
+READERS = {"inspect": inspect, "atif": atif, "openai": openai, "csv": table, "otlp": otlp, "received": received,
+           "junit": junit}
 print(json.dumps(READERS[sys.argv[1]](sys.argv[2])))

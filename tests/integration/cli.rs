@@ -5,6 +5,8 @@ mod bench_init;
 mod commands;
 mod first_use;
 mod input_errors;
+mod install;
 mod log;
+mod resources;
 mod warm;
 mod watch;

@@ -3,6 +3,7 @@
 mod connect;
 mod failures;
 mod message_log;
+mod metrics;
 mod parked;
 mod sandboxed;
 mod startup_checks;
@@ -26,7 +27,7 @@ use crate::{
 /// A bench whose daemons have a folder of their own, and whose processes can be found.
 pub(crate) struct Crib {
     bench: Bench,
-    lab: Lab,
+    pub(crate) lab: Lab,
 }
 
 impl Crib {
@@ -114,7 +115,7 @@ impl Drop for Crib {
     }
 }
 
-fn frame(reader: &mut impl BufRead) -> Value {
+pub(crate) fn frame(reader: &mut impl BufRead) -> Value {
     let mut line = String::new();
     assert!(reader.read_line(&mut line).unwrap() > 0, "the stream has ended");
     serde_json::from_str(&line).unwrap()

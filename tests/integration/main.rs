@@ -5,6 +5,8 @@
 
 mod cli;
 mod daemon;
+mod gateway;
+mod gateway_http;
 mod house;
 mod lifecycle;
 mod models;

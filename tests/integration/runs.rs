@@ -3,6 +3,8 @@
 mod budgets;
 mod comparing;
 mod export;
+mod extraction;
+mod input_files;
 mod judging;
 mod listing;
 mod live_events;
@@ -18,3 +20,4 @@ mod summary;
 mod task_files;
 mod task_folders;
 mod view;
+mod view_keys;

@@ -6,6 +6,7 @@ mod floods;
 mod inherited;
 mod locked_packages;
 mod lockfile;
+mod logins;
 #[cfg(target_os = "linux")]
 mod sandbox;
 mod secrets;

@@ -3,6 +3,8 @@
 mod calls;
 mod faults;
 mod fetch;
+mod http;
+mod oauth;
 mod public_servers;
 pub(crate) mod remote;
 mod search;

@@ -1,9 +1,11 @@
 //! Helpers of all tests: configured fixtures, short forms of calls, and the list of processes that are left.
 
+pub(crate) mod auth_server;
 pub(crate) mod browser;
 pub(crate) mod model_server;
 pub(crate) mod nats;
 pub(crate) mod program;
+pub(crate) mod scrape;
 pub(crate) mod web_sites;
 
 use std::{

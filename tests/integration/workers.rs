@@ -1,7 +1,21 @@
 //! Runs on many machines, by a NATS server.
 
 #[cfg(feature = "nats")]
+mod cancel;
+#[cfg(feature = "nats")]
+mod doctor;
+#[cfg(feature = "nats")]
 mod faults;
+#[cfg(feature = "nats")]
+mod lanes;
 mod nats_server;
 #[cfg(feature = "nats")]
+mod overview;
+#[cfg(feature = "nats")]
 mod queue;
+#[cfg(feature = "nats")]
+mod results;
+#[cfg(feature = "nats")]
+mod scoring;
+#[cfg(feature = "nats")]
+mod shared_limits;

@@ -2,7 +2,10 @@
 
 mod agents;
 mod call;
+#[cfg(target_os = "linux")]
+mod clients;
 mod close;
+mod gateway;
 mod journal;
 mod kills;
 mod lazy;
@@ -28,6 +31,11 @@ pub(crate) enum Bench {
     Agents(agents::Agents),
     /// Time to end servers that ignore end of input and SIGTERM: one, and many at once.
     Close(close::Close),
+    /// Many idle clients of the gateway, one that reads nothing, and others that vanish: does the rest notice?
+    #[cfg(target_os = "linux")]
+    Clients(clients::Clients),
+    /// What a call costs through the gateway, over HTTP and stdio, beside other gateways.
+    Gateway(gateway::GatewayBench),
     /// Time from the start of the program until a model is asked, with many lazy servers.
     Lazy(lazy::Lazy),
     /// Model requests against a server that counts: in flight, attempts and waits, connections, outages.
@@ -50,6 +58,9 @@ impl Bench {
             Self::Call(call) => call.run(context).await,
             Self::Agents(agents) => agents.run(context).await,
             Self::Close(close) => close.run(context).await,
+            #[cfg(target_os = "linux")]
+            Self::Clients(clients) => Box::pin(clients.run(context)).await,
+            Self::Gateway(gateway) => Box::pin(gateway.run(context)).await,
             Self::Lazy(lazy) => lazy.run(context).await,
             Self::Llm(llm) => llm.run(context).await,
             Self::Kills(kills) => kills.run(context).await,

@@ -3,8 +3,10 @@
 //! `README.md` beside this says what each part is for.
 
 mod bench;
+mod conformance;
 mod context;
 mod fakes;
+mod mcp;
 #[cfg(target_os = "linux")]
 mod proc;
 #[cfg(target_os = "linux")]
@@ -46,6 +48,9 @@ enum Command {
     /// Measure toolcrib, and count what it promises.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Be the client that the official conformance suite tests (tests/conformance/run.sh starts the suite).
+    #[command(hide = true)]
+    ConformanceClient(conformance::ConformanceClient),
     /// Score a teardown: servers that are hard to end, times ways for their owner to end. Which processes survive?
     #[cfg(target_os = "linux")]
     Torture(torture::Torture),
@@ -85,6 +90,7 @@ fn main() -> ExitCode {
 async fn run(command: Command, context: &Context<'_>) -> anyhow::Result<ExitCode> {
     match command {
         Command::Bench(bench) => bench.run(context).await,
+        Command::ConformanceClient(client) => Box::pin(client.run(context)).await,
         #[cfg(target_os = "linux")]
         Command::Torture(torture) => torture.run(context).await,
         // Done without this runtime.

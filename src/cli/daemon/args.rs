@@ -142,6 +142,7 @@ fn replace(
     options.locked = terms.locked;
     options.only = terms.only.map(|only| only.into_iter().collect());
     options.lenient = true;
+    options.metrics = terms.metrics;
     DaemonClient::reach(place, &options).map(|reached| reached.client)
 }
 

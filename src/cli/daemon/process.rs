@@ -1,6 +1,6 @@
 //! `toolcrib daemon`: the process that `up -d` and `--daemon` start. It is hidden from the help.
 
-use std::{collections::BTreeSet, process::ExitCode, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, process::ExitCode, time::Duration};
 
 use clap::Args;
 use toolcrib::{
@@ -35,6 +35,9 @@ pub(crate) struct Daemon {
     /// Continue without required servers.
     #[arg(long)]
     lenient: bool,
+    /// Serve metrics at this address.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 impl Daemon {
@@ -50,7 +53,7 @@ impl Daemon {
         options.only =
             Some(self.servers.into_iter().collect::<BTreeSet<_>>()).filter(|only| !only.is_empty());
         (options.jobs, options.locked) = (self.jobs, self.locked);
-        (options.idle, options.lenient) = (self.idle, self.lenient);
+        (options.idle, options.lenient, options.metrics) = (self.idle, self.lenient, self.metrics);
         let serving = serve_daemon(options, env, context.cancel.clone());
         let settling = async {
             tokio::time::sleep(SETTLED).await;

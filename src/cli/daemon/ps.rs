@@ -8,8 +8,12 @@ use clap::Args;
 use serde_json::{Value, json};
 use toolcrib::daemon::{DaemonClient, DaemonStatus};
 
+#[cfg(feature = "nats")]
+pub(crate) use self::table::short;
 pub(crate) use self::table::{Sample, lines};
 use super::args;
+#[cfg(feature = "nats")]
+use crate::cli::workers;
 use crate::cli::{
     context::Context,
     terminal::ui::{Ui, millis},
@@ -18,7 +22,7 @@ use crate::cli::{
 /// Columns of a line.
 const WIDTH: usize = 100;
 /// Between two looks.
-const EVERY: Duration = Duration::from_secs(1);
+pub(crate) const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(crate) struct Ps {
@@ -28,38 +32,75 @@ pub(crate) struct Ps {
     /// Refresh every second, until Ctrl-C.
     #[arg(long)]
     watch: bool,
+    #[cfg(feature = "nats")]
+    #[command(flatten)]
+    store: workers::StoreChoice,
 }
 
 impl Ps {
     pub(crate) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let ui = context.ui;
-        let mut daemon = args::required(context)?;
-        let mut before = None;
+        let width = if self.wide || !Ui::is_terminal() { usize::MAX } else { WIDTH };
+        #[cfg(feature = "nats")]
+        if self.store.is_given() {
+            return context.in_runtime(workers::ps::run(context, &self.store, self.watch, width));
+        }
+        let mut daemon = DaemonLook::of(args::required(context)?);
         loop {
-            let status = daemon.status()?;
-            let sample = Sample::of(&status);
-            if ui.json {
-                Ui::json(document(&daemon, &status, &sample, before.as_ref()));
+            if context.ui.json {
+                Ui::json(daemon.document()?);
             } else {
+                let lines = daemon.lines(width)?;
                 if self.watch {
                     Ui::clear();
                 }
-                let greeting = daemon.greeting();
-                let lines = lines(
-                    greeting,
-                    &status,
-                    &sample,
-                    before.as_ref(),
-                    if self.wide || !Ui::is_terminal() { usize::MAX } else { WIDTH },
-                );
                 Ui::data(lines.join("\n"));
             }
             if !self.watch {
                 return Ok(ExitCode::SUCCESS);
             }
-            before = Some(sample);
             sleep(EVERY);
         }
+    }
+}
+
+/// Looks at a daemon, again and again.
+pub(crate) struct DaemonLook {
+    daemon: DaemonClient,
+    before: Option<Sample>,
+}
+
+impl DaemonLook {
+    fn of(daemon: DaemonClient) -> Self {
+        Self { daemon, before: None }
+    }
+
+    /// The daemon of the configuration; nothing where there is no configuration, or no daemon runs.
+    #[cfg(feature = "nats")]
+    pub(crate) fn of_running(context: &Context<'_>) -> toolcrib::Result<Option<Self>> {
+        let Ok((place, file)) = args::place(context) else { return Ok(None) };
+        Ok(args::running(context, &place, &file)?.map(Self::of))
+    }
+
+    /// The table.
+    pub(crate) fn lines(&mut self, width: usize) -> toolcrib::Result<Vec<String>> {
+        let (status, sample) = self.look()?;
+        let lines = lines(self.daemon.greeting(), &status, &sample, self.before.as_ref(), width);
+        self.before = Some(sample);
+        Ok(lines)
+    }
+
+    /// The same as JSON.
+    pub(crate) fn document(&mut self) -> toolcrib::Result<Value> {
+        let (status, sample) = self.look()?;
+        let document = document(&self.daemon, &status, &sample, self.before.as_ref());
+        self.before = Some(sample);
+        Ok(document)
+    }
+
+    fn look(&mut self) -> toolcrib::Result<(DaemonStatus, Sample)> {
+        let status = self.daemon.status()?;
+        let sample = Sample::of(&status);
+        Ok((status, sample))
     }
 }
 
@@ -78,5 +119,5 @@ fn document(daemon: &DaemonClient, status: &DaemonStatus, sample: &Sample, befor
     json!({"schema": 1, "servers": rows.collect::<Vec<_>>(), "total": total, "daemon": {
         "pid": greeting.pid, "toolcrib": greeting.toolcrib, "config": greeting.config,
         "edition": greeting.edition, "uptime_ms": millis(status.uptime), "idle_ms": status.idle.map(millis),
-        "clients": status.clients, "rss_bytes": status.rss_bytes}})
+        "clients": status.clients, "rss_bytes": status.rss_bytes, "metrics": greeting.metrics}})
 }

@@ -11,7 +11,7 @@ use toolcrib::{
 use crate::cli::{
     context::Context,
     terminal::{
-        columns,
+        columns::{self, Fit},
         ui::{Ui, counted, seconds},
     },
 };
@@ -57,11 +57,17 @@ fn show(comparison: &RunComparison) {
     let RunComparison { before, after, paired_test: test, .. } = comparison;
     let head = [String::new(), before.run.clone(), after.run.clone(), String::new()];
     let rows: Vec<[String; 4]> = std::iter::once(head).chain(comparison.figures()).collect();
-    for line in columns::lines(&rows, &[1, 2, 3]) {
+    let fit = Fit { width: Ui::width(), drop: &[], cut: &[1, 2] };
+    for line in columns::fitted(&rows, &[1, 2, 3], &fit) {
         Ui::data(line);
     }
     Ui::data("");
-    Ui::data(test.words());
+    for caution in comparison.cautions() {
+        Ui::data(caution);
+    }
+    if comparison.in_both() > 0 {
+        Ui::data(test.words());
+    }
     if before.tasks_total != after.tasks_total || comparison.count(TaskChange::OnlyBefore) > 0 {
         Ui::data(format!(
             "{} only in {}, {} only in {}",
@@ -80,7 +86,8 @@ fn show(comparison: &RunComparison) {
             continue;
         }
         Ui::data("");
-        for line in columns::lines(&rows, &[]) {
+        let fit = Fit { width: Ui::width(), drop: &[4, 3], cut: &[1, 2] };
+        for line in columns::fitted(&rows, &[], &fit) {
             Ui::data(line);
         }
         let more = tasks.count() - rows.len();

@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead as _, IsTerminal as _, Write as _},
+    num::NonZeroU32,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -17,10 +18,13 @@ use toolcrib::{
 };
 
 use super::summary;
+#[cfg(feature = "nats")]
+use crate::cli::workers::StoredRuns;
 use crate::cli::{
     context::Context,
     terminal::{
-        columns, output,
+        columns::{self, Fit},
+        output,
         ui::{Ui, counted, seconds, some_time},
     },
 };
@@ -54,7 +58,7 @@ enum Action {
 
 #[derive(Args)]
 struct Remove {
-    /// The ids of the runs, or their folders.
+    /// The ids of the runs, or their folders; with --store, the names of runs in the store.
     #[arg(value_name = "RUN", required_unless_present = "older_than")]
     runs: Vec<String>,
     /// Only runs to which nothing was written for so long, such as 30d; without RUN all of these.
@@ -63,6 +67,9 @@ struct Remove {
     /// Do not ask.
     #[arg(long, short)]
     yes: bool,
+    #[cfg(feature = "nats")]
+    #[command(flatten)]
+    store: StoredRuns,
 }
 
 impl Runs {
@@ -70,6 +77,10 @@ impl Runs {
         match &self.action {
             None | Some(Action::List) => list(&self.out, context.ui)?,
             Some(Action::Show { run }) => show(&find_run(&self.out, run.as_deref())?, context.ui)?,
+            #[cfg(feature = "nats")]
+            Some(Action::Remove(remove)) if remove.store.is_meant() => {
+                return context.in_runtime(remove.run_in_store(context.ui));
+            }
             Some(Action::Remove(remove)) => remove.run(&self.out, context.ui)?,
         }
         Ok(ExitCode::SUCCESS)
@@ -88,6 +99,7 @@ fn list(out: &Path, ui: &Ui) -> Result<(), Error> {
     }
     let head = [
         "RUN", "STATE", "STARTED", "TOOK", "TASKS", "PASSED", "FAILED", "ERRORED", "RATE", "TOKENS", "MODEL",
+        "SETTINGS",
     ];
     let rows = runs.iter().map(|run| {
         [
@@ -105,13 +117,25 @@ fn list(out: &Path, ui: &Ui) -> Result<(), Error> {
             run.pass_rate.map_or_else(dash, |rate| format!("{:.1}%", 100.0 * rate.value)),
             rounded_count(run.tokens),
             run.model.clone().unwrap_or_else(dash),
+            run.settings(),
         ]
     });
     let rows: Vec<_> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
-    for line in columns::lines(&rows, &[3, 4, 5, 6, 7, 8, 9]) {
+    // Where the terminal is narrow: first without tokens, then without counts that follow from others.
+    let fit = Fit { width: Ui::width(), drop: &[9, 3, 6, 2], cut: &[10, 11] };
+    for line in columns::fitted(&rows, &[3, 4, 5, 6, 7, 8, 9], &fit) {
         Ui::data(line);
     }
     Ok(())
+}
+
+/// The time of work, and that of interruptions beside it.
+fn took(info: &RunInfo) -> String {
+    let time = |ms: f64| seconds(Duration::from_secs_f64((ms / 1e3).clamp(0.0, 1e12)));
+    match info.paused_ms {
+        paused if paused > 0.0 => format!("{}, and {} of interruption", time(info.wall_ms), time(paused)),
+        _ => time(info.wall_ms),
+    }
 }
 
 fn dash() -> String {
@@ -125,7 +149,8 @@ fn minute(time: &str) -> String {
 
 fn show(dir: &Path, ui: &Ui) -> Result<(), Error> {
     let info = RunInfo::read(dir)?;
-    let (mut totals, mut wrong, mut more) = (Totals::default(), Vec::new(), 0);
+    let samples = NonZeroU32::new(info.samples).unwrap_or(NonZeroU32::MIN);
+    let (mut totals, mut wrong, mut more) = (Totals::of(samples), Vec::new(), 0);
     each_report(dir, |report| {
         totals.add(&report);
         match report.status {
@@ -141,8 +166,10 @@ fn show(dir: &Path, ui: &Ui) -> Result<(), Error> {
     let mut rows = vec![
         ["run".to_owned(), format!("{} ({})", info.run, info.state.name())],
         ["started".to_owned(), info.started.as_deref().map_or_else(dash, minute)],
-        ["took".to_owned(), seconds(Duration::from_secs_f64(info.wall_ms / 1e3))],
+        ["took".to_owned(), took(&info)],
         ["model".to_owned(), info.model.clone().unwrap_or_else(dash)],
+        ["settings".to_owned(), Some(info.settings()).filter(|words| !words.is_empty()).unwrap_or_else(dash)],
+        ["command".to_owned(), info.command.join(" ")],
         ["tasks".to_owned(), tasks(&info, &totals)],
     ];
     if let Some(rate) = info.pass_rate {
@@ -152,9 +179,6 @@ fn show(dir: &Path, ui: &Ui) -> Result<(), Error> {
         rows.push(["pass rate".to_owned(), words]);
     }
     rows.extend(summary::details(&totals).into_iter().map(|(name, words)| [name.to_lowercase(), words]));
-    if let Some(cost) = info.cost_usd {
-        rows.push(["cost".to_owned(), format!("${cost:.2}")]);
-    }
     rows.push(["folder".to_owned(), dir.display().to_string()]);
     if info.state == RunState::Interrupted {
         let again = "the same `toolcrib run` command continues it";
@@ -200,6 +224,23 @@ fn document(info: &RunInfo, totals: &Totals, wrong: &[TaskReport], more: usize) 
 }
 
 impl Remove {
+    /// Removes runs from the store that workers share. The folders of runs stay.
+    #[cfg(feature = "nats")]
+    async fn run_in_store(&self, ui: &Ui) -> anyhow::Result<ExitCode> {
+        if !self.yes {
+            agreed(&self.runs.iter().map(String::as_str).collect::<Vec<_>>())?;
+        }
+        let queue = self.store.connect().await?;
+        for run in &self.runs {
+            queue.remove(run, self.store.force).await?;
+            ui.status("Removed", format!("run {run} from the store"));
+        }
+        if ui.json {
+            Ui::json(json!({"schema": 1, "removed": self.runs}));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
     fn run(&self, out: &Path, ui: &Ui) -> anyhow::Result<()> {
         let mut runs = match self.runs.is_empty() {
             true => list_runs(out)?,
@@ -216,7 +257,7 @@ impl Remove {
         }
         runs.dedup_by(|a, b| a.dir == b.dir);
         if !runs.is_empty() && !self.yes {
-            agreed(&runs)?;
+            agreed(&runs.iter().map(|run| run.run.as_str()).collect::<Vec<_>>())?;
         }
         for run in &runs {
             run.remove()?;
@@ -233,8 +274,8 @@ impl Remove {
 }
 
 /// Asks on the terminal.
-fn agreed(runs: &[RunInfo]) -> Result<(), Error> {
-    let names: Vec<&str> = runs.iter().take(8).map(|run| run.run.as_str()).collect();
+fn agreed(runs: &[&str]) -> Result<(), Error> {
+    let names = &runs[..runs.len().min(8)];
     let more = if runs.len() > names.len() { ", ..." } else { "" };
     let what = format!("{}: {}{more}", counted(runs.len(), "run"), names.join(", "));
     let stdin = std::io::stdin();

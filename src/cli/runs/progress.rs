@@ -13,6 +13,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use toolcrib::{
     Outcome, TaskReport,
+    cli_support::cut,
     llm::ModelTrouble,
     run::Totals,
     run_files::RunActivity,
@@ -32,6 +33,9 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Looks that a rate of tool calls is of.
 const LOOKS: usize = 5;
+
+/// Letters of the counts beside the bar: a line has 80.
+const COUNTS: usize = 45;
 
 /// So many of the tasks that were cancelled are named.
 const NAMED: usize = 5;
@@ -91,7 +95,7 @@ impl Progress {
     }
 
     /// So many tasks had ended before the run was interrupted.
-    pub(super) fn skip(&self, tasks: usize) {
+    pub(crate) fn skip(&self, tasks: usize) {
         self.ended.store(tasks, Relaxed);
     }
 
@@ -100,7 +104,7 @@ impl Progress {
         if self.ui.live() {
             let style = ProgressStyle::with_template(match self.total {
                 1 => "     {spinner} [{elapsed}] {pos}/{len} {wide_bar} {msg}",
-                _ => "     {spinner} [{elapsed}] {pos}/{len} {wide_bar} {prefix}\n             {msg}",
+                _ => "     {spinner} [{elapsed}] {pos}/{len} {wide_bar} {prefix}\n             {wide_msg}",
             });
             let bar = ProgressBar::new(self.total as u64);
             bar.set_position(self.ended.load(Relaxed) as u64);
@@ -145,7 +149,7 @@ impl Progress {
             Some(bar) => {
                 bar.suspend(show);
                 bar.inc(1);
-                bar.set_prefix(words(&self.totals()));
+                bar.set_prefix(cut(&words(&self.totals()), COUNTS));
             }
             None => show(),
         }
@@ -275,10 +279,14 @@ impl Progress {
 /// What went wrong in a task that failed or errored.
 pub(super) fn what(report: &TaskReport) -> String {
     let answer = report.answer.as_deref().unwrap_or_default();
-    let target = report
-        .target
-        .as_ref()
-        .map_or_else(String::new, |target| format!("  expected {}", quoted(&target.all().join("\" or \""))));
+    let targets = report.target.as_ref().map(|target| quoted(&target.all().join("\" or \"")));
+    // A judge compares meanings: an answer may have all words of the target and be wrong.
+    let target = match (targets, report.judge.as_ref().and_then(|judge| judge.grade.as_deref())) {
+        (None, None) => String::new(),
+        (Some(targets), None) => format!("  expected {targets}"),
+        (None, Some(grade)) => format!("  judged {grade}"),
+        (Some(targets), Some(grade)) => format!("  judged {grade} against {targets}"),
+    };
     match (&report.error, &report.reason) {
         (Some(error), _) => format!("{}{}", reason(report), error.message),
         (None, _) if report.status == Outcome::Errored => reason(report),

@@ -48,7 +48,7 @@ impl Report {
 }
 
 /// Opens a file or an address in the browser.
-pub(super) fn open(what: impl AsRef<OsStr>) -> Result<(), Error> {
+pub(in crate::cli) fn open(what: impl AsRef<OsStr>) -> Result<(), Error> {
     let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let what = what.as_ref();
     let mut command = Command::new(program);

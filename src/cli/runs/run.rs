@@ -1,7 +1,7 @@
 //! `toolcrib run`: runs one question or a file of tasks on shared servers, with a report for every task.
 
-mod judging;
-mod selection;
+pub(crate) mod judging;
+pub(crate) mod selection;
 mod settings;
 
 use std::{
@@ -21,6 +21,7 @@ use toolcrib::{
     llm::{DETECT_PORTS, detect},
     recording::CassettePlayer,
     run::{CASSETTE, Resume, TaskSet},
+    run_files::RunEnd,
 };
 
 use self::{judging::Judging, selection::Selection, settings::Settings};
@@ -30,7 +31,7 @@ use crate::cli::{
     daemon::args::{DaemonArgs, place},
     terminal::{
         output,
-        ui::{Ui, at_least_one},
+        ui::{Ui, at_least_one, counted},
     },
 };
 
@@ -159,7 +160,7 @@ impl Run {
         let question = !is_file(&self.tasks);
         let tasks: TaskSet = match question {
             true => vec![Task::question("question", self.tasks.as_str())].into(),
-            false => self.selection.load(Path::new(&self.tasks), context.ui)?,
+            false => self.selection.load(Path::new(&self.tasks), config.run.score.clone(), context.ui)?,
         };
         let cancel = context.cancel.child_token();
         let player = self.replay.as_ref().map(|path| {
@@ -179,7 +180,9 @@ impl Run {
             true => config.broken_models(),
             false => Vec::new(),
         };
+        let samples = self.judging.samples(&config, question);
         let mut run = toolcrib::run::Run::new(config, tasks)
+            .samples(samples)
             .out(&self.out)
             .warnings(warnings)
             .budget(self.settings.budget());
@@ -205,6 +208,14 @@ impl Run {
             && !agent_events::is_stdout(self.events.as_deref());
         if answers && let Some(answer) = super::execute::answer(&summary)? {
             Ui::words(&answer);
+        }
+        let can_go_on = !question && self.replay.is_none() && self.record.is_none();
+        if summary.end == RunEnd::Stopped && can_go_on {
+            let without = if self.fresh { ", without --fresh," } else { "" };
+            let left = counted(summary.totals.cancelled, "task");
+            context
+                .ui
+                .warn(format!("the run was stopped, {left} left: the same command{without} continues it"));
         }
         self.judging.finish(&summary, context.ui)?;
         Ok(self.judging.exit(&summary, context.ui))
@@ -311,8 +322,9 @@ fn borrow_from_daemon(config: &mut Config, file: &Path) -> anyhow::Result<()> {
 fn is_file(tasks: &str) -> bool {
     let path = Path::new(tasks);
     let endings = ["jsonl", "ndjson", "json", "csv", "tsv", "yaml", "yml"];
-    let named_so = tasks.contains('/')
-        || path.extension().is_some_and(|ending| endings.iter().any(|known| ending == *known));
+    // `bench.josnl` is a mistyped file.
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    let named_so = tasks.contains('/') || ending.is_some_and(|ending| nearest(ending, endings).is_some());
     // A pipe of the shell is one too: `<(...)`. A folder of tasks is written with a `/` at its end.
     let is_there = path.metadata().is_ok_and(|about| !about.is_dir() || tasks.ends_with('/'));
     tasks == "-" || is_there || (named_so && !tasks.contains(char::is_whitespace))

@@ -6,7 +6,7 @@ use toolcrib::{
     cli_support::words as in_words,
     run::{JudgeTotals, RateOfK, RunSummary, SampleFigures, Totals},
     run_files::RunEnd,
-    task::Timings,
+    task::{ExtractionReport, Timings},
 };
 
 use crate::cli::terminal::ui::{Ui, counted, seconds};
@@ -47,6 +47,13 @@ fn retried(totals: &Totals) -> Option<String> {
     Some(words)
 }
 
+/// What the samples come to, if the run has several of each task.
+pub(crate) fn sample_lines(totals: &Totals) -> impl Iterator<Item = String> + use<> {
+    let figures = totals.sample_figures();
+    let lines = figures.map(|figures| samples(&figures, tasks(totals, &figures)));
+    lines.into_iter().flatten()
+}
+
 /// What several samples of each of `tasks` come to, in two lines.
 fn samples(figures: &SampleFigures, tasks: usize) -> [String; 2] {
     let percent = |value: f64| format!("{:.1}%", 100.0 * value);
@@ -80,6 +87,15 @@ fn samples(figures: &SampleFigures, tasks: usize) -> [String; 2] {
 /// How many tasks have samples, judged or not.
 fn tasks(totals: &Totals, figures: &SampleFigures) -> usize {
     totals.tasks.div_ceil(figures.k as usize)
+}
+
+/// What answers to questions about pages took.
+fn extracted(extraction: &ExtractionReport) -> String {
+    let ExtractionReport { model, questions, llm_calls, tokens, .. } = extraction;
+    let tokens = in_words::tokens(tokens).map_or_else(String::new, |tokens| format!(" | {tokens}"));
+    let (questions, requests) =
+        (counted(*questions as usize, "question"), counted(*llm_calls as usize, "request"));
+    format!("{questions} about pages | {requests} to {model}{tokens}")
 }
 
 /// What the judge took.
@@ -144,17 +160,13 @@ pub(crate) fn details(totals: &Totals) -> Vec<(&'static str, String)> {
             reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
         details.push(("Reasons", reasons.join(", ")));
     }
-    details.extend(
-        totals
-            .sample_figures()
-            .iter()
-            .flat_map(|figures| samples(figures, tasks(totals, figures)))
-            .map(|line| ("Samples", line)),
-    );
-    details.extend(in_words::requests(&totals.document()["llm"]).map(|words| ("Requests", words)));
+    details.extend(sample_lines(totals).map(|line| ("Samples", line)));
+    details.extend(in_words::requests(&totals.document()).map(|words| ("Requests", words)));
     details.extend(in_words::tokens(&totals.tokens).map(|words| ("Tokens", words)));
     details.extend(totals.judge.as_ref().map(|judge| ("Judge", judged(judge))));
-    details.extend(totals.cost_usd.map(|cost| {
+    details.extend(totals.extraction.as_ref().map(|extraction| ("Extraction", extracted(extraction))));
+    // Where no token was counted there is nothing that could have a price.
+    details.extend(totals.cost_usd.filter(|_| totals.tokens.total() > 0).map(|cost| {
         let unpriced = match totals.unpriced {
             0 => String::new(),
             tasks => format!(", and that of {} without a price", counted(tasks, "task")),

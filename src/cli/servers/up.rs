@@ -8,7 +8,7 @@ use std::{cell::RefCell, net::SocketAddr, process::ExitCode, time::Duration};
 use clap::Args;
 use serde_json::json;
 use toolcrib::{
-    Config, Error, StartReport,
+    Config, Error, Manager, StartReport,
     config::StartJobs,
     manager::ConfigWarnings,
     process::{Support, TeardownScope},
@@ -41,8 +41,8 @@ pub(crate) struct Up {
     #[command(flatten)]
     locked: Locked,
     /// Serve metrics for Prometheus at this address, such as 127.0.0.1:9464, under /metrics.
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "detach")]
-    pub(crate) metrics: Option<SocketAddr>,
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
     /// Keep the servers in a daemon, which `call`, `tools` and `ps` then use; `toolcrib down` ends it.
     #[arg(long, short)]
     detach: bool,
@@ -55,6 +55,11 @@ pub(crate) struct Up {
 }
 
 impl Up {
+    /// Where this process serves its metrics. With -d it is the daemon that does.
+    pub(crate) fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.filter(|_| !self.detach)
+    }
+
     pub(crate) fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         if self.detach { self.detach(context) } else { context.in_runtime(self.serve(context)) }
     }
@@ -94,19 +99,24 @@ impl Up {
             context.cancel.run_until_cancelled(watching).await.unwrap_or(Ok(()))
         });
         warnings.beside(serving, judge).await?;
-        let refused = manager.report().refused_by_lock().cloned();
-        let report = context.stop(manager).await;
-        if ui.json {
-            let left = report.as_ref().map_or(1, |_| 0);
-            let servers = report.as_ref().map(|report| report.servers.clone()).unwrap_or_default();
-            let keeping = report.as_ref().map(|report| report.teardown_scope.clone()).ok();
-            Ui::json(
-                json!({"event": "teardown", "processes_left": left, "keeping": keeping, "servers": servers}),
-            );
-        }
-        ui.torn_down(&report?);
-        Ok(Context::exit_after(ExitCode::SUCCESS, refused.as_deref()))
+        tear_down(context, manager).await
     }
+}
+
+/// Stops all servers and says how that went.
+pub(crate) async fn tear_down(context: &Context<'_>, manager: Manager) -> anyhow::Result<ExitCode> {
+    let refused = manager.report().refused_by_lock().cloned();
+    let report = context.stop(manager).await;
+    if context.ui.json {
+        let left = report.as_ref().map_or(1, |_| 0);
+        let servers = report.as_ref().map(|report| report.servers.clone()).unwrap_or_default();
+        let keeping = report.as_ref().map(|report| report.teardown_scope.clone()).ok();
+        Ui::json(
+            json!({"event": "teardown", "processes_left": left, "keeping": keeping, "servers": servers}),
+        );
+    }
+    context.ui.torn_down(&report?);
+    Ok(Context::exit_after(ExitCode::SUCCESS, refused.as_deref()))
 }
 
 impl Up {

@@ -10,6 +10,8 @@ use toolcrib::{
     process::Support,
 };
 
+#[cfg(feature = "nats")]
+use crate::cli::workers::CheckedStore;
 use crate::cli::{
     context::Context,
     terminal::ui::{Ui, exit_code},
@@ -22,6 +24,9 @@ pub(crate) struct Doctor {
     /// Start all servers.
     #[arg(long, conflicts_with = "servers")]
     deep: bool,
+    #[cfg(feature = "nats")]
+    #[command(flatten)]
+    store: CheckedStore,
 }
 
 impl Doctor {
@@ -38,6 +43,8 @@ impl Doctor {
             }
         }
         findings.extend(doctor::orphans());
+        #[cfg(feature = "nats")]
+        findings.extend(self.store.check().await?);
         print(context.ui, &support, &findings);
         let code = findings.iter().find_map(|finding| finding.error.as_deref()).map_or(0, exit_code);
         Ok(ExitCode::from(code))

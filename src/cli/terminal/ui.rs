@@ -1,9 +1,11 @@
 //! Output for people: right-aligned verbs on stderr, errors with cause and help. Data goes to stdout.
 
 use std::{
+    collections::HashSet,
     io::{IsTerminal, Write},
     num::NonZeroUsize,
     process::ExitCode,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -53,11 +55,13 @@ impl Color {
 pub(crate) struct Ui {
     pub(crate) json: bool,
     quiet: bool,
+    /// The failures of servers that were shown with their causes.
+    shown: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Ui {
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        Self { json, quiet }
+        Self { json, quiet, shown: Arc::default() }
     }
 
     /// Whether a person watches stderr.
@@ -68,6 +72,12 @@ impl Ui {
     /// Whether a person watches stdout.
     pub(crate) fn is_terminal() -> bool {
         std::io::stdout().is_terminal()
+    }
+
+    /// The columns of the terminal that shows stdout. `None`: it is none.
+    pub(crate) fn width() -> Option<usize> {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+        size.map(|size| size.ws_col.into()).filter(|columns| *columns > 0)
     }
 
     /// Makes room on a terminal for what is shown next.
@@ -90,6 +100,14 @@ impl Ui {
     pub(crate) fn status(&self, verb: &str, text: impl AsRef<str>) {
         if !self.quiet && !self.json {
             Self::line(GOOD, verb, text.as_ref());
+        }
+    }
+
+    /// Something that the user has to do, said with `--quiet` as well; as a JSON line on stderr with `--json`.
+    pub(crate) fn request(&self, verb: &str, text: &str, document: &serde_json::Value) {
+        match self.json {
+            true => eprintln!("{}", output::json(document.to_string())),
+            false => Self::line(GOOD, verb, text),
         }
     }
 
@@ -201,8 +219,20 @@ impl Ui {
             self.bad(verb, error.to_string());
             if why {
                 Self::details(error);
+                self.shown().insert(error.to_string());
             }
         }
+    }
+
+    /// Whether all that `error` could say of its servers was shown before.
+    fn was_shown(&self, error: &Error) -> bool {
+        let shown = self.shown();
+        matches!(error, Error::RequiredServers { failures }
+            if failures.iter().all(|failure| shown.contains(&failure.to_string())))
+    }
+
+    fn shown(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A server was stopped.
@@ -271,14 +301,16 @@ impl Ui {
                     survivor(*pid);
                 }
             }
-            Self::details(error);
+            if !self.was_shown(error) {
+                Self::details(error);
+            }
         }
         ExitCode::from(exit)
     }
 
     /// Like [`Ui::fail`], for any error of a command.
     pub(crate) fn fail_any(&self, error: &anyhow::Error) -> ExitCode {
-        let shared = error.downcast_ref::<std::sync::Arc<Error>>().map(|error| &**error);
+        let shared = error.downcast_ref::<Arc<Error>>().map(|error| &**error);
         match error.downcast_ref::<Error>().or(shared) {
             Some(error) => self.fail(error),
             None => {
@@ -332,7 +364,10 @@ pub(crate) fn exit_code(error: &Error) -> u8 {
     match error.code() {
         ErrorCode::ConfigInvalid | ErrorCode::VariableUnset => 3,
         ErrorCode::ArgumentsInvalid => 2,
-        ErrorCode::SpawnFailed | ErrorCode::ServerExited | ErrorCode::SessionLost => 4,
+        ErrorCode::SpawnFailed
+        | ErrorCode::ServerExited
+        | ErrorCode::SessionLost
+        | ErrorCode::LoginRequired => 4,
         ErrorCode::ToolError => 5,
         ErrorCode::ServerNotFound | ErrorCode::ToolNotFound | ErrorCode::ToolDenied => 6,
         ErrorCode::CallTimeout | ErrorCode::StartupTimeout => 7,

@@ -1,24 +1,36 @@
 //! `toolcrib results`: writes what workers have done into the folder of a run.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Args;
-use toolcrib::report;
+use tokio::time::sleep;
+use toolcrib::{Error, report, run::RunCollector};
 
 use super::StoreArgs;
 use crate::cli::{
     context::Context,
-    runs::summary,
+    runs::{
+        progress::{Progress, ProgressArgs},
+        summary,
+    },
     terminal::ui::{Ui, counted},
 };
+
+/// How long `--follow` waits before it looks again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(crate) struct Results {
     /// The name of the run.
     name: String,
-    /// The folder to make for it [default: runs/NAME].
+    /// The folder to make for it; one that `results` made for it before gets what has ended since [default: runs/NAME].
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+    /// Go on until all tasks have ended, and show each one that ends.
+    #[arg(long)]
+    follow: bool,
+    #[command(flatten)]
+    progress: ProgressArgs,
     #[command(flatten)]
     store: StoreArgs,
 }
@@ -26,21 +38,58 @@ pub(crate) struct Results {
 impl Results {
     pub(crate) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let queue = self.store.connect().await?;
-        let folder = self.out.unwrap_or_else(|| PathBuf::from("runs").join(&self.name));
-        let found = queue.collect(&self.name, &folder).await?;
-        let (ui, totals) = (context.ui, &found.totals);
-        let text =
-            format!("{} of {}: {}", totals.tasks, counted(found.tasks, "task"), summary::words(totals));
+        let folder = self.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&self.name));
+        let mut collector = queue.collector(&self.name, &folder).await?;
+        match self.follow {
+            true => self.follow(&mut collector, context).await?,
+            false => collector.add_ended(|_| {}).await?,
+        }
+        let (ui, totals, tasks) = (context.ui, collector.totals().clone(), collector.tasks());
+        let is_complete = collector.is_complete();
+        collector.finish()?;
+        let unit = if totals.sample_figures().is_some() { "sample" } else { "task" };
+        let text = format!("{} of {}: {}", totals.tasks, counted(tasks, unit), summary::words(&totals));
         ui.status("Ended", text);
+        for line in summary::sample_lines(&totals) {
+            ui.status("Samples", line);
+        }
         ui.status("Results", folder.join("results.jsonl").display().to_string());
         ui.status("Report", report::write_page(&folder)?.display().to_string());
         if ui.json {
             let mut document = totals.document();
             document["run"] = self.name.into();
             document["dir"] = folder.display().to_string().into();
-            document["tasks_total"] = found.tasks.into();
+            document["tasks_total"] = tasks.into();
             Ui::json(document);
         }
-        Ok(summary::exit_by_counts(totals))
+        match self.follow && !is_complete {
+            true => Err(Error::Cancelled.into()),
+            false => Ok(summary::exit_by_counts(&totals)),
+        }
+    }
+
+    /// Adds what ends until all has ended, or the user ends it.
+    async fn follow(&self, collector: &mut RunCollector<'_>, context: &Context<'_>) -> Result<(), Error> {
+        let progress = Progress::new(context.ui, collector.tasks(), &self.progress);
+        progress.skip(collector.totals().tasks);
+        progress.begin();
+        let mut is_told = false;
+        let ended = loop {
+            match collector.add_ended(|report| progress.done(report)).await {
+                Ok(()) => is_told = false,
+                // The server may come back. Said once for each time that it is gone.
+                Err(error @ Error::Io { .. }) => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        progress.say(|| context.ui.warning(&error));
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+            if collector.is_complete() || context.cancel.run_until_cancelled(sleep(PAUSE)).await.is_none() {
+                break Ok(());
+            }
+        };
+        progress.finish();
+        ended
     }
 }

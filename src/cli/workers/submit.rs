@@ -1,14 +1,15 @@
 //! `toolcrib submit`: puts the tasks of a file into a store for workers.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{num::NonZeroU32, path::PathBuf, process::ExitCode};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::run::TaskSet;
+use toolcrib::run::SubmitOptions;
 
-use super::StoreArgs;
+use super::{StoreArgs, lane};
 use crate::cli::{
     context::Context,
+    runs::run::{judging::samples, selection::Selection},
     terminal::ui::{Ui, counted},
 };
 
@@ -19,17 +20,34 @@ pub(crate) struct Submit {
     /// The name of the run, unlike that of every other run in the store.
     #[arg(long, value_name = "NAME")]
     name: String,
+    /// Carry out each task N times; `results` reports pass@k, pass^k and a majority vote.
+    #[arg(long, default_value = "1", value_name = "N", value_parser = samples)]
+    k: NonZeroU32,
+    /// The lane of the store's queue that the tasks wait in [default: default].
+    #[arg(long, value_name = "NAME", value_parser = lane)]
+    lane: Option<String>,
+    /// At most N tasks of the lane are under way at once, over all workers. Changes the cap of a lane that is there.
+    #[arg(long, value_name = "N", requires = "lane")]
+    lane_cap: Option<NonZeroU32>,
+    #[command(flatten)]
+    selection: Selection,
     #[command(flatten)]
     store: StoreArgs,
 }
 
 impl Submit {
     pub(crate) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let tasks = TaskSet::load(&self.tasks)?;
+        let tasks = self.selection.load(&self.tasks, None, context.ui)?;
         let queue = self.store.connect().await?;
-        let done = queue.submit(&self.name, &tasks).await?;
+        let mut options = SubmitOptions::default();
+        (options.samples, options.lane, options.lane_cap) = (self.k, self.lane, self.lane_cap);
+        let done = queue.submit(&self.name, &tasks, &options).await?;
+        let samples = match self.k.get() {
+            1 => String::new(),
+            k => format!(", {k} samples of each,"),
+        };
         let text = format!(
-            "{} as run {}: {} new, {} waiting or under way, {} ended",
+            "{}{samples} as run {}: {} new, {} waiting or under way, {} ended",
             counted(tasks.len(), "task"),
             self.name,
             done.new,
@@ -37,9 +55,16 @@ impl Submit {
             done.ended
         );
         context.ui.status("Submitted", text);
+        if done.continued > 0 {
+            let text =
+                format!("{}, behind the last finished steps", counted(done.continued, "cancelled task"));
+            context.ui.status("Continuing", text);
+        }
         if context.ui.json {
-            Ui::json(json!({"schema": 1, "run": self.name, "tasks": tasks.len(), "new": done.new,
-                "known": done.known, "ended": done.ended}));
+            Ui::json(
+                json!({"schema": 1, "run": self.name, "tasks": tasks.len(), "samples": self.k, "new": done.new,
+                "known": done.known, "continued": done.continued, "ended": done.ended}),
+            );
         }
         Ok(ExitCode::SUCCESS)
     }

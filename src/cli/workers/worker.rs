@@ -3,14 +3,15 @@
 use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::Args;
-use toolcrib::{Env, Error, HttpClients, LlmClient, run::TaskSet};
+use toolcrib::{Env, HttpClients, LlmClient, run::TaskSet};
 
-use super::StoreArgs;
+use super::{StoreArgs, lane};
 use crate::cli::{
     context::Context,
     runs::{
         execute::observer,
         progress::{Progress, ProgressArgs},
+        run::judging::judge,
         summary,
     },
     terminal::{
@@ -27,9 +28,20 @@ pub(crate) struct Worker {
     /// End when no task is left, instead of waiting for more.
     #[arg(long)]
     until_empty: bool,
+    /// Let tasks name programs that score their answers (score type `command`). Who submits a task cannot allow that.
+    #[arg(long)]
+    allow_commands: bool,
+    /// The limits of models in servers.toml (`max_in_flight`, `requests_per_minute`, `tokens_per_minute`) hold for all workers
+    /// with this option together, not for each.
+    #[arg(long)]
+    shared_limits: bool,
     /// The folder of all runs: the worker makes one in it, for its events and for what its servers write to stderr.
     #[arg(long, default_value = "runs", value_name = "FOLDER")]
     out: PathBuf,
+    /// Take tasks only from these lanes, and from a later one only where the earlier ones have none [default: all, the
+    /// lane `default` first].
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = lane)]
+    lanes: Vec<String>,
     #[command(flatten)]
     progress: ProgressArgs,
     #[command(flatten)]
@@ -39,25 +51,31 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let (ui, config) = (context.ui, context.load()?);
-        let llm = match &config.llm {
-            Some(llm) => llm.clone()?,
-            None => {
-                let help = "name one in the [llm] table of servers.toml".to_owned();
-                return Err(Error::input("no model is configured for the tasks", Some(help)).into());
-            }
-        };
         let http = HttpClients::new(&config.http)?;
-        let model = LlmClient::new(&llm, &http, Env::process().folder())?;
-        let queue = self.store.connect().await?;
+        let llm = config.llm.clone().transpose()?;
+        let model = llm.map(|llm| LlmClient::new(&llm, &http, Env::process().folder())).transpose()?;
+        let judge = judge(&config, &http)?;
+        let queue = self.store.connect_to(self.lanes).await?;
         let (pending, progress) = (Pending::of(&config), Arc::new(Progress::new(ui, 0, &self.progress)));
         let servers = config.servers.len();
-        let run = toolcrib::run::Run::new(config, TaskSet::from(Vec::new()))
+        let mut run = toolcrib::run::Run::new(config, TaskSet::from(Vec::new()))
             .worker()
-            .model(model)
             .jobs(self.jobs)
             .out(&self.out)
             .observe(observer(ui, pending.clone(), progress))
             .cancel(context.cancel.child_token());
+        if let Some(model) = model {
+            run = run.model(model);
+        }
+        if let Some(judge) = judge {
+            run = run.judge(judge);
+        }
+        if self.allow_commands {
+            run = run.allow_commands();
+        }
+        if self.shared_limits {
+            run = run.share_limits()?;
+        }
         let open = run.open()?;
         ui.status("Starting", counted(servers, "server"));
         let mut started = pending.beside(ui, Box::pin(open.start())).await?;

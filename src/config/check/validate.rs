@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
-use super::owner::Owners;
+use super::{oauth, owner::Owners};
 use crate::config::{
     Endpoint, HttpEndpoint, Lifecycle, LlmConfig, Sandbox, Scope, ServerConfig, ServerEntry, StdioConfig,
     StopGrace,
@@ -122,7 +122,13 @@ fn build(
             child.sandbox = walls.map(|walls| sandbox(&walls, vars)).transpose()?;
             Endpoint::Stdio(child)
         }
-        RawKind::Url { url, headers } => Endpoint::Http(http(&url, &headers, vars)?),
+        RawKind::Url { url, headers, oauth, transport } => {
+            let mut endpoint = HttpEndpoint { transport, ..http(&url, &headers, vars)? };
+            if let Some(raw) = oauth {
+                endpoint.oauth = oauth::build(&raw, vars)?;
+            }
+            Endpoint::Http(endpoint)
+        }
         RawKind::Builtin { name, args } => {
             Endpoint::Builtin { name, args: expand_all(&args, vars)?, base: vars.origin.folder.clone() }
         }
@@ -332,7 +338,13 @@ fn expand_all(texts: &[Text], vars: &mut Vars<'_>) -> Result<Vec<String>> {
     texts.iter().map(|text| vars.expand_of_task(text)).collect()
 }
 
-fn fault(vars: &Vars<'_>, text: &Text, message: String, help: Option<&str>) -> crate::error::Error {
+/// An error about one text.
+pub(in crate::config) fn fault(
+    vars: &Vars<'_>,
+    text: &Text,
+    message: String,
+    help: Option<&str>,
+) -> crate::error::Error {
     ConfigError {
         file: vars.origin.shown.clone(),
         line: Some(text.line),
@@ -353,16 +365,7 @@ pub(in crate::config) fn llm(
     env: &Env,
     secrets: &mut Vec<String>,
 ) -> Result<LlmConfig> {
-    let mut vars = Vars {
-        env,
-        origin,
-        server: None,
-        local: BTreeMap::new(),
-        open,
-        task_scope: false,
-        of_task: false,
-        secrets: Vec::new(),
-    };
+    let mut vars = Vars::of_table(env, origin, open);
     let llm = build_llm(raw, &mut vars);
     secrets.append(&mut vars.secrets);
     llm

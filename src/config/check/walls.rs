@@ -201,6 +201,7 @@ fn ours(config: &Config, env: &Env, imported: Vec<PathBuf>) -> Vec<OwnPath> {
     add("the place of the user's configuration", env.user_config(), false);
     add("the folder of results", config.output_folder.clone(), false);
     add("the cache folder", config.cache_folder.clone(), true);
+    add("the folder of logins", config.state_folder.clone(), true);
     // Both are started outside of every sandbox: this program is the daemon as well.
     if let Guard::Program(guard) = &config.guard {
         add("the guard", Some(guard.clone()), false);

@@ -20,6 +20,7 @@ use crate::{
 /// Longest file that is read: some tools keep their whole history beside the servers.
 const MAX_FILE: u64 = 64 << 20;
 
+mod clients;
 mod codex;
 mod json;
 mod jsonc;
@@ -31,6 +32,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use clients::{ClientEntry, McpClient};
 pub use write::import_toml;
 
 /// Tools whose files are found by name.
@@ -106,14 +108,7 @@ pub(super) fn places(tool: &str, env: &Env) -> Vec<PathBuf> {
     if !TOOLS.contains(&tool) {
         return Vec::new();
     }
-    let home = env.folder_of("HOME").unwrap_or_default();
-    let config = env.folder_of("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
-    if tool == "codex" {
-        return vec![env.folder_of("CODEX_HOME").unwrap_or_else(|| home.join(".codex")).join("config.toml")];
-    }
-    // macOS, then Linux.
-    let file = Path::new("Claude/claude_desktop_config.json");
-    vec![home.join("Library/Application Support").join(file), config.join(file)]
+    McpClient::named(tool).map(|client| client.user_files(env)).unwrap_or_default()
 }
 
 /// Reads a foreign file; the format follows from its name and content.

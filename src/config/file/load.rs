@@ -17,7 +17,7 @@ use super::{
     source_location::{SourceLocation, Text},
 };
 use crate::config::{
-    Config, NamedTools, Secrets, ServerEntry,
+    Config, GatewayConfig, NamedTools, Secrets, ServerEntry,
     check::{
         owner::Owners,
         validate::{self, CollectedValues},
@@ -146,7 +146,7 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
     }
     let Merge {
         found: CollectedValues { mut secrets, files, places, writes },
-        servers,
+        mut servers,
         named,
         mut notes,
         ..
@@ -158,8 +158,17 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
     let open = &raw.defaults.inherit_env;
     let models = raw.llm.map(|llm| models::resolve(llm, origin, open, env, &mut secrets)).transpose()?;
     let (llm, models) = models.map_or_else(Default::default, |(llm, models)| (Some(llm), models));
-    let (judge, client) = raw.judge;
-    if let Some(client) = client.filter(|client| !models.contains_key(&client.value)) {
+    let gateway = match raw.gateway {
+        Some(gateway) => gateway.resolve(origin, open, env, &mut secrets).map_err(Arc::new),
+        None => Ok(GatewayConfig::default()),
+    };
+    let (judge, judge_client) = raw.judge;
+    let (extract, extract_client) =
+        raw.extract.map_or((None, None), |(extract, client)| (Some(extract), client));
+    for client in judge_client.into_iter().chain(extract_client) {
+        if models.contains_key(&client.value) {
+            continue;
+        }
         let known: Vec<&str> = models.keys().map(String::as_str).collect();
         let help = match nearest(&client.value, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
@@ -168,6 +177,11 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
         };
         let message = format!("there is no client or strategy `{}` in [llm]", client.value);
         return Err(origin.error(client.line, Some(client.key), message, Some(help)));
+    }
+    if extract.is_some() {
+        for server in servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
+            server.take_questions();
+        }
     }
     let mut cache_folder = cache_folder(raw.defaults.cache_folder.as_ref(), origin, env);
     let output_folder = raw.defaults.output_folder.map(|text| env.resolve(&origin.folder, &text.value));
@@ -192,13 +206,16 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
         follow_stderr: false,
         output_folder,
         cache_folder,
+        state_folder: env.state_folder(),
         lock_file: None,
         http: raw.http,
         llm,
         models,
         agent: raw.agent,
         judge,
+        extract,
         run: raw.run,
+        gateway,
         overrides: overrides.clone(),
         profiles: applied.profiles,
         named,

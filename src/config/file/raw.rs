@@ -1,6 +1,6 @@
 //! The tables of `servers.toml` as written: keys and types are checked, variables are not looked up.
 
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 
 use super::{
     node::{Node, Value},
@@ -8,26 +8,35 @@ use super::{
     source_location::{SourceLocation, Text},
 };
 use crate::config::{
-    AGENT_SERVER, AgentConfig, Guard, HttpConfig, HttpVersion, JudgeConfig, LlmApi, NamePattern, RunConfig,
-    Scope, StartJobs, StopGrace, TokenPrice, env::Names, values::named::Named,
+    AGENT_SERVER, AgentConfig, ExtractConfig, Guard, HttpConfig, HttpVersion, JudgeConfig, LlmApi,
+    NamePattern, RunConfig, Scope, StartJobs, StopGrace, TokenPrice, env::Names, values::named::Named,
 };
 use crate::{error::Result, retry::RetryPolicy};
 
 mod agent;
+mod extract;
+mod gateway;
 mod judge;
 mod models;
+mod oauth;
 mod reuse;
 mod server;
 
+pub(in crate::config) use gateway::RawGateway;
 pub(in crate::config) use models::RawStrategy;
+pub(in crate::config) use oauth::RawOauth;
 pub(in crate::config) use server::{RawKind, RawSandbox, RawServer, read as read_server};
 
 /// The tool servers inside this library, for `builtin = "..."`.
 pub const BUILTINS: &[&str] = &["time", "files", "calc", "search", "fetch"];
 
-const ROOT: &[&str] =
-    &["schema", "import", "defaults", "servers", "http", "llm", "agent", "agents", "judge", "run", "profile"];
-const RUN: &[&str] = &["jobs", "scope"];
+const ROOT: &[&str] = &[
+    "schema", "import", "defaults", "servers", "http", "llm", "agent", "agents", "judge", "extract", "run",
+    "gateway", "profile",
+];
+const RUN: &[&str] = &["jobs", "scope", "k", "score"];
+/// The most samples of a task.
+const MOST_SAMPLES: u32 = 10_000;
 const DEFAULTS: &[&str] = &[
     "start_jobs",
     "startup_timeout",
@@ -94,6 +103,7 @@ pub(in crate::config) const TABLES: &[(&str, &[&str])] = &[
     ("servers.*.result_filter.deny_args", server::DENY_ARGS),
     ("servers.*.restart", server::RESTART),
     ("servers.*.sandbox", server::SANDBOX),
+    ("servers.*.oauth", oauth::OAUTH),
     ("http", HTTP),
     ("llm", LLM),
     ("llm.price", PRICE),
@@ -108,7 +118,11 @@ pub(in crate::config) const TABLES: &[(&str, &[&str])] = &[
     ("agent.rollback", agent::ROLLBACK),
     ("agents.*", agent::SUB_AGENT),
     ("judge", judge::JUDGE),
+    ("extract", extract::EXTRACT),
     ("run", RUN),
+    ("gateway", gateway::GATEWAY),
+    ("gateway.tokens", gateway::TOKEN),
+    ("gateway.tls", gateway::TLS),
     ("profile.*", super::overrides::PROFILE),
 ];
 
@@ -123,7 +137,9 @@ pub(super) struct RawConfig {
     pub(super) agent: AgentConfig,
     /// With the client that it names.
     pub(super) judge: (JudgeConfig, Option<Text>),
+    pub(super) extract: Option<(ExtractConfig, Option<Text>)>,
     pub(super) run: RunConfig,
+    pub(super) gateway: Option<RawGateway>,
     /// What agents say of tools; what servers say of theirs stays with them.
     pub(super) named: Vec<Named>,
 }
@@ -189,14 +205,23 @@ pub(super) fn read(root: &Node, origin: &SourceLocation) -> Result<RawConfig> {
             .transpose()?,
         agent: agents(&root)?,
         judge: judge::read(&root)?,
+        extract: extract::read(&root)?,
         run: root.table("run", RUN)?.map_or_else(|| Ok(RunConfig::default()), |t| run(&t))?,
+        gateway: gateway::read(&root)?,
         named: agent::named(&root)?,
     })
 }
 
 fn run(table: &Section<'_>) -> Result<RunConfig> {
     let jobs = table.number("jobs", 1)?.and_then(NonZeroUsize::new);
-    Ok(RunConfig { jobs, scope: table.choice("scope", &[("task", Scope::Task), ("shared", Scope::Shared)])? })
+    let scope = table.choice("scope", &[("task", Scope::Task), ("shared", Scope::Shared)])?;
+    let k = table.number("k", 1)?.and_then(NonZeroU32::new);
+    if k.is_some_and(|k| k.get() > MOST_SAMPLES) {
+        return Err(table.key_error("k", format!("must be at most {MOST_SAMPLES}"), None));
+    }
+    let score = table.text("score")?.map(|text| text.value.parse()).transpose();
+    let score = score.map_err(|problem: String| table.key_error("score", problem, None))?;
+    Ok(RunConfig { jobs, scope, k, score })
 }
 
 /// The agent, and those that are its tools. Where there are some and it does not say which, it may call all.

@@ -57,6 +57,14 @@ struct UsedVariable {
     value: String,
 }
 
+impl<'a> Vars<'a> {
+    /// For a table that is not of a server. Values of `open` variables are not secret.
+    pub(in crate::config) fn of_table(env: &'a Env, origin: &'a SourceLocation, open: &'a Names) -> Self {
+        let (local, secrets) = Default::default();
+        Self { env, origin, server: None, local, open, task_scope: false, of_task: false, secrets }
+    }
+}
+
 impl Vars<'_> {
     /// The string with its variables put in; their values become secrets, unless they are ordinary.
     pub(in crate::config) fn expand(&mut self, text: &Text) -> Result<String> {

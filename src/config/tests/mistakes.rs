@@ -10,7 +10,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         "x = 1",
         "1: `x`: unknown key",
-        "allowed here: schema, import, defaults, servers, http, llm, agent, agents, judge, run, profile",
+        "allowed here: schema, import, defaults, servers, http, llm, agent, agents, judge, extract, run, gateway, profile",
     ),
     ("a = 1\na = 2", "2: duplicate key", ""),
     ("schema = 2", "1: `schema`: this toolcrib reads schema 1, not 2", ""),
@@ -268,6 +268,27 @@ const WRONG: &[(&str, &str, &str)] = &[
         "import = ['no/such.json']",
         "1: `import[0]`: there is no file /w/no/such.json",
         "give a file, or one of: codex, claude-desktop",
+    ),
+    (
+        "[gateway]\nlisten = 'localhost:80'",
+        "2: `gateway.listen`: is not an address with a port",
+        "write an IP address and a port, such as listen = \"127.0.0.1:7171\"",
+    ),
+    (
+        "[gateway]\norigins = ['example.com']",
+        "2: `gateway.origins[0]`: is not the origin of a page",
+        "write a scheme and a host, such as \"https://example.com\" or \"http://localhost:6274\"",
+    ),
+    ("[gateway]\nmax_sessions = 0", "2: `gateway.max_sessions`: must be at least 1", ""),
+    (
+        "[gateway]\ntls = { cert = 'c.pem' }",
+        "2: `gateway.tls`: `key` is missing",
+        "name the files of `cert` and `key`",
+    ),
+    (
+        "[gateway]\ntokens = [{ name = 'ci' }]",
+        "2: `gateway.tokens[0]`: `token` is missing",
+        "write token = \"${NAME_OF_A_VARIABLE}\"",
     ),
     ("[judge]\nprompt = 'x'", "2: `judge.prompt`: has no `{answer}`", "say where the answer goes"),
     (

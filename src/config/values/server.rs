@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
-use crate::config::{DenyRule, NamePattern, ResourceLimits, Sandbox, StopGrace};
+use crate::config::{DenyRule, NamePattern, OauthConfig, ResourceLimits, Sandbox, StopGrace};
 use crate::{error::Error, tool::ServerName};
 
 pub(in crate::config) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -196,12 +196,40 @@ pub struct HttpEndpoint {
     pub url: String,
     /// Sent with every request.
     pub headers: BTreeMap<String, String>,
+    /// How access is asked for, where the server demands it and `headers` have no `Authorization`.
+    pub oauth: OauthConfig,
+    /// How messages go there.
+    pub transport: HttpTransport,
+}
+
+/// A transport of the protocol over HTTP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HttpTransport {
+    /// Streamable HTTP; the older one where the server has only that.
+    #[default]
+    Auto,
+    /// Streamable HTTP.
+    Http,
+    /// Events beside messages, of the revision 2024-11-05: the address is that of the events, often `/sse`.
+    Sse,
+}
+
+impl HttpTransport {
+    /// As they are written in configurations.
+    pub(crate) const NAMES: [(&str, Self); 3] =
+        [("auto", Self::Auto), ("http", Self::Http), ("sse", Self::Sse)];
 }
 
 impl HttpEndpoint {
     /// An address without headers.
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), headers: BTreeMap::new() }
+        Self {
+            url: url.into(),
+            headers: BTreeMap::new(),
+            oauth: OauthConfig::default(),
+            transport: HttpTransport::Auto,
+        }
     }
 }
 
@@ -211,6 +239,8 @@ impl fmt::Debug for HttpEndpoint {
         f.debug_struct("HttpEndpoint")
             .field("url", &crate::config::secrets::origin_of(&self.url))
             .field("headers", &self.headers.keys())
+            .field("oauth", &self.oauth)
+            .field("transport", &self.transport)
             .finish()
     }
 }
@@ -302,6 +332,22 @@ impl Default for RestartPolicy {
 }
 
 impl ServerConfig {
+    /// Lets the built-in `fetch` take questions, unless its arguments say what it does with them.
+    pub(in crate::config) fn take_questions(&mut self) {
+        if let Endpoint::Builtin { name, args, .. } = &mut self.endpoint
+            && name == "fetch"
+            && !args.iter().any(|arg| arg.starts_with("questions="))
+        {
+            args.push("questions=yes".to_owned());
+        }
+    }
+
+    /// Whether a model reads pages for it.
+    pub(crate) fn takes_questions(&self) -> bool {
+        matches!(&self.endpoint, Endpoint::Builtin { name, args, .. }
+            if name == "fetch" && args.iter().any(|arg| arg == "questions=yes"))
+    }
+
     /// A server with default limits.
     pub fn new(name: ServerName, endpoint: Endpoint) -> Self {
         Self {

@@ -26,6 +26,8 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "nats")]
+use crate::llm::EndpointLimits;
 use crate::{error::HoldReason, retry::FailureWeight};
 use state::{Entered, GateDecision, State, Waiter};
 
@@ -158,6 +160,20 @@ impl Gate {
     /// Sets limits. Those who share an endpoint share its limits too: the strictest counts.
     pub(in crate::llm) fn bound(&self, bounds: Bounds) {
         lock(&self.0).flow.bound(bounds, Instant::now());
+    }
+
+    /// The limits that were set.
+    #[cfg(feature = "nats")]
+    pub(in crate::llm) fn bounds(&self) -> Bounds {
+        lock(&self.0).flow.bounds()
+    }
+
+    /// Only this part of the limits counts from now on. Without a part of one of them no request goes.
+    #[cfg(feature = "nats")]
+    pub(in crate::llm) fn allow(&self, part: EndpointLimits) {
+        let mut state = lock(&self.0);
+        state.flow.allow(part, Instant::now());
+        state.call_all();
     }
 
     /// A call arrives.

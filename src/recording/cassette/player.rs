@@ -120,6 +120,11 @@ impl CassettePlayer {
         head.model.as_deref().map(|model| (model, head.model_scripted))
     }
 
+    /// The folder of the run that was recorded.
+    pub(crate) fn run_folder(&self) -> Option<&Path> {
+        self.0.head.run_dir.as_deref()
+    }
+
     /// When it was recorded.
     pub fn recorded(&self) -> &str {
         &self.0.head.recorded

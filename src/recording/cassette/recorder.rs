@@ -5,7 +5,7 @@ use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -45,6 +45,16 @@ impl CassetteRecorder {
     /// # Errors
     /// [`Error::Io`]; [`Error::Input`] when there is a file.
     pub fn create(path: &Path, model: Option<(&str, bool)>, secrets: Secrets) -> Result<Self> {
+        Self::create_for(None, path, model, secrets)
+    }
+
+    /// The same for the run in this folder, an absolute path.
+    pub(crate) fn create_for(
+        run_dir: Option<PathBuf>,
+        path: &Path,
+        model: Option<(&str, bool)>,
+        secrets: Secrets,
+    ) -> Result<Self> {
         let opened = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path);
         let file = opened.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
@@ -61,6 +71,7 @@ impl CassetteRecorder {
             recorded: now(),
             model: model.map(|(label, _)| label.to_owned()),
             model_scripted: model.is_some_and(|(_, scripted)| scripted),
+            run_dir,
         }));
         recorder.check()?;
         Ok(recorder)

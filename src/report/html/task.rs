@@ -63,7 +63,7 @@ pub(crate) fn facts(task: &RunTask) -> String {
     facts.extend((line.llm_retries > 0).then(|| format!("{} tried again", line.llm_retries)));
     let tokens = line.tokens.input.saturating_add(line.tokens.output);
     facts.extend((tokens > 0).then(|| format!("{} tokens", count(tokens))));
-    facts.extend(line.cost_usd.map(|cost| format!("${cost:.4}")));
+    facts.extend(line.cost_usd.filter(|_| tokens > 0).map(|cost| format!("${cost:.4}")));
     facts.join(" \u{b7} ")
 }
 

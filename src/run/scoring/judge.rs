@@ -6,6 +6,7 @@ use regex::{Captures, Regex};
 use serde_json::Value;
 
 use crate::{
+    agent::Budget,
     config::JudgeConfig,
     error::Error,
     llm::{ChatRequest, LlmClient, Message},
@@ -17,6 +18,14 @@ use crate::{
 /// What the model is told whose reply has no grade.
 const AGAIN: &str =
     "Your reply has no grade that can be read. Give the grade alone, in the form that was asked for.";
+
+/// Why an answer has no grade.
+pub(super) enum JudgeError {
+    /// The judge gave none, or could not be asked.
+    NoGrade(String),
+    /// The run may spend no more.
+    BudgetUsedUp,
+}
 
 /// The judge of a run.
 pub(super) struct ModelJudge {
@@ -32,13 +41,14 @@ impl ModelJudge {
     /// The score of an answer. What that took is entered into the report, also where it failed.
     ///
     /// # Errors
-    /// The model could not be asked, or twice gave no grade.
+    /// The model could not be asked, may not be asked any more, or twice gave no grade.
     pub(super) async fn score(
         &self,
         task: &Task,
         report: &mut TaskReport,
         observer: Option<&TrafficObserver>,
-    ) -> Result<Option<f64>, String> {
+        budget: Option<&Budget>,
+    ) -> Result<f64, JudgeError> {
         let began = Instant::now();
         let mut about = JudgeReport::begin(self.client.model_label(), self.client.is_scripted());
         let answer = report.answer.clone().unwrap_or_default();
@@ -47,15 +57,18 @@ impl ModelJudge {
             Some(observer) => self.client.observed_by(&observer.judge()),
             None => self.client.clone(),
         };
-        let graded = self.ask(&client, &mut messages, &mut about).await;
+        let graded = self.ask(&client, &mut messages, &mut about, budget).await;
         about.ms = millis(began.elapsed());
-        let transcript: Value = messages.iter().map(Message::to_json).collect();
-        report.outputs.push(("judge.json".to_owned(), format!("{transcript:#}\n")));
         let score = graded.map(|(grade, score)| {
             about.grade = Some(grade);
-            Some(score)
+            score
         });
-        report.judge = Some(about);
+        let was_asked = messages.len() > 1 || !matches!(score, Err(JudgeError::BudgetUsedUp));
+        if was_asked {
+            let transcript: Value = messages.iter().map(Message::to_json).collect();
+            report.outputs.push(("judge.json".to_owned(), format!("{transcript:#}\n")));
+            report.judge = Some(about);
+        }
         score
     }
 
@@ -65,8 +78,12 @@ impl ModelJudge {
         client: &LlmClient,
         messages: &mut Vec<Message>,
         about: &mut JudgeReport,
-    ) -> Result<(String, f64), String> {
+        budget: Option<&Budget>,
+    ) -> Result<(String, f64), JudgeError> {
         for attempt in 1..=2 {
+            if budget.is_some_and(|budget| budget.used_up().is_some()) {
+                return Err(JudgeError::BudgetUsedUp);
+            }
             let request = ChatRequest::new(messages.clone());
             let asked = client.chat(&request).await;
             let attempts =
@@ -74,8 +91,11 @@ impl ModelJudge {
             about.llm_calls += u32::try_from(attempts).unwrap_or(u32::MAX);
             let said = asked.map_err(|error| {
                 let TaskError { message, .. } = (&Error::from(error)).into();
-                format!("the judge could not be asked: {message}")
+                JudgeError::NoGrade(format!("the judge could not be asked: {message}"))
             })?;
+            if let Some(budget) = budget {
+                budget.add(said.usage, said.cost_usd());
+            }
             about.tokens += said.usage;
             if let Some(cost) = said.cost_usd() {
                 *about.cost_usd.get_or_insert(0.0) += cost;
@@ -89,7 +109,8 @@ impl ModelJudge {
                 messages.push(Message::User(AGAIN.to_owned()));
             }
         }
-        Err("the judge gave no grade that can be read, and none when it was asked again".to_owned())
+        let why = "the judge gave no grade that can be read, and none when it was asked again";
+        Err(JudgeError::NoGrade(why.to_owned()))
     }
 
     /// The prompt with the texts of a task. What a text has in braces stays.

@@ -8,6 +8,9 @@ mod mcp_atlas;
 mod mcp_universe;
 mod mirothinker;
 mod openai_evals;
+mod question_answer;
+
+use std::{collections::BTreeSet, path::Path};
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
@@ -30,17 +33,20 @@ pub enum TaskDialect {
     OpenAiEvals,
     /// `question`, `mcp_servers`, `output_format`, `evaluators`.
     McpUniverse,
+    /// `question`, `answer`.
+    QuestionAnswer,
 }
 
 impl TaskDialect {
     /// All of them, by the names that a user writes.
-    pub const ALL: [(&'static str, Self); 6] = [
+    pub const ALL: [(&'static str, Self); 7] = [
         ("toolcrib", Self::Toolcrib),
         ("mirothinker", Self::MiroThinker),
         ("inspect", Self::Inspect),
         ("mcp-atlas", Self::McpAtlas),
         ("openai-evals", Self::OpenAiEvals),
         ("mcp-universe", Self::McpUniverse),
+        ("question-answer", Self::QuestionAnswer),
     ];
 
     /// The dialect of a file whose first task has these fields.
@@ -54,6 +60,10 @@ impl TaskDialect {
             () if has("input") && has("ideal") => Self::OpenAiEvals,
             () if has("question") && ["mcp_servers", "evaluators", "output_format"].into_iter().any(has) => {
                 Self::McpUniverse
+            }
+            // An answer beside choices is often the number of one.
+            () if has("question") && has("answer") && !["input", "calls", "choices"].into_iter().any(has) => {
+                Self::QuestionAnswer
             }
             () if ["score", "limits", "system", "tools", "calls", "expect"].into_iter().any(has) => {
                 Self::Toolcrib
@@ -76,6 +86,7 @@ impl TaskDialect {
             Self::McpAtlas => Some(&mcp_atlas::RULES),
             Self::OpenAiEvals => Some(&openai_evals::RULES),
             Self::McpUniverse => Some(&mcp_universe::RULES),
+            Self::QuestionAnswer => Some(&question_answer::RULES),
         }
     }
 }
@@ -90,8 +101,22 @@ pub(super) struct DialectRules {
     pub finish: fn(&mut TaskDraft<'_>) -> Result<(), String>,
 }
 
-/// What is told about the tasks of a file, and how many tasks it is true of.
-pub(super) type Notes = IndexMap<String, usize>;
+/// What is found out about the tasks of a file.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    /// What is told, and how many tasks it is true of.
+    pub told: IndexMap<String, usize>,
+    /// The fields of `--fields` that some task has.
+    pub found: BTreeSet<String>,
+}
+
+/// What the fields of a file are called here.
+pub(super) struct FieldNames<'a> {
+    /// The key of a task that a field stands for.
+    pub key: &'a dyn Fn(&str) -> Option<String>,
+    /// The known field that one without a key resembles.
+    pub meant: &'a dyn Fn(&str) -> Option<String>,
+}
 
 /// A task on its way from another format.
 pub(super) struct TaskDraft<'a> {
@@ -99,13 +124,15 @@ pub(super) struct TaskDraft<'a> {
     pub task: Map<String, Value>,
     /// What has no key here.
     pub metadata: Map<String, Value>,
+    /// Paths of files are relative to it.
+    pub folder: &'a Path,
     notes: &'a mut Notes,
 }
 
 impl TaskDraft<'_> {
     /// Tells something; once for all tasks of the file.
     pub(super) fn note(&mut self, note: impl Into<String>) {
-        *self.notes.entry(note.into()).or_default() += 1;
+        *self.notes.told.entry(note.into()).or_default() += 1;
     }
 
     /// Tells that a field is kept in `metadata` and has no effect.
@@ -123,23 +150,29 @@ impl TaskDraft<'_> {
     }
 }
 
-/// Reads a task whose fields have other names. `rename` gives the key of a field; a field without one goes into `metadata`, and
-/// that is told. Empty cells of a table are no values.
+/// Reads a task whose fields have other names. A field without a key goes into `metadata`, and that is told. Empty cells of a
+/// table are no values.
 pub(super) fn convert(
     object: Map<String, Value>,
-    rename: impl Fn(&str) -> Option<String>,
+    names: &FieldNames<'_>,
     is_table: bool,
     finish: fn(&mut TaskDraft<'_>) -> Result<(), String>,
+    folder: &Path,
     notes: &mut Notes,
 ) -> Result<Map<String, Value>, String> {
-    let mut draft = TaskDraft { task: Map::new(), metadata: Map::new(), notes };
+    let mut draft = TaskDraft { task: Map::new(), metadata: Map::new(), folder, notes };
     let mut others = Vec::new();
-    let unknown = |field: &str| format!("{field} is no key of a task: it is kept in the metadata");
+    let unknown = |field: &str| match (names.meant)(field) {
+        Some(near) => {
+            format!("`{field}` is no key of a task (did you mean `{near}`?): it is kept in the metadata")
+        }
+        None => format!("`{field}` is no key of a task: it is kept in the metadata"),
+    };
     for (field, value) in object {
         if value.is_null() || (is_table && value == "") {
             continue;
         }
-        match rename(&field) {
+        match (names.key)(&field) {
             Some(key) if key == "metadata" => match value {
                 Value::Object(fields) => draft.metadata.extend(fields),
                 other => drop(draft.metadata.insert(field, other)),
@@ -154,16 +187,20 @@ pub(super) fn convert(
                 Some(name) => drop(draft.metadata.insert(name.to_owned(), value)),
                 None => {
                     draft.metadata.insert(field.clone(), value);
-                    others.push(format!("`{field}`"));
+                    others.push(field);
                 }
             },
         }
     }
     finish(&mut draft)?;
-    for field in others {
-        if !draft.notes.keys().any(|note| note.contains(&field)) || draft.notes.contains_key(&unknown(&field))
-        {
-            draft.note(unknown(&field));
+    // What has become a key of the task is no longer there.
+    others.retain(|field| draft.metadata.contains_key(field));
+    for field in &others {
+        let (quoted, unknown, told) = (format!("`{field}`"), unknown(field), &draft.notes.told);
+        // A note about another field may name this one as the one that was meant.
+        let is_told = |note: &String| note.contains(&quoted) && !note.contains("is no key of a task");
+        if !told.keys().any(is_told) {
+            draft.note(unknown);
         }
     }
     let TaskDraft { mut task, metadata, .. } = draft;

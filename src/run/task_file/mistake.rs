@@ -2,17 +2,35 @@
 
 use crate::config::{Node, NodeValue, Section, SourceLocation};
 
-pub(super) const TASK: &[&str] =
-    &["id", "input", "target", "score", "tools", "system", "limits", "calls", "metadata"];
-const SCORE: &[&str] = &["type", "tol"];
+pub(super) const TASK: &[&str] = &[
+    "id", "input", "target", "choices", "files", "score", "expect", "tools", "system", "limits", "calls",
+    "metadata",
+];
+const SCORE: &[&str] = &[
+    "type",
+    "tol",
+    "schema",
+    "file",
+    "tool_called",
+    "args_match",
+    "min_calls",
+    "max_calls",
+    "command",
+    "seconds",
+];
 const SCORES: &[(&str, &str)] = &[
     ("exact", "exact"),
     ("contains", "contains"),
     ("regex", "regex"),
     ("numeric", "numeric"),
     ("boxed", "boxed"),
+    ("choice", "choice"),
+    ("json_schema", "json_schema"),
+    ("tool_called", "tool_called"),
+    ("command", "command"),
+    ("judge", "judge"),
 ];
-const LIMITS: &[&str] = &["turns", "tool_calls", "seconds", "tokens"];
+const LIMITS: &[&str] = &["turns", "tool_calls", "seconds", "tokens", "usd"];
 const CALL: &[&str] = &["tool", "args", "expect"];
 const EXPECT: &[&str] = &["contains", "equals", "is_error"];
 /// Characters of a line that are shown where it is no JSON.
@@ -69,6 +87,7 @@ fn look(origin: &SourceLocation, node: &Node) -> crate::Result<()> {
     task.text("id")?;
     task.text("system")?;
     task.texts("tools")?;
+    task.texts("choices")?;
     task.free_table("metadata", "{\"level\": 1}")?;
     let list = |key: &str| task.get(key).filter(|entry| matches!(entry.node.value, NodeValue::List(_)));
     if let Some(entry) = task.get("input")
@@ -105,6 +124,7 @@ fn look(origin: &SourceLocation, node: &Node) -> crate::Result<()> {
         limits.number::<u32>("tool_calls", 0)?;
         limits.number::<u64>("tokens", 0)?;
         limits.float("seconds")?;
+        limits.float("usd")?;
     }
     for call in task.tables("calls", CALL)? {
         call.no_null(CALL)?;

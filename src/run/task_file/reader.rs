@@ -1,15 +1,19 @@
-//! Reads one task, whatever its fields are called.
+//! Reads one task from a record with any of the known names of fields.
 
-use std::str::FromStr;
+use std::{path::PathBuf, str::FromStr};
 
 use serde_json::{Map, Value};
 
 use super::{
-    dialect::{self, DialectRules, Notes, TaskDialect, TaskDraft},
+    TaskFileOptions,
+    dialect::{self, DialectRules, FieldNames, Notes, TaskDialect, TaskDraft},
     mistake::TASK,
     parse,
 };
-use crate::{error::nearest, task::Task};
+use crate::{
+    error::nearest,
+    task::{DefaultScore, Task},
+};
 
 /// Which field of a file is which key of a task, as in `input=prompt,target=answer`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,11 +56,20 @@ pub(super) struct TaskReader {
     dialect: Option<TaskDialect>,
     /// Whether all values are texts: those of a table.
     is_table: bool,
+    /// Paths of files are relative to it.
+    folder: PathBuf,
+    score: Option<DefaultScore>,
 }
 
 impl TaskReader {
-    pub(super) fn new(fields: TaskFields, dialect: Option<TaskDialect>, is_table: bool) -> Self {
-        Self { fields, dialect, is_table }
+    pub(super) fn new(options: &TaskFileOptions, is_table: bool, folder: PathBuf) -> Self {
+        let TaskFileOptions { fields, dialect, score, .. } = options.clone();
+        Self { fields, dialect, is_table, folder, score }
+    }
+
+    /// The keys that fields are named for, with these fields.
+    pub(super) fn named_fields(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.fields.0.iter().map(|(key, field)| (key.as_str(), field.as_str()))
     }
 
     pub(super) fn is_decided(&self) -> bool {
@@ -79,6 +92,11 @@ impl TaskReader {
             None if renamed.is_empty() => None,
             None => Some(format!("as tasks: {renamed}")),
         }
+    }
+
+    /// Whether some field of a task is its question, or its calls.
+    pub(super) fn has_question(&self, task: &Map<String, Value>) -> bool {
+        task.keys().filter_map(|field| self.key(field)).any(|key| key == "input" || key == "calls")
     }
 
     fn rules(&self) -> Option<&'static DialectRules> {
@@ -110,7 +128,7 @@ impl TaskReader {
         {
             return self.object(object, position, notes);
         }
-        parse(line, position)
+        parse(line, position, self.score.as_ref())
     }
 
     /// The task of an object.
@@ -122,14 +140,44 @@ impl TaskReader {
     ) -> Result<Task, String> {
         let mut task = object;
         if !self.is_native() {
+            let named = self.named_fields().map(|(_, field)| field);
+            notes.found.extend(named.filter(|field| task.contains_key(*field)).map(str::to_owned));
+            self.check_typos(&task)?;
+            let names = FieldNames { key: &|field| self.key(field), meant: &|field| self.meant(field) };
             let finish = self.rules().map_or(keep as fn(&mut TaskDraft<'_>) -> _, |rules| rules.finish);
-            task = dialect::convert(task, |field| self.key(field), self.is_table, finish, notes)?;
+            task = dialect::convert(task, &names, self.is_table, finish, &self.folder, notes)?;
             if self.is_table {
                 read_cells(&mut task)?;
             }
         }
         let line = Value::Object(task).to_string();
-        parse(&line, position)
+        parse(&line, position, self.score.as_ref())
+    }
+
+    /// The name that was meant by a field without a key, among those that this file can have.
+    fn meant(&self, field: &str) -> Option<String> {
+        match self.rules() {
+            Some(rules) => nearest(field, rules.fields.iter().map(|(name, _)| *name)),
+            None => nearest(field, TASK.iter().copied()),
+        }
+    }
+
+    /// Refuses a field that is a key of a task but for one letter, where the task does not have that key: what it says
+    /// would be lost.
+    fn check_typos(&self, task: &Map<String, Value>) -> Result<(), String> {
+        if self.rules().is_some() {
+            return Ok(());
+        }
+        for field in task.keys().filter(|field| self.key(field).is_none()) {
+            let is_near = |key: &&&str| key.len() > 3 && strsim::osa_distance(field, key) == 1;
+            let has = |key: &str| task.keys().any(|field| self.key(field).as_deref() == Some(key));
+            if let Some(near) = TASK.iter().find(is_near).filter(|key| !has(key)) {
+                return Err(format!(
+                    "`{field}` is no key of a task; did you mean `{near}`? (`metadata.{field}` in a table is metadata)"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -145,7 +193,9 @@ fn read_cells(task: &mut Map<String, Value>) -> Result<(), String> {
         let Some(text) = value.as_str().map(str::trim) else { continue };
         let read = serde_json::from_str(text);
         match key.as_str() {
-            "score" | "tools" | "limits" | "calls" | "choices" | "expect" => {
+            // The path of one file may be written as it is.
+            "files" if !text.starts_with(['[', '{']) => *value = vec![text].into(),
+            "score" | "tools" | "limits" | "calls" | "choices" | "expect" | "files" => {
                 *value = read.map_err(|error| format!("column `{key}` must be JSON: {error}"))?;
             }
             // A conversation, or a list of answers.

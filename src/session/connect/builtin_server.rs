@@ -15,7 +15,7 @@ pub(super) fn serve(
     (name, args, base): (&str, &[String], &Path),
     context: &ConnectContext,
 ) -> Result<(Pipes, AbortOnDropHandle<()>), String> {
-    let site = Site { base, http: &context.http, variable: |_| None };
+    let site = Site { base, http: &context.http, extractor: context.extractor.clone(), variable: |_| None };
     let builtin = Builtin::parse(name, args, &site)?;
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::sandbox_help as walls;
-use crate::session::recovery::health::{Health, StreamEnd};
+use crate::session::{
+    recovery::health::{Health, StreamEnd},
+    result::reply::MissingAccess,
+};
 use crate::{
     config::{Config, Endpoint, Secrets, ServerConfig, StopGrace},
     duration::rounded,
@@ -35,6 +38,8 @@ pub(in crate::session) enum Cause {
     Protocol(String),
     /// A URL that nothing answers.
     Unreachable(String),
+    /// A URL that wants a login.
+    Unauthorized(MissingAccess),
     /// The lockfile has something against its tools, one line each.
     Locked(Vec<String>),
     /// The lockfile has another package, or another version of it.
@@ -86,6 +91,7 @@ impl Failure {
             }
             Cause::Locked(lock_violations) => Self::locked(lock_violations),
             Cause::OtherPackage(packages) => Self::other_package(&packages),
+            Cause::Unauthorized(missing) => Self::unauthorized(phase, missing),
             Cause::Unreachable(why) => Self {
                 causes: vec![why],
                 help: Some("check `url`, and that the server runs".to_owned()),
@@ -112,6 +118,7 @@ impl Failure {
         let mut failure = match cause {
             Cause::Timeout => Self::timeout(phase, config),
             Cause::Protocol(why) => Self::protocol(phase, why),
+            Cause::Unauthorized(missing) => Self::unauthorized(phase, missing),
             Cause::Locked(lock_violations) => Self::locked(lock_violations),
             Cause::OtherPackage(packages) => Self::other_package(&packages),
             Cause::Closed | Cause::Unreachable(_) if exited => {
@@ -167,6 +174,11 @@ impl Failure {
             causes: vec![why],
             ..Self::new(phase, ErrorCode::ProtocolMismatch, "broke the protocol".to_owned())
         }
+    }
+
+    fn unauthorized(phase: Phase, MissingAccess { why, help }: MissingAccess) -> Self {
+        let failure = Self::new(phase, ErrorCode::LoginRequired, "asks for authorization".to_owned());
+        Self { causes: vec![why], help: Some(help), ..failure }
     }
 
     fn locked(lock_violations: Vec<String>) -> Self {

@@ -1,4 +1,4 @@
-//! Agrees on the protocol with a server over stdio: both eras, one process, no fixed wait.
+//! Agrees on the protocol with a server: both eras. Over stdio one process, no fixed wait.
 //!
 //! The 2026-07-28 revision has no handshake: `server/discover` tells what a server speaks. Older servers want
 //! `initialize` first. The SDK's automatic mode waits ten seconds for a server that ignores the question and
@@ -7,16 +7,19 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rmcp::model::{
-    ClientConfig, DiscoverRequest, DiscoverRequestParams, DiscoverResult, Implementation, InitializeResult,
-    ProtocolVersion, RequestMetaObject, ServerPeerInfo,
-};
+use rmcp::model::{DiscoverResult, InitializeResult, ProtocolVersion, ServerPeerInfo};
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::session::{
-    result::{reply::NoReply, sdk_types},
-    stdio::rpc_client::{RpcAnswer, RpcClient},
+use super::ServerHello;
+use crate::{
+    json_rpc::RawObject,
+    session::{
+        result::{reply::NoReply, sdk_types},
+        rpc::{decode, requests::RpcAnswer},
+        server_messages::ClientIdentity,
+        stdio::rpc_client::RpcClient,
+    },
 };
 
 /// How long a server may leave `server/discover` unanswered before it is asked the old way too.
@@ -24,7 +27,7 @@ const PROBE: Duration = Duration::from_secs(1);
 
 /// The two lifecycles of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::session) enum Era {
+pub(crate) enum Era {
     /// `initialize`, up to 2025-11-25.
     Legacy,
     /// `server/discover` and metadata in every request, from 2026-07-28.
@@ -40,11 +43,13 @@ pub(super) enum Refusal {
     Refused(String),
 }
 
-/// Who we are. The version is pinned: the SDK's default is one that has no `initialize`.
-pub(in crate::session) fn client_config() -> ClientConfig {
-    let ours = Implementation::new("toolcrib", env!("CARGO_PKG_VERSION"));
-    ClientConfig::new(rmcp::model::ClientCapabilities::default(), ours)
-        .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+/// The parameters of `initialize`.
+pub(in crate::session) fn initialize_params(identity: &ClientIdentity) -> Value {
+    json!({
+        "protocolVersion": ProtocolVersion::LATEST_WITH_INITIALIZE,
+        "capabilities": identity.capabilities,
+        "clientInfo": identity.info,
+    })
 }
 
 /// The era of an agreed version.
@@ -52,10 +57,16 @@ pub(super) fn era_of(version: &ProtocolVersion) -> Era {
     if version.has_initialize() { Era::Legacy } else { Era::Modern }
 }
 
-/// What every request of the new era says about us.
-pub(super) fn client_context() -> RequestMetaObject {
-    let ours = client_config();
-    RequestMetaObject::with_client_context(ProtocolVersion::LATEST, ours.client_info, ours.capabilities)
+/// The member of `_meta` that names the revision of a request.
+pub(in crate::session) const PROTOCOL_VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+
+/// What `_meta` of every request of the new era says of a client.
+pub(in crate::session) fn client_context(identity: &ClientIdentity) -> RawObject {
+    let mut meta = RawObject::default();
+    meta.write(PROTOCOL_VERSION_KEY, &ProtocolVersion::LATEST);
+    meta.write("io.modelcontextprotocol/clientInfo", &identity.info);
+    meta.write("io.modelcontextprotocol/clientCapabilities", &identity.capabilities);
+    meta
 }
 
 /// The era of a version that was agreed on at an earlier time. Unknown ones are newer than we are: such servers are
@@ -65,47 +76,48 @@ pub(in crate::session) fn era_named(version: &str) -> Era {
     known.map_or(Era::Modern, era_of)
 }
 
-/// The question what a server speaks, for the SDK.
-pub(in crate::session) fn discover_request() -> DiscoverRequest {
-    let mut discover = DiscoverRequest::new(DiscoverRequestParams {});
-    discover.extensions.insert(client_context());
-    discover
-}
-
 /// Whether a server may choose `version` in its answer to `initialize`.
 fn is_spoken(version: &ProtocolVersion) -> bool {
     ProtocolVersion::KNOWN_VERSIONS.contains(version) && version.has_initialize()
 }
 
-/// What the server speaks, cut, and what we do.
-fn supported_versions_text(theirs: &[ProtocolVersion]) -> String {
+/// What the server speaks, cut, and what we do: continues the sentence "the server ...".
+pub(in crate::session) fn speaks(theirs: &[ProtocolVersion]) -> String {
     let list = |versions: &[ProtocolVersion]| {
         let names = versions.iter().map(|version| version.as_str().chars().take(40).collect::<String>());
         names.take(10).collect::<Vec<_>>().join(", ")
     };
-    format!("the revision {} (toolcrib: {})", list(theirs), list(ProtocolVersion::KNOWN_VERSIONS))
+    format!("it speaks the revision {} (toolcrib: {})", list(theirs), list(ProtocolVersion::KNOWN_VERSIONS))
 }
 
 /// What has come of one of the two requests.
-enum RequestState {
+pub(in crate::session) enum RequestState {
     /// It was not sent.
     No,
     /// Its answer is waited for.
     Open,
     /// The server speaks that.
-    OpenedSession(Arc<ServerPeerInfo>),
+    Opened(Arc<ServerPeerInfo>, ServerHello),
     /// It does not, for a reason if there is one to tell.
     Refused(Option<String>),
 }
 
-/// Talks to the server until both know what they speak. `known` skips the question. Also says whether the
-/// question was left out or without an answer.
+/// What both sides have agreed on.
+pub(super) struct Agreement {
+    pub(super) info: Arc<ServerPeerInfo>,
+    pub(super) hello: ServerHello,
+    /// The question was left out, or without an answer.
+    pub(super) mute: bool,
+}
+
+/// Talks to the server until both know what they speak. `known` skips the question.
 pub(super) async fn negotiate(
     client: &RpcClient,
     known: Option<Era>,
-) -> Result<(Arc<ServerPeerInfo>, bool), Refusal> {
-    let context = json!({"_meta": client_context()});
-    let config = client_config();
+    identity: &ClientIdentity,
+) -> Result<Agreement, Refusal> {
+    let context = json!({"_meta": client_context(identity)});
+    let config = initialize_params(identity);
     let discovering = client.handshake_request("server/discover", &context);
     let initializing = client.handshake_request("initialize", &config);
     let probe = tokio::time::sleep(PROBE);
@@ -118,20 +130,21 @@ pub(super) async fn negotiate(
         tokio::select! {
             biased;
             answer = &mut discovering, if matches!(discover, RequestState::Open) => {
-                discover = discovered(result(answer)?);
+                discover = discovered(answer.map_err(closed)?);
             }
             answer = &mut initializing, if matches!(initialize, RequestState::Open) => {
-                initialize = initialized(result(answer)?);
+                initialize = initialized(answer.map_err(closed)?);
             }
             () = &mut probe, if matches!(initialize, RequestState::No) => initialize = RequestState::Open,
         }
         (discover, initialize) = match (discover, initialize) {
-            (discover, RequestState::OpenedSession(info)) => {
-                client.tell(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
-                return Ok((info, matches!(discover, RequestState::No | RequestState::Open)));
+            (discover, RequestState::Opened(info, hello)) => {
+                client.tell("notifications/initialized", None);
+                let mute = matches!(discover, RequestState::No | RequestState::Open);
+                return Ok(Agreement { info, hello, mute });
             }
-            (RequestState::OpenedSession(info), RequestState::No | RequestState::Refused(_)) => {
-                return Ok((info, false));
+            (RequestState::Opened(info, hello), RequestState::No | RequestState::Refused(_)) => {
+                return Ok(Agreement { info, hello, mute: false });
             }
             (RequestState::Refused(why), RequestState::No) => {
                 (RequestState::Refused(why), RequestState::Open)
@@ -148,42 +161,52 @@ pub(super) async fn negotiate(
     }
 }
 
-/// The result, or why it refused. Who cannot be asked any more has closed.
-fn result<T: DeserializeOwned>(answer: Result<RpcAnswer, NoReply>) -> Result<Result<T, String>, Refusal> {
-    let otherwise = || "its answer to `initialize` is of another kind".to_owned();
-    Ok(match answer {
-        Ok(RpcAnswer::Result(result)) => serde_json::from_str(result.get()).map_err(|_| otherwise()),
-        Ok(RpcAnswer::Plain(_)) => Err(otherwise()),
-        Ok(RpcAnswer::Refused(error)) => {
-            Err(format!("it refused `initialize`: {} ({})", sdk_types::brief(&error.message), error.code.0))
-        }
-        // What is wrong with its process, or what it wrote, is known to those who look after that.
-        Err(_) => return Err(Refusal::Closed),
-    })
+// What is wrong with its process, or what it wrote, is known to those who look after that.
+fn closed(_: NoReply) -> Refusal {
+    Refusal::Closed
 }
 
-fn discovered(result: Result<DiscoverResult, String>) -> RequestState {
-    let version = ProtocolVersion::LATEST;
-    match result {
-        Ok(result) if result.supported_versions.contains(&version) => {
-            RequestState::OpenedSession(Arc::new(ServerPeerInfo::from_discover_result(version, result)))
+/// The result, decoded and as it was written, or why it refused.
+fn result<T: DeserializeOwned>(answer: RpcAnswer) -> Result<(T, ServerHello), String> {
+    let otherwise = || "its answer to `initialize` is of another kind".to_owned();
+    match answer {
+        RpcAnswer::Result(result) => {
+            let decoded =
+                || Some((serde_json::from_str(result.get()).ok()?, RawObject::parse(Some(&result)).ok()?));
+            decoded().map(|(decoded, hello)| (decoded, Arc::new(hello))).ok_or_else(otherwise)
         }
-        Ok(result) => RequestState::Refused(Some(format!(
-            "it speaks {}",
-            supported_versions_text(&result.supported_versions)
-        ))),
+        RpcAnswer::Plain(_) => Err(otherwise()),
+        RpcAnswer::Refused(error) => match decode::why_unusable(&error) {
+            Some(why) => Err(format!("its answer to `initialize` cannot be used: {why}")),
+            None => Err(format!(
+                "it refused `initialize`: {} ({})",
+                sdk_types::brief(&error.message),
+                error.code.0
+            )),
+        },
+    }
+}
+
+/// What has come of `server/discover`.
+pub(in crate::session) fn discovered(answer: RpcAnswer) -> RequestState {
+    let version = ProtocolVersion::LATEST;
+    match result::<DiscoverResult>(answer) {
+        Ok((result, hello)) if result.supported_versions.contains(&version) => {
+            RequestState::Opened(Arc::new(ServerPeerInfo::from_discover_result(version, result)), hello)
+        }
+        Ok((result, _)) => RequestState::Refused(Some(speaks(&result.supported_versions))),
         Err(_) => RequestState::Refused(None),
     }
 }
 
-fn initialized(result: Result<InitializeResult, String>) -> RequestState {
-    match result {
+/// What has come of `initialize`.
+pub(in crate::session) fn initialized(answer: RpcAnswer) -> RequestState {
+    match result::<InitializeResult>(answer) {
         // Both sides must know the revision.
-        Ok(result) if !is_spoken(&result.protocol_version) => RequestState::Refused(Some(format!(
-            "it speaks {}",
-            supported_versions_text(&[result.protocol_version])
-        ))),
-        Ok(result) => RequestState::OpenedSession(Arc::new(result.into())),
+        Ok((result, _)) if !is_spoken(&result.protocol_version) => {
+            RequestState::Refused(Some(speaks(&[result.protocol_version])))
+        }
+        Ok((result, hello)) => RequestState::Opened(Arc::new(result.into()), hello),
         Err(why) => RequestState::Refused(Some(why)),
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use crate::cancel::CancellationToken;
 use rmcp::model::ServerPeerInfo;
-use serde_json::{Map, json};
+use serde_json::Map;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
@@ -15,12 +15,7 @@ use super::{
     failure::Cause,
     handshake::{Era, era_of},
 };
-use crate::session::{
-    NEVER,
-    result::{sdk_types, truncate::weigh},
-    stdio::rpc_client::{RpcAnswer, RpcClient},
-    transport::Transport,
-};
+use crate::session::{NEVER, result::truncate::weigh, rpc::requests::RpcAnswer, transport::Transport};
 use crate::{
     catalog::{Listing, ServerSoftware},
     tool::Tool,
@@ -43,8 +38,9 @@ const REST: u32 = 10;
 const MAX_REST: Duration = Duration::from_secs(5);
 /// How long a page of a list that is read again may take.
 const PAGE_LIMIT: Duration = Duration::from_secs(30);
-/// Pause before a subscription that ended is asked for again.
+/// Pause before a subscription that ended is asked for again. It doubles, up to a limit, while there is no answer.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
+const MAX_RESUBSCRIBE: Duration = Duration::from_secs(60);
 
 /// The tools of one server as last listed.
 pub(in crate::session) struct ToolList {
@@ -103,7 +99,7 @@ pub(super) async fn all_tools(
     for _ in 0..MAX_PAGES {
         let page = transport.page(cursor.take(), limit).await?;
         ttl = ttl.into_iter().chain(page.ttl_ms).min();
-        for tool in page.tools.into_iter().map(sdk_types::tool) {
+        for tool in page.tools {
             let json = serde_json::to_vec(&tool).unwrap_or_default();
             bytes += json.len();
             values += weigh(&json);
@@ -154,9 +150,9 @@ pub(super) async fn follow(
     // In a box, as most of the time nothing changes, and this waits for as long as the server lives.
     let (to, info, list, list_check) = (&transport, &*info, &*list, &list_check);
     let relisting = read_when_changed(&changed, move || Box::pin(relist(to, info, list, list_check)));
-    match (era, &transport) {
-        (Era::Modern, Transport::Lines(client)) => tokio::join!(relisting, subscribe(client)).0,
-        _ => relisting.await,
+    match era {
+        Era::Modern => tokio::join!(relisting, subscribe(&transport, info)).0,
+        Era::Legacy => relisting.await,
     }
 }
 
@@ -171,18 +167,33 @@ async fn read_when_changed<F: Future<Output = ()>>(changed: &Notify, read: impl 
     }
 }
 
-/// In the era of 2026-07-28, the server reports changes as long as a subscription request is open.
-async fn subscribe(client: &RpcClient) {
-    let wanted = Map::from_iter([("notifications".to_owned(), json!({"toolsListChanged": true}))]);
+/// In the era of 2026-07-28, the server reports changes as long as a subscription request is open. Those of prompts and
+/// resources are for clients of the gateway.
+async fn subscribe(transport: &Transport, info: &ServerPeerInfo) {
+    let capabilities = &info.capabilities;
+    let prompts = capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed) == Some(true);
+    let resources =
+        capabilities.resources.as_ref().and_then(|resources| resources.list_changed) == Some(true);
+    let lists =
+        [("toolsListChanged", true), ("promptsListChanged", prompts), ("resourcesListChanged", resources)];
+    let lists = lists.into_iter().filter(|(_, wanted)| *wanted);
+    let lists: Map<_, _> = lists.map(|(list, wanted)| (list.to_owned(), wanted.into())).collect();
+    let wanted = Map::from_iter([("notifications".to_owned(), lists.into())]);
+    let mut pause = RESUBSCRIBE;
     loop {
-        match Box::pin(client.ask("subscriptions/listen", &wanted, NEVER)).await {
+        let began = Instant::now();
+        match Box::pin(transport.ask("subscriptions/listen", &wanted, NEVER)).await {
             Ok(RpcAnswer::Refused(error)) => {
                 tracing::debug!(code = error.code.0, "changes of the tool list will not be noticed");
                 return;
             }
-            Ok(_) => tokio::time::sleep(RESUBSCRIBE).await,
-            Err(_) => return,
+            // Over HTTP each request has a stream of its own, which may break off.
+            _ if transport.is_closed() => return,
+            Ok(_) => pause = RESUBSCRIBE,
+            Err(_) if began.elapsed() > MAX_RESUBSCRIBE => pause = RESUBSCRIBE,
+            Err(_) => pause = (pause * 2).min(MAX_RESUBSCRIBE),
         }
+        tokio::time::sleep(pause).await;
     }
 }
 

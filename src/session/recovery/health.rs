@@ -33,7 +33,7 @@ pub(in crate::session) struct Health(Arc<HealthState>);
 
 struct HealthState {
     secrets: Secrets,
-    /// `None` for a server behind a URL: its stream is the protocol library's.
+    /// `None` for a server behind a URL.
     pipes: Option<(Traffic, LineWriter)>,
     stderr: Option<StderrTail>,
     notes: Mutex<StreamFaults>,
@@ -110,7 +110,7 @@ impl Health {
         &self.0.secrets
     }
 
-    /// The health of a connection of the SDK.
+    /// The health of a connection to a server behind a URL.
     pub(in crate::session) fn remote(secrets: &Secrets) -> Self {
         Self::over(None, None, secrets)
     }
@@ -127,7 +127,7 @@ impl Health {
     /// Counts a line that is not a message. Returns whether the stream can go on.
     pub(in crate::session) fn junk(&self, line: &str) -> bool {
         let line = self.0.secrets.hide_cut(line);
-        tracing::warn!(line, "not a message on stdout");
+        tracing::warn!(line, "not a message");
         let mut notes = self.notes();
         if notes.samples.len() < SAMPLES {
             notes.samples.push(line);
@@ -203,9 +203,13 @@ impl Health {
     /// What was wrong in the stream without ending it, one line each.
     pub(in crate::session) fn oddities(&self) -> Vec<String> {
         let notes = self.notes();
-        let junk = notes.samples.first().map(|line| match notes.junk.count {
-            1 => format!("it wrote a line to stdout that is not a message: {line:?}"),
-            count => format!("it wrote to stdout {count} lines that are not messages, the first: {line:?}"),
+        let junk = notes.samples.first().map(|line| match (&self.0.pipes, notes.junk.count) {
+            (Some(_), 1) => format!("it wrote a line to stdout that is not a message: {line:?}"),
+            (Some(_), count) => {
+                format!("it wrote to stdout {count} lines that are not messages, the first: {line:?}")
+            }
+            (None, 1) => format!("it sent what is not a message: {line:?}"),
+            (None, count) => format!("it sent {count} things that are not messages, the first: {line:?}"),
         });
         let unasked = match notes.unasked.count {
             0 => None,

@@ -11,10 +11,10 @@ use super::{
     slot::{Claim, Slot, State},
 };
 use crate::session::{
-    ConnectContext, DownServer, Session, SessionEvent,
+    ClientSide, ConnectContext, DownServer, Session, SessionEvent,
     connect::{
         accept_tools::admitted,
-        handshake,
+        handshake::{self, Era},
         tool_list::{Listed, ToolList},
     },
 };
@@ -50,7 +50,11 @@ impl Session {
 
     /// A session with another instance of the same server, parked, for the task with `values` if there are some. `None` once
     /// this one is closed.
-    pub(crate) fn sibling(&self, values: Option<&Arc<TaskValues>>) -> Option<Self> {
+    pub(crate) fn sibling(
+        &self,
+        values: Option<&Arc<TaskValues>>,
+        client: Option<&ClientSide>,
+    ) -> Option<Self> {
         let (_, list) = self.list()?;
         let era = match &*self.slot.state() {
             State::Ready { connection, .. } => Some(connection.era),
@@ -62,7 +66,14 @@ impl Session {
         let settings = self.settings();
         let (config, mut connect_context) = (settings.config.clone(), settings.connect_context.clone());
         connect_context.task = values.cloned().or(connect_context.task);
-        let restarts = era.map_or_else(Restarts::default, Restarts::of);
+        let mut restarts = era.map_or_else(Restarts::default, Restarts::of);
+        if let Some(client) = client {
+            connect_context.client = client.clone();
+            // One that speaks both eras is talked to in that of its client.
+            if client.identity.era == Some(Era::Legacy) {
+                restarts = Restarts::default();
+            }
+        }
         Some(Self::new(config, connect_context, Slot::empty(down), restarts))
     }
 

@@ -1,83 +1,219 @@
-//! Opens a session with a remote server, in whichever protocol era it speaks.
+//! Opens a session with a remote server, in whichever era and over whichever of its transports it speaks.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use rmcp::{
-    model::{ProtocolVersion, ServerPeerInfo},
-    service::{ClientLifecycleMode, serve_client_with_lifecycle},
-    transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
+use hyper::{HeaderMap, header::HeaderValue};
+use rmcp::model::{ErrorCode, ErrorData, ProtocolVersion, ServerPeerInfo};
+use serde_json::json;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::timeout,
 };
-use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    client::{CloseNotifying, NotificationHandler, RemoteSession},
-    error::http_cause,
-    stalls::ToolClient,
+    client::RemoteSession,
+    connection::{Connection, ConnectionParts, Origin, Wire},
+    error::RemoteFailure,
+    events::{EventStream, is_message},
+    exchange::Outgoing,
+    http::{EVENTS, RemoteHttp, content_type, error_body, shown},
+    stalls, tool_headers,
 };
 use crate::{
     cancel::CancellationToken,
-    config::HttpEndpoint,
-    http::{self, HttpClients},
+    config::{HttpEndpoint, HttpTransport},
+    http::HttpClients,
+    oauth::Authorizer,
     session::{
-        SessionObserver,
+        NEVER, SessionObserver,
         connect::{
+            ConnectContext, ServerHello,
             failure::Cause,
-            handshake::{Era, client_config},
+            handshake::{
+                Era, RequestState, client_context, discovered, initialize_params, initialized, speaks,
+            },
         },
+        recovery::health::Health,
+        result::{reply::CallLimits, truncate::Truncator},
+        rpc::{requests::RpcAnswer, write},
+        server_messages::ClientSide,
         transport::Transport,
         wire_log::WireLog,
     },
     tool::ServerName,
 };
 
-/// A session, what the server says of itself, the notice of changed tools, and the token of the session's end.
-type Opened = (RemoteSession, Arc<ServerPeerInfo>, Arc<Notify>, CancellationToken);
+/// How long a server may leave `server/discover` unanswered before it is talked to in the old way.
+const PROBE: Duration = Duration::from_secs(10);
+/// How long a server of the old transport may take to name the address for messages.
+const ENDPOINT_LIMIT: Duration = Duration::from_secs(5);
+
+/// A session that stands.
+pub(in crate::session) struct Opened {
+    pub(in crate::session) session: RemoteSession,
+    /// What the server says of itself.
+    pub(in crate::session) info: Arc<ServerPeerInfo>,
+    pub(in crate::session) hello: ServerHello,
+    /// Is notified when the server says that its tools changed.
+    pub(in crate::session) changed: Arc<Notify>,
+    /// Cancelled at the end of the session.
+    pub(in crate::session) gone: CancellationToken,
+}
 
 /// A remote server, and the HTTP client of one connection to it.
 pub(in crate::session) struct Remote<'a> {
     endpoint: &'a HttpEndpoint,
-    client: ToolClient,
-    wire_log: WireLog,
+    parts: ConnectionParts,
+    client: &'a ClientSide,
 }
 
+/// A server that is not of the new era, and why if there is something to tell.
+type NotModern = Option<String>;
+
 impl<'a> Remote<'a> {
+    /// # Errors
+    /// What of the settings no request may hold.
     pub(in crate::session) fn new(
         endpoint: &'a HttpEndpoint,
+        connect_context: &'a ConnectContext,
+        parts: (Health, Truncator, WireLog),
+    ) -> Result<Self, String> {
+        let ConnectContext { http, authorizations, client, .. } = connect_context;
+        let authorizer = authorizations.of(&parts.2.server, endpoint);
+        Self::with((endpoint, authorizer), http, parts, client)
+    }
+
+    /// As [`Remote::new`], with the parts that it needs of what connections share.
+    pub(super) fn with(
+        (endpoint, authorizer): (&'a HttpEndpoint, Option<Arc<Authorizer>>),
         clients: &HttpClients,
-        wire_log: WireLog,
-    ) -> Self {
-        Self { endpoint, client: ToolClient::new(clients, &endpoint.url), wire_log }
+        (health, truncator, tap): (Health, Truncator, WireLog),
+        client: &'a ClientSide,
+    ) -> Result<Self, String> {
+        let http = RemoteHttp::new(endpoint, clients, authorizer)?;
+        let parts = ConnectionParts { http, health, truncator, tap, messages: client.messages.clone() };
+        Ok(Self { endpoint, parts, client })
     }
 
     /// Opens a session: in the newer era first, unless the older one is known.
     pub(in crate::session) async fn open(&self, known: Option<Era>) -> Result<Opened, Cause> {
-        if known != Some(Era::Legacy) {
-            let discover =
-                ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] };
-            match self.open_as(discover).await {
-                Err(Cause::Protocol(why)) => {
-                    tracing::debug!(why = self.wire_log.secrets.hide(&why), "not of the new era");
-                }
-                outcome => return outcome,
-            }
+        let transport = self.endpoint.transport;
+        if transport == HttpTransport::Sse {
+            return self.open_sse().await;
         }
-        self.open_as(ClientLifecycleMode::Initialize).await
+        let mut versions = None;
+        if known != Some(Era::Legacy) {
+            match self.discover().await? {
+                Ok(opened) => return Ok(opened),
+                Err(why) => versions = why,
+            }
+            tracing::debug!(server = %self.parts.tap.server, "not of the new era");
+        }
+        let session = RemoteSession(self.connection(Wire::Streamable(Era::Legacy)));
+        let old = match self.initialize(session).await {
+            Err(Start::Failed(failure))
+                if transport == HttpTransport::Auto && failure.is_of_old_transport() =>
+            {
+                failure
+            }
+            outcome => return outcome.map_err(|why| why.into_cause(versions, self.parts.http.url())),
+        };
+        // Which is what the protocol says of a server that takes no POST there.
+        self.open_sse().await.map_err(|cause| {
+            tracing::debug!(server = %self.parts.tap.server, ?cause, "not of the transport of 2024-11-05");
+            old.into_cause(self.parts.http.url())
+        })
     }
 
-    async fn open_as(&self, lifecycle: ClientLifecycleMode) -> Result<Opened, Cause> {
-        let url = self.endpoint.url.as_str();
-        let headers = http::headers(&self.endpoint.headers).map_err(Cause::Protocol)?;
-        let config = StreamableHttpClientTransportConfig::with_uri(url).custom_headers(headers);
-        let transport = StreamableHttpClientTransport::with_client(self.client.clone(), config);
-        let (transport, gone) = CloseNotifying::new(transport, self.wire_log.clone());
-        let handler = NotificationHandler::new(client_config());
-        let service = serve_client_with_lifecycle(handler, transport, lifecycle)
-            .await
-            .map_err(|error| http_cause(&error, url))?;
-        let info = service.peer_info().ok_or(Cause::Closed)?;
-        let changed = service.service().changed();
-        Ok((RemoteSession(service), info, changed, gone))
+    fn connection(&self, wire: Wire) -> Arc<Connection> {
+        Connection::new(wire, self.parts.clone())
+    }
+
+    /// Asks what the server speaks, in the new era's way.
+    async fn discover(&self) -> Result<Result<Opened, NotModern>, Cause> {
+        const METHOD: &str = "server/discover";
+        let session = RemoteSession(self.connection(Wire::Streamable(Era::Modern)));
+        let connection = &session.0;
+        let _ = connection.version.set(HeaderValue::from_static(ProtocolVersion::LATEST.as_str()));
+        let context = client_context(&self.client.identity);
+        let params = json!({"_meta": context});
+        let mut again = true;
+        let state = loop {
+            let mut headers = HeaderMap::new();
+            tool_headers::add_method(&mut headers, METHOD, None);
+            let outgoing = Outgoing { headers, cancel: false, ..Outgoing::question(METHOD) };
+            let call_limits = CallLimits { limit: PROBE, ceiling: PROBE, notice: None };
+            let text = |id| write::bare_request(id, METHOD, &params);
+            match connection.request(outgoing, text, call_limits).await {
+                Ok(RpcAnswer::Refused(error)) => match verdict(&error) {
+                    Verdict::Again if std::mem::take(&mut again) => {}
+                    Verdict::Again | Verdict::Modern => {
+                        let why = format!("it refused `{METHOD}`: {} ({})", error.message, error.code.0);
+                        return Err(Cause::Protocol(why));
+                    }
+                    Verdict::Other(versions) => break RequestState::Refused(versions),
+                },
+                Ok(answer) => break discovered(answer),
+                Err(failure) => match failure.into_cause(self.parts.http.url()) {
+                    cause @ Cause::Unreachable(_) => return Err(cause),
+                    _ => break RequestState::Refused(None),
+                },
+            }
+        };
+        Ok(match state {
+            RequestState::Opened(info, hello) => {
+                connection.writer.set_meta(context);
+                Ok(opened(session, info, hello))
+            }
+            RequestState::Refused(versions) => Err(versions),
+            RequestState::No | RequestState::Open => Err(None),
+        })
+    }
+
+    /// Opens a session in the old era's way.
+    async fn initialize(&self, session: RemoteSession) -> Result<Opened, Start> {
+        const METHOD: &str = "initialize";
+        let connection = &session.0;
+        let params = initialize_params(&self.client.identity);
+        let outgoing = Outgoing { cancel: false, ..Outgoing::question(METHOD) };
+        // The start has a limit of its own.
+        let call_limits = CallLimits { limit: NEVER, ceiling: NEVER, notice: None };
+        let text = |id| write::bare_request(id, METHOD, &params);
+        let answer = connection.request(outgoing, text, call_limits).await?;
+        let (info, hello) = match initialized(answer) {
+            RequestState::Opened(info, hello) => (info, hello),
+            RequestState::Refused(why) => return Err(Start::Refused(why.unwrap_or_default())),
+            RequestState::No | RequestState::Open => return Err(Start::Failed(RemoteFailure::Ended)),
+        };
+        if let Ok(version) = HeaderValue::try_from(info.protocol_version.as_str()) {
+            let _ = connection.version.set(version);
+        }
+        match connection.accepted(write::notification("notifications/initialized", None)).await {
+            // It may know better than to accept what it does not need.
+            Ok(()) | Err(RemoteFailure::Status(..)) => {}
+            Err(failure) => return Err(failure.into()),
+        }
+        if connection.wire != Wire::Sse {
+            connection.spawn(connection.clone().listen());
+        }
+        Ok(opened(session, info, hello))
+    }
+
+    /// Opens a session over the transport of 2024-11-05.
+    async fn open_sse(&self) -> Result<Opened, Cause> {
+        let url = self.parts.http.url();
+        let session = RemoteSession(self.connection(Wire::Sse));
+        let named = timeout(ENDPOINT_LIMIT, session.0.open_events());
+        match named.await {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => return Err(failure.into_cause(url)),
+            Err(_) => {
+                let why = format!("it named no address for messages within {ENDPOINT_LIMIT:?}");
+                return Err(Cause::Protocol(why));
+            }
+        }
+        self.initialize(session).await.map_err(|why| why.into_cause(None, url))
     }
 
     /// Looks beside the session whether a server at `http://` stalls on kept connections.
@@ -89,9 +225,106 @@ impl<'a> Remote<'a> {
         tell: SessionObserver,
     ) -> Option<AbortOnDropHandle<()>> {
         self.endpoint.url.starts_with("http://").then(|| {
-            let look = self.client.clone().look_for_stalls(transport, era, name, tell);
+            let look = stalls::look(self.parts.http.clone(), transport, era, name, tell);
             #[expect(clippy::disallowed_methods, reason = "the connection holds the handle")]
             AbortOnDropHandle::new(tokio::spawn(look))
         })
+    }
+}
+
+impl Connection {
+    /// Opens the stream of events of the old transport, up to the address for messages. It is read until it ends, and
+    /// the connection with it.
+    async fn open_events(self: &Arc<Self>) -> Result<(), RemoteFailure> {
+        let (mut answer, at) = self.http.get(HeaderMap::new()).await?;
+        if !answer.status.is_success() || content_type(&answer).as_deref() != Some(EVENTS) {
+            let told = error_body(&mut answer).await;
+            return Err(RemoteFailure::Status(answer.status, shown(&told, &answer.headers)));
+        }
+        let (named, waiting) = oneshot::channel();
+        self.spawn(self.clone().read_all(EventStream::new(answer), named));
+        let endpoint = waiting.await.map_err(|_| RemoteFailure::Ended)?;
+        let endpoint = at.join(endpoint.trim()).ok().filter(|to| to.origin() == at.origin());
+        let Some(endpoint) = endpoint else {
+            let why = "the address for messages that it names is not one of its own origin";
+            return Err(RemoteFailure::Broken(why.to_owned()));
+        };
+        let _ = self.endpoint.set(self.http.with_credentials(endpoint));
+        Ok(())
+    }
+
+    async fn read_all(self: Arc<Self>, mut stream: EventStream, named: oneshot::Sender<String>) {
+        let mut named = Some(named);
+        while let Ok(Some(event)) = stream.next().await {
+            if event.name.as_deref() == Some("endpoint") {
+                if let Some(named) = named.take() {
+                    let _ = named.send(event.data);
+                }
+            } else if is_message(&event)
+                && self.take_in(event.data.into_bytes(), Origin::default()).await.is_err()
+            {
+                break;
+            }
+        }
+        self.end();
+    }
+}
+
+fn opened(session: RemoteSession, info: Arc<ServerPeerInfo>, hello: ServerHello) -> Opened {
+    let (changed, gone) = (session.0.sink.changed.clone(), session.0.gone.clone());
+    Opened { session, info, hello, changed, gone }
+}
+
+/// Why `initialize` did not open a session.
+enum Start {
+    Failed(RemoteFailure),
+    /// There was an answer.
+    Refused(String),
+}
+
+impl From<RemoteFailure> for Start {
+    fn from(failure: RemoteFailure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Start {
+    /// With what the server said before of what it speaks.
+    fn into_cause(self, versions: NotModern, url: &url::Url) -> Cause {
+        let cause = match self {
+            Self::Failed(failure) => failure.into_cause(url),
+            Self::Refused(why) => Cause::Protocol(why),
+        };
+        match (cause, versions) {
+            (Cause::Protocol(why), Some(versions)) => Cause::Protocol(format!("{versions}, and {why}")),
+            (cause, _) => cause,
+        }
+    }
+}
+
+/// What a refusal of `server/discover` says of a server.
+enum Verdict {
+    /// It speaks the version that it was asked in, after all.
+    Again,
+    /// It is of the new era, and cannot be talked to.
+    Modern,
+    /// It is to be talked to in the old way; what it speaks, if it says so.
+    Other(NotModern),
+}
+
+fn verdict(error: &ErrorData) -> Verdict {
+    match error.code {
+        ErrorCode::UNSUPPORTED_PROTOCOL_VERSION => {
+            let supported = error.data.as_ref().and_then(|data| data.get("supported")).cloned();
+            let supported: Vec<ProtocolVersion> =
+                supported.and_then(|supported| serde_json::from_value(supported).ok()).unwrap_or_default();
+            if supported.contains(&ProtocolVersion::LATEST) {
+                Verdict::Again
+            } else {
+                Verdict::Other((!supported.is_empty()).then(|| speaks(&supported)))
+            }
+        }
+        ErrorCode::HEADER_MISMATCH | ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY => Verdict::Modern,
+        _ => Verdict::Other(None),
     }
 }

@@ -1,88 +1,156 @@
-//! Describes errors of a remote server in words, without addresses and type names.
+//! Errors of a remote server in words, with all that is behind them and without addresses.
 
-use std::error::Error as StdError;
+use std::{error::Error as StdError, time::Duration};
 
-use rmcp::{service::ClientInitializeError, transport::streamable_http_client::StreamableHttpError};
+use hyper::StatusCode;
+use url::Url;
 
-use super::streamable::Failed;
-use crate::{config::origin_of, http::RequestError, session::connect::failure::Cause};
+use super::http::HttpFailure;
+use crate::{
+    config::origin_of,
+    http::RequestError,
+    oauth::OauthError,
+    process::WriteError,
+    session::{
+        connect::failure::Cause,
+        result::reply::{MissingAccess, NoReply},
+    },
+};
 
-/// Why a server behind a URL could not be talked to: the whole chain of causes, without type names.
-pub(super) fn http_cause(error: &ClientInitializeError, url: &str) -> Cause {
-    let mut unreachable = false;
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(super) enum RemoteFailure {
+    /// The connection had ended before.
+    NotSent,
+    /// It ended meanwhile.
+    Ended,
+    /// Its time is over.
+    Timeout(Duration),
+    /// There is no answer over HTTP.
+    Http(HttpFailure),
+    /// An answer that is no success, and the beginning of its text.
+    Status(StatusCode, String),
+    /// Anything else, in words.
+    Broken(String),
+}
+
+impl From<HttpFailure> for RemoteFailure {
+    fn from(failure: HttpFailure) -> Self {
+        Self::Http(failure)
+    }
+}
+
+impl From<RequestError> for RemoteFailure {
+    fn from(error: RequestError) -> Self {
+        Self::Http(error.into())
+    }
+}
+
+impl RemoteFailure {
+    /// Whether nothing of the request can have reached the server.
+    fn never_left(&self) -> bool {
+        use RequestError::{ConnectTimeout, NoConnection};
+        matches!(self, Self::Http(HttpFailure::Unanswered(ConnectTimeout | NoConnection(_))))
+    }
+
+    /// Whether a server of the transport of 2024-11-05 may have answered.
+    pub(super) fn is_of_old_transport(&self) -> bool {
+        matches!(self, Self::Status(status, _) if [400, 404, 405].contains(&status.as_u16()))
+    }
+
+    /// In words, for a server at `url`.
+    pub(super) fn words(&self, url: &Url) -> String {
+        match self {
+            Self::NotSent => "the connection had ended".to_owned(),
+            Self::Ended => "the connection ended".to_owned(),
+            Self::Timeout(limit) => format!("there was no answer within {limit:?}"),
+            Self::Http(failure) => chain(failure, url),
+            Self::Status(status, told) if told.is_empty() => format!("HTTP {status}"),
+            Self::Status(status, told) => format!("HTTP {status}: {}", without_address(told, url)),
+            Self::Broken(why) => why.clone(),
+        }
+    }
+
+    /// For a request of the server at `url`.
+    pub(super) fn into_no_reply(self, url: &Url) -> NoReply {
+        match self {
+            Self::NotSent => NoReply::NotSent,
+            Self::Ended => NoReply::Ended { never_left: false },
+            Self::Timeout(limit) => NoReply::Timeout(limit),
+            Self::Http(HttpFailure::NotAuthorized(error)) if !error.is_unreachable() => {
+                NoReply::Unauthorized(missing_access(&error))
+            }
+            Self::Http(_) => {
+                // Without authorization nothing is run.
+                let refused =
+                    matches!(self, Self::Http(HttpFailure::Challenged(_) | HttpFailure::NotAuthorized(_)));
+                let unheard = self.never_left() || refused;
+                let (may_have_left, reason) = (!unheard, self.words(url));
+                NoReply::NotWritten(WriteError { may_have_left, reason })
+            }
+            Self::Status(..) | Self::Broken(_) => NoReply::Broken(self.words(url)),
+        }
+    }
+
+    /// For a connection that does not come to stand.
+    pub(super) fn into_cause(self, url: &Url) -> Cause {
+        match &self {
+            Self::NotSent | Self::Ended => Cause::Closed,
+            Self::Timeout(_) => Cause::Timeout,
+            Self::Http(HttpFailure::NotAuthorized(error)) if error.is_unreachable() => {
+                Cause::Unreachable(error.what.clone())
+            }
+            Self::Http(HttpFailure::NotAuthorized(error)) => Cause::Unauthorized(missing_access(error)),
+            Self::Http(HttpFailure::Challenged(challenge))
+                if challenge.status == StatusCode::UNAUTHORIZED =>
+            {
+                let why = format!(
+                    "{} asks for authorization, and refuses the `Authorization` of the configuration",
+                    origin_of(url.as_str())
+                );
+                let help =
+                    "check `headers` and `url`; or remove the header, and use `toolcrib login`".to_owned();
+                Cause::Unauthorized(MissingAccess { why, help })
+            }
+            _ if self.never_left() => {
+                Cause::Unreachable(format!("{}: {}", origin_of(url.as_str()), self.words(url)))
+            }
+            _ => Cause::Protocol(self.words(url)),
+        }
+    }
+}
+
+/// What access a user has to give.
+fn missing_access(error: &OauthError) -> MissingAccess {
+    MissingAccess { why: error.what.clone(), help: error.help.clone().unwrap_or_default() }
+}
+
+/// An error and what is behind it, each thing once.
+fn chain(error: &HttpFailure, url: &Url) -> String {
     let mut words: Vec<String> = Vec::new();
-    let mut next: Option<&(dyn StdError + 'static)> = Some(match error {
-        ClientInitializeError::TransportError { error, .. } => innermost(&*error.error),
-        other => other,
-    });
+    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(link) = next {
-        unreachable |= matches!(
-            link.downcast_ref(),
-            Some(Failed::Unanswered(RequestError::ConnectTimeout | RequestError::NoConnection(_)))
-        );
-        let text = without_types(&without_address(&link.to_string(), url));
+        let text = without_address(&link.to_string(), url);
         if !words.iter().any(|word| word.contains(&text)) {
             words.push(text);
         }
         next = link.source();
     }
-    if error.is_authorization_required() {
-        return Cause::Unreachable(format!("{} asks for authorization: set `headers`", origin_of(url)));
-    }
-    let why = words.join(": ");
-    if unreachable { Cause::Unreachable(format!("{}: {why}", origin_of(url))) } else { Cause::Protocol(why) }
-}
-
-/// The HTTP failure inside the SDK's wrapper, which hides it from `source`.
-fn innermost<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
-    match error.downcast_ref::<StreamableHttpError<Failed>>() {
-        Some(StreamableHttpError::Client(http)) => http,
-        _ => error,
-    }
+    words.join(": ")
 }
 
 /// Shows of `url` only what leads to its host: its path may hold a secret, too.
-fn without_address(text: &str, url: &str) -> String {
-    let mut text = text.replace(url, &origin_of(url));
-    if let Ok(parsed) = url::Url::parse(url) {
-        let mut shown = parsed.clone();
-        // The library of the requests sends user and password as a header, and shows the rest.
-        let _ = shown.set_username("").and_then(|()| shown.set_password(None));
-        for address in [parsed.as_str(), shown.as_str()] {
-            text = text.replace(address, &origin_of(url));
+fn without_address(text: &str, url: &Url) -> String {
+    let mut shown = url.clone();
+    let _ = shown.set_username("").and_then(|()| shown.set_password(None));
+    let mut text = text.to_owned();
+    for address in [url.as_str(), shown.as_str()] {
+        // Of a bare origin there is nothing to hide.
+        if address.trim_end_matches('/') != origin_of(address) {
+            text = text.replace(address, &origin_of(address));
         }
     }
-    without_url(&text)
-}
-
-/// Leaves out ` for url (...)`, which the library of the requests puts into its messages.
-pub(super) fn without_url(text: &str) -> String {
-    const BEGIN: &str = " for url (";
-    let mut kept = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once(BEGIN) {
-        kept.push_str(before);
-        // An address holds parentheses only in pairs, or as `%29`; a blank, never.
-        let end = after.find(['\n', ' ']).unwrap_or(after.len());
-        let end = after[..end].rfind(')').map_or(end, |end| end + 1);
-        rest = &after[end..];
-    }
-    kept + rest
-}
-
-/// Leaves out `[some::rust::Type<..>]`, which the SDK puts into its messages.
-fn without_types(text: &str) -> String {
-    let mut kept = String::with_capacity(text.len());
-    let mut depth = 0_usize;
-    for character in text.chars() {
-        match character {
-            '[' => depth += 1,
-            ']' if depth > 0 => depth -= 1,
-            _ if depth == 0 => kept.push(character),
-            _ => {}
-        }
-    }
-    kept.split_whitespace().collect::<Vec<_>>().join(" ")
+    text
 }
 
 #[cfg(test)]
@@ -91,21 +159,26 @@ mod tests {
 
     #[test]
     fn only_the_host_of_addresses_is_shown() {
-        let url = "http://me:pw@host:1/secret/path(1)?key=x";
+        let url = Url::parse("http://me:pw@host:1/secret/path(1)?key=x").unwrap();
         for (text, shown) in [
-            ("error for url (http://host:1/secret/path(1)?key=x): refused", "error: refused"),
-            ("error for url (http://host:1/other)", "error"),
             ("http://host:1/secret/path(1)?key=x moved", "http://host:1 moved"),
             ("asked http://me:pw@host:1/secret/path(1)?key=x", "asked http://host:1"),
             ("nothing of it", "nothing of it"),
         ] {
-            assert_eq!(without_address(text, url), shown);
+            assert_eq!(without_address(text, &url), shown);
         }
+        let bare = Url::parse("http://host:1/").unwrap();
+        assert_eq!(without_address("at http://host:1/ there", &bare), "at http://host:1/ there");
     }
 
     #[test]
-    fn sdk_type_names_are_left_out() {
-        let text = "Send message error Transport [rmcp::transport::Worker<a::B>] error: refused";
-        assert_eq!(without_types(text), "Send message error Transport error: refused");
+    fn each_cause_of_an_error_is_shown_once() {
+        let refused = std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "there is no connection");
+        let failure = RemoteFailure::from(RequestError::NoConnection(refused.into()));
+        let url = Url::parse("http://host:1/mcp").unwrap();
+        assert_eq!(failure.words(&url), "there is no connection");
+        assert!(
+            matches!(failure.into_cause(&url), Cause::Unreachable(why) if why == "http://host:1: there is no connection")
+        );
     }
 }

@@ -6,7 +6,7 @@ use rmcp::model::{ErrorData, ServerResult};
 use serde_json::value::RawValue;
 
 use super::sdk_types;
-use crate::session::stdio::decode;
+use crate::session::rpc::decode;
 use crate::{process::WriteError, tool::ToolResult};
 
 /// An answer of the server's.
@@ -28,8 +28,17 @@ pub(in crate::session) enum NoReply {
     Ended { never_left: bool },
     /// Its time is over.
     Timeout(Duration),
+    /// It was refused for want of access, and not carried out. The session goes on.
+    Unauthorized(MissingAccess),
     /// Anything else, in words.
     Broken(String),
+}
+
+/// Why a remote server refuses a request, and what gives access to it.
+#[derive(Debug)]
+pub(in crate::session) struct MissingAccess {
+    pub(in crate::session) why: String,
+    pub(in crate::session) help: String,
 }
 
 /// The time that a call may take: so long without a sign of life, and so long with.

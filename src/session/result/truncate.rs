@@ -16,7 +16,7 @@ use serde::{
 use serde_json::value::RawValue;
 
 use super::outputs::Outputs;
-use crate::session::stdio::json_string;
+use crate::session::rpc::json_string;
 use crate::{config::ServerConfig, tool::ServerName};
 
 /// Values of one message that are decoded: each takes about 200 bytes of memory, at any length.
@@ -53,22 +53,6 @@ impl Truncator {
         };
         serde_json::Deserializer::from_str(result).deserialize_map(&mut work)?;
         Ok(work.is_tool_result.then(|| work.finish()))
-    }
-
-    /// As [`Truncator::cut`], for a result that another path has decoded already.
-    pub(in crate::session) async fn cut_decoded(
-        &self,
-        result: rmcp::model::CallToolResult,
-    ) -> rmcp::model::CallToolResult {
-        let Ok(json) = serde_json::to_string(&result) else { return result };
-        if json.len() <= self.limit {
-            return result;
-        }
-        let truncator = self.clone();
-        let cutting = tokio::task::spawn_blocking(move || {
-            truncator.cut(&json).ok().flatten().and_then(|cut| serde_json::from_str(&cut).ok())
-        });
-        cutting.await.ok().flatten().unwrap_or(result)
     }
 
     /// Keeps `write`'s output in a file and says where, or why not.

@@ -1,23 +1,12 @@
 //! Lines that wait until a server reads: requests that can still be taken back, replies up to a limit.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, atomic::AtomicU64},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
-use crate::process::LinePosition;
+use crate::{process::LinePosition, session::rpc::requests::RequestProgress};
 
 /// Bytes of replies that wait for a server to read them. A server that sends more requests without reading gets no
 /// answers.
 const MAX_REPLIES: usize = 64 << 10;
-
-/// How far a request has come.
-#[derive(Default)]
-pub(super) struct RequestProgress {
-    /// When its progress was reported last, in microseconds since the connection began; 0 if never.
-    pub(super) progress: AtomicU64,
-    pub(super) position: LinePosition,
-}
 
 /// Lines in the order of their arrival. Those whose callers have stopped waiting are removed.
 #[derive(Default)]

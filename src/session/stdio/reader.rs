@@ -14,14 +14,16 @@ use std::{
 use crate::cancel::CancellationToken;
 use tokio::sync::Notify;
 
-use super::{
-    decode::{self, Decoded, Notification},
-    rpc_client::{AnswerKind, RpcClient},
-};
+use super::rpc_client::RpcClient;
 use crate::process::{ExitWatch, Line, LineReader, LineWriter, Pipes};
 use crate::session::{
     recovery::health::{Health, StreamEnd},
     result::truncate::Truncator,
+    rpc::{
+        decode::{self, Decoded},
+        requests::AnswerKind,
+    },
+    server_messages::{MessageSink, ServerMessages},
     wire_log::WireLog,
 };
 
@@ -53,10 +55,10 @@ pub(in crate::session) struct StdioReader {
     health: Health,
     truncator: Truncator,
     tap: WireLog,
+    sink: MessageSink,
     client: RpcClient,
     /// Bytes that were taken in since others had their turn.
     turn: usize,
-    changed: Arc<Notify>,
     gone: CancellationToken,
 }
 
@@ -75,6 +77,7 @@ impl StdioReader {
         health: Health,
         truncator: Truncator,
         tap: WireLog,
+        messages: Option<Arc<dyn ServerMessages>>,
     ) -> Self {
         let sent = tap.clone();
         pipes.writer.set_listener(move |line| sent.sent(line));
@@ -83,6 +86,7 @@ impl StdioReader {
             None => Box::pin(pending()),
         };
         let client = RpcClient::new(pipes.writer.clone());
+        let sink = MessageSink { server: tap.server.clone(), messages, changed: Arc::default() };
         Self {
             reader: pipes.reader,
             writing: Box::pin(client.clone().write_queue()),
@@ -94,9 +98,9 @@ impl StdioReader {
             health,
             truncator,
             tap,
+            sink,
             client,
             turn: 0,
-            changed: Arc::default(),
             gone: CancellationToken::new(),
         }
     }
@@ -108,7 +112,7 @@ impl StdioReader {
 
     /// Is notified when the server says that its tools changed.
     pub(in crate::session) fn changed(&self) -> Arc<Notify> {
-        self.changed.clone()
+        self.sink.changed.clone()
     }
 
     /// Cancelled when the connection has ended, by either side.
@@ -171,15 +175,18 @@ impl StdioReader {
             }
             match line {
                 Line::Whole(line) if line.len() <= decode::short_limit(&self.truncator) => {
-                    return Ok(decode::short(line));
+                    let wants_raw = self.client.requests().wants_raw();
+                    return Ok(if wants_raw { decode::undecoded(line) } else { decode::short(line) });
                 }
                 Line::Whole(line) => {
-                    if let Some(decoded) = decode::large(line, &self.truncator) {
+                    let wants_raw = self.client.requests().wants_raw();
+                    if !wants_raw && let Some(decoded) = decode::large(line, &self.truncator) {
                         return Ok(decoded);
                     }
                     let (line, truncator, client) =
                         (self.reader.take_line(), self.truncator.clone(), self.client.clone());
-                    let work = move || decode::long(&line, &truncator, |id| client.is_open(id));
+                    let work =
+                        move || decode::long(&line, &truncator, wants_raw, |id| client.requests().form(id));
                     // Its memory is bounded by the longest line. It writes a file, and no task has to wait for it.
                     return tokio::task::spawn_blocking(work).await.map_err(|_| StreamEnd::Closed);
                 }
@@ -205,7 +212,7 @@ impl StdioReader {
     /// Delivers a message, or says why the stream cannot continue.
     fn take_in(&mut self, decoded: Decoded) -> Result<(), StreamEnd> {
         match decoded {
-            Decoded::Answer(id, answer) => match self.client.answer(id, Ok(answer)) {
+            Decoded::Answer(id, answer) => match self.client.requests().answer(id, Ok(answer)) {
                 AnswerKind::Expected => self.health.answered(),
                 AnswerKind::Unasked if !self.health.unasked() => return Err(StreamEnd::Unasked),
                 AnswerKind::Late | AnswerKind::Unasked => {}
@@ -213,26 +220,15 @@ impl StdioReader {
             Decoded::Stray if !self.health.unasked() => return Err(StreamEnd::Unasked),
             Decoded::Junk(line) if !self.health.junk(&line) => return Err(StreamEnd::Garbage),
             Decoded::Unnamed(error) => self.client.refuse_handshake(error),
-            Decoded::RequestState(id, method) => self.reply(id.get(), &method),
-            Decoded::Notification(Notification::Progress(id, report)) => self.client.progress(id, report),
-            Decoded::Notification(Notification::ToolsChanged) => self.changed.notify_one(),
-            Decoded::Notification(Notification::Other)
-            | Decoded::Stray
-            | Decoded::Junk(_)
-            | Decoded::Blank => {}
+            Decoded::Request(id, method, params) => {
+                let (client, own) = (self.client.clone(), id.clone());
+                self.sink.asked(id, method, params, None, move |answer| client.reply(&own, answer));
+            }
+            Decoded::Notification(method, params) => {
+                self.sink.notified(self.client.requests(), &method, params.as_deref(), None);
+            }
+            Decoded::Stray | Decoded::Junk(_) | Decoded::Blank => {}
         }
         Ok(())
-    }
-
-    /// Answers a request of the server's. We have declared no capabilities; any request gets the
-    /// answer that lets it go on.
-    fn reply(&self, id: &str, method: &str) {
-        let outcome = match method {
-            "ping" => r#""result":{}"#,
-            "roots/list" => r#""result":{"roots":[]}"#,
-            "elicitation/create" => r#""result":{"action":"decline"}"#,
-            _ => r#""error":{"code":-32601,"message":"toolcrib has no such method"}"#,
-        };
-        self.client.reply(&format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{outcome}}}"));
     }
 }

@@ -3,36 +3,36 @@
 //! It replaces the SDK's service loop, which costs more than everything else about a call, and 30 KB a session.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use rmcp::model::{ErrorData, RequestMetaObject};
+use rmcp::model::ErrorData;
 use serde::Serialize;
 use serde_json::{Map, Value, value::RawValue};
-use tokio::{
-    sync::{Notify, oneshot},
-    time::{Instant, timeout_at},
-};
+use tokio::sync::{Notify, oneshot};
 
-use super::queue::{Kind, Queue, QueuedLine, RequestProgress};
+use super::queue::{Kind, Queue, QueuedLine};
 use crate::session::{
     NEVER,
-    progress::{Progress, ProgressListener},
+    progress::ProgressListener,
     result::reply::{CallLimits, CallReply, NoReply},
+    rpc::{
+        requests::{AnswerForm, Listener, RequestProgress, RequestTable, RpcAnswer, Waiting},
+        write::{self, CallParams, RequestWriter},
+    },
+    server_messages::ClientAnswer,
 };
 use crate::{
+    json_rpc::RawObject,
     process::{LinePosition, LineWriter, WriteError},
-    tool::ToolResult,
 };
 
-/// Ids are from 1 on, since some servers take 0 for none, to the last one of 32 bits, since some read no more.
-const FIRST: i64 = 1;
-const LAST: i64 = i32::MAX as i64;
+/// Replies up to this length, in bytes, count against the limit of those that wait.
+const SHORT_REPLY: usize = 4096;
 
 /// The requests of one connection. Clones share them.
 #[derive(Clone)]
@@ -40,11 +40,10 @@ pub(in crate::session) struct RpcClient(Arc<RpcClientState>);
 
 struct RpcClientState {
     writer: LineWriter,
-    /// What `_meta` of every request begins with, as JSON: members, each with its comma behind it.
-    meta: OnceLock<String>,
-    began: Instant,
-    // Held for a look or a change, never across an await.
-    requests: Mutex<Requests>,
+    requests: RequestTable,
+    request_writer: RequestWriter,
+    /// The last request of the handshake.
+    handshake: Mutex<Option<i64>>,
     /// Lines that cannot be written at once, for the transport to write. No channel: one takes 1.3 KB with nothing in
     /// it.
     queue: Mutex<Queue>,
@@ -54,82 +53,28 @@ struct RpcClientState {
     arrived: Notify,
 }
 
-struct Requests {
-    open: HashMap<i64, Waiting>,
-    /// Requests that were sent, given up and not answered yet.
-    owed: u64,
-    next: i64,
-    /// All ids were used: from here on each one may be that of an old request.
-    all_used: bool,
-    /// The last one of the handshake.
-    handshake: Option<i64>,
-    ended: bool,
-}
-
-/// A request that waits for its answer.
-struct Waiting {
-    answer: oneshot::Sender<Result<RpcAnswer, WriteError>>,
-    course: Arc<RequestProgress>,
-    /// Hears of its progress.
-    listener: Option<ProgressListener>,
-}
-
-/// The parameters of `tools/call`.
-#[derive(Serialize)]
-struct CallParams<'a> {
-    name: &'a str,
-    arguments: &'a Map<String, Value>,
-}
-
-/// What a server answers.
-pub(in crate::session) enum RpcAnswer {
-    /// The result of a tool call that is text.
-    Plain(ToolResult),
-    /// Any result, as it was written.
-    Result(Box<RawValue>),
-    /// It refused, in the protocol's own way.
-    Refused(ErrorData),
-}
-
-/// What an answer is to those who ask.
-#[derive(Debug, PartialEq)]
-pub(super) enum AnswerKind {
-    /// It was waited for.
-    Expected,
-    /// Its request was given up meanwhile.
-    Late,
-    /// A second answer, or one to a request that never was.
-    Unasked,
-}
-
 impl RpcClient {
     /// Requests over `writer`.
     pub(super) fn new(writer: LineWriter) -> Self {
-        let requests = Mutex::new(Requests {
-            open: HashMap::new(),
-            owed: 0,
-            next: FIRST,
-            all_used: false,
-            handshake: None,
-            ended: false,
-        });
         Self(Arc::new(RpcClientState {
             writer,
-            meta: OnceLock::new(),
-            began: Instant::now(),
-            requests,
+            requests: RequestTable::new(),
+            request_writer: RequestWriter::default(),
+            handshake: Mutex::default(),
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
             arrived: Notify::new(),
         }))
     }
 
+    /// The requests that wait for their answers.
+    pub(super) fn requests(&self) -> &RequestTable {
+        &self.0.requests
+    }
+
     /// Sets what `_meta` of every request is to hold, once it is known.
-    pub(in crate::session) fn set_meta(&self, meta: &RequestMetaObject) {
-        let object = serde_json::to_string(meta).unwrap_or_default();
-        if let Some(members) = object.strip_prefix('{').and_then(|object| object.strip_suffix('}')) {
-            let _ = self.0.meta.set(format!("{members},"));
-        }
+    pub(in crate::session) fn set_meta(&self, meta: RawObject) {
+        self.0.request_writer.set_meta(meta);
     }
 
     /// Calls `tool`. If the time is over, or the future is dropped, the server is told to cancel.
@@ -140,8 +85,10 @@ impl RpcClient {
         call_limits: CallLimits<'_>,
         listener: Option<&ProgressListener>,
     ) -> Result<CallReply, NoReply> {
-        let line = |id| self.line(id, "tools/call", &CallParams { name: tool, arguments });
-        Ok(match self.send(line, call_limits, true, listener).await? {
+        let params = CallParams { name: tool, arguments };
+        let line = |id| self.0.request_writer.request(id, "tools/call", &params);
+        let listener = listener.cloned().map(Listener::Decoded);
+        Ok(match self.send(line, call_limits, Sending { listener, ..Sending::default() }).await? {
             RpcAnswer::Plain(result) => CallReply::Result(result),
             RpcAnswer::Result(result) => CallReply::decoded(&result),
             RpcAnswer::Refused(error) => CallReply::Refused(error),
@@ -155,8 +102,21 @@ impl RpcClient {
         params: &Map<String, Value>,
         limit: Duration,
     ) -> Result<RpcAnswer, NoReply> {
-        let line = |id| self.line(id, method, params);
-        self.send(line, CallLimits { limit, ceiling: limit, notice: None }, true, None).await
+        let line = |id| self.0.request_writer.request(id, method, params);
+        self.send(line, CallLimits { limit, ceiling: limit, notice: None }, Sending::default()).await
+    }
+
+    /// Sends a request of somebody else's: `params` without `_meta`, and `meta`, whose members count before our own. The
+    /// answer is as it was written.
+    pub(in crate::session) async fn forward(
+        &self,
+        method: &str,
+        (params, meta): (&RawObject, &RawObject),
+        call_limits: CallLimits<'_>,
+        (form, listener): (AnswerForm, Option<Listener>),
+    ) -> Result<RpcAnswer, NoReply> {
+        let line = |id| self.0.request_writer.forwarded(id, method, (params, meta));
+        self.send(line, call_limits, Sending { listener, form, ..Sending::default() }).await
     }
 
     /// Asks before both sides know what they speak: `params` are all that is said, nothing is cancelled, and an
@@ -167,102 +127,54 @@ impl RpcClient {
         params: &impl Serialize,
     ) -> Result<RpcAnswer, NoReply> {
         let line = |id| {
-            self.requests().handshake = Some(id);
-            let params = serde_json::to_string(params).unwrap_or_default();
-            format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n")
-                .into_bytes()
+            *self.handshake() = Some(id);
+            write::bare_request(id, method, params)
         };
-        self.send(line, CallLimits { limit: NEVER, ceiling: NEVER, notice: None }, false, None).await
+        let sending = Sending { uncancelled: true, ..Sending::default() };
+        self.send(line, CallLimits { limit: NEVER, ceiling: NEVER, notice: None }, sending).await
     }
 
-    /// Sends what asks for no answer. `line` is a whole message.
-    pub(in crate::session) fn tell(&self, line: &str) {
-        self.write(format!("{line}\n").into_bytes(), Kind::Notification(LinePosition::default()));
+    /// Sends what asks for no answer.
+    pub(in crate::session) fn tell(&self, method: &str, params: Option<&RawValue>) {
+        let kind = Kind::Notification(LinePosition::default());
+        self.write(ended(write::notification(method, params)), kind);
     }
 
-    /// Answers a request of the server's. `line` is a whole message.
-    pub(super) fn reply(&self, line: &str) {
-        self.write(format!("{line}\n").into_bytes(), Kind::Reply(LinePosition::default()));
+    /// Answers a request of the server's.
+    pub(super) fn reply(&self, id: &RawValue, answer: ClientAnswer) {
+        let line = ended(write::reply(id, answer));
+        // Few long ones are under way at once: each has a client behind it that was asked.
+        let is_long = line.len() > SHORT_REPLY;
+        let position = LinePosition::default();
+        let kind = if is_long { Kind::Notification(position) } else { Kind::Reply(position) };
+        self.write(line, kind);
     }
 
     async fn send(
         &self,
         line: impl FnOnce(i64) -> Vec<u8>,
         call_limits: CallLimits<'_>,
-        cancel: bool,
-        listener: Option<&ProgressListener>,
+        Sending { listener, form, uncancelled }: Sending,
     ) -> Result<RpcAnswer, NoReply> {
-        let (answer, mut answered) = oneshot::channel();
+        let (answer, answered) = oneshot::channel();
         let course = Arc::<RequestProgress>::default();
-        let waiting = Waiting { answer, course: course.clone(), listener: listener.cloned() };
-        let Some(id) = self.requests().open(waiting) else {
+        let waiting = Waiting { answer, course: course.clone(), listener, form };
+        let Some(id) = self.0.requests.open(waiting) else {
             return Err(NoReply::NotSent);
         };
-        let mut request = OpenRequest { client: self, id, queued: None, cancel };
+        let mut request = OpenRequest { client: self, id, queued: None, cancel: !uncancelled };
         // Our future may be dropped at any time, and half a line would be the end of the stream. What takes no
         // waiting is written here, the rest by the transport.
-        request.queued = self.write(line(id), Kind::Request(id, course.clone()));
+        request.queued = self.write(ended(line(id)), Kind::Request(id, course.clone()));
         let may_have_left = || self.0.writer.may_have_left(&course.position, head(id).as_bytes());
-        let began = Instant::now();
-        let mut deadline = began + call_limits.limit;
-        let mut notice = call_limits.notice.map(|notice| began + notice.every);
-        loop {
-            let next = notice.map_or(deadline, |notice| notice.min(deadline));
-            match timeout_at(next, &mut answered).await {
-                Ok(Ok(Ok(answer))) => return Ok(answer),
-                Ok(Ok(Err(WriteError { reason, .. }))) => {
-                    return Err(NoReply::NotWritten(WriteError { may_have_left: may_have_left(), reason }));
-                }
-                Ok(Err(_)) => return Err(NoReply::Ended { never_left: !may_have_left() }),
-                Err(_) => {}
+        let outcome = self.0.requests.within_limits(answered, &course, call_limits).await;
+        match outcome.map_err(NoReply::Timeout)? {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(WriteError { reason, .. })) => {
+                Err(NoReply::NotWritten(WriteError { may_have_left: may_have_left(), reason }))
             }
-            if next < deadline {
-                notice = call_limits.notice.map(|notice| {
-                    (notice.tell)(began.elapsed());
-                    next + notice.every
-                });
-                continue;
-            }
-            let heard = self.0.began + Duration::from_micros(course.progress.load(Ordering::Relaxed));
-            let next = (heard + call_limits.limit).min(began + call_limits.ceiling);
-            if next <= deadline {
-                let ceiling = deadline == began + call_limits.ceiling;
-                return Err(NoReply::Timeout(if ceiling { call_limits.ceiling } else { call_limits.limit }));
-            }
-            deadline = next;
+            Err(_) => Err(NoReply::Ended { never_left: !may_have_left() }),
         }
-    }
-
-    /// A request whose `params` are `_meta` and the members of `params`, an object.
-    fn line(&self, id: i64, method: &str, params: &impl Serialize) -> Vec<u8> {
-        let meta = self.0.meta.get().map_or("", String::as_str);
-        let context = if method == "tools/call" { crate::trace::context_members() } else { None };
-        let id = id.to_string();
-        let mut line = Vec::with_capacity(192 + meta.len());
-        for part in [
-            r#"{"jsonrpc":"2.0","id":"#,
-            &id,
-            r#","method":""#,
-            method,
-            r#"","params":{"_meta":{"#,
-            meta,
-            context.as_deref().unwrap_or_default(),
-            r#""progressToken":"#,
-            &id,
-            "}",
-        ] {
-            line.extend_from_slice(part.as_bytes());
-        }
-        let begin = line.len();
-        // Text and a tree of JSON values always can be written, and a vector takes all.
-        let _ = serde_json::to_writer(&mut line, params);
-        // Its members go on where `_meta` ends, and its end is that of all.
-        match &line[begin..] {
-            b"{}" => drop(line.remove(begin)),
-            _ => line[begin] = b',',
-        }
-        line.extend_from_slice(b"}\n");
-        line
     }
 
     /// Writes a line now if nothing else waits and that takes no waiting, or else leaves it to the transport: then it
@@ -315,7 +227,7 @@ impl RpcClient {
                 };
                 if let Err(error) = written {
                     if let Kind::Request(id, _) = kind {
-                        self.answer(id, Err(error));
+                        self.0.requests.answer(id, Err(error));
                     }
                     return;
                 }
@@ -343,89 +255,50 @@ impl RpcClient {
         Some((later, begun))
     }
 
-    /// Gives a request its answer; says whether it was waited for.
-    pub(super) fn answer(&self, id: i64, answer: Result<RpcAnswer, WriteError>) -> AnswerKind {
-        let mut requests = self.requests();
-        match requests.open.remove(&id) {
-            Some(waiting) => {
-                drop(requests);
-                let _ = waiting.answer.send(answer);
-                AnswerKind::Expected
-            }
-            None if requests.owed > 0 && requests.has_used(id) => {
-                requests.owed -= 1;
-                AnswerKind::Late
-            }
-            None => AnswerKind::Unasked,
-        }
-    }
-
-    /// Whether a caller waits for the answer to a request.
-    pub(super) fn is_open(&self, id: i64) -> bool {
-        self.requests().open.contains_key(&id)
-    }
-
     /// Takes in an error that names no request.
     pub(super) fn refuse_handshake(&self, error: ErrorData) {
-        let handshake = self.requests().handshake.take();
+        let handshake = self.handshake().take();
         match handshake {
             Some(id) => {
-                self.answer(id, Ok(RpcAnswer::Refused(error)));
+                self.0.requests.answer(id, Ok(RpcAnswer::Refused(error)));
             }
             None => tracing::debug!(?error, "an error without a request"),
         }
     }
 
-    /// Records a sign of life of a request, and passes its progress on to listeners.
-    pub(super) fn progress(&self, id: i64, report: Option<Progress>) {
-        let listener = self.requests().open.get(&id).and_then(|waiting| {
-            let now = u64::try_from(self.0.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-            waiting.course.progress.store(now, Ordering::Relaxed);
-            waiting.listener.clone()
-        });
-        if let (Some(listener), Some(report)) = (listener, report) {
-            listener(report);
-        }
-    }
-
     /// The connection has ended: all waiting callers get an error.
     pub(super) fn end(&self) {
-        let mut requests = self.requests();
-        requests.ended = true;
-        requests.open.clear();
-        drop(requests);
+        self.0.requests.end();
         self.queue().end();
     }
 
     /// Whether the connection has ended.
     pub(in crate::session) fn is_ended(&self) -> bool {
-        self.requests().ended
+        self.0.requests.is_ended()
     }
 
-    fn requests(&self) -> MutexGuard<'_, Requests> {
-        self.0.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    fn handshake(&self) -> MutexGuard<'_, Option<i64>> {
+        self.0.handshake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Requests {
-    fn open(&mut self, waiting: Waiting) -> Option<i64> {
-        if self.ended {
-            return None;
-        }
-        loop {
-            let id = self.next;
-            self.next = if id == LAST { FIRST } else { id + 1 };
-            self.all_used |= id == LAST;
-            if let Entry::Vacant(place) = self.open.entry(id) {
-                place.insert(waiting);
-                return Some(id);
-            }
-        }
-    }
+/// A message as a line.
+fn ended(mut message: Vec<u8>) -> Vec<u8> {
+    message.push(b'\n');
+    message
+}
 
-    /// Whether there was a request with that id.
-    fn has_used(&self, id: i64) -> bool {
-        (FIRST..=LAST).contains(&id) && (self.all_used || id < self.next)
+/// How a request is sent.
+struct Sending {
+    listener: Option<Listener>,
+    form: AnswerForm,
+    /// The server is not told when it is given up.
+    uncancelled: bool,
+}
+
+impl Default for Sending {
+    fn default() -> Self {
+        Self { listener: None, form: AnswerForm::Decoded, uncancelled: false }
     }
 }
 
@@ -447,21 +320,10 @@ struct OpenRequest<'a> {
 impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
         let unsent = self.queued.is_some_and(|place| self.client.take_back(place));
-        {
-            let mut requests = self.client.requests();
-            if requests.open.remove(&self.id).is_none() || unsent {
-                return;
-            }
-            requests.owed += 1;
-        }
-        if self.cancel {
-            let cancel = format!(
-                "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{},\
-                 \"reason\":\"given up by the caller\"}}}}\n",
-                self.id
-            );
+        if self.client.0.requests.give_up(self.id, !unsent) && !unsent && self.cancel {
             // In its turn: not before the request.
-            self.client.write_later(cancel.into_bytes(), Kind::Notification(LinePosition::default()));
+            let kind = Kind::Notification(LinePosition::default());
+            self.client.write_later(ended(write::cancellation(self.id)), kind);
         }
     }
 }
@@ -469,31 +331,32 @@ impl Drop for OpenRequest<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::rpc::requests::{AnswerKind, FIRST};
 
     #[tokio::test]
     async fn each_request_has_one_answer() {
         let client = RpcClient::new(LineWriter::new(tokio::io::sink()));
         let pong = || Ok(RpcAnswer::Refused(ErrorData::internal_error("x", None)));
-        assert_eq!(client.answer(FIRST, pong()), AnswerKind::Unasked);
+        assert_eq!(client.requests().answer(FIRST, pong()), AnswerKind::Unasked);
         let (asking, other) = (client.clone(), client.clone());
         let params = Map::new();
         let asked = tokio::join!(asking.ask("ping", &params, NEVER), async {
             tokio::task::yield_now().await;
-            (other.answer(FIRST, pong()), other.answer(FIRST, pong()))
+            (other.requests().answer(FIRST, pong()), other.requests().answer(FIRST, pong()))
         });
         assert!(asked.0.is_ok());
         assert_eq!(asked.1, (AnswerKind::Expected, AnswerKind::Unasked));
         let limit = Duration::from_millis(1);
         assert!(client.ask("ping", &params, limit).await.is_err());
-        assert_eq!(client.answer(FIRST + 1, pong()), AnswerKind::Unasked, "it was not sent");
+        assert_eq!(client.requests().answer(FIRST + 1, pong()), AnswerKind::Unasked, "it was not sent");
         tokio::select! {
             biased;
             () = client.clone().write_queue() => unreachable!("the sink takes all"),
             answer = client.ask("ping", &params, limit) => assert!(answer.is_err()),
         }
-        assert_eq!(client.answer(FIRST + 3, pong()), AnswerKind::Unasked, "that never was");
-        assert_eq!(client.answer(FIRST + 2, pong()), AnswerKind::Late);
-        assert_eq!(client.answer(FIRST + 2, pong()), AnswerKind::Unasked);
+        assert_eq!(client.requests().answer(FIRST + 3, pong()), AnswerKind::Unasked, "that never was");
+        assert_eq!(client.requests().answer(FIRST + 2, pong()), AnswerKind::Late);
+        assert_eq!(client.requests().answer(FIRST + 2, pong()), AnswerKind::Unasked);
         client.end();
         assert!(matches!(client.ask("ping", &params, NEVER).await, Err(NoReply::NotSent)));
     }

@@ -11,7 +11,10 @@ use std::{
 use async_nats::{
     HeaderMap,
     jetstream::{
-        self, AckKind, context::PublishErrorKind, kv::UpdateErrorKind, message::PublishMessage,
+        self, AckKind,
+        context::PublishErrorKind,
+        kv::{self, UpdateErrorKind},
+        message::PublishMessage,
         stream::DirectGetErrorKind,
     },
 };
@@ -99,11 +102,13 @@ impl NatsStore {
         nonce: &str,
         is_ours: impl Fn() -> bool,
     ) -> Result<u64, Append> {
-        let body = self.body(record).await.map_err(Append::Failed)?;
+        let body = self.body(key, record).await.map_err(Append::Failed)?;
         let subject = format!("toolcrib.j.{key}");
         let mut last = last;
+        // Unlike that of a record at the same place whose caller did not wait: the server drops what has a known id.
+        let record_id = fastrand::u64(..);
         loop {
-            let id = format!("{nonce}-{last}");
+            let id = format!("{nonce}-{record_id:016x}-{last}");
             let message = PublishMessage::build()
                 .payload(body.clone())
                 .message_id(&id)
@@ -134,6 +139,9 @@ impl NatsStore {
                             last = sequence;
                         }
                         Ok(Some((sequence, _))) if sequence > last => return Err(Append::Replaced),
+                        Ok(None) if self.is_removed(key).await.unwrap_or(false) => {
+                            return Err(Append::Replaced);
+                        }
                         // Older than what was acknowledged.
                         Ok(_) => return Err(Append::Failed(self.went_back())),
                         Err(_) if is_ours() => sleep(PAUSE).await,
@@ -156,13 +164,13 @@ impl NatsStore {
     }
 
     /// What is published of a record.
-    async fn body(&self, record: &Record) -> Result<Bytes> {
+    async fn body(&self, key: &str, record: &Record) -> Result<Bytes> {
         let entry = Entry::now(record.clone());
         let text = serde_json::to_vec(&entry).map_err(|error| self.failed("cannot write to", &error))?;
         if text.len() <= LARGEST {
             return Ok(text.into());
         }
-        let blob = short_hex(Sha256::new_with_prefix(&text));
+        let blob = format!("{key}.{}", short_hex(Sha256::new_with_prefix(&text)));
         let put = self.0.blobs.put(&*blob, &mut text.as_slice()).await;
         put.map_err(|error| self.failed("cannot write a large record to", &error))?;
         let text = serde_json::to_vec(&Stored::Blob { blob });
@@ -285,13 +293,12 @@ impl NatsLease {
         }
     }
 
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    /// The task has ended: it leaves the queue, and its lease is free.
-    pub(crate) async fn finish(&self) {
+    /// The task has ended as `status` says: it leaves the queue, and its lease is free.
+    pub(crate) async fn finish(&self, status: &str) {
         // What is lost here is found by the next worker that gets the task: its journal says that it has ended.
+        if self.0.store.note_outcome(&self.0.key, status).await.is_err() {
+            return;
+        }
         let _ = self.0.message.double_ack().await;
         let _ = self.0.store.0.leases.purge(&self.0.key).await;
     }
@@ -318,14 +325,19 @@ pub(super) enum Taken {
 }
 
 impl NatsStore {
+    /// How long ago a lease was renewed.
+    pub(super) fn age_of(&self, lease: &kv::Entry) -> Duration {
+        let created = lease.created.unix_timestamp_nanos() / 1_000_000;
+        let age = i128::from(self.server_millis()) - created;
+        Duration::from_millis(u64::try_from(age).unwrap_or_default())
+    }
+
     pub(super) async fn take_lease(&self, key: &str) -> Taken {
         let leases = &self.0.leases;
         let Ok(old) = leases.entry(key).await else { return Taken::Held(Duration::from_secs(1)) };
         let revision = match &old {
-            Some(entry) if entry.operation == jetstream::kv::Operation::Put => {
-                let created = entry.created.unix_timestamp_nanos() / 1_000_000;
-                let age = i128::from(self.server_millis()) - created;
-                let age = Duration::from_millis(u64::try_from(age).unwrap_or_default());
+            Some(entry) if entry.operation == kv::Operation::Put => {
+                let age = self.age_of(entry);
                 if age < self.lease_time() {
                     return Taken::Held(self.lease_time().saturating_sub(age) + Duration::from_millis(100));
                 }

@@ -89,6 +89,14 @@ fn a_missing_server_is_a_warning_and_a_required_one_an_error() {
     let required = Bench::new(&format!("{BUILTINS}{dead}required = true\n"));
     let output = required.run(&["check"]);
     assert_eq!(code(&output), 4, "{}", err(&output));
+    // Why is said once, and the error is the last word.
+    let told = err(&output);
+    assert_eq!(
+        (told.matches("missing API key FOO").count(), told.matches("= help").count()),
+        (1, 1),
+        "{told}"
+    );
+    assert!(told.trim_end().ends_with("error: 1 required server is not available: dead"), "{told}");
 }
 
 #[test]

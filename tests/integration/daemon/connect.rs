@@ -221,7 +221,7 @@ fn progress_reaches_the_client_by_its_own_token() {
         );
         let done: Vec<f64> = reports.iter().map(|report| report["progress"].as_f64().unwrap()).collect();
         assert!(done.is_sorted(), "{done:?}");
-        let first = json!({"progressToken": token, "progress": 1.0, "total": 300.0, "message": "asleep"});
+        let first = json!({"progressToken": token, "progress": 1, "total": 300, "message": "asleep"});
         assert_eq!(reports[0], first, "from the first one on");
         // A client that did not ask gets no events.
         let quiet =

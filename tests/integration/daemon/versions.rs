@@ -45,7 +45,7 @@ fn greet(socket: PathBuf, version: &str, protocol: u32, answer: &'static str) ->
 #[test]
 fn a_newer_command_replaces_an_older_daemon() {
     let crib = Crib::new(FIXTURE);
-    let retired = r#"{"retired":{"calls":2,"idle_ms":60000.0,"only":null}}"#;
+    let retired = r#"{"retired":{"calls":2,"idle_ms":60000.0,"only":null,"metrics":"127.0.0.1:0"}}"#;
     let old = greet(place(&crib), "0.0.9", 1, retired);
     let call = crib.run(&["call", "fix.echo", "text=new"]);
     assert_eq!((code(&call), out(&call).trim()), (0, "new"), "{}", err(&call));
@@ -56,6 +56,7 @@ fn a_newer_command_replaces_an_older_daemon() {
     );
     assert_eq!(old.join().unwrap(), "\"retire\"");
     assert_eq!(crib.status()["daemon"]["idle_ms"], 60_000.0, "on the same terms");
+    assert!(crib.status()["daemon"]["metrics"].is_string());
 }
 
 #[test]

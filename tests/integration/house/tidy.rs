@@ -8,17 +8,17 @@ use std::{
 
 /// The modules in rows, from the lowest: a module may use those of lower rows. The names of the layers are those of
 /// `docs/architecture.md`; a layer has several rows where some of its modules use others.
-const ROWS: [&[&str]; 16] = [
+const ROWS: [&[&str]; 17] = [
     // L0
-    &["trace", "bounded", "duration", "cancel", "metrics"],
-    &["tool", "retry", "limit", "text"],
+    &["trace", "bounded", "duration", "cancel"],
+    &["tool", "retry", "limit", "text", "json_rpc"],
     &["error"],
     &["task"],
     &["config"],
     &["score"],
     // L1
     &["process", "http", "run_files", "store"],
-    &["launch", "builtin", "recording"],
+    &["launch", "builtin", "oauth", "recording"],
     // L2
     &["catalog", "llm"],
     &["session"],
@@ -26,7 +26,8 @@ const ROWS: [&[&str]; 16] = [
     &["start"],
     &["manager"],
     // L4
-    &["agent", "blocking", "crew", "doctor", "gateway", "report", "watch"],
+    &["metrics"],
+    &["agent", "blocking", "crew", "doctor", "gateway", "install", "report", "watch"],
     &["daemon", "export", "run", "view"],
     // L5
     &["cli", "cli_support", "fuzz"],

@@ -329,3 +329,34 @@ async fn the_next_attempt_learns_why_the_last_one_failed() {
     assert_eq!((&line["attempt"], &line["messages"]), (&json!(3), &json!("tasks/q/3/messages.json")));
     assert!(manager.shutdown().await.survivors.is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_box_is_asked_for_behind_the_question_and_once_more() {
+    let lab = Lab::new();
+    let manager = manager([lab.server("lab", &[])]).await;
+    let boxed = || agent("answer = 'boxed'");
+    let model = Model::new([say("It is 42."), say("Well: \\boxed{42} or \\boxed{43")]);
+    let report = run(&manager, &model, boxed(), &question()).await;
+    assert_eq!((report.answer.as_deref(), report.llm_calls, report.turns), (Some("42"), 2, 1));
+    let asked = model.messages(0).pop().unwrap();
+    assert!(asked.starts_with("user: What is it?\n\nPut the final answer itself into \\boxed{}"), "{asked}");
+    let again = model.messages(1);
+    assert_eq!(again[1], "assistant: It is 42.");
+    assert!(again[2].starts_with("user: Your last text has no answer in \\boxed{}"), "{again:?}");
+    let summarized = events(&report, "summarized");
+    assert_eq!((summarized.len(), &summarized[0]["answered"]), (1, &json!(true)));
+
+    // A second text without a box is reported.
+    let model = Model::new([say("It is 42.")]);
+    let report = run(&manager, &model, boxed(), &question()).await;
+    assert_eq!(report.reason, Some(Reason::Failed(FailureReason::NoBoxedAnswer)));
+    assert_eq!((report.llm_calls, model.requests().len()), (2, 2));
+
+    // A question that asks for it in its own words is left as it is.
+    let model = Model::new([say("\\boxed{42}")]);
+    let own = toolcrib::Task::question("q", "Write \\boxed{N}.");
+    let report = run(&manager, &model, boxed(), &own).await;
+    assert_eq!((report.answer.as_deref(), report.llm_calls), (Some("42"), 1));
+    assert_eq!(model.messages(0), ["user: Write \\boxed{N}."]);
+    assert!(manager.shutdown().await.survivors.is_empty());
+}

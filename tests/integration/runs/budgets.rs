@@ -51,7 +51,14 @@ fn bench(model: &Model, limits: &Value) -> Bench {
 
 /// The exit code, what `run.json` says of the totals and of the run itself, and the words on stderr.
 fn run(bench: &Bench, arguments: &[&str]) -> (i32, Value, String) {
-    let output = bench.run(&[&["run", "tasks.jsonl", "-j", "2"], arguments].concat());
+    let output = bench.run(
+        &[
+            &["run", "tasks.jsonl"][..],
+            if arguments.contains(&"-j") { &[][..] } else { &["-j", "2"] },
+            arguments,
+        ]
+        .concat(),
+    );
     let shown = err(&output);
     let (_, results) = shown.split_once("Results ").unwrap_or_else(|| panic!("{}{shown}", out(&output)));
     let folder = results.split_once("/results.jsonl").unwrap().0.to_owned();
@@ -184,4 +191,62 @@ fn check_looks_at_all_profiles() {
     assert!(err(&output).contains("there is no profile `c`"), "{}", err(&output));
     let output = bench.run(&["ps", "--profile", "a"]);
     assert!(err(&output).contains("a daemon knows no profile"), "{}", err(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_judge_spends_from_the_budget_and_is_counted_apart() {
+    let (agent, judge) = (Model::new([say("42")]), Model::new([say("GRADE: C")]));
+    let config = CONFIG.replace("URL", &agent.url)
+        + &format!("[llm.clients.grader]\nbase_url = \"{}\"\nmodel = \"g\"\n", judge.url)
+        + "price = { in = 10_000, out = 100_000 }\n[judge]\nclient = \"grader\"\n";
+    let bench = Bench::new(&config);
+    let line =
+        |n: usize| json!({"id": n.to_string(), "input": "?", "target": "42", "score": {"type": "judge"}});
+    bench.file("tasks.jsonl", &(0..3).map(|n| line(n).to_string() + "\n").collect::<String>());
+    // 2 USD for each answer and each grade: the second answer is the last thing that is paid.
+    let (end, totals, shown) = run(&bench, &["-j", "1", "--budget-usd", "5"]);
+    assert_eq!(end, 102, "{shown}");
+    assert_eq!((&totals["passed"], &totals["cancelled"]), (&json!(1), &json!(2)), "{totals}");
+    assert_eq!((agent.requests().len(), judge.requests().len()), (2, 1));
+    assert_eq!((&totals["cost_usd"], &totals["judge"]["cost_usd"]), (&json!(4.0), &json!(2.0)));
+    let lines = results(&bench, &totals);
+    let ended = &lines[1]["error"]["message"];
+    assert_eq!(ended, "the budget of the run is used up, and the answer is not judged");
+    assert!(lines[1].get("judge").is_none(), "{}", lines[1]);
+
+    // What was spent before counts: the answer of the second task is not paid again, its grade is, and that is all.
+    let (end, totals, shown) = run(&bench, &["-j", "1", "--budget-usd", "8"]);
+    assert_eq!((end, &totals["passed"]), (102, &json!(2)), "{shown}");
+    assert_eq!((agent.requests().len(), judge.requests().len()), (2, 2));
+    let (end, totals, shown) = run(&bench, &["-j", "1", "--budget-usd", "100"]);
+    assert_eq!((end, &totals["passed"]), (0, &json!(3)), "{shown}");
+    assert_eq!((&totals["cost_usd"], &totals["judge"]["cost_usd"]), (&json!(6.0), &json!(6.0)));
+    assert_eq!((agent.requests().len(), judge.requests().len()), (3, 3));
+
+    bench.file("servers.toml", &config.replace("price = { in = 10_000, out = 100_000 }\n[judge]", "[judge]"));
+    let unpriced = bench.run(&["run", "tasks.jsonl", "--budget-usd", "9"]);
+    assert!(err(&unpriced).contains("a budget in USD needs the price of the judge"), "{}", err(&unpriced));
+}
+
+/// Tasks that were under way when a run was killed have spent, though they have no line of results.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_interrupted_tasks_have_spent_counts_from_the_start() {
+    let model = model();
+    let bench = bench(&model, &json!({}));
+    // Each of the six tasks is ended behind its first request or so: 2 USD each.
+    let (end, totals, shown) = run(&bench, &["-j", "6", "--budget-usd", "11"]);
+    assert_eq!(end, 102, "{shown}");
+    let spent = totals["cost_usd"].as_f64().unwrap();
+    assert!(totals["cancelled"] == 6 && spent >= 11.0, "{totals}");
+    let results = bench.0.path().join(totals["dir"].as_str().unwrap()).join("results.jsonl");
+    fs::write(results, "").unwrap();
+    let before = model.requests().len();
+    // One task at a time: before, the budget was counted anew with each task that went on, and all could ask once more.
+    let (end, totals, shown) = run(&bench, &["-j", "1", "--budget-usd", "11"]);
+    assert_eq!((end, &totals["cancelled"]), (102, &json!(6)), "{shown}");
+    assert_eq!(model.requests().len(), before, "{shown}");
+    // What is counted ahead is not counted again when a task goes on.
+    let (end, totals, shown) = run(&bench, &["-j", "1", "--budget-usd", "48.5"]);
+    assert_eq!((end, totals["cost_usd"].as_f64()), (0, Some(48.0)), "{shown}");
+    assert_eq!(model.requests().len(), TASKS * REQUESTS);
 }

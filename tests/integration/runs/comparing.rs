@@ -45,3 +45,36 @@ fn changes_rates_and_sums_of_two_runs_are_shown() {
     let unknown = bench.run(&["diff", &red, "zzzz"]);
     assert!(code(&unknown) == 2 && err(&unknown).contains("`zzzz` is neither"), "{}", err(&unknown));
 }
+
+#[test]
+fn runs_that_can_hardly_be_compared_say_so() {
+    let bench = Bench::new("[profile.quick]\nagent.max_turns = 3\n");
+    bench.file("model.toml", "[[steps]]\nsay = \"red\"\n");
+    let task = |id: &str| json!({"id": id, "input": "which?", "target": "red"}).to_string();
+    bench.file("one.jsonl", &task("a"));
+    bench.file("two.jsonl", &task("b"));
+    let run = |arguments: &[&str]| {
+        let output = bench.run(&[&["--json", "run", "--model", "script:model.toml"], arguments].concat());
+        let document: Value =
+            serde_json::from_str(&out(&output)).unwrap_or_else(|_| panic!("{}", err(&output)));
+        document["run"].as_str().unwrap().to_owned()
+    };
+    let one = run(&["one.jsonl"]);
+    let two = run(&["two.jsonl"]);
+    let three = run(&["one.jsonl", "--k", "3", "--profile", "quick", "--set", "agent.max_time=9s"]);
+    let text = out(&bench.run(&["diff", &one, &two]));
+    let alien =
+        format!("no task is in both runs, {one} (one.jsonl) and {two} (two.jsonl): nothing can be compared");
+    assert!(text.contains(&alien) && !text.contains("ended the same"), "{text}");
+    assert!(text.contains("1 task only in"), "{text}");
+    let text = out(&bench.run(&["diff", &one, &three]));
+    let samples =
+        format!("{one} has 1 sample of each task, {three} has 3: only the first 1 sample are compared");
+    assert!(text.contains(&samples) && text.contains("1 task judged in both"), "{text}");
+    let row =
+        |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{text}"));
+    assert!(row("profile").ends_with("quick") && row("settings").ends_with("agent.max_time=9s"), "{text}");
+    assert!(row("samples of each task").contains('1') && !text.contains("tasks from"), "{text}");
+    let same = out(&bench.run(&["diff", &one, &one]));
+    assert!(!same.contains("profile") && !same.contains("nothing can be compared"), "{same}");
+}

@@ -159,6 +159,30 @@ fn the_table_is_read_and_holds_no_formula() {
 
 #[toolcrib_testing::requires(export_readers)]
 #[test]
+fn a_ci_server_reads_the_results() {
+    let (bench, _) = bench();
+    export(&bench, &["--format", "junit", "-o", "junit.xml"]);
+    let suites = read("junit", &bench.0.path().join("junit.xml"));
+    let [suite] = &suites.as_array().unwrap()[..] else { panic!("{suites}") };
+    let counts = ["tests", "failures", "errors", "skipped"].map(|key| suite[key].as_u64().unwrap());
+    let case =
+        |task: &str| suite["cases"].as_array().unwrap().iter().find(|case| case["name"] == task).unwrap();
+    assert_eq!(counts[0], 6, "{suite}");
+    assert_eq!(case("a/right")["results"], json!([]));
+    assert_eq!(case("wrong")["results"][0]["kind"], "Failure");
+    assert_eq!(case("wrong")["results"][0]["type"], "wrong_answer");
+    assert_eq!(case("lost")["results"][0]["kind"], "Error");
+    let of_kind = |kind: &str| {
+        let cases = suite["cases"].as_array().unwrap();
+        u64::try_from(cases.iter().filter(|case| case["results"][0]["kind"] == kind).count()).unwrap()
+    };
+    assert_eq!(counts[1..], ["Failure", "Error", "Skipped"].map(of_kind));
+    export(&bench, &["--format", "junit", "--only", "errored", "-o", "errored.xml"]);
+    assert_eq!(read("junit", &bench.0.path().join("errored.xml"))[0]["tests"], counts[2]);
+}
+
+#[toolcrib_testing::requires(export_readers)]
+#[test]
 fn traces_are_read_and_form_trees() {
     let (bench, run) = bench();
     export(&bench, &["--format", "otlp", "-o", "otlp.jsonl"]);

@@ -86,6 +86,13 @@ async fn a_judge_is_counted_apart_from_the_agent() {
     assert_eq!(document["judge"]["grades"], json!({"C": 2, "I": 1}));
     assert_eq!(document["usage"]["in"], 400, "the agents' own");
     assert!(err(&done).contains("4 answers: C 2, I 1 | 6 requests to g"), "{}", err(&done));
+    // The requests are those of both, and a verdict is not told as a comparison of texts.
+    assert!(err(&done).contains("Requests 4 to the model, 6 to the judge, "), "{}", err(&done));
+    assert!(
+        err(&done).contains("  judged I against \"42\"") && !err(&done).contains("expected"),
+        "{}",
+        err(&done)
+    );
 
     // The errored one is judged anew, without another request of its agent.
     let again = bench.run(&["run", "tasks.jsonl", "--retry-errored"]);
@@ -270,5 +277,35 @@ async fn choices_are_put_to_the_model() {
     for request in [0, 2] {
         let asked = &agent.messages(request)[0];
         assert!(asked.starts_with("user: question x\n\nA) Paris\nB) Rome\nC) Oslo\n"), "{asked}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_number_of_samples_can_be_configured() {
+    let model = Model::new([say("42")]);
+    let config = format!(
+        "[llm]\nmodel = \"m\"\nbase_url = \"{}\"\n[run]\nk = 3\n[profile.quick]\nrun = {{ k = 2 }}\n",
+        model.url
+    );
+    let bench = Bench::new(&config);
+    bench.file("tasks.jsonl", r#"{"id": "a", "input": "?", "target": "42"}"#);
+    for (arguments, samples) in [
+        (&["--json", "run", "tasks.jsonl"][..], 3),
+        (&["--json", "--profile", "quick", "run", "tasks.jsonl"], 2),
+        (&["--json", "--profile", "quick", "run", "tasks.jsonl", "--k", "4"], 4),
+        (&["--json", "run", "tasks.jsonl", "--set", "run.k=1"], 1),
+        // A question is no set of tasks.
+        (&["--json", "run", "what is it?"], 1),
+    ] {
+        let done = bench.run(arguments);
+        let totals: Value = serde_json::from_str(&out(&done)).unwrap_or_else(|_| panic!("{}", err(&done)));
+        assert_eq!(totals["tasks"], samples, "{arguments:?}");
+    }
+    for (wrong, problem) in
+        [("0", "must be at least 1"), ("10001", "must be at most 10000"), ("\"all\"", "k")]
+    {
+        bench.file("servers.toml", &config.replace("k = 3", &format!("k = {wrong}")));
+        let done = bench.run(&["run", "tasks.jsonl"]);
+        assert!(code(&done) == 3 && err(&done).contains(problem), "{wrong}: {}", err(&done));
     }
 }

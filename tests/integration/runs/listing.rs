@@ -7,7 +7,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::program::{Bench, Running, code, err, out};
+use crate::support::{
+    model_server::{Model, say},
+    program::{Bench, Running, code, err, out},
+};
 
 const CONFIG: &str = "[servers.fix]\ncommand = FIXTURE\n[llm]\nmodel = \"script:model.toml\"\n";
 const MODEL: &str = "[[steps]]\nwhen = { role = \"user\", contains = \"sum\" }\nsay = \"2\"\n";
@@ -103,4 +106,90 @@ fn a_run_that_goes_on_is_listed_and_not_removed() {
     }
     let removed = bench.run(&["runs", "rm", &run, "--yes"]);
     assert!(code(&removed) == 0 && list(&bench).is_empty(), "{}", err(&removed));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_settings_samples_and_cost_of_a_run_are_shown() {
+    let model = Model::new([say("2"), say("3"), say("2"), say("2")]);
+    let config = format!(
+        "[llm]\nmodel = \"m\"\nbase_url = \"{}\"\nprice = {{ in = 10_000, out = 100_000 }}\n[profile.quick]\nagent.max_turns = 3\n",
+        model.url
+    );
+    let bench = Bench::new(&config);
+    let task = |id: &str| json!({"id": id, "input": "sum", "target": "2"}).to_string();
+    bench.file("tasks.jsonl", &[task("a"), task("b")].join("\n"));
+    let arguments =
+        ["run", "tasks.jsonl", "--k", "2", "--profile", "quick", "--set", "agent.max_time=90s", "-j", "1"];
+    assert_eq!(code(&bench.run(&arguments)), 100);
+    let listed = out(&bench.run(&["runs"]));
+    assert!(listed.contains("m      tasks.jsonl k=2 profile=quick agent.max_time=90s"), "{listed}");
+    let shown = out(&bench.run(&["runs", "show"]));
+    for part in [
+        "pass@1 75.0%",
+        "pass@2 100.0%",
+        "toolcrib run tasks.jsonl --k 2 --profile quick --set",
+        "8.0000 USD",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert_eq!(shown.lines().filter(|line| line.starts_with("cost")).count(), 1, "{shown}");
+    let run = &list(&bench)[0];
+    let told = ["tasks_file", "profile", "samples", "set", "paused_ms"].map(|key| run[key].clone());
+    assert_eq!(
+        told,
+        [json!("tasks.jsonl"), json!("quick"), json!(2), json!(["agent.max_time=90s"]), json!(0.0)]
+    );
+    // A model with a price that nobody asked has cost nothing that could be counted.
+    bench.file("model.toml", MODEL);
+    let scripted = bench.run(&["run", "tasks.jsonl", "--model", "script:model.toml"]);
+    assert!(code(&scripted) == 0 && !err(&scripted).contains("Cost"), "{}", err(&scripted));
+    let page = fs::read_to_string(
+        bench.0.path().join("runs").join(list(&bench)[0]["run"].as_str().unwrap()).join("report.html"),
+    );
+    assert!(!page.unwrap().contains("$0.00"));
+}
+
+/// The time between an interruption and the command that continues the run is not one in which it worked.
+#[test]
+fn an_interruption_is_no_work() {
+    let bench = bench();
+    let task =
+        |id: &str| json!({"id": id, "calls": [{"tool": "fix.sleep", "args": {"ms": 700}}]}).to_string();
+    bench.file("tasks.jsonl", &[task("a"), task("b")].join("\n"));
+    let mut child = Running::from(bench.command(&["run", "tasks.jsonl", "-q", "-j", "1"]).spawn().unwrap());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while list(&bench).first().is_none_or(|run| run["passed"] != 1) {
+        assert!(Instant::now() < deadline, "{:?}", list(&bench));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    crate::support::signal("KILL", child.id());
+    child.wait().unwrap();
+    // As if that had been two hours ago.
+    let run = bench.0.path().join("runs").join(list(&bench)[0]["run"].as_str().unwrap());
+    let events = fs::read_to_string(run.join("events.jsonl")).unwrap();
+    let mut lines: Vec<Value> = events.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let last = lines.last_mut().unwrap();
+    let at = std::time::SystemTime::now() - Duration::from_secs(7200);
+    last["at"] = humantime::format_rfc3339_millis(at).to_string().into();
+    fs::write(run.join("events.jsonl"), lines.iter().map(|line| line.to_string() + "\n").collect::<String>())
+        .unwrap();
+
+    let again = bench.run(&["run", "tasks.jsonl", "-j", "1"]);
+    assert!(code(&again) == 0 && err(&again).contains("Resuming run"), "{}", err(&again));
+    let listed = &list(&bench)[0];
+    let (work, pause) = (listed["wall_ms"].as_f64().unwrap(), listed["paused_ms"].as_f64().unwrap());
+    assert!(
+        (1400.0..60_000.0).contains(&work) && (7_199_000.0..7_300_000.0).contains(&pause),
+        "{work} {pause}"
+    );
+    let shown = out(&bench.run(&["runs", "show"]));
+    assert!(shown.contains(", and 2h 00m of interruption"), "{shown}");
+    let report: Value = serde_json::from_str(&out(&bench.run(&["--json", "report"]))).unwrap();
+    let told = ["wall_ms", "paused_ms"].map(|key| report[key].as_f64().unwrap());
+    assert!((told[0] - work).abs() < 2000.0 && (told[1] - pause).abs() < 2000.0, "{report}");
+    for task in report["tasks"].as_array().unwrap() {
+        assert!(task["wall_ms"].as_f64().unwrap() < 30_000.0, "{task}");
+    }
+    let page = fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(page.contains("and 2 h 0 min of interruption"));
 }

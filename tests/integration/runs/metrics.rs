@@ -1,15 +1,17 @@
 //! `--metrics`: what a run and `up` show to Prometheus.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _},
     net::TcpStream,
-    process::{ChildStderr, Command, Stdio},
+    process::{ChildStderr, Stdio},
 };
 
 use serde_json::json;
 
 use crate::support::{
+    model_server::{Model, calls, say},
     program::{Bench, Running, code, err},
+    scrape::{check_with_promtool, get, metrics_address, value},
     wait_for,
 };
 
@@ -39,21 +41,10 @@ fn started(bench: &Bench, arguments: &[&str]) -> (Running, BufReader<ChildStderr
     let mut text = String::new();
     loop {
         assert!(reader.read_line(&mut text).unwrap() > 0, "ended early: {text}");
-        if let Some((_, rest)) = text.split_once("http://")
-            && let Some((address, _)) = rest.split_once("/metrics")
-        {
-            let address = address.to_owned();
+        if let Some(address) = metrics_address(&text) {
             return (child, reader, address);
         }
     }
-}
-
-fn get(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
 }
 
 /// A run with one task that is done and one that waits for a slow tool, and its metrics by then.
@@ -88,10 +79,33 @@ fn a_run_shows_its_calls_requests_and_tasks() {
         "toolcrib_tool_calls_in_flight{server=\"calc\"} 0",
         "toolcrib_server_start_seconds_count{server=\"fix\"} 1",
         "toolcrib_llm_tokens_total{direction=\"output\"} 0",
+        "toolcrib_server_start_phase_seconds_count{server=\"fix\",phase=\"queue\"} 1",
+        "toolcrib_server_start_phase_seconds_count{server=\"fix\",phase=\"handshake\"} 1",
+        "toolcrib_server_up{server=\"fix\"} 1",
+        "toolcrib_server_state{server=\"fix\",state=\"busy\"} 1",
+        "toolcrib_server_state{server=\"fix\",state=\"ready\"} 0",
+        "toolcrib_server_state{server=\"calc\",state=\"ready\"} 1",
+        "toolcrib_tool_calls_waiting{server=\"fix\"} 0",
+        // A script answers in place of a model.
+        "toolcrib_http_connections_opened_total 0",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert!(text.contains("outcome=\"ok\"} 2\n"), "two model requests: {text}");
+    for (series, least) in [
+        ("toolcrib_process_resident_memory_bytes{server=\"fix\"}", 100_000.0),
+        ("toolcrib_owned_resident_memory_bytes", 100_000.0),
+        ("process_resident_memory_bytes", 1_000_000.0),
+        ("process_cpu_seconds_total", 0.001),
+        ("process_open_fds", 5.0),
+        ("toolcrib_owned_processes", 1.0),
+        ("toolcrib_server_processes{server=\"fix\"}", 1.0),
+        ("toolcrib_server_tools{server=\"fix\"}", 5.0),
+    ] {
+        assert!(value::<f64>(&text, series) >= least, "{series}: {text}");
+    }
+    // It runs in this process.
+    assert!(!text.contains("memory_bytes{server=\"calc\"}"), "{text}");
     assert!(get(&address, "/").starts_with("HTTP/1.1 404"));
 }
 
@@ -99,13 +113,7 @@ fn a_run_shows_its_calls_requests_and_tasks() {
 #[test]
 fn promtool_accepts_the_metrics() {
     let (_bench, _child, _, text) = busy_run();
-    let (_, body) = text.split_once("\r\n\r\n").unwrap();
-    let mut promtool = Command::new("promtool");
-    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut promtool = promtool.spawn().unwrap();
-    promtool.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
-    let output = promtool.wait_with_output().unwrap();
-    assert_eq!((code(&output), &*err(&output)), (0, ""), "{body}");
+    check_with_promtool(&text);
 }
 
 #[test]
@@ -123,6 +131,25 @@ fn up_serves_metrics_until_it_ends() {
     let mut rest = String::new();
     reader.read_to_string(&mut rest).unwrap();
     assert!(TcpStream::connect(&address).is_err(), "{rest}");
+}
+
+#[test]
+fn connections_to_a_model_are_counted() {
+    let model = Model::new([calls(&[("fix__sleep", r#"{"ms": 20000}"#)]), say("awake")]);
+    let bench = Bench::new(&format!(
+        "[servers.fix]\ncommand = FIXTURE\n[llm]\nmodel = \"m\"\nbase_url = {:?}\n",
+        model.url
+    ));
+    bench.file("tasks.jsonl", &json!({"id": "a", "input": "sleep"}).to_string());
+    let (_child, _reader, address) = started(&bench, &["run", "tasks.jsonl"]);
+    let mut text = String::new();
+    wait_for("the call", || {
+        text = get(&address, "/metrics");
+        text.contains("toolcrib_tool_calls_in_flight{server=\"fix\"} 1")
+    });
+    assert_eq!(value::<u64>(&text, "toolcrib_http_connections_opened_total"), 1, "{text}");
+    assert_eq!(value::<u64>(&text, "toolcrib_http_connections"), 1, "{text}");
+    assert_eq!(value::<u64>(&text, "toolcrib_llm_requests_total{model=\"m\",outcome=\"ok\"}"), 1, "{text}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     support::browser::{SIZES, fits, shown},
+    support::model_server::{Model, say},
     support::program::{Bench, code, err, out},
 };
 
@@ -205,5 +206,58 @@ fn a_browser_shows_the_report_without_errors() {
         // Tables are read without scrolling.
         let tables = fits(&bench, &open, size);
         assert_eq!(tables, "2:0", "{size}");
+    }
+}
+
+/// The page of a run with four samples of each of three tasks: all of them right, every other one, none.
+fn page_of_samples() -> (Bench, String, Value) {
+    let model = Model::choosing(|number, _| match (number % 3, number / 3 % 2) {
+        (0, _) | (1, 0) => say("4"),
+        _ => say("5"),
+    });
+    let bench = Bench::new(&format!(
+        "[servers.calc]\nbuiltin = \"calc\"\n[llm]\nmodel = \"m\"\nbase_url = \"{}\"\n",
+        model.url
+    ));
+    let line = |id: &str| json!({"id": id, "input": "?", "target": "4"}).to_string() + "\n";
+    bench.file("tasks.jsonl", &["all", "half", "<i>none</i>"].map(line).concat());
+    let output = bench.run(&["run", "tasks.jsonl", "-j", "1", "--k", "4"]);
+    assert_eq!(code(&output), 100, "{}", err(&output));
+    let (page, document) = page(&bench);
+    (bench, page, document)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_has_a_table_of_pass_at_k_and_of_samples() {
+    let (_bench, page, document) = page_of_samples();
+    let rows = |table: &str| -> Vec<String> {
+        let table =
+            page.split(&format!("<table id=\"{table}\">")).nth(1).unwrap().split("</table>").next().unwrap();
+        let text = |row: &str| {
+            let mut parts =
+                row.split('<').map(|part| part.split_once('>').map_or(part, |(_, text)| text).trim());
+            parts.by_ref().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ")
+        };
+        table.split("<tr>").skip(2).map(text).collect()
+    };
+    assert_eq!(rows("pass-at-k"), ["1 50.0 % 50.0 % 3", "2 61.1 % 38.9 % 3", "4 66.7 % 33.3 % 3"]);
+    let samples =
+        ["&lt;i&gt;none&lt;/i&gt; 0 4 0 % ✗ ✗ ✗ ✗", "half 2 4 50 % ✓ ✗ ✓ ✗", "all 4 4 100 % ✓ ✓ ✓ ✓"];
+    assert_eq!(rows("samples"), samples);
+    assert!(page.contains("mean score 50.0 %") && page.contains("majority vote 50.0 %, ties 1"), "{page}");
+    assert_eq!(document["samples"]["pass_at_k"][2]["k"], 4);
+    // The interval holds for independent samples only.
+    assert!(page.contains("12 samples of 3 tasks, 1 at once") && !page.contains("95 % interval"), "{page}");
+    // A run of one sample has none of it.
+    assert!(!self::page(&bench()).0.contains("Samples of each task"));
+}
+
+#[toolcrib_testing::requires(chromium)]
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_of_samples_fit_the_window() {
+    let (bench, page, _) = page_of_samples();
+    for size in SIZES {
+        let tables = fits(&bench, &page, size);
+        assert!(tables.ends_with(":0"), "{size}: {tables}");
     }
 }

@@ -80,7 +80,7 @@ fn sum(results: &[Value], key: &str) -> usize {
 }
 
 /// The number of requests once all that were sent have arrived.
-async fn settled(model: &Model) -> usize {
+pub(crate) async fn settled(model: &Model) -> usize {
     loop {
         let before = model.requests().len();
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -97,6 +97,22 @@ pub(crate) fn sent(model: &Model) -> BTreeMap<String, usize> {
         *sent.entry(messages(&request).join("|")).or_default() += 1;
     }
     sent
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_with_other_settings_does_not_hide_an_interrupted_one() {
+    let model = model(Duration::from_millis(20));
+    let bench = bench(&model, 12);
+    let mut run = start(&bench, &["-j", "2"]);
+    within("requests", || model.requests().len() >= 13).await;
+    signal("KILL", run.id());
+    run.wait().unwrap();
+    let other = bench.run(&["run", "tasks.jsonl", "-j", "6", "--set", "agent.max_turns=9"]);
+    assert_eq!(code(&other), 0, "{}", err(&other));
+    assert!(!err(&other).contains("Resuming"), "{}", err(&other));
+    let again = bench.run(&["run", "tasks.jsonl", "-j", "2"]);
+    assert_eq!(code(&again), 0, "{}", err(&again));
+    assert!(err(&again).contains("Resuming run"), "{}", err(&again));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -110,6 +110,7 @@ async fn cancelled_tasks_are_summarised_in_one_line() {
     assert_eq!(code(&output), 130, "{text}");
     assert_eq!(text.matches("CANCELLED").count(), 1, "{text}");
     assert!(text.contains("CANCELLED 12 tasks: t") && text.contains(", ...\n"), "{text}");
+    assert!(text.contains("the run was stopped, 12 tasks left: the same command continues it"), "{text}");
 }
 
 #[test]

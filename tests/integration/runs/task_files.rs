@@ -70,3 +70,77 @@ fn named_fields_are_the_keys_of_tasks() {
     let wrong = bench.run(&["run", "t.csv"]);
     assert!(err(&wrong).contains("t.csv:3: the record has 1 fields"), "{}", err(&wrong));
 }
+
+#[test]
+fn a_mistyped_file_is_no_question() {
+    let bench = bench("bench.jsonl", "{\"input\": \"4\"}\n");
+    std::fs::create_dir(bench.0.path().join("sub")).unwrap();
+    bench.file("sub/t.jsonl", "{\"input\": \"4\"}\n");
+    for (typed, meant) in [
+        ("bench.josnl", "did you mean `bench.jsonl`?"),
+        ("bnech.jsonl", "did you mean `bench.jsonl`?"),
+        ("sub/tt.jsonl", "did you mean `sub/t.jsonl`?"),
+        ("none/t.jsonl", "cannot read the tasks none/t.jsonl"),
+    ] {
+        let done = bench.run(&["run", typed]);
+        assert_eq!(code(&done), 2, "{typed}: {}", out(&done));
+        assert!(err(&done).contains(meant), "{typed}: {}", err(&done));
+    }
+    let asked = bench.run(&["run", "Node.js?"]);
+    assert_eq!((code(&asked), out(&asked).trim()), (0, "Node.js?"), "{}", err(&asked));
+}
+
+#[test]
+fn tasks_without_a_score_take_that_of_the_run() {
+    let own = r#"{"id": "own", "input": "is it 5", "target": "5", "score": {"type": "contains"}}"#;
+    let other = r#"{"id": "other", "input": "is it 5", "target": "5"}"#;
+    let open = r#"{"id": "open", "input": "is it 5"}"#;
+    let bench = bench("t.jsonl", &format!("{own}\n{other}\n{open}\n"));
+    let counts = |totals: &Value| ["passed", "failed", "unscored"].map(|key| totals[key].as_u64().unwrap());
+    assert_eq!(counts(&totals(&bench, &["t.jsonl"]).0), [2, 0, 1]);
+    assert_eq!(counts(&totals(&bench, &["t.jsonl", "--score", "exact"]).0), [1, 1, 1]);
+    assert_eq!(counts(&totals(&bench, &["t.jsonl", "--score", "numeric:0.1"]).0), [2, 0, 1]);
+    bench.file("servers.toml", &format!("{CONFIG}[run]\nscore = \"exact\"\n"));
+    assert_eq!(counts(&totals(&bench, &["t.jsonl"]).0), [1, 1, 1]);
+    assert_eq!(counts(&totals(&bench, &["t.jsonl", "--score", "contains"]).0), [2, 0, 1]);
+    bench.file("servers.toml", &format!("{CONFIG}[run]\nscore = \"exakt\"\n"));
+    let wrong = bench.run(&["run", "t.jsonl"]);
+    assert_eq!(code(&wrong), 3);
+    let told = err(&wrong);
+    assert!(told.contains("servers.toml:6: `run.score`") && told.contains("did you mean `exact`?"), "{told}");
+}
+
+#[test]
+fn a_mistyped_column_is_no_metadata() {
+    let bench = bench("t.csv", "id,input,target,scroe\na,4,4,{}\n");
+    let wrong = bench.run(&["run", "t.csv"]);
+    assert_eq!(code(&wrong), 2);
+    let told = err(&wrong);
+    assert!(told.contains("t.csv:2: record 1: `scroe` is no key of a task; did you mean `score`?"), "{told}");
+    // Less like a key, and beside that key: it may be meant so.
+    bench.file("t.csv", "id,input,target,targets,scorers\na,4,4,x,y\n");
+    let done = bench.run(&["run", "t.csv"]);
+    assert_eq!(code(&done), 0, "{}", err(&done));
+    assert!(err(&done).contains("`scorers` is no key of a task (did you mean `score`?)"), "{}", err(&done));
+    assert!(err(&done).contains("`targets` is no key of a task"), "{}", err(&done));
+    // A field that is named and not there.
+    bench.file(
+        "t.jsonl",
+        "{\"prompt\": \"4\", \"answer\": \"4\"}\n{\"prompt\": \"5\", \"solution\": \"5\"}\n",
+    );
+    for (fields, problem, help) in [
+        (
+            "input=promt",
+            "no task has the field `promt` of --fields input=promt",
+            "did you mean `input=prompt`?",
+        ),
+        ("input=prompt,target=anser", "no task has the field `anser`", "did you mean `target=answer`?"),
+        ("input=prompt,target=xyz", "no task has the field `xyz`", "the first task has prompt, answer"),
+    ] {
+        let wrong = bench.run(&["run", "t.jsonl", "--fields", fields]);
+        let told = err(&wrong);
+        assert!(code(&wrong) == 2 && told.contains(problem) && told.contains(help), "{fields}: {told}");
+    }
+    let done = bench.run(&["run", "t.jsonl", "--fields", "input=prompt,target=solution"]);
+    assert_eq!(code(&done), 0, "{}", err(&done));
+}

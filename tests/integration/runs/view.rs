@@ -26,12 +26,12 @@ say = "</div><script>document.title = 'taken'</script> 2"
 "#;
 
 /// A running `toolcrib view`.
-struct View {
+pub(super) struct View {
     _child: Running,
-    address: String,
+    pub(super) address: String,
 }
 
-fn view(bench: &Bench) -> View {
+pub(super) fn view(bench: &Bench) -> View {
     let mut child = bench.command(&["view"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut address = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut address).unwrap();
@@ -185,7 +185,7 @@ fn a_run_of_another_process_is_shown_live() {
 }
 
 /// Writes the folder of a run of so many tasks, as a run writes it.
-fn many(bench: &Bench, id: &str, tasks: u64) {
+pub(super) fn many(bench: &Bench, id: &str, tasks: u64) {
     let line = |ns: u64, event: Value| {
         let mut line = json!({"ns": ns, "at": "2026-11-20T12:00:00.000Z"});
         line.as_object_mut().unwrap().extend(event.as_object().unwrap().clone());
@@ -256,7 +256,7 @@ fn many(bench: &Bench, id: &str, tasks: u64) {
 }
 
 /// Waits until the files of the run were read; gives the page.
-fn whole(view: &View, run: &str) -> String {
+pub(super) fn whole(view: &View, run: &str) -> String {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         let page = view.get(&format!("run/{run}/"));

@@ -1,8 +1,17 @@
 //! Pages in a headless browser, for tests that require `chromium`.
 
-use std::{path::Path, process::Command};
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    path::Path,
+    process::{ChildStdin, ChildStdout, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
-use crate::support::program::{Bench, err, out};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::program::{Bench, Running, err, out};
 
 /// Windows that pages must fit: the narrow one, a usual one, a wide one.
 pub(crate) const SIZES: [&str; 3] = ["500,900", "1000,900", "1600,900"];
@@ -50,6 +59,114 @@ pub(crate) fn visited(address: &str, arguments: &[&str]) -> (String, String) {
         dom.len()
     );
     (dom, log)
+}
+
+/// A page in a browser that stays, for keys and for printing: by the DevTools protocol over two pipes.
+pub(crate) struct Tab {
+    browser: Running,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    session: Option<String>,
+    asked: u64,
+    _profile: TempDir,
+}
+
+impl Tab {
+    /// Opens the page at `address`, and waits until it is complete.
+    pub(crate) fn open(address: &str) -> Self {
+        let profile = tempfile::tempdir().unwrap();
+        // The browser reads commands from descriptor 3 and answers to 4.
+        let mut browser = Command::new("sh")
+            .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >&2", "chromium"])
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg("about:blank")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let commands = browser.stdin.take().unwrap();
+        let answers = BufReader::new(browser.stdout.take().unwrap());
+        let browser = Running::from(browser);
+        let mut tab = Self { browser, commands, answers, session: None, asked: 0, _profile: profile };
+        let target = tab.ask("Target.createTarget", &json!({"url": address}))["targetId"].clone();
+        let attached = tab.ask("Target.attachToTarget", &json!({"targetId": target, "flatten": true}));
+        tab.session = Some(attached["sessionId"].as_str().unwrap().to_owned());
+        tab.wait("location.href !== 'about:blank' && document.readyState === 'complete'");
+        tab
+    }
+
+    /// The result of a command.
+    fn ask(&mut self, method: &str, parameters: &Value) -> Value {
+        self.try_ask(method, parameters).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    /// The result of a command, or the error that the browser answers.
+    fn try_ask(&mut self, method: &str, parameters: &Value) -> Result<Value, Value> {
+        self.asked += 1;
+        let mut command = json!({"id": self.asked, "method": method, "params": parameters});
+        if let Some(session) = &self.session {
+            command["sessionId"] = json!(session);
+        }
+        write!(self.commands, "{command}\0").unwrap();
+        loop {
+            let mut line = Vec::new();
+            let length = self.answers.read_until(0, &mut line).unwrap();
+            assert!(length > 0, "{method}: the browser has ended: {:?}", self.browser.try_wait());
+            let answer: Value = serde_json::from_slice(line.strip_suffix(b"\0").unwrap_or(&line)).unwrap();
+            if answer["id"] == self.asked {
+                let result = answer.get("result").cloned();
+                return result.ok_or_else(|| answer["error"].clone());
+            }
+        }
+    }
+
+    /// The value of an expression in the page.
+    pub(crate) fn value(&mut self, expression: &str) -> Value {
+        self.try_value(expression).unwrap_or_else(|error| panic!("{expression}: {error}"))
+    }
+
+    fn try_value(&mut self, expression: &str) -> Result<Value, Value> {
+        let asked = json!({"expression": expression, "returnByValue": true});
+        let answer = self.try_ask("Runtime.evaluate", &asked)?;
+        match answer.get("exceptionDetails") {
+            Some(exception) => Err(exception.clone()),
+            None => Ok(answer["result"]["value"].clone()),
+        }
+    }
+
+    /// Waits until an expression is true in the page. On the way from page to page it has no value.
+    pub(crate) fn wait(&mut self, expression: &str) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let value = self.try_value(expression);
+            if value == Ok(Value::Bool(true)) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{expression}: {value:?}");
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Presses a key as a person does, with `modifiers` held (2 is Ctrl).
+    pub(crate) fn press(&mut self, key: &str, modifiers: u32) {
+        let mut event = json!({"type": "keyDown", "key": key, "modifiers": modifiers});
+        if key.len() == 1 && modifiers == 0 {
+            event["text"] = json!(key);
+        }
+        self.ask("Input.dispatchKeyEvent", &event);
+        let up = json!({"type": "keyUp", "key": key, "modifiers": modifiers});
+        self.ask("Input.dispatchKeyEvent", &up);
+    }
+
+    /// Shows the page from here on as it is printed on A4, by somebody who prefers dark pages.
+    pub(crate) fn as_printed(&mut self) {
+        let dark = json!([{"name": "prefers-color-scheme", "value": "dark"}]);
+        self.ask("Emulation.setEmulatedMedia", &json!({"media": "print", "features": dark}));
+        let paper = json!({"width": 718, "height": 1047, "deviceScaleFactor": 1, "mobile": false});
+        self.ask("Emulation.setDeviceMetricsOverride", &paper);
+    }
 }
 
 /// What a page says of itself in a browser that was started with `arguments`: a value of [`PROBE`] by its name.

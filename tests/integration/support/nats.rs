@@ -16,7 +16,10 @@ use crate::support::{program::Running, wait_for};
 /// The program: that of `NATS_SERVER`, of the path or of `tests/nats/install.sh`.
 pub(crate) const PROGRAM: &str = toolcrib_testing::nats_server!();
 
-/// A server on the loopback interface that demands a token, and writes through what it acknowledges. Ends with its owner.
+const ALWAYS: &str = "sync_interval: always";
+
+/// A server on the loopback interface that demands a token, and writes through what it acknowledges, alone or as a member of
+/// a cluster. Ends with its owner.
 pub(crate) struct NatsServer {
     /// The configuration, the log and the store.
     folder: TempDir,
@@ -28,36 +31,76 @@ pub(crate) struct NatsServer {
 impl NatsServer {
     /// Starts a server and waits until it answers.
     pub(crate) fn start() -> Self {
-        let token = format!("{:016x}", fastrand::u64(..));
-        let mut server =
-            Self { folder: tempfile::tempdir().unwrap(), port: free_port(), token, process: None };
+        let mut server = Self::new(&new_token(), ALWAYS, "");
+        server.start_again();
+        server
+    }
+
+    /// Starts a server whose `jetstream` has the line `sync`, and with monitoring pages at the address beside it.
+    #[cfg(feature = "nats")]
+    pub(crate) fn monitored(sync: &str) -> (Self, String) {
+        let place = format!("127.0.0.1:{}", free_port());
+        let mut server = Self::new(&new_token(), sync, &format!("http: {place}\n"));
+        server.start_again();
+        (server, format!("http://{place}"))
+    }
+
+    /// Starts three servers that are a cluster, and waits until all of them answer.
+    #[cfg(feature = "nats")]
+    pub(crate) fn cluster() -> Vec<Self> {
+        let (token, ports) = (new_token(), [free_port(), free_port(), free_port()]);
+        let routes = ports.map(|port| format!("\"nats://127.0.0.1:{port}\"")).join(", ");
+        let member = |(number, port): (usize, &u16)| {
+            let cluster = format!("name: toolcrib, host: 127.0.0.1, port: {port}, routes: [{routes}]");
+            Self::new(&token, ALWAYS, &format!("server_name: n{number}\ncluster {{ {cluster} }}\n"))
+        };
+        let mut servers: Vec<Self> = ports.iter().enumerate().map(member).collect();
+        // One alone has no leader, and does not answer.
+        servers.iter_mut().for_each(Self::spawn);
+        servers.iter_mut().for_each(Self::wait);
+        servers
+    }
+
+    fn new(token: &str, sync: &str, more: &str) -> Self {
+        let (folder, token) = (tempfile::tempdir().unwrap(), token.to_owned());
+        let server = Self { folder, port: free_port(), token, process: None };
         let config = format!(
             "host: 127.0.0.1\nport: {}\nlog_file: \"{}\"\nauthorization {{ token: \"{}\" }}\n\
-             jetstream {{ store_dir: \"{}\", sync_interval: always }}\n",
+             jetstream {{ store_dir: \"{}\", {sync} }}\n{more}",
             server.port,
             server.file("log").display(),
             server.token,
             server.store().display(),
         );
         fs::write(server.file("nats.conf"), config).unwrap();
-        server.start_again();
         server
     }
 
     /// Starts it after [`kill`](Self::kill), on the same port and the same store, and waits until it answers.
     pub(crate) fn start_again(&mut self) {
+        self.spawn();
+        self.wait();
+    }
+
+    fn spawn(&mut self) {
         assert!(self.process.is_none(), "it runs");
         let mut command = Command::new(PROGRAM);
         command.arg("-c").arg(self.file("nats.conf")).stdin(Stdio::null());
         let process = command.spawn().unwrap_or_else(|error| {
             panic!("{PROGRAM} does not start ({error}): bash tests/nats/install.sh");
         });
+        self.process = Some(process.into());
+    }
+
+    fn wait(&mut self) {
         let url = self.url();
-        let process = self.process.insert(process.into());
+        let process = self.process.as_mut().expect("it runs");
         let mut ended = None;
         wait_for("an answer of nats-server", || {
             ended = process.try_wait().unwrap();
-            ended.is_some() || request(&url, "$JS.API.INFO", "").is_ok()
+            // A member without a leader does not answer, or says that it cannot.
+            let answered = request(&url, "$JS.API.INFO", "").is_ok_and(|reply| !reply.contains("\"error\""));
+            ended.is_some() || answered
         });
         assert_eq!(ended, None, "{}", fs::read_to_string(self.file("log")).unwrap_or_default());
     }
@@ -83,10 +126,19 @@ impl NatsServer {
         self.folder.path().join(name)
     }
 
+    #[cfg(feature = "nats")]
+    pub(crate) fn runs(&self) -> bool {
+        self.process.is_some()
+    }
+
     /// The reply to a request.
     pub(crate) fn request(&self, subject: &str, payload: &str) -> String {
         request(&self.url(), subject, payload).unwrap()
     }
+}
+
+fn new_token() -> String {
+    format!("{:016x}", fastrand::u64(..))
 }
 
 /// A port below those that the system gives to others, so that it is still free when the server starts again.

@@ -29,6 +29,7 @@ impl Bench {
         let mut command = Command::new(env!("CARGO_BIN_EXE_toolcrib"));
         command.args(arguments).current_dir(self.0.path()).env("PLANTED_TOKEN", SECRET).stdin(Stdio::null());
         command.env("XDG_CACHE_HOME", self.0.path().join("cache"));
+        command.env("XDG_STATE_HOME", self.0.path().join("state"));
         command
     }
 

@@ -20,7 +20,7 @@ async fn submitting_again_adds_only_what_is_missing() {
     assert!(fleet.submit().contains("6 new, 0 waiting or under way, 0 ended"));
     assert!(fleet.submit().contains("0 new, 6 waiting or under way, 0 ended"));
     // The queue has lost its entries: they come back, and none runs twice.
-    fleet.nats.request("$JS.API.STREAM.PURGE.toolcrib_queue", "");
+    fleet.nats[0].request("$JS.API.STREAM.PURGE.toolcrib_queue", "");
     let mut idle = fleet.worker();
     within("the end of a worker", || idle.try_wait().unwrap().is_some()).await;
     assert!(effects(&fleet.bench).is_empty());
@@ -33,6 +33,11 @@ async fn submitting_again_adds_only_what_is_missing() {
     let other = fleet.run(&["submit", "tasks.jsonl", "--name", "one"]);
     assert_eq!(code(&other), 2, "{}", err(&other));
     assert!(err(&other).contains("the run `one` has other tasks"), "{}", err(&other));
+    // Tasks are read as those of `run`.
+    fleet.bench.file("table.csv", "question,answer\r\n1,done\r\n2,done\r\n");
+    let table = fleet.run(&["submit", "table.csv", "--name", "two", "--limit", "1"]);
+    assert!(err(&table).contains("table.csv as question-and-answer tasks"), "{}", err(&table));
+    assert!(err(&table).contains("1 task as run two: 1 new"), "{}", err(&table));
 }
 
 #[toolcrib_testing::requires(nats_server)]

@@ -22,6 +22,7 @@ use std::{
 use serde_json::{Value, json};
 
 mod astray;
+mod rich;
 mod tools;
 
 /// What the arguments ask for.
@@ -56,6 +57,8 @@ struct Flags {
     ttl: u64,
     /// Where side effects are written.
     count: Option<String>,
+    /// Has everything that the protocol has, in place of all else.
+    rich: bool,
 }
 
 /// Serves as the arguments of the process ask for.
@@ -91,6 +94,7 @@ pub fn main() {
             "mayhem" => (flags.astray, flags.mayhem) = (true, true),
             "ttl" => flags.ttl = value.parse().unwrap(),
             "count" => flags.count = Some(value.to_owned()),
+            "rich" => flags.rich = true,
             "spawns" => tools::append(value, &std::process::id().to_string()),
             _ => {
                 eprintln_line(&format!("unknown flag {argument}"));
@@ -98,7 +102,10 @@ pub fn main() {
             }
         }
     }
-    serve(&flags);
+    match flags.rich {
+        true => rich::serve(flags.modern),
+        false => serve(&flags),
+    }
     if flags.ignore_eof {
         loop {
             thread::sleep(Duration::from_secs(60));

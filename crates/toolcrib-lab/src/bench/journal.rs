@@ -28,9 +28,9 @@ pub(crate) struct Journal {
     /// Tasks of each run.
     #[arg(long, default_value = "300", value_name = "N", value_parser = at_least_one)]
     tasks: NonZeroUsize,
-    /// Tool calls of each task; there is one more request to the model.
-    #[arg(long, default_value = "5", value_name = "N")]
-    calls: usize,
+    /// Tool calls of each task, each of its own request to the model. Compared with tasks of no call, which ask the model once.
+    #[arg(long, default_value = "10", value_name = "N", value_parser = at_least_one)]
+    calls: NonZeroUsize,
     /// Tasks at once.
     #[arg(long, short, default_value = "1", value_name = "N", value_parser = at_least_one)]
     jobs: NonZeroUsize,
@@ -46,40 +46,55 @@ struct Times {
     synced: Duration,
 }
 
+impl Times {
+    const LONGEST: Self = Self { agents: Duration::MAX, unsynced: Duration::MAX, synced: Duration::MAX };
+}
+
 impl Journal {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let calls = self.calls;
-        let server = Server::start(move |arrival: &Arrival| answer(&arrival.body, calls))?;
         let http = HttpClients::new(&Config::default().http)?;
-        let model =
-            LlmClient::new(&LlmConfig::new(Some(server.url().to_owned()), "m"), &http, Path::new("."))?;
         let calc = Endpoint::Builtin { name: "calc".into(), args: vec![], base: ".".into() };
         let config = Config::new([ServerConfig::new(ServerName::new("calc")?, calc)]);
         let manager = Arc::new(context.start(&config).await?);
-        let folder = Scratch::new()?;
-        let far = Duration::MAX;
-        let mut times = Times { agents: far, unsynced: far, synced: far };
-        for _ in 0..self.rounds.get() {
-            times.agents = times.agents.min(self.agents(&model, &manager).await?);
-            for synced in [false, true] {
-                let run =
-                    Run::new(config.clone(), self.tasks()).model(model.clone()).servers(manager.clone());
-                let run = run.jobs(self.jobs).out(folder.file("runs"));
-                let began = Instant::now();
-                let mut started = if synced { run } else { run.unsynced() }.open()?.start().await?;
-                started.run_tasks().await;
-                let took = began.elapsed();
-                let summary = started.finish().await?;
-                anyhow::ensure!(summary.totals.passed == self.tasks.get(), "not every task passed");
-                let best = if synced { &mut times.synced } else { &mut times.unsynced };
-                *best = took.min(*best);
+        let (mut short, mut long) = (Times::LONGEST, Times::LONGEST);
+        for (calls, times) in [(0, &mut short), (self.calls.get(), &mut long)] {
+            let server = Server::start(move |arrival: &Arrival| answer(&arrival.body, calls))?;
+            let model =
+                LlmClient::new(&LlmConfig::new(Some(server.url().to_owned()), "m"), &http, Path::new("."))?;
+            for _ in 0..self.rounds.get() {
+                Box::pin(self.round(&config, &model, &manager, times)).await?;
             }
         }
-        self.print(context.ui, &times);
+        self.print(context.ui, &short, &long);
         if let Some(manager) = Arc::into_inner(manager) {
             manager.shutdown().await.complete()?;
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// The same tasks without a run, in a run whose journal is not synced, and in a run as it is.
+    async fn round(
+        &self,
+        config: &Config,
+        model: &LlmClient,
+        manager: &Arc<Manager>,
+        times: &mut Times,
+    ) -> anyhow::Result<()> {
+        let folder = Scratch::new()?;
+        times.agents = times.agents.min(self.agents(model, manager).await?);
+        for synced in [false, true] {
+            let run = Run::new(config.clone(), self.tasks()).model(model.clone()).servers(manager.clone());
+            let run = run.jobs(self.jobs).out(folder.file("runs"));
+            let began = Instant::now();
+            let mut started = if synced { run } else { run.unsynced() }.open()?.start().await?;
+            started.run_tasks().await;
+            let took = began.elapsed();
+            let summary = started.finish().await?;
+            anyhow::ensure!(summary.totals.passed == self.tasks.get(), "not every task passed");
+            let best = if synced { &mut times.synced } else { &mut times.unsynced };
+            *best = took.min(*best);
+        }
+        Ok(())
     }
 
     fn tasks(&self) -> Vec<Task> {
@@ -111,31 +126,41 @@ impl Journal {
         Ok(began.elapsed())
     }
 
-    fn print(&self, ui: &Ui, times: &Times) {
-        let tasks = self.tasks.get();
-        let steps = tasks * (2 * self.calls + 1);
-        let per = |time: Duration, n: usize| time.as_secs_f64() * 1e3 / n as f64;
-        let more = |time: Duration| time.saturating_sub(times.agents);
-        let ratio = times.synced.as_secs_f64() / times.unsynced.as_secs_f64();
+    fn print(&self, ui: &Ui, short: &Times, long: &Times) {
+        let (tasks, steps) = (self.tasks.get(), 2 * self.calls.get());
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        // What a step costs is the slope between the two kinds of tasks; what a task costs is the rest. Each has one step at least.
+        let costs = |of: fn(&Times) -> Duration| {
+            let more = |times: &Times| (ms(of(times)) - ms(times.agents)) / tasks as f64;
+            let step = (more(long) - more(short)) / steps as f64;
+            (step, more(short) - step)
+        };
+        let unsynced: fn(&Times) -> Duration = |times| times.unsynced;
+        let rows = [("unsynced", unsynced), ("synced", |times| times.synced)];
+        let ratio = ms(long.synced) / ms(long.unsynced);
         if ui.json {
-            let row = |time: Duration| {
-                json!({"ms": time.as_secs_f64() * 1e3, "more_per_step_ms": per(more(time), steps),
-                    "more_per_task_ms": per(more(time), tasks)})
+            let row = |(name, of): (&str, fn(&Times) -> Duration)| {
+                let (step, task) = costs(of);
+                (
+                    name.to_owned(),
+                    json!({"ms": ms(of(long)), "more_per_step_ms": step, "more_per_task_ms": task}),
+                )
             };
-            return Ui::json(json!({
-                "schema": 1, "tasks": tasks, "steps": steps, "jobs": self.jobs, "agents": row(times.agents),
-                "unsynced": row(times.unsynced), "synced": row(times.synced), "synced_to_unsynced": ratio,
-            }));
+            let mut document = json!({
+                "schema": 1, "tasks": tasks, "steps": tasks * (steps + 1), "jobs": self.jobs,
+                "agents": {"ms": ms(long.agents)}, "synced_to_unsynced": ratio,
+            });
+            document.as_object_mut().expect("an object was made").extend(rows.map(row));
+            return Ui::json(document);
         }
-        Ui::data(format!("{tasks} tasks with {steps} steps, {} at once", self.jobs));
-        for (name, time) in
-            [("agents alone", times.agents), ("run, not synced", times.unsynced), ("run", times.synced)]
-        {
+        Ui::data(format!("{tasks} tasks of {} steps and of 1 step, {} at once", steps + 1, self.jobs));
+        Ui::data(format!("    agents alone {:>8.0} ms", ms(long.agents)));
+        for (name, of) in rows {
+            let (step, task) = costs(of);
             Ui::data(format!(
-                "{name:>16} {:>8.0} ms, {:.2} ms more for each step, {:.2} ms for each task",
-                per(time, 1),
-                per(more(time), steps),
-                per(more(time), tasks)
+                "{:>16} {:>8.0} ms: {step:.2} ms more for each step, and {task:.2} ms for each task",
+                format!("run, {name}"),
+                ms(of(long)),
             ));
         }
         Ui::data(format!("synced to unsynced: {ratio:.2}"));

@@ -165,7 +165,7 @@ fn note(status: &ServerStatus) -> String {
 }
 
 /// `2ms`, `4.1s`, `12m`, `3h`, `2d`.
-fn short(time: Duration) -> String {
+pub(crate) fn short(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0 if time.as_millis() == 0 => format!("{:.1}ms", time.as_secs_f64() * 1e3),

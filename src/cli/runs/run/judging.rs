@@ -17,9 +17,9 @@ const MOST: u32 = 10_000;
 
 #[derive(Args)]
 pub(super) struct Judging {
-    /// Carry out each task N times, and report pass@k, pass^k and a majority vote.
-    #[arg(long, default_value = "1", value_name = "N", value_parser = samples)]
-    k: NonZeroU32,
+    /// Carry out each task N times, and report pass@k, pass^k and a majority vote [default: as configured, or 1].
+    #[arg(long, value_name = "N", value_parser = samples)]
+    k: Option<NonZeroU32>,
     /// Let tasks name programs that score their answers (score type `command`).
     #[arg(long)]
     allow_commands: bool,
@@ -33,13 +33,23 @@ pub(super) struct Judging {
 }
 
 impl Judging {
+    /// How often each task is carried out. What is configured is for files of tasks, and not for a question.
+    pub(super) fn samples(&self, config: &Config, question: bool) -> NonZeroU32 {
+        let configured = config.run.k.filter(|_| !question);
+        self.k.or(configured).unwrap_or(NonZeroU32::MIN)
+    }
+
     /// Sets up the run. `http` has the connections that the model of its agents uses. A replay needs no model.
-    pub(super) fn apply(&self, run: Run, http: &HttpClients, replay: bool) -> Result<Run, Error> {
+    pub(super) fn apply(&self, mut run: Run, http: &HttpClients, replay: bool) -> Result<Run, Error> {
         let judge = match run.tasks().ask_judge()?.then(|| judge(run.config(), http)) {
-            Some(Err(_)) if replay => Some(LlmClient::replayed("judge", false)),
-            judge => judge.transpose()?,
+            Some(Ok(None) | Err(_)) if replay => Some(LlmClient::replayed("judge", false)),
+            Some(Ok(None)) => {
+                let help = "add [llm.clients.NAME] to the configuration, and client = \"NAME\" to [judge]";
+                let what = "tasks are scored by a model, and the configuration has none for it";
+                return Err(Error::input(what, Some(help.to_owned())));
+            }
+            judge => judge.transpose()?.flatten(),
         };
-        let mut run = run.samples(self.k);
         if self.allow_commands {
             run = run.allow_commands();
         }
@@ -76,22 +86,18 @@ impl Judging {
     }
 }
 
-/// The model that judges, as the configuration names it.
-fn judge(config: &Config, http: &HttpClients) -> Result<LlmClient, Error> {
+/// The model that judges, if the configuration names one.
+pub(crate) fn judge(config: &Config, http: &HttpClients) -> Result<Option<LlmClient>, Error> {
     let named = config.judge.client.as_ref().and_then(|name| config.models.get(name));
     let found = named.or(config.llm.as_ref().filter(|_| config.judge.client.is_none()));
     match found {
-        Some(Ok(llm)) => LlmClient::new(llm, http, Env::process().folder()),
+        Some(Ok(llm)) => LlmClient::new(llm, http, Env::process().folder()).map(Some),
         Some(Err(error)) => Err(Error::input(error.to_string(), error.help())),
-        None => {
-            let help = "add [llm.clients.NAME] to the configuration, and client = \"NAME\" to [judge]";
-            let what = "tasks are scored by a model, and the configuration has none for it";
-            Err(Error::input(what, Some(help.to_owned())))
-        }
+        None => Ok(None),
     }
 }
 
-fn samples(text: &str) -> Result<NonZeroU32, String> {
+pub(crate) fn samples(text: &str) -> Result<NonZeroU32, String> {
     match text.parse::<NonZeroU32>() {
         Ok(samples) if samples.get() <= MOST => Ok(samples),
         _ => Err(format!("must be a number from 1 to {MOST}")),

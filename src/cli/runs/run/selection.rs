@@ -1,4 +1,4 @@
-//! The options of `run` for the file of tasks: how it is read, and which of its tasks are run.
+//! The options of `run` and `submit` for the file of tasks: how it is read, and which of its tasks are wanted.
 
 use std::{num::NonZeroUsize, path::Path, str::FromStr};
 
@@ -7,12 +7,13 @@ use toolcrib::{
     Error,
     cli_support::nearest,
     run::{TaskDialect, TaskFields, TaskFileOptions, TaskFilter, TaskFormat, TaskSet},
+    task::DefaultScore,
 };
 
 use crate::cli::terminal::ui::{Ui, counted};
 
 #[derive(Args)]
-pub(super) struct Selection {
+pub(crate) struct Selection {
     /// Only the first N tasks, or those from A to B, counted from 1. With --filter, of those that it leaves.
     #[arg(long, value_name = "N|A..B")]
     limit: Option<Range>,
@@ -23,13 +24,17 @@ pub(super) struct Selection {
     /// How the tasks are written: jsonl, json, csv, tsv, yaml [default: by the name of the file, or by its content].
     #[arg(long, value_name = "FORMAT", value_parser = |text: &str| named(text, &TaskFormat::ALL))]
     format: Option<TaskFormat>,
-    /// Whose fields the tasks have: toolcrib, mirothinker, inspect, mcp-atlas, openai-evals, mcp-universe [default: by the
-    /// fields of the first task].
+    /// Whose fields the tasks have: toolcrib, mirothinker, inspect, mcp-atlas, openai-evals, mcp-universe, question-answer
+    /// [default: by the first task].
     #[arg(long, value_name = "DIALECT", value_parser = |text: &str| named(text, &TaskDialect::ALL))]
     dialect: Option<TaskDialect>,
     /// Which field of the file is which key of a task, as in `input=prompt,target=answer`.
     #[arg(long, value_name = "KEY=FIELD,..")]
     fields: Option<TaskFields>,
+    /// How answers are scored of tasks that have a target and no `score`: exact, contains, regex, numeric, numeric:TOLERANCE,
+    /// boxed, judge [default: as configured, or contains].
+    #[arg(long, value_name = "KIND")]
+    score: Option<DefaultScore>,
 }
 
 /// The value of that name.
@@ -75,11 +80,12 @@ impl FromStr for Range {
 }
 
 impl Selection {
-    /// The tasks of the file that are wanted.
-    pub(super) fn load(&self, path: &Path, ui: &Ui) -> Result<TaskSet, Error> {
+    /// The tasks of the file that are wanted. `score` is configured for those that name no scorer.
+    pub(crate) fn load(&self, path: &Path, score: Option<DefaultScore>, ui: &Ui) -> Result<TaskSet, Error> {
         let mut options = TaskFileOptions::default();
         (options.format, options.dialect) = (self.format, self.dialect);
         options.fields = self.fields.clone().unwrap_or_default();
+        options.score = self.score.clone().or(score);
         let mut tasks = TaskSet::load_with(path, &options)?;
         if let Some(reading) = &tasks.notes().reading {
             ui.status("Reading", reading);

@@ -11,7 +11,7 @@ pub(crate) struct Settings {
     /// quotes of strings may be left out.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(super) set: Vec<String>,
-    /// End the run when its tasks have spent so many US dollars, by `price` of [llm]: no task begins, and those under way end
+    /// End the run when its tasks and their judge have spent so many US dollars, by `price` of [llm]: no task begins, and those under way end
     /// before their next request. The same command with a larger budget continues the run.
     #[arg(long, value_name = "USD", value_parser = amount, conflicts_with = "replay")]
     budget_usd: Option<f64>,

@@ -1,6 +1,6 @@
 //! `up -d`: starts the servers in a daemon that stays.
 
-use std::{collections::BTreeSet, ops::ControlFlow, process::ExitCode};
+use std::{collections::BTreeSet, net::SocketAddr, ops::ControlFlow, process::ExitCode};
 
 use clap::ValueEnum;
 use serde_json::json;
@@ -47,17 +47,27 @@ impl Up {
         let mut options = DaemonOptions::new(file);
         options.only = some.then(|| names.iter().cloned().collect::<BTreeSet<_>>());
         (options.jobs, options.locked, options.idle) = (self.jobs, self.locked.is_set(), self.idle);
+        options.metrics = self.metrics;
         let reached = DaemonClient::reach(&place, &options)?;
         let (mut client, started) = (reached.client, reached.started);
         let pid = client.greeting().pid;
         if self.locked.is_set() && !client.greeting().locked {
             return Err(Error::daemon_not_locked(pid).into());
         }
+        let metrics = client.greeting().metrics;
+        if let Some(wanted) = self.metrics
+            // Port 0 is any.
+            && !metrics.is_some_and(|there| there == wanted || (wanted.port() == 0 && there.ip() == wanted.ip()))
+        {
+            let there = metrics.map_or("no metrics".to_owned(), |there| format!("its metrics at {there}"));
+            let what = format!("the daemon that runs (pid {pid}) serves {there}");
+            return Err(Error::input(what, Some("end it first: toolcrib down".to_owned())).into());
+        }
         if self.jobs.is_some() && !started {
             ui.warn("--jobs is for the start of a daemon, and one runs already");
         }
         if self.wait == Until::None {
-            Self::stands(ui, pid, started);
+            Self::stands(ui, pid, started, metrics);
             return Ok(ExitCode::SUCCESS);
         }
         let observe = observer(ui);
@@ -89,13 +99,16 @@ impl Up {
                 }
             }
         }
-        Self::stands(ui, pid, started);
+        Self::stands(ui, pid, started, metrics);
         Ok(Context::exit_after(ExitCode::SUCCESS, refused.as_deref()))
     }
 
-    fn stands(ui: &Ui, pid: u32, started: bool) {
+    fn stands(ui: &Ui, pid: u32, started: bool, metrics: Option<SocketAddr>) {
+        if let Some(address) = metrics {
+            Context::tell_metrics(ui, address);
+        }
         if ui.json {
-            Ui::json(json!({"event": "daemon", "pid": pid, "started": started}));
+            Ui::json(json!({"event": "daemon", "pid": pid, "started": started, "metrics": metrics}));
         } else {
             let how = if started { "in the background" } else { "in the background, as before" };
             ui.status("Serving", format!("{how} (pid {pid}); `toolcrib down` stops everything"));

@@ -67,7 +67,7 @@ fn translate(
             "command" | "args" | "env" | "cwd" | "url" | "headers" => table.put(&entry.key, adopt(node)),
             "serverUrl" | "httpUrl" => table.put("url", adopt(node)),
             "envFile" => table.put("env_file", adopt(node)),
-            "type" | "transport" => transport(entry, key, &table)?,
+            "type" | "transport" => transport(entry, key, &mut table)?,
             "disabled" | "enabled" => match node.value {
                 Value::Bool(flag) => {
                     let enabled = Value::Bool(flag == (entry.key == "enabled"));
@@ -98,17 +98,17 @@ fn timeout(entry: &Entry, least: Option<f64>, table: &mut Table<'_>) -> Option<S
     Some(format!("{}: {}.timeout: {note}", table.origin.name(), table.name))
 }
 
-fn transport(entry: &Entry, key: &str, table: &Table<'_>) -> Result<()> {
+fn transport(entry: &Entry, key: &str, table: &mut Table<'_>) -> Result<()> {
     let fail = |message: &str, help: &str| {
         Err(table.error(entry.line, format!("{key}.{}", entry.key), message, help))
     };
     match entry.node.as_text() {
         Some("stdio" | "http" | "streamable-http" | "streamableHttp" | "streamable_http") => Ok(()),
-        Some("sse") => fail(
-            "the deprecated SSE transport is not supported",
-            "use the server's streamable HTTP address, which often ends in /mcp, with \"type\": \"http\"",
-        ),
-        _ => fail("this transport is not supported", "supported are \"stdio\" and \"http\""),
+        Some("sse") => {
+            table.put("transport", entry.node.clone());
+            Ok(())
+        }
+        _ => fail("this transport is not supported", "supported are \"stdio\", \"http\" and \"sse\""),
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     Config, Endpoint, Env, ErrorCode, ServerConfig, ServerName,
-    config::{RestartPolicy, import_toml},
+    config::{HttpTransport, RestartPolicy, import_toml},
 };
 
 const CLAUDE: &str = r#"{
@@ -144,13 +144,8 @@ fn claude_style_files_are_imported() {
     assert_eq!(config.secrets.hide("gh-secret /home/me/docs"), "**** /home/me/docs");
     assert!(!server(&config, "windsurf").tools.permits("drop_*"));
     assert!(server(&config, "windsurf").tools.permits("drop_all"), "names of other tools are no patterns");
-    assert_eq!(
-        error(&config, "old"),
-        (
-            ErrorCode::ConfigInvalid,
-            ".mcp.json:14: `mcpServers.old.type`: the deprecated SSE transport is not supported".into()
-        )
-    );
+    let Endpoint::Http(old) = &server(&config, "old").endpoint else { panic!("it has a URL") };
+    assert_eq!((old.url.as_str(), old.transport), ("https://host/sse", HttpTransport::Sse));
     assert_eq!(
         error(&config, "bad"),
         (
@@ -209,6 +204,8 @@ fn codex_is_imported_by_name_and_missing_tools_named() {
             ("FIGMA_KEY", "figma-2"),
         ],
     );
+    let mac = format!("{home}/Library/Application Support/Claude/claude_desktop_config.json");
+    let other = format!("{home}/.config/Claude/claude_desktop_config.json");
     let config = project.load("import = ['codex', 'claude-desktop', '.mcp.json']", &env);
     assert_eq!(names(&config), ["docs", "figma"]);
     let docs = server(&config, "docs");
@@ -231,8 +228,10 @@ fn codex_is_imported_by_name_and_missing_tools_named() {
             "home/.codex/config.toml: docs.supports_parallel_tool_calls: not understood, ignored".to_owned(),
             "home/.codex/config.toml: unused: disabled, skipped".to_owned(),
             format!(
-                "claude-desktop: nothing to import, there is no {home}/Library/Application \
-                 Support/Claude/claude_desktop_config.json or {home}/.config/Claude/claude_desktop_config.json"
+                "claude-desktop: nothing to import, there is no {}",
+                if cfg!(target_os = "macos") { [&mac, &other] } else { [&other, &mac] }
+                    .map(String::as_str)
+                    .join(" or ")
             ),
             ".mcp.json: docs: imported before, ignored".to_owned(),
         ]

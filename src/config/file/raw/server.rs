@@ -2,10 +2,14 @@
 
 use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 
-use super::BUILTINS;
+use super::{
+    BUILTINS,
+    oauth::{self, RawOauth},
+};
 use crate::{
     config::{
-        DenyRule, Lifecycle, NamePattern, ResourceLimits, RestartPolicy, RetryCalls, Scope, ToolFilter,
+        DenyRule, HttpTransport, Lifecycle, NamePattern, ResourceLimits, RestartPolicy, RetryCalls, Scope,
+        ToolFilter,
         file::{
             node::Node,
             section::{Section, parse_duration},
@@ -29,6 +33,8 @@ pub(super) const SERVER: &[&str] = &[
     "direct",
     "start_caches",
     "headers",
+    "oauth",
+    "transport",
     "enabled",
     "required",
     "startup_timeout",
@@ -69,6 +75,8 @@ const PLACES: &[(&str, bool, bool, bool)] = &[
     ("direct", true, false, false),
     ("start_caches", true, false, false),
     ("headers", false, true, false),
+    ("oauth", false, true, false),
+    ("transport", false, true, false),
     ("install_timeout", true, false, false),
     ("retry_calls", true, true, false),
     ("restart", true, true, false),
@@ -140,6 +148,8 @@ pub(in crate::config) enum RawKind {
     Url {
         url: Text,
         headers: Vec<(String, Text)>,
+        oauth: Option<Box<RawOauth>>,
+        transport: HttpTransport,
     },
     Builtin {
         name: String,
@@ -248,9 +258,12 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
             limits: limits(table)?,
             sandbox: sandbox(table)?.map(Box::new),
         },
-        "url" => {
-            RawKind::Url { url: table.text("url")?.ok_or_else(missing)?, headers: table.text_map("headers")? }
-        }
+        "url" => RawKind::Url {
+            url: table.text("url")?.ok_or_else(missing)?,
+            headers: table.text_map("headers")?,
+            oauth: oauth::read(table)?,
+            transport: table.choice("transport", &HttpTransport::NAMES)?.unwrap_or_default(),
+        },
         _ => RawKind::Builtin { name: builtin(table)?, args: table.texts("args")? },
     })
 }

@@ -1,7 +1,7 @@
 //! Limits how many requests pass a gate: the configured limits, the ramp after an outage, and the limit that is learned
 //! from refusals.
 
-use std::time::Duration;
+use std::{num::NonZeroU64, time::Duration};
 
 use tokio::time::Instant;
 
@@ -30,6 +30,8 @@ pub(super) struct Admission {
     pub peak: usize,
     /// Of those in flight, the ones that entered since the last pause.
     pub fresh: usize,
+    /// The limits that were set; those below may be a part of them.
+    bounds: Bounds,
     max: Option<usize>,
     requests: Option<Rate>,
     tokens: Option<Rate>,
@@ -83,16 +85,28 @@ impl LearningPause {
 
 impl Admission {
     pub(super) fn bound(&mut self, bounds: Bounds, now: Instant) {
-        self.max = self.max.into_iter().chain(bounds.in_flight.map(Into::into)).min();
-        let rate = |known: &mut Option<Rate>, new: Option<_>| {
-            let new = new.map(|units| Rate::per_minute(units, now));
-            *known = match (known.take(), new) {
-                (Some(known), Some(new)) => Some(known.stricter(new)),
-                (known, new) => known.or(new),
-            };
-        };
-        rate(&mut self.requests, bounds.requests);
-        rate(&mut self.tokens, bounds.tokens);
+        let known = &mut self.bounds;
+        known.in_flight = known.in_flight.into_iter().chain(bounds.in_flight).min();
+        known.requests = known.requests.into_iter().chain(bounds.requests).min();
+        known.tokens = known.tokens.into_iter().chain(bounds.tokens).min();
+        self.max = known.in_flight.map(Into::into);
+        set_rate(&mut self.requests, known.requests, now);
+        set_rate(&mut self.tokens, known.tokens, now);
+    }
+
+    #[cfg(feature = "nats")]
+    pub(super) fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    /// Lets this part of the limits count in place of the whole.
+    #[cfg(feature = "nats")]
+    pub(super) fn allow(&mut self, part: crate::llm::EndpointLimits, now: Instant) {
+        let none = [part.in_flight, part.requests, part.tokens].contains(&Some(0));
+        let places = part.in_flight.map(|places| usize::try_from(places).unwrap_or(usize::MAX));
+        self.max = if none { Some(0) } else { places };
+        set_rate(&mut self.requests, part.requests.and_then(NonZeroU64::new), now);
+        set_rate(&mut self.tokens, part.tokens.and_then(NonZeroU64::new), now);
     }
 
     /// The limit in force, and `None` if there is none.
@@ -230,5 +244,14 @@ impl Admission {
             Some(learned) => learned.lower(limit, now),
             None => self.learned = Some(LearnedLimit::new(limit, self.entered, now)),
         }
+    }
+}
+
+/// Changes a limit in a minute. What was taken by now is not given back.
+fn set_rate(rate: &mut Option<Rate>, units: Option<NonZeroU64>, now: Instant) {
+    match (rate.as_mut(), units) {
+        (Some(rate), Some(units)) => rate.set_per_minute(units, now),
+        (None, Some(units)) => *rate = Some(Rate::per_minute(units, now)),
+        (_, None) => {}
     }
 }

@@ -374,7 +374,7 @@ impl State {
         }
     }
 
-    fn call_all(&self) {
+    pub(super) fn call_all(&self) {
         for waiter in self.waiting.values() {
             waiter.called.notify_one();
         }

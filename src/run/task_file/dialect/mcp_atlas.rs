@@ -1,4 +1,5 @@
-//! Tasks of MCP-Atlas: the CSV of its data set. Their answers are judged by claims, which a model has to compare.
+//! Tasks of MCP-Atlas: the CSV of its data set (`run_eval.py` and `services/scoring/score_claims.py` of scaleapi/mcp-atlas). Their
+//! answers are judged by claims, which a model has to compare.
 
 use serde_json::Value;
 
@@ -16,8 +17,10 @@ fn finish(draft: &mut TaskDraft<'_>) -> Result<(), String> {
     }
     if let Some(claims) = draft.metadata.get_mut("GTFA_CLAIMS") {
         if let Value::String(text) = claims {
-            let list = strings(text).ok_or("`GTFA_CLAIMS` must be a list of strings")?;
-            *claims = list.into();
+            // Where it is no list, its lines are claims.
+            let lines =
+                || text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect();
+            *claims = strings(text).unwrap_or_else(lines).into();
         }
         draft.note("answers are not judged: `GTFA_CLAIMS` is kept in the metadata");
     }
@@ -31,9 +34,14 @@ fn finish(draft: &mut TaskDraft<'_>) -> Result<(), String> {
 fn tool_names(tools: &Value) -> Result<Vec<String>, String> {
     let parsed;
     let tools = match tools {
-        Value::String(text) => {
+        Value::String(text) if text.trim_start().starts_with('[') => {
             parsed = serde_json::from_str(text)
                 .map_err(|error| format!("`ENABLED_TOOLS` must be a list as JSON: {error}"))?;
+            &parsed
+        }
+        Value::String(text) => {
+            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+            parsed = names.map(str::to_owned).collect();
             &parsed
         }
         list => list,

@@ -1,4 +1,4 @@
-//! Tasks of MCP-Universe: a JSON file each. Their evaluators are programs of MCP-Universe, so that their answers are not judged.
+//! Tasks of MCP-Universe: a JSON file each (`mcpuniverse/benchmark/task.py` of SalesforceAIResearch/MCP-Universe). Their evaluators are programs of MCP-Universe, so that their answers are not judged.
 
 use serde_json::Value;
 

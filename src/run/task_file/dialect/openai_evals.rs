@@ -1,4 +1,5 @@
-//! Samples of OpenAI evals: `input` is a conversation or a text, `ideal` the right answer or a list of right answers.
+//! Samples of OpenAI evals: `input` is a conversation or a text, `ideal` the right answer or a list of right answers
+//! (`evals/elsuite/basic` of the package evals 3.0.1, and the samples in its registry).
 
 use super::{DialectRules, TaskDraft};
 

@@ -79,7 +79,7 @@ struct Resource {
 }
 
 /// The request that `line` answers, and its result. For lines that are too short to hold very many values.
-pub(super) fn decode(line: &[u8]) -> Option<(i64, ToolResult)> {
+pub(in crate::session) fn decode(line: &[u8]) -> Option<(i64, ToolResult)> {
     let CallAnswer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };
     let result: Plain<'_, Value> = result;
     Some((id, tool_result(result.content, result.structured_content, result.is_error, result.result_type)?))
@@ -87,7 +87,7 @@ pub(super) fn decode(line: &[u8]) -> Option<(i64, ToolResult)> {
 
 /// As [`decode`], for a line of any length: `None` if the result may be over `limit` bytes, or may hold more values
 /// than are decoded.
-pub(super) fn decode_large(line: &[u8], limit: usize) -> Option<(i64, ToolResult)> {
+pub(in crate::session) fn decode_large(line: &[u8], limit: usize) -> Option<(i64, ToolResult)> {
     let CallAnswer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };
     let result: Plain<'_, &RawValue> = result;
     let structured = result.structured_content.map(RawValue::get);

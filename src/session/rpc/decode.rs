@@ -1,17 +1,15 @@
 //! Decodes one line of a server to one message. Any line gives a result, and every answer to a call ends that call.
 
-use std::borrow::Cow;
-
 use rmcp::model::ErrorData;
-use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{fast_path, rpc_client::RpcAnswer};
-use crate::process::MAX_LINE;
-use crate::session::{
-    progress::Progress,
-    result::truncate::{MAX_VALUES, Truncator, weigh},
+use super::{
+    fast_path,
+    requests::{AnswerForm, RpcAnswer},
 };
+use crate::json_rpc::{Envelope, is_usable_id};
+use crate::process::MAX_LINE;
+use crate::session::result::truncate::{MAX_VALUES, Truncator, weigh};
 
 /// Lines up to this length are decoded as a whole: they are too short to cost much, with any content.
 const SHORT: usize = 256 << 10;
@@ -20,54 +18,43 @@ const INLINE: usize = 2 << 20;
 /// Longest message that is not a tool result: a page of a tool list, say.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// Longest id of a request of the server's, as it is written.
-const MAX_ID: usize = 256;
-
 /// What a line is.
-pub(super) enum Decoded {
+pub(in crate::session) enum Decoded {
     /// An answer to a request of ours.
     Answer(i64, RpcAnswer),
     /// An answer to what we cannot have asked: our ids are numbers.
     Stray,
     /// An error that names no request.
     Unnamed(ErrorData),
-    /// A request of the server's: its id as it was written, and its method.
-    RequestState(Box<RawValue>, String),
-    /// A notification.
-    Notification(Notification),
+    /// A request of the server's: its id as it was written, its method and its parameters.
+    Request(Box<RawValue>, String, Option<Box<RawValue>>),
+    /// A notification: its method and its parameters.
+    Notification(String, Option<Box<RawValue>>),
     /// Not a message; the beginning of it.
     Junk(String),
     Blank,
 }
 
-/// The notifications that concern us.
-#[derive(Debug, PartialEq)]
-pub(super) enum Notification {
-    /// A request goes on. What is said of it, if that can be read.
-    Progress(i64, Option<Progress>),
-    /// The tools have changed, or may have.
-    ToolsChanged,
-    Other,
-}
-
 /// Longest line that [`short`] takes, of a server with these limits.
-pub(super) fn short_limit(truncator: &Truncator) -> usize {
+pub(in crate::session) fn short_limit(truncator: &Truncator) -> usize {
     SHORT.min(truncator.limit)
 }
 
 /// A line that is short enough to be decoded at once.
-pub(super) fn short(line: &[u8]) -> Decoded {
-    if line.trim_ascii().is_empty() {
-        return Decoded::Blank;
+pub(in crate::session) fn short(line: &[u8]) -> Decoded {
+    match fast_path::decode(line) {
+        Some((id, result)) => Decoded::Answer(id, RpcAnswer::Plain(result)),
+        None => undecoded(line),
     }
-    if let Some((id, result)) = fast_path::decode(line) {
-        return Decoded::Answer(id, RpcAnswer::Plain(result));
-    }
-    message(line)
+}
+
+/// As [`short`]; results stay as they are written.
+pub(in crate::session) fn undecoded(line: &[u8]) -> Decoded {
+    if line.trim_ascii().is_empty() { Decoded::Blank } else { message(line) }
 }
 
 /// A line over [`short_limit`] that is a usual result within its limits, and not too long to be decoded at once.
-pub(super) fn large(line: &[u8], truncator: &Truncator) -> Option<Decoded> {
+pub(in crate::session) fn large(line: &[u8], truncator: &Truncator) -> Option<Decoded> {
     if line.len() <= INLINE { usual(line, truncator) } else { None }
 }
 
@@ -85,23 +72,6 @@ fn message(line: &[u8]) -> Decoded {
     decoded.unwrap_or_else(|why| malformed(line, &why))
 }
 
-/// The parts of a message that tell what it is.
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow, default)]
-    jsonrpc: Cow<'a, str>,
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    params: Option<&'a RawValue>,
-    #[serde(borrow)]
-    result: Option<&'a RawValue>,
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-}
-
 /// The message that an envelope holds, or why it is none.
 fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
     let Envelope { jsonrpc, id, method, params, result, error } = envelope;
@@ -111,11 +81,13 @@ fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
     let ours = |id: &RawValue| id.get().parse().ok();
     match (method, id, result, error) {
         // It would be written back.
-        (Some(_), Some(id), ..) if id.get().len() > MAX_ID || id.get().starts_with(['{', '[']) => {
-            Err("its id is missing or too long".to_owned())
+        (Some(_), Some(id), ..) if !is_usable_id(id) => Err("its id is missing or too long".to_owned()),
+        (Some(method), Some(id), ..) => {
+            Ok(Decoded::Request(id.to_owned(), method.into_owned(), params.map(RawValue::to_owned)))
         }
-        (Some(method), Some(id), ..) => Ok(Decoded::RequestState(id.to_owned(), method.into_owned())),
-        (Some(method), None, ..) => Ok(Decoded::Notification(told(&method, params))),
+        (Some(method), None, ..) => {
+            Ok(Decoded::Notification(method.into_owned(), params.map(RawValue::to_owned)))
+        }
         (None, Some(id), Some(result), None) => {
             Ok(ours(id)
                 .map_or(Decoded::Stray, |id| Decoded::Answer(id, RpcAnswer::Result(result.to_owned()))))
@@ -132,32 +104,35 @@ fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
     }
 }
 
-fn told(method: &str, params: Option<&RawValue>) -> Notification {
-    #[derive(Deserialize)]
+/// The error of the protocol that a text is, whichever request it names.
+#[cfg(feature = "http")]
+pub(in crate::session) fn error_in(text: &[u8]) -> Option<ErrorData> {
+    let envelope: Envelope<'_> = serde_json::from_slice(text).ok()?;
+    let error = envelope.error.filter(|_| envelope.jsonrpc == "2.0" && envelope.method.is_none())?;
+    serde_json::from_str(error.get()).ok()
+}
+
+/// The request that the parameters of a progress notification name, if it can be one of ours.
+pub(in crate::session) fn progressing(params: &RawValue) -> Option<i64> {
+    #[derive(serde::Deserialize)]
     struct Token {
         #[serde(rename = "progressToken")]
         token: i64,
     }
-    let read = |params: &RawValue| {
-        let Token { token } = serde_json::from_str(params.get()).ok()?;
-        // It is a sign of life in any case.
-        Some(Notification::Progress(token, serde_json::from_str(params.get()).ok()))
-    };
-    match method {
-        "notifications/progress" => params.and_then(read).unwrap_or(Notification::Other),
-        // A subscription that was just acknowledged has missed earlier changes.
-        "notifications/tools/list_changed" | "notifications/subscriptions/acknowledged" => {
-            Notification::ToolsChanged
-        }
-        _ => Notification::Other,
-    }
+    serde_json::from_str(params.get()).ok().map(|Token { token }| token)
 }
 
 /// A line that is not short: a tool result is cut to its limit, anything else must be of a bearable size. An answer
 /// without a waiting caller is neither kept nor decoded. Blocks.
-pub(super) fn long(line: &[u8], truncator: &Truncator, is_open: impl Fn(i64) -> bool) -> Decoded {
+pub(in crate::session) fn long(
+    line: &[u8],
+    truncator: &Truncator,
+    wants_raw: bool,
+    form: impl Fn(i64) -> Option<AnswerForm>,
+) -> Decoded {
     // Shorter ones were tried.
     if line.len() > INLINE
+        && !wants_raw
         && let Some(decoded) = usual(line, truncator)
     {
         return decoded;
@@ -171,12 +146,18 @@ pub(super) fn long(line: &[u8], truncator: &Truncator, is_open: impl Fn(i64) -> 
         Err(error) => return malformed(line, &error.to_string()),
     };
     if let Envelope { id: Some(id), method: None, result: Some(result), .. } = envelope {
-        match id.get().parse() {
-            Ok(id) if !is_open(id) => return unusable(id, "no caller waits for it"),
-            Ok(_) => {}
-            Err(_) => return Decoded::Stray,
-        }
+        let Ok(request) = id.get().parse() else { return Decoded::Stray };
+        let as_written = |result| Decoded::Answer(request, RpcAnswer::Result(result));
+        let form = match form(request) {
+            None => return unusable(request, "no caller waits for it"),
+            Some(AnswerForm::Raw) => return as_written(result.to_owned()),
+            Some(form) => form,
+        };
         match truncator.cut(result.get()) {
+            Ok(Some(result)) if form == AnswerForm::RawToolResult => {
+                let cut = RawValue::from_string(result);
+                return cut.map_or_else(|error| malformed(line, &error.to_string()), as_written);
+            }
             Ok(Some(result)) => {
                 let line = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, id.get());
                 return short(line.as_bytes());
@@ -197,7 +178,7 @@ pub(super) fn long(line: &[u8], truncator: &Truncator, is_open: impl Fn(i64) -> 
 }
 
 /// A line that was read past, of which only the ends are there.
-pub(super) fn skipped(head: &[u8], tail: &[u8], total: u64) -> Decoded {
+pub(in crate::session) fn skipped(head: &[u8], tail: &[u8], total: u64) -> Decoded {
     match answered(head, tail) {
         Some(id) => unusable(id, &format!("it has {total} bytes, the limit is {MAX_LINE}")),
         None => Decoded::Junk(beginning(head)),
@@ -215,7 +196,7 @@ fn malformed(line: &[u8], why: &str) -> Decoded {
 
 /// The error that replaces an invalid result of a call.
 pub(in crate::session) fn malformed_answer(error: &serde_json::Error) -> ErrorData {
-    in_place(format!("it is malformed: {error}"))
+    unusable_answer(format!("it is malformed: {error}"))
 }
 
 fn refused(line: &[u8], why: &str) -> Decoded {
@@ -227,10 +208,11 @@ fn refused(line: &[u8], why: &str) -> Decoded {
 
 /// An answer of our own in place of one that cannot be used.
 fn unusable(id: i64, why: &str) -> Decoded {
-    Decoded::Answer(id, RpcAnswer::Refused(in_place(why.to_owned())))
+    Decoded::Answer(id, RpcAnswer::Refused(unusable_answer(why.to_owned())))
 }
 
-fn in_place(why: String) -> ErrorData {
+/// The error that replaces an answer which cannot be used.
+pub(in crate::session) fn unusable_answer(why: String) -> ErrorData {
     ErrorData::internal_error(why, Some(json!({"toolcrib": "unusable"})))
 }
 
@@ -387,8 +369,11 @@ mod tests {
             Decoded::Answer(id, RpcAnswer::Refused(error)) => format!("{id} is refused: {}", error.message),
             Decoded::Stray => "stray".to_owned(),
             Decoded::Unnamed(error) => format!("refused: {}", error.message),
-            Decoded::RequestState(id, method) => format!("{method} {id}"),
-            Decoded::Notification(told) => format!("{told:?}"),
+            Decoded::Request(id, method, _) => format!("{method} {id}"),
+            Decoded::Notification(method, params) => {
+                let token = params.as_deref().and_then(progressing);
+                format!("{method} of {token:?}")
+            }
             Decoded::Junk(text) => format!("junk {text}"),
             Decoded::Blank => "blank".to_owned(),
         }
@@ -404,10 +389,9 @@ mod tests {
         assert_eq!(whole(r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"no"}}"#), "refused: no");
         assert_eq!(whole(r#"{"jsonrpc":"2.0","id":"a","method":"ping"}"#), r#"ping "a""#);
         let progress = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":4}}"#;
-        assert_eq!(whole(progress), "Progress(4, None)", "a sign of life all the same");
-        let full = progress.replace("4}", "4,\"progress\":1,\"total\":2.5,\"message\":\"x\"}");
-        let report = "Progress { progress: 1.0, total: Some(2.5), message: Some(\"x\") }";
-        assert_eq!(whole(&full), format!("Progress(4, Some({report}))"));
+        assert_eq!(whole(progress), "notifications/progress of Some(4)");
+        let other = progress.replace("4}", "\"4\"}");
+        assert_eq!(whole(&other), "notifications/progress of None", "not a token of ours");
         assert!(whole(r#"{"jsonrpc":"1.0","id":4,"result":{}}"#).contains("it is malformed"));
         assert!(whole(r#"{"id":4,"nothing":true}"#).contains("it is malformed"));
         assert!(whole(r#"{"jsonrpc":"2.0","id":4,"error":{"code":"x"}}"#).starts_with("4 is refused: it is"));
@@ -437,13 +421,14 @@ mod tests {
         let truncator = Truncator::new(&config, &Outputs::new(Some(outputs.path())));
         let content = format!(r#"{{"content":[{{"type":"text","text":"{}"}}]}}"#, "x".repeat(3 << 20));
         let line = format!(r#"{{"jsonrpc":"2.0","id":4,"result":{content}}}"#);
+        let waiting = |id| (id == 4).then_some(AnswerForm::Decoded);
         let files = || std::fs::read_dir(outputs.path()).map_or(0, Iterator::count);
         assert_eq!(
-            text(&long(line.as_bytes(), &truncator, |_| false)),
+            text(&long(line.as_bytes(), &truncator, false, |_| None)),
             "4 is refused: no caller waits for it"
         );
         assert_eq!(files(), 0);
-        assert!(text(&long(line.as_bytes(), &truncator, |id| id == 4)).contains("[cut: "));
+        assert!(text(&long(line.as_bytes(), &truncator, false, waiting)).contains("[cut: "));
         assert_eq!(files(), 1);
     }
 

@@ -1,0 +1,90 @@
+//! `toolcrib-lab conformance-client`: what the official conformance suite (npm `@modelcontextprotocol/conformance`) starts to
+//! test the library as a client. The suite says by variables what is wanted, and its exit code is recorded.
+
+mod access;
+mod gateway;
+mod plan;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Context as _;
+use clap::Args;
+use serde_json::Value;
+use toolcrib::{
+    CallOptions, Config, Endpoint, Manager, ServerConfig, ServerName, StartOptions, config::HttpEndpoint,
+};
+
+use self::plan::{Plan, WantedCall};
+use crate::{context::Context, mcp::Era};
+
+/// The name of the suite's server.
+const SERVER: &str = "suite";
+
+/// What the suite sets.
+const SCENARIO: &str = "MCP_CONFORMANCE_SCENARIO";
+const VERSION: &str = "MCP_CONFORMANCE_PROTOCOL_VERSION";
+const CONTEXT: &str = "MCP_CONFORMANCE_CONTEXT";
+
+#[derive(Args)]
+pub(crate) struct ConformanceClient {
+    /// The program whose gateway is used for scenarios in which a server asks its client [default: the one beside
+    /// toolcrib-lab].
+    #[arg(long, value_name = "PATH")]
+    toolcrib: Option<PathBuf>,
+    /// Where the suite's server is.
+    url: String,
+}
+
+impl ConformanceClient {
+    pub(crate) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let scenario = std::env::var(SCENARIO).with_context(|| format!("{SCENARIO} is not set"))?;
+        let wanted = match std::env::var(CONTEXT) {
+            Ok(text) => serde_json::from_str(&text).with_context(|| format!("{CONTEXT} is no JSON"))?,
+            Err(_) => Value::Null,
+        };
+        let era = match std::env::var(VERSION) {
+            Ok(version) if version >= Era::Modern.to_string() => Era::Modern,
+            _ => Era::Legacy,
+        };
+        let plan = Plan::of(&scenario, &wanted);
+        context.ui.status("Scenario", format!("{scenario}, {era}, {}", self.url));
+        if plan.through_gateway {
+            gateway::run(&plan, self.toolcrib, &self.url, era).await?;
+        } else {
+            let mut endpoint = HttpEndpoint::new(&self.url);
+            endpoint.oauth = access::settings(&scenario, &wanted);
+            library(&plan, endpoint, context).await?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Lists the tools and makes the wanted calls, by the library.
+async fn library(plan: &Plan, endpoint: HttpEndpoint, context: &Context<'_>) -> anyhow::Result<()> {
+    let server = ServerConfig::new(ServerName::new(SERVER)?, Endpoint::Http(endpoint));
+    let mut config = Config::new([server]);
+    config.servers.values_mut().for_each(|server| server.required = true);
+    let options = StartOptions::new().cancel(context.cancel.clone()).authorization_prompt(access::user());
+    let manager = Manager::start_with(&config, options).await?;
+    let outcome = make_calls(plan, &manager).await;
+    manager.shutdown().await;
+    outcome
+}
+
+async fn make_calls(plan: &Plan, manager: &Manager) -> anyhow::Result<()> {
+    let toolbox = manager.toolbox();
+    let catalog = toolbox.catalog();
+    let listed: Vec<_> = catalog
+        .entries()
+        .iter()
+        .map(|entry| (entry.tool.name.clone(), Value::Object((*entry.tool.input_schema).clone())))
+        .collect();
+    for WantedCall { tool, arguments } in plan.calls(&listed) {
+        let entry = catalog.find(SERVER, &tool)?;
+        toolbox
+            .call_entry(entry, &arguments, &CallOptions::default())
+            .await
+            .with_context(|| format!("could not call {tool}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! `toolcrib serve`: the servers as MCP endpoints over HTTP, or for one client over stdin and stdout.
+
+use std::{env, net::SocketAddr, process::ExitCode};
+
+use clap::Args;
+use serde_json::json;
+use tokio::io::{stdin, stdout};
+use toolcrib::{
+    Config, Error, Manager, ServerName, StartOptions,
+    config::{GatewayConfig, GatewayToken, NamePattern, StartJobs},
+    gateway::GatewayServer,
+    process::TeardownScope,
+};
+
+use super::up::{announce, summary, tear_down};
+use crate::cli::{
+    context::{Context, Locked},
+    memory,
+    terminal::{
+        pending::Pending,
+        server_events::observer,
+        ui::{Ui, counted},
+    },
+};
+
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// Only these servers (names or patterns).
+    servers: Vec<String>,
+    /// Listen on this address, such as 127.0.0.1:7171 [default: `listen` in [gateway]].
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "stdio")]
+    http: Option<SocketAddr>,
+    /// Serve the transport of 2024-11-05 too, at /sse.
+    #[arg(long, conflicts_with = "stdio")]
+    sse: bool,
+    /// Serve one client over stdin and stdout, and end with it.
+    #[arg(long)]
+    stdio: bool,
+    /// With --stdio: only this server, with the plain names of its tools.
+    #[arg(long, value_name = "NAME", requires = "stdio")]
+    server: Option<String>,
+    /// Show clients only these tools (patterns of SERVER.TOOL).
+    #[arg(long, value_name = "PATTERN", num_args = 1..)]
+    tools: Vec<String>,
+    /// Show clients only tools that say of themselves that they change nothing.
+    #[arg(long)]
+    read_only: bool,
+    /// Let in only clients with the token in this environment variable, in place of those in [gateway].
+    #[arg(long, value_name = "VARIABLE", conflicts_with = "stdio")]
+    token_env: Option<String>,
+    /// How many servers may start at once [default: as configured].
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<StartJobs>,
+    #[command(flatten)]
+    locked: Locked,
+}
+
+impl Serve {
+    pub(crate) fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        context.in_runtime(self.serve(context))
+    }
+
+    async fn serve(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let ui = context.ui;
+        if self.stdio && ui.json {
+            let help = "leave out --json: with --stdio the client reads stdout".to_owned();
+            return Err(Error::input("--json and --stdio both want stdout", Some(help)).into());
+        }
+        let config = self.load(context)?;
+        let only = self.server.as_ref().map(|name| server_of(&config, name)).transpose()?;
+        let gateway = match self.stdio {
+            true => GatewayServer::local(&config),
+            false => GatewayServer::bind(&config).await?,
+        };
+        let url = gateway.url();
+        announce(ui, &config);
+        let pending = Pending::of(&config);
+        let observe = pending.observing(observer(ui));
+        let starting =
+            context.start_with(&config, observe, |options: StartOptions| gateway.start_options(options));
+        let manager = pending.beside(ui, starting).await?;
+        summary(ui, manager.report());
+        if let TeardownScope::Group { because } = manager.teardown_scope() {
+            ui.warn(format!("servers have no guard and would outlive a SIGKILL of toolcrib: {because}"));
+        }
+        if let (Some(url), Ok(settings)) = (&url, &config.gateway) {
+            tell(ui, url, settings, &manager);
+        }
+        memory::settle();
+        if self.stdio {
+            let streams = (stdin(), stdout());
+            let serving = gateway.serve_client(&manager, only, streams, &context.cancel);
+            context.cancel.run_until_cancelled(serving).await.transpose()?;
+        } else {
+            gateway.serve(&manager, &context.cancel).await;
+        }
+        tear_down(context, manager).await
+    }
+
+    /// The configuration with what the options say in its place.
+    fn load(&self, context: &Context<'_>) -> Result<Config, Error> {
+        let mut config = context.load()?;
+        if config.servers.is_empty() {
+            return Err(config.without_servers());
+        }
+        self.locked.apply(&mut config);
+        Context::narrow(&mut config, &self.servers)?;
+        config.start_jobs = self.jobs.unwrap_or(config.start_jobs);
+        if let Some(variable) = &self.token_env {
+            let token = env::var(variable).ok().filter(|token| token.len() >= GatewayToken::SHORTEST);
+            let Some(token) = token else {
+                let help = format!("export {variable}=$(openssl rand -hex 32)");
+                let shortest = GatewayToken::SHORTEST;
+                let problem = format!("the variable {variable} has no token of at least {shortest} bytes");
+                return Err(Error::input(problem, Some(help)));
+            };
+            config.secrets = config.secrets.and(&toolcrib::config::Secrets::new([token.clone()]));
+            // What is wrong with the configured tokens does not matter then.
+            let mut settings = config.gateway.unwrap_or_default();
+            settings.tokens = vec![GatewayToken::new(variable.clone(), token)];
+            config.gateway = Ok(settings);
+        }
+        if let Ok(settings) = &mut config.gateway {
+            settings.listen = self.http.unwrap_or(settings.listen);
+            settings.sse |= self.sse;
+            settings.read_only |= self.read_only;
+            if !self.tools.is_empty() {
+                let patterns = self.tools.iter().map(|text| NamePattern::new(text));
+                settings.tools = Some(patterns.collect::<Result<_, _>>()?);
+            }
+        }
+        Ok(config)
+    }
+}
+
+fn server_of(config: &Config, name: &str) -> Result<ServerName, Error> {
+    config.servers.get_key_value(name).map(|(name, _)| name.clone()).ok_or_else(|| config.no_server(name))
+}
+
+/// What is served, and the line for the settings of a client.
+fn tell(ui: &Ui, url: &str, settings: &GatewayConfig, manager: &Manager) {
+    let root = url.strip_suffix("/mcp").unwrap_or(url);
+    let tools = manager.catalog().entries().len();
+    let mut entry = json!({"type": "http", "url": url});
+    if !settings.tokens.is_empty() {
+        entry["headers"] = json!({"Authorization": "Bearer TOKEN"});
+    }
+    let client = json!({"mcpServers": {"toolcrib": entry}});
+    if ui.json {
+        let tokens = settings.tokens.len();
+        Ui::json(json!({
+            "event": "serving", "url": url, "sse": settings.sse, "tools": tools, "tokens": tokens, "client": client,
+        }));
+        return;
+    }
+    ui.status("Serving", format!("{url}, until Ctrl-C"));
+    let mut rows = vec![
+        ("/mcp", format!("all servers, tools named SERVER__TOOL ({})", counted(tools, "tool"))),
+        ("/mcp/SERVER", "one server, its own names, everything passed through".to_owned()),
+    ];
+    if settings.sse {
+        rows.push(("/sse", "the same for clients of 2024-11-05 (deprecated transport)".to_owned()));
+    }
+    rows.push(("/healthz", "whether it answers".to_owned()));
+    rows.push(("/readyz", "whether all required servers are ready".to_owned()));
+    rows.push(("/metrics", "for Prometheus".to_owned()));
+    let rows: Vec<String> = rows.iter().map(|(path, what)| format!("{path:<13} {what}")).collect();
+    ui.status("Endpoints", format!("below {root}\n{}", rows.join("\n")));
+    ui.status("Client", client.to_string());
+    if !settings.listen.ip().is_loopback() {
+        if settings.tokens.is_empty() {
+            ui.warn("everybody who can reach this address can use the tools: set `token` in [gateway]");
+        } else if settings.tls.is_none() {
+            ui.warn("tokens cross the network unencrypted: set `tls` in [gateway], or put a proxy with TLS before it");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! `toolcrib ps --store`: the workers of a store, and its runs.
+
+use std::{collections::BTreeMap, process::ExitCode};
+
+use serde_json::json;
+use toolcrib::{
+    cli_support::{counted, cut, rounded_count},
+    run::{StoredRun, TaskAtWorker, WorkerInfo},
+};
+
+use super::StoreChoice;
+use crate::cli::{
+    context::Context,
+    daemon::ps::{DaemonLook, EVERY, short},
+    terminal::{columns, ui::Ui},
+};
+
+/// Tasks that are named, those that began first.
+const NAMED: usize = 20;
+
+/// Shows the daemon, if one runs, and the store.
+pub(crate) async fn run(
+    context: &Context<'_>,
+    store: &StoreChoice,
+    watch: bool,
+    width: usize,
+) -> anyhow::Result<ExitCode> {
+    let mut daemon = DaemonLook::of_running(context)?;
+    let queue = match (store.connect_existing().await, &mut daemon) {
+        (Ok(queue), _) => queue,
+        (Err(error), Some(daemon)) if !context.ui.json => {
+            Ui::data(daemon.lines(width)?.join("\n"));
+            return Err(error.into());
+        }
+        (Err(error), _) => return Err(error.into()),
+    };
+    loop {
+        let workers = queue.workers().await?;
+        let runs = queue.runs(&workers).await?;
+        if context.ui.json {
+            let mut document = match &mut daemon {
+                Some(daemon) => daemon.document()?,
+                None => json!({"schema": 1, "servers": [], "total": null, "daemon": null}),
+            };
+            document["workers"] = json!(workers);
+            document["runs"] = json!(runs);
+            Ui::json(document);
+        } else {
+            if watch {
+                Ui::clear();
+            }
+            if let Some(daemon) = &mut daemon {
+                Ui::data(daemon.lines(width)?.join("\n") + "\n");
+            }
+            Ui::data(text(&workers, &runs, width).join("\n"));
+        }
+        if !watch || context.cancel.is_cancelled() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        context.cancel.run_until_cancelled(tokio::time::sleep(EVERY)).await;
+    }
+}
+
+fn text(workers: &[WorkerInfo], runs: &[StoredRun], width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    if workers.is_empty() {
+        lines.push("no worker is at work: start some with toolcrib worker".to_owned());
+    } else {
+        lines.extend(worker_lines(workers));
+        let tasks = task_lines(workers, width);
+        if !tasks.is_empty() {
+            lines.push(String::new());
+            lines.extend(tasks);
+        }
+    }
+    lines.push(String::new());
+    if runs.is_empty() {
+        lines.push("no run was submitted: toolcrib submit".to_owned());
+    } else {
+        lines.extend(run_lines(runs));
+    }
+    lines.push(total(workers, runs));
+    lines
+}
+
+fn worker_lines(workers: &[WorkerInfo]) -> Vec<String> {
+    let head =
+        ["HOST", "PID", "SLOTS", "TASKS", "UP", "HEARD", "ENDED", "CALLS", "REQUESTS", "TOKENS", "SERVERS"];
+    let rows = workers.iter().map(|worker| {
+        [
+            worker.host.clone(),
+            worker.pid.to_string(),
+            worker.slots.to_string(),
+            worker.runs.values().sum::<usize>().to_string(),
+            short(worker.uptime),
+            short(worker.heard),
+            worker.tasks_ended.to_string(),
+            worker.calls.to_string(),
+            worker.llm_requests.to_string(),
+            rounded_count(worker.tokens),
+            servers(worker),
+        ]
+    });
+    let rows: Vec<_> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    columns::lines(&rows, &[1, 2, 3, 4, 5, 6, 7, 8, 9])
+}
+
+/// How many servers are in each state; those that are down by name.
+fn servers(worker: &WorkerInfo) -> String {
+    let mut states: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for server in &worker.servers {
+        states.entry(&server.state).or_default().push(&server.name);
+    }
+    let words = states.into_iter().map(|(state, names)| match state {
+        "ready" | "busy" | "parked" => format!("{} {state}", names.len()),
+        state => format!("{state}: {}", names.join(" ")),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// The tasks that began first.
+fn task_lines(workers: &[WorkerInfo], width: usize) -> Vec<String> {
+    let of = |worker: &'_ WorkerInfo| format!("{}/{}", worker.host, worker.pid);
+    let mut tasks: Vec<(String, &TaskAtWorker)> =
+        workers.iter().flat_map(|worker| worker.tasks.iter().map(move |task| (of(worker), task))).collect();
+    if tasks.is_empty() {
+        return Vec::new();
+    }
+    tasks.sort_by_key(|(_, task)| std::cmp::Reverse(task.time));
+    let rows = tasks.iter().take(NAMED).map(|(worker, task)| {
+        let step = task.step.clone().unwrap_or_else(|| "-".to_owned());
+        [task.run.clone(), task.task.clone(), worker.clone(), short(task.time), step]
+    });
+    let head = ["RUN", "TASK", "WORKER", "FOR", "STEP"].map(str::to_owned);
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    let mut lines: Vec<String> =
+        columns::lines(&rows, &[3]).into_iter().map(|line| cut(&line, width)).collect();
+    let all: usize = workers.iter().flat_map(|worker| worker.runs.values()).sum();
+    if all > rows.len() - 1 {
+        lines.push(format!("and {} more", all - (rows.len() - 1)));
+    }
+    lines
+}
+
+fn run_lines(runs: &[StoredRun]) -> Vec<String> {
+    let head = [
+        "RUN",
+        "AGE",
+        "TASKS",
+        "WAITING",
+        "WORKING",
+        "PASSED",
+        "FAILED",
+        "ERRORED",
+        "CANCELLED",
+        "RATE",
+        "PER MIN",
+    ];
+    let rows = runs.iter().map(|run| {
+        [
+            run.run.clone(),
+            short(run.age),
+            run.tasks.to_string(),
+            run.waiting.to_string(),
+            run.under_way.to_string(),
+            run.passed.to_string(),
+            run.failed.to_string(),
+            run.errored.to_string(),
+            run.cancelled.to_string(),
+            run.pass_rate.map_or_else(|| "-".to_owned(), |rate| format!("{:.1}%", 100.0 * rate)),
+            format!("{:.1}", run.tasks_per_minute),
+        ]
+    });
+    let rows: Vec<_> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    columns::lines(&rows, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
+}
+
+fn total(workers: &[WorkerInfo], runs: &[StoredRun]) -> String {
+    let slots: usize = workers.iter().map(|worker| worker.slots).sum();
+    let tasks: usize = workers.iter().flat_map(|worker| worker.runs.values()).sum();
+    let waiting: usize = runs.iter().map(|run| run.waiting).sum();
+    let words = [(workers.len(), "worker"), (slots, "slot"), (runs.len(), "run")];
+    let words = words.map(|(count, name)| counted(count, name));
+    let [workers, slots, runs] = words;
+    format!("{workers} | {tasks} of {slots} taken | {runs} | {waiting} waiting")
+}

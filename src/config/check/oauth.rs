@@ -1,0 +1,91 @@
+//! Validates the `oauth` table of a remote server.
+
+use super::{owner::Owners, validate::fault};
+use crate::{
+    bounded,
+    config::{
+        OauthConfig,
+        file::{raw::RawOauth, source_location::Text, vars::Vars},
+    },
+    error::Result,
+};
+
+/// The longest file with a private key.
+const MAX_KEY: u64 = 64 << 10;
+
+/// The settings with the values of their variables.
+pub(super) fn build(raw: &RawOauth, vars: &mut Vars<'_>) -> Result<OauthConfig> {
+    let mut oauth =
+        OauthConfig { grant: raw.grant, redirect_port: raw.redirect_port, ..OauthConfig::default() };
+    if let Some(text) = &raw.client_secret {
+        let secret = vars.expand(text)?;
+        vars.secrets.push(secret.clone());
+        oauth.client_secret = Some(filled(secret, text, vars)?);
+    }
+    if let Some(text) = &raw.private_key_file {
+        oauth.private_key = Some(private_key(text, vars)?);
+    }
+    let mut open = |text: &Option<Text>| -> Result<Option<String>> {
+        let Some(text) = text else { return Ok(None) };
+        let value = vars.expand_open(text)?;
+        filled(value, text, vars).map(Some)
+    };
+    oauth.client_id = open(&raw.client_id)?;
+    oauth.client_metadata_url = open(&raw.client_metadata_url)?;
+    oauth.issuer = open(&raw.issuer)?;
+    for (value, text) in
+        [(&oauth.client_metadata_url, &raw.client_metadata_url), (&oauth.issuer, &raw.issuer)]
+    {
+        if let (Some(value), Some(text)) = (value, text)
+            && !is_address(value)
+        {
+            let help = Some("write it as in \"https://example.com/path\"");
+            return Err(fault(vars, text, "is not an https:// address".to_owned(), help));
+        }
+    }
+    for text in &raw.scopes {
+        let scope = vars.expand_open(text)?;
+        if scope.is_empty() || !scope.bytes().all(|byte| matches!(byte, b'!' | b'#'..=b'[' | b']'..=b'~')) {
+            let help = Some("write each scope as a text of its own");
+            return Err(fault(vars, text, "is not a scope".to_owned(), help));
+        }
+        oauth.scopes.push(scope);
+    }
+    Ok(oauth)
+}
+
+/// A value that is there: a variable with a default may be empty.
+fn filled(value: String, text: &Text, vars: &Vars<'_>) -> Result<String> {
+    if value.is_empty() {
+        return Err(fault(vars, text, "is empty".to_owned(), Some("remove it, or set its variable")));
+    }
+    Ok(value)
+}
+
+/// An https address; on this machine, where there is nobody between, http as well.
+fn is_address(value: &str) -> bool {
+    let local = |rest: &str| {
+        let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+        matches!(host, "localhost" | "127.0.0.1" | "[::1]")
+    };
+    value.strip_prefix("https://").is_some_and(|rest| !rest.is_empty())
+        || value.strip_prefix("http://").is_some_and(local)
+}
+
+/// The key in a file. Which algorithm it is for shows when it is used.
+fn private_key(text: &Text, vars: &mut Vars<'_>) -> Result<String> {
+    let written = vars.expand_open(text)?;
+    let path = vars.env.resolve(&vars.origin.folder, &written);
+    Owners::of(vars.env).admit_beside(&path, vars.origin.file.as_deref())?;
+    let pem = bounded::read_text(&path, MAX_KEY).map_err(|error| {
+        let help = Some("write the path of a private key as PEM (PKCS #8)");
+        fault(vars, text, format!("could not read {}: {error}", path.display()), help)
+    })?;
+    vars.secrets.push(pem.clone());
+    if !pem.contains("PRIVATE KEY-----") {
+        let help = Some("make one with `openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256`");
+        return Err(fault(vars, text, "is not a private key as PEM".to_owned(), help));
+    }
+    Ok(pem)
+}

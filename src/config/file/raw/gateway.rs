@@ -1,0 +1,173 @@
+//! The `[gateway]` table as written.
+
+use crate::{
+    config::{
+        GatewayConfig, GatewayTls, GatewayToken, NamePattern,
+        check::validate,
+        env::{Env, Names},
+        file::{
+            section::Section,
+            source_location::{SourceLocation, Text},
+            vars::Vars,
+        },
+    },
+    error::Result,
+};
+
+pub(in crate::config) const GATEWAY: &[&str] = &[
+    "listen",
+    "token",
+    "tokens",
+    "tools",
+    "read_only",
+    "origins",
+    "max_body",
+    "idle",
+    "read_timeout",
+    "max_connections",
+    "max_sessions",
+    "requests_per_second",
+    "max_in_flight",
+    "tls",
+    "sse",
+];
+pub(in crate::config) const TOKEN: &[&str] = &["name", "token", "tools", "read_only"];
+pub(in crate::config) const TLS: &[&str] = &["cert", "key"];
+
+/// The table, without what has variables.
+#[derive(Debug)]
+pub(in crate::config) struct RawGateway {
+    config: GatewayConfig,
+    token: Option<Text>,
+    tokens: Vec<RawToken>,
+    tls: Option<(Text, Text)>,
+}
+
+#[derive(Debug)]
+struct RawToken {
+    name: Option<String>,
+    token: Text,
+    tools: Option<Vec<NamePattern>>,
+    read_only: bool,
+}
+
+/// The table, if there is one.
+pub(super) fn read(root: &Section<'_>) -> Result<Option<RawGateway>> {
+    let Some(table) = &root.table("gateway", GATEWAY)? else { return Ok(None) };
+    let built_in = GatewayConfig::default();
+    let listen = match table.text("listen")? {
+        Some(text) => text.value.parse().map_err(|_| {
+            let help = "write an IP address and a port, such as listen = \"127.0.0.1:7171\"";
+            table.key_error("listen", "is not an address with a port", Some(help))
+        })?,
+        None => built_in.listen,
+    };
+    let origins = table.texts("origins")?;
+    if let Some(wrong) = origins.iter().find(|text| !is_origin(&text.value)) {
+        let help = "write a scheme and a host, such as \"https://example.com\" or \"http://localhost:6274\"";
+        return Err(table.text_error(wrong, "is not the origin of a page".to_owned(), Some(help.to_owned())));
+    }
+    let limit = |key, built_in| -> Result<usize> { Ok(table.number(key, 1)?.unwrap_or(built_in)) };
+    let config = GatewayConfig {
+        listen,
+        tools: if table.has("tools") { Some(table.patterns("tools")?) } else { None },
+        read_only: table.flag("read_only")?.unwrap_or_default(),
+        origins: origins.into_iter().map(|text| text.value.to_ascii_lowercase()).collect(),
+        max_body: table.size("max_body")?.unwrap_or(built_in.max_body),
+        idle: table.duration("idle")?.unwrap_or(built_in.idle),
+        read_timeout: table.duration("read_timeout")?.unwrap_or(built_in.read_timeout),
+        max_connections: limit("max_connections", built_in.max_connections)?,
+        max_sessions: limit("max_sessions", built_in.max_sessions)?,
+        requests_per_second: table.limit("requests_per_second", &[("unlimited", None)])?.flatten(),
+        max_in_flight: table.limit("max_in_flight", &[("unlimited", None)])?.flatten(),
+        sse: table.flag("sse")?.unwrap_or_default(),
+        ..built_in
+    };
+    let tls = table.table("tls", TLS)?.map(|table| -> Result<_> {
+        let needed = |key| match table.text(key)? {
+            Some(path) => Ok(path),
+            None => {
+                Err(table.error(&format!("`{key}` is missing"), Some("name the files of `cert` and `key`")))
+            }
+        };
+        Ok((needed("cert")?, needed("key")?))
+    });
+    let tokens = table.tables("tokens", TOKEN)?;
+    Ok(Some(RawGateway {
+        config,
+        token: table.text("token")?,
+        tokens: tokens.iter().map(token).collect::<Result<_>>()?,
+        tls: tls.transpose()?,
+    }))
+}
+
+fn token(table: &Section<'_>) -> Result<RawToken> {
+    let Some(token) = table.text("token")? else {
+        let help = "write token = \"${NAME_OF_A_VARIABLE}\"";
+        return Err(table.error("`token` is missing", Some(help)));
+    };
+    Ok(RawToken {
+        name: table.text("name")?.map(|text| text.value),
+        token,
+        tools: if table.has("tools") { Some(table.patterns("tools")?) } else { None },
+        read_only: table.flag("read_only")?.unwrap_or_default(),
+    })
+}
+
+/// `scheme://host`, perhaps with a port, and nothing after it.
+fn is_origin(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', '*', ' ']))
+}
+
+impl RawGateway {
+    /// With its variables put in. Tokens are added to `secrets` whether they can be used or not.
+    pub(in crate::config) fn resolve(
+        self,
+        origin: &SourceLocation,
+        open: &Names,
+        env: &Env,
+        secrets: &mut Vec<String>,
+    ) -> Result<GatewayConfig> {
+        let Self { mut config, token, tokens, tls } = self;
+        let mut vars = Vars::of_table(env, origin, open);
+        let single = token.map(|token| RawToken { name: None, token, tools: None, read_only: false });
+        let mut found = Vec::new();
+        for (number, raw) in single.into_iter().chain(tokens).enumerate() {
+            let value = vars.expand(&raw.token);
+            secrets.extend(value.as_ref().ok().cloned());
+            found.push((number, raw, value));
+        }
+        secrets.append(&mut vars.secrets);
+        for (number, raw, value) in found {
+            let token = value?;
+            // An empty one is none: `${TOKEN:-}` lets one file serve with and without.
+            if token.is_empty() {
+                continue;
+            }
+            if token.len() < GatewayToken::SHORTEST {
+                let help = "make one with `openssl rand -hex 32`";
+                let message = format!("is shorter than {} bytes, and can be guessed", GatewayToken::SHORTEST);
+                return Err(validate::fault(&vars, &raw.token, message, Some(help)));
+            }
+            if config.tokens.iter().any(|known| known.token == token) {
+                let message = "is the same as another token".to_owned();
+                return Err(validate::fault(&vars, &raw.token, message, None));
+            }
+            config.tokens.push(GatewayToken {
+                name: raw.name.unwrap_or_else(|| format!("token {}", number + 1)),
+                token,
+                tools: raw.tools,
+                read_only: raw.read_only,
+            });
+        }
+        if let Some((cert, key)) = tls {
+            let path = |text: &Text, vars: &mut Vars<'_>| -> Result<_> {
+                Ok(env.resolve(&origin.folder, &vars.expand_open(text)?))
+            };
+            config.tls = Some(GatewayTls::new(path(&cert, &mut vars)?, path(&key, &mut vars)?));
+        }
+        Ok(config)
+    }
+}

@@ -1,0 +1,120 @@
+//! The `[gateway]` table: how servers are served to MCP clients over HTTP.
+
+use std::{
+    fmt,
+    net::{Ipv4Addr, SocketAddr},
+    num::NonZeroUsize,
+    path::PathBuf,
+    time::Duration,
+};
+
+use super::pattern::NamePattern;
+
+/// The `[gateway]` table: where clients reach the servers over HTTP, which clients, and within which limits.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct GatewayConfig {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Who may ask. Without any, everybody who reaches the address.
+    pub tokens: Vec<GatewayToken>,
+    /// The tools that clients see, by patterns of `SERVER.TOOL`; a token can have fewer. `None`: all.
+    pub tools: Option<Vec<NamePattern>>,
+    /// Clients see only tools that say of themselves that they change nothing (`readOnlyHint`).
+    pub read_only: bool,
+    /// Pages of the web that may ask, as `scheme://host` or `scheme://host:port`. Without any, pages of this machine's own
+    /// loopback addresses.
+    pub origins: Vec<String>,
+    /// The longest message of a client, in bytes.
+    pub max_body: usize,
+    /// How long a session without a request and without an open stream is kept.
+    pub idle: Duration,
+    /// How long the head of a request may take, and its body, and how long a client may leave an answer unread (Linux).
+    pub read_timeout: Duration,
+    /// Connections at once. Further ones wait.
+    pub max_connections: usize,
+    /// Sessions at once. The one that was idle for the longest time makes room.
+    pub max_sessions: usize,
+    /// Requests a second of each token; as many at once.
+    pub requests_per_second: Option<NonZeroUsize>,
+    /// Requests under way of each token.
+    pub max_in_flight: Option<NonZeroUsize>,
+    /// Serves over TLS.
+    pub tls: Option<GatewayTls>,
+    /// Whether the transport of 2024-11-05 is served, at `/sse`.
+    pub sse: bool,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 7171).into(),
+            tokens: Vec::new(),
+            tools: None,
+            read_only: false,
+            origins: Vec::new(),
+            max_body: 4 << 20,
+            idle: Duration::from_secs(30 * 60),
+            read_timeout: Duration::from_secs(30),
+            max_connections: 4096,
+            max_sessions: 1024,
+            requests_per_second: None,
+            max_in_flight: None,
+            tls: None,
+            sse: false,
+        }
+    }
+}
+
+/// A bearer token, and what its owner may use.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct GatewayToken {
+    /// Its name in logs.
+    pub name: String,
+    /// The secret itself.
+    pub token: String,
+    /// The tools that its owner sees, by patterns of `SERVER.TOOL`. `None`: all that clients see.
+    pub tools: Option<Vec<NamePattern>>,
+    /// Only tools that say of themselves that they change nothing.
+    pub read_only: bool,
+}
+
+impl GatewayToken {
+    /// The length of the shortest token, in bytes: a shorter one can be guessed.
+    pub const SHORTEST: usize = 16;
+
+    /// A token for all tools.
+    pub fn new(name: impl Into<String>, token: impl Into<String>) -> Self {
+        Self { name: name.into(), token: token.into(), tools: None, read_only: false }
+    }
+}
+
+impl fmt::Debug for GatewayToken {
+    /// Without the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, token: _, tools, read_only } = self;
+        f.debug_struct("GatewayToken")
+            .field("name", name)
+            .field("tools", tools)
+            .field("read_only", read_only)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The files of a certificate, in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GatewayTls {
+    /// The certificate, followed by those that lead to its authority.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+impl GatewayTls {
+    /// These files.
+    pub fn new(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        Self { cert: cert.into(), key: key.into() }
+    }
+}

@@ -1,0 +1,117 @@
+//! Requests of servers that a client has been asked and has not answered yet.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use rmcp::model::ErrorData;
+use serde_json::value::RawValue;
+
+use super::{message, outlet::Outlet};
+use crate::{
+    json_rpc::{self, RawObject},
+    session::{ClientAnswer, ReplySender, ServerRequest},
+    tool::ServerName,
+};
+
+/// Requests that one client may have open. More are refused.
+const MAX_ASKED: usize = 64;
+
+/// What a client was asked, by our own numbers: those of servers could be the same.
+#[derive(Default)]
+pub(super) struct AskedRequests(Mutex<Asked>);
+
+#[derive(Default)]
+struct Asked {
+    last: u64,
+    open: HashMap<u64, AskedRequest>,
+}
+
+struct AskedRequest {
+    server: ServerName,
+    /// The server's own.
+    id: Box<RawValue>,
+    /// By which the server knows reports on its progress.
+    token: Option<Box<RawValue>>,
+    reply: ReplySender,
+}
+
+impl AskedRequests {
+    /// Passes a request on to the client, through `outlet`. Who sends it gets the client's answer, or why there is none.
+    pub(super) fn ask(&self, request: ServerRequest, outlet: &Outlet) {
+        let ServerRequest { server, id, method, params, reply, .. } = request;
+        let mut asked = self.asked();
+        if asked.open.len() >= MAX_ASKED {
+            drop(asked);
+            let why = format!("the client has {MAX_ASKED} requests to answer already");
+            return reply.send(Err(ErrorData::internal_error(why, None)));
+        }
+        asked.last += 1;
+        let number = asked.last;
+        let (params, token) = with_token(params, number);
+        let text = message::request(number, &method, params.as_deref());
+        asked.open.insert(number, AskedRequest { server, id, token, reply });
+        drop(asked);
+        if !outlet.send(text) {
+            // Its reply goes with it.
+            drop(self.take(number));
+        }
+    }
+
+    pub(super) fn answered(&self, id: &RawValue, answer: ClientAnswer) {
+        let asked = id.get().parse().ok().and_then(|number| self.take(number));
+        match asked {
+            Some(asked) => asked.reply.send(answer),
+            None => tracing::debug!("a client answered what it was not asked"),
+        }
+    }
+
+    /// The server that waits for a report on progress, and the report with the server's own token.
+    pub(super) fn progress(&self, params: &RawObject) -> Option<(ServerName, RawObject)> {
+        let number: u64 = params.read("progressToken")?;
+        let asked = self.asked();
+        let request = asked.open.get(&number)?;
+        let mut params = params.clone();
+        params.set("progressToken", request.token.clone()?);
+        Some((request.server.clone(), params))
+    }
+
+    /// A server has given a request up: the client is told.
+    pub(super) fn cancelled(&self, server: &ServerName, id: &RawValue, params: &RawObject, outlet: &Outlet) {
+        let found = {
+            let asked = self.asked();
+            let same = |(_, one): &(&u64, &AskedRequest)| one.server == *server && one.id.get() == id.get();
+            asked.open.iter().find(same).map(|(number, _)| *number)
+        };
+        let Some(number) = found else { return };
+        drop(self.take(number));
+        let mut params = params.clone();
+        params.write("requestId", &number);
+        outlet.send(message::notification("notifications/cancelled", Some(&json_rpc::raw(&params))));
+    }
+
+    /// All that is open is given up.
+    pub(super) fn end(&self) {
+        let open = std::mem::take(&mut self.asked().open);
+        drop(open);
+    }
+
+    fn take(&self, number: u64) -> Option<AskedRequest> {
+        self.asked().open.remove(&number)
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The parameters with our own number as the token of their progress, and the token that they had.
+fn with_token(params: Option<Box<RawValue>>, number: u64) -> (Option<Box<RawValue>>, Option<Box<RawValue>>) {
+    let Ok(mut object) = RawObject::parse(params.as_deref()) else { return (params, None) };
+    let Ok(mut meta) = RawObject::parse(object.get("_meta")) else { return (params, None) };
+    let Some(token) = meta.get("progressToken").map(RawValue::to_owned) else { return (params, None) };
+    meta.write("progressToken", &number);
+    object.set("_meta", meta.into_raw());
+    (Some(object.into_raw()), Some(token))
+}

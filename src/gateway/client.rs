@@ -1,0 +1,431 @@
+//! One client of the gateway: a connection over stdio, a session over HTTP, or the requests of one caller without a
+//! session.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use rmcp::model::{ErrorCode, ErrorData};
+use serde_json::{Value, json, value::RawValue};
+use tokio_util::task::TaskTracker;
+
+use super::{
+    Endpoint, Gateway,
+    asking::AskedRequests,
+    bridge::LogLevel,
+    hello::{LEGACY_VERSIONS, MODERN_VERSION, all_versions, capabilities_of, meta_key},
+    message::{self, ClientNotification, ClientRequest},
+    outlet::{Outlet, OutletReader},
+    router::OwnMessages,
+};
+use crate::{
+    cancel::CancellationToken,
+    json_rpc::{self, RawObject},
+    manager::{Borrower, Loan, Toolbox},
+    session::{ClientAnswer, ClientIdentity, ClientSide, Era},
+};
+
+/// Requests of one client under way. More are refused.
+const MAX_UNDER_WAY: usize = 1024;
+
+/// One client. Dropped, its calls are cancelled and its own servers torn down.
+pub(crate) struct Client {
+    pub(super) gateway: Gateway,
+    pub(super) endpoint: Endpoint,
+    /// Its number in this gateway.
+    pub(super) number: u64,
+    /// Several callers may speak as this client: the ids of their requests may be the same, and cancel nothing.
+    has_many_callers: bool,
+    last_request: AtomicU64,
+    /// For what belongs to none of its requests.
+    pub(super) general: Outlet,
+    general_reader: Mutex<Option<OutletReader>>,
+    /// What it said of itself in `initialize`.
+    introduction: OnceLock<Arc<Introduction>>,
+    pub(super) asked: AskedRequests,
+    under_way: Mutex<HashMap<Box<str>, CancellationToken>>,
+    /// The least important messages that it wants to have, if it has said so.
+    pub(super) log_level: Mutex<Option<LogLevel>>,
+    pub(super) listening: Mutex<Vec<Listening>>,
+    loan: OnceLock<Loan>,
+    calls: TaskTracker,
+}
+
+/// What a client says of itself: once, or with every request.
+#[derive(Debug, Clone)]
+pub(crate) struct Introduction {
+    pub(crate) era: Era,
+    pub(crate) version: String,
+    pub(crate) info: Value,
+    pub(crate) capabilities: Value,
+}
+
+/// An open `subscriptions/listen` of a client of the new era.
+pub(super) struct Listening {
+    pub(super) id: Box<RawValue>,
+    /// By which the request is known: ids of several callers may be the same.
+    pub(super) key: Box<str>,
+    pub(super) filter: ListenFilter,
+    pub(super) outlet: Outlet,
+}
+
+/// What a client wants to hear.
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(clippy::struct_field_names, reason = "the protocol's own names")]
+pub(super) struct ListenFilter {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) tools_list_changed: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) prompts_list_changed: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) resources_list_changed: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) resource_subscriptions: Vec<String>,
+}
+
+/// What comes of a request.
+pub(crate) enum Handled {
+    /// The whole message, and the code of the error that it is, if it is one.
+    Answer(String, Option<ErrorCode>),
+    /// The client has cancelled it: it waits for no answer.
+    Cancelled,
+}
+
+impl Handled {
+    /// The message, if there is one.
+    pub(super) fn into_answer(self) -> Option<String> {
+        match self {
+            Self::Answer(text, _) => Some(text),
+            Self::Cancelled => None,
+        }
+    }
+}
+
+/// A request under way, with all that its handling needs.
+pub(super) struct RequestContext<'a> {
+    pub(super) client: &'a Arc<Client>,
+    pub(super) speaker: Arc<Introduction>,
+    /// For what belongs to it.
+    pub(super) outlet: &'a Outlet,
+    pub(super) id: &'a RawValue,
+    /// By which it is known among those under way.
+    pub(super) key: Box<str>,
+}
+
+impl Client {
+    pub(super) fn new(
+        gateway: Gateway,
+        endpoint: Endpoint,
+        number: u64,
+        has_many_callers: bool,
+    ) -> Arc<Self> {
+        let (general, reader) = Outlet::new();
+        Arc::new(Self {
+            gateway,
+            endpoint,
+            number,
+            has_many_callers,
+            last_request: AtomicU64::new(0),
+            general,
+            general_reader: Mutex::new(Some(reader)),
+            introduction: OnceLock::new(),
+            asked: AskedRequests::default(),
+            under_way: Mutex::default(),
+            log_level: Mutex::default(),
+            listening: Mutex::default(),
+            loan: OnceLock::new(),
+            calls: TaskTracker::new(),
+        })
+    }
+
+    /// The messages that belong to none of the client's requests. `None`: somebody else has taken them.
+    pub(crate) fn take_general(&self) -> Option<OutletReader> {
+        lock(&self.general_reader).take()
+    }
+
+    /// Gives back what [`Client::take_general`] gave: its stream has ended, and another one may be opened.
+    pub(crate) fn return_general(&self, reader: OutletReader) {
+        *lock(&self.general_reader) = Some(reader);
+    }
+
+    /// What it said of itself in `initialize`. `None`: it has not done so.
+    pub(crate) fn introduction(&self) -> Option<&Arc<Introduction>> {
+        self.introduction.get()
+    }
+
+    /// Answers a request; what belongs to it goes to `outlet` before. Dropping the future cancels it.
+    pub(crate) async fn handle(self: &Arc<Self>, request: ClientRequest, outlet: &Outlet) -> Handled {
+        let id = request.id.clone();
+        let outcome = match self.begin(&request) {
+            Ok((speaker, under_way)) => {
+                let key = under_way.key.clone();
+                let context = RequestContext { client: self, speaker, outlet, id: &id, key };
+                let work = self.calls.track_future(context.respond(request));
+                match under_way.cancelled.run_until_cancelled(work).await {
+                    Some(outcome) => outcome,
+                    None => return Handled::Cancelled,
+                }
+            }
+            Err(error) => Err(error),
+        };
+        Handled::Answer(message::answer(&id, &outcome), outcome.err().map(|error| error.code))
+    }
+
+    /// Takes a request in, or says why not.
+    fn begin(self: &Arc<Self>, request: &ClientRequest) -> Result<(Arc<Introduction>, UnderWay), ErrorData> {
+        if self.gateway.is_draining() && request.method != "ping" {
+            return Err(ErrorData::internal_error("the gateway is ending: connect again", None));
+        }
+        let speaker = self.speaker(request)?;
+        let cancelled = CancellationToken::new();
+        let mut under_way = lock(&self.under_way);
+        if under_way.len() >= MAX_UNDER_WAY {
+            let why = format!("{MAX_UNDER_WAY} requests are under way: wait for one of them");
+            return Err(ErrorData::new(ErrorCode(-32000), why, None));
+        }
+        let key: Box<str> = match self.has_many_callers {
+            // No id looks like this.
+            true => format!("#{}", self.last_request.fetch_add(1, Relaxed)).into(),
+            false => request.id.get().into(),
+        };
+        if under_way.contains_key(&key) {
+            return Err(ErrorData::invalid_request("a request with this id is under way", None));
+        }
+        under_way.insert(key.clone(), cancelled.clone());
+        drop(under_way);
+        Ok((speaker, UnderWay { client: self.clone(), key, cancelled }))
+    }
+
+    /// Who speaks in a request.
+    fn speaker(&self, request: &ClientRequest) -> Result<Arc<Introduction>, ErrorData> {
+        if let Some(version) = request.meta.read::<String>(meta_key::VERSION) {
+            if version != MODERN_VERSION {
+                let data = json!({"supported": all_versions(), "requested": version});
+                let why = format!("Unsupported protocol version: {version}");
+                return Err(ErrorData::new(ErrorCode(-32022), why, Some(data)));
+            }
+            let Some(capabilities) =
+                request.meta.read::<Value>(meta_key::CAPABILITIES).filter(Value::is_object)
+            else {
+                let why = format!("`_meta` must have `{}`, an object", meta_key::CAPABILITIES);
+                return Err(ErrorData::invalid_params(why, None));
+            };
+            let info = request.meta.read::<Value>(meta_key::INFO).unwrap_or_else(|| json!({}));
+            return Ok(Arc::new(Introduction { era: Era::Modern, version, info, capabilities }));
+        }
+        match (&*request.method, self.introduction.get()) {
+            (_, Some(known)) => Ok(known.clone()),
+            ("initialize", None) => self.introduced(&request.params),
+            ("ping", None) => Ok(Arc::new(Introduction::unknown())),
+            ("server/discover", None) => {
+                let why = format!("`_meta` must have `{}`", meta_key::VERSION);
+                Err(ErrorData::invalid_params(why, None))
+            }
+            _ => Err(ErrorData::invalid_request("`initialize` comes first", None)),
+        }
+    }
+
+    fn introduced(&self, params: &RawObject) -> Result<Arc<Introduction>, ErrorData> {
+        let Some(asked) = params.read::<String>("protocolVersion") else {
+            return Err(ErrorData::invalid_params("`protocolVersion` is missing", None));
+        };
+        let known = LEGACY_VERSIONS.iter().find(|known| **known == asked);
+        let version = (*known.unwrap_or(&LEGACY_VERSIONS[0])).to_owned();
+        let object = |name| params.read::<Value>(name).filter(Value::is_object).unwrap_or_else(|| json!({}));
+        let introduction = Introduction {
+            era: Era::Legacy,
+            version,
+            info: object("clientInfo"),
+            capabilities: object("capabilities"),
+        };
+        Ok(self.introduction.get_or_init(|| Arc::new(introduction)).clone())
+    }
+
+    /// Takes a notification in.
+    pub(crate) fn notified(self: &Arc<Self>, notification: &ClientNotification) {
+        let ClientNotification { method, params } = notification;
+        match &**method {
+            "notifications/cancelled" => {
+                if let Some(id) = params.get("requestId")
+                    && let Some(cancelled) = lock(&self.under_way).get(id.get())
+                {
+                    cancelled.cancel();
+                }
+            }
+            "notifications/progress" => {
+                if let Some((server, params)) = self.asked.progress(params)
+                    && let Some(toolbox) = self.known_toolbox()
+                    && let Some(session) = toolbox.current_session(server.as_str())
+                {
+                    session.tell_server(method, Some(&params.into_raw()));
+                }
+            }
+            "notifications/initialized" => {}
+            // For servers to know.
+            _ => self.tell_own(method, params),
+        }
+    }
+
+    /// Tells the servers that are this client's own, and the one whose only client it is.
+    fn tell_own(self: &Arc<Self>, method: &str, params: &RawObject) {
+        let params = json_rpc::raw(params);
+        let Some(loan) = self.loan.get() else { return };
+        for (session, own) in loan.toolbox().sessions() {
+            let alone = || self.gateway.is_only_client_of(self, session.name());
+            if self.endpoint.has(session.name()) && (own || alone()) && session.era() == Some(Era::Legacy) {
+                session.tell_server(method, Some(&params));
+            }
+        }
+    }
+
+    /// Takes the answer to a request of ours in.
+    pub(crate) fn answered(&self, id: &RawValue, answer: ClientAnswer) {
+        self.asked.answered(id, answer);
+    }
+
+    /// The servers as this client has them: the shared ones, and those that are its own. Waits for a start under way: it
+    /// is not known before which there are.
+    pub(super) async fn toolbox(self: &Arc<Self>, speaker: &Introduction) -> Toolbox {
+        if let Some(loan) = self.loan.get() {
+            return loan.toolbox();
+        }
+        let shared = self.gateway.lender().toolbox();
+        match &self.endpoint.only {
+            // Why it is not there is told to who needs it.
+            Some(server) => drop(shared.await_server(server.as_str()).await),
+            None => shared.await_all().await,
+        }
+        shared.await_pools().await;
+        let loan = self.loan.get_or_init(|| {
+            let identity = ClientIdentity {
+                info: speaker.info.clone(),
+                capabilities: capabilities_of(&speaker.capabilities),
+                era: Some(speaker.era),
+            };
+            let messages = Arc::new(OwnMessages::new(self));
+            let side = ClientSide { identity: Arc::new(identity), messages: Some(messages) };
+            self.gateway.lender().lend(Borrower::Client, None, Some(&side))
+        });
+        loan.toolbox()
+    }
+
+    /// The servers as this client has them, once it has used one.
+    pub(super) fn known_toolbox(&self) -> Option<Toolbox> {
+        self.loan.get().map(Loan::toolbox)
+    }
+
+    /// Waits until no request is under way. No new ones are waited for.
+    pub(crate) async fn finished(&self) {
+        self.calls.close();
+        self.calls.wait().await;
+    }
+
+    /// Whom nobody listens to any more is told nothing.
+    pub(super) fn end_listening(&self) {
+        let mut under_way = lock(&self.under_way);
+        for listening in lock(&self.listening).drain(..) {
+            if let Some(cancelled) = under_way.remove(&listening.key) {
+                cancelled.cancel();
+            }
+        }
+    }
+
+    /// Tells of a change of a list, in the way of the client's era.
+    pub(super) fn tell_list_changed(&self, list: ChangedList) {
+        if self.introduction.get().is_some() {
+            self.general.send(message::notification(list.method(), None));
+        }
+        for listening in lock(&self.listening).iter().filter(|listening| list.is_wanted(&listening.filter)) {
+            listening.tell(list.method(), RawObject::default());
+        }
+    }
+
+    /// Tells of a new state of a resource.
+    pub(super) fn tell_resource_updated(&self, uri: &str, params: &RawObject) {
+        if self.introduction.get().is_some() {
+            self.general
+                .send(message::notification("notifications/resources/updated", Some(&json_rpc::raw(params))));
+        }
+        let wants =
+            |listening: &&Listening| listening.filter.resource_subscriptions.iter().any(|one| one == uri);
+        for listening in lock(&self.listening).iter().filter(wants) {
+            listening.tell("notifications/resources/updated", params.clone());
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.gateway.forget(self);
+    }
+}
+
+impl Introduction {
+    /// Of a client that has not said anything yet.
+    fn unknown() -> Self {
+        let version = LEGACY_VERSIONS[0].to_owned();
+        Self { era: Era::Legacy, version, info: json!({}), capabilities: json!({}) }
+    }
+}
+
+impl Listening {
+    /// Sends a notification as one of this subscription.
+    pub(super) fn tell(&self, method: &str, mut params: RawObject) {
+        let mut meta = RawObject::parse(params.take("_meta").as_deref()).unwrap_or_default();
+        meta.set(meta_key::SUBSCRIPTION, self.id.clone());
+        params.set("_meta", meta.into_raw());
+        self.outlet.send(message::notification(method, Some(&params.into_raw())));
+    }
+}
+
+/// A list that has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChangedList {
+    Tools,
+    Prompts,
+    Resources,
+}
+
+impl ChangedList {
+    pub(super) fn of(method: &str) -> Option<Self> {
+        [Self::Tools, Self::Prompts, Self::Resources].into_iter().find(|list| list.method() == method)
+    }
+
+    fn method(self) -> &'static str {
+        match self {
+            Self::Tools => "notifications/tools/list_changed",
+            Self::Prompts => "notifications/prompts/list_changed",
+            Self::Resources => "notifications/resources/list_changed",
+        }
+    }
+
+    fn is_wanted(self, filter: &ListenFilter) -> bool {
+        match self {
+            Self::Tools => filter.tools_list_changed,
+            Self::Prompts => filter.prompts_list_changed,
+            Self::Resources => filter.resources_list_changed,
+        }
+    }
+}
+
+/// A request that can be cancelled, until this is dropped.
+struct UnderWay {
+    client: Arc<Client>,
+    key: Box<str>,
+    cancelled: CancellationToken,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        lock(&self.client.under_way).remove(&self.key);
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,188 @@
+//! One request of a client on its way to a server and back, between any two eras.
+
+use std::sync::Arc;
+
+use rmcp::model::{ErrorCode, ErrorData};
+use serde_json::{Map, Value, json, value::RawValue};
+use tokio::sync::mpsc;
+
+use super::{
+    bridge::{InputRequired, LogLevel, MAX_ROUNDS, translated},
+    client::{Client, Introduction, RequestContext, lock},
+    hello::meta_key,
+    router::{Exchange, ReplyTarget},
+};
+use crate::{
+    catalog::CatalogEntry,
+    error::{Error, ErrorCode as Code},
+    json_rpc::{self, RawObject},
+    session::{ClientAnswer, Era, ForwardedRequest, ForwardedTool, RawListener, ServerRequest, Session},
+};
+
+/// A request as a server is to get it.
+pub(super) struct Outgoing {
+    pub(super) session: Arc<Session>,
+    pub(super) method: String,
+    /// Without `_meta`.
+    pub(super) params: RawObject,
+    pub(super) meta: RawObject,
+    /// The tool and its arguments, if it is a call.
+    pub(super) tool: Option<(Arc<CatalogEntry>, Map<String, Value>)>,
+}
+
+/// Requests during which a server may ask for input.
+pub(super) fn may_ask(method: &str) -> bool {
+    matches!(method, "tools/call" | "prompts/get" | "resources/read")
+}
+
+impl RequestContext<'_> {
+    /// Sends a request to a server, in the server's era, and gives its answer in that of the client.
+    pub(super) async fn exchange(
+        &self,
+        mut outgoing: Outgoing,
+        token: Option<Box<RawValue>>,
+    ) -> ClientAnswer {
+        let client_era = self.speaker.era;
+        let server_era = outgoing.session.era().unwrap_or(Era::Legacy);
+        let log_level = outgoing.meta.read::<LogLevel>(meta_key::LOG_LEVEL);
+        self.prepare_meta(&mut outgoing, server_era);
+        let method = outgoing.method.clone();
+        let target = ReplyTarget::new(self.outlet.clone(), token);
+        let server = outgoing.session.name().clone();
+        let answer = match (client_era, server_era) {
+            (Era::Modern, Era::Legacy) => {
+                if let Some(level) = log_level {
+                    self.client.gateway.want_log_level(&outgoing.session, level).await;
+                }
+                match may_ask(&method) {
+                    true => Box::pin(self.hold(outgoing, target, log_level)).await,
+                    false => self.under_way(target, log_level, None).send(&outgoing).await,
+                }
+            }
+            (Era::Legacy, Era::Modern) if may_ask(&method) => {
+                let under_way = self.under_way(target, None, None);
+                self.in_rounds(&under_way, outgoing).await
+            }
+            _ => self.under_way(target, log_level, None).send(&outgoing).await,
+        };
+        if let Ok(result) = &answer {
+            self.note_task(&server, result);
+        }
+        translated(answer, &method, server_era, client_era)
+    }
+
+    /// What the server is told of the client, as its era wants it.
+    fn prepare_meta(&self, outgoing: &mut Outgoing, server_era: Era) {
+        let meta = &mut outgoing.meta;
+        match server_era {
+            Era::Modern => {
+                meta.write(meta_key::VERSION, &super::hello::MODERN_VERSION);
+                meta.write(meta_key::INFO, &self.speaker.info);
+                meta.write(meta_key::CAPABILITIES, &self.speaker.capabilities);
+                if self.speaker.era == Era::Legacy
+                    && let Some(level) = *lock(&self.client.log_level)
+                {
+                    meta.write(meta_key::LOG_LEVEL, &level);
+                }
+            }
+            Era::Legacy => {
+                for key in [meta_key::VERSION, meta_key::INFO, meta_key::CAPABILITIES, meta_key::LOG_LEVEL] {
+                    meta.take(key);
+                }
+            }
+        }
+    }
+
+    pub(super) fn under_way(
+        &self,
+        target: Arc<ReplyTarget>,
+        log_level: Option<LogLevel>,
+        held: Option<mpsc::UnboundedSender<ServerRequest>>,
+    ) -> RequestUnderWay {
+        RequestUnderWay {
+            client: self.client.clone(),
+            speaker: self.speaker.clone(),
+            target,
+            log_level,
+            held,
+        }
+    }
+
+    /// Sends a request again and again with the input that the server asks for.
+    async fn in_rounds(&self, under_way: &RequestUnderWay, mut outgoing: Outgoing) -> ClientAnswer {
+        for _ in 0..MAX_ROUNDS {
+            let result = under_way.send(&outgoing).await?;
+            let Some(input) = InputRequired::of(&result) else { return Ok(result) };
+            let to = (outgoing.session.name(), self.outlet);
+            input.ask(self.client, &self.speaker.capabilities, to, &mut outgoing.params).await?;
+        }
+        Err(ErrorData::internal_error(
+            format!("the server asked for input more than {MAX_ROUNDS} times"),
+            None,
+        ))
+    }
+}
+
+/// Whose request it is, and where goes what belongs to it.
+pub(super) struct RequestUnderWay {
+    client: Arc<Client>,
+    speaker: Arc<Introduction>,
+    target: Arc<ReplyTarget>,
+    log_level: Option<LogLevel>,
+    held: Option<mpsc::UnboundedSender<ServerRequest>>,
+}
+
+impl RequestUnderWay {
+    /// The server's answer, in its own era. Dropping the future cancels the request.
+    pub(super) async fn send(&self, outgoing: &Outgoing) -> ClientAnswer {
+        let Outgoing { session, method, params, meta, tool } = outgoing;
+        let entry = self.client.gateway.router().open(Exchange {
+            client: Arc::downgrade(&self.client),
+            number: self.client.number,
+            server: session.name().clone(),
+            speaker: self.speaker.clone(),
+            target: self.target.clone(),
+            held: self.held.clone(),
+            log_level: self.log_level,
+        });
+        let target = self.target.clone();
+        let progress: RawListener = Arc::new(move |params: &RawValue| target.report(params));
+        let tool = tool.as_ref().map(|(entry, arguments)| ForwardedTool {
+            name: &entry.tool.name,
+            hints: entry.tool.annotations,
+            arguments,
+        });
+        let request = ForwardedRequest {
+            method,
+            params,
+            meta,
+            tool,
+            limit: None,
+            progress: Some(&progress),
+            exchange: entry.number,
+        };
+        match session.forward(request).await {
+            Ok(answer) => answer,
+            // The request was not given up: that would have dropped it.
+            Err(Error::Cancelled) => {
+                let what = tool.map_or(&**method, |tool| tool.name);
+                Err(refusal(&Error::stopped_before(session.name(), what)))
+            }
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+}
+
+/// An error of toolcrib, with all its parts.
+pub(super) fn refusal(error: &Error) -> ErrorData {
+    let code = match error.code() {
+        Code::ToolNotFound | Code::ToolDenied | Code::ServerNotFound => ErrorCode::INVALID_PARAMS,
+        _ => ErrorCode::INTERNAL_ERROR,
+    };
+    ErrorData::new(code, error.to_string(), serde_json::to_value(error).ok())
+}
+
+/// What a model is to read of its own mistake.
+pub(super) fn tool_error(text: &str) -> Box<RawValue> {
+    json_rpc::raw(&json!({"content": [{"type": "text", "text": text}], "isError": true}))
+}

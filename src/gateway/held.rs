@@ -1,0 +1,209 @@
+//! Requests of clients of the new era at servers of the old one that wait for input: the server has asked, the client
+//! has been told by the result of its request, and asks again with what the server wants.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use rmcp::model::ErrorData;
+use serde_json::{json, value::RawValue};
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    bridge::{LogLevel, MAX_ROUNDS},
+    client::{RequestContext, lock},
+    exchange::Outgoing,
+    router::ReplyTarget,
+};
+use crate::{
+    json_rpc::{self, RawObject},
+    session::{ClientAnswer, ServerRequest},
+};
+
+/// How long a request waits for its client to ask again.
+const HELD_FOR: Duration = Duration::from_secs(600);
+/// Requests of all clients that wait, and of one. The oldest one of a client makes room.
+const MAX_HELD: usize = 1024;
+const MAX_OF_ONE: usize = 64;
+/// Requests that a server sends so soon after one another go into the same result.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// The requests that wait, by their states.
+#[derive(Default)]
+pub(super) struct HeldRequests(Mutex<HashMap<String, HeldRequest>>);
+
+/// A request whose server goes on with it as soon as it has its input.
+struct HeldRequest {
+    /// The number of the client.
+    client: u64,
+    /// What was asked: only the same may be asked again.
+    question: String,
+    since: Instant,
+    rounds: usize,
+    /// What the server waits for, by our own keys.
+    open: Vec<(String, ServerRequest)>,
+    running: RunningRequest,
+}
+
+/// A request under way that survives the end of its client's request.
+struct RunningRequest {
+    target: Arc<ReplyTarget>,
+    asked: mpsc::UnboundedReceiver<ServerRequest>,
+    answer: AbortOnDropHandle<ClientAnswer>,
+}
+
+impl HeldRequests {
+    fn take(&self, state: &str, client: u64, question: &str) -> Option<HeldRequest> {
+        let mut held = lock(&self.0);
+        let same = |one: &HeldRequest| one.client == client && one.question == question;
+        if held.get(state).is_some_and(same) { held.remove(state) } else { None }
+    }
+
+    fn put(&self, request: HeldRequest) -> Result<String, ErrorData> {
+        let state = random_state()?;
+        let mut held = lock(&self.0);
+        held.retain(|_, one| one.since.elapsed() < HELD_FOR);
+        let client = request.client;
+        let oldest = |own: bool| {
+            let which = held.iter().filter(|(_, one)| !own || one.client == client);
+            which.min_by_key(|(_, one)| one.since).map(|(state, _)| state.clone())
+        };
+        let of_one = held.values().filter(|one| one.client == client).count() >= MAX_OF_ONE;
+        if let Some(oldest) = if of_one { oldest(true) } else { None }
+            .or_else(|| oldest(false).filter(|_| held.len() >= MAX_HELD))
+        {
+            held.remove(&oldest);
+        }
+        held.insert(state.clone(), request);
+        Ok(state)
+    }
+
+    /// Drops what nobody has asked for again.
+    pub(super) fn expire(&self) {
+        lock(&self.0).retain(|_, one| one.since.elapsed() < HELD_FOR);
+    }
+
+    /// Drops what belongs to a client.
+    pub(super) fn forget(&self, client: u64) {
+        lock(&self.0).retain(|_, one| one.client != client);
+    }
+}
+
+/// An unguessable name: who knows it may go on with the request.
+fn random_state() -> Result<String, ErrorData> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| ErrorData::internal_error(format!("no random numbers: {error}"), None))?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
+
+impl RequestContext<'_> {
+    /// Sends a request whose server may ask for input, or goes on with one.
+    pub(super) async fn hold(
+        &self,
+        mut outgoing: Outgoing,
+        target: Arc<ReplyTarget>,
+        log_level: Option<LogLevel>,
+    ) -> ClientAnswer {
+        let state = outgoing.params.take("requestState");
+        let answers = RawObject::parse(outgoing.params.take("inputResponses").as_deref())
+            .map_err(|_| ErrorData::invalid_params("`inputResponses` must be an object", None))?;
+        let question =
+            format!("{} {} {}", outgoing.session.name(), outgoing.method, json_rpc::raw(&outgoing.params));
+        let held = match state {
+            Some(state) => {
+                let state: String = serde_json::from_str(state.get()).unwrap_or_default();
+                let held = self.client.gateway.held().take(&state, self.client.number, &question);
+                let unknown = "`requestState` is not known, or belongs to another request, or has expired";
+                let mut held = held.ok_or_else(|| ErrorData::invalid_params(unknown, None))?;
+                held.running.target.replace(&target);
+                held.open = answer_open(held.open, &answers);
+                held
+            }
+            None => {
+                let (sender, mut asked) = mpsc::unbounded_channel();
+                let under_way = self.under_way(target.clone(), log_level, Some(sender));
+                let mut running = Box::pin(async move { under_way.send(&outgoing).await });
+                // Most servers ask for nothing, and then there is no task.
+                let first = tokio::select! {
+                    biased;
+                    answer = &mut running => return answer,
+                    Some(first) = asked.recv() => first,
+                };
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "the held request has the handle that aborts it"
+                )]
+                let answer = AbortOnDropHandle::new(tokio::spawn(running));
+                HeldRequest {
+                    client: self.client.number,
+                    question,
+                    since: Instant::now(),
+                    rounds: 0,
+                    open: vec![(key(0, 0), first)],
+                    running: RunningRequest { target, asked, answer },
+                }
+            }
+        };
+        self.go_on(held).await
+    }
+
+    /// Waits for the answer, or for the next requests of the server.
+    async fn go_on(&self, mut held: HeldRequest) -> ClientAnswer {
+        held.rounds += 1;
+        if held.rounds > MAX_ROUNDS {
+            let why = format!("the server asked for input more than {MAX_ROUNDS} times");
+            return Err(ErrorData::internal_error(why, None));
+        }
+        let RunningRequest { asked, answer, .. } = &mut held.running;
+        if held.open.is_empty() {
+            tokio::select! {
+                biased;
+                Some(request) = asked.recv() => held.open.push((key(held.rounds, 0), request)),
+                answer = answer => {
+                    return answer.unwrap_or_else(|_| Err(ErrorData::internal_error("the request was given up", None)));
+                }
+            }
+        }
+        while let Ok(Some(request)) = tokio::time::timeout(GATHER, asked.recv()).await {
+            let next = key(held.rounds, held.open.len());
+            held.open.push((next, request));
+        }
+        let mut requests = RawObject::default();
+        for (key, request) in &held.open {
+            let mut asked = RawObject::default();
+            asked.write("method", &request.method);
+            if let Some(params) = &request.params {
+                asked.set("params", params.clone());
+            }
+            requests.set(key, asked.into_raw());
+        }
+        held.since = Instant::now();
+        let state = self.client.gateway.held().put(held)?;
+        Ok(json_rpc::raw(&json!({
+            "resultType": "input_required",
+            "inputRequests": requests,
+            "requestState": state,
+        })))
+    }
+}
+
+/// A key that no other request of the same result has.
+fn key(round: usize, index: usize) -> String {
+    format!("input-{round}-{index}")
+}
+
+/// Gives the server what it waits for; what is missing stays open.
+fn answer_open(open: Vec<(String, ServerRequest)>, answers: &RawObject) -> Vec<(String, ServerRequest)> {
+    let mut missing = Vec::new();
+    for (key, request) in open {
+        match answers.get(&key).map(RawValue::to_owned) {
+            Some(answer) => request.reply.send(Ok(answer)),
+            None => missing.push((key, request)),
+        }
+    }
+    missing
+}

@@ -1,0 +1,125 @@
+//! What the gateway says of itself, and of the server behind it: `initialize` and `server/discover`.
+
+use rmcp::model::ErrorData;
+use serde_json::{Map, Value, json};
+
+use super::{client::RequestContext, exchange::refusal};
+use crate::{
+    json_rpc::{self, RawObject},
+    session::{ClientAnswer, Era, ServerHello},
+    tool::ServerName,
+};
+
+/// The revision of the protocol without a handshake.
+pub(crate) const MODERN_VERSION: &str = "2026-07-28";
+/// Those with one, the newest first.
+pub(crate) const LEGACY_VERSIONS: &[&str] = &["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+
+/// All of them, the newest first.
+pub(super) fn all_versions() -> Vec<&'static str> {
+    [&[MODERN_VERSION], LEGACY_VERSIONS].concat()
+}
+
+/// Members of `_meta` that the protocol defines.
+pub(crate) mod meta_key {
+    pub(crate) const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+    pub(crate) const INFO: &str = "io.modelcontextprotocol/clientInfo";
+    pub(crate) const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+    pub(crate) const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+    pub(crate) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+    pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+}
+
+/// The capabilities that a server hears of: those of the client, as far as an object.
+pub(super) fn capabilities_of(theirs: &Value) -> Value {
+    if theirs.is_object() { theirs.clone() } else { json!({}) }
+}
+
+/// What is known of the server or servers behind an endpoint.
+struct About {
+    capabilities: Value,
+    info: Value,
+    instructions: Option<Value>,
+}
+
+impl About {
+    /// Of all servers: what any of them may have.
+    fn of_all() -> Self {
+        let listed = json!({"listChanged": true});
+        let capabilities = json!({
+            "tools": listed,
+            "prompts": listed,
+            "resources": {"listChanged": true, "subscribe": true},
+            "completions": {},
+            "logging": {},
+        });
+        Self { capabilities, info: own_info("toolcrib"), instructions: None }
+    }
+
+    /// Of one server, as it says itself.
+    fn of(server: &ServerName, hello: &ServerHello) -> Self {
+        let capabilities: Map<String, Value> = hello.read("capabilities").unwrap_or_default();
+        let meta = RawObject::parse(hello.get("_meta")).unwrap_or_default();
+        let info = hello.read("serverInfo").or_else(|| meta.read(meta_key::SERVER_INFO));
+        let mut about = Self {
+            capabilities: Value::Object(capabilities),
+            info: info.unwrap_or_else(|| own_info(&format!("toolcrib-{server}"))),
+            instructions: hello.read("instructions"),
+        };
+        // The list changes with the configuration too.
+        if let Some(Value::Object(tools)) = about.capabilities.get_mut("tools") {
+            tools.insert("listChanged".to_owned(), true.into());
+        }
+        about
+    }
+}
+
+fn own_info(name: &str) -> Value {
+    json!({"name": name, "version": env!("CARGO_PKG_VERSION")})
+}
+
+impl RequestContext<'_> {
+    async fn about(&self) -> Result<About, ErrorData> {
+        let Some(server) = &self.client.endpoint.only else { return Ok(About::of_all()) };
+        let toolbox = self.client.toolbox(&self.speaker).await;
+        let session = toolbox.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
+        let hello = session.hello().unwrap_or_default();
+        Ok(About::of(server, &hello))
+    }
+
+    pub(super) async fn initialize(&self) -> ClientAnswer {
+        if self.speaker.era == Era::Modern {
+            return Err(ErrorData::new(
+                rmcp::model::ErrorCode::METHOD_NOT_FOUND,
+                format!("{MODERN_VERSION} has no `initialize`"),
+                None,
+            ));
+        }
+        let about = self.about().await?;
+        let mut result = json!({
+            "protocolVersion": self.speaker.version,
+            "capabilities": about.capabilities,
+            "serverInfo": about.info,
+        });
+        if let Some(instructions) = about.instructions {
+            result["instructions"] = instructions;
+        }
+        Ok(json_rpc::raw(&result))
+    }
+
+    pub(super) async fn discover(&self) -> ClientAnswer {
+        let about = self.about().await?;
+        let mut result = json!({
+            "resultType": "complete",
+            "supportedVersions": all_versions(),
+            "capabilities": about.capabilities,
+            "ttlMs": 0,
+            "cacheScope": "private",
+            "_meta": {meta_key::SERVER_INFO: about.info},
+        });
+        if let Some(instructions) = about.instructions {
+            result["instructions"] = instructions;
+        }
+        Ok(json_rpc::raw(&result))
+    }
+}

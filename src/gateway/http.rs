@@ -1,0 +1,344 @@
+//! The gateway over HTTP: streamable HTTP of both eras at `/mcp` and `/mcp/SERVER`, the transport of 2024-11-05 at `/sse` if
+//! that is wanted, and `/healthz`, `/readyz`, `/metrics`.
+//!
+//! Owner of: the sessions. Invariants:
+//! - what is done for a request is done by the task of its connection, until the answer becomes a stream;
+//! - a session belongs to the credential that made it, and is not there for others;
+//! - everything that waits for a client is bounded: connections, sessions, messages, events that are kept for it;
+//! - a client of the old era that goes away leaves its calls running, one of the new era ends them.
+
+#![expect(clippy::result_large_err, reason = "a refusal is a whole answer, and few are made")]
+
+mod access;
+mod answers;
+mod calls;
+mod headers;
+mod legacy;
+mod modern;
+mod replay;
+mod sessions;
+mod sse;
+
+use std::{sync::Arc, time::Duration};
+
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::{
+    HeaderMap, Method, Request, StatusCode,
+    body::{Body as _, Bytes, Incoming},
+    header::{ALLOW, CONNECTION, HeaderName, HeaderValue, VARY},
+};
+use rmcp::model::ErrorData;
+use tokio::time::timeout;
+
+use self::{
+    access::{Access, Credential, InFlight},
+    answers::{Answer, INVALID_REQUEST, empty, error, refusal, refusal_of},
+    headers::{check_accept, check_content_type},
+    modern::is_modern,
+    sessions::Sessions,
+};
+use super::{
+    Gateway,
+    hello::MODERN_VERSION,
+    message::{ClientMessage, Unreadable},
+};
+use crate::{
+    cancel::CancellationToken,
+    config::GatewayConfig,
+    http::serve::{answer, unless_get},
+    metrics::metrics_page,
+    tool::ServerName,
+};
+
+/// How often sessions are looked at that may have nothing to do: a quarter of the time that they may, within these bounds.
+const LEAST_LOOK: Duration = Duration::from_millis(50);
+const MOST_LOOK: Duration = Duration::from_secs(30);
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// The gateway as an HTTP server sees it.
+pub(super) struct HttpState {
+    pub(super) config: GatewayConfig,
+    gateway: Gateway,
+    access: Access,
+    /// Servers without which the gateway is not ready.
+    required: Vec<ServerName>,
+    /// Of the old era, by their ids.
+    sessions: Sessions<String>,
+    /// Of the new era, by the credential and the server.
+    callers: Sessions<(usize, Option<ServerName>)>,
+    /// Of the transport of 2024-11-05.
+    sse: Arc<Sessions<String>>,
+    end: CancellationToken,
+}
+
+/// A request that may be answered.
+struct Question {
+    caller: Arc<Credential>,
+    /// The server whose endpoint is asked. `None`: all.
+    only: Option<ServerName>,
+    headers: HeaderMap,
+    in_flight: InFlight,
+}
+
+/// The answer to who asks how the gateway is while its servers are being started. `None`: it is another question.
+pub(super) fn answer_before_start(request: &Request<Incoming>) -> Option<Answer> {
+    match request.uri().path() {
+        "/healthz" => Some(healthy(request)),
+        "/readyz" => Some(unless_get(request).unwrap_or_else(|| {
+            answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, "not ready: the servers are being started\n")
+        })),
+        _ => None,
+    }
+}
+
+fn healthy(request: &Request<Incoming>) -> Answer {
+    unless_get(request).unwrap_or_else(|| answer(StatusCode::OK, TEXT, "ok\n"))
+}
+
+/// An unguessable name.
+fn random_id() -> Result<String, ErrorData> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| ErrorData::internal_error(format!("no random numbers: {error}"), None))?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
+
+impl HttpState {
+    pub(super) fn new(
+        config: GatewayConfig,
+        gateway: Gateway,
+        required: Vec<ServerName>,
+        end: CancellationToken,
+    ) -> Self {
+        let most = config.max_sessions;
+        Self {
+            access: Access::new(&config),
+            config,
+            gateway,
+            required,
+            sessions: Sessions::new(most),
+            callers: Sessions::new(most),
+            sse: Arc::new(Sessions::new(most)),
+            end,
+        }
+    }
+
+    /// Ends what has nothing to do, for as long as it is polled.
+    pub(super) async fn expire(&self) {
+        let idle = self.config.idle;
+        loop {
+            tokio::time::sleep((idle / 4).clamp(LEAST_LOOK, MOST_LOOK)).await;
+            self.sessions.expire(idle);
+            self.callers.expire(idle);
+        }
+    }
+
+    /// Ends all sessions.
+    pub(super) fn end_sessions(&self) {
+        self.sessions.end_all();
+        self.callers.end_all();
+        self.sse.end_all();
+    }
+
+    /// Answers one request.
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> Answer {
+        match request.uri().path() {
+            "/healthz" => healthy(&request),
+            "/readyz" => unless_get(&request).unwrap_or_else(|| self.ready()),
+            _ => self.guarded(request).await,
+        }
+    }
+
+    /// What pages of other origins and callers without a token do not get.
+    async fn guarded(&self, request: Request<Incoming>) -> Answer {
+        let origin = match self.access.origin(request.headers()) {
+            Ok(origin) => origin.cloned(),
+            Err(refused) => return refused,
+        };
+        let mut answer = match (request.method(), &origin) {
+            // A browser asks whether a page may ask; it sends no token with that.
+            (&Method::OPTIONS, Some(_)) => preflight(request.headers()),
+            _ => match self.access.caller(request.headers()) {
+                Ok(caller) => self.routed(request, caller).await,
+                Err(refused) => refused,
+            },
+        };
+        if let Some(origin) = origin {
+            const ALLOWED: HeaderName = HeaderName::from_static("access-control-allow-origin");
+            const SHOWN: HeaderName = HeaderName::from_static("access-control-expose-headers");
+            let headers = answer.headers_mut();
+            headers.insert(ALLOWED, origin);
+            headers.insert(SHOWN, HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate, Retry-After"));
+            headers.insert(VARY, HeaderValue::from_static("Origin"));
+        }
+        answer
+    }
+
+    async fn routed(&self, request: Request<Incoming>, caller: Arc<Credential>) -> Answer {
+        let path = request.uri().path();
+        // `/mcp` and `/mcp/SERVER`
+        let below = |root: &str| {
+            path.strip_prefix(root).and_then(|rest| match rest {
+                "" => Some(""),
+                rest => rest.strip_prefix('/'),
+            })
+        };
+        let (server, is_sse) = match (below("/mcp"), below("/sse")) {
+            (Some(server), _) => (server, false),
+            (None, Some(server)) if self.config.sse => (server, true),
+            _ if path == "/metrics" => {
+                return match unless_get(&request) {
+                    Some(refused) => refused,
+                    None => metrics_page().await,
+                };
+            }
+            _ if path == "/messages" && self.config.sse => ("", true),
+            _ => return answer(StatusCode::NOT_FOUND, TEXT, "MCP is at /mcp\n"),
+        };
+        let only = match self.server(server) {
+            Ok(only) => only,
+            Err(refused) => return refused,
+        };
+        let in_flight = match caller.begin() {
+            Ok(in_flight) => in_flight,
+            Err(refused) => return refused,
+        };
+        let is_messages = path == "/messages";
+        let (parts, body) = request.into_parts();
+        let question = Question { caller, only, headers: parts.headers, in_flight };
+        match (parts.method, is_sse) {
+            (Method::POST, false) => match self.read(&question.headers, body).await {
+                Ok(body) => self.post(question, &body).await,
+                Err(refused) => refused,
+            },
+            (Method::GET, false) => match check_accept(&question.headers, &["text/event-stream"]) {
+                Ok(()) if headers::text(&question.headers, headers::VERSION) != Some(MODERN_VERSION) => {
+                    self.listen(question).await
+                }
+                Ok(()) => not_allowed("POST"),
+                Err(refused) => refused,
+            },
+            (Method::DELETE, false)
+                if headers::text(&question.headers, headers::VERSION) == Some(MODERN_VERSION) =>
+            {
+                not_allowed("POST")
+            }
+            (Method::DELETE, false) => self.delete(&question),
+            (_, false) => not_allowed("GET, POST, DELETE"),
+            (Method::POST, true) if is_messages => match self.read(&question.headers, body).await {
+                Ok(body) => self.posted(&question, parts.uri.query().unwrap_or_default(), &body),
+                Err(refused) => refused,
+            },
+            (Method::GET, true) if !is_messages => self.open_sse(question),
+            (_, true) => not_allowed(if is_messages { "POST" } else { "GET" }),
+        }
+    }
+
+    /// The server of an endpoint.
+    ///
+    /// # Errors
+    /// There is no such server.
+    fn server(&self, name: &str) -> Result<Option<ServerName>, Answer> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let known = self.gateway.lender().toolbox().names();
+        let found = known.into_iter().find(|server| server.as_str() == name);
+        found
+            .map(Some)
+            .ok_or_else(|| refusal(StatusCode::NOT_FOUND, INVALID_REQUEST, "there is no server of this name"))
+    }
+
+    /// The body of a request.
+    ///
+    /// # Errors
+    /// It is too long, takes too long, breaks off, or is of another type.
+    async fn read(&self, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Answer> {
+        check_content_type(headers)?;
+        let most = self.config.max_body;
+        let too_long = || {
+            let why = format!("a message may have {most} bytes: see `max_body` in [gateway]");
+            closing(refusal(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, &why))
+        };
+        if body.size_hint().lower() > most as u64 {
+            return Err(too_long());
+        }
+        match timeout(self.config.read_timeout, Limited::new(body, most).collect()).await {
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_long()),
+            Ok(Err(_)) => {
+                Err(closing(refusal(StatusCode::BAD_REQUEST, INVALID_REQUEST, "the message breaks off")))
+            }
+            Err(_) => {
+                let why = "the message took too long";
+                Err(closing(refusal(StatusCode::REQUEST_TIMEOUT, INVALID_REQUEST, why)))
+            }
+        }
+    }
+
+    async fn post(&self, question: Question, body: &[u8]) -> Answer {
+        if let Err(refused) = check_accept(&question.headers, &["application/json", "text/event-stream"]) {
+            return refused;
+        }
+        let unreadable = |Unreadable { id, error: why }| match id {
+            Some(id) => error(StatusCode::BAD_REQUEST, &id, &why),
+            None => refusal_of(StatusCode::BAD_REQUEST, &why),
+        };
+        let messages = ClientMessage::parse(body).and_then(|all| all.into_iter().collect());
+        let mut messages: Vec<ClientMessage> = match messages {
+            Ok(messages) => messages,
+            Err(why) => return unreadable(why),
+        };
+        let is_batch = body.trim_ascii_start().first() == Some(&b'[');
+        match messages.pop() {
+            Some(message) if !is_batch && is_modern(&question.headers, &message) => {
+                self.modern(question, message).await
+            }
+            last => {
+                messages.extend(last);
+                self.legacy(question, messages, is_batch).await
+            }
+        }
+    }
+
+    /// Whether all servers are there that have to be.
+    fn ready(&self) -> Answer {
+        let status = self.gateway.lender().toolbox().status();
+        let is_there = |name: &&ServerName| status.iter().any(|row| row.name == **name && row.is_there());
+        let missing: Vec<&str> =
+            self.required.iter().filter(|name| !is_there(name)).map(ServerName::as_str).collect();
+        match missing.is_empty() {
+            true => answer(StatusCode::OK, TEXT, "ok\n"),
+            false => {
+                let text = format!("not ready: {}\n", missing.join(", "));
+                answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
+            }
+        }
+    }
+}
+
+fn not_allowed(methods: &'static str) -> Answer {
+    let mut answer =
+        refusal(StatusCode::METHOD_NOT_ALLOWED, INVALID_REQUEST, &format!("use one of {methods} here"));
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    answer
+}
+
+/// With the end of the connection: what is left of the request is not read.
+fn closing(mut answer: Answer) -> Answer {
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
+}
+
+/// What a page of an allowed origin may send.
+fn preflight(asked: &HeaderMap) -> Answer {
+    let mut answer = empty(StatusCode::NO_CONTENT);
+    let headers = answer.headers_mut();
+    let mut insert = |name: &'static str, value| drop(headers.insert(HeaderName::from_static(name), value));
+    insert("access-control-allow-methods", HeaderValue::from_static("GET, POST, DELETE"));
+    insert("access-control-max-age", HeaderValue::from_static("600"));
+    if let Some(wanted) = asked.get("access-control-request-headers") {
+        insert("access-control-allow-headers", wanted.clone());
+    }
+    answer
+}

@@ -1,0 +1,70 @@
+//! A request on its way through the gateway, until it is known whether it is answered by one message or by a stream.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::{BoxFuture, join_all};
+
+use crate::gateway::{
+    Client,
+    client::Handled,
+    message::ClientRequest,
+    outlet::{Outlet, OutletReader},
+};
+
+/// A request that takes longer is answered by a stream: the client has the head of the answer, and something to come
+/// back to.
+const STREAM_AFTER: Duration = Duration::from_millis(200);
+
+/// A request under way, and what belongs to it.
+pub(super) struct Call {
+    pub(super) answer: BoxFuture<'static, Handled>,
+    pub(super) messages: OutletReader,
+}
+
+/// What came first.
+pub(super) enum First {
+    /// The answer, and nothing before it.
+    Answer(Handled),
+    /// Other messages; the answer perhaps with them.
+    Messages(Vec<String>, Option<Handled>),
+    /// Nothing for a while.
+    Nothing,
+}
+
+impl Call {
+    /// Begins requests of `client`; several are answered by one batch.
+    pub(super) fn new(client: Arc<Client>, mut requests: Vec<ClientRequest>) -> Self {
+        let (outlet, messages) = Outlet::new();
+        let one = if requests.len() == 1 { requests.pop() } else { None };
+        let answer: BoxFuture<'static, _> = match one {
+            Some(request) => Box::pin(async move { client.handle(request, &outlet).await }),
+            None => Box::pin(async move {
+                let all = requests.into_iter().map(|request| client.handle(request, &outlet));
+                let answers = join_all(all).await.into_iter().filter_map(Handled::into_answer);
+                let answers: Vec<String> = answers.collect();
+                match answers.is_empty() {
+                    true => Handled::Cancelled,
+                    false => Handled::Answer(format!("[{}]", answers.join(",")), None),
+                }
+            }),
+        };
+        Self { answer, messages }
+    }
+
+    /// Waits for the first that comes of it. Safe to cancel.
+    pub(super) async fn first(&mut self) -> First {
+        let (answer, messages) = (&mut self.answer, &mut self.messages);
+        tokio::select! {
+            biased;
+            answer = answer => {
+                let before: Vec<String> = std::iter::from_fn(|| messages.try_next()).collect();
+                if before.is_empty() { First::Answer(answer) } else { First::Messages(before, Some(answer)) }
+            }
+            Some(first) = messages.next() => {
+                let more = std::iter::from_fn(|| messages.try_next());
+                First::Messages(std::iter::once(first).chain(more).collect(), None)
+            }
+            () = tokio::time::sleep(STREAM_AFTER) => First::Nothing,
+        }
+    }
+}

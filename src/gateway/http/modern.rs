@@ -1,0 +1,157 @@
+//! Requests of the new era: no session, and a response stream whose end cancels its request.
+
+use hyper::{HeaderMap, StatusCode, body::Bytes};
+use rmcp::model::{ErrorCode, ErrorData};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    HttpState, Question,
+    access::InFlight,
+    answers::{
+        Answer, EventSource, INVALID_REQUEST, all_events, empty, error, events, json, push_event, refusal,
+    },
+    calls::{Call, First},
+    headers::{self, check_modern, unsupported_version},
+    sessions::{HttpSession, InUse},
+};
+use crate::gateway::{
+    client::Handled,
+    hello::{LEGACY_VERSIONS, MODERN_VERSION, meta_key},
+    message::{ClientMessage, ClientRequest},
+    outlet::{Outlet, OutletReader},
+};
+
+/// Methods of the old era that the new one does not have.
+const REMOVED: [&str; 5] =
+    ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
+/// The most that is sent in one go.
+const MAX_PART: usize = 1 << 16;
+
+/// Whether a message is one of the new era, or of one that nobody knows.
+pub(super) fn is_modern(headers: &HeaderMap, message: &ClientMessage) -> bool {
+    let header = headers.get(headers::VERSION).map(|version| version.to_str().unwrap_or_default());
+    let says = |request: &ClientRequest| request.meta.get(meta_key::VERSION).is_some();
+    header.is_some_and(|version| !LEGACY_VERSIONS.contains(&version))
+        || matches!(message, ClientMessage::Request(request) if says(request))
+}
+
+impl HttpState {
+    /// Answers one message.
+    pub(super) async fn modern(&self, question: Question, message: ClientMessage) -> Answer {
+        let request = match message {
+            ClientMessage::Request(request) => request,
+            ClientMessage::Notification(_) => {
+                return match headers::text(&question.headers, headers::VERSION) {
+                    // There is none that would have to be passed on: a stream is cancelled by its end.
+                    Some(MODERN_VERSION) => empty(StatusCode::ACCEPTED),
+                    other => {
+                        let error = unsupported_version(other.unwrap_or_default());
+                        super::answers::refusal_of(StatusCode::BAD_REQUEST, &error)
+                    }
+                };
+            }
+            ClientMessage::Answer(..) => {
+                let why = "clients of this version send no responses: they send the request again";
+                return refusal(StatusCode::BAD_REQUEST, INVALID_REQUEST, why);
+            }
+        };
+        let tool = (request.method == "tools/call").then(|| request.params.read::<String>("name")).flatten();
+        let tool = tool.and_then(|name| {
+            let endpoint = question.caller.endpoint(question.only.clone());
+            endpoint.tool(&self.gateway.lender().toolbox().catalog(), &name)
+        });
+        if let Err(wrong) = check_modern(&question.headers, &request, tool.as_ref().map(|entry| &entry.tool))
+        {
+            return error(StatusCode::BAD_REQUEST, &request.id, &wrong);
+        }
+        if REMOVED.contains(&&*request.method) {
+            let why = format!("{MODERN_VERSION} has no `{}`", request.method);
+            let unknown = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None);
+            return error(StatusCode::NOT_FOUND, &request.id, &unknown);
+        }
+        let key = (question.caller.number, question.only.clone());
+        let make = || {
+            let client = self.gateway.client(question.caller.endpoint(question.only.clone()), true);
+            HttpSession::new(client, question.caller.number, question.only.clone())
+        };
+        let Some((session, in_use)) = self.callers.get_or_make(&key, make) else {
+            return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many clients are connected");
+        };
+        let mut call = Call::new(session.client.clone(), vec![request]);
+        // Ended by us for having nothing to do it cannot be: it is in use.
+        match call.first().await {
+            First::Answer(answer) => whole(answer),
+            First::Messages(messages, Some(answer)) => {
+                let mut text = String::new();
+                for message in messages.into_iter().chain(answer.into_answer()) {
+                    push_event(&mut text, &message);
+                }
+                all_events(text)
+            }
+            First::Messages(messages, None) => stream(call, messages, (in_use, question.in_flight)),
+            First::Nothing => stream(call, Vec::new(), (in_use, question.in_flight)),
+        }
+    }
+}
+
+/// The answer as a stream that begins with `first`.
+fn stream(call: Call, first: Vec<String>, held: (InUse, InFlight)) -> Answer {
+    let Call { answer, mut messages } = call;
+    let (outlet, all) = Outlet::new();
+    for message in first {
+        outlet.send(message);
+    }
+    let passing = async move {
+        let mut answer = answer;
+        loop {
+            tokio::select! {
+                biased;
+                Some(message) = messages.next() => drop(outlet.send(message)),
+                answer = &mut answer => {
+                    while let Some(message) = messages.try_next() {
+                        outlet.send(message);
+                    }
+                    if let Some(answer) = answer.into_answer() {
+                        outlet.send_answer(answer);
+                    }
+                    return outlet.close();
+                }
+            }
+        }
+    };
+    // Apart from the stream: a client that does not read must not hold up what others wait for.
+    #[expect(clippy::disallowed_methods, reason = "the stream has the handle that aborts it")]
+    let passing = AbortOnDropHandle::new(tokio::spawn(passing));
+    events(RequestStream { messages: all, _passing: passing, _held: held })
+}
+
+/// The stream of one request. Dropped, it cancels the request.
+struct RequestStream {
+    messages: OutletReader,
+    _passing: AbortOnDropHandle<()>,
+    _held: (InUse, InFlight),
+}
+
+impl EventSource for RequestStream {
+    async fn next(&mut self) -> Option<Bytes> {
+        let mut text = String::new();
+        push_event(&mut text, &self.messages.next().await?);
+        while text.len() < MAX_PART
+            && let Some(message) = self.messages.try_next()
+        {
+            push_event(&mut text, &message);
+        }
+        Some(text.into())
+    }
+}
+
+/// The answer as one message, with the status that belongs to it.
+fn whole(answer: Handled) -> Answer {
+    let Handled::Answer(text, code) = answer else { return empty(StatusCode::ACCEPTED) };
+    let status = match code.map(|code| code.0) {
+        Some(-32601) => StatusCode::NOT_FOUND,
+        Some(-32022..=-32020 | -32600 | -32700) => StatusCode::BAD_REQUEST,
+        _ => StatusCode::OK,
+    };
+    json(status, text)
+}

@@ -1,0 +1,187 @@
+//! What lives on between requests: sessions of the old era, and the clients that stand for the callers of the new one.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::{sync::Notify, task::JoinSet};
+
+use super::replay::ReplayLog;
+use crate::{
+    cancel::CancellationToken,
+    gateway::{Client, client::lock},
+    metrics::metrics,
+    tool::ServerName,
+};
+
+/// A session, or the requests of one caller without a session.
+pub(super) struct HttpSession {
+    pub(super) client: Arc<Client>,
+    /// The number of the credential that made it: nobody else may use it.
+    pub(super) credential: usize,
+    pub(super) only: Option<ServerName>,
+    pub(super) log: Arc<ReplayLog>,
+    pub(super) ended: CancellationToken,
+    /// Ends the present reader of the general stream.
+    pub(super) general: Mutex<CancellationToken>,
+    /// The general stream has no reader any more.
+    pub(super) general_free: Notify,
+    usage: Arc<Usage>,
+    // Tasks end with the session.
+    tasks: Mutex<JoinSet<()>>,
+    _counted: CountedSession,
+}
+
+/// Requests and streams that are open, and since when none is.
+struct Usage {
+    open: AtomicUsize,
+    since: Mutex<Instant>,
+}
+
+/// A request or a stream, until this is dropped.
+pub(super) struct InUse(Arc<Usage>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        *lock(&self.0.since) = Instant::now();
+        self.0.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Counts in `toolcrib_gateway_sessions`, until this is dropped.
+struct CountedSession;
+
+impl CountedSession {
+    fn new() -> Self {
+        metrics().add("toolcrib_gateway_sessions", &[], 1.0);
+        Self
+    }
+}
+
+impl Drop for CountedSession {
+    fn drop(&mut self) {
+        metrics().add("toolcrib_gateway_sessions", &[], -1.0);
+    }
+}
+
+impl HttpSession {
+    pub(super) fn new(client: Arc<Client>, credential: usize, only: Option<ServerName>) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            credential,
+            only,
+            log: Arc::default(),
+            ended: CancellationToken::new(),
+            general: Mutex::default(),
+            general_free: Notify::new(),
+            usage: Arc::new(Usage { open: AtomicUsize::new(0), since: Mutex::new(Instant::now()) }),
+            tasks: Mutex::default(),
+            _counted: CountedSession::new(),
+        })
+    }
+
+    /// Keeps it from ending for having nothing to do.
+    pub(super) fn in_use(&self) -> InUse {
+        self.usage.open.fetch_add(1, Relaxed);
+        InUse(self.usage.clone())
+    }
+
+    /// How long it has had nothing to do.
+    fn idle(&self) -> Option<Duration> {
+        (self.usage.open.load(Relaxed) == 0).then(|| lock(&self.usage.since).elapsed())
+    }
+
+    /// Does `work` beside the requests, until the session ends.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && !self.ended.is_cancelled()
+        {
+            let mut tasks = lock(&self.tasks);
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn_on(work, &runtime);
+        }
+    }
+
+    /// Ends it: its requests, its streams, and its client.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
+        lock(&self.tasks).abort_all();
+    }
+}
+
+/// Sessions by what they are known by.
+pub(super) struct Sessions<K> {
+    all: Mutex<HashMap<K, Arc<HttpSession>>>,
+    most: usize,
+}
+
+impl<K: Hash + Eq + Clone> Sessions<K> {
+    pub(super) fn new(most: usize) -> Self {
+        Self { all: Mutex::default(), most }
+    }
+
+    pub(super) fn get(&self, key: &K) -> Option<Arc<HttpSession>> {
+        lock(&self.all).get(key).cloned()
+    }
+
+    /// The session of a key, with what keeps it. It is made if there is none. `None`: there are too many.
+    pub(super) fn get_or_make(
+        &self,
+        key: &K,
+        make: impl FnOnce() -> Arc<HttpSession>,
+    ) -> Option<(Arc<HttpSession>, InUse)> {
+        let mut all = lock(&self.all);
+        if let Some(session) = all.get(key) {
+            return Some((session.clone(), session.in_use()));
+        }
+        let evicted = if all.len() < self.most { None } else { Some(longest_idle(&mut all)?) };
+        let session = make();
+        let in_use = session.in_use();
+        all.insert(key.clone(), session.clone());
+        drop(all);
+        evicted.inspect(|evicted| evicted.end());
+        Some((session, in_use))
+    }
+
+    pub(super) fn remove(&self, key: &K) {
+        let removed = lock(&self.all).remove(key);
+        if let Some(session) = removed {
+            session.end();
+        }
+    }
+
+    /// Ends those that have had nothing to do for so long.
+    pub(super) fn expire(&self, idle: Duration) {
+        let mut expired = Vec::new();
+        lock(&self.all).retain(|_, session| {
+            let over = session.ended.is_cancelled() || session.idle().is_some_and(|since| since >= idle);
+            if over {
+                expired.push(session.clone());
+            }
+            !over
+        });
+        for session in expired {
+            session.end();
+        }
+    }
+
+    pub(super) fn end_all(&self) {
+        let all = std::mem::take(&mut *lock(&self.all));
+        for session in all.into_values() {
+            session.end();
+        }
+    }
+}
+
+/// Takes the one out that has had nothing to do for the longest time.
+fn longest_idle<K: Hash + Eq + Clone>(all: &mut HashMap<K, Arc<HttpSession>>) -> Option<Arc<HttpSession>> {
+    let idle = all.iter().filter_map(|(key, session)| Some((key, session.idle()?)));
+    let key = idle.max_by_key(|(_, idle)| *idle)?.0.clone();
+    all.remove(&key)
+}

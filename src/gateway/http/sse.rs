@@ -1,0 +1,106 @@
+//! The transport of 2024-11-05: one stream of events for all that the client is told, and an address to which it posts.
+
+use std::sync::Arc;
+
+use hyper::{StatusCode, body::Bytes};
+
+use super::{
+    HttpState, Question,
+    answers::{Answer, EventSource, empty, events, push_event, refusal, refusal_of},
+    sessions::{HttpSession, InUse, Sessions},
+};
+use crate::{
+    cancel::CancellationToken,
+    gateway::{
+        message::{ClientMessage, Unreadable, error_answer},
+        outlet::OutletReader,
+    },
+};
+
+impl HttpState {
+    /// Opens a stream, with a client of its own.
+    pub(super) fn open_sse(&self, question: Question) -> Answer {
+        let Question { caller, only, .. } = question;
+        let id = match super::random_id() {
+            Ok(id) => id,
+            Err(error) => return refusal_of(StatusCode::INTERNAL_SERVER_ERROR, &error),
+        };
+        let client = self.gateway.client(caller.endpoint(only.clone()), false);
+        let Some(messages) = client.take_general() else { return empty(StatusCode::INTERNAL_SERVER_ERROR) };
+        let make = || HttpSession::new(client, caller.number, only);
+        let Some((session, in_use)) = self.sse.get_or_make(&id, make) else {
+            return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many clients are connected");
+        };
+        let first = Some(format!("event: endpoint\ndata: /messages?session_id={id}\n\n"));
+        let (sessions, end) = (self.sse.clone(), self.end.clone());
+        events(SseStream { id, sessions, messages, session, end, first, _in_use: in_use })
+    }
+
+    /// Takes messages in; the answers go through the stream.
+    pub(super) fn posted(&self, question: &Question, query: &str, body: &[u8]) -> Answer {
+        let id = query.split('&').find_map(|part| part.strip_prefix("session_id="));
+        let session = id.and_then(|id| self.sse.get(&id.to_owned()));
+        let Some(session) = session.filter(|session| session.credential == question.caller.number) else {
+            let why = "there is no such session: its stream has ended";
+            return refusal(StatusCode::NOT_FOUND, super::answers::INVALID_REQUEST, why);
+        };
+        let messages = match ClientMessage::parse(body) {
+            Ok(messages) => messages,
+            Err(Unreadable { error, .. }) => return refusal_of(StatusCode::BAD_REQUEST, &error),
+        };
+        for message in messages {
+            match message {
+                Ok(ClientMessage::Request(request)) => {
+                    let client = session.client.clone();
+                    session.spawn(async move {
+                        let outlet = client.general.clone();
+                        if let Some(answer) = client.handle(request, &outlet).await.into_answer() {
+                            outlet.send_answer(answer);
+                        }
+                    });
+                }
+                Ok(ClientMessage::Notification(told)) => session.client.notified(&told),
+                Ok(ClientMessage::Answer(id, answer)) => session.client.answered(&id, answer),
+                Err(Unreadable { id, error }) => {
+                    session.client.general.send(error_answer(id.as_deref(), &error));
+                }
+            }
+        }
+        empty(StatusCode::ACCEPTED)
+    }
+}
+
+/// The stream of one client. Dropped, it ends the client.
+struct SseStream {
+    id: String,
+    sessions: Arc<Sessions<String>>,
+    messages: OutletReader,
+    session: Arc<HttpSession>,
+    end: CancellationToken,
+    first: Option<String>,
+    _in_use: InUse,
+}
+
+impl EventSource for SseStream {
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            return Some(first.into());
+        }
+        let message = tokio::select! {
+            biased;
+            () = self.session.ended.cancelled() => return None,
+            () = self.end.cancelled() => return None,
+            message = self.messages.next() => message?,
+        };
+        let mut text = String::with_capacity(message.len() + 32);
+        text.push_str("event: message\n");
+        push_event(&mut text, &message);
+        Some(text.into())
+    }
+}
+
+impl Drop for SseStream {
+    fn drop(&mut self) {
+        self.sessions.remove(&self.id);
+    }
+}

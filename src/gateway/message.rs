@@ -1,0 +1,189 @@
+//! Messages of clients, parsed as far as their way is decided by it, and messages to clients.
+
+use rmcp::model::{ErrorCode, ErrorData};
+use serde_json::value::RawValue;
+
+use crate::{
+    json_rpc::{self, Envelope, RawObject, is_usable_id},
+    session::ClientAnswer,
+};
+
+/// Messages in one batch, as clients of 2025-03-26 may send.
+const MAX_BATCH: usize = 100;
+
+/// One message of a client.
+#[derive(Debug)]
+pub(crate) enum ClientMessage {
+    Request(ClientRequest),
+    Notification(ClientNotification),
+    /// The answer to a request of ours.
+    Answer(Box<RawValue>, ClientAnswer),
+}
+
+/// A request of a client.
+#[derive(Debug)]
+pub(crate) struct ClientRequest {
+    pub(crate) id: Box<RawValue>,
+    pub(crate) method: String,
+    /// Without `_meta`.
+    pub(crate) params: RawObject,
+    /// The members of `_meta`.
+    pub(crate) meta: RawObject,
+}
+
+/// A notification of a client.
+#[derive(Debug)]
+pub(crate) struct ClientNotification {
+    pub(crate) method: String,
+    pub(crate) params: RawObject,
+}
+
+/// A text that is not a message: the error, and the request that it answers if that can be told.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub(crate) id: Option<Box<RawValue>>,
+    pub(crate) error: ErrorData,
+}
+
+impl ClientMessage {
+    /// The messages in `text`: one, or those of a batch.
+    ///
+    /// # Errors
+    /// What is wrong with it, as the client is to hear it.
+    pub(crate) fn parse(text: &[u8]) -> Result<Vec<Result<Self, Unreadable>>, Unreadable> {
+        let unreadable = |code, why: String| Unreadable { id: None, error: ErrorData::new(code, why, None) };
+        if text.trim_ascii_start().first() != Some(&b'[') {
+            let envelope = serde_json::from_slice(text).map_err(|error| {
+                let code = if error.is_data() { ErrorCode::INVALID_REQUEST } else { ErrorCode::PARSE_ERROR };
+                unreadable(code, format!("this is not a JSON-RPC message: {error}"))
+            })?;
+            return Ok(vec![Self::of(envelope)]);
+        }
+        let batch: Vec<&RawValue> = serde_json::from_slice(text).map_err(|error| {
+            unreadable(ErrorCode::PARSE_ERROR, format!("this is not a list of JSON-RPC messages: {error}"))
+        })?;
+        if batch.is_empty() || batch.len() > MAX_BATCH {
+            let why = format!("a batch has 1 to {MAX_BATCH} messages, this one has {}", batch.len());
+            return Err(unreadable(ErrorCode::INVALID_REQUEST, why));
+        }
+        let one = |text: &&RawValue| match serde_json::from_str(text.get()) {
+            Ok(envelope) => Self::of(envelope),
+            Err(error) => Err(unreadable(ErrorCode::INVALID_REQUEST, error.to_string())),
+        };
+        Ok(batch.iter().map(one).collect())
+    }
+
+    fn of(envelope: Envelope<'_>) -> Result<Self, Unreadable> {
+        let Envelope { jsonrpc, id, method, params, result, error } = envelope;
+        let known = id.filter(|id| is_usable_id(id) && id.get() != "null").map(RawValue::to_owned);
+        let fail = |code, why: &str| {
+            Err(Unreadable { id: known.clone(), error: ErrorData::new(code, why.to_owned(), None) })
+        };
+        if jsonrpc != "2.0" {
+            return fail(ErrorCode::INVALID_REQUEST, "`jsonrpc` must be \"2.0\"");
+        }
+        if id.is_some() && known.is_none() {
+            return fail(ErrorCode::INVALID_REQUEST, "`id` must be a short string or a number");
+        }
+        match (method, known.clone(), result, error) {
+            (Some(method), id, None, None) => {
+                let Ok(mut params) = RawObject::parse(params) else {
+                    return fail(ErrorCode::INVALID_PARAMS, "`params` must be an object");
+                };
+                let method = method.into_owned();
+                let Some(id) = id else {
+                    return Ok(Self::Notification(ClientNotification { method, params }));
+                };
+                let Ok(meta) = RawObject::parse(params.take("_meta").as_deref()) else {
+                    return fail(ErrorCode::INVALID_PARAMS, "`_meta` must be an object");
+                };
+                Ok(Self::Request(ClientRequest { id, method, params, meta }))
+            }
+            (None, Some(id), Some(result), None) => Ok(Self::Answer(id, Ok(result.to_owned()))),
+            (None, Some(id), None, Some(error)) => {
+                let error = serde_json::from_str(error.get()).unwrap_or_else(|_| {
+                    ErrorData::internal_error("the client answered with an error that cannot be read", None)
+                });
+                Ok(Self::Answer(id, Err(error)))
+            }
+            _ => {
+                fail(ErrorCode::INVALID_REQUEST, "this is neither a request nor a notification nor an answer")
+            }
+        }
+    }
+}
+
+/// The answer to a request, as a message.
+pub(crate) fn answer(id: &RawValue, answer: &ClientAnswer) -> String {
+    match answer {
+        Ok(result) => format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}"),
+        Err(error) => error_answer(Some(id), error),
+    }
+}
+
+/// An error, as a message: of a request, or of a text that is none.
+pub(crate) fn error_answer(id: Option<&RawValue>, error: &ErrorData) -> String {
+    let id = id.map_or("null", RawValue::get);
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{}}}", json_rpc::raw(error))
+}
+
+/// A request to a client, as a message.
+pub(crate) fn request(id: u64, method: &str, params: Option<&RawValue>) -> String {
+    let (method, params) = (json_rpc::raw(&method), with_params(params));
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":{method}{params}}}")
+}
+
+/// A notification, as a message.
+pub(crate) fn notification(method: &str, params: Option<&RawValue>) -> String {
+    let (method, params) = (json_rpc::raw(&method), with_params(params));
+    format!("{{\"jsonrpc\":\"2.0\",\"method\":{method}{params}}}")
+}
+
+fn with_params(params: Option<&RawValue>) -> String {
+    params.map_or_else(String::new, |params| format!(",\"params\":{params}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(text: &str) -> String {
+        match ClientMessage::parse(text.as_bytes()).and_then(|mut all| all.remove(0)) {
+            Ok(ClientMessage::Request(request)) => {
+                let (params, meta) = (json_rpc::raw(&request.params), json_rpc::raw(&request.meta));
+                format!("{} {} {params} {meta}", request.id, request.method)
+            }
+            Ok(ClientMessage::Notification(told)) => {
+                format!("{} {}", told.method, json_rpc::raw(&told.params))
+            }
+            Ok(ClientMessage::Answer(id, answer)) => {
+                format!("{id} is {:?}", answer.map_err(|error| error.code.0))
+            }
+            Err(Unreadable { id, error }) => format!("{id:?} {}", error.code.0),
+        }
+    }
+
+    #[test]
+    fn messages_of_clients_are_told_apart() {
+        let request = r#"{"jsonrpc":"2.0","id":"a","method":"x","params":{"b":1e3,"_meta":{"progressToken":7},"a":[ ]}}"#;
+        assert_eq!(one(request), r#""a" x {"b":1e3,"a":[ ]} {"progressToken":7}"#, "as it was written");
+        assert_eq!(one(r#"{"jsonrpc":"2.0","id":0,"method":"x"}"#), "0 x {} {}");
+        assert_eq!(one(r#"{"jsonrpc":"2.0","method":"x","params":{"_meta":1}}"#), r#"x {"_meta":1}"#);
+        assert!(one(r#"{"jsonrpc":"2.0","id":3,"result":{}}"#).starts_with("3 is Ok"));
+        assert_eq!(one(r#"{"jsonrpc":"2.0","id":3,"error":{"code":-1,"message":"n"}}"#), "3 is Err(-1)");
+        for (text, told) in [
+            ("{", "None -32700"),
+            ("7", "None -32600"),
+            ("[]", "None -32600"),
+            (r#"{"id":1,"method":"x"}"#, "Some(RawValue(1)) -32600"),
+            (r#"{"jsonrpc":"2.0","id":{},"method":"x"}"#, "None -32600"),
+            (r#"{"jsonrpc":"2.0","id":1}"#, "Some(RawValue(1)) -32600"),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"x","params":[1]}"#, "Some(RawValue(1)) -32602"),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"_meta":1}}"#, "Some(RawValue(1)) -32602"),
+        ] {
+            assert_eq!(one(text), told, "{text}");
+        }
+        let batch = ClientMessage::parse(br#"[{"jsonrpc":"2.0","method":"a"},7]"#).unwrap();
+        assert!(batch[0].is_ok() && batch[1].is_err());
+    }
+}

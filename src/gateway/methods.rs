@@ -1,0 +1,182 @@
+//! The requests of clients, each by its method.
+
+use std::sync::Arc;
+
+use rmcp::model::{ErrorCode, ErrorData};
+use serde_json::{Map, Value, json, value::RawValue};
+
+use super::{
+    bridge::{LogLevel, to_modern},
+    client::{RequestContext, lock},
+    exchange::{Outgoing, refusal, tool_error},
+    message::ClientRequest,
+};
+use crate::{
+    catalog::CatalogEntry,
+    error::Error,
+    json_rpc::{self, RawObject},
+    manager::Toolbox,
+    session::{ClientAnswer, Era},
+    tool::ServerName,
+};
+
+impl RequestContext<'_> {
+    /// The answer to a request.
+    pub(super) async fn respond(&self, request: ClientRequest) -> ClientAnswer {
+        let ClientRequest { method, params, mut meta, .. } = request;
+        let token = meta.take("progressToken");
+        let only = self.client.endpoint.only.clone();
+        match (&*method, only) {
+            ("ping", _) => Ok(RawObject::default().into_raw()),
+            ("initialize", _) => self.initialize().await,
+            ("server/discover", _) => self.discover().await,
+            ("tools/list", _) => Ok(self.list_tools().await),
+            ("tools/call", _) => self.call_tool(params, meta, token).await,
+            ("logging/setLevel", _) => self.set_log_level(&params).await,
+            ("subscriptions/listen", _) => self.listen(&params).await,
+            ("resources/subscribe", _) => self.subscribe(&params, true).await,
+            ("resources/unsubscribe", _) => self.subscribe(&params, false).await,
+            (_, Some(server)) => {
+                let session =
+                    self.toolbox().await.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
+                self.exchange(Outgoing { session, method, params, meta, tool: None }, token).await
+            }
+            (_, None) => self.of_all(method, params, meta, token).await,
+        }
+    }
+
+    pub(super) async fn toolbox(&self) -> Toolbox {
+        self.client.toolbox(&self.speaker).await
+    }
+
+    async fn list_tools(&self) -> Box<RawValue> {
+        let toolbox = self.toolbox().await;
+        let endpoint = &self.client.endpoint;
+        let catalog = toolbox.catalog();
+        let tools: Vec<Map<String, Value>> = catalog
+            .entries()
+            .iter()
+            .filter(|entry| endpoint.shows(entry))
+            .map(|entry| self.shown_tool(entry))
+            .collect();
+        let result = json_rpc::raw(&json!({"tools": tools}));
+        if self.speaker.era == Era::Modern { to_modern(&result, "tools/list") } else { result }
+    }
+
+    fn shown_tool(&self, entry: &CatalogEntry) -> Map<String, Value> {
+        let name = if self.client.endpoint.only.is_some() { &entry.tool.name } else { &entry.visible_name };
+        let mut tool = entry.tool.to_wire(name);
+        // The old era knows structured results that are objects, and no others.
+        let is_object = |schema: &Value| schema.get("type").is_some_and(|kind| kind == "object");
+        if self.speaker.era == Era::Legacy && !tool.get("outputSchema").is_none_or(is_object) {
+            tool.remove("outputSchema");
+        }
+        tool
+    }
+
+    async fn call_tool(
+        &self,
+        mut params: RawObject,
+        meta: RawObject,
+        token: Option<Box<RawValue>>,
+    ) -> ClientAnswer {
+        let Some(name) = params.read::<String>("name") else {
+            return Err(ErrorData::invalid_params("`name` of the tool is missing", None));
+        };
+        let Ok(arguments) = arguments(&params) else {
+            return Err(ErrorData::invalid_params("`arguments` must be an object", None));
+        };
+        let toolbox = self.toolbox().await;
+        let entry = self.tool(&toolbox, &name).await?;
+        let session = toolbox.awake(entry.server.as_str()).await.map_err(|error| refusal(&error))?;
+        match toolbox.check(&entry, &arguments).await {
+            Ok(()) => {}
+            // The model is to read it and do better.
+            Err(Error::ArgumentsInvalid { problems, .. }) => {
+                let text = format!("the arguments do not fit the tool's schema: {}", problems.join("; "));
+                let result = tool_error(&text);
+                return Ok(match self.speaker.era {
+                    Era::Modern => to_modern(&result, "tools/call"),
+                    Era::Legacy => result,
+                });
+            }
+            Err(error) => return Err(refusal(&error)),
+        }
+        if entry.tool.name != name {
+            params.write("name", &entry.tool.name);
+        }
+        let outgoing = Outgoing {
+            session,
+            method: "tools/call".to_owned(),
+            params,
+            meta,
+            tool: Some((entry, arguments)),
+        };
+        self.exchange(outgoing, token).await
+    }
+
+    /// The tool that the client knows by `name`.
+    async fn tool(&self, toolbox: &Toolbox, name: &str) -> Result<Arc<CatalogEntry>, ErrorData> {
+        let endpoint = &self.client.endpoint;
+        if let Some(entry) = endpoint.tool(&toolbox.catalog(), name) {
+            return Ok(entry);
+        }
+        // It may be one of a server that is being started again.
+        match &endpoint.only {
+            Some(server) => {
+                toolbox.await_server(server.as_str()).await.map_err(|error| refusal(&error))?;
+            }
+            None => toolbox.await_all().await,
+        }
+        let catalog = toolbox.catalog();
+        endpoint.tool(&catalog, name).ok_or_else(|| {
+            let denied = |entry: &&Arc<CatalogEntry>| match &endpoint.only {
+                Some(server) => entry.server == *server && entry.tool.name == name,
+                None => entry.visible_name == name,
+            };
+            let why = match catalog.denied().iter().find(denied) {
+                Some(_) => format!("the tool `{name}` is denied by the configuration"),
+                None => format!("there is no tool `{name}`"),
+            };
+            ErrorData::invalid_params(why, None)
+        })
+    }
+
+    async fn set_log_level(&self, params: &RawObject) -> ClientAnswer {
+        let Some(level) = params.read::<LogLevel>("level") else {
+            return Err(ErrorData::invalid_params(
+                "`level` must be one of debug, info, notice, warning, error, critical, alert, emergency",
+                None,
+            ));
+        };
+        *lock(&self.client.log_level) = Some(level);
+        let toolbox = self.toolbox().await;
+        for server in self.servers(&toolbox) {
+            // A server that is not there yet says nothing that could be kept back.
+            if let Some(session) = toolbox.current_session(server.as_str()) {
+                self.client.gateway.want_log_level(&session, level).await;
+            }
+        }
+        Ok(RawObject::default().into_raw())
+    }
+
+    /// The servers that the client sees.
+    pub(super) fn servers(&self, toolbox: &Toolbox) -> Vec<ServerName> {
+        match &self.client.endpoint.only {
+            Some(server) => vec![server.clone()],
+            None => toolbox.names(),
+        }
+    }
+
+    pub(super) fn no_such_method(method: &str) -> ErrorData {
+        ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("Method not found: {method}"), None)
+    }
+}
+
+/// The arguments of a call. Missing ones are none.
+fn arguments(params: &RawObject) -> serde_json::Result<Map<String, Value>> {
+    match params.get("arguments").map(RawValue::get) {
+        None | Some("null") => Ok(Map::new()),
+        Some(text) => serde_json::from_str(text),
+    }
+}

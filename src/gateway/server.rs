@@ -1,0 +1,178 @@
+//! The gateway for programs: an HTTP server, or one client on standard streams.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{SetOnce, watch},
+    task::JoinSet,
+};
+
+use super::{
+    Endpoint, Gateway, Router,
+    http::{HttpState, answer_before_start},
+};
+use crate::{
+    cancel::CancellationToken,
+    config::{Config, GatewayConfig},
+    error::{Error, Result},
+    http::serve::{HttpServer, ServerLimits, tls},
+    manager::{Manager, StartOptions},
+    process::LineReader,
+    start::ServerEvent,
+    tool::ServerName,
+};
+
+/// Serves the servers of a manager to MCP clients of both eras of the protocol.
+///
+/// ```no_run
+/// # async fn example() -> toolcrib::Result<()> {
+/// use toolcrib::{CancellationToken, Config, Env, Manager, StartOptions, gateway::GatewayServer};
+///
+/// let config = Config::load(None, &Env::process())?;
+/// let gateway = GatewayServer::bind(&config).await?; // as [gateway] says: http://127.0.0.1:7171/mcp
+/// let manager = Manager::start_with(&config, gateway.start_options(StartOptions::new())).await?;
+/// gateway.serve(&manager, &CancellationToken::new()).await;
+/// manager.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
+pub struct GatewayServer {
+    router: Arc<Router>,
+    /// Changes with every event of a server.
+    events: watch::Sender<u64>,
+    config: GatewayConfig,
+    required: Vec<ServerName>,
+    listening: Option<Listening>,
+}
+
+/// An HTTP server that answers already. Dropped, it ends.
+struct Listening {
+    address: SocketAddr,
+    /// Set once there are servers: until then requests wait, but for those that ask how it is.
+    state: Arc<SetOnce<Arc<HttpState>>>,
+    end: CancellationToken,
+    answering: JoinSet<()>,
+}
+
+impl GatewayServer {
+    /// A gateway that listens as `config` says in [`Config::gateway`]. Until it serves, `/healthz` and `/readyz` are answered, and
+    /// clients wait.
+    ///
+    /// # Errors
+    /// The table cannot be used, the address cannot be had, or the certificate cannot be read.
+    pub async fn bind(config: &Config) -> Result<Self> {
+        let gateway = match &config.gateway {
+            Ok(gateway) => gateway.clone(),
+            Err(error) => {
+                let other = || Error::input(error.to_string(), error.help());
+                return Err(error.as_config().map_or_else(other, |wrong| wrong.clone().into()));
+            }
+        };
+        let tls = gateway.tls.as_ref().map(|files| tls::config(&files.cert, &files.key)).transpose();
+        let tls = tls.map_err(|problem| {
+            let help = "`tls` in [gateway] names a certificate and its key, in PEM".to_owned();
+            Error::input(problem, Some(help))
+        })?;
+        let http = HttpServer::bind(gateway.listen).await;
+        let http = http.map_err(|error| Error::io(format!("cannot listen on {}", gateway.listen), error))?;
+        let limits = ServerLimits {
+            connections: gateway.max_connections,
+            head_timeout: gateway.read_timeout,
+            unread_timeout: gateway.read_timeout,
+        };
+        let (address, end) = (http.address(), CancellationToken::new());
+        let state = Arc::<SetOnce<Arc<HttpState>>>::default();
+        let known = state.clone();
+        let mut answering = JoinSet::new();
+        answering.spawn(http.with(limits, tls).serve(end.clone(), move |request| {
+            let state = known.clone();
+            async move {
+                match state.get() {
+                    Some(state) => state.answer(request).await,
+                    None => match answer_before_start(&request) {
+                        Some(answer) => answer,
+                        None => state.wait().await.answer(request).await,
+                    },
+                }
+            }
+        }));
+        let listening = Some(Listening { address, state, end, answering });
+        Ok(Self { listening, config: gateway, ..Self::local(config) })
+    }
+
+    /// A gateway that does not listen, for [`GatewayServer::serve_client`].
+    pub fn local(config: &Config) -> Self {
+        let required = config.servers.iter().filter(|(_, entry)| entry.required);
+        Self {
+            router: Arc::default(),
+            events: watch::Sender::new(0),
+            config: config.gateway.as_ref().ok().cloned().unwrap_or_default(),
+            required: required.map(|(name, _)| name.clone()).collect(),
+            listening: None,
+        }
+    }
+
+    /// The address of all servers: `http://127.0.0.1:7171/mcp`. `None`: it does not listen.
+    pub fn url(&self) -> Option<String> {
+        let scheme = if self.config.tls.is_some() { "https" } else { "http" };
+        Some(format!("{scheme}://{}/mcp", self.listening.as_ref()?.address))
+    }
+
+    /// The options that the manager has to be started with: its servers may ask clients, and clients hear what happens to
+    /// servers.
+    pub fn start_options(&self, options: StartOptions) -> StartOptions {
+        let events = self.events.clone();
+        let count = move |_: &ServerEvent| events.send_modify(|count| *count += 1);
+        options.observe_too(count).client(self.router.shared_side())
+    }
+
+    fn gateway(&self, manager: &Manager, draining: &CancellationToken) -> Gateway {
+        Gateway::new(manager.lender(), self.router.clone(), self.events.subscribe(), draining.clone())
+    }
+
+    /// Serves clients over HTTP until `stop`. What is under way has a second then.
+    pub async fn serve(mut self, manager: &Manager, stop: &CancellationToken) {
+        let Some(mut listening) = self.listening.take() else { return stop.cancelled().await };
+        let gateway = self.gateway(manager, &listening.end);
+        let state = HttpState::new(self.config, gateway.clone(), self.required, listening.end.clone());
+        let state = Arc::new(state);
+        // Set here alone, and once.
+        let _ = listening.state.set(state.clone());
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = gateway.work() => {}
+            () = state.expire() => {}
+        }
+        listening.end.cancel();
+        while listening.answering.join_next().await.is_some() {}
+        state.end_sessions();
+    }
+
+    /// Serves one client that sends a message a line, until it leaves or `stop`. With `only` it sees one server, with its own
+    /// names.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`].
+    pub async fn serve_client(
+        self,
+        manager: &Manager,
+        only: Option<ServerName>,
+        (read, write): (impl AsyncRead + Send + 'static, impl AsyncWrite + Send + Unpin),
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        if let Some(server) = only.as_ref().filter(|server| !manager.toolbox().names().contains(server)) {
+            let known = manager.toolbox().names().iter().map(ToString::to_string).collect();
+            return Err(Error::ServerNotFound { name: server.to_string(), suggestion: None, known });
+        }
+        let draining = stop.child_token();
+        let gateway = self.gateway(manager, &draining);
+        let tools = self.config.tools.iter().map(|patterns| patterns.as_slice().into()).collect();
+        let endpoint = Endpoint { only, tools, read_only: self.config.read_only };
+        tokio::select! {
+            () = gateway.serve_lines(endpoint, LineReader::new(read), write, std::future::pending()) => {}
+            () = gateway.work() => {}
+        }
+        Ok(())
+    }
+}

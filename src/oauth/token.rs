@@ -1,0 +1,207 @@
+//! Requests to the token endpoint (RFC 6749), and the end of tokens (RFC 7009).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use url::Url;
+
+use super::{
+    client::Client,
+    discovery::scopes,
+    error::{OauthError, OauthErrorKind, words},
+    fetch::{Fetched, Fetcher, shown},
+    jwt,
+};
+use crate::config::{OauthConfig, Secrets};
+
+/// The longest token: it is a header of each request.
+const MAX_TOKEN: usize = 16 << 10;
+/// The longest life that is believed.
+const LONGEST: u64 = 10 * 365 * 24 * 3600;
+
+/// A token with what belongs to it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Token {
+    pub(super) access: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) refresh: Option<String>,
+    /// In seconds since 1970. `None`: the server does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) expires_at: Option<u64>,
+    /// How long it counts in all, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) life: Option<u64>,
+    /// The scopes that it has, where the server says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) scopes: Option<Vec<String>>,
+}
+
+impl Token {
+    /// Whether it has expired, or does so before a request with it is answered.
+    pub(super) fn is_stale(&self) -> bool {
+        let margin = self.life.map_or(60, |life| (life / 10).min(60));
+        self.expires_at.is_some_and(|end| jwt::now() + margin >= end)
+    }
+
+    /// Whether it has expired.
+    pub(super) fn is_expired(&self) -> bool {
+        self.expires_at.is_some_and(|end| jwt::now() >= end)
+    }
+
+    /// How long it counts from now on.
+    pub(super) fn left(&self) -> Option<Duration> {
+        self.expires_at.map(|end| Duration::from_secs(end.saturating_sub(jwt::now())))
+    }
+}
+
+#[derive(Deserialize)]
+struct TokenDocument {
+    access_token: String,
+    token_type: String,
+    expires_in: Option<Value>,
+    refresh_token: Option<String>,
+    scope: Option<String>,
+}
+
+/// Where tokens come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TokenSource {
+    pub(super) issuer: String,
+    pub(super) token_endpoint: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) revocation_endpoint: Option<String>,
+    /// The algorithms for assertions of clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) algorithms: Option<Vec<String>>,
+    /// The resource that the tokens are for.
+    pub(super) resource: String,
+}
+
+fn address(text: &str) -> Result<Url, OauthError> {
+    Url::parse(text)
+        .map_err(|_| OauthError::unusable("the stored address of the authorization server is none"))
+}
+
+/// What a request for a token presents.
+pub(super) enum Presents<'a> {
+    Code {
+        code: &'a str,
+        verifier: &'a str,
+        redirect_uri: &'a str,
+    },
+    Refresh(&'a str),
+    /// Nothing but the client itself.
+    Client {
+        scopes: &'a [String],
+    },
+}
+
+/// What all requests of one client have in common.
+pub(super) struct TokenClient<'a> {
+    pub(super) fetcher: &'a Fetcher,
+    pub(super) source: &'a TokenSource,
+    pub(super) client: &'a Client,
+    pub(super) config: &'a OauthConfig,
+    pub(super) secrets: &'a Secrets,
+}
+
+impl TokenClient<'_> {
+    /// Asks for a token.
+    pub(super) async fn ask(&self, presents: Presents<'_>) -> Result<Token, OauthError> {
+        let mut fields: Vec<(&'static str, String)> = match &presents {
+            Presents::Code { code, verifier, redirect_uri } => vec![
+                ("grant_type", "authorization_code".to_owned()),
+                ("code", (*code).to_owned()),
+                ("code_verifier", (*verifier).to_owned()),
+                ("redirect_uri", (*redirect_uri).to_owned()),
+            ],
+            Presents::Refresh(token) => {
+                vec![("grant_type", "refresh_token".to_owned()), ("refresh_token", (*token).to_owned())]
+            }
+            Presents::Client { scopes } => {
+                let mut fields = vec![("grant_type", "client_credentials".to_owned())];
+                if !scopes.is_empty() {
+                    fields.push(("scope", scopes.join(" ")));
+                }
+                fields
+            }
+        };
+        fields.push(("resource", self.source.resource.clone()));
+        let endpoint = &address(&self.source.token_endpoint)?;
+        let fetched = self.post(endpoint, fields).await?;
+        if !fetched.status.is_success() {
+            return Err(self.refusal(endpoint, &fetched));
+        }
+        let document: TokenDocument = fetched.json(endpoint)?;
+        self.secrets.learn(
+            [Some(document.access_token.clone()), document.refresh_token.clone()].into_iter().flatten(),
+        );
+        let unusable = |why: &str| OauthError::unusable(format!("{} gives a token {why}", shown(endpoint)));
+        if !document.token_type.eq_ignore_ascii_case("bearer") {
+            return Err(unusable("that is no bearer token"));
+        }
+        let legal = |token: &str| {
+            !token.is_empty() && token.len() <= MAX_TOKEN && token.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        if !legal(&document.access_token) {
+            return Err(unusable("that no header may hold"));
+        }
+        // Some servers write the number as text.
+        let life = document.expires_in.and_then(|life| match life {
+            Value::Number(life) => {
+                let life = life.as_f64().and_then(|life| Duration::try_from_secs_f64(life).ok());
+                life.map(|life| life.as_secs())
+            }
+            Value::String(life) => life.parse().ok(),
+            _ => None,
+        });
+        let life = life.map(|life: u64| life.min(LONGEST));
+        let kept = match presents {
+            // A server that does not rotate it gives no other one.
+            Presents::Refresh(token) => Some(token.to_owned()),
+            _ => None,
+        };
+        Ok(Token {
+            access: document.access_token,
+            refresh: document.refresh_token.filter(|token| token.len() <= MAX_TOKEN).or(kept),
+            expires_at: life.map(|life| jwt::now() + life),
+            life,
+            scopes: document.scope.map(|scope| scopes(scope.split(' '))),
+        })
+    }
+
+    /// Ends a token at its server. `false`: the server has no way to do that.
+    pub(super) async fn revoke(&self, token: &str, kind: &'static str) -> Result<bool, OauthError> {
+        let Some(endpoint) = &self.source.revocation_endpoint else { return Ok(false) };
+        let endpoint = &address(endpoint)?;
+        let fields = vec![("token", token.to_owned()), ("token_type_hint", kind.to_owned())];
+        let fetched = self.post(endpoint, fields).await?;
+        match fetched.status.is_success() {
+            true => Ok(true),
+            false => Err(self.refusal(endpoint, &fetched)),
+        }
+    }
+
+    async fn post(&self, to: &Url, mut fields: Vec<(&'static str, String)>) -> Result<Fetched, OauthError> {
+        let about = (self.source.issuer.as_str(), self.source.algorithms.as_deref());
+        let header = self.client.prove(self.config, about, &mut fields)?;
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        self.fetcher.post_form(to, &fields, header).await
+    }
+
+    fn refusal(&self, endpoint: &Url, fetched: &Fetched) -> OauthError {
+        let told: Value = serde_json::from_slice(&fetched.body).unwrap_or_default();
+        let told = |key: &str, most| words(told[key].as_str().unwrap_or_default(), most);
+        let (code, description) = (told("error", 64), told("error_description", 200));
+        let status = fetched.status.as_u16();
+        let what = format!("{} refuses: HTTP {status} {code} {description}", shown(endpoint));
+        // What it says may hold what we sent.
+        let what = self.secrets.hide(what.trim_end());
+        let kind = match status {
+            429 | 500.. => OauthErrorKind::Unreachable,
+            _ => OauthErrorKind::Refused(code),
+        };
+        OauthError { kind, ..OauthError::unusable(what) }
+    }
+}

@@ -1,0 +1,65 @@
+//! Runs that are stopped before they have ended.
+
+use super::{WorkQueue, no_such_run, result};
+use crate::{
+    config::Secrets,
+    error::{Error, Result},
+    store::nats::{Closed, REMOVED},
+    task::{Task, TaskReport, sample_name},
+};
+
+/// What [`WorkQueue::cancel`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Cancellation {
+    /// Tasks that no worker had: they are recorded as cancelled.
+    pub cancelled: usize,
+    /// Tasks that workers have, or had when they were lost: a worker records them as cancelled within seconds, or after the
+    /// lease of the lost one.
+    pub under_way: usize,
+    /// Tasks that had ended.
+    pub ended: usize,
+}
+
+impl WorkQueue {
+    /// Stops a run, or the tasks of it that are named. What has ended stays; what has not is recorded as cancelled.
+    /// [`WorkQueue::submit`] continues it behind the last finished steps.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when there is no such run, or no such task in it; [`Error::Io`]: cancelling again does the rest.
+    pub async fn cancel(&self, run: &str, tasks: &[String]) -> Result<Cancellation> {
+        let about = self.store.run(run).await?.filter(|about| about[REMOVED] != true);
+        let Some(about) = about else { return Err(no_such_run(run)) };
+        let mut samples = Vec::new();
+        for task in tasks {
+            let names = (1..=about["samples"].as_u64().unwrap_or(1))
+                .filter_map(|sample| Some(sample_name(task, u32::try_from(sample).ok()?).into_owned()));
+            for name in names {
+                if !self.store.has_task(run, &name).await? {
+                    return Err(Error::input(format!("the run `{run}` has no task `{task}`"), None));
+                }
+                samples.push(name);
+            }
+        }
+        let tasks = &samples;
+        self.store.set_cancel_flag(run, tasks).await?;
+        let all = self.store.tasks_of(run).await?.len();
+        let mut left = self.store.tasks_left(run).await?;
+        left.retain(|task| tasks.is_empty() || tasks.contains(task));
+        let wanted = if tasks.is_empty() { all } else { tasks.len() };
+        let mut done = Cancellation { ended: wanted.saturating_sub(left.len()), ..Cancellation::default() };
+        let report = |task: &Task| {
+            let mut report = TaskReport::not_begun(task);
+            run.clone_into(&mut report.run);
+            result(&report, &Secrets::default())
+        };
+        for closed in self.store.close_waiting(run, &left, report).await? {
+            match closed {
+                Closed::Cancelled => done.cancelled += 1,
+                Closed::UnderWay => done.under_way += 1,
+                Closed::Ended => done.ended += 1,
+            }
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,117 @@
+//! What a worker tells of itself in the registry of its store.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::worker::shares::EndpointClaim;
+use crate::{session::ServerStatus, text::cut};
+
+/// Tasks and servers of one worker that are listed.
+const LISTED: usize = 64;
+
+/// Characters of a name, and of what a task does.
+const LONGEST: usize = 120;
+
+/// A worker that is at work, as it said a few seconds ago.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WorkerInfo {
+    /// Its name, unlike that of every other worker.
+    pub worker: String,
+    /// The name of its machine.
+    pub host: String,
+    /// Its process there.
+    pub pid: u32,
+    /// The version of toolcrib.
+    pub toolcrib: String,
+    /// When it began to work: RFC 3339, UTC.
+    pub started: String,
+    /// How long it has been at work.
+    #[serde(rename = "uptime_ms", with = "crate::task::millis::plain")]
+    pub uptime: Duration,
+    /// Tasks that it runs at once.
+    pub slots: usize,
+    /// Tasks that it runs now, by run.
+    pub runs: BTreeMap<String, usize>,
+    /// The tasks that it runs now, the one that began first before others; no more than 64 are listed.
+    pub tasks: Vec<TaskAtWorker>,
+    /// The servers that it has started; no more than 64 are listed.
+    pub servers: Vec<ServerAtWorker>,
+    /// Tasks that have ended at it.
+    pub tasks_ended: usize,
+    /// Tool calls that have ended.
+    pub calls: u64,
+    /// Requests to models.
+    pub llm_requests: u64,
+    /// Tokens of these, as the endpoints count them.
+    pub tokens: u64,
+    /// The endpoints of its models whose limits it shares with other workers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) endpoints: BTreeMap<String, EndpointClaim>,
+    /// How long ago it said this, by the clock of the store.
+    #[serde(rename = "heard_ms", with = "crate::task::millis::plain", default)]
+    pub heard: Duration,
+}
+
+/// A task that a worker runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TaskAtWorker {
+    /// The name of its run.
+    pub run: String,
+    /// Its id.
+    pub task: String,
+    /// How long this worker has had it.
+    #[serde(rename = "time_ms", with = "crate::task::millis::plain")]
+    pub time: Duration,
+    /// What it waits for; nothing between two steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+}
+
+/// A server of a worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ServerAtWorker {
+    /// Its name.
+    pub name: String,
+    /// What it does, as in `toolcrib ps`.
+    pub state: String,
+    /// Why it is down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl TaskAtWorker {
+    pub(super) fn new(run: &str, task: &str, time: Duration, step: Option<String>) -> Self {
+        let step = step.map(|step| cut(&step, LONGEST));
+        Self { run: cut(run, LONGEST), task: cut(task, LONGEST), time, step }
+    }
+}
+
+impl ServerAtWorker {
+    pub(super) fn list(servers: &[ServerStatus]) -> Vec<Self> {
+        let of = |status: &ServerStatus| Self {
+            name: cut(status.name.as_str(), LONGEST),
+            state: status.state.to_string(),
+            error: status.error.as_ref().map(|error| cut(&error.to_string(), LONGEST)),
+        };
+        servers.iter().take(LISTED).map(of).collect()
+    }
+}
+
+impl WorkerInfo {
+    /// As text of at most `most` bytes: of a worker with long names fewer tasks and servers are listed.
+    pub(super) fn text(&mut self, most: usize) -> String {
+        self.tasks.truncate(LISTED);
+        loop {
+            let text = serde_json::to_string(self).unwrap_or_default();
+            if text.len() <= most || (self.tasks.is_empty() && self.servers.is_empty()) {
+                return text;
+            }
+            self.tasks.truncate(self.tasks.len() / 2);
+            self.servers.truncate(self.servers.len() / 2);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Requests of somebody else's, as they were written: what the clients of the gateway ask of a server.
+
+use std::time::Duration;
+
+use rmcp::model::ErrorData;
+use serde_json::{Map, Value, value::RawValue};
+
+use super::{
+    Session,
+    call::CallFailure,
+    connect::{ServerHello, handshake::Era},
+    recovery::slot::State,
+    result::reply::{CallLimits, NoReply},
+    rpc::requests::{RawListener, RpcAnswer},
+};
+use crate::{
+    error::{Error, Result},
+    json_rpc::{self, RawObject},
+    tool::ToolAnnotations,
+};
+
+/// A request on its way to a server.
+#[derive(Clone, Copy)]
+pub(crate) struct ForwardedRequest<'a> {
+    pub(crate) method: &'a str,
+    /// Without `_meta`.
+    pub(crate) params: &'a RawObject,
+    /// The members of `_meta`. They count before those of the session.
+    pub(crate) meta: &'a RawObject,
+    /// What it calls, if it is a tool call.
+    pub(crate) tool: Option<ForwardedTool<'a>>,
+    /// In place of the configured limit of a call.
+    pub(crate) limit: Option<Duration>,
+    /// Hears of its progress.
+    pub(crate) progress: Option<&'a RawListener>,
+    /// The sender's own number for it: what the server says of it names this number, where the transport tells.
+    pub(crate) exchange: u64,
+}
+
+/// The tool of a forwarded call, for limits, rules and repetitions.
+#[derive(Clone, Copy)]
+pub(crate) struct ForwardedTool<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) hints: ToolAnnotations,
+    pub(crate) arguments: &'a Map<String, Value>,
+}
+
+/// What a server answers to a forwarded request, in its own words.
+pub(crate) type ForwardedAnswer = std::result::Result<Box<RawValue>, ErrorData>;
+
+impl Session {
+    /// Sends a request of somebody else's. A call of a tool has the limits, rules and repetitions of every call; any
+    /// other request only reads, and is sent once more if the connection ended under it.
+    ///
+    /// # Errors
+    /// There is no answer, and whether the server may have run it. A refusal in the protocol's own way is `Ok`.
+    ///
+    /// If the future is dropped, the server is told to cancel.
+    pub(crate) async fn forward(&self, request: ForwardedRequest<'_>) -> Result<ForwardedAnswer> {
+        match request.tool {
+            Some(tool) => self.forward_call(tool, &request).await,
+            None => self.forward_question(&request).await,
+        }
+    }
+
+    async fn forward_question(&self, request: &ForwardedRequest<'_>) -> Result<ForwardedAnswer> {
+        let mut again = true;
+        loop {
+            let connection = self.borrow().await?;
+            let config = &self.settings().config;
+            let limit = request.limit.unwrap_or(config.call_timeout);
+            let call_limits = CallLimits { limit, ceiling: config.max_call_time.max(limit), notice: None };
+            let none = match connection.transport.forward(request, None, call_limits).await {
+                Ok(RpcAnswer::Result(result)) => return Ok(Ok(result)),
+                Ok(RpcAnswer::Plain(result)) => return Ok(Ok(json_rpc::raw(&result))),
+                Ok(RpcAnswer::Refused(error)) => return Ok(Err(error)),
+                Err(none) => none,
+            };
+            let why = match none {
+                NoReply::Unauthorized(missing) => {
+                    let mut error = self.access_missing(request.method, missing);
+                    self.secrets().hide_error(&mut error);
+                    return Err(error);
+                }
+                NoReply::Timeout(after) => format!("did not answer `{}` within {after:?}", request.method),
+                none => {
+                    let restarted = Box::pin(self.restart(connection.generation, None)).await;
+                    if std::mem::take(&mut again) {
+                        restarted?;
+                        continue;
+                    }
+                    let CallFailure::Session { why, .. } = none.into() else { continue };
+                    format!("was lost during `{}`: {why}", request.method)
+                }
+            };
+            let mut error: Error = self.lost(why).into();
+            self.secrets().hide_error(&mut error);
+            return Err(error);
+        }
+    }
+
+    /// Tells the server what asks for no answer, if it is there.
+    pub(crate) fn tell_server(&self, method: &str, params: Option<&RawValue>) {
+        if let State::Ready { connection, .. } = &*self.slot.state() {
+            connection.link.transport().tell(method, params);
+        }
+    }
+
+    /// What the server said of itself when it was connected. `None`: it is not connected.
+    pub(crate) fn hello(&self) -> Option<ServerHello> {
+        match &*self.slot.state() {
+            State::Ready { connection, .. } => Some(connection.hello.clone()),
+            State::Down { .. } | State::Closed => None,
+        }
+    }
+
+    /// The era of the present connection.
+    pub(crate) fn era(&self) -> Option<Era> {
+        match &*self.slot.state() {
+            State::Ready { connection, .. } => Some(connection.era),
+            State::Down { .. } | State::Closed => None,
+        }
+    }
+
+    /// A number that grows with every new connection to the server.
+    pub(crate) fn generation(&self) -> Option<u64> {
+        match &*self.slot.state() {
+            State::Ready { generation, .. } => Some(*generation),
+            State::Down { .. } | State::Closed => None,
+        }
+    }
+}

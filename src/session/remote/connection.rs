@@ -1,0 +1,417 @@
+//! One connection to a remote server: what it is made of, what comes in on any of its streams, and what is sent beside
+//! requests.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use hyper::{HeaderMap, StatusCode, body::Bytes, header::HeaderValue};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, SeqAccess, Visitor},
+};
+use serde_json::value::RawValue;
+use tokio::{runtime::Handle, sync::Notify, task::JoinSet, time::timeout};
+use url::Url;
+
+use super::{
+    error::RemoteFailure,
+    http::{
+        EVENTS, PROTOCOL_VERSION, RemoteHttp, SESSION_ID, content_type, error_body, message_headers, shown,
+    },
+};
+use crate::{
+    cancel::CancellationToken,
+    session::{
+        connect::handshake::Era,
+        recovery::health::{self, Health},
+        result::truncate::Truncator,
+        rpc::{
+            decode::{self, Decoded},
+            requests::{AnswerKind, RequestTable, RpcAnswer},
+            write::{self, RequestWriter},
+        },
+        server_messages::MessageSink,
+        wire_log::WireLog,
+    },
+};
+
+/// Requests of the server that may wait for their answers, in bytes: so much each, and its id. A server that asks for
+/// more is given up.
+const MAX_OWED: usize = 64 << 10;
+const ANSWER: usize = 256;
+/// Bytes of notifications that wait to be sent.
+const MAX_OUTBOX: usize = 1 << 20;
+/// How long the server may take to accept a notification or an answer.
+const ACCEPT_LIMIT: Duration = Duration::from_secs(30);
+/// Messages in one batch.
+const MAX_BATCH: usize = 1000;
+
+/// How messages go to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wire {
+    /// Streamable HTTP of one of the two eras.
+    Streamable(Era),
+    /// The transport of 2024-11-05: answers come on one stream of events, which names the address for messages.
+    Sse,
+}
+
+/// One connection. Requests that are under way share it, and the tasks beside them.
+pub(super) struct Connection {
+    pub(super) wire: Wire,
+    pub(super) http: RemoteHttp,
+    pub(super) requests: RequestTable,
+    pub(super) writer: RequestWriter,
+    pub(super) sink: MessageSink,
+    pub(super) gone: CancellationToken,
+    /// What every request says of the session, once that is known.
+    pub(super) version: OnceLock<HeaderValue>,
+    pub(super) session: OnceLock<HeaderValue>,
+    /// Where messages go, if not to the address of the server.
+    pub(super) endpoint: OnceLock<Url>,
+    /// There is a stream for what belongs to no request.
+    pub(super) listening: AtomicBool,
+    pub(super) health: Health,
+    tap: WireLog,
+    truncator: Truncator,
+    /// What the server's requests cost that have no answer yet.
+    owed: AtomicUsize,
+    outbox: Mutex<Outbox>,
+    /// Notified when nothing waits in it any more.
+    told: Notify,
+    /// Everything beside the requests. `None`: the connection has ended. Std mutex: held to add one.
+    tasks: Mutex<Option<JoinSet<()>>>,
+}
+
+/// Notifications that wait to be sent, one after the other.
+#[derive(Default)]
+struct Outbox {
+    messages: VecDeque<Vec<u8>>,
+    bytes: usize,
+    /// Somebody sends them.
+    sending: bool,
+}
+
+/// Where a message came in.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Origin {
+    /// On the stream of this request of ours.
+    pub(super) request: Option<i64>,
+    /// Which is a forwarded one with this number.
+    pub(super) exchange: Option<u64>,
+}
+
+/// What a connection is opened with.
+#[derive(Clone)]
+pub(super) struct ConnectionParts {
+    pub(super) http: RemoteHttp,
+    pub(super) health: Health,
+    pub(super) truncator: Truncator,
+    pub(super) tap: WireLog,
+    pub(super) messages: Option<Arc<dyn crate::session::ServerMessages>>,
+}
+
+impl Connection {
+    pub(super) fn new(wire: Wire, parts: ConnectionParts) -> Arc<Self> {
+        let ConnectionParts { http, health, truncator, tap, messages } = parts;
+        let sink = MessageSink { server: tap.server.clone(), messages, changed: Arc::default() };
+        Arc::new(Self {
+            wire,
+            http,
+            requests: RequestTable::new(),
+            writer: RequestWriter::default(),
+            sink,
+            gone: CancellationToken::new(),
+            version: OnceLock::new(),
+            session: OnceLock::new(),
+            endpoint: OnceLock::new(),
+            listening: AtomicBool::new(false),
+            health,
+            tap,
+            truncator,
+            owed: AtomicUsize::new(0),
+            outbox: Mutex::default(),
+            told: Notify::new(),
+            tasks: Mutex::new(Some(JoinSet::new())),
+        })
+    }
+
+    pub(super) fn is_modern(&self) -> bool {
+        self.wire == Wire::Streamable(Era::Modern)
+    }
+
+    /// Headers of every request: those of the session.
+    pub(super) fn session_headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        self.add_session(&mut headers);
+        headers
+    }
+
+    /// Headers of every message.
+    pub(super) fn message_headers(&self) -> HeaderMap {
+        let mut headers = message_headers();
+        self.add_session(&mut headers);
+        headers
+    }
+
+    fn add_session(&self, headers: &mut HeaderMap) {
+        for (name, value) in [(PROTOCOL_VERSION, &self.version), (SESSION_ID, &self.session)] {
+            if let Some(value) = value.get() {
+                headers.insert(name, value.clone());
+            }
+        }
+    }
+
+    /// Records a message that is being sent.
+    pub(super) fn sent(&self, message: &[u8]) {
+        self.tap.sent(message);
+    }
+
+    /// Records a message that has come.
+    pub(super) fn received(&self, message: &[u8]) {
+        self.tap.received(message);
+    }
+
+    /// The end of the connection, from either side: nothing is sent or taken in any more.
+    pub(super) fn end(&self) {
+        self.requests.end();
+        // Outside of the lock: what is dropped with a task may want to add one.
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(tasks);
+        self.gone.cancel();
+    }
+
+    /// The server does not know the session any more: the next caller opens a new one.
+    pub(super) fn expire(&self) -> RemoteFailure {
+        tracing::info!(server = %self.sink.server, "the session has ended at the server");
+        self.end();
+        RemoteFailure::Broken("HTTP 404, as if the session had ended".to_owned())
+    }
+
+    /// Runs something beside the requests, up to the end of the connection.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        // Without a runtime nothing can be sent.
+        let Ok(runtime) = Handle::try_current() else { return };
+        if let Some(tasks) = &mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner) {
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn_on(task, &runtime);
+        }
+    }
+
+    /// Takes in a message, or a batch of them. Says whether the request whose stream it came on has its answer.
+    pub(super) async fn take_in(
+        self: &Arc<Self>,
+        message: Vec<u8>,
+        origin: Origin,
+    ) -> Result<bool, RemoteFailure> {
+        self.tap.received(&message);
+        if !message.trim_ascii_start().starts_with(b"[") {
+            return self.take_one(message, origin).await;
+        }
+        let parts: Vec<Vec<u8>> = match serde_json::from_slice::<Batch<'_>>(&message) {
+            Ok(Batch(parts)) => parts.iter().map(|part| part.get().as_bytes().to_owned()).collect(),
+            Err(_) => return self.take_one(message, origin).await,
+        };
+        drop(message);
+        let mut answered = false;
+        for part in parts {
+            answered |= self.take_one(part, origin).await?;
+        }
+        Ok(answered)
+    }
+
+    async fn take_one(self: &Arc<Self>, message: Vec<u8>, origin: Origin) -> Result<bool, RemoteFailure> {
+        match self.decoded(message).await? {
+            Decoded::Answer(id, answer) => match self.requests.answer(id, Ok(answer)) {
+                AnswerKind::Expected => {
+                    self.health.answered();
+                    return Ok(origin.request == Some(id));
+                }
+                AnswerKind::Late => {}
+                AnswerKind::Unasked => self.bear(self.health.unasked(), health::StreamEnd::Unasked)?,
+            },
+            Decoded::Stray => self.bear(self.health.unasked(), health::StreamEnd::Unasked)?,
+            Decoded::Junk(text) => self.bear(self.health.junk(&text), health::StreamEnd::Garbage)?,
+            // An error that names no request is for the one that it came in answer to.
+            Decoded::Unnamed(error) => match origin.request {
+                Some(id) => {
+                    let answer = Ok(RpcAnswer::Refused(error));
+                    return Ok(self.requests.answer(id, answer) == AnswerKind::Expected);
+                }
+                None => tracing::debug!(?error, "an error without a request"),
+            },
+            Decoded::Request(id, method, params) => self.asked(id, method, params, origin)?,
+            Decoded::Notification(method, params) => {
+                self.sink.notified(&self.requests, &method, params.as_deref(), origin.exchange);
+            }
+            Decoded::Blank => {}
+        }
+        Ok(false)
+    }
+
+    async fn decoded(self: &Arc<Self>, message: Vec<u8>) -> Result<Decoded, RemoteFailure> {
+        let wants_raw = self.requests.wants_raw();
+        if message.len() <= decode::short_limit(&self.truncator) {
+            return Ok(if wants_raw { decode::undecoded(&message) } else { decode::short(&message) });
+        }
+        if !wants_raw && let Some(decoded) = decode::large(&message, &self.truncator) {
+            return Ok(decoded);
+        }
+        let connection = self.clone();
+        let work = move || {
+            decode::long(&message, &connection.truncator, wants_raw, |id| connection.requests.form(id))
+        };
+        // It writes a file, and no task has to wait for it.
+        tokio::task::spawn_blocking(work).await.map_err(|_| RemoteFailure::Ended)
+    }
+
+    /// Ends the connection if the server is not to be borne any more.
+    fn bear(&self, bearable: bool, end: health::StreamEnd) -> Result<(), RemoteFailure> {
+        if bearable {
+            return Ok(());
+        }
+        self.health.ended(end);
+        self.end();
+        Err(RemoteFailure::Ended)
+    }
+
+    /// Has a request of the server's answered.
+    fn asked(
+        self: &Arc<Self>,
+        id: Box<RawValue>,
+        method: String,
+        params: Option<Box<RawValue>>,
+        origin: Origin,
+    ) -> Result<(), RemoteFailure> {
+        if self.is_modern() {
+            // Servers of this era ask in their results. There is no way to answer.
+            let text = format!("a request of the server's: {method}");
+            return self.bear(self.health.junk(&text), health::StreamEnd::Garbage);
+        }
+        let cost = ANSWER + id.get().len();
+        if self.owed.fetch_add(cost, Relaxed) + cost > MAX_OWED {
+            tracing::warn!(server = %self.sink.server, "asks faster than it takes answers: its connection is ended");
+            self.end();
+            return Err(RemoteFailure::Ended);
+        }
+        let (connection, own) = (self.clone(), id.clone());
+        self.sink.asked(id, method, params, origin.exchange, move |answer| {
+            let (body, replying) = (write::reply(&own, answer), connection.clone());
+            connection.spawn(async move {
+                replying.deliver(body).await;
+                replying.owed.fetch_sub(cost, Relaxed);
+            });
+        });
+        Ok(())
+    }
+
+    /// Tells the server what asks for no answer, after what it was told before.
+    pub(super) fn tell(self: &Arc<Self>, message: Vec<u8>) {
+        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        if outbox.bytes + message.len() > MAX_OUTBOX {
+            tracing::warn!(server = %self.sink.server, "takes no notifications: one is dropped");
+            return;
+        }
+        outbox.bytes += message.len();
+        outbox.messages.push_back(message);
+        if std::mem::replace(&mut outbox.sending, true) {
+            return;
+        }
+        drop(outbox);
+        let telling = self.clone();
+        self.spawn(async move {
+            loop {
+                let next = {
+                    let mut outbox = telling.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+                    let next = outbox.messages.pop_front();
+                    outbox.bytes -= next.as_ref().map_or(0, Vec::len);
+                    outbox.sending = next.is_some();
+                    next
+                };
+                let Some(message) = next else { return telling.told.notify_waiters() };
+                telling.deliver(message).await;
+            }
+        });
+    }
+
+    /// Waits until the server was told all that it is to be told: that a call was given up, say.
+    pub(super) async fn all_told(&self) {
+        loop {
+            let told = self.told.notified();
+            if !self.outbox.lock().unwrap_or_else(PoisonError::into_inner).sending {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    /// Sends what asks for no answer.
+    async fn deliver(&self, message: Vec<u8>) {
+        match timeout(ACCEPT_LIMIT, self.accepted(message)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => {
+                let why = self.tap.secrets.hide(&failure.words(self.http.url()));
+                tracing::debug!(server = %self.sink.server, why, "takes no message");
+            }
+            Err(_) => tracing::debug!(server = %self.sink.server, "does not take a message in time"),
+        }
+    }
+
+    /// Sends what asks for no answer; the server has to accept it.
+    pub(super) async fn accepted(&self, message: Vec<u8>) -> Result<(), RemoteFailure> {
+        self.sent(&message);
+        let headers = self.message_headers();
+        let body = Bytes::from(message);
+        let mut answer = match self.endpoint.get() {
+            Some(endpoint) => self.http.post_to(endpoint, headers, body).await?,
+            None => self.http.post(headers, body).await?,
+        };
+        if answer.status == StatusCode::NOT_FOUND && self.session.get().is_some() {
+            return Err(self.expire());
+        }
+        // A stream of events has no end.
+        if answer.status.is_success() && content_type(&answer).as_deref() == Some(EVENTS) {
+            return Ok(());
+        }
+        // Read to its end, which makes the connection free for the next request.
+        let told = error_body(&mut answer).await;
+        if answer.status.is_success() {
+            return Ok(());
+        }
+        Err(RemoteFailure::Status(answer.status, shown(&told, &answer.headers)))
+    }
+}
+
+/// Messages in one text, as the revision 2025-03-26 has it.
+struct Batch<'a>(Vec<&'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Batch<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Messages;
+        impl<'de> Visitor<'de> for Messages {
+            type Value = Vec<&'de RawValue>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("messages")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
+                let mut messages = Vec::new();
+                while let Some(message) = parts.next_element()? {
+                    if messages.len() == MAX_BATCH {
+                        return Err(A::Error::custom(format_args!("more than {MAX_BATCH} messages")));
+                    }
+                    messages.push(message);
+                }
+                Ok(messages)
+            }
+        }
+        deserializer.deserialize_seq(Messages).map(Self)
+    }
+}

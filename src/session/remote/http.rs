@@ -1,0 +1,372 @@
+//! Requests to one remote server: where they go, who vouches for them, and what kind of answer there is.
+//!
+//! A tool call is sent once: no redirect repeats it. Other requests follow redirects within the origin, and later ones,
+//! calls included, go where those led.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use encoding_rs::{Encoding, UTF_8};
+use http_body_util::Full;
+use hyper::{
+    HeaderMap, Method, StatusCode,
+    body::Bytes,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE},
+};
+use tokio::task::JoinSet;
+use url::Url;
+
+use crate::{
+    config::HttpEndpoint,
+    http::{self, HttpAnswer, HttpClient, HttpClients, REDIRECTS, RequestError},
+    oauth::{Attempts, Authorizer, OauthError, Refusal},
+};
+
+pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+
+pub(super) const EVENTS: &str = "text/event-stream";
+pub(super) const JSON: &str = "application/json";
+
+/// Limit of what is read of an answer that is no success, and the most characters of it that an error shows.
+const MAX_ERROR: usize = 64 << 10;
+const MAX_TOLD: usize = 256;
+
+/// Why a request got no answer that can be looked at.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HttpFailure {
+    /// None at all, or not all of it.
+    #[error(transparent)]
+    Unanswered(#[from] RequestError),
+    /// A redirect to another path of the server.
+    #[error("it was answered with a redirect, which is not followed for a call")]
+    Moved(Url),
+    /// The server wants to know who asks.
+    #[error("{0}")]
+    Challenged(Challenge),
+    /// It was refused, and there is no token with which it would not be.
+    #[error(transparent)]
+    NotAuthorized(OauthError),
+}
+
+/// A refusal for want of authorization.
+#[derive(Debug)]
+pub(super) struct Challenge {
+    pub(super) status: StatusCode,
+    /// The header `WWW-Authenticate`.
+    pub(super) wants: String,
+}
+
+impl Challenge {
+    fn of(answer: &HttpAnswer) -> Option<Self> {
+        let status = answer.status;
+        let wants = answer.headers.get_all(WWW_AUTHENTICATE).iter();
+        let wants: Vec<&str> = wants.filter_map(|wants| wants.to_str().ok()).collect();
+        let wants = wants.join(", ");
+        let is_challenge =
+            status == StatusCode::UNAUTHORIZED || (status == StatusCode::FORBIDDEN && !wants.is_empty());
+        is_challenge.then_some(Self { status, wants })
+    }
+
+    /// The scope that it names, in quotes or without.
+    fn scope(&self) -> Option<&str> {
+        const KEY: &str = "scope=";
+        let at = self.wants.to_ascii_lowercase().find(KEY)? + KEY.len();
+        let value = &self.wants[at..];
+        let scope = match value.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"')?.0,
+            None => value.split([',', ';', ' ', '\t']).next()?,
+        };
+        (!scope.is_empty()).then_some(scope)
+    }
+}
+
+impl std::fmt::Display for Challenge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HTTP {}", self.status)?;
+        self.scope().map_or(Ok(()), |scope| write!(f, ": it asks for the scope `{scope}`"))
+    }
+}
+
+/// The way to one server. Clones share it.
+#[derive(Clone)]
+pub(super) struct RemoteHttp(Arc<RemoteHttpState>);
+
+struct RemoteHttpState {
+    url: Url,
+    /// As configured.
+    headers: HeaderMap,
+    pooled: HttpClient,
+    unpooled: HttpClient,
+    /// The server stalls on kept connections: each request has a new one.
+    stalls: AtomicBool,
+    /// Read answers to their ends. Std mutex: held to add one.
+    rests: Mutex<JoinSet<()>>,
+    /// Where redirects of POST requests led.
+    moved: Mutex<Option<Url>>,
+    /// Has the tokens of the server, unless the configuration has its credentials.
+    authorizer: Option<Arc<Authorizer>>,
+}
+
+impl RemoteHttp {
+    /// # Errors
+    /// What of the settings no request may hold, in words.
+    pub(super) fn new(
+        endpoint: &HttpEndpoint,
+        clients: &HttpClients,
+        authorizer: Option<Arc<Authorizer>>,
+    ) -> Result<Self, String> {
+        let url = Url::parse(&endpoint.url).map_err(|error| format!("its address is not one: {error}"))?;
+        let headers: HeaderMap = http::headers(&endpoint.headers)?;
+        // Those are the transport's own.
+        if let Some(taken) =
+            [ACCEPT, SESSION_ID, LAST_EVENT_ID].iter().find(|name| headers.contains_key(*name))
+        {
+            return Err(format!("the header `{taken}` is not to be configured: it is the protocol's own"));
+        }
+        let (pooled, unpooled) =
+            (clients.tools_for(&endpoint.url), clients.unpooled_tools_for(&endpoint.url));
+        let (stalls, rests, moved) = Default::default();
+        let (pooled, unpooled) = (pooled.clone(), unpooled.clone());
+        Ok(Self(Arc::new(RemoteHttpState {
+            url,
+            headers,
+            pooled,
+            unpooled,
+            stalls,
+            rests,
+            moved,
+            authorizer,
+        })))
+    }
+
+    pub(super) fn url(&self) -> &Url {
+        &self.0.url
+    }
+
+    /// Whether each request has a new connection.
+    pub(super) fn set_stalls(&self, stalls: bool) {
+        self.0.stalls.store(stalls, Relaxed);
+    }
+
+    /// What reads answers to their ends.
+    pub(super) fn rests(&self) -> std::sync::MutexGuard<'_, JoinSet<()>> {
+        self.0.rests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a tool call, once.
+    pub(super) async fn post_once(&self, headers: HeaderMap, body: Bytes) -> Result<HttpAnswer, HttpFailure> {
+        self.send(Method::POST, &self.place(), headers, body).await
+    }
+
+    /// Sends a message that may be sent again, to where a redirect within the origin leads.
+    pub(super) async fn post(&self, headers: HeaderMap, body: Bytes) -> Result<HttpAnswer, HttpFailure> {
+        let (answer, at) = self.follow(Method::POST, self.place(), &headers, &body).await?;
+        if let Some(at) = at {
+            *self.0.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
+        }
+        Ok(answer)
+    }
+
+    /// Sends a message to another place of the server.
+    pub(super) async fn post_to(
+        &self,
+        to: &Url,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<HttpAnswer, HttpFailure> {
+        self.send(Method::POST, to, headers, body).await
+    }
+
+    /// Asks for events; gives where they come from, too.
+    pub(super) async fn get(&self, mut headers: HeaderMap) -> Result<(HttpAnswer, Url), HttpFailure> {
+        headers.insert(ACCEPT, HeaderValue::from_static(EVENTS));
+        let place = self.place();
+        let (answer, at) = self.follow(Method::GET, place.clone(), &headers, &Bytes::new()).await?;
+        Ok((answer, at.unwrap_or(place)))
+    }
+
+    /// Ends a session.
+    pub(super) async fn delete(&self, headers: HeaderMap) -> Result<(), HttpFailure> {
+        self.follow(Method::DELETE, self.place(), &headers, &Bytes::new()).await.map(drop)
+    }
+
+    /// Where requests go.
+    fn place(&self) -> Url {
+        let moved = self.0.moved.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        moved.unwrap_or_else(|| self.0.url.clone())
+    }
+
+    /// Follows redirects within the origin; gives where they led.
+    async fn follow(
+        &self,
+        method: Method,
+        mut to: Url,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<(HttpAnswer, Option<Url>), HttpFailure> {
+        let mut led = None;
+        for _ in 0..REDIRECTS {
+            match self.send(method.clone(), &to, headers.clone(), body.clone()).await {
+                Err(HttpFailure::Moved(at)) => {
+                    to = self.with_credentials(at);
+                    led = Some(to.clone());
+                }
+                outcome => return outcome.map(|answer| (answer, led)),
+            }
+        }
+        self.send(method, &to, headers.clone(), body.clone()).await.map(|answer| (answer, led))
+    }
+
+    /// `to`, an address of this origin, with the configured name and password: neither a redirect nor an event repeats
+    /// them.
+    pub(super) fn with_credentials(&self, mut to: Url) -> Url {
+        let ours = &self.0.url;
+        let _ = to.set_username(ours.username()).and_then(|()| to.set_password(ours.password()));
+        to
+    }
+
+    /// Sends one request, with the token that there is, and again with each better one: what is refused for want of
+    /// access has not been carried out, a tool call neither.
+    async fn send(
+        &self,
+        method: Method,
+        to: &Url,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<HttpAnswer, HttpFailure> {
+        let Some(authorizer) = self.0.authorizer.as_deref() else {
+            return self.send_with(None, method, to, headers, body).await;
+        };
+        let mut attempts = Attempts::default();
+        let mut token = authorizer.bearer().await.map_err(HttpFailure::NotAuthorized)?;
+        loop {
+            let sent = self.send_with(token.as_deref(), method.clone(), to, headers.clone(), body.clone());
+            let challenge = match sent.await {
+                Err(HttpFailure::Challenged(challenge)) => challenge,
+                Err(failure) => return Err(failure),
+                Ok(answer) => {
+                    if let Some(token) = &token {
+                        authorizer.accepted(token);
+                    }
+                    return Ok(answer);
+                }
+            };
+            let (status, www_authenticate) = (challenge.status.as_u16(), challenge.wants.as_str());
+            let refusal = Refusal { status, www_authenticate, used: token.as_deref() };
+            match authorizer.answer(&refusal, &mut attempts).await.map_err(HttpFailure::NotAuthorized)? {
+                Some(better) => token = Some(better),
+                None => return Err(HttpFailure::Challenged(challenge)),
+            }
+        }
+    }
+
+    async fn send_with(
+        &self,
+        token: Option<&str>,
+        method: Method,
+        to: &Url,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<HttpAnswer, HttpFailure> {
+        let mut request = http::request(method, to)?;
+        request.headers_mut().extend(headers);
+        self.authorize(request.headers_mut(), token);
+        *request.body_mut() = Full::new(body);
+        let client = if self.0.stalls.load(Relaxed) { &self.0.unpooled } else { &self.0.pooled };
+        let answer = client.send(request).await?;
+        if let Some(challenge) = Challenge::of(&answer) {
+            return Err(HttpFailure::Challenged(challenge));
+        }
+        match http::moved(&answer, to) {
+            Some(at) if answer.status != StatusCode::SEE_OTHER => Err(HttpFailure::Moved(at)),
+            _ => Ok(answer),
+        }
+    }
+
+    /// The configured headers, with what vouches for us among them.
+    fn authorize(&self, headers: &mut HeaderMap, token: Option<&str>) {
+        let bearer = token.and_then(|token| HeaderValue::from_str(&format!("Bearer {token}")).ok());
+        if let Some(mut bearer) = bearer {
+            bearer.set_sensitive(true);
+            headers.insert(AUTHORIZATION, bearer);
+        }
+        for (name, value) in &self.0.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+    }
+}
+
+/// Headers of every message that is sent.
+pub(super) fn message_headers() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    headers
+}
+
+/// The type of a body, in lower case and without parameters.
+pub(super) fn content_type(answer: &HttpAnswer) -> Option<String> {
+    let kind = String::from_utf8_lossy(answer.headers.get(CONTENT_TYPE)?.as_bytes()).to_ascii_lowercase();
+    Some(kind.split(';').next().unwrap_or_default().trim().to_owned())
+}
+
+/// The whole body. `Ok(None)`: it has more than `limit` bytes.
+pub(super) async fn whole(answer: &mut HttpAnswer, limit: usize) -> Result<Option<Vec<u8>>, RequestError> {
+    if answer.length().is_some_and(|length| length > limit as u64) {
+        return Ok(None);
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(RequestError::Broken)? {
+        if chunk.len() > limit - body.len() {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some(body))
+}
+
+/// The body of an answer that is no success, as far as it is there.
+pub(super) async fn error_body(answer: &mut HttpAnswer) -> Vec<u8> {
+    whole(answer, MAX_ERROR).await.ok().flatten().unwrap_or_default()
+}
+
+/// The beginning of a text in an error, by the encoding that its type names.
+pub(super) fn shown(body: &[u8], headers: &HeaderMap) -> String {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let named = kind.split(';').find_map(|part| part.trim().strip_prefix("charset="));
+    let encoding = named.and_then(|name| Encoding::for_label(name.trim_matches('"').as_bytes()));
+    let text = encoding.unwrap_or(UTF_8).decode(body).0;
+    text.trim().chars().take(MAX_TOLD).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scope_is_found_in_an_http_refusal() {
+        for (wants, found) in [
+            (
+                r#"Bearer error="insufficient_scope", scope="files:read files:write""#,
+                Some("files:read files:write"),
+            ),
+            ("Bearer scope=read:data, error=none", Some("read:data")),
+            (r#"Bearer error="invalid_token""#, None),
+            ("Bearer scope=\"open", None),
+        ] {
+            let challenge = Challenge { status: StatusCode::FORBIDDEN, wants: wants.to_owned() };
+            assert_eq!(challenge.scope(), found);
+        }
+    }
+
+    #[test]
+    fn text_is_decoded_by_its_charset() {
+        let headers = |kind| HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
+        assert_eq!(shown(b"gr\xfc\xdfe", &headers("text/plain; charset=\"iso-8859-1\"")), "grüße");
+        assert_eq!(shown("\u{feff}grüße".as_bytes(), &headers("application/json")), "grüße");
+    }
+}

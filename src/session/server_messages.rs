@@ -1,0 +1,173 @@
+//! What a server says on its own, and who answers its requests: the client side of a session.
+
+use std::sync::Arc;
+
+use rmcp::model::ErrorData;
+use serde_json::{Value, json, value::RawValue};
+use tokio::sync::Notify;
+
+use super::{
+    connect::handshake::Era,
+    rpc::{decode, requests::RequestTable},
+};
+use crate::tool::ServerName;
+
+/// Who a session is towards its server, and who hears what the server says on its own. The default is toolcrib itself:
+/// without capabilities, and requests are refused or declined.
+#[derive(Clone, Default)]
+pub(crate) struct ClientSide {
+    pub(crate) identity: Arc<ClientIdentity>,
+    pub(crate) messages: Option<Arc<dyn ServerMessages>>,
+}
+
+/// What a client says of itself.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientIdentity {
+    /// Its name and version, an object.
+    pub(crate) info: Value,
+    /// What a server may ask of it, an object.
+    pub(crate) capabilities: Value,
+    /// The era that it speaks, if it has one: a server that speaks both is talked to in this one.
+    pub(crate) era: Option<Era>,
+}
+
+impl ClientIdentity {
+    /// Whether a server can ask nothing of it.
+    pub(crate) fn can_nothing(&self) -> bool {
+        self.capabilities.as_object().is_none_or(serde_json::Map::is_empty)
+    }
+}
+
+impl Default for ClientIdentity {
+    fn default() -> Self {
+        let info = json!({"name": "toolcrib", "version": env!("CARGO_PKG_VERSION")});
+        Self { info, capabilities: json!({}), era: None }
+    }
+}
+
+/// Gets what servers say on their own, in the order of the wire. Called by the task that reads from the server: it must
+/// not block.
+pub(crate) trait ServerMessages: Send + Sync {
+    /// A notification. Progress is not among them: it goes to the listener of its request.
+    fn notification(&self, message: ServerNotification<'_>);
+
+    /// A request, to be answered through [`ServerRequest::reply`].
+    fn request(&self, request: ServerRequest);
+}
+
+/// A notification of a server.
+pub(crate) struct ServerNotification<'a> {
+    pub(crate) server: &'a ServerName,
+    pub(crate) method: &'a str,
+    pub(crate) params: Option<&'a RawValue>,
+    /// The request that it belongs to, if the transport tells.
+    pub(crate) exchange: Option<u64>,
+}
+
+/// A request of a server.
+pub(crate) struct ServerRequest {
+    pub(crate) server: ServerName,
+    /// The server's own.
+    pub(crate) id: Box<RawValue>,
+    pub(crate) method: String,
+    pub(crate) params: Option<Box<RawValue>>,
+    /// As of a notification.
+    pub(crate) exchange: Option<u64>,
+    pub(crate) reply: ReplySender,
+}
+
+/// What a client answers to a request of the server's.
+pub(crate) type ClientAnswer = Result<Box<RawValue>, ErrorData>;
+
+/// Answers one request of the server's, once. Dropped without an answer, it refuses.
+pub(crate) struct ReplySender(Option<Box<dyn FnOnce(ClientAnswer) + Send + Sync>>);
+
+impl ReplySender {
+    pub(crate) fn new(send: impl FnOnce(ClientAnswer) + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(send)))
+    }
+
+    pub(crate) fn send(mut self, answer: ClientAnswer) {
+        if let Some(send) = self.0.take() {
+            send(answer);
+        }
+    }
+}
+
+impl Drop for ReplySender {
+    fn drop(&mut self) {
+        if let Some(send) = self.0.take() {
+            send(Err(ErrorData::internal_error("the client has gone without an answer", None)));
+        }
+    }
+}
+
+/// Takes in what one server says on its own.
+pub(in crate::session) struct MessageSink {
+    pub(in crate::session) server: ServerName,
+    /// Who hears it.
+    pub(in crate::session) messages: Option<Arc<dyn ServerMessages>>,
+    /// Is notified when the server says that its tools changed.
+    pub(in crate::session) changed: Arc<Notify>,
+}
+
+impl MessageSink {
+    /// Takes in a notification. Progress goes to the listener of its request.
+    pub(in crate::session) fn notified(
+        &self,
+        requests: &RequestTable,
+        method: &str,
+        params: Option<&RawValue>,
+        exchange: Option<u64>,
+    ) {
+        match method {
+            "notifications/progress" => {
+                if let Some(params) = params
+                    && let Some(id) = decode::progressing(params)
+                {
+                    requests.progress(id, params);
+                }
+                return;
+            }
+            // A subscription that was just acknowledged has missed earlier changes.
+            "notifications/tools/list_changed" | "notifications/subscriptions/acknowledged" => {
+                self.changed.notify_one();
+            }
+            _ => {}
+        }
+        if let Some(messages) = &self.messages {
+            messages.notification(ServerNotification { server: &self.server, method, params, exchange });
+        }
+    }
+
+    /// Has a request of the server's answered through `reply`: by the client, if there is one.
+    pub(in crate::session) fn asked(
+        &self,
+        id: Box<RawValue>,
+        method: String,
+        params: Option<Box<RawValue>>,
+        exchange: Option<u64>,
+        reply: impl FnOnce(ClientAnswer) + Send + Sync + 'static,
+    ) {
+        let Some(messages) = self.messages.as_ref().filter(|_| method != "ping") else {
+            return reply(answer_without_client(&method));
+        };
+        let (server, reply) = (self.server.clone(), ReplySender::new(reply));
+        messages.request(ServerRequest { server, id, method, params, exchange, reply });
+    }
+}
+
+/// The answer of a session without a client: what lets the server go on.
+fn answer_without_client(method: &str) -> ClientAnswer {
+    let answer = match method {
+        "ping" => "{}",
+        "roots/list" => r#"{"roots":[]}"#,
+        "elicitation/create" => r#"{"action":"decline"}"#,
+        _ => {
+            let code = rmcp::model::ErrorCode::METHOD_NOT_FOUND;
+            return Err(ErrorData::new(code, "toolcrib has no such method", None));
+        }
+    };
+    RawValue::from_string(answer.to_owned())
+        .map_err(|error| ErrorData::internal_error(error.to_string(), None))
+}

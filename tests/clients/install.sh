@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Install the pinned official clients (TypeScript and Python, both eras, and the Inspector) into target/clients. Safe to run again.
+# usage: bash tests/clients/install.sh        needs: npm, Python >= 3.11 with venv (PYTHON=.. picks one)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+mkdir -p ../../target/clients
+into=$(cd ../../target/clients && pwd -P)
+
+say() { echo "clients: $*"; }
+die() { echo "clients: error: $*" >&2; exit 1; }
+current() { [ "$(cat "$1/.stamp" 2>/dev/null)" = "$2" ]; }
+
+command -v npm >/dev/null || die "npm is missing; it comes with Node.js"
+want=$(cat package.json package-lock.json | sha256sum)
+if current "$into" "$want"; then
+  say "node_modules is up to date"
+else
+  say "installing node_modules (npm ci; with the Node.js 22 that the Inspector needs)"
+  cp package.json package-lock.json "$into"
+  # The engine warning is about the Node.js that runs npm, not the one installed here.
+  npm ci --prefix "$into" --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error >/dev/null ||
+    die "npm ci failed (see above)"
+  echo "$want" >"$into/.stamp"
+fi
+
+python=${PYTHON:-python3}
+"$python" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' ||
+  die "$python is no Python 3.11 or newer with venv; PYTHON=.. picks another"
+for major in 1 2; do
+  venv=$into/python-$major
+  # The scripts of a venv carry its absolute path: a moved tree is installed anew.
+  want=$({ echo "$into"; cat "requirements-$major.txt"; } | sha256sum)
+  if current "$venv" "$want"; then say "the Python SDK $major.x is up to date"; continue; fi
+  say "installing the Python SDK $major.x ($("$python" --version))"
+  rm -rf "$venv"
+  "$python" -m venv "$venv" || die "$python could not make the virtual environment"
+  "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps -r "requirements-$major.txt" ||
+    die "pip could not install requirements-$major.txt (see above)"
+  echo "$want" >"$venv/.stamp"
+done
+say "ready"

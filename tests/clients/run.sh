@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Check the fixture of the conformance suite by the official clients: TypeScript and Python SDKs of both eras, and the Inspector.
+# usage: bash tests/clients/run.sh alone                    the fixture itself, over HTTP and stdio
+#        bash tests/clients/run.sh gateway                  behind `toolcrib serve` and `toolcrib connect`
+#        bash tests/clients/run.sh URL | COMMAND [ARGUMENT..]   whatever serves the fixture there
+#   TOOLCRIB, FIXTURE pick other programs than those of target/debug; CLIENTS="python_1 .." picks clients
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+bash install.sh
+target=$(cd ../../target && pwd -P)
+into=$target/clients
+node=$(ls "$into"/node_modules/node-linux-*/bin/node)
+fixture=${FIXTURE:-$target/debug/examples/conformance}
+toolcrib=${TOOLCRIB:-$target/debug/toolcrib}
+# Modules are looked for from where a script lies.
+cp ./*.mjs ../../examples/clients/agent.ts "$into"
+
+worst=0
+check() { # NAME COMMAND..
+  case " ${CLIENTS:-$1} " in *" $1 "*) ;; *) return 0 ;; esac
+  echo "== $1"
+  "${@:2}" || { worst=1; echo "== $1 has failed"; }
+}
+all() { # TARGET..
+  check typescript_1 "$node" "$into/typescript.mjs" 1 "$@"
+  check typescript_2_legacy "$node" "$into/typescript.mjs" 2-legacy "$@"
+  check typescript_2_modern "$node" "$into/typescript.mjs" 2-modern "$@"
+  check python_1 "$into/python-1/bin/python" python_1.py "$@"
+  check python_2_legacy "$into/python-2/bin/python" -W ignore python_2.py legacy "$@"
+  check python_2_modern "$into/python-2/bin/python" -W ignore python_2.py modern "$@"
+  check inspector "$node" "$into/inspector.mjs" "$@"
+}
+examples() { # URL
+  local port
+  port=$(free_port)
+  background "$scratch/model.log" "$node" "$into/model.mjs" "$port"
+  listening "$port"
+  export OPENAI_BASE_URL=http://127.0.0.1:$port/v1 OPENAI_API_KEY=none MODEL=fake
+  check example_python example "$into/python-2/bin/python" ../../examples/clients/agent.py Ada "$1"
+  check example_typescript example "$node" "$into/agent.ts" Ada "$1"
+}
+example() { # COMMAND..
+  local said
+  said=$("$@" 2>&1) || true
+  case $said in
+  *"The tool says: Hello, Ada!"*) echo "ok      it calls a tool and says what the tool gave" ;;
+  *) echo "FAILED  it says: ${said: -600}"; return 1 ;;
+  esac
+}
+
+scratch=$(mktemp -d)
+started=()
+finish() {
+  for pid in "${started[@]}"; do kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null || true; done
+  rm -rf "$scratch"
+}
+trap finish EXIT
+# Starts a server and waits until it says its address, or until its port is open.
+background() { # LOG COMMAND..
+  "${@:2}" >"$1" 2>&1 &
+  started+=($!)
+}
+listening() { # PORT
+  for _ in $(seq 200); do (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return; sleep 0.05; done
+  cat "$scratch"/*.log >&2
+  echo "nothing listens at port $1" >&2
+  exit 1
+}
+free_port() { "$node" -e 's=require("net").createServer().listen(0,"127.0.0.1",()=>{console.log(s.address().port);s.close()})'; }
+
+case "${1:-}" in
+alone)
+  port=$(free_port)
+  background "$scratch/fixture.log" "$fixture" --http "127.0.0.1:$port"
+  listening "$port"
+  all "http://127.0.0.1:$port/mcp"
+  examples "http://127.0.0.1:$port/mcp"
+  all "$fixture" --stdio
+  ;;
+gateway)
+  printf '[servers.fixture]\ncommand = "%s"\nargs = ["--stdio"]\n' "$fixture" >"$scratch/servers.toml"
+  port=$(free_port)
+  background "$scratch/gateway.log" "$toolcrib" --config "$scratch/servers.toml" serve --http "127.0.0.1:$port"
+  listening "$port"
+  all "http://127.0.0.1:$port/mcp/fixture"
+  examples "http://127.0.0.1:$port/mcp"
+  all "$toolcrib" --config "$scratch/servers.toml" connect fixture
+  "$toolcrib" --config "$scratch/servers.toml" down || true
+  ;;
+"") sed -n '2,6s/^# //p' "${BASH_SOURCE[0]##*/}"; exit 2 ;;
+*) all "$@" ;;
+esac
+exit "$worst"

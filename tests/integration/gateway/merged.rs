@@ -1,0 +1,56 @@
+//! All servers at one endpoint: names that lead back.
+
+use serde_json::json;
+
+use super::{Client, RICH, able};
+use crate::daemon::Crib;
+
+#[test]
+fn prompts_and_resources_of_all_servers_are_one_list() {
+    let crib = Crib::new(RICH);
+    for modern in [false, true] {
+        let mut client = Client::new(&crib, modern, able(), None);
+        let prompts = client.ask("prompts/list", &json!({}));
+        let names: Vec<&str> =
+            prompts["prompts"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["old__greet", "old__leave", "new__greet", "new__leave"], "all pages of both");
+        let prompt = client.ask("prompts/get", &json!({"name": "new__greet", "arguments": {"who": "you"}}));
+        assert_eq!(prompt["messages"][0]["content"]["text"], "greet \"you\"", "by the server's own name");
+        let resources = client.ask("resources/list", &json!({}));
+        let uris: Vec<&str> = resources["resources"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["uri"].as_str().unwrap())
+            .collect();
+        assert_eq!(uris, ["rich://one", "toolcrib://new/rich%3A%2F%2Fone"]);
+        for uri in uris {
+            let read = client.ask("resources/read", &json!({"uri": uri}));
+            assert_eq!(read["contents"][0]["uri"], "rich://one", "{read}");
+        }
+        let read = client.ask("resources/read", &json!({"uri": "rich://item/7"}));
+        assert_eq!(read["contents"][0]["text"], "rich://item/7", "by its template");
+        let completed = client.ask(
+            "completion/complete",
+            &json!({"ref": {"type": "ref/prompt", "name": "old__greet"}, "argument": {"name": "who", "value": "y"}}),
+        );
+        let value = completed["completion"]["values"][0].as_str().unwrap();
+        assert!(value.contains("\"greet\"") && !value.contains("old__"), "{value}");
+        let code = if modern { -32602 } else { -32002 };
+        assert_eq!(client.fail("resources/read", &json!({"uri": "none://"}))["code"], code);
+        assert_eq!(client.fail("prompts/get", &json!({"name": "none"}))["code"], -32602);
+        assert_eq!(client.fail("rich/custom", &json!({}))["code"], -32601, "whose would it be?");
+        assert!(client.text("old__state", &json!({})).contains("[]"));
+    }
+}
+
+#[test]
+fn a_new_client_can_read_before_it_has_listed() {
+    let crib = Crib::new(RICH);
+    let mut client = Client::new(&crib, false, able(), None);
+    let prompt = client.ask("prompts/get", &json!({"name": "old__greet", "arguments": {"who": 1}}));
+    assert_eq!(prompt["messages"][0]["content"]["text"], "greet 1");
+    client.ask("resources/subscribe", &json!({"uri": "rich://one"}));
+    client.call("old__touch", &json!({"uri": "rich://one"}));
+    assert_eq!(client.notification("notifications/resources/updated")["extra"], "updated");
+}

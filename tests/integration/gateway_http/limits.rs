@@ -1,0 +1,170 @@
+//! Limits: sizes, times, rates, many clients, clients that do not read.
+
+use std::time::Instant;
+
+use super::*;
+
+#[test]
+fn messages_that_are_too_long_are_refused() {
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nmax_body = \"10KB\"\n"));
+    let long = |bytes: usize| call(1, "fix__echo", &json!({"text": "x".repeat(bytes)})).to_string();
+    let session = gate.session("/mcp", "2025-11-25");
+    let headers = [&JSON[..], &[("Mcp-Session-Id", &*session)]].concat();
+    assert_eq!(gate.ask("POST /mcp", &headers, &long(9000)).status, 200);
+    let refused = gate.ask("POST /mcp", &headers, &long(20_000));
+    assert_eq!((refused.status, refused.header("connection")), (413, Some("close")), "{refused:?}");
+    // The same without a length that could be looked at first.
+    let mut parts = gate.connect();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+        gate.address
+    );
+    let stream = parts.stream.get_mut();
+    stream.write_all(head.as_bytes()).unwrap();
+    for _ in 0..20 {
+        let _ = stream.write_all(format!("400\r\n{}\r\n", "x".repeat(1024)).as_bytes());
+    }
+    assert_eq!(parts.head().status, 413);
+    let head = gate.ask("GET /healthz", &[("X-Long", &*"x".repeat(100_000))], "");
+    assert!(head.status == 431 || head.status == 400, "{head:?}");
+}
+
+#[test]
+fn who_sends_slowly_is_not_waited_for() {
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nread_timeout = \"300ms\"\n"));
+    let mut body = gate.connect();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{",
+        gate.address
+    );
+    body.stream.get_mut().write_all(head.as_bytes()).unwrap();
+    let refused = body.reply();
+    assert_eq!((refused.status, refused.header("connection")), (408, Some("close")));
+    let mut head = gate.connect();
+    head.stream.get_mut().write_all(b"POST /mcp HTTP/1.1\r\nHost: ").unwrap();
+    let mut rest = String::new();
+    let began = Instant::now();
+    head.stream.read_to_string(&mut rest).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(20) && !rest.contains("200"), "{rest}");
+    assert_eq!(gate.ask("GET /healthz", &[], "").body, "ok\n");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn who_does_not_read_is_disconnected() {
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nread_timeout = \"500ms\"\n"));
+    let session = gate.session("/mcp", "2025-11-25");
+    let headers = [&JSON[..], &[("Mcp-Session-Id", &*session)]].concat();
+    let mut silent = gate.connect();
+    for id in 0..20 {
+        silent.send("POST /mcp", &headers, &call(id, "fix__big", &json!({"bytes": 900_000})).to_string());
+    }
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", gate.child.id())).unwrap().count();
+    let before = descriptors();
+    wait_for("the end of the connection", || descriptors() < before);
+    let mut rest = Vec::new();
+    let _ = silent.stream.read_to_end(&mut rest);
+    assert!(rest.len() < 20 * 900_000);
+}
+
+#[test]
+fn requests_over_the_limit_of_their_token_are_refused() {
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nmax_in_flight = 1\n"));
+    let session = gate.session("/mcp", "2025-11-25");
+    let mut sleeping = gate.connect();
+    let headers = [&JSON[..], &[("Mcp-Session-Id", &*session)]].concat();
+    sleeping.send("POST /mcp", &headers, &call(1, "fix__sleep", &json!({"ms": 1000})).to_string());
+    assert_eq!(sleeping.head().status, 200);
+    let refused = gate.legacy(&session, &call(2, "fix__pid", &json!({})));
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")), "{refused:?}");
+    sleeping.until("awake");
+    wait_for("room", || gate.legacy(&session, &call(3, "fix__pid", &json!({}))).status == 200);
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nrequests_per_second = 2\n"));
+    let statuses: Vec<u16> = (0..8).map(|id| gate.modern(id, "server/discover", json!({})).status).collect();
+    assert!(statuses[..2] == [200, 200] && statuses.contains(&429), "{statuses:?}");
+}
+
+#[test]
+fn sessions_without_work_end() {
+    let gate =
+        Gate::new(&format!("{FIXTURE}scope = \"client\"\n[gateway]\nidle = \"400ms\"\nmax_sessions = 3\n"));
+    let count = || {
+        let page = gate.ask("GET /metrics", &[], "").body;
+        let line = page.lines().find_map(|line| line.strip_prefix("toolcrib_gateway_sessions "));
+        line.map_or(0, |value| value.parse().unwrap())
+    };
+    let listening = gate.session("/mcp", "2025-11-25");
+    let mut general = gate.connect();
+    general.send("GET /mcp", &[("Mcp-Session-Id", &*listening)], "");
+    assert_eq!(general.head().status, 200);
+    let idle = gate.session("/mcp", "2025-11-25");
+    let own = |session: &str| gate.legacy(session, &call(1, "fix__pid", &json!({})));
+    assert_ne!(own(&idle).text(), own(&listening).text(), "each has a server of its own");
+    // The caller without a session keeps its server between requests.
+    let modern = || gate.modern(1, "tools/call", json!({"name": "fix__pid", "arguments": {}})).text();
+    assert_eq!(modern(), modern());
+    assert_eq!(count(), 3);
+    wait_for("the end of the idle session", || count() == 1);
+    assert_eq!((own(&idle).status, own(&listening).status), (404, 200));
+    let many: Vec<String> = (0..5).map(|_| gate.session("/mcp", "2025-11-25")).collect();
+    assert!(count() <= 3, "the idle ones make room");
+    assert_eq!((own(&many[0]).status, own(&many[4]).status, own(&listening).status), (404, 200, 200));
+}
+
+#[test]
+fn two_hundred_clients_are_served_at_once() {
+    let gate = Gate::new(FIXTURE);
+    // One asks for much and reads nothing, and one leaves in the middle.
+    let session = gate.session("/mcp", "2025-11-25");
+    let headers = [&JSON[..], &[("Mcp-Session-Id", &*session)]].concat();
+    let mut silent: Vec<Connection> = (0..10).map(|_| gate.connect()).collect();
+    for (id, connection) in (1..).zip(&mut silent) {
+        connection.send("POST /mcp", &headers, &call(id, "fix__big", &json!({"bytes": 900_000})).to_string());
+    }
+    let mut gone = gate.connect();
+    gone.send("POST /mcp", &headers, &call(9, "fix__sleep", &json!({"ms": 300})).to_string());
+    drop(gone);
+    let clients: Vec<_> = (0..200)
+        .map(|number| {
+            let address = gate.address.clone();
+            std::thread::spawn(move || {
+                let mut connection = Connection::new(&address);
+                for round in 0..5 {
+                    let text = format!("{number}-{round}");
+                    let params = json!({"name": "fix__echo", "arguments": {"text": text}});
+                    let (headers, message) = modern(round, "tools/call", params);
+                    let headers: Vec<(&str, &str)> =
+                        headers.iter().map(|(name, value)| (*name, &**value)).collect();
+                    let reply = connection.ask("POST /mcp", &headers, &message.to_string());
+                    assert_eq!((reply.text(), &reply.answer()["id"]), (text, &json!(round)));
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.join().unwrap();
+    }
+    for connection in &mut silent {
+        assert_eq!(connection.reply().text().len(), 900_000);
+    }
+}
+
+#[test]
+fn connections_over_the_limit_wait() {
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nmax_connections = 2\n"));
+    let held: Vec<Connection> = (0..2)
+        .map(|_| {
+            let mut connection = gate.connect();
+            assert_eq!(connection.ask("GET /healthz", &[], "").status, 200);
+            connection
+        })
+        .collect();
+    let mut waiting = gate.connect();
+    waiting.send("GET /healthz", &[], "");
+    waiting.stream.get_mut().set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let mut byte = [0];
+    assert!(waiting.stream.read_exact(&mut byte).is_err(), "there are two already");
+    drop(held);
+    waiting.stream.get_mut().set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    assert_eq!(waiting.head().status, 200);
+}
