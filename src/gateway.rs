@@ -13,6 +13,7 @@
 
 mod asking;
 mod bridge;
+mod busy_wait;
 mod client;
 mod exchange;
 mod held;
@@ -41,7 +42,9 @@ use tokio::sync::watch;
 
 #[cfg(feature = "serve")]
 pub use self::server::GatewayServer;
-use self::{bridge::LogLevel, client::ChangedList, held::HeldRequests, merged::MergedNames};
+use self::{
+    bridge::LogLevel, busy_wait::BusyWait, client::ChangedList, held::HeldRequests, merged::MergedNames,
+};
 pub(crate) use self::{client::Client, router::Router};
 use crate::{
     cancel::CancellationToken,
@@ -64,6 +67,7 @@ struct GatewayState {
     lender: Lender,
     router: Arc<Router>,
     held: HeldRequests,
+    busy_wait: BusyWait,
     names: MergedNames,
     /// Changes when something happened to a server.
     news: watch::Receiver<u64>,
@@ -116,8 +120,8 @@ impl Gateway {
         news: watch::Receiver<u64>,
         draining: CancellationToken,
     ) -> Self {
-        let (held, names, last_client) = Default::default();
-        Self(Arc::new(GatewayState { lender, router, held, names, news, draining, last_client }))
+        let (held, busy_wait, names, last_client) = Default::default();
+        Self(Arc::new(GatewayState { lender, router, held, busy_wait, names, news, draining, last_client }))
     }
 
     /// A new client at `endpoint`. Several callers may speak as it: then the ids of requests may be the same, and cancel
@@ -129,8 +133,12 @@ impl Gateway {
         client
     }
 
-    /// Tells clients of changes for as long as it is polled.
+    /// Tells clients of changes, and waits for answers, for as long as it is polled.
     pub(crate) async fn work(&self) {
+        tokio::join!(self.0.busy_wait.work(), self.tell_changes());
+    }
+
+    async fn tell_changes(&self) {
         let mut news = self.0.news.clone();
         let toolbox = self.0.lender.toolbox();
         let mut known = toolbox.catalog();

@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -165,7 +166,8 @@ impl Client {
             Ok((speaker, under_way)) => {
                 let key = under_way.key.clone();
                 let context = RequestContext { client: self, speaker, outlet, id: &id, key };
-                let work = self.calls.track_future(context.respond(request));
+                // Pinned here, since it is large and would be moved several times.
+                let work = pin!(self.calls.track_future(context.respond(request)));
                 match under_way.cancelled.run_until_cancelled(work).await {
                     Some(outcome) => outcome,
                     None => return Handled::Cancelled,

@@ -161,7 +161,10 @@ impl RequestUnderWay {
             progress: Some(&progress),
             exchange: entry.number,
         };
-        match session.forward(request).await {
+        let awaited = self.client.gateway.0.busy_wait.begin();
+        let answer = session.forward(request).await;
+        awaited.answered();
+        match answer {
             Ok(answer) => answer,
             // The request was not given up: that would have dropped it.
             Err(Error::Cancelled) => {

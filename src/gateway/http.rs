@@ -13,6 +13,7 @@ mod access;
 mod answers;
 mod calls;
 mod headers;
+mod late;
 mod legacy;
 mod modern;
 mod replay;
@@ -34,6 +35,7 @@ use self::{
     access::{Access, Credential, InFlight},
     answers::{Answer, INVALID_REQUEST, empty, error, refusal, refusal_of},
     headers::{check_accept, check_content_type},
+    late::LateClock,
     modern::is_modern,
     sessions::Sessions,
 };
@@ -68,6 +70,7 @@ pub(super) struct HttpState {
     callers: Sessions<(usize, Option<ServerName>)>,
     /// Of the transport of 2024-11-05.
     sse: Arc<Sessions<String>>,
+    clock: Arc<LateClock>,
     end: CancellationToken,
 }
 
@@ -119,12 +122,17 @@ impl HttpState {
             sessions: Sessions::new(most),
             callers: Sessions::new(most),
             sse: Arc::new(Sessions::new(most)),
+            clock: Arc::default(),
             end,
         }
     }
 
-    /// Ends what has nothing to do, for as long as it is polled.
-    pub(super) async fn expire(&self) {
+    /// Ends what has nothing to do, and watches what is late, for as long as it is polled.
+    pub(super) async fn work(&self) {
+        tokio::join!(self.clock.work(), self.expire());
+    }
+
+    async fn expire(&self) {
         let idle = self.config.idle;
         loop {
             tokio::time::sleep((idle / 4).clamp(LEAST_LOOK, MOST_LOOK)).await;

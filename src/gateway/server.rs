@@ -142,7 +142,7 @@ impl GatewayServer {
         tokio::select! {
             () = stop.cancelled() => {}
             () = gateway.work() => {}
-            () = state.expire() => {}
+            () = state.work() => {}
         }
         listening.end.cancel();
         while listening.answering.join_next().await.is_some() {}

@@ -1,9 +1,10 @@
 //! A request on its way through the gateway, until it is known whether it is answered by one message or by a stream.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, join_all};
 
+use super::late::LateClock;
 use crate::gateway::{
     Client,
     client::Handled,
@@ -11,14 +12,11 @@ use crate::gateway::{
     outlet::{Outlet, OutletReader},
 };
 
-/// A request that takes longer is answered by a stream: the client has the head of the answer, and something to come
-/// back to.
-const STREAM_AFTER: Duration = Duration::from_millis(200);
-
 /// A request under way, and what belongs to it.
 pub(super) struct Call {
     pub(super) answer: BoxFuture<'static, Handled>,
     pub(super) messages: OutletReader,
+    clock: Arc<LateClock>,
 }
 
 /// What came first.
@@ -27,13 +25,13 @@ pub(super) enum First {
     Answer(Handled),
     /// Other messages; the answer perhaps with them.
     Messages(Vec<String>, Option<Handled>),
-    /// Nothing for a while.
+    /// Nothing for a while: the answer becomes a stream, so that the client has its head, and something to come back to.
     Nothing,
 }
 
 impl Call {
     /// Begins requests of `client`; several are answered by one batch.
-    pub(super) fn new(client: Arc<Client>, mut requests: Vec<ClientRequest>) -> Self {
+    pub(super) fn new(client: Arc<Client>, mut requests: Vec<ClientRequest>, clock: &Arc<LateClock>) -> Self {
         let (outlet, messages) = Outlet::new();
         let one = if requests.len() == 1 { requests.pop() } else { None };
         let answer: BoxFuture<'static, _> = match one {
@@ -48,12 +46,12 @@ impl Call {
                 }
             }),
         };
-        Self { answer, messages }
+        Self { answer, messages, clock: clock.clone() }
     }
 
     /// Waits for the first that comes of it. Safe to cancel.
     pub(super) async fn first(&mut self) -> First {
-        let (answer, messages) = (&mut self.answer, &mut self.messages);
+        let Self { answer, messages, clock } = self;
         tokio::select! {
             biased;
             answer = answer => {
@@ -64,7 +62,7 @@ impl Call {
                 let more = std::iter::from_fn(|| messages.try_next());
                 First::Messages(std::iter::once(first).chain(more).collect(), None)
             }
-            () = tokio::time::sleep(STREAM_AFTER) => First::Nothing,
+            () = clock.late() => First::Nothing,
         }
     }
 }

@@ -75,7 +75,7 @@ impl HttpState {
         if requests.is_empty() {
             return empty(StatusCode::ACCEPTED);
         }
-        let call = Call::new(session.client.clone(), requests);
+        let call = Call::new(session.client.clone(), requests, &self.clock);
         let ended = session.ended.clone();
         let held = (in_use, question.in_flight);
         let mut call = LegacyCall { call: Some(call), session, held: Some(held) };
@@ -268,7 +268,7 @@ impl LegacyCall {
 
 impl Drop for LegacyCall {
     fn drop(&mut self) {
-        if let Some(Call { answer, messages }) = self.call.take() {
+        if let Some(Call { answer, messages, .. }) = self.call.take() {
             let held = self.held.take();
             self.session.spawn(async move {
                 answer.await;
@@ -280,7 +280,7 @@ impl Drop for LegacyCall {
 
 /// Brings the messages of a call and its answer into the log.
 async fn pass(log: Arc<ReplayLog>, stream: u64, call: Call, ended: CancellationToken) {
-    let Call { mut answer, mut messages } = call;
+    let Call { mut answer, mut messages, .. } = call;
     let answer = loop {
         tokio::select! {
             biased;

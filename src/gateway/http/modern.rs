@@ -77,7 +77,7 @@ impl HttpState {
         let Some((session, in_use)) = self.callers.get_or_make(&key, make) else {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many clients are connected");
         };
-        let mut call = Call::new(session.client.clone(), vec![request]);
+        let mut call = Call::new(session.client.clone(), vec![request], &self.clock);
         // Ended by us for having nothing to do it cannot be: it is in use.
         match call.first().await {
             First::Answer(answer) => whole(answer),
@@ -96,7 +96,7 @@ impl HttpState {
 
 /// The answer as a stream that begins with `first`.
 fn stream(call: Call, first: Vec<String>, held: (InUse, InFlight)) -> Answer {
-    let Call { answer, mut messages } = call;
+    let Call { answer, mut messages, .. } = call;
     let (outlet, all) = Outlet::new();
     for message in first {
         outlet.send(message);

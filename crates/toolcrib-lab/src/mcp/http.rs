@@ -1,7 +1,10 @@
 //! A bare client of streamable HTTP. Each has connections of its own.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -10,13 +13,12 @@ use http_body_util::{BodyExt, Full};
 use hyper::{
     Method, Response, StatusCode, Uri,
     body::{Bytes, Incoming},
-    header::{ACCEPT, CONTENT_TYPE, HeaderValue},
+    client::conn::http1::{self, SendRequest},
+    header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue},
 };
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
+use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::net::TcpStream;
 
 use super::{Answer, Era, INITIALIZED, Identity, Message, Request, User, nobody, sort};
 
@@ -25,8 +27,11 @@ const DRAIN: Duration = Duration::from_millis(200);
 const SESSION: &str = "mcp-session-id";
 
 pub(crate) struct HttpClient {
-    http: Client<HttpConnector, Full<Bytes>>,
     url: Uri,
+    /// `HOST:PORT` of the address.
+    host: String,
+    /// Connections whose answers were read.
+    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
     pub(crate) identity: Identity,
     /// `initialize` has been answered.
     opened: bool,
@@ -37,24 +42,19 @@ pub(crate) struct HttpClient {
 impl HttpClient {
     /// Opens a session, where the era has sessions.
     pub(crate) async fn open(url: &str, identity: Identity) -> anyhow::Result<Self> {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "each client that is measured has connections of its own"
-        )]
-        let http = Client::builder(TokioExecutor::new()).build(connector);
-        let url = url.parse().with_context(|| format!("`{url}` is no address"))?;
-        let mut client =
-            Self { http, url, identity, opened: false, session: None, next_id: AtomicU64::new(1) };
+        let url: Uri = url.parse().with_context(|| format!("`{url}` is no address"))?;
+        let host = url.authority().with_context(|| format!("`{url}` has no host"))?.to_string();
+        let (idle, next_id) = (Mutex::default(), AtomicU64::new(1));
+        let mut client = Self { url, host, idle, identity, opened: false, session: None, next_id };
         if client.identity.era == Era::Legacy {
             let request = client.identity.initialize();
             let (answer, session) = client.ask(&request, &nobody).await?;
             answer.map_err(|error| anyhow::anyhow!("initialize: {error}"))?;
             (client.opened, client.session) = (true, session);
             let told = client.post(None, INITIALIZED.to_owned()).await?;
-            anyhow::ensure!(told.status().is_success(), "notifications/initialized: {}", told.status());
-            told.into_body().collect().await?;
+            let status = told.response.status();
+            anyhow::ensure!(status.is_success(), "notifications/initialized: {status}");
+            client.read(told).await?;
         }
         Ok(client)
     }
@@ -67,13 +67,13 @@ impl HttpClient {
     /// Sends a request and gives back the response as it begins, to be read or not.
     pub(crate) async fn begin(&self, request: &Request) -> anyhow::Result<Response<Incoming>> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        self.post(Some(request), request.text(id)).await
+        Ok(self.post(Some(request), request.text(id)).await?.response)
     }
 
     /// Opens the stream for what the server says outside of requests.
     pub(crate) async fn listen(&self) -> anyhow::Result<Response<Incoming>> {
         let request = self.head(Method::GET, None).header(ACCEPT, "text/event-stream");
-        let response = self.http.request(request.body(Full::default())?).await?;
+        let response = self.send(request.body(Full::default())?).await?.response;
         anyhow::ensure!(response.status() == StatusCode::OK, "GET: {}", response.status());
         Ok(response)
     }
@@ -82,19 +82,19 @@ impl HttpClient {
     pub(crate) async fn close(self) -> anyhow::Result<()> {
         if self.session.is_some() {
             let request = self.head(Method::DELETE, None).body(Full::default())?;
-            self.http.request(request).await?.into_body().collect().await?;
+            self.read(self.send(request).await?).await?;
         }
         Ok(())
     }
 
     async fn ask(&self, request: &Request, user: User<'_>) -> anyhow::Result<(Answer, Option<HeaderValue>)> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let response = self.post(Some(request), request.text(id)).await?;
+        let Reply { response, connection } = self.post(Some(request), request.text(id)).await?;
         let session = response.headers().get(SESSION).cloned();
         let status = response.status();
         let is_stream = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         if !is_stream.is_some_and(|kind| kind.starts_with("text/event-stream")) {
-            let body = response.into_body().collect().await?.to_bytes();
+            let body = self.read(Reply { response, connection }).await?;
             let message: Value = serde_json::from_slice(&body).with_context(|| {
                 format!("{}: {status}: {}", request.method, String::from_utf8_lossy(&body))
             })?;
@@ -109,11 +109,13 @@ impl HttpClient {
                 Message::Answer(answer) => {
                     // The connection can be used again once the stream has ended.
                     let drained = async { while matches!(events.next().await, Ok(Some(_))) {} };
-                    let _ = tokio::time::timeout(DRAIN, drained).await;
+                    if tokio::time::timeout(DRAIN, drained).await.is_ok() {
+                        self.idle().push(connection);
+                    }
                     return Ok((answer, session));
                 }
                 Message::Reply(reply) => {
-                    self.post(None, reply).await?.into_body().collect().await?;
+                    self.read(self.post(None, reply).await?).await?;
                 }
                 Message::Other => {}
             }
@@ -122,7 +124,7 @@ impl HttpClient {
     }
 
     fn head(&self, method: Method, request: Option<&Request>) -> hyper::http::request::Builder {
-        let mut head = hyper::Request::builder().method(method).uri(&self.url);
+        let mut head = hyper::Request::builder().method(method).uri(self.url.path()).header(HOST, &self.host);
         if let Some(session) = &self.session {
             head = head.header(SESSION, session);
         }
@@ -141,11 +143,50 @@ impl HttpClient {
         head
     }
 
-    async fn post(&self, request: Option<&Request>, body: String) -> anyhow::Result<Response<Incoming>> {
+    async fn post(&self, request: Option<&Request>, body: String) -> anyhow::Result<Reply> {
         let head = self.head(Method::POST, request).header(CONTENT_TYPE, "application/json");
         let head = head.header(ACCEPT, "application/json, text/event-stream");
-        Ok(self.http.request(head.body(Full::new(body.into()))?).await?)
+        self.send(head.body(Full::new(body.into()))?).await
     }
+
+    async fn send(&self, request: hyper::Request<Full<Bytes>>) -> anyhow::Result<Reply> {
+        let idle = || self.idle().pop();
+        while let Some(mut connection) = idle() {
+            // The server may have closed it meanwhile.
+            if connection.ready().await.is_ok() {
+                let response = connection.send_request(request).await?;
+                return Ok(Reply { response, connection });
+            }
+        }
+        let stream = TcpStream::connect(&self.host).await?;
+        stream.set_nodelay(true)?;
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "each client that is measured has connections of its own"
+        )]
+        let (mut connection, driver) = http1::handshake(TokioIo::new(stream)).await?;
+        #[expect(clippy::disallowed_methods, reason = "it ends with its connection")]
+        tokio::spawn(driver);
+        let response = connection.send_request(request).await?;
+        Ok(Reply { response, connection })
+    }
+
+    /// The body of a response, to its end.
+    async fn read(&self, Reply { response, connection }: Reply) -> anyhow::Result<Bytes> {
+        let body = response.into_body().collect().await?.to_bytes();
+        self.idle().push(connection);
+        Ok(body)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<SendRequest<Full<Bytes>>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A response as it begins, and the connection that it comes from.
+struct Reply {
+    response: Response<Incoming>,
+    connection: SendRequest<Full<Bytes>>,
 }
 
 /// The messages of a stream of events.
