@@ -11,6 +11,7 @@
 //! - nobody waits for a client to read; what waits for it is bounded in bytes;
 //! - a client that goes takes its requests along, and leaves shared servers as they are.
 
+mod activity;
 mod asking;
 mod bridge;
 mod busy_wait;

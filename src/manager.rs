@@ -116,7 +116,7 @@ impl Manager {
     pub async fn start_with(config: &Config, options: StartOptions) -> Result<Self> {
         #[cfg(feature = "http")]
         let prompt = options.authorization_prompt.clone();
-        let StartOptions { observer, http, cancel, task, client, .. } = options;
+        let StartOptions { observer, http, cancel, task, client, follow_stderr, .. } = options;
         let observe = observer.unwrap_or_else(|| Arc::new(|_| {}));
         let http = http.map_or_else(|| RemoteClients::new(&config.http), Ok)?;
         #[cfg(all(feature = "builtin", feature = "agents"))]
@@ -135,7 +135,7 @@ impl Manager {
         config.lock_file.as_deref().map(|lock| config.admit_lock(lock)).transpose()?;
         let lock = config.lock_file.as_deref().map(LockFile::read_to_check).transpose()?.map(Arc::new);
         let launcher = Launcher::new(config.cache_folder.as_deref());
-        let follow_stderr = config.follow_stderr;
+        let follow_stderr = follow_stderr || config.follow_stderr;
         let connect_context = ConnectContext {
             supervisor: supervisor.clone(),
             secrets: config.secrets.clone(),

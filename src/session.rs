@@ -52,7 +52,7 @@ pub(crate) use self::{
     call_options::CallTerms,
     connect::{ConnectContext, OnProcess, ServerHello, SpawnedProcess, handshake::Era},
     event::{SessionEvent, SessionObserver},
-    forward::{ForwardedAnswer, ForwardedRequest, ForwardedTool},
+    forward::{Forwarded, ForwardedAnswer, ForwardedRequest, ForwardedTool},
     remote::RemoteClients,
     result::outputs::Outputs,
     rpc::requests::RawListener,

@@ -17,6 +17,8 @@ mod plan;
 mod recorded;
 mod turns;
 mod wait;
+#[cfg(feature = "daemon")]
+mod words;
 
 use std::{
     path::Path,

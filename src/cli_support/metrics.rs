@@ -111,6 +111,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for MetricsLayer {
             let family = "toolcrib_server_start_phase_seconds";
             self.0.observe(family, &[&start.server, phase], end.elapsed_ms / 1e3);
         }
+        if let Some(wait_ms) = end.wait_ms.filter(|_| end.stays_down) {
+            self.0.observe("toolcrib_reconnect_wait_seconds", &[&end.server], wait_ms / 1e3);
+        }
         // Every action tells its end once, in its span.
         if let Some(span) = event.parent().and_then(|id| context.span(id)).filter(|_| end.is_end) {
             let parent = span.parent();
@@ -173,10 +176,13 @@ impl Visit for Fields {
     }
 }
 
-/// The event at the end of an action, or of a phase of it.
+/// The event at the end of an action, or of a phase of it; or that of a server that stays down for a while.
 #[derive(Default)]
 struct End {
     is_end: bool,
+    stays_down: bool,
+    server: String,
+    wait_ms: Option<f64>,
     elapsed_ms: f64,
     error: Option<String>,
     /// The phase of a start that has ended; the start itself goes on.
@@ -187,21 +193,28 @@ impl Visit for End {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "toolcrib.phase" => self.phase = Some(value.to_owned()),
+            "toolcrib.server" => value.clone_into(&mut self.server),
             _ => self.record_debug(field, &format_args!("{value}")),
         }
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         match field.name() {
-            "message" => self.is_end = matches!(&*format!("{value:?}"), "ended" | "failed"),
+            "message" => {
+                let message = format!("{value:?}");
+                self.is_end = matches!(&*message, "ended" | "failed");
+                self.stays_down = message == "stays down";
+            }
             "error.type" => self.error = Some(format!("{value:?}")),
             _ => {}
         }
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        if field.name() == "elapsed_ms" {
-            self.elapsed_ms = value;
+        match field.name() {
+            "elapsed_ms" => self.elapsed_ms = value,
+            "toolcrib.wait_ms" => self.wait_ms = Some(value),
+            _ => {}
         }
     }
 }

@@ -98,63 +98,19 @@ impl Log {
 
 /// An event in one line; `None` for what is not worth one.
 fn as_line(event: &ServerEvent) -> Option<LogLine> {
-    let ms = |time: &std::time::Duration| format!("{:.2}s", time.as_secs_f64());
-    let (server, text) = match event {
+    match event {
         ServerEvent::Wrote { server, line } => {
-            return Some(LogLine::now(server.clone(), LogStream::Stderr, line.clone()));
+            Some(LogLine::now(server.clone(), LogStream::Stderr, line.clone()))
         }
         ServerEvent::Message { server, sent, text } => {
             let stream = if *sent { LogStream::Sent } else { LogStream::Received };
-            return Some(LogLine::now(server.clone(), stream, text.clone()));
+            Some(LogLine::now(server.clone(), stream, text.clone()))
         }
-        ServerEvent::Queued { server, reason } => (server, format!("waits for {reason}")),
-        ServerEvent::Starting { server, installs: None } => (server, "starting".to_owned()),
-        ServerEvent::Starting { server, installs: Some(package) } => {
-            (server, format!("installing {package}"))
+        event => {
+            let (server, text) = event.in_words()?;
+            Some(LogLine::now(server.clone(), LogStream::Events, text))
         }
-        ServerEvent::Parked { server, tools, .. } => (server, format!("parked, {tools} tools")),
-        ServerEvent::Ready { row } => match &row.outcome {
-            Ok(ready) => (&row.name, format!("ready after {}{}", ms(&row.took), process(ready.pid))),
-            Err(error) => (&row.name, error.to_string()),
-        },
-        ServerEvent::Failed { row } => match &row.outcome {
-            Err(error) => (&row.name, format!("did not start: {}", because(error))),
-            Ok(_) => return None,
-        },
-        ServerEvent::Lost { server, pid, error } => {
-            (server, format!("lost{}: {}", process(*pid), because(error)))
-        }
-        ServerEvent::Warning { server, text } => (server, text.clone()),
-        ServerEvent::SlowCall { server, tool, waited } => {
-            (server, format!("{tool} has had no answer for {}", ms(waited)))
-        }
-        ServerEvent::Reconnecting { server } => (server, "reconnecting".to_owned()),
-        ServerEvent::Restarted { server, ready, took, restarts } => {
-            (server, format!("restart {restarts}: ready after {}{}", ms(took), process(ready.pid)))
-        }
-        ServerEvent::RestartFailed { server, error, next_try } => {
-            (server, format!("did not come back, next try in {}: {}", ms(next_try), because(error)))
-        }
-        ServerEvent::GaveUp { server, error, next_try } => {
-            let next = next_try.map_or("no next try".to_owned(), |wait| format!("next try in {}", ms(&wait)));
-            (server, format!("died too often, {next}: {}", because(error)))
-        }
-        ServerEvent::Stopped { row } => {
-            let status = row.status.as_deref().map_or(String::new(), |status| format!(", {status}"));
-            (&row.server, format!("stopped after {}{}{status}", ms(&row.took), process(row.pid)))
-        }
-        _ => return None,
-    };
-    Some(LogLine::now(server.clone(), LogStream::Events, text))
-}
-
-fn process(pid: Option<u32>) -> String {
-    pid.map_or_else(String::new, |pid| format!(", pid {pid}"))
-}
-
-/// An error and its causes in one line.
-fn because(error: &crate::error::Error) -> String {
-    std::iter::once(error.to_string()).chain(error.causes()).collect::<Vec<_>>().join(": ")
+    }
 }
 
 #[cfg(test)]

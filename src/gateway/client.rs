@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     Endpoint, Gateway,
+    activity::shown,
     asking::AskedRequests,
     bridge::LogLevel,
     hello::{LEGACY_VERSIONS, MODERN_VERSION, all_versions, capabilities_of, meta_key},
@@ -32,6 +33,11 @@ use crate::{
 
 /// Requests of one client under way. More are refused.
 const MAX_UNDER_WAY: usize = 1024;
+/// Letters of the name of a client, and of its version, that are shown.
+const MAX_NAME: usize = 60;
+const MAX_VERSION: usize = 30;
+/// Names that are remembered of those who speak as one client.
+const MAX_CALLERS: usize = 4;
 
 /// One client. Dropped, its calls are cancelled and its own servers torn down.
 pub(crate) struct Client {
@@ -48,6 +54,8 @@ pub(crate) struct Client {
     /// What it said of itself in `initialize`.
     introduction: OnceLock<Arc<Introduction>>,
     pub(super) asked: AskedRequests,
+    /// What those who speak as it call themselves, the last one first, where they are several.
+    callers: Mutex<Vec<Arc<str>>>,
     under_way: Mutex<HashMap<Box<str>, CancellationToken>>,
     /// The least important messages that it wants to have, if it has said so.
     pub(super) log_level: Mutex<Option<LogLevel>>,
@@ -63,6 +71,8 @@ pub(crate) struct Introduction {
     pub(crate) version: String,
     pub(crate) info: Value,
     pub(crate) capabilities: Value,
+    /// Its name and version, as they may be shown.
+    pub(crate) name: Arc<str>,
 }
 
 /// An open `subscriptions/listen` of a client of the new era.
@@ -136,6 +146,7 @@ impl Client {
             general_reader: Mutex::new(Some(reader)),
             introduction: OnceLock::new(),
             asked: AskedRequests::default(),
+            callers: Mutex::default(),
             under_way: Mutex::default(),
             log_level: Mutex::default(),
             listening: Mutex::default(),
@@ -218,7 +229,9 @@ impl Client {
                 return Err(ErrorData::invalid_params(why, None));
             };
             let info = request.meta.read::<Value>(meta_key::INFO).unwrap_or_else(|| json!({}));
-            return Ok(Arc::new(Introduction { era: Era::Modern, version, info, capabilities }));
+            let introduction = Introduction::new(Era::Modern, version, info, capabilities);
+            self.remember(&introduction.name);
+            return Ok(Arc::new(introduction));
         }
         match (&*request.method, self.introduction.get()) {
             (_, Some(known)) => Ok(known.clone()),
@@ -239,13 +252,35 @@ impl Client {
         let known = LEGACY_VERSIONS.iter().find(|known| **known == asked);
         let version = (*known.unwrap_or(&LEGACY_VERSIONS[0])).to_owned();
         let object = |name| params.read::<Value>(name).filter(Value::is_object).unwrap_or_else(|| json!({}));
-        let introduction = Introduction {
-            era: Era::Legacy,
-            version,
-            info: object("clientInfo"),
-            capabilities: object("capabilities"),
-        };
+        let introduction =
+            Introduction::new(Era::Legacy, version, object("clientInfo"), object("capabilities"));
         Ok(self.introduction.get_or_init(|| Arc::new(introduction)).clone())
+    }
+
+    /// Takes note of the name of somebody who speaks as this client.
+    fn remember(&self, name: &Arc<str>) {
+        let mut callers = lock(&self.callers);
+        if callers.first().is_none_or(|first| first != name) {
+            callers.retain(|known| known != name);
+            callers.truncate(MAX_CALLERS - 1);
+            callers.insert(0, name.clone());
+        }
+    }
+
+    /// What those call themselves who speak as it; the last one first.
+    #[cfg(feature = "serve")]
+    pub(super) fn names(&self) -> Vec<Arc<str>> {
+        match self.introduction.get() {
+            Some(introduction) => vec![introduction.name.clone()],
+            None => lock(&self.callers).clone(),
+        }
+    }
+
+    /// Requests under way, but for those that only listen.
+    #[cfg(feature = "serve")]
+    pub(super) fn under_way(&self) -> usize {
+        let listening = lock(&self.listening).len();
+        lock(&self.under_way).len().saturating_sub(listening)
     }
 
     /// Takes a notification in.
@@ -371,7 +406,14 @@ impl Introduction {
     /// Of a client that has not said anything yet.
     fn unknown() -> Self {
         let version = LEGACY_VERSIONS[0].to_owned();
-        Self { era: Era::Legacy, version, info: json!({}), capabilities: json!({}) }
+        Self::new(Era::Legacy, version, json!({}), json!({}))
+    }
+
+    fn new(era: Era, version: String, info: Value, capabilities: Value) -> Self {
+        let word = |member: &str, most| shown(info[member].as_str().unwrap_or_default().trim(), most);
+        let name = format!("{} {}", word("name", MAX_NAME), word("version", MAX_VERSION));
+        let name = name.trim().into();
+        Self { era, version, info, capabilities, name }
     }
 }
 

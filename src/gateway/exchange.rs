@@ -1,12 +1,13 @@
 //! One request of a client on its way to a server and back, between any two eras.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::{Map, Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
 use super::{
+    activity::{Asked, Outcome},
     bridge::{InputRequired, LogLevel, MAX_ROUNDS, translated},
     client::{Client, Introduction, RequestContext, lock},
     hello::meta_key,
@@ -16,7 +17,9 @@ use crate::{
     catalog::CatalogEntry,
     error::{Error, ErrorCode as Code},
     json_rpc::{self, RawObject},
-    session::{ClientAnswer, Era, ForwardedRequest, ForwardedTool, RawListener, ServerRequest, Session},
+    session::{
+        ClientAnswer, Era, Forwarded, ForwardedRequest, ForwardedTool, RawListener, ServerRequest, Session,
+    },
 };
 
 /// A request as a server is to get it.
@@ -144,6 +147,8 @@ impl RequestUnderWay {
             target: self.target.clone(),
             held: self.held.clone(),
             log_level: self.log_level,
+            asked: Asked::of(tool.as_ref().map(|(entry, _)| entry), method),
+            began: Instant::now(),
         });
         let target = self.target.clone();
         let progress: RawListener = Arc::new(move |params: &RawValue| target.report(params));
@@ -162,17 +167,31 @@ impl RequestUnderWay {
             exchange: entry.number,
         };
         let awaited = self.client.gateway.0.busy_wait.begin();
-        let answer = session.forward(request).await;
+        let forwarded = session.forward(request).await;
         awaited.answered();
-        match answer {
-            Ok(answer) => answer,
-            // The request was not given up: that would have dropped it.
-            Err(Error::Cancelled) => {
-                let what = tool.map_or(&**method, |tool| tool.name);
-                Err(refusal(&Error::stopped_before(session.name(), what)))
+        let (answer, outcome) = match forwarded {
+            Ok(Forwarded { answer, is_error }) => {
+                let outcome = match &answer {
+                    Err(error) => Outcome::Refused(error.code),
+                    Ok(_) if is_error => Outcome::ToolError,
+                    Ok(_) => Outcome::Done,
+                };
+                (answer, outcome)
             }
-            Err(error) => Err(refusal(&error)),
-        }
+            Err(error) => {
+                let error = match error {
+                    // The request was not given up: that would have dropped it.
+                    Error::Cancelled => {
+                        let what = tool.map_or(&**method, |tool| tool.name);
+                        Error::stopped_before(session.name(), what)
+                    }
+                    error => error,
+                };
+                (Err(refusal(&error)), Outcome::of_error(&error))
+            }
+        };
+        entry.end(outcome);
+        answer
     }
 }
 

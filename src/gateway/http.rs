@@ -1,5 +1,5 @@
 //! The gateway over HTTP: streamable HTTP of both eras at `/mcp` and `/mcp/SERVER`, the transport of 2024-11-05 at `/sse` if
-//! that is wanted, and `/healthz`, `/readyz`, `/metrics`.
+//! that is wanted, `/healthz`, `/readyz`, `/metrics`, and a page for people at `/`.
 //!
 //! Owner of: the sessions. Invariants:
 //! - what is done for a request is done by the task of its connection, until the answer becomes a stream;
@@ -15,7 +15,9 @@ mod calls;
 mod headers;
 mod late;
 mod legacy;
+mod live;
 mod modern;
+mod page;
 mod replay;
 mod sessions;
 mod sse;
@@ -36,11 +38,13 @@ use self::{
     answers::{Answer, INVALID_REQUEST, empty, error, refusal, refusal_of},
     headers::{check_accept, check_content_type},
     late::LateClock,
+    live::LiveData,
     modern::is_modern,
     sessions::Sessions,
 };
 use super::{
     Gateway,
+    activity::ServerLines,
     hello::MODERN_VERSION,
     message::{ClientMessage, Unreadable},
 };
@@ -71,6 +75,8 @@ pub(super) struct HttpState {
     /// Of the transport of 2024-11-05.
     sse: Arc<Sessions<String>>,
     clock: Arc<LateClock>,
+    /// For the page.
+    live: LiveData,
     end: CancellationToken,
 }
 
@@ -86,6 +92,7 @@ struct Question {
 /// The answer to who asks how the gateway is while its servers are being started. `None`: it is another question.
 pub(super) fn answer_before_start(request: &Request<Incoming>) -> Option<Answer> {
     match request.uri().path() {
+        "/" => Some(page::page(request)),
         "/healthz" => Some(healthy(request)),
         "/readyz" => Some(unless_get(request).unwrap_or_else(|| {
             answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, "not ready: the servers are being started\n")
@@ -111,11 +118,13 @@ impl HttpState {
         config: GatewayConfig,
         gateway: Gateway,
         required: Vec<ServerName>,
+        lines: Arc<ServerLines>,
         end: CancellationToken,
     ) -> Self {
         let most = config.max_sessions;
         Self {
             access: Access::new(&config),
+            live: LiveData::new(&config, lines),
             config,
             gateway,
             required,
@@ -151,6 +160,8 @@ impl HttpState {
     /// Answers one request.
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Answer {
         match request.uri().path() {
+            // It has no data of its own: its script asks for them, with a token if one is needed.
+            "/" => page::page(&request),
             "/healthz" => healthy(&request),
             "/readyz" => unless_get(&request).unwrap_or_else(|| self.ready()),
             _ => self.guarded(request).await,
@@ -194,6 +205,12 @@ impl HttpState {
         let (server, is_sse) = match (below("/mcp"), below("/sse")) {
             (Some(server), _) => (server, false),
             (None, Some(server)) if self.config.sse => (server, true),
+            _ if path == "/live" => {
+                return match unless_get(&request) {
+                    Some(refused) => refused,
+                    None => self.live(&caller, request.uri().query().unwrap_or_default()).await,
+                };
+            }
             _ if path == "/metrics" => {
                 return match unless_get(&request) {
                     Some(refused) => refused,

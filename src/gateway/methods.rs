@@ -88,8 +88,18 @@ impl RequestContext<'_> {
         };
         let toolbox = self.toolbox().await;
         let entry = self.tool(&toolbox, &name).await?;
-        let session = toolbox.awake(entry.server.as_str()).await.map_err(|error| refusal(&error))?;
-        match toolbox.check(&entry, &arguments).await {
+        let failed = |error: &Error| {
+            self.client.gateway.router().call_failed(self.client, &self.speaker, &entry, error);
+        };
+        let session = toolbox.awake(entry.server.as_str()).await.map_err(|error| {
+            failed(&error);
+            refusal(&error)
+        })?;
+        let checked = toolbox.check(&entry, &arguments).await;
+        if let Err(error) = &checked {
+            failed(error);
+        }
+        match checked {
             Ok(()) => {}
             // The model is to read it and do better.
             Err(Error::ArgumentsInvalid { problems, .. }) => {

@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    time::Instant,
 };
 
 use rmcp::model::ErrorData;
@@ -10,6 +11,7 @@ use serde_json::{Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
 use super::{
+    activity::{Asked, EndedRequests, Outcome, ServerLines},
     bridge::{LogLevel, may_be_asked, unsupported},
     client::{ChangedList, Client, Introduction, lock},
     message,
@@ -17,6 +19,8 @@ use super::{
     subscriptions::Subscriptions,
 };
 use crate::{
+    catalog::CatalogEntry,
+    error::Error,
     json_rpc::RawObject,
     session::{ClientIdentity, ClientSide, Era, ServerMessages, ServerNotification, ServerRequest},
     tool::ServerName,
@@ -28,12 +32,16 @@ pub(crate) struct Router {
     exchanges: Mutex<Exchanges>,
     clients: Mutex<HashMap<u64, Weak<Client>>>,
     pub(super) subscriptions: Subscriptions,
+    /// Takes log messages of servers in, where there is a page that shows them.
+    lines: OnceLock<Arc<ServerLines>>,
 }
 
 #[derive(Default)]
 struct Exchanges {
     last: u64,
     open: HashMap<u64, Exchange>,
+    /// Those that have ended, where there is a page that shows them.
+    ended: Option<EndedRequests>,
 }
 
 /// A request of a client that is under way at a server.
@@ -49,6 +57,8 @@ pub(super) struct Exchange {
     pub(super) held: Option<mpsc::UnboundedSender<ServerRequest>>,
     /// The least important log messages that are wanted, where a request says so.
     pub(super) log_level: Option<LogLevel>,
+    pub(super) asked: Asked,
+    pub(super) began: Instant,
 }
 
 /// Where messages about a request go. Another one takes its place when the client asks again.
@@ -82,11 +92,28 @@ impl ReplyTarget {
 pub(super) struct ExchangeEntry {
     router: Arc<Router>,
     pub(super) number: u64,
+    outcome: Outcome,
+}
+
+impl ExchangeEntry {
+    /// It has ended in this way. Dropped without that, it was cancelled.
+    pub(super) fn end(mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
 }
 
 impl Drop for ExchangeEntry {
     fn drop(&mut self) {
-        self.router.exchanges().open.remove(&self.number);
+        let outcome = std::mem::replace(&mut self.outcome, Outcome::Cancelled);
+        let mut exchanges = self.router.exchanges();
+        let Some(exchange) = exchanges.open.remove(&self.number) else { return };
+        let Exchange { number, server, asked, began, .. } = &exchange;
+        let driven_out = exchanges.ended.as_mut().and_then(|ended| {
+            let caller = (*number, exchange.speaker.name.clone());
+            ended.add(caller, (server.clone(), asked.clone()), *began, outcome)
+        });
+        drop(exchanges);
+        drop((driven_out, exchange));
     }
 }
 
@@ -112,7 +139,7 @@ impl Router {
         exchanges.last += 1;
         let number = exchanges.last;
         exchanges.open.insert(number, exchange);
-        ExchangeEntry { router: self.clone(), number }
+        ExchangeEntry { router: self.clone(), number, outcome: Outcome::Cancelled }
     }
 
     pub(super) fn add(&self, client: &Arc<Client>) {
@@ -201,6 +228,9 @@ impl Router {
         let level =
             || params.and_then(|params| RawObject::parse(Some(params)).ok()?.read::<LogLevel>("level"));
         let is_log = *method == "notifications/message";
+        if let Some(lines) = self.lines.get().filter(|_| is_log) {
+            lines.said(server, *params);
+        }
         let wanted =
             |least: Option<LogLevel>| !is_log || least.zip(level()).is_none_or(|(least, it)| it >= least);
         match self.exchange(server, exchange, own.map(|own| own.number)) {
@@ -268,6 +298,45 @@ impl Router {
             Some(held) => drop(held.send(request)),
             None => client.asked.ask(request, &outlet),
         }
+    }
+
+    /// Keeps from here on what a page shows.
+    #[cfg(feature = "serve")]
+    pub(super) fn keep_activity(&self, lines: Arc<ServerLines>) {
+        // Set by the only gateway that this router has.
+        let _ = self.lines.set(lines);
+        self.exchanges().ended = Some(EndedRequests::default());
+    }
+
+    /// The requests under way with their numbers, the oldest first.
+    #[cfg(feature = "serve")]
+    pub(super) fn open_exchanges(&self) -> Vec<(u64, Exchange)> {
+        let mut open: Vec<(u64, Exchange)> =
+            self.exchanges().open.iter().map(|(number, exchange)| (*number, exchange.clone())).collect();
+        open.sort_unstable_by_key(|(number, _)| *number);
+        open
+    }
+
+    /// The requests that have ended after this number, in order, and the last number.
+    #[cfg(feature = "serve")]
+    pub(super) fn ended_after(&self, number: u64) -> (Vec<super::activity::EndedRequest>, u64) {
+        self.exchanges().ended.as_ref().map(|ended| ended.after(number)).unwrap_or_default()
+    }
+
+    /// A tool call of a client failed before it got to a server.
+    pub(super) fn call_failed(
+        &self,
+        client: &Client,
+        speaker: &Introduction,
+        entry: &Arc<CatalogEntry>,
+        error: &Error,
+    ) {
+        let asked = Asked::Tool(entry.clone());
+        let driven_out = self.exchanges().ended.as_mut().and_then(|ended| {
+            let caller = (client.number, speaker.name.clone());
+            ended.add(caller, (entry.server.clone(), asked), Instant::now(), Outcome::of_error(error))
+        });
+        drop(driven_out);
     }
 
     fn exchanges(&self) -> MutexGuard<'_, Exchanges> {

@@ -10,6 +10,7 @@ use tokio::{
 
 use super::{
     Endpoint, Gateway, Router,
+    activity::ServerLines,
     http::{HttpState, answer_before_start},
 };
 use crate::{
@@ -41,6 +42,10 @@ pub struct GatewayServer {
     router: Arc<Router>,
     /// Changes with every event of a server.
     events: watch::Sender<u64>,
+    /// For the page.
+    lines: Arc<ServerLines>,
+    /// Whether observers get what servers write to stderr.
+    follow_stderr: bool,
     config: GatewayConfig,
     required: Vec<ServerName>,
     listening: Option<Listening>,
@@ -107,6 +112,8 @@ impl GatewayServer {
         Self {
             router: Arc::default(),
             events: watch::Sender::new(0),
+            lines: Arc::new(ServerLines::new(config.secrets.clone())),
+            follow_stderr: config.follow_stderr,
             config: config.gateway.as_ref().ok().cloned().unwrap_or_default(),
             required: required.map(|(name, _)| name.clone()).collect(),
             listening: None,
@@ -123,8 +130,22 @@ impl GatewayServer {
     /// servers.
     pub fn start_options(&self, options: StartOptions) -> StartOptions {
         let events = self.events.clone();
-        let count = move |_: &ServerEvent| events.send_modify(|count| *count += 1);
-        options.observe_too(count).client(self.router.shared_side())
+        let count = move || events.send_modify(|count| *count += 1);
+        let client = self.router.shared_side();
+        // Without a page nobody sees what they write to stderr.
+        if self.listening.is_none() {
+            return options.observe_too(move |_| count()).client(client);
+        }
+        let (lines, follow_stderr) = (self.lines.clone(), self.follow_stderr);
+        let look = move |event: &ServerEvent| {
+            lines.happened(event);
+            let is_stderr = matches!(event, ServerEvent::Wrote { .. });
+            if !is_stderr {
+                count();
+            }
+            !is_stderr || follow_stderr
+        };
+        options.observe_all(look).client(client)
     }
 
     fn gateway(&self, manager: &Manager, draining: &CancellationToken) -> Gateway {
@@ -135,7 +156,9 @@ impl GatewayServer {
     pub async fn serve(mut self, manager: &Manager, stop: &CancellationToken) {
         let Some(mut listening) = self.listening.take() else { return stop.cancelled().await };
         let gateway = self.gateway(manager, &listening.end);
-        let state = HttpState::new(self.config, gateway.clone(), self.required, listening.end.clone());
+        self.router.keep_activity(self.lines.clone());
+        let end = listening.end.clone();
+        let state = HttpState::new(self.config, gateway.clone(), self.required, self.lines, end);
         let state = Arc::new(state);
         // Set here alone, and once.
         let _ = listening.state.set(state.clone());

@@ -168,7 +168,7 @@ async fn send(
     limit: Option<Duration>,
 ) -> ClientAnswer {
     let request = ForwardedRequest { method, params, meta, tool: None, limit, progress: None, exchange: 0 };
-    session.forward(request).await.unwrap_or_else(|error| Err(refusal(&error)))
+    session.forward(request).await.map_or_else(|error| Err(refusal(&error)), |forwarded| forwarded.answer)
 }
 
 /// Keeps a subscription of the new era open.

@@ -27,6 +27,8 @@ pub struct StartOptions {
     pub(super) cancel: Option<CancellationToken>,
     pub(super) task: Option<Arc<TaskValues>>,
     pub(super) client: ClientSide,
+    /// As [`Config::follow_stderr`](crate::Config::follow_stderr).
+    pub(super) follow_stderr: bool,
     #[cfg(feature = "http")]
     pub(super) authorization_prompt: Option<Arc<dyn crate::oauth::AuthorizationPrompt>>,
 }
@@ -48,11 +50,28 @@ impl StartOptions {
     /// As [`StartOptions::observe`], beside the observer that is there.
     #[cfg(feature = "serve")]
     #[must_use]
-    pub(crate) fn observe_too(mut self, look: impl Fn(&ServerEvent) + Send + Sync + 'static) -> Self {
+    pub(crate) fn observe_too(self, look: impl Fn(&ServerEvent) + Send + Sync + 'static) -> Self {
+        self.observe_if(move |event| {
+            look(event);
+            true
+        })
+    }
+
+    /// As [`StartOptions::observe_if`], with what servers write to stderr among the events.
+    #[cfg(feature = "serve")]
+    #[must_use]
+    pub(crate) fn observe_all(self, look: impl Fn(&ServerEvent) -> bool + Send + Sync + 'static) -> Self {
+        Self { follow_stderr: true, ..self.observe_if(look) }
+    }
+
+    /// As [`StartOptions::observe`], before the observer that is there: it gets the events of which `look` says so.
+    #[cfg(feature = "serve")]
+    fn observe_if(mut self, look: impl Fn(&ServerEvent) -> bool + Send + Sync + 'static) -> Self {
         let observer = self.observer.take();
         self.observe(move |event| {
-            look(&event);
-            if let Some(observer) = &observer {
+            if look(&event)
+                && let Some(observer) = &observer
+            {
                 observer(event);
             }
         })

@@ -98,6 +98,12 @@ const FAMILIES: &[Family] = &[
     ),
     ("toolcrib_queue_seconds", Kind::Histogram, &["server"], "Waits for a place under max_concurrent_calls."),
     (
+        "toolcrib_reconnect_wait_seconds",
+        Kind::Summary,
+        &["server"],
+        "Waits of servers that are down, before the next attempt to start or reach them.",
+    ),
+    (
         "toolcrib_server_instances",
         Kind::Gauge,
         &["server", "use"],

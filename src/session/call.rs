@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use tracing::Instrument as _;
 
 use super::{
-    CallTerms, ConnectionHandle, ForwardedAnswer, ForwardedRequest, ForwardedTool, Session, SessionEvent,
+    CallTerms, ConnectionHandle, Forwarded, ForwardedAnswer, ForwardedRequest, ForwardedTool, Session,
+    SessionEvent,
     recovery::health::{AwaitedCall, Health},
     result::{
         reply::{CallLimits, CallReply, MissingAccess, NoReply, SlowCallNotice},
@@ -63,7 +64,7 @@ impl Session {
         terms: CallTerms<'_>,
     ) -> Result<ToolResult> {
         let call = OutgoingCall { tool, hints, arguments, written: None, terms };
-        match self.call_within_limits(call).await? {
+        match self.call_within_limits(call).await?.0 {
             CallAnswer::Result(result) => Ok(result),
             // Only of calls that were written elsewhere.
             CallAnswer::Written(_) => Err(self.lost("gave no result".to_owned()).into()),
@@ -75,17 +76,18 @@ impl Session {
         &self,
         tool: ForwardedTool<'_>,
         request: &ForwardedRequest<'_>,
-    ) -> Result<ForwardedAnswer> {
+    ) -> Result<Forwarded> {
         let ForwardedTool { name, hints, arguments } = tool;
         let terms = CallTerms { limit: request.limit, progress: None };
         let call = OutgoingCall { tool: name, hints, arguments, written: Some(request), terms };
         match self.call_within_limits(call).await? {
-            CallAnswer::Written(answer) => Ok(answer),
-            CallAnswer::Result(_) => Err(self.lost("gave no result".to_owned()).into()),
+            (CallAnswer::Written(answer), is_error) => Ok(Forwarded { answer, is_error }),
+            (CallAnswer::Result(_), _) => Err(self.lost("gave no result".to_owned()).into()),
         }
     }
 
-    async fn call_within_limits(&self, call: OutgoingCall<'_>) -> Result<CallAnswer> {
+    /// The answer, and whether it says that the call has failed.
+    async fn call_within_limits(&self, call: OutgoingCall<'_>) -> Result<(CallAnswer, bool)> {
         self.permitted(call.tool, call.arguments)?;
         let action = self.call_action(call.tool);
         let _place =
@@ -96,9 +98,10 @@ impl Session {
             // Much of it is in the words of servers and libraries.
             self.secrets().hide_error(error);
         }
-        counted.end(outcome.as_ref().map_or(true, CallAnswer::is_error));
+        let failed = outcome.as_ref().map_or(true, CallAnswer::is_error);
+        counted.end(failed);
         traced::call_ended(action, &outcome);
-        outcome
+        outcome.map(|answer| (answer, failed))
     }
 
     /// Whether the rules on arguments let the call pass.

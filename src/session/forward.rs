@@ -48,6 +48,13 @@ pub(crate) struct ForwardedTool<'a> {
 /// What a server answers to a forwarded request, in its own words.
 pub(crate) type ForwardedAnswer = std::result::Result<Box<RawValue>, ErrorData>;
 
+/// What came of a forwarded request.
+pub(crate) struct Forwarded {
+    pub(crate) answer: ForwardedAnswer,
+    /// The server refused it, or the tool says of its result that it has failed.
+    pub(crate) is_error: bool,
+}
+
 impl Session {
     /// Sends a request of somebody else's. A call of a tool has the limits, rules and repetitions of every call; any
     /// other request only reads, and is sent once more if the connection ended under it.
@@ -56,10 +63,13 @@ impl Session {
     /// There is no answer, and whether the server may have run it. A refusal in the protocol's own way is `Ok`.
     ///
     /// If the future is dropped, the server is told to cancel.
-    pub(crate) async fn forward(&self, request: ForwardedRequest<'_>) -> Result<ForwardedAnswer> {
+    pub(crate) async fn forward(&self, request: ForwardedRequest<'_>) -> Result<Forwarded> {
         match request.tool {
             Some(tool) => self.forward_call(tool, &request).await,
-            None => self.forward_question(&request).await,
+            None => {
+                let answer = self.forward_question(&request).await?;
+                Ok(Forwarded { is_error: answer.is_err(), answer })
+            }
         }
     }
 

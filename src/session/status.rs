@@ -11,6 +11,9 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "serve")]
+use crate::config::Endpoint;
+
 use super::{DownReason, Session, latency::Latency, recovery::slot::State};
 use crate::{
     error::{Error, ServerError},
@@ -224,6 +227,37 @@ pub(super) struct Ending<'a>(&'a Counters);
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         self.0.ended.store(true, Relaxed);
+    }
+}
+
+/// What is known of a server that is connected, besides its status.
+#[cfg(feature = "serve")]
+pub(crate) struct ConnectedServer {
+    /// The times of the start of this connection.
+    pub(crate) phases: super::Phases,
+    /// The program behind it, in its own words.
+    pub(crate) software: Option<Arc<crate::catalog::ServerSoftware>>,
+}
+
+#[cfg(feature = "serve")]
+impl Session {
+    /// What is known of the present connection. `None`: there is none.
+    pub(crate) fn connected(&self) -> Option<ConnectedServer> {
+        match &*self.slot.state() {
+            State::Ready { connection, .. } => {
+                Some(ConnectedServer { phases: connection.phases, software: connection.software.clone() })
+            }
+            State::Down { .. } | State::Closed => None,
+        }
+    }
+
+    /// How the server is reached, in a word.
+    pub(crate) fn transport_name(&self) -> &'static str {
+        match &self.settings().config.endpoint {
+            Endpoint::Stdio(_) => "stdio",
+            Endpoint::Http(_) => "http",
+            Endpoint::Builtin { .. } => "built-in",
+        }
     }
 }
 

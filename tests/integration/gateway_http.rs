@@ -4,6 +4,8 @@ mod access;
 mod clients;
 mod eras;
 mod limits;
+mod live;
+mod page;
 mod resumed;
 mod serve;
 

@@ -149,7 +149,7 @@ fn tell(ui: &Ui, url: &str, settings: &GatewayConfig, manager: &Manager) {
     if ui.json {
         let tokens = settings.tokens.len();
         Ui::json(json!({
-            "event": "serving", "url": url, "sse": settings.sse, "tools": tools, "tokens": tokens, "client": client,
+            "event": "serving", "url": url, "page": format!("{root}/"), "sse": settings.sse, "tools": tools, "tokens": tokens, "client": client,
         }));
         return;
     }
@@ -166,6 +166,7 @@ fn tell(ui: &Ui, url: &str, settings: &GatewayConfig, manager: &Manager) {
     rows.push(("/metrics", "for Prometheus".to_owned()));
     let rows: Vec<String> = rows.iter().map(|(path, what)| format!("{path:<13} {what}")).collect();
     ui.status("Endpoints", format!("below {root}\n{}", rows.join("\n")));
+    ui.status("Page", format!("{root}/ for a browser: servers, clients and calls, live"));
     ui.status("Client", client.to_string());
     if !settings.listen.ip().is_loopback() {
         if settings.tokens.is_empty() {

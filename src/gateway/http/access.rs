@@ -35,7 +35,7 @@ pub(super) struct Access {
 pub(super) struct Credential {
     /// Its place among all.
     pub(super) number: usize,
-    name: String,
+    pub(super) name: String,
     /// Of the token. `None`: no token is needed.
     digest: Option<[u8; 32]>,
     tools: Vec<Arc<[NamePattern]>>,
@@ -79,6 +79,11 @@ impl Access {
             credentials.push(credential(0, None));
         }
         Self { credentials, origins: config.origins.clone() }
+    }
+
+    /// The credential of that number.
+    pub(super) fn credential(&self, number: usize) -> Option<&Credential> {
+        self.credentials.get(number).map(|known| &**known)
     }
 
     /// The origin of the page that asks; `None`: no page asks.
@@ -153,9 +158,19 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 }
 
 impl Credential {
+    /// Whether it is that of everybody, since no token is needed.
+    pub(super) fn is_anybody(&self) -> bool {
+        self.digest.is_none()
+    }
+
     /// What its owner sees of the servers, or of one.
     pub(super) fn endpoint(&self, only: Option<ServerName>) -> Endpoint {
         Endpoint { only, tools: self.tools.clone(), read_only: self.read_only }
+    }
+
+    /// Whether its owner sees fewer tools than `all` does.
+    pub(super) fn is_narrower(&self, all: &Endpoint) -> bool {
+        self.tools.len() > all.tools.len() || self.read_only != all.read_only
     }
 
     /// Takes a request in.

@@ -92,8 +92,8 @@ impl HttpSession {
         InUse(self.usage.clone())
     }
 
-    /// How long it has had nothing to do.
-    fn idle(&self) -> Option<Duration> {
+    /// How long it has had nothing to do. `None`: a request or a stream is open.
+    pub(super) fn idle(&self) -> Option<Duration> {
         (self.usage.open.load(Relaxed) == 0).then(|| lock(&self.usage.since).elapsed())
     }
 
@@ -124,6 +124,11 @@ pub(super) struct Sessions<K> {
 impl<K: Hash + Eq + Clone> Sessions<K> {
     pub(super) fn new(most: usize) -> Self {
         Self { all: Mutex::default(), most }
+    }
+
+    /// All that there are, in no order.
+    pub(super) fn all(&self) -> Vec<Arc<HttpSession>> {
+        lock(&self.all).values().cloned().collect()
     }
 
     pub(super) fn get(&self, key: &K) -> Option<Arc<HttpSession>> {

@@ -160,6 +160,15 @@ impl Tab {
         self.ask("Input.dispatchKeyEvent", &up);
     }
 
+    /// Shows the page from here on in a window of this width, to somebody who prefers dark pages or light ones.
+    pub(crate) fn seen_by(&mut self, width: u32, dark: bool) {
+        let scheme = if dark { "dark" } else { "light" };
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.ask("Emulation.setEmulatedMedia", &json!({"features": features}));
+        let window = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
+        self.ask("Emulation.setDeviceMetricsOverride", &window);
+    }
+
     /// Shows the page from here on as it is printed on A4, by somebody who prefers dark pages.
     pub(crate) fn as_printed(&mut self) {
         let dark = json!([{"name": "prefers-color-scheme", "value": "dark"}]);
