@@ -31,9 +31,12 @@ const LEEWAY: f64 = 30.0;
 /// Verifies access tokens.
 pub(crate) struct TokenVerifier {
     issuers: Vec<KeySource>,
-    /// By their hashes, with the keys by which they were verified: others are verified anew.
-    verified: Mutex<HashMap<[u8; 32], (Arc<AccessToken>, Arc<KeySet>)>>,
+    /// By their hashes.
+    verified: Mutex<HashMap<[u8; 32], VerifiedToken>>,
 }
+
+/// A token, with the keys by which it was verified: once its issuer has others, it is verified anew.
+type VerifiedToken = (Arc<AccessToken>, Arc<KeySet>);
 
 /// What a token says.
 #[derive(Debug, PartialEq)]
