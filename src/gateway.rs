@@ -30,6 +30,7 @@ mod router;
 #[cfg(feature = "serve")]
 mod server;
 mod subscriptions;
+mod tool_access;
 
 use std::{
     sync::{
@@ -43,14 +44,15 @@ use tokio::sync::watch;
 
 #[cfg(feature = "serve")]
 pub use self::server::GatewayServer;
+#[cfg(feature = "serve")]
+use self::tool_access::ToolRule;
 use self::{
     bridge::LogLevel, busy_wait::BusyWait, client::ChangedList, held::HeldRequests, merged::MergedNames,
 };
-pub(crate) use self::{client::Client, router::Router};
+pub(crate) use self::{client::Client, router::Router, tool_access::ToolAccess};
 use crate::{
     cancel::CancellationToken,
     catalog::{CatalogEntry, ToolCatalog},
-    config::NamePattern,
     json_rpc::RawObject,
     manager::Lender,
     session::{Era, ForwardedRequest, Session},
@@ -82,10 +84,10 @@ struct GatewayState {
 pub(crate) struct Endpoint {
     /// Only this server, with its own names.
     pub(crate) only: Option<ServerName>,
-    /// Only tools whose `SERVER.TOOL` matches a pattern of each of these lists.
-    pub(crate) tools: Vec<Arc<[NamePattern]>>,
-    /// Only tools that say that they change nothing.
-    pub(crate) read_only: bool,
+    /// Which tools.
+    pub(crate) tools: Arc<ToolAccess>,
+    /// Who is behind the client: what one owner begins is not there for others. `None`: owners are not told apart.
+    pub(crate) owner: Option<Arc<str>>,
 }
 
 impl Endpoint {
@@ -94,15 +96,10 @@ impl Endpoint {
     }
 
     fn shows(&self, entry: &CatalogEntry) -> bool {
-        let named = |patterns: &Arc<[NamePattern]>| {
-            let path = entry.path();
-            patterns.iter().any(|pattern| pattern.is_match(&path))
-        };
-        let reads = || !self.read_only || entry.tool.annotations.read_only_hint == Some(true);
-        self.has(&entry.server) && reads() && self.tools.iter().all(named)
+        self.has(&entry.server) && self.tools.lists(entry)
     }
 
-    /// The tool that clients know by `name`.
+    /// The tool that clients know by `name`, if it is shown.
     fn tool(&self, catalog: &ToolCatalog, name: &str) -> Option<Arc<CatalogEntry>> {
         let entry = match &self.only {
             Some(server) => catalog.find(server.as_str(), name).ok(),
@@ -150,7 +147,7 @@ impl Gateway {
             let now = toolbox.catalog();
             if !Arc::ptr_eq(&now, &known) {
                 let clients = self.0.router.clients();
-                for client in clients.iter().filter(|client| is_changed(&client.endpoint, &known, &now)) {
+                for client in clients.iter().filter(|client| is_changed(&client.shown(), &known, &now)) {
                     client.tell_list_changed(ChangedList::Tools);
                 }
                 known = now;

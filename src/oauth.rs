@@ -9,6 +9,8 @@
 //! on this machine; a server of the public internet cannot name private addresses. Tokens, codes, verifiers and secrets
 //! of clients are hidden in all output (`Secrets`).
 //!
+//! The gateway is on the other side: `resource` verifies the tokens of its clients.
+//!
 //! # Example
 //! ```no_run
 //! # async fn example() -> toolcrib::Result<()> {
@@ -34,6 +36,8 @@ mod login;
 #[cfg(feature = "serve")]
 mod loopback;
 mod prompt;
+#[cfg(all(feature = "serve", feature = "daemon"))]
+mod resource;
 mod store;
 mod token;
 
@@ -45,6 +49,8 @@ use std::{
 pub(crate) use self::login::status_of;
 #[cfg(feature = "serve")]
 pub use self::loopback::LoopbackPrompt;
+#[cfg(all(feature = "serve", feature = "daemon"))]
+pub(crate) use self::resource::{AccessToken, TokenRefusal, TokenVerifier};
 pub(crate) use self::{
     authorizer::{Attempts, Authorizer, Refusal},
     error::OauthError,

@@ -23,7 +23,7 @@ pub(super) enum Bench {
 impl Bench {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Init(init) => init.run(context).await,
+            Self::Init(init) => Box::pin(init.run(context)).await,
             Self::Call(call) => call.run(context).await,
         }
     }

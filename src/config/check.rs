@@ -2,7 +2,7 @@
 //! decides about it.
 
 pub(super) mod files;
-mod oauth;
+pub(in crate::config) mod oauth;
 pub(super) mod owner;
 pub(super) mod validate;
 pub(super) mod walls;

@@ -15,7 +15,7 @@ use serde_json::{Value, json, value::RawValue};
 use tokio_util::task::TaskTracker;
 
 use super::{
-    Endpoint, Gateway,
+    Endpoint, Gateway, ToolAccess,
     activity::shown,
     asking::AskedRequests,
     bridge::LogLevel,
@@ -43,6 +43,8 @@ const MAX_CALLERS: usize = 4;
 pub(crate) struct Client {
     pub(super) gateway: Gateway,
     pub(super) endpoint: Endpoint,
+    /// The tools of its last request.
+    tools: Mutex<Arc<ToolAccess>>,
     /// Its number in this gateway.
     pub(super) number: u64,
     /// Several callers may speak as this client: the ids of their requests may be the same, and cancel nothing.
@@ -120,6 +122,8 @@ impl Handled {
 /// A request under way, with all that its handling needs.
 pub(super) struct RequestContext<'a> {
     pub(super) client: &'a Arc<Client>,
+    /// What who asks sees of the servers.
+    pub(super) endpoint: Endpoint,
     pub(super) speaker: Arc<Introduction>,
     /// For what belongs to it.
     pub(super) outlet: &'a Outlet,
@@ -138,6 +142,7 @@ impl Client {
         let (general, reader) = Outlet::new();
         Arc::new(Self {
             gateway,
+            tools: Mutex::new(endpoint.tools.clone()),
             endpoint,
             number,
             has_many_callers,
@@ -173,10 +178,11 @@ impl Client {
     /// Answers a request; what belongs to it goes to `outlet` before. Dropping the future cancels it.
     pub(crate) async fn handle(self: &Arc<Self>, request: ClientRequest, outlet: &Outlet) -> Handled {
         let id = request.id.clone();
+        let endpoint = self.endpoint_of(&request);
         let outcome = match self.begin(&request) {
             Ok((speaker, under_way)) => {
                 let key = under_way.key.clone();
-                let context = RequestContext { client: self, speaker, outlet, id: &id, key };
+                let context = RequestContext { client: self, endpoint, speaker, outlet, id: &id, key };
                 // Pinned here, since it is large and would be moved several times.
                 let work = pin!(self.calls.track_future(context.respond(request)));
                 match under_way.cancelled.run_until_cancelled(work).await {
@@ -187,6 +193,21 @@ impl Client {
             Err(error) => Err(error),
         };
         Handled::Answer(message::answer(&id, &outcome), outcome.err().map(|error| error.code))
+    }
+
+    /// What the client was last shown of the servers.
+    pub(super) fn shown(&self) -> Endpoint {
+        Endpoint { tools: lock(&self.tools).clone(), ..self.endpoint.clone() }
+    }
+
+    /// What the sender of a request sees. If that is not what the client saw before, it is told to look again.
+    fn endpoint_of(&self, request: &ClientRequest) -> Endpoint {
+        let Some(tools) = &request.tools else { return self.endpoint.clone() };
+        let before = std::mem::replace(&mut *lock(&self.tools), tools.clone());
+        if !Arc::ptr_eq(&before, tools) && !before.lists_as(tools) {
+            self.tell_list_changed(ChangedList::Tools);
+        }
+        Endpoint { tools: tools.clone(), ..self.endpoint.clone() }
     }
 
     /// Takes a request in, or says why not.

@@ -3,7 +3,7 @@
 //!
 //! Owner of: the sessions. Invariants:
 //! - what is done for a request is done by the task of its connection, until the answer becomes a stream;
-//! - a session belongs to the credential that made it, and is not there for others;
+//! - a session belongs to the owner of the token that made it, and is not there for others;
 //! - everything that waits for a client is bounded: connections, sessions, messages, events that are kept for it;
 //! - a client of the old era that goes away leaves its calls running, one of the new era ends them.
 
@@ -11,6 +11,7 @@
 
 mod access;
 mod answers;
+mod callers;
 mod calls;
 mod headers;
 mod late;
@@ -18,6 +19,7 @@ mod legacy;
 mod live;
 mod modern;
 mod page;
+mod protected;
 mod replay;
 mod sessions;
 mod sse;
@@ -26,20 +28,23 @@ use std::{sync::Arc, time::Duration};
 
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::{
-    HeaderMap, Method, Request, StatusCode,
+    HeaderMap, Method, Request, StatusCode, Uri,
     body::{Body as _, Bytes, Incoming},
     header::{ALLOW, CONNECTION, HeaderName, HeaderValue, VARY},
 };
 use rmcp::model::ErrorData;
 use tokio::time::timeout;
 
+pub(super) use self::protected::Protected;
 use self::{
-    access::{Access, Credential, InFlight},
-    answers::{Answer, INVALID_REQUEST, empty, error, refusal, refusal_of},
+    access::Access,
+    answers::{Answer, INVALID_REQUEST, empty, ending, error, refusal, refusal_of},
+    callers::{Caller, InFlight, Owner},
     headers::{check_accept, check_content_type},
     late::LateClock,
     live::LiveData,
     modern::is_modern,
+    protected::named_endpoint,
     sessions::Sessions,
 };
 use super::{
@@ -70,8 +75,8 @@ pub(super) struct HttpState {
     required: Vec<ServerName>,
     /// Of the old era, by their ids.
     sessions: Sessions<String>,
-    /// Of the new era, by the credential and the server.
-    callers: Sessions<(usize, Option<ServerName>)>,
+    /// Of the new era, by the owner and the server.
+    callers: Sessions<(Owner, Option<ServerName>)>,
     /// Of the transport of 2024-11-05.
     sse: Arc<Sessions<String>>,
     clock: Arc<LateClock>,
@@ -82,7 +87,9 @@ pub(super) struct HttpState {
 
 /// A request that may be answered.
 struct Question {
-    caller: Arc<Credential>,
+    caller: Caller,
+    /// The path of the endpoint, by which tokens are for it.
+    path: String,
     /// The server whose endpoint is asked. `None`: all.
     only: Option<ServerName>,
     headers: HeaderMap,
@@ -119,11 +126,12 @@ impl HttpState {
         gateway: Gateway,
         required: Vec<ServerName>,
         lines: Arc<ServerLines>,
+        protected: Option<Arc<Protected>>,
         end: CancellationToken,
     ) -> Self {
         let most = config.max_sessions;
         Self {
-            access: Access::new(&config),
+            access: Access::new(&config, protected),
             live: LiveData::new(&config, lines),
             config,
             gateway,
@@ -177,9 +185,9 @@ impl HttpState {
         let mut answer = match (request.method(), &origin) {
             // A browser asks whether a page may ask; it sends no token with that.
             (&Method::OPTIONS, Some(_)) => preflight(request.headers()),
-            _ => match self.access.caller(request.headers()) {
-                Ok(caller) => self.routed(request, caller).await,
-                Err(refused) => refused,
+            _ => match self.metadata(&request) {
+                Some(metadata) => metadata,
+                None => self.for_caller(request).await,
             },
         };
         if let Some(origin) = origin {
@@ -193,7 +201,41 @@ impl HttpState {
         answer
     }
 
-    async fn routed(&self, request: Request<Incoming>, caller: Arc<Credential>) -> Answer {
+    /// What clients read that have no access token yet.
+    fn metadata(&self, request: &Request<Incoming>) -> Option<Answer> {
+        let protected = self.access.protected.as_ref()?;
+        let metadata = protected.metadata(request.uri().path(), request.headers())?;
+        Some(unless_get(request).unwrap_or(metadata))
+    }
+
+    async fn for_caller(&self, request: Request<Incoming>) -> Answer {
+        let path = self.endpoint_path(request.uri());
+        let caller = match self.access.caller(request.uri(), request.headers(), &path).await {
+            Ok(caller) => caller,
+            Err(refused) => return refused,
+        };
+        let left = caller.left.filter(|_| request.method() == Method::GET);
+        let answer = self.routed(request, caller, path).await;
+        // Who listens on has to show a newer token.
+        match left {
+            Some(left) => ending(answer, left),
+            None => answer,
+        }
+    }
+
+    /// The path of the endpoint that a request is for.
+    fn endpoint_path(&self, uri: &Uri) -> String {
+        let path = uri.path();
+        if path == "/messages" && self.config.sse {
+            let only = sse::session_id(uri.query().unwrap_or_default())
+                .and_then(|id| self.sse.get(&id.to_owned()))
+                .and_then(|session| session.only.clone());
+            return only.map_or_else(|| "/sse".to_owned(), |server| format!("/sse/{server}"));
+        }
+        named_endpoint(path, self.config.sse).unwrap_or(protected::ALL).to_owned()
+    }
+
+    async fn routed(&self, request: Request<Incoming>, caller: Caller, at: String) -> Answer {
         let path = request.uri().path();
         // `/mcp` and `/mcp/SERVER`
         let below = |root: &str| {
@@ -224,13 +266,13 @@ impl HttpState {
             Ok(only) => only,
             Err(refused) => return refused,
         };
-        let in_flight = match caller.begin() {
+        let in_flight = match caller.credential.begin() {
             Ok(in_flight) => in_flight,
             Err(refused) => return refused,
         };
         let is_messages = path == "/messages";
         let (parts, body) = request.into_parts();
-        let question = Question { caller, only, headers: parts.headers, in_flight };
+        let question = Question { caller, path: at, only, headers: parts.headers, in_flight };
         match (parts.method, is_sse) {
             (Method::POST, false) => match self.read(&question.headers, body).await {
                 Ok(body) => self.post(question, &body).await,
@@ -314,6 +356,9 @@ impl HttpState {
             Ok(messages) => messages,
             Err(why) => return unreadable(why),
         };
+        if let Some(refused) = self.as_caller(&question, &mut messages) {
+            return refused;
+        }
         let is_batch = body.trim_ascii_start().first() == Some(&b'[');
         match messages.pop() {
             Some(message) if !is_batch && is_modern(&question.headers, &message) => {
@@ -324,6 +369,29 @@ impl HttpState {
                 self.legacy(question, messages, is_batch).await
             }
         }
+    }
+
+    /// Gives requests the tools of who sent them. The refusal, if one calls a tool that needs another scope.
+    fn as_caller<'m>(
+        &self,
+        question: &Question,
+        messages: impl IntoIterator<Item = &'m mut ClientMessage>,
+    ) -> Option<Answer> {
+        let Question { caller, path, only, headers, .. } = question;
+        for message in messages {
+            let ClientMessage::Request(request) = message else { continue };
+            request.tools = Some(caller.tools.clone());
+            if let Some(protected) = &self.access.protected
+                && request.method == "tools/call"
+                && let Some(name) = request.params.read::<String>("name")
+                && let Some(entry) =
+                    caller.endpoint(only.clone()).tool(&self.gateway.lender().toolbox().catalog(), &name)
+                && !caller.tools.allows(&entry)
+            {
+                return Some(protected.wants_scope(caller, &entry, headers, path));
+            }
+        }
+        None
     }
 
     /// Whether all servers are there that have to be.

@@ -2,10 +2,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use futures_util::future::join_all;
+use indexmap::IndexMap;
 use rmcp::model::ErrorData;
 use serde_json::{Value, json, value::RawValue};
 
@@ -38,8 +39,11 @@ struct Names {
     resources: HashMap<String, (ServerName, String)>,
     /// The text before the first variable of a template, and its server.
     templates: Vec<(String, ServerName)>,
-    tasks: HashMap<String, ServerName>,
+    tasks: IndexMap<(TaskOwner, String), ServerName>,
 }
+
+/// Who may ask for a task: who began it. `None`: everybody.
+type TaskOwner = Option<Arc<str>>;
 
 /// A kind of list, and what its items are known by.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,8 +120,7 @@ impl RequestContext<'_> {
             }
             _ if method.starts_with("tasks/") => {
                 let task = params.read::<String>("taskId").unwrap_or_default();
-                let known = lock(&self.names().0).tasks.get(&task).cloned();
-                known.ok_or_else(|| ErrorData::invalid_params(format!("there is no task `{task}`"), None))?
+                self.server_of_task(&task).ok_or_else(|| no_task(&task))?
             }
             _ => return Err(Self::no_such_method(&method)),
         };
@@ -131,16 +134,57 @@ impl RequestContext<'_> {
 
     /// Remembers which server has a task that a result begins.
     pub(super) fn note_task(&self, server: &ServerName, result: &RawValue) {
-        if self.client.endpoint.only.is_some() || !result.get().contains("\"taskId\"") {
+        if !result.get().contains("\"taskId\"") {
             return;
         }
         let Ok(result) = RawObject::parse(Some(result)) else { return };
         let task = RawObject::parse(result.get("task")).unwrap_or_default();
         let id = task.read::<String>("taskId").or_else(|| result.read("taskId"));
         let mut names = lock(&self.names().0);
-        if let Some(id) = id.filter(|_| names.tasks.len() < MAX_TASKS) {
-            names.tasks.insert(id, server.clone());
+        if let Some(id) = id {
+            if names.tasks.len() >= MAX_TASKS {
+                names.tasks.swap_remove_index(0);
+            }
+            names.tasks.insert((self.endpoint.owner.clone(), id), server.clone());
         }
+    }
+
+    fn server_of_task(&self, task: &str) -> Option<ServerName> {
+        let key = (self.endpoint.owner.clone(), task.to_owned());
+        lock(&self.names().0).tasks.get(&key).cloned()
+    }
+
+    /// Keeps those who are told apart from the tasks of others at `server`.
+    ///
+    /// # Errors
+    /// The request is about a task that is not theirs.
+    pub(super) fn check_task(
+        &self,
+        server: &ServerName,
+        method: &str,
+        params: &RawObject,
+    ) -> Result<(), ErrorData> {
+        if self.endpoint.owner.is_none() || !method.starts_with("tasks/") || method == "tasks/list" {
+            return Ok(());
+        }
+        let task = params.read::<String>("taskId").unwrap_or_default();
+        match self.server_of_task(&task).is_some_and(|known| known == *server) {
+            true => Ok(()),
+            false => Err(no_task(&task)),
+        }
+    }
+
+    /// A list of tasks without those of others.
+    pub(super) fn own_tasks(&self, server: &ServerName, listed: &RawValue) -> ClientAnswer {
+        let mut listed = RawObject::parse(Some(listed))
+            .map_err(|_| ErrorData::internal_error("the server gave no list of tasks", None))?;
+        let mut tasks: Vec<RawObject> = listed.read("tasks").unwrap_or_default();
+        tasks.retain(|task| {
+            let id = task.read::<String>("taskId").unwrap_or_default();
+            self.server_of_task(&id).is_some_and(|known| known == *server)
+        });
+        listed.write("tasks", &tasks);
+        Ok(listed.into_raw())
     }
 
     /// The server that a name leads to. Its own name for it takes the place of the one in `params`.
@@ -289,6 +333,10 @@ impl MergedNames {
         };
         names.resources.get(name).cloned().or_else(by_template)
     }
+}
+
+fn no_task(task: &str) -> ErrorData {
+    ErrorData::invalid_params(format!("there is no task `{task}`"), None)
 }
 
 /// A text as one segment of the path of a URI.

@@ -1,8 +1,11 @@
 //! Messages of clients, parsed as far as their way is decided by it, and messages to clients.
 
+use std::sync::Arc;
+
 use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::value::RawValue;
 
+use super::ToolAccess;
 use crate::{
     json_rpc::{self, Envelope, RawObject, is_usable_id},
     session::ClientAnswer,
@@ -29,6 +32,8 @@ pub(crate) struct ClientRequest {
     pub(crate) params: RawObject,
     /// The members of `_meta`.
     pub(crate) meta: RawObject,
+    /// The tools of who sent it. `None`: those of its client.
+    pub(crate) tools: Option<Arc<ToolAccess>>,
 }
 
 /// A notification of a client.
@@ -97,7 +102,7 @@ impl ClientMessage {
                 let Ok(meta) = RawObject::parse(params.take("_meta").as_deref()) else {
                     return fail(ErrorCode::INVALID_PARAMS, "`_meta` must be an object");
                 };
-                Ok(Self::Request(ClientRequest { id, method, params, meta }))
+                Ok(Self::Request(ClientRequest { id, method, params, meta, tools: None }))
             }
             (None, Some(id), Some(result), None) => Ok(Self::Answer(id, Ok(result.to_owned()))),
             (None, Some(id), None, Some(error)) => {

@@ -12,7 +12,7 @@ use super::{
     message::ClientRequest,
 };
 use crate::{
-    catalog::CatalogEntry,
+    catalog::{CatalogEntry, ToolCatalog},
     error::Error,
     json_rpc::{self, RawObject},
     manager::Toolbox,
@@ -25,7 +25,7 @@ impl RequestContext<'_> {
     pub(super) async fn respond(&self, request: ClientRequest) -> ClientAnswer {
         let ClientRequest { method, params, mut meta, .. } = request;
         let token = meta.take("progressToken");
-        let only = self.client.endpoint.only.clone();
+        let only = self.endpoint.only.clone();
         match (&*method, only) {
             ("ping", _) => Ok(RawObject::default().into_raw()),
             ("initialize", _) => self.initialize().await,
@@ -37,9 +37,13 @@ impl RequestContext<'_> {
             ("resources/subscribe", _) => self.subscribe(&params, true).await,
             ("resources/unsubscribe", _) => self.subscribe(&params, false).await,
             (_, Some(server)) => {
+                self.check_task(&server, &method, &params)?;
+                let lists_tasks = method == "tasks/list" && self.endpoint.owner.is_some();
                 let session =
                     self.toolbox().await.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
-                self.exchange(Outgoing { session, method, params, meta, tool: None }, token).await
+                let outgoing = Outgoing { session, method, params, meta, tool: None };
+                let answer = self.exchange(outgoing, token).await?;
+                if lists_tasks { self.own_tasks(&server, &answer) } else { Ok(answer) }
             }
             (_, None) => self.of_all(method, params, meta, token).await,
         }
@@ -51,7 +55,7 @@ impl RequestContext<'_> {
 
     async fn list_tools(&self) -> Box<RawValue> {
         let toolbox = self.toolbox().await;
-        let endpoint = &self.client.endpoint;
+        let endpoint = &self.endpoint;
         let catalog = toolbox.catalog();
         let tools: Vec<Map<String, Value>> = catalog
             .entries()
@@ -64,7 +68,7 @@ impl RequestContext<'_> {
     }
 
     fn shown_tool(&self, entry: &CatalogEntry) -> Map<String, Value> {
-        let name = if self.client.endpoint.only.is_some() { &entry.tool.name } else { &entry.visible_name };
+        let name = if self.endpoint.only.is_some() { &entry.tool.name } else { &entry.visible_name };
         let mut tool = entry.tool.to_wire(name);
         // The old era knows structured results that are objects, and no others.
         let is_object = |schema: &Value| schema.get("type").is_some_and(|kind| kind == "object");
@@ -127,8 +131,10 @@ impl RequestContext<'_> {
 
     /// The tool that the client knows by `name`.
     async fn tool(&self, toolbox: &Toolbox, name: &str) -> Result<Arc<CatalogEntry>, ErrorData> {
-        let endpoint = &self.client.endpoint;
-        if let Some(entry) = endpoint.tool(&toolbox.catalog(), name) {
+        let endpoint = &self.endpoint;
+        let callable =
+            |catalog: &ToolCatalog| endpoint.tool(catalog, name).filter(|entry| endpoint.tools.allows(entry));
+        if let Some(entry) = callable(&toolbox.catalog()) {
             return Ok(entry);
         }
         // It may be one of a server that is being started again.
@@ -139,10 +145,14 @@ impl RequestContext<'_> {
             None => toolbox.await_all().await,
         }
         let catalog = toolbox.catalog();
-        endpoint.tool(&catalog, name).ok_or_else(|| {
-            let denied = |entry: &&Arc<CatalogEntry>| match &endpoint.only {
-                Some(server) => entry.server == *server && entry.tool.name == name,
-                None => entry.visible_name == name,
+        callable(&catalog).ok_or_else(|| {
+            // What is hidden from the client is not there, denied or not.
+            let denied = |entry: &&Arc<CatalogEntry>| {
+                let named = match &endpoint.only {
+                    Some(server) => entry.server == *server && entry.tool.name == name,
+                    None => entry.visible_name == name,
+                };
+                named && endpoint.tools.allows(entry)
             };
             let why = match catalog.denied().iter().find(denied) {
                 Some(_) => format!("the tool `{name}` is denied by the configuration"),
@@ -172,7 +182,7 @@ impl RequestContext<'_> {
 
     /// The servers that the client sees.
     pub(super) fn servers(&self, toolbox: &Toolbox) -> Vec<ServerName> {
-        match &self.client.endpoint.only {
+        match &self.endpoint.only {
             Some(server) => vec![server.clone()],
             None => toolbox.names(),
         }

@@ -199,7 +199,14 @@ impl Router {
             None => self.clients().into_iter().filter(|client| client.endpoint.has(server)).collect(),
         };
         match (*method, ChangedList::of(method)) {
-            (_, Some(list)) => concerned().iter().for_each(|client| client.tell_list_changed(list)),
+            (_, Some(list)) => {
+                // Whether a client that does not see all tools sees a change of a shared server is known once they have been
+                // listed again.
+                let tells = |client: &&Arc<Client>| {
+                    own.is_some() || list != ChangedList::Tools || !client.shown().tools.hides()
+                };
+                concerned().iter().filter(tells).for_each(|client| client.tell_list_changed(list));
+            }
             ("notifications/resources/updated", _) => {
                 let params = without_subscription(params_of());
                 let Some(uri) = params.read::<String>("uri") else { return };

@@ -9,15 +9,18 @@ use tokio::{
 };
 
 use super::{
-    Endpoint, Gateway, Router,
+    Endpoint, Gateway, Router, ToolAccess, ToolRule,
     activity::ServerLines,
-    http::{HttpState, answer_before_start},
+    http::{HttpState, Protected, answer_before_start},
 };
 use crate::{
     cancel::CancellationToken,
     config::{Config, GatewayConfig},
     error::{Error, Result},
-    http::serve::{HttpServer, ServerLimits, tls},
+    http::{
+        HttpClients,
+        serve::{HttpServer, ServerLimits, tls},
+    },
     manager::{Manager, StartOptions},
     process::LineReader,
     start::ServerEvent,
@@ -56,6 +59,7 @@ struct Listening {
     address: SocketAddr,
     /// Set once there are servers: until then requests wait, but for those that ask how it is.
     state: Arc<SetOnce<Arc<HttpState>>>,
+    protected: Option<Arc<Protected>>,
     end: CancellationToken,
     answering: JoinSet<()>,
 }
@@ -74,6 +78,11 @@ impl GatewayServer {
                 return Err(error.as_config().map_or_else(other, |wrong| wrong.clone().into()));
             }
         };
+        if gateway.oauth.is_some() && gateway.public_url.is_none() && !gateway.listen.ip().is_loopback() {
+            let what = format!("it is not known under which address clients reach {}", gateway.listen);
+            let help = "set `public_url` in [gateway], such as \"https://tools.example.com\": access tokens are for it";
+            return Err(Error::input(what, Some(help.to_owned())));
+        }
         let tls = gateway.tls.as_ref().map(|files| tls::config(&files.cert, &files.key)).transpose();
         let tls = tls.map_err(|problem| {
             let help = "`tls` in [gateway] names a certificate and its key, in PEM".to_owned();
@@ -87,10 +96,13 @@ impl GatewayServer {
             unread_timeout: gateway.read_timeout,
         };
         let (address, end) = (http.address(), CancellationToken::new());
+        let protected = Protected::new(&gateway, address, &HttpClients::new(&config.http)?);
         let state = Arc::<SetOnce<Arc<HttpState>>>::default();
         let known = state.clone();
         let mut answering = JoinSet::new();
-        answering.spawn(http.with(limits, tls).serve(end.clone(), move |request| {
+        let host = gateway.public_url.as_ref().and_then(|url| url.parse::<hyper::Uri>().ok());
+        let host = host.and_then(|url| Some(url.host()?.to_owned()));
+        answering.spawn(http.with(limits, tls).known_as(host).serve(end.clone(), move |request| {
             let state = known.clone();
             async move {
                 match state.get() {
@@ -102,7 +114,7 @@ impl GatewayServer {
                 }
             }
         }));
-        let listening = Some(Listening { address, state, end, answering });
+        let listening = Some(Listening { address, state, protected, end, answering });
         Ok(Self { listening, config: gateway, ..Self::local(config) })
     }
 
@@ -157,8 +169,10 @@ impl GatewayServer {
         let Some(mut listening) = self.listening.take() else { return stop.cancelled().await };
         let gateway = self.gateway(manager, &listening.end);
         self.router.keep_activity(self.lines.clone());
+        let protected = listening.protected.take();
         let end = listening.end.clone();
-        let state = HttpState::new(self.config, gateway.clone(), self.required, self.lines, end);
+        let state =
+            HttpState::new(self.config, gateway.clone(), self.required, self.lines, protected.clone(), end);
         let state = Arc::new(state);
         // Set here alone, and once.
         let _ = listening.state.set(state.clone());
@@ -166,6 +180,7 @@ impl GatewayServer {
             () = stop.cancelled() => {}
             () = gateway.work() => {}
             () = state.work() => {}
+            () = keep_keys(protected.as_deref()) => {}
         }
         listening.end.cancel();
         while listening.answering.join_next().await.is_some() {}
@@ -190,12 +205,20 @@ impl GatewayServer {
         }
         let draining = stop.child_token();
         let gateway = self.gateway(manager, &draining);
-        let tools = self.config.tools.iter().map(|patterns| patterns.as_slice().into()).collect();
-        let endpoint = Endpoint { only, tools, read_only: self.config.read_only };
+        let limit = ToolRule::new(self.config.tools.as_ref(), self.config.read_only);
+        let endpoint = Endpoint { only, tools: ToolAccess::limited([limit]), owner: None };
         tokio::select! {
             () = gateway.serve_lines(endpoint, LineReader::new(read), write, std::future::pending()) => {}
             () = gateway.work() => {}
         }
         Ok(())
+    }
+}
+
+/// Has the keys by which access tokens are verified, for as long as it is polled.
+async fn keep_keys(protected: Option<&Protected>) {
+    match protected {
+        Some(protected) => protected.work().await,
+        None => std::future::pending().await,
     }
 }

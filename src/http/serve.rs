@@ -46,6 +46,8 @@ pub(crate) struct HttpServer {
     address: SocketAddr,
     limits: ServerLimits,
     tls: Option<TlsAcceptor>,
+    /// A name under which it is reached, besides those of this machine.
+    public_host: Option<String>,
 }
 
 /// What connections may take.
@@ -103,12 +105,18 @@ impl HttpServer {
     pub(crate) async fn bind(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address, limits: ServerLimits::default(), tls: None })
+        Ok(Self { listener, address, limits: ServerLimits::default(), tls: None, public_host: None })
     }
 
     /// With these limits, and encrypted if there is `tls`.
     pub(crate) fn with(self, limits: ServerLimits, tls: Option<rustls::ServerConfig>) -> Self {
         Self { limits, tls: tls.map(|config| Arc::new(config).into()), ..self }
+    }
+
+    /// Also known as `host`, by those whom a proxy lets through.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn known_as(self, host: Option<String>) -> Self {
+        Self { public_host: host, ..self }
     }
 
     /// Where it listens.
@@ -124,8 +132,9 @@ impl HttpServer {
     ) where
         A: Future<Output = Response<AnswerBody>> + Send + 'static,
     {
-        let Self { listener, address, limits, tls } = self;
-        let terms = Arc::new((limits, address.ip().is_loopback(), tls));
+        let Self { listener, address, limits, tls, public_host } = self;
+        let hosts = KnownHosts { only: address.ip().is_loopback(), public: public_host };
+        let terms = Arc::new((limits, hosts, tls));
         let answer = Arc::new(answer);
         let mut connections = JoinSet::new();
         loop {
@@ -148,13 +157,13 @@ impl HttpServer {
 
 async fn serve_stream<A>(
     stream: TcpStream,
-    terms: Arc<(ServerLimits, bool, Option<TlsAcceptor>)>,
+    terms: Arc<(ServerLimits, KnownHosts, Option<TlsAcceptor>)>,
     end: CancellationToken,
     answer: Arc<impl Fn(Request<Incoming>) -> A>,
 ) where
     A: Future<Output = Response<AnswerBody>> + 'static,
 {
-    let (limits, loopback, tls) = &*terms;
+    let (limits, hosts, tls) = &*terms;
     // An answer is one write: nothing is gained by waiting for more.
     let _ = stream.set_nodelay(true);
     // The kernel knows who does not read, and who is gone without a word.
@@ -164,11 +173,11 @@ async fn serve_stream<A>(
         u32::try_from(limits.unread_timeout.as_millis()).unwrap_or(u32::MAX),
     );
     match tls {
-        None => serve_connection(stream, *limits, *loopback, end, answer).await,
+        None => serve_connection(stream, *limits, hosts, end, answer).await,
         Some(tls) => {
             let shaken = end.run_until_cancelled(timeout(limits.head_timeout, tls.accept(stream))).await;
             if let Some(Ok(Ok(stream))) = shaken {
-                serve_connection(stream, *limits, *loopback, end, answer).await;
+                serve_connection(stream, *limits, hosts, end, answer).await;
             }
         }
     }
@@ -177,14 +186,14 @@ async fn serve_stream<A>(
 async fn serve_connection<A>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     limits: ServerLimits,
-    loopback: bool,
+    hosts: &KnownHosts,
     end: CancellationToken,
     answer: Arc<impl Fn(Request<Incoming>) -> A>,
 ) where
     A: Future<Output = Response<AnswerBody>> + 'static,
 {
     let service = service_fn(|request: Request<Incoming>| {
-        let refused = refused(&request, loopback);
+        let refused = refused(&request, hosts);
         let answer = &answer;
         async move {
             Ok::<_, Infallible>(match refused {
@@ -208,16 +217,24 @@ async fn serve_connection<A>(
     }
 }
 
+/// The names that a request may have in `Host`.
+struct KnownHosts {
+    /// Whether no others are allowed than those of this machine, and the public one.
+    only: bool,
+    public: Option<String>,
+}
+
 /// Why a request is not answered.
-fn refused<B>(request: &Request<B>, loopback: bool) -> Option<Response<AnswerBody>> {
+fn refused<B>(request: &Request<B>, known: &KnownHosts) -> Option<Response<AnswerBody>> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {
         return Some(refusal(StatusCode::BAD_REQUEST, "a request needs one Host header\n"));
     };
     let host = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
     let hosts = host.as_ref().map(Authority::host).into_iter().chain(request.uri().host());
-    let local = host.is_some() && hosts.into_iter().all(is_loopback_host);
-    (loopback && !local)
+    let is_public = |host: &str| known.public.as_ref().is_some_and(|known| known.eq_ignore_ascii_case(host));
+    let ours = host.is_some() && hosts.into_iter().all(|host| is_loopback_host(host) || is_public(host));
+    (known.only && !ours)
         .then(|| refusal(StatusCode::MISDIRECTED_REQUEST, "the Host header is not one of this server\n"))
 }
 

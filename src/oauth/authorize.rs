@@ -267,6 +267,7 @@ mod tests {
             token_endpoint: Url::parse("https://as.test/token").unwrap(),
             registration_endpoint: None,
             revocation_endpoint: None,
+            jwks_uri: None,
             auth_methods: None,
             auth_algorithms: None,
             scopes: Vec::new(),

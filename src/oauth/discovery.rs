@@ -49,6 +49,12 @@ pub(super) struct ServerInfo {
     pub(super) token_endpoint: Url,
     pub(super) registration_endpoint: Option<Url>,
     pub(super) revocation_endpoint: Option<Url>,
+    /// Where its keys are: not admitted yet.
+    #[cfg_attr(
+        not(all(feature = "serve", feature = "daemon")),
+        expect(dead_code, reason = "for the gateway")
+    )]
+    pub(super) jwks_uri: Option<String>,
     /// How clients may prove who they are. `None`: it does not say.
     pub(super) auth_methods: Option<Vec<String>>,
     /// The algorithms for `private_key_jwt`.
@@ -69,6 +75,7 @@ struct ServerDocument {
     token_endpoint: Option<String>,
     registration_endpoint: Option<String>,
     revocation_endpoint: Option<String>,
+    jwks_uri: Option<String>,
     token_endpoint_auth_methods_supported: Option<Vec<String>>,
     token_endpoint_auth_signing_alg_values_supported: Option<Vec<String>>,
     #[serde(default)]
@@ -190,6 +197,7 @@ pub(super) async fn at_origin(fetcher: &Fetcher, server: &Url) -> Result<ServerI
                 token_endpoint: fixed("/token")?,
                 registration_endpoint: Some(fixed("/register")?),
                 revocation_endpoint: None,
+                jwks_uri: None,
                 auth_methods: None,
                 auth_algorithms: None,
                 scopes: Vec::new(),
@@ -275,6 +283,7 @@ fn usable(
         token_endpoint,
         registration_endpoint: endpoint("registration_endpoint", document.registration_endpoint)?,
         revocation_endpoint: endpoint("revocation_endpoint", document.revocation_endpoint)?,
+        jwks_uri: document.jwks_uri,
         auth_methods: document.token_endpoint_auth_methods_supported,
         auth_algorithms: document.token_endpoint_auth_signing_alg_values_supported,
         scopes: scopes(document.scopes_supported),

@@ -5,13 +5,17 @@ mod clients;
 mod eras;
 mod limits;
 mod live;
+mod oauth;
+mod oauth_users;
 mod page;
 mod resumed;
 mod serve;
+mod unseen_tools;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
+    path::Path,
     process::Stdio,
     time::Duration,
 };
@@ -43,10 +47,16 @@ impl Gate {
     }
 
     fn with(config: &str, options: &[&str]) -> Self {
-        let crib = Crib::new(config);
+        Self::of(Crib::new(config), options, None)
+    }
+
+    fn of(crib: Crib, options: &[&str], log: Option<&Path>) -> Self {
         let arguments = [&["serve", "--http", "127.0.0.1:0", "--json"], options].concat();
         let mut command = crib.command(&arguments);
         command.env("GATE_TOKEN", "gate-token-0123456789").stdout(Stdio::piped()).stderr(Stdio::null());
+        if let Some(log) = log {
+            command.env("TOOLCRIB_LOG", "toolcrib=trace").stderr(std::fs::File::create(log).unwrap());
+        }
         let mut child = Running::from(command.spawn().unwrap());
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let serving = loop {

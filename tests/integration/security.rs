@@ -6,7 +6,7 @@ mod floods;
 mod inherited;
 mod locked_packages;
 mod lockfile;
-mod logins;
+pub(crate) mod logins;
 #[cfg(target_os = "linux")]
 mod sandbox;
 mod secrets;

@@ -4,7 +4,7 @@ mod calls;
 mod faults;
 mod fetch;
 mod http;
-mod oauth;
+pub(crate) mod oauth;
 mod public_servers;
 pub(crate) mod remote;
 mod search;

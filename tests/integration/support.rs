@@ -6,6 +6,7 @@ pub(crate) mod model_server;
 pub(crate) mod nats;
 pub(crate) mod program;
 pub(crate) mod scrape;
+pub(crate) mod signing;
 pub(crate) mod web_sites;
 
 use std::{

@@ -118,6 +118,7 @@ impl Serve {
             // What is wrong with the configured tokens does not matter then.
             let mut settings = config.gateway.unwrap_or_default();
             settings.tokens = vec![GatewayToken::new(variable.clone(), token)];
+            settings.oauth = None;
             config.gateway = Ok(settings);
         }
         if let Ok(settings) = &mut config.gateway {
@@ -141,15 +142,19 @@ fn server_of(config: &Config, name: &str) -> Result<ServerName, Error> {
 fn tell(ui: &Ui, url: &str, settings: &GatewayConfig, manager: &Manager) {
     let root = url.strip_suffix("/mcp").unwrap_or(url);
     let tools = manager.catalog().entries().len();
-    let mut entry = json!({"type": "http", "url": url});
-    if !settings.tokens.is_empty() {
+    let known = settings.public_url.as_ref().map(|public| format!("{public}/mcp"));
+    let mut entry = json!({"type": "http", "url": known.as_deref().unwrap_or(url)});
+    // With access tokens a client finds out the rest itself.
+    if !settings.tokens.is_empty() && settings.oauth.is_none() {
         entry["headers"] = json!({"Authorization": "Bearer TOKEN"});
     }
     let client = json!({"mcpServers": {"toolcrib": entry}});
     if ui.json {
         let tokens = settings.tokens.len();
+        let issuers = settings.oauth.as_ref().map(|oauth| oauth.issuers.clone()).unwrap_or_default();
         Ui::json(json!({
-            "event": "serving", "url": url, "page": format!("{root}/"), "sse": settings.sse, "tools": tools, "tokens": tokens, "client": client,
+            "event": "serving", "url": url, "page": format!("{root}/"), "sse": settings.sse, "tools": tools,
+            "tokens": tokens, "issuers": issuers, "client": client,
         }));
         return;
     }
@@ -168,10 +173,15 @@ fn tell(ui: &Ui, url: &str, settings: &GatewayConfig, manager: &Manager) {
     ui.status("Endpoints", format!("below {root}\n{}", rows.join("\n")));
     ui.status("Page", format!("{root}/ for a browser: servers, clients and calls, live"));
     ui.status("Client", client.to_string());
+    if let Some(oauth) = &settings.oauth {
+        ui.status("Access", format!("with tokens of {}", oauth.issuers.join(", ")));
+    }
     if !settings.listen.ip().is_loopback() {
-        if settings.tokens.is_empty() {
+        let is_encrypted = settings.tls.is_some()
+            || settings.public_url.as_ref().is_some_and(|public| public.starts_with("https://"));
+        if settings.tokens.is_empty() && settings.oauth.is_none() {
             ui.warn("everybody who can reach this address can use the tools: set `token` in [gateway]");
-        } else if settings.tls.is_none() {
+        } else if !is_encrypted {
             ui.warn("tokens cross the network unencrypted: set `tls` in [gateway], or put a proxy with TLS before it");
         }
     }

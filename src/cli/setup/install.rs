@@ -12,7 +12,7 @@ use similar::{Algorithm, capture_diff_slices};
 use toolcrib::{
     Env, Error,
     cli_support::nearest,
-    config::{ClientEntry, McpClient},
+    config::{ClientEntry, GatewayConfig, McpClient},
     install::{InstallChange, InstallReport, Installation},
 };
 
@@ -77,6 +77,7 @@ impl Install {
         let entry = client.entry(&self.entry(context)?)?;
         if self.print {
             self.print(client, &at, &entry, context.ui);
+            self.tell_of_token(client, context);
             return Ok(ExitCode::SUCCESS);
         }
         let present = at.present()?.filter(|present| *present != entry && !self.force);
@@ -92,7 +93,28 @@ impl Install {
         }
         let report = at.write(&entry, self.force)?;
         self.tell(client, &at, Some(&entry), &report, context.ui);
+        self.tell_of_token(client, context);
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Says what the entry lacks, if the address is that of the gateway of the configuration and it wants a token. The entry has
+    /// none: it would lie open in a file of another program. With `[gateway.oauth]` a client gets its own.
+    fn tell_of_token(&self, client: &McpClient, context: &Context<'_>) {
+        let Some(url) = self.url.as_ref().and_then(|url| url.parse().ok()) else { return };
+        let gateway = context.load().ok().and_then(|config| config.gateway.ok());
+        let wanted = |gateway: &GatewayConfig| {
+            !gateway.tokens.is_empty() && gateway.oauth.is_none() && is_address_of(gateway, &url)
+        };
+        if context.ui.json || !gateway.as_ref().is_some_and(wanted) {
+            return;
+        }
+        let header = match client.is_toml() {
+            true => "http_headers = { Authorization = \"Bearer TOKEN\" }",
+            false => "\"headers\": { \"Authorization\": \"Bearer TOKEN\" }",
+        };
+        context
+            .ui
+            .warn(format!("the gateway wants a token: add {header} to the entry, with that of [gateway]"));
     }
 
     fn name(&self) -> String {
@@ -181,6 +203,21 @@ impl Install {
             ui.status("Next", format!("restart {}: it reads the file when it starts", client.title));
         }
     }
+}
+
+/// Whether the gateway is reached at `url`, as far as its settings say.
+fn is_address_of(gateway: &GatewayConfig, url: &url::Url) -> bool {
+    let public = gateway.public_url.as_ref().and_then(|public| public.parse::<url::Url>().ok());
+    let host: Option<std::net::IpAddr> = match url.host() {
+        Some(url::Host::Domain("localhost")) => Some(std::net::Ipv4Addr::LOCALHOST.into()),
+        Some(url::Host::Ipv4(ip)) => Some(ip.into()),
+        Some(url::Host::Ipv6(ip)) => Some(ip.into()),
+        _ => None,
+    };
+    let own = gateway.listen.ip();
+    let here = host.is_some_and(|host| host == own || (host.is_loopback() && own.is_unspecified()));
+    public.is_some_and(|public| public.origin() == url.origin())
+        || (here && url.port_or_known_default() == Some(gateway.listen.port()))
 }
 
 /// All clients: whether each is here, and has an entry of that name.

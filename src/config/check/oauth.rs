@@ -63,7 +63,7 @@ fn filled(value: String, text: &Text, vars: &Vars<'_>) -> Result<String> {
 }
 
 /// An https address; on this machine, where there is nobody between, http as well.
-fn is_address(value: &str) -> bool {
+pub(in crate::config) fn is_address(value: &str) -> bool {
     let local = |rest: &str| {
         let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let host = host.rsplit_once(':').map_or(host, |(host, _)| host);

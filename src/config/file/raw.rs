@@ -16,6 +16,7 @@ use crate::{error::Result, retry::RetryPolicy};
 mod agent;
 mod extract;
 mod gateway;
+mod gateway_oauth;
 mod judge;
 mod models;
 mod oauth;
@@ -123,6 +124,8 @@ pub(in crate::config) const TABLES: &[(&str, &[&str])] = &[
     ("gateway", gateway::GATEWAY),
     ("gateway.tokens", gateway::TOKEN),
     ("gateway.tls", gateway::TLS),
+    ("gateway.oauth", gateway_oauth::OAUTH),
+    ("gateway.oauth.scopes.*", gateway_oauth::SCOPE),
     ("profile.*", super::overrides::PROFILE),
 ];
 

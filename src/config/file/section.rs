@@ -219,6 +219,14 @@ impl<'a> Section<'a> {
         items.iter().enumerate().map(read).collect()
     }
 
+    /// One string, or a list of them; empty when the key is missing.
+    pub(crate) fn one_or_more(&self, key: &str) -> Result<Vec<Text>> {
+        match self.get(key).map(|entry| &entry.node.value) {
+            Some(Value::Text(_)) => Ok(self.text(key)?.into_iter().collect()),
+            _ => self.texts(key),
+        }
+    }
+
     /// A table of free names to strings.
     pub(crate) fn text_map(&self, key: &str) -> Result<Vec<(String, Text)>> {
         let read = |entry: &Entry| {

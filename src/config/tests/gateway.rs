@@ -51,8 +51,65 @@ fn every_key_of_the_gateway_is_read() {
 }
 
 #[test]
+fn access_tokens_are_described_by_a_table() {
+    let table = r#"
+        public_url = "https://Tools.example.com/"
+        [gateway.oauth]
+        issuer = ["https://${HOST}/a/", "http://127.0.0.1:9/b"]
+        audience = "tools"
+        required_scopes = ["mcp"]
+        step_up = false
+        [gateway.oauth.scopes]
+        "tools:read" = { read_only = true }
+        write = { tools = ["a.*"] }
+    "#;
+    let gateway = parsed(table, &[("HOST", "login.example.com")]).gateway.unwrap();
+    assert_eq!(gateway.public_url.as_deref(), Some("https://tools.example.com"));
+    let oauth = gateway.oauth.unwrap();
+    assert_eq!(oauth.issuers, ["https://login.example.com/a/", "http://127.0.0.1:9/b"], "letter by letter");
+    assert_eq!(
+        (oauth.audience.unwrap(), oauth.required_scopes),
+        (vec!["tools".to_owned()], vec!["mcp".to_owned()])
+    );
+    assert_eq!((oauth.step_up, oauth.jwks), (false, None));
+    let [read, write] = &*oauth.scopes else { panic!("{:?}", oauth.scopes) };
+    assert_eq!((&*read.name, read.read_only, read.tools.is_none()), ("tools:read", true, true));
+    assert!(write.name == "write" && write.tools.as_ref().unwrap()[0].is_match("a.b") && !write.read_only);
+    let keys = "oauth = { issuer = 'https://a.example', jwks = 'https://keys.example/a' }";
+    let oauth = parsed(keys, &[]).gateway.unwrap().oauth.unwrap();
+    assert_eq!((oauth.jwks.as_deref(), oauth.step_up), (Some("https://keys.example/a"), true));
+}
+
+#[test]
+fn a_broken_table_of_access_tokens_is_an_error() {
+    for (table, wanted) in [
+        ("", "`issuer` is missing"),
+        ("issuer = []", "`issuer` is missing"),
+        (
+            "issuer = ['https://a.example', 'https://b.example']\njwks = 'https://a.example/k'",
+            "of one issuer",
+        ),
+        ("issuer = 'https://a.example'\nrequired_scopes = ['a b']", "is not a scope"),
+        ("issuer = 'https://a.example'\nscopes = { '' = {} }", "is not a scope"),
+        ("issuer = 'https://a.example'\nscopes = { a = { tool = [] } }", "unknown key"),
+        ("issuer = 7", "expected"),
+    ] {
+        let text = format!("[servers.a]\ncommand = 'x'\n[gateway.oauth]\n{table}");
+        let env = Env::new("/w", [("PATH", "/bin")]);
+        let error = Config::parse(&text, None, Path::new("/w"), &env).unwrap_err().to_string();
+        assert!(error.contains(wanted) && error.contains("gateway.oauth"), "{table}: {error}");
+    }
+}
+
+#[test]
 fn a_broken_gateway_is_an_error_only_for_who_serves() {
     for (table, wanted) in [
+        ("oauth.issuer = 'http://login.example.com'", "is not the address of an authorization"),
+        ("oauth.issuer = '${UNSET:-}'", "is not the address of an authorization"),
+        ("oauth.issuer = ['https://a.example', 'https://a.example']", "is named twice"),
+        ("oauth = { issuer = 'https://a.example', jwks = 'ftp://a' }", "is not the address of keys"),
+        ("oauth = { issuer = 'https://a.example', audience = '' }", "is empty"),
+        ("public_url = 'https://a.example/path'", "is not the address of a gateway"),
         ("token = '${UNSET}'", "UNSET"),
         ("token = 'short'", "is shorter than 16 bytes"),
         (
@@ -63,7 +120,7 @@ fn a_broken_gateway_is_an_error_only_for_who_serves() {
         let config = parsed(table, &[]);
         assert!(config.servers["a"].server.is_ok());
         let error = config.gateway.unwrap_err().to_string();
-        assert!(error.contains(wanted) && error.contains("gateway.token"), "{error}");
+        assert!(error.contains(wanted) && error.contains("gateway."), "{error}");
         assert!(!error.contains("abcdef"), "{error}");
     }
 }

@@ -16,8 +16,12 @@ use super::pattern::NamePattern;
 pub struct GatewayConfig {
     /// Where it listens.
     pub listen: SocketAddr,
-    /// Who may ask. Without any, everybody who reaches the address.
+    /// The address under which clients reach it, without a path: `https://tools.example.com`. `None`: that where it listens.
+    pub public_url: Option<String>,
+    /// Who may ask. Without any, and without `oauth`, everybody who reaches the address.
     pub tokens: Vec<GatewayToken>,
+    /// Lets in clients with access tokens of authorization servers.
+    pub oauth: Option<GatewayOauth>,
     /// The tools that clients see, by patterns of `SERVER.TOOL`; a token can have fewer. `None`: all.
     pub tools: Option<Vec<NamePattern>>,
     /// Clients see only tools that say of themselves that they change nothing (`readOnlyHint`).
@@ -49,7 +53,9 @@ impl Default for GatewayConfig {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 7171).into(),
+            public_url: None,
             tokens: Vec::new(),
+            oauth: None,
             tools: None,
             read_only: false,
             origins: Vec::new(),
@@ -99,6 +105,59 @@ impl fmt::Debug for GatewayToken {
             .field("tools", tools)
             .field("read_only", read_only)
             .finish_non_exhaustive()
+    }
+}
+
+/// The `[gateway.oauth]` table: which access tokens let in whom, and what they allow. The gateway is a protected resource then
+/// (RFC 9728), and takes tokens that are JWTs (RFC 9068).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct GatewayOauth {
+    /// The authorization servers whose tokens are taken, letter by letter as their tokens name them (`iss`).
+    pub issuers: Vec<String>,
+    /// For whom tokens must be (`aud`): one of these. `None`: the address of the endpoint that is asked, or of that of all
+    /// servers.
+    pub audience: Option<Vec<String>>,
+    /// Scopes that every token must have.
+    pub required_scopes: Vec<String>,
+    /// The keys of the only issuer. `None`: where the metadata of the issuer say.
+    pub jwks: Option<String>,
+    /// What each scope allows. A token may use what any of its scopes allows. Without any, a token may use all tools.
+    pub scopes: Vec<GatewayScope>,
+    /// Whether a tool that a token may not use is listed if another scope would allow it; a call says which scope that is.
+    pub step_up: bool,
+}
+
+impl GatewayOauth {
+    /// Tokens of this authorization server, for all tools.
+    pub fn new(issuer: impl Into<String>) -> Self {
+        Self {
+            issuers: vec![issuer.into()],
+            audience: None,
+            required_scopes: Vec::new(),
+            jwks: None,
+            scopes: Vec::new(),
+            step_up: true,
+        }
+    }
+}
+
+/// What a scope allows.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct GatewayScope {
+    /// The scope, as tokens have it.
+    pub name: String,
+    /// The tools, by patterns of `SERVER.TOOL`. `None`: all that clients see.
+    pub tools: Option<Vec<NamePattern>>,
+    /// Only tools that say of themselves that they change nothing.
+    pub read_only: bool,
+}
+
+impl GatewayScope {
+    /// A scope for all tools.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), tools: None, read_only: false }
     }
 }
 

@@ -1,89 +1,68 @@
-//! Who may ask: origins of pages, bearer tokens, and the limits of each token.
+//! Who may ask: origins of pages, and bearer tokens.
 
-use std::{
-    num::NonZeroUsize,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
 use hyper::{
-    HeaderMap, StatusCode,
-    header::{AUTHORIZATION, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE},
+    HeaderMap, StatusCode, Uri,
+    header::{AUTHORIZATION, HeaderValue, ORIGIN, WWW_AUTHENTICATE},
 };
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
-use super::answers::{Answer, INVALID_REQUEST, refusal};
+use super::{
+    answers::{Answer, INVALID_REQUEST, refusal},
+    callers::{Caller, Credential, Owner},
+    protected::Protected,
+};
 use crate::{
-    config::{GatewayConfig, GatewayToken, NamePattern},
-    gateway::{Endpoint, client::lock},
+    config::GatewayConfig,
+    gateway::{ToolAccess, ToolRule},
     http::serve::is_loopback_host,
-    tool::ServerName,
 };
 
 /// Who may ask.
 pub(super) struct Access {
-    /// Of each token; one for everybody if there is no token.
-    credentials: Vec<Arc<Credential>>,
+    /// If no token is needed.
+    anybody: Option<Caller>,
+    /// The hashes of tokens, and whose they are.
+    tokens: Vec<([u8; 32], Caller)>,
+    /// If access tokens of authorization servers are taken.
+    pub(super) protected: Option<Arc<Protected>>,
     origins: Vec<String>,
 }
 
-/// What the owner of a token may use, and what is under way for them.
-pub(super) struct Credential {
-    /// Its place among all.
-    pub(super) number: usize,
-    pub(super) name: String,
-    /// Of the token. `None`: no token is needed.
-    digest: Option<[u8; 32]>,
-    tools: Vec<Arc<[NamePattern]>>,
-    read_only: bool,
-    rate: Option<Mutex<RequestRate>>,
-    in_flight: AtomicUsize,
-    max_in_flight: Option<NonZeroUsize>,
-}
-
-/// A request under way, until this is dropped.
-pub(super) struct InFlight(Arc<Credential>);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
-    }
-}
-
 impl Access {
-    pub(super) fn new(config: &GatewayConfig) -> Self {
-        let credential = |number, token: Option<&GatewayToken>| {
-            Arc::new(Credential {
-                number,
-                name: token.map_or_else(|| "anybody".to_owned(), |token| token.name.clone()),
-                digest: token.map(|token| Sha256::digest(&token.token).into()),
-                tools: config
-                    .tools
-                    .iter()
-                    .chain(token.and_then(|token| token.tools.as_ref()))
-                    .map(|patterns| patterns.as_slice().into())
-                    .collect(),
-                read_only: config.read_only || token.is_some_and(|token| token.read_only),
-                rate: config.requests_per_second.map(|rate| Mutex::new(RequestRate::new(rate))),
-                in_flight: AtomicUsize::new(0),
-                max_in_flight: config.max_in_flight,
-            })
+    pub(super) fn new(config: &GatewayConfig, protected: Option<Arc<Protected>>) -> Self {
+        let caller = |owner, name: &str, rule: Option<ToolRule>| Caller {
+            credential: Credential::new(owner, name.to_owned(), config),
+            tools: ToolAccess::limited(
+                [ToolRule::new(config.tools.as_ref(), config.read_only)].into_iter().chain(rule),
+            ),
+            left: None,
+            scopes: Vec::new(),
         };
-        let tokens = config.tokens.iter().enumerate();
-        let mut credentials: Vec<_> = tokens.map(|(number, token)| credential(number, Some(token))).collect();
-        if credentials.is_empty() {
-            credentials.push(credential(0, None));
+        let tokens = config.tokens.iter().enumerate().map(|(number, token)| {
+            let rule = ToolRule::new(token.tools.as_ref(), token.read_only);
+            (Sha256::digest(&token.token).into(), caller(Owner::Token(number), &token.name, Some(rule)))
+        });
+        let open = config.tokens.is_empty() && protected.is_none();
+        Self {
+            anybody: open.then(|| caller(Owner::Anybody, "anybody", None)),
+            tokens: tokens.collect(),
+            protected,
+            origins: config.origins.clone(),
         }
-        Self { credentials, origins: config.origins.clone() }
     }
 
-    /// The credential of that number.
-    pub(super) fn credential(&self, number: usize) -> Option<&Credential> {
-        self.credentials.get(number).map(|known| &**known)
+    /// The name of an owner, as people know them. `None`: it is anybody.
+    pub(super) fn name(&self, owner: &Owner) -> Option<String> {
+        match owner {
+            Owner::Anybody => None,
+            Owner::Token(number) => {
+                self.tokens.get(*number).map(|(_, caller)| caller.credential.name.clone())
+            }
+            Owner::User(user) => Some(user.to_string()),
+        }
     }
 
     /// The origin of the page that asks; `None`: no page asks.
@@ -114,41 +93,54 @@ impl Access {
         self.origins.iter().any(|known| *known == origin || *known == without_port)
     }
 
-    /// Whose request it is.
+    /// Whose request it is, that asks for the endpoint at `path`.
     ///
     /// # Errors
-    /// It has no token, or one that is not known.
-    pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Arc<Credential>, Answer> {
-        if let Some(anybody) = self.credentials.first().filter(|first| first.digest.is_none()) {
+    /// It has no token, or one that is not known or allows too little.
+    pub(super) async fn caller(&self, uri: &Uri, headers: &HeaderMap, path: &str) -> Result<Caller, Answer> {
+        if let Some(anybody) = &self.anybody {
             return Ok(anybody.clone());
         }
-        let unauthorized = |challenge: &'static str, why: &str| {
-            let mut answer = refusal(StatusCode::UNAUTHORIZED, INVALID_REQUEST, why);
-            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
-            answer
-        };
         let mut given = headers.get_all(AUTHORIZATION).iter();
         let token = match (given.next(), given.next()) {
             (Some(value), None) => bearer(value.as_bytes()),
             _ => None,
         };
-        let Some(token) = token else {
-            let why = "a token is needed: send it as `Authorization: Bearer TOKEN`";
-            return Err(unauthorized("Bearer realm=\"toolcrib\"", why));
-        };
+        let found = token.and_then(|token| self.known(token));
+        match (found, &self.protected) {
+            (Some(caller), _) => Ok(caller.clone()),
+            (None, Some(protected)) => protected.caller(token, uri, headers, path).await,
+            (None, None) => Err(match token {
+                None => {
+                    let why = "a token is needed: send it as `Authorization: Bearer TOKEN`";
+                    unauthorized("Bearer realm=\"toolcrib\"", why)
+                }
+                Some(_) => {
+                    let challenge = "Bearer realm=\"toolcrib\", error=\"invalid_token\"";
+                    unauthorized(challenge, "the token is not known")
+                }
+            }),
+        }
+    }
+
+    /// Whose token of the configuration it is. All of them are compared, whichever it is.
+    fn known(&self, token: &[u8]) -> Option<&Caller> {
         let digest: [u8; 32] = Sha256::digest(token).into();
-        // All of them are compared, whichever it is.
         let mut found = None;
-        for credential in &self.credentials {
-            let same = credential.digest.as_ref().map_or(Choice::from(0), |known| known.ct_eq(&digest));
+        for (known, caller) in &self.tokens {
+            let same: Choice = known.ct_eq(&digest);
             if same.into() {
-                found = Some(credential);
+                found = Some(caller);
             }
         }
-        found.cloned().ok_or_else(|| {
-            unauthorized("Bearer realm=\"toolcrib\", error=\"invalid_token\"", "the token is not known")
-        })
+        found
     }
+}
+
+fn unauthorized(challenge: &'static str, why: &str) -> Answer {
+    let mut answer = refusal(StatusCode::UNAUTHORIZED, INVALID_REQUEST, why);
+    answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+    answer
 }
 
 /// The token in a header.
@@ -157,78 +149,10 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii()).filter(|token| !token.is_empty())
 }
 
-impl Credential {
-    /// Whether it is that of everybody, since no token is needed.
-    pub(super) fn is_anybody(&self) -> bool {
-        self.digest.is_none()
-    }
-
-    /// What its owner sees of the servers, or of one.
-    pub(super) fn endpoint(&self, only: Option<ServerName>) -> Endpoint {
-        Endpoint { only, tools: self.tools.clone(), read_only: self.read_only }
-    }
-
-    /// Whether its owner sees fewer tools than `all` does.
-    pub(super) fn is_narrower(&self, all: &Endpoint) -> bool {
-        self.tools.len() > all.tools.len() || self.read_only != all.read_only
-    }
-
-    /// Takes a request in.
-    ///
-    /// # Errors
-    /// There are too many.
-    pub(super) fn begin(self: &Arc<Self>) -> Result<InFlight, Answer> {
-        let too_many = |wait: Duration, why: &str| {
-            tracing::debug!(token = self.name, "{why}");
-            let mut answer = refusal(StatusCode::TOO_MANY_REQUESTS, -32000, why);
-            answer.headers_mut().insert(RETRY_AFTER, wait.as_secs().max(1).into());
-            answer
-        };
-        if let Some(rate) = &self.rate
-            && let Err(wait) = lock(rate).take(Instant::now())
-        {
-            return Err(too_many(wait, "too many requests a second"));
-        }
-        let before = self.in_flight.fetch_add(1, Relaxed);
-        let taken = InFlight(self.clone());
-        match self.max_in_flight {
-            Some(most) if before >= most.get() => {
-                Err(too_many(Duration::from_secs(1), "too many requests are under way"))
-            }
-            _ => Ok(taken),
-        }
-    }
-}
-
-/// So many requests a second, and as many at once.
-struct RequestRate {
-    per_second: f64,
-    filled: f64,
-    at: Instant,
-}
-
-impl RequestRate {
-    fn new(per_second: NonZeroUsize) -> Self {
-        let per_second = per_second.get() as f64;
-        Self { per_second, filled: per_second, at: Instant::now() }
-    }
-
-    /// Takes one, or says how long there is none.
-    fn take(&mut self, now: Instant) -> Result<(), Duration> {
-        let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        self.filled = (self.filled + passed * self.per_second).min(self.per_second);
-        self.at = now;
-        if self.filled < 1.0 {
-            return Err(Duration::from_secs_f64((1.0 - self.filled) / self.per_second));
-        }
-        self.filled -= 1.0;
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::GatewayToken;
 
     fn headers(name: &'static str, value: &str) -> HeaderMap {
         HeaderMap::from_iter([(name.parse().unwrap(), HeaderValue::from_str(value).unwrap())])
@@ -236,10 +160,10 @@ mod tests {
 
     #[test]
     fn pages_of_other_origins_are_refused() {
-        let own = Access::new(&GatewayConfig::default());
+        let own = Access::new(&GatewayConfig::default(), None);
         let origins = vec!["https://a.example".to_owned(), "http://localhost:1".to_owned()];
         let config = GatewayConfig { origins, ..GatewayConfig::default() };
-        let some = Access::new(&config);
+        let some = Access::new(&config, None);
         let admitted = |access: &Access, origin: &str| access.origin(&headers("origin", origin)).is_ok();
         for (origin, by_default, configured) in [
             ("http://localhost:5173", true, false),
@@ -259,35 +183,28 @@ mod tests {
         assert!(own.origin(&HeaderMap::new()).unwrap().is_none(), "no page asks");
     }
 
-    #[test]
-    fn tokens_say_who_asks() {
+    #[tokio::test]
+    async fn tokens_say_who_asks() {
         let tokens = vec![GatewayToken::new("a", "first-token"), GatewayToken::new("b", "second-token")];
         let config = GatewayConfig { tokens, ..GatewayConfig::default() };
-        let access = Access::new(&config);
-        let caller = |value: &str| access.caller(&headers("authorization", value)).map(|who| who.number).ok();
-        assert_eq!(caller("Bearer first-token"), Some(0));
-        assert_eq!(caller("bearer  second-token"), Some(1));
+        let access = Access::new(&config, None);
+        let uri = Uri::from_static("/mcp");
+        let caller = async |value: &str| {
+            let headers = headers("authorization", value);
+            access.caller(&uri, &headers, "/mcp").await.map(|who| who.credential.owner.clone()).ok()
+        };
+        assert_eq!(caller("Bearer first-token").await, Some(Owner::Token(0)));
+        assert_eq!(caller("bearer  second-token").await, Some(Owner::Token(1)));
         for wrong in
             ["Bearer first-toke", "Bearer first-token2", "Basic first-token", "Bearer ", "first-token"]
         {
-            assert_eq!(caller(wrong), None, "{wrong}");
+            assert_eq!(caller(wrong).await, None, "{wrong}");
         }
-        let none = access.caller(&HeaderMap::new()).err().unwrap();
+        let none = access.caller(&uri, &HeaderMap::new(), "/mcp").await.err().unwrap();
         assert_eq!(none.status(), StatusCode::UNAUTHORIZED);
         assert!(none.headers().contains_key(WWW_AUTHENTICATE));
-        let anybody = Access::new(&GatewayConfig::default());
-        assert_eq!(anybody.caller(&HeaderMap::new()).map(|who| who.number).ok(), Some(0));
-    }
-
-    #[test]
-    fn requests_over_the_rate_wait_their_time() {
-        let mut rate = RequestRate::new(NonZeroUsize::new(2).unwrap());
-        let now = rate.at;
-        assert!(rate.take(now).is_ok() && rate.take(now).is_ok());
-        assert_eq!(rate.take(now).unwrap_err(), Duration::from_millis(500));
-        assert!(rate.take(now + Duration::from_millis(500)).is_ok());
-        assert!(rate.take(now + Duration::from_millis(600)).is_err());
-        let later = now + Duration::from_secs(60);
-        assert!(rate.take(later).is_ok() && rate.take(later).is_ok() && rate.take(later).is_err());
+        let anybody = Access::new(&GatewayConfig::default(), None);
+        let who = anybody.caller(&uri, &HeaderMap::new(), "/mcp").await.ok().unwrap();
+        assert_eq!(who.credential.owner, Owner::Anybody);
     }
 }

@@ -87,6 +87,24 @@ pub(super) fn events(source: impl EventSource) -> Answer {
     event_stream(StreamBody::new(parts).boxed_unsync())
 }
 
+/// The longest time that is waited for something.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// A stream of events that goes on for no longer than this.
+pub(super) fn ending(answer: Answer, left: Duration) -> Answer {
+    if answer.headers().get(CONTENT_TYPE) != Some(&EVENTS) {
+        return answer;
+    }
+    let end = tokio::time::Instant::now() + left.min(LONGEST);
+    answer.map(|body| {
+        let parts = unfold(body, move |mut body| async move {
+            let part = tokio::time::timeout_at(end, body.frame()).await.ok()??;
+            Some((part, body))
+        });
+        StreamBody::new(parts).boxed_unsync()
+    })
+}
+
 /// Events that are all there.
 pub(super) fn all_events(text: String) -> Answer {
     event_stream(Full::from(text).boxed_unsync())

@@ -10,8 +10,8 @@ use hyper::{
 
 use super::{
     HttpState, Question,
-    access::{Credential, InFlight},
     answers::{Answer, EventSource, INVALID_REQUEST, empty, events, json, refusal, refusal_of},
+    callers::{Caller, InFlight},
     calls::{Call, First},
     headers::{self, unsupported_version},
     replay::{EventId, GENERAL, ReplayLog, StreamReader},
@@ -101,7 +101,7 @@ impl HttpState {
         // Apart from the future of the connection, which would be ten times as large for it.
         match Box::pin(client.handle(request, &outlet)).await {
             Handled::Answer(text, None) => {
-                let make = || HttpSession::new(client, caller.number, only);
+                let make = || HttpSession::new(client, caller.credential.owner.clone(), only);
                 if self.sessions.get_or_make(&id, make).is_none() {
                     return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many sessions are open");
                 }
@@ -121,7 +121,7 @@ impl HttpState {
     fn session(
         &self,
         headers: &HeaderMap,
-        caller: &Credential,
+        caller: &Caller,
         only: Option<&ServerName>,
     ) -> Result<(Arc<HttpSession>, InUse), Answer> {
         if let Some(version) = headers.get(headers::VERSION) {
@@ -136,7 +136,7 @@ impl HttpState {
         };
         let session = id.to_str().ok().and_then(|id| self.sessions.get(&id.to_owned()));
         let own = |session: &Arc<HttpSession>| {
-            session.credential == caller.number
+            session.owner == caller.credential.owner
                 && session.only.as_ref() == only
                 && !session.ended.is_cancelled()
         };

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use super::{
     HttpState,
-    access::Credential,
     answers::{Answer, json as json_answer},
+    callers::{Caller, Owner},
     sessions::HttpSession,
 };
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
     config::{GatewayConfig, NamePattern},
     error::Error,
     gateway::{
-        Endpoint,
+        ToolAccess, ToolRule,
         activity::{Asked, EndedRequest, Outcome, ServerLines, shown},
     },
     process::{ProcessUsage, usage_of_trees},
@@ -58,7 +58,7 @@ pub(super) struct LiveData {
     began: Instant,
     lines: Arc<ServerLines>,
     /// What clients see at all.
-    all: Endpoint,
+    all: Arc<ToolAccess>,
     /// Held while it is looked up.
     usage: tokio::sync::Mutex<Usage>,
 }
@@ -66,8 +66,7 @@ pub(super) struct LiveData {
 impl LiveData {
     pub(super) fn new(config: &GatewayConfig, lines: Arc<ServerLines>) -> Self {
         let run = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-        let tools = config.tools.iter().map(|patterns| patterns.as_slice().into()).collect();
-        let all = Endpoint { only: None, tools, read_only: config.read_only };
+        let all = ToolAccess::limited([ToolRule::new(config.tools.as_ref(), config.read_only)]);
         Self {
             run: format!("{run:x}"),
             began: Instant::now(),
@@ -89,9 +88,10 @@ enum Sight {
 
 /// Who looks at the page.
 struct Viewer<'a> {
-    credential: &'a Credential,
-    endpoint: Endpoint,
-    all: &'a Endpoint,
+    owner: &'a Owner,
+    /// What it may use.
+    tools: &'a ToolAccess,
+    all: &'a ToolAccess,
     catalog: Arc<ToolCatalog>,
     /// Sees all that any client sees.
     is_unlimited: bool,
@@ -103,8 +103,8 @@ impl Viewer<'_> {
             return Sight::Whole;
         }
         let of_server = || self.catalog.entries().iter().filter(|entry| entry.server == *server);
-        let known = of_server().filter(|entry| self.all.shows(entry)).count();
-        match of_server().filter(|entry| self.endpoint.shows(entry)).count() {
+        let known = of_server().filter(|entry| self.all.allows(entry)).count();
+        match of_server().filter(|entry| self.tools.allows(entry)).count() {
             0 if of_server().next().is_none() && self.may_name(server) => Sight::Part,
             0 => Sight::Nothing,
             seen if seen < known => Sight::Part,
@@ -118,13 +118,15 @@ impl Viewer<'_> {
             let of_server = pattern.as_str().split_once('.').map_or(pattern.as_str(), |(before, _)| before);
             NamePattern::parse(of_server).is_ok_and(|pattern| pattern.is_match(server.as_str()))
         };
-        self.endpoint.tools.iter().all(|patterns| patterns.iter().any(means))
+        let may = |rule: &ToolRule| rule.tools.as_ref().is_none_or(|patterns| patterns.iter().any(means));
+        self.tools.limits.iter().all(may)
+            && self.tools.granted.as_ref().is_none_or(|rules| rules.iter().any(may))
     }
 
     /// Whether a request is one of those that the viewer may know of. `is_own`: of one of its own clients.
     fn sees(&self, server: &ServerName, asked: &Asked, is_own: bool) -> bool {
         match asked {
-            Asked::Tool(entry) => self.endpoint.shows(entry),
+            Asked::Tool(entry) => self.tools.allows(entry),
             Asked::Method(_) => {
                 self.sight(server) == Sight::Whole || (is_own && self.sight(server) != Sight::Nothing)
             }
@@ -150,15 +152,15 @@ fn places(query: &str, run: &str) -> (u64, u64) {
 
 impl HttpState {
     /// The state as `caller` may see it, and what is new since the places in `query`.
-    pub(super) async fn live(&self, caller: &Credential, query: &str) -> Answer {
+    pub(super) async fn live(&self, caller: &Caller, query: &str) -> Answer {
         let LiveData { run, began, lines, all, .. } = &self.live;
         let toolbox = self.gateway.lender().toolbox();
         let viewer = Viewer {
-            credential: caller,
-            endpoint: caller.endpoint(None),
+            owner: &caller.credential.owner,
+            tools: &caller.tools,
             all,
             catalog: toolbox.catalog(),
-            is_unlimited: !caller.is_narrower(all),
+            is_unlimited: caller.tools == *all,
         };
         let sessions: HashMap<ServerName, Arc<Session>> =
             toolbox.sessions().into_iter().map(|(session, _)| (session.name().clone(), session)).collect();
@@ -246,7 +248,7 @@ impl HttpState {
         all.extend(self.sessions.all().into_iter().map(|session| (session, "/mcp")));
         all.extend(self.callers.all().into_iter().map(|session| (session, "/mcp")));
         all.extend(self.sse.all().into_iter().map(|session| (session, "/sse")));
-        let is_own = |session: &HttpSession| session.credential == viewer.credential.number;
+        let is_own = |session: &HttpSession| session.owner == *viewer.owner;
         let own = all.iter().filter(|(session, _)| is_own(session));
         let own = own.map(|(session, _)| session.client.number).collect();
         all.retain(|(session, _)| viewer.is_unlimited || is_own(session));
@@ -265,10 +267,10 @@ impl HttpState {
             None => (Era::Modern, super::MODERN_VERSION.to_owned()),
         };
         let path = session.only.as_ref().map_or_else(|| root.to_owned(), |only| format!("{root}/{only}"));
-        let token = self.access.credential(session.credential).filter(|token| !token.is_anybody());
+        let token = self.access.name(&session.owner);
         json!({
             "number": client.number, "names": client.names(), "era": if era == Era::Modern { "new" } else { "old" },
-            "version": shown(&version, NAME), "path": path, "token": token.map(|token| shown(&token.name, NAME)),
+            "version": shown(&version, NAME), "path": path, "token": token.map(|name| shown(&name, NAME)),
             "under_way": client.under_way(), "idle_ms": session.idle().map(millis),
         })
     }

@@ -6,10 +6,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     HttpState, Question,
-    access::InFlight,
     answers::{
-        Answer, EventSource, INVALID_REQUEST, all_events, empty, error, events, json, push_event, refusal,
+        Answer, EventSource, INVALID_REQUEST, all_events, empty, ending, error, events, json, push_event,
+        refusal,
     },
+    callers::InFlight,
     calls::{Call, First},
     headers::{self, check_modern, unsupported_version},
     sessions::{HttpSession, InUse},
@@ -69,17 +70,18 @@ impl HttpState {
             let unknown = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None);
             return error(StatusCode::NOT_FOUND, &request.id, &unknown);
         }
-        let key = (question.caller.number, question.only.clone());
+        let key = (question.caller.credential.owner.clone(), question.only.clone());
         let make = || {
             let client = self.gateway.client(question.caller.endpoint(question.only.clone()), true);
-            HttpSession::new(client, question.caller.number, question.only.clone())
+            HttpSession::new(client, key.0.clone(), question.only.clone())
         };
         let Some((session, in_use)) = self.callers.get_or_make(&key, make) else {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many clients are connected");
         };
+        let left = question.caller.left.filter(|_| request.method == "subscriptions/listen");
         let mut call = Call::new(session.client.clone(), vec![request], &self.clock);
         // Ended by us for having nothing to do it cannot be: it is in use.
-        match call.first().await {
+        let answer = match call.first().await {
             First::Answer(answer) => whole(answer),
             First::Messages(messages, Some(answer)) => {
                 let mut text = String::new();
@@ -90,6 +92,10 @@ impl HttpState {
             }
             First::Messages(messages, None) => stream(call, messages, (in_use, question.in_flight)),
             First::Nothing => stream(call, Vec::new(), (in_use, question.in_flight)),
+        };
+        match left {
+            Some(left) => ending(answer, left),
+            None => answer,
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::{sync::Notify, task::JoinSet};
 
-use super::replay::ReplayLog;
+use super::{callers::Owner, replay::ReplayLog};
 use crate::{
     cancel::CancellationToken,
     gateway::{Client, client::lock},
@@ -23,8 +23,8 @@ use crate::{
 /// A session, or the requests of one caller without a session.
 pub(super) struct HttpSession {
     pub(super) client: Arc<Client>,
-    /// The number of the credential that made it: nobody else may use it.
-    pub(super) credential: usize,
+    /// Who made it: nobody else may use it.
+    pub(super) owner: Owner,
     pub(super) only: Option<ServerName>,
     pub(super) log: Arc<ReplayLog>,
     pub(super) ended: CancellationToken,
@@ -71,10 +71,10 @@ impl Drop for CountedSession {
 }
 
 impl HttpSession {
-    pub(super) fn new(client: Arc<Client>, credential: usize, only: Option<ServerName>) -> Arc<Self> {
+    pub(super) fn new(client: Arc<Client>, owner: Owner, only: Option<ServerName>) -> Arc<Self> {
         Arc::new(Self {
             client,
-            credential,
+            owner,
             only,
             log: Arc::default(),
             ended: CancellationToken::new(),

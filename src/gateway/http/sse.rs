@@ -27,7 +27,7 @@ impl HttpState {
         };
         let client = self.gateway.client(caller.endpoint(only.clone()), false);
         let Some(messages) = client.take_general() else { return empty(StatusCode::INTERNAL_SERVER_ERROR) };
-        let make = || HttpSession::new(client, caller.number, only);
+        let make = || HttpSession::new(client, caller.credential.owner.clone(), only);
         let Some((session, in_use)) = self.sse.get_or_make(&id, make) else {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many clients are connected");
         };
@@ -38,16 +38,19 @@ impl HttpState {
 
     /// Takes messages in; the answers go through the stream.
     pub(super) fn posted(&self, question: &Question, query: &str, body: &[u8]) -> Answer {
-        let id = query.split('&').find_map(|part| part.strip_prefix("session_id="));
-        let session = id.and_then(|id| self.sse.get(&id.to_owned()));
-        let Some(session) = session.filter(|session| session.credential == question.caller.number) else {
+        let session = session_id(query).and_then(|id| self.sse.get(&id.to_owned()));
+        let Some(session) = session.filter(|session| session.owner == question.caller.credential.owner)
+        else {
             let why = "there is no such session: its stream has ended";
             return refusal(StatusCode::NOT_FOUND, super::answers::INVALID_REQUEST, why);
         };
-        let messages = match ClientMessage::parse(body) {
+        let mut messages = match ClientMessage::parse(body) {
             Ok(messages) => messages,
             Err(Unreadable { error, .. }) => return refusal_of(StatusCode::BAD_REQUEST, &error),
         };
+        if let Some(refused) = self.as_caller(question, messages.iter_mut().flatten()) {
+            return refused;
+        }
         for message in messages {
             match message {
                 Ok(ClientMessage::Request(request)) => {
@@ -68,6 +71,11 @@ impl HttpState {
         }
         empty(StatusCode::ACCEPTED)
     }
+}
+
+/// The session that a request names.
+pub(super) fn session_id(query: &str) -> Option<&str> {
+    query.split('&').find_map(|part| part.strip_prefix("session_id="))
 }
 
 /// The stream of one client. Dropped, it ends the client.

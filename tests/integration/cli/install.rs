@@ -111,6 +111,38 @@ fn the_command_of_an_entry_serves_tools() {
     assert_eq!(code(&down), 0, "{}", err(&down));
 }
 
+/// An address is all that a client needs that finds out the rest, and a token is never written into its file.
+#[test]
+fn an_entry_with_an_address_says_what_is_missing() {
+    let token = "[gateway]\ntoken = \"planted-token-0123456789\"\n";
+    let oauth =
+        "oauth = { issuer = \"https://login.example.com\" }\npublic_url = \"https://tools.example.com\"\n";
+    let (near, far) = ("http://localhost:7171/mcp", "https://tools.example.com/mcp/calc");
+    for (gateway, url, wants) in [
+        (String::new(), near, false),
+        (token.to_owned(), near, true),
+        (token.to_owned(), "http://127.0.0.1:7172/mcp", false),
+        (format!("{token}{oauth}"), near, false),
+        (format!("[gateway]\n{oauth}"), far, false),
+        (format!("{token}public_url = \"https://tools.example.com\"\n"), far, true),
+    ] {
+        let bench = Bench::new(&format!("{CONFIG}{gateway}"));
+        for (client, path, line) in [
+            ("cursor", "home/.cursor/mcp.json", "\"headers\": { \"Authorization\": \"Bearer TOKEN\" }"),
+            ("codex", "home/.codex/config.toml", "http_headers = { Authorization = \"Bearer TOKEN\" }"),
+        ] {
+            let added = install(&bench, &[client, "--url", url]);
+            assert_eq!(code(&added), 0, "{}", err(&added));
+            let told = err(&added).split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_eq!(told.contains("the gateway wants a token"), wants, "{gateway} {url}: {told}");
+            assert_eq!(told.contains(line), wants, "{told}");
+            let file = fs::read_to_string(bench.0.path().join(path)).unwrap();
+            assert!(file.contains(url) && !file.contains("uthorization"), "{file}");
+            assert!(!file.contains("planted") && !told.contains("planted"), "{file} {told}");
+        }
+    }
+}
+
 #[test]
 fn mistakes_and_conflicts_change_nothing() {
     let bench = Bench::new(CONFIG);

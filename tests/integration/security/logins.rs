@@ -24,7 +24,7 @@ fn crib(server: &AuthServer) -> Crib {
 }
 
 /// Logs in as a user does with a browser.
-async fn log_in(crib: &Crib, words: &[&str]) -> (Value, String) {
+pub(crate) async fn log_in(crib: &Crib, words: &[&str]) -> (Value, String) {
     let words = [&["--json", "login", "guarded", "--no-browser"], words].concat();
     let mut command = crib.command(&words);
     let mut child = Running::from(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());

@@ -29,6 +29,8 @@ use tokio::{
 use toolcrib::oauth::{AuthorizationPrompt, AuthorizationRequest};
 use url::{Url, form_urlencoded};
 
+use super::signing::{Signer, claims};
+
 /// How it behaves.
 #[derive(Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of a test server")]
@@ -60,6 +62,10 @@ pub(crate) struct Behavior {
     pub(crate) leaks: bool,
     /// Whether the tool server refuses every token.
     pub(crate) takes_none: bool,
+    /// Makes tokens that are JWTs.
+    pub(crate) signer: Option<Arc<Signer>>,
+    /// Its keys at `/jwks`, if there are others than that of the signer.
+    pub(crate) keys: Option<Value>,
 }
 
 impl Default for Behavior {
@@ -81,6 +87,8 @@ impl Default for Behavior {
             secret: "token",
             leaks: false,
             takes_none: false,
+            signer: None,
+            keys: None,
         }
     }
 }
@@ -197,6 +205,9 @@ async fn answer(State((base, behavior, records)): State<Shared>, request: Reques
             "code_challenge_methods_supported": ["S256"],
             "token_endpoint_auth_methods_supported": [behavior.auth_method],
         });
+        if behavior.signer.is_some() || behavior.keys.is_some() {
+            document["jwks_uri"] = json!(format!("{base}/jwks"));
+        }
         if behavior.registers {
             document["registration_endpoint"] = json!(at("/register"));
         }
@@ -229,7 +240,11 @@ async fn answer(State((base, behavior, records)): State<Shared>, request: Reques
             records.codes.insert(code, fields);
             Redirect::to(to.as_str()).into_response()
         }
-        "/token" => token(&behavior, &mut records, &fields),
+        "/jwks" => {
+            let own = || json!({"keys": [behavior.signer.as_ref().unwrap().jwk()]});
+            Json(behavior.keys.clone().unwrap_or_else(own)).into_response()
+        }
+        "/token" => token(&behavior, &issuer, &mut records, &fields),
         "/revoke" => {
             records.tokens.remove(&fields["token"]);
             records.refresh.remove(&fields["token"]);
@@ -253,7 +268,12 @@ fn refused(code: &str, more: &str) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({"error": code, "error_description": description}))).into_response()
 }
 
-fn token(behavior: &Behavior, records: &mut Records, fields: &BTreeMap<String, String>) -> Response {
+fn token(
+    behavior: &Behavior,
+    issuer: &str,
+    records: &mut Records,
+    fields: &BTreeMap<String, String>,
+) -> Response {
     let field = |name: &str| fields.get(name).cloned().unwrap_or_default();
     let scope = match fields["grant_type"].as_str() {
         "authorization_code" => {
@@ -280,7 +300,14 @@ fn token(behavior: &Behavior, records: &mut Records, fields: &BTreeMap<String, S
         "client_credentials" => field("scope"),
         _ => return refused("unsupported_grant_type", ""),
     };
-    let access = records.new_secret("access", behavior.secret);
+    let mut access = records.new_secret("access", behavior.secret);
+    if let Some(signer) = &behavior.signer {
+        let mut claims = claims(issuer, &field("resource"));
+        claims["client_id"] = json!(field("client_id"));
+        claims["scope"] = json!(scope);
+        claims["jti"] = json!(access);
+        access = signer.token(&claims);
+    }
     records.tokens.insert(access.clone(), scope.clone());
     let mut document = json!({"access_token": access, "token_type": "bearer"});
     if let Some(life) = behavior.expires_in {

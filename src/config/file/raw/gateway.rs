@@ -1,5 +1,6 @@
 //! The `[gateway]` table as written.
 
+use super::gateway_oauth::{self, RawGatewayOauth};
 use crate::{
     config::{
         GatewayConfig, GatewayTls, GatewayToken, NamePattern,
@@ -16,8 +17,10 @@ use crate::{
 
 pub(in crate::config) const GATEWAY: &[&str] = &[
     "listen",
+    "public_url",
     "token",
     "tokens",
+    "oauth",
     "tools",
     "read_only",
     "origins",
@@ -38,8 +41,10 @@ pub(in crate::config) const TLS: &[&str] = &["cert", "key"];
 #[derive(Debug)]
 pub(in crate::config) struct RawGateway {
     config: GatewayConfig,
+    public_url: Option<Text>,
     token: Option<Text>,
     tokens: Vec<RawToken>,
+    oauth: Option<RawGatewayOauth>,
     tls: Option<(Text, Text)>,
 }
 
@@ -95,8 +100,10 @@ pub(super) fn read(root: &Section<'_>) -> Result<Option<RawGateway>> {
     let tokens = table.tables("tokens", TOKEN)?;
     Ok(Some(RawGateway {
         config,
+        public_url: table.text("public_url")?,
         token: table.text("token")?,
         tokens: tokens.iter().map(token).collect::<Result<_>>()?,
+        oauth: gateway_oauth::read(table)?,
         tls: tls.transpose()?,
     }))
 }
@@ -130,7 +137,7 @@ impl RawGateway {
         env: &Env,
         secrets: &mut Vec<String>,
     ) -> Result<GatewayConfig> {
-        let Self { mut config, token, tokens, tls } = self;
+        let Self { mut config, public_url, token, tokens, oauth, tls } = self;
         let mut vars = Vars::of_table(env, origin, open);
         let single = token.map(|token| RawToken { name: None, token, tools: None, read_only: false });
         let mut found = Vec::new();
@@ -162,6 +169,21 @@ impl RawGateway {
                 read_only: raw.read_only,
             });
         }
+        if let Some(text) = &public_url {
+            let url = vars.expand_open(text)?;
+            let url = url.trim_end_matches('/').to_ascii_lowercase();
+            if !is_origin(&url) {
+                let help = "write it without a path, such as \"https://tools.example.com\"";
+                return Err(validate::fault(
+                    &vars,
+                    text,
+                    "is not the address of a gateway".into(),
+                    Some(help),
+                ));
+            }
+            config.public_url = Some(url);
+        }
+        config.oauth = oauth.map(|oauth| oauth.resolve(&mut vars)).transpose()?;
         if let Some((cert, key)) = tls {
             let path = |text: &Text, vars: &mut Vars<'_>| -> Result<_> {
                 Ok(env.resolve(&origin.folder, &vars.expand_open(text)?))

@@ -1,0 +1,215 @@
+//! Who asks: the owner of a token, what is under way for them, and the limits of that.
+
+use std::{
+    collections::HashMap,
+    fmt::{Display, Formatter},
+    num::NonZeroUsize,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use hyper::{StatusCode, header::RETRY_AFTER};
+
+use super::answers::{Answer, refusal};
+use crate::{
+    config::GatewayConfig,
+    gateway::{Endpoint, ToolAccess, client::lock},
+    oauth::AccessToken,
+    tool::ServerName,
+};
+
+/// Users that are remembered without a request under way.
+const MAX_USERS: usize = 4096;
+
+/// Who is behind requests. Sessions belong to an owner, not to a token: tokens are renewed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Owner {
+    /// No token is needed.
+    Anybody,
+    /// The owner of a token of the configuration, by its place among all.
+    Token(usize),
+    User(Arc<User>),
+}
+
+/// A user at an authorization server, with the client that acts for them.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct User {
+    issuer: Arc<str>,
+    subject: String,
+    client: String,
+}
+
+impl User {
+    pub(super) fn of(token: &AccessToken) -> Self {
+        Self { issuer: token.issuer.clone(), subject: token.subject.clone(), client: token.client.clone() }
+    }
+}
+
+impl Display for User {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} by {}", self.subject, self.client)
+    }
+}
+
+/// What is under way for an owner.
+pub(super) struct Credential {
+    pub(super) owner: Owner,
+    /// By which tasks of an owner are known.
+    key: Option<Arc<str>>,
+    /// For logs and the page.
+    pub(super) name: String,
+    rate: Option<Mutex<RequestRate>>,
+    in_flight: AtomicUsize,
+    max_in_flight: Option<NonZeroUsize>,
+}
+
+/// Who sent a request, and what they may use by it.
+#[derive(Clone)]
+pub(super) struct Caller {
+    pub(super) credential: Arc<Credential>,
+    pub(super) tools: Arc<ToolAccess>,
+    /// How long what they were given counts yet. `None`: without end.
+    pub(super) left: Option<Duration>,
+    /// The scopes that they have, of those that mean something here.
+    pub(super) scopes: Vec<String>,
+}
+
+/// A request under way, until this is dropped.
+pub(super) struct InFlight(Arc<Credential>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Credential {
+    pub(super) fn new(owner: Owner, name: String, config: &GatewayConfig) -> Arc<Self> {
+        let key = match &owner {
+            Owner::Anybody => None,
+            // Texts of the same user are the same, and no others.
+            other => Some(format!("{other:?}").into()),
+        };
+        Arc::new(Self {
+            owner,
+            key,
+            name,
+            rate: config.requests_per_second.map(|rate| Mutex::new(RequestRate::new(rate))),
+            in_flight: AtomicUsize::new(0),
+            max_in_flight: config.max_in_flight,
+        })
+    }
+
+    /// Takes a request in.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub(super) fn begin(self: &Arc<Self>) -> Result<InFlight, Answer> {
+        let too_many = |wait: Duration, why: &str| {
+            tracing::debug!(token = self.name, "{why}");
+            let mut answer = refusal(StatusCode::TOO_MANY_REQUESTS, -32000, why);
+            answer.headers_mut().insert(RETRY_AFTER, wait.as_secs().max(1).into());
+            answer
+        };
+        if let Some(rate) = &self.rate
+            && let Err(wait) = lock(rate).take(Instant::now())
+        {
+            return Err(too_many(wait, "too many requests a second"));
+        }
+        let before = self.in_flight.fetch_add(1, Relaxed);
+        let taken = InFlight(self.clone());
+        match self.max_in_flight {
+            Some(most) if before >= most.get() => {
+                Err(too_many(Duration::from_secs(1), "too many requests are under way"))
+            }
+            _ => Ok(taken),
+        }
+    }
+
+    /// Whether nothing is known of it that a new one would not know.
+    fn is_forgettable(self: &Arc<Self>) -> bool {
+        let is_full = |rate: &Mutex<RequestRate>| lock(rate).is_full(Instant::now());
+        Arc::strong_count(self) == 1 && self.rate.as_ref().is_none_or(is_full)
+    }
+}
+
+impl Caller {
+    /// What they see of the servers, or of one.
+    pub(super) fn endpoint(&self, only: Option<ServerName>) -> Endpoint {
+        Endpoint { only, tools: self.tools.clone(), owner: self.credential.key.clone() }
+    }
+}
+
+/// The users that have asked.
+#[derive(Default)]
+pub(super) struct Users(Mutex<HashMap<Arc<User>, Arc<Credential>>>);
+
+impl Users {
+    pub(super) fn credential(&self, user: User, config: &GatewayConfig) -> Arc<Credential> {
+        let mut all = lock(&self.0);
+        if let Some(known) = all.get(&user) {
+            return known.clone();
+        }
+        if all.len() >= MAX_USERS {
+            all.retain(|_, known| !known.is_forgettable());
+        }
+        let name = user.to_string();
+        let user = Arc::new(user);
+        let credential = Credential::new(Owner::User(user.clone()), name, config);
+        all.insert(user, credential.clone());
+        credential
+    }
+}
+
+/// So many requests a second, and as many at once.
+struct RequestRate {
+    per_second: f64,
+    filled: f64,
+    at: Instant,
+}
+
+impl RequestRate {
+    fn new(per_second: NonZeroUsize) -> Self {
+        let per_second = per_second.get() as f64;
+        Self { per_second, filled: per_second, at: Instant::now() }
+    }
+
+    /// Takes one, or says how long there is none.
+    fn take(&mut self, now: Instant) -> Result<(), Duration> {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.filled = (self.filled + passed * self.per_second).min(self.per_second);
+        self.at = now;
+        if self.filled < 1.0 {
+            return Err(Duration::from_secs_f64((1.0 - self.filled) / self.per_second));
+        }
+        self.filled -= 1.0;
+        Ok(())
+    }
+
+    fn is_full(&self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.filled + passed * self.per_second >= self.per_second
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_over_the_rate_wait_their_time() {
+        let mut rate = RequestRate::new(NonZeroUsize::new(2).unwrap());
+        let now = rate.at;
+        assert!(rate.is_full(now));
+        assert!(rate.take(now).is_ok() && rate.take(now).is_ok());
+        assert_eq!(rate.take(now).unwrap_err(), Duration::from_millis(500));
+        assert!(rate.take(now + Duration::from_millis(500)).is_ok());
+        assert!(rate.take(now + Duration::from_millis(600)).is_err());
+        assert!(!rate.is_full(now + Duration::from_secs(1)) && rate.is_full(now + Duration::from_secs(2)));
+        let later = now + Duration::from_secs(60);
+        assert!(rate.take(later).is_ok() && rate.take(later).is_ok() && rate.take(later).is_err());
+    }
+}

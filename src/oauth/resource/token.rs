@@ -1,0 +1,139 @@
+//! The parts of an access token (RFC 7515, RFC 7519, RFC 9068). What is read of it counts only once its signature does.
+
+use std::sync::Arc;
+
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{AccessToken, TokenRefusal, keys::Algorithm};
+
+/// The longest token that is looked at, and the longest names in it.
+const MAX_TOKEN: usize = 16 << 10;
+const MAX_NAME: usize = 1024;
+/// Kinds of tokens that are taken. Some servers say none.
+const KINDS: [&str; 3] = ["at+jwt", "application/at+jwt", "jwt"];
+
+/// A token, taken apart.
+#[derive(Debug)]
+pub(super) struct SignedToken<'t> {
+    pub(super) header: Header,
+    pub(super) algorithm: Algorithm,
+    pub(super) claims: Claims,
+    /// What is signed.
+    pub(super) message: &'t [u8],
+    pub(super) signature: Vec<u8>,
+}
+
+/// A member that is there twice is an error.
+#[derive(Debug, Deserialize)]
+pub(super) struct Header {
+    alg: String,
+    typ: Option<String>,
+    pub(super) kid: Option<String>,
+    /// Extensions that must be understood. We know none.
+    crit: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Claims {
+    pub(super) iss: String,
+    sub: Option<String>,
+    aud: Option<OneOrMore>,
+    exp: Option<f64>,
+    nbf: Option<f64>,
+    client_id: Option<String>,
+    azp: Option<String>,
+    cid: Option<String>,
+    scope: Option<OneOrMore>,
+    scp: Option<OneOrMore>,
+    /// The token needs a proof of a key beside it.
+    cnf: Option<Value>,
+    /// Only tokens for the client itself have it (OpenID Connect).
+    at_hash: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl<'t> SignedToken<'t> {
+    /// Takes a token apart.
+    ///
+    /// # Errors
+    /// It is none that could be verified.
+    pub(super) fn parse(token: &'t [u8]) -> Result<Self, TokenRefusal> {
+        let invalid = TokenRefusal::Invalid;
+        if token.len() > MAX_TOKEN {
+            return Err(invalid("it is too long"));
+        }
+        let mut parts = token.split(|byte| *byte == b'.');
+        let (Some(header), Some(claims), Some(signature), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(invalid("it is not a signed JWT"));
+        };
+        let decoded =
+            |part: &[u8]| BASE64_URL_SAFE_NO_PAD.decode(part).map_err(|_| invalid("it is not a signed JWT"));
+        let message = &token[..header.len() + 1 + claims.len()];
+        let header: Header =
+            serde_json::from_slice(&decoded(header)?).map_err(|_| invalid("its header is not usable"))?;
+        let algorithm =
+            Algorithm::named(&header.alg).ok_or(invalid("it is signed by no algorithm that is taken"))?;
+        if header.crit.is_some() {
+            return Err(invalid("it has extensions that are not known"));
+        }
+        let kind = header.typ.as_deref();
+        if !kind.is_none_or(|kind| KINDS.iter().any(|known| known.eq_ignore_ascii_case(kind))) {
+            return Err(invalid("it is not an access token"));
+        }
+        let claims =
+            serde_json::from_slice(&decoded(claims)?).map_err(|_| invalid("its claims are not usable"))?;
+        Ok(Self { header, algorithm, claims, message, signature: decoded(signature)? })
+    }
+}
+
+impl Claims {
+    /// What they say.
+    ///
+    /// # Errors
+    /// A claim is missing that every access token has, or demands what we cannot do.
+    pub(super) fn read(self, issuer: Arc<str>) -> Result<AccessToken, TokenRefusal> {
+        let invalid = TokenRefusal::Invalid;
+        let Self { iss: _, sub, aud, exp, nbf, client_id, azp, cid, scope, scp, cnf, at_hash } = self;
+        if at_hash.is_some() {
+            return Err(invalid("it is not an access token"));
+        }
+        if cnf.is_some() {
+            return Err(invalid("it needs a proof of possession, and tokens are taken as they are"));
+        }
+        let subject = sub.filter(|sub| !sub.is_empty()).ok_or(invalid("it names no subject"))?;
+        let client = client_id.or(azp).or(cid).unwrap_or_default();
+        if subject.len() > MAX_NAME || client.len() > MAX_NAME {
+            return Err(invalid("its names are too long"));
+        }
+        let audience = match aud.ok_or(invalid("it names no audience"))? {
+            OneOrMore::One(audience) => vec![audience],
+            OneOrMore::More(audience) => audience,
+        };
+        let scopes = match scope.or(scp) {
+            Some(OneOrMore::One(scopes)) => {
+                scopes.split(' ').filter(|scope| !scope.is_empty()).map(str::to_owned).collect()
+            }
+            Some(OneOrMore::More(scopes)) => scopes,
+            None => Vec::new(),
+        };
+        Ok(AccessToken {
+            issuer,
+            subject,
+            client,
+            scopes,
+            audience,
+            expires: exp.ok_or(invalid("it has no end"))?,
+            not_before: nbf.unwrap_or_default(),
+        })
+    }
+}

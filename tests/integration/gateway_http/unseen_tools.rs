@@ -1,0 +1,191 @@
+//! A token that does not see a tool cannot use it, by no way, and learns nothing of it.
+
+use super::*;
+
+const SERVERS: &str = r#"[servers.fix]
+command = FIXTURE
+args = ["extra=EXTRA"]
+tools = { deny = ["die"] }
+
+[servers.rich]
+command = FIXTURE
+args = ["rich"]
+
+[gateway]
+token = "${GATE_TOKEN}"
+sse = true
+tokens = [
+  { name = "some", token = "some-token-0123456789", tools = ["fix.e*", "rich.list-changed"] },
+  { name = "reader", token = "reader-token-0123456789", read_only = true },
+]
+"#;
+const ALL: &str = "gate-token-0123456789";
+const SOME: &str = "some-token-0123456789";
+const READER: &str = "reader-token-0123456789";
+
+/// A gateway, and the file of further tools of the fixture.
+fn gate() -> (Gate, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let extra = folder.path().join("extra");
+    std::fs::write(&extra, "announce\n").unwrap();
+    (Gate::new(&SERVERS.replace("EXTRA", extra.to_str().unwrap())), folder)
+}
+
+impl Gate {
+    fn modern_with(&self, token: &str, path: &str, method: &str, params: Value) -> Reply {
+        let (mut headers, message) = modern(1, method, params);
+        headers.push(("Authorization", format!("Bearer {token}")));
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+        self.ask(&format!("POST {path}"), &headers, &message.to_string())
+    }
+
+    fn session_with(&self, token: &str, path: &str) -> String {
+        let made = self.with_token(token, &format!("POST {path}"), None, &initialize("2025-11-25"));
+        made.header("mcp-session-id").unwrap_or_else(|| panic!("{made:?}")).to_owned()
+    }
+
+    fn listen_with(&self, token: &str, session: &str) -> Connection {
+        let mut stream = self.connect();
+        let bearer = format!("Bearer {token}");
+        let headers =
+            [("Accept", "text/event-stream"), ("Mcp-Session-Id", session), ("Authorization", &*bearer)];
+        stream.send("GET /mcp", &headers, "");
+        assert_eq!(stream.head().status, 200);
+        stream
+    }
+}
+
+/// What is said, without the name that was asked for.
+fn words(reply: &Reply, name: &str) -> String {
+    assert_eq!(reply.answer()["error"]["code"], -32602, "{reply:?}");
+    reply.answer()["error"]["message"].as_str().unwrap().replace(name, "NAME")
+}
+
+#[test]
+fn what_is_not_listed_cannot_be_called() {
+    let (gate, _folder) = gate();
+    for (token, hidden) in
+        [(SOME, ["pid", "die", "announce"]), (READER, ["effect", "die_after_effect", "die"])]
+    {
+        for (path, prefix) in [("/mcp", "fix__"), ("/mcp/fix", "")] {
+            let name = |tool: &str| format!("{prefix}{tool}");
+            let listed = gate.modern_with(token, path, "tools/list", json!({}));
+            let none = name("none");
+            let asked = json!({"name": none, "arguments": {}});
+            let unknown = words(&gate.modern_with(token, path, "tools/call", asked), &none);
+            let session = gate.session_with(token, path);
+            let post = format!("POST {path}");
+            for tool in hidden.map(name) {
+                assert!(!listed.body.contains(&format!("\"{tool}\"")), "{tool}: {}", listed.body);
+                for task in [json!(null), json!({"ttl": 1000})] {
+                    let mut asked = json!({"name": tool, "arguments": {}});
+                    if task.is_object() {
+                        asked["task"] = task;
+                    }
+                    // The same words as for a tool that nobody has.
+                    let refused = gate.modern_with(token, path, "tools/call", asked.clone());
+                    assert_eq!(words(&refused, &tool), unknown, "{token} {path}");
+                    let message = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": asked});
+                    let refused = gate.with_token(token, &post, Some(&session), &message);
+                    assert_eq!(words(&refused, &tool), unknown, "{token} {path}");
+                }
+            }
+        }
+        // Under the name of the other endpoint, and of another server.
+        for (path, tool) in
+            [("/mcp/fix", "fix__pid"), ("/mcp/rich", "pid"), ("/mcp", "pid"), ("/mcp", "fix.pid")]
+        {
+            let refused = gate.modern_with(token, path, "tools/call", json!({"name": tool, "arguments": {}}));
+            assert_eq!(refused.error(), -32602, "{path} {tool}");
+        }
+    }
+    // Who sees a denied tool is told what it is.
+    let denied = gate.modern_with(ALL, "/mcp", "tools/call", json!({"name": "fix__die", "arguments": {}}));
+    assert!(denied.body.contains("denied by the configuration"), "{denied:?}");
+    let calls = gate.modern_with(ALL, "/mcp/fix", "tools/call", json!({"name": "calls", "arguments": {}}));
+    assert_eq!(calls.text(), "1", "nothing of all that reached the server");
+}
+
+#[test]
+fn the_old_transport_hides_tools_too() {
+    let (gate, _folder) = gate();
+    let bearer = format!("Bearer {SOME}");
+    let mut stream = gate.connect();
+    stream.send("GET /sse/fix", &[("Accept", "text/event-stream"), ("Authorization", &bearer)], "");
+    assert_eq!(stream.head().status, 200);
+    let first = stream.until("/messages");
+    let place = first.lines().find_map(|line| line.strip_prefix("data: ")).unwrap().to_owned();
+    let post =
+        |token: &str, message: &Value| gate.with_token(token, &format!("POST {place}"), None, message).status;
+    assert_eq!(post(SOME, &initialize("2024-11-05")), 202);
+    stream.until("\"id\":0");
+    assert_eq!(post(ALL, &call(1, "pid", &json!({}))), 404, "it is the stream of another token");
+    assert_eq!(post(SOME, &call(1, "pid", &json!({}))), 202);
+    assert!(stream.until("\"id\":1").contains("there is no tool `pid`"));
+    assert_eq!(post(SOME, &call(2, "echo", &json!({"text": "seen"}))), 202);
+    assert!(stream.until("\"id\":2").contains("seen"));
+}
+
+#[test]
+fn tasks_of_others_are_not_there() {
+    let (gate, _folder) = gate();
+    let begin = |token: &str, path: &str, tool: &str| {
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": {"name": tool, "arguments": {}, "task": {"ttl": 1000}}});
+        let session = gate.session_with(token, path);
+        let begun = gate.with_token(token, &format!("POST {path}"), Some(&session), &message).answer();
+        begun["result"]["task"]["taskId"].as_str().unwrap_or_else(|| panic!("{begun}")).to_owned()
+    };
+    let ask = |token: &str, path: &str, method: &str, params: Value| {
+        let session = gate.session_with(token, path);
+        let message = json!({"jsonrpc": "2.0", "id": 2, "method": method, "params": params});
+        gate.with_token(token, &format!("POST {path}"), Some(&session), &message)
+    };
+    let tasks = [begin(ALL, "/mcp", "rich__meta"), begin(ALL, "/mcp/rich", "meta")];
+    for path in ["/mcp", "/mcp/rich"] {
+        for task in &tasks {
+            let own = ask(ALL, path, "tasks/get", json!({"taskId": task}));
+            assert_eq!(own.answer()["result"]["taskId"], **task, "{own:?}");
+            for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
+                let refused = ask(SOME, path, method, json!({"taskId": task}));
+                assert_eq!(words(&refused, task), "there is no task `NAME`");
+            }
+        }
+    }
+    let listed = |token| ask(token, "/mcp/rich", "tasks/list", json!({})).answer()["result"]["tasks"].clone();
+    assert_eq!(listed(ALL).as_array().unwrap().len(), 2);
+    assert_eq!(listed(SOME), json!([]));
+    let third = begin(SOME, "/mcp", "rich__list-changed");
+    assert_eq!(listed(SOME), json!([{"taskId": third, "status": "working"}]));
+}
+
+#[test]
+fn changes_of_unseen_tools_are_not_told() {
+    let (gate, folder) = gate();
+    let (all, some) = (gate.session_with(ALL, "/mcp"), gate.session_with(SOME, "/mcp"));
+    let (mut all_stream, mut some_stream) = (gate.listen_with(ALL, &all), gate.listen_with(SOME, &some));
+    let changed = "notifications/tools/list_changed";
+    let write = |tools: &str| std::fs::write(folder.path().join("extra"), tools).unwrap();
+    let announce = || {
+        let told = gate.with_token(ALL, "POST /mcp", Some(&all), &call(1, "fix__announce", &json!({})));
+        assert_eq!(told.text(), "told");
+    };
+    let sees = |token: &str, session: &str, tool: &str| {
+        let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+        gate.with_token(token, "POST /mcp", Some(session), &list).body.contains(tool)
+    };
+    write("announce\nunseen\n");
+    announce();
+    all_stream.until(changed);
+    wait_for("the list", || sees(ALL, &all, "fix__unseen"));
+    assert!(!sees(SOME, &some, "fix__unseen"));
+    // Something else that both hear.
+    gate.with_token(SOME, "POST /mcp", Some(&some), &call(3, "rich__list-changed", &json!({})));
+    let heard = some_stream.until("notifications/prompts/list_changed");
+    assert!(!heard.contains(changed), "{heard}");
+    // One that it sees.
+    write("announce\nunseen\nextra\n");
+    announce();
+    some_stream.until(changed);
+    wait_for("the list", || sees(SOME, &some, "fix__extra"));
+}
