@@ -28,6 +28,7 @@ mod router;
 #[cfg(feature = "serve")]
 mod server;
 mod subscriptions;
+mod upstream;
 
 use std::{
     sync::{

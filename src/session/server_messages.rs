@@ -113,6 +113,10 @@ pub(in crate::session) struct MessageSink {
 
 impl MessageSink {
     /// Takes in a notification. Progress goes to the listener of its request.
+        let exchange = exchange.or_else(|| match method {
+            "notifications/subscriptions/acknowledged" => requests.exchange(decode::subscription(params?)?),
+            _ => None,
+        });
     pub(in crate::session) fn notified(
         &self,
         requests: &RequestTable,
@@ -129,10 +133,9 @@ impl MessageSink {
                 }
                 return;
             }
-            // A subscription that was just acknowledged has missed earlier changes.
-            "notifications/tools/list_changed" | "notifications/subscriptions/acknowledged" => {
-                self.changed.notify_one();
-            }
+            "notifications/tools/list_changed" => self.changed.notify_one(),
+            // A subscription of the session's own that was just acknowledged has missed earlier changes.
+            "notifications/subscriptions/acknowledged" if exchange.is_none() => self.changed.notify_one(),
             _ => {}
         }
         if let Some(messages) = &self.messages {

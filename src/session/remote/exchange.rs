@@ -135,7 +135,8 @@ impl Connection {
         let (answer, mut answered) = oneshot::channel();
         let course = Arc::<RequestProgress>::default();
         let (listener, form) = (outgoing.listener.clone(), outgoing.form);
-        let waiting = Waiting { answer, course: course.clone(), listener, form };
+        let exchange = outgoing.exchange;
+        let waiting = Waiting { answer, course: course.clone(), listener, form, exchange };
         let Some(id) = self.requests.open(waiting) else { return Err(RemoteFailure::NotSent) };
         let _open = OpenRequest { connection: self, id, cancel: outgoing.cancel };
         let message = text(id);
