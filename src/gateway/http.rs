@@ -64,11 +64,21 @@ pub(super) struct HttpState {
     required: Vec<ServerName>,
     /// Of the old era, by their ids.
     sessions: Sessions<String>,
-    /// Of the new era, by the credential and the server.
-    callers: Sessions<(usize, Option<ServerName>)>,
+    /// Of the new era.
+    callers: Sessions<CallerKey>,
     /// Of the transport of 2024-11-05.
     sse: Arc<Sessions<String>>,
     end: CancellationToken,
+}
+
+/// By what the requests of one client of the new era are known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct CallerKey {
+    /// The number of the credential.
+    credential: usize,
+    only: Option<ServerName>,
+    /// The digest of what it can be asked, if it has servers of its own: those of the old era hear that once.
+    capabilities: Option<[u8; 32]>,
 }
 
 /// A request that may be answered.

@@ -31,13 +31,6 @@ pub(crate) struct ClientIdentity {
     pub(crate) era: Option<Era>,
 }
 
-impl ClientIdentity {
-    /// Whether a server can ask nothing of it.
-    pub(crate) fn can_nothing(&self) -> bool {
-        self.capabilities.as_object().is_none_or(serde_json::Map::is_empty)
-    }
-}
-
 impl Default for ClientIdentity {
     fn default() -> Self {
         let info = json!({"name": "toolcrib", "version": env!("CARGO_PKG_VERSION")});
@@ -113,10 +106,6 @@ pub(in crate::session) struct MessageSink {
 
 impl MessageSink {
     /// Takes in a notification. Progress goes to the listener of its request.
-        let exchange = exchange.or_else(|| match method {
-            "notifications/subscriptions/acknowledged" => requests.exchange(decode::subscription(params?)?),
-            _ => None,
-        });
     pub(in crate::session) fn notified(
         &self,
         requests: &RequestTable,
@@ -124,6 +113,10 @@ impl MessageSink {
         params: Option<&RawValue>,
         exchange: Option<u64>,
     ) {
+        let exchange = exchange.or_else(|| match method {
+            "notifications/subscriptions/acknowledged" => requests.exchange(decode::subscription(params?)?),
+            _ => None,
+        });
         match method {
             "notifications/progress" => {
                 if let Some(params) = params

@@ -255,5 +255,11 @@ fn unknown_revisions_and_broken_messages_are_refused() {
     assert_eq!(client.message()["error"]["code"], -32600);
     client.send(&json!("x"));
     assert_eq!(client.message()["error"]["code"], -32600);
-    assert_eq!(client.ask("ping", &json!({}))["extra"], Value::Null);
+    for method in ["ping", "initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"] {
+        let gone = client.fail(method, &json!({}));
+        assert_eq!(gone["code"], -32601, "{method} of the new era: {gone}");
+    }
+    // Who has not said of which revision it is may ask whether somebody is there.
+    client.send(&json!({"jsonrpc": "2.0", "id": "p", "method": "ping"}));
+    assert_eq!(client.message()["result"], json!({}));
 }

@@ -61,3 +61,51 @@ async fn an_embedder_serves_over_tls() {
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"), "{answer}");
     manager.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_with_own_servers_meets_added_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = |name: &str| {
+        format!(
+            "[servers.{name}]\ncommand = {FIXTURE:?}\nscope = \"client\"\n",
+            FIXTURE = crate::support::FIXTURE
+        )
+    };
+    let config = |names: &[&str]| {
+        let servers: String = names.iter().map(|name| own(name)).collect();
+        let text = format!("{servers}[gateway]\nlisten = \"127.0.0.1:0\"\n");
+        Config::parse(&text, None, folder.path(), &Env::process()).unwrap()
+    };
+    let gateway = GatewayServer::bind(&config(&["one"])).await.unwrap();
+    let url = gateway.url().unwrap();
+    let options = gateway.start_options(StartOptions::new());
+    let manager = Manager::start_with(&config(&["one"]), options).await.unwrap();
+    let stop = CancellationToken::new();
+    let asking = async {
+        let far = format!("[servers.far]\nurl = \"{url}\"\n");
+        let far = Config::parse(&far, None, folder.path(), &Env::process()).unwrap();
+        let client = Manager::start(&far).await.unwrap();
+        let pid = async |tool: &str| client.call("far", tool, serde_json::Map::new()).await.unwrap().text();
+        let one = pid("one__pid").await;
+        manager.apply(&config(&["one", "two"])).await.unwrap();
+        let listed = async {
+            while client.catalog().find("far", "two__pid").is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), listed).await.expect("it is told of the new tools");
+        let two = pid("two__pid").await;
+        assert_eq!(pid("two__pid").await, two);
+        assert_eq!(pid("one__pid").await, one, "what has not changed stays");
+        manager.apply(&config(&["two"])).await.unwrap();
+        assert_eq!(pid("two__pid").await, two);
+        assert!(
+            client.call("far", "one__pid", serde_json::Map::new()).await.is_err(),
+            "it is not there any more"
+        );
+        client.shutdown().await;
+        stop.cancel();
+    };
+    tokio::join!(gateway.serve(&manager, &stop), asking);
+    manager.shutdown().await;
+}
