@@ -40,6 +40,8 @@ use std::{
 
 use tokio::sync::watch;
 
+#[cfg(any(fuzzing, test))]
+pub(crate) use self::message::fuzz as fuzz_request;
 #[cfg(feature = "serve")]
 pub use self::server::GatewayServer;
 use self::{bridge::LogLevel, client::ChangedList, held::HeldRequests, merged::MergedNames};
