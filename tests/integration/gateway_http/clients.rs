@@ -1,5 +1,10 @@
-//! The library's own client for remote servers at the gateway, with and without TLS.
+//! The library's own client for remote servers at the gateway, with and without TLS, and that of the SDK.
 
+use rmcp::{
+    model::{CallToolRequestParams, GetPromptRequestParams, ProtocolVersion, ReadResourceRequestParams},
+    service::{ClientLifecycleMode, ClientServiceExt as _},
+    transport::StreamableHttpClientTransport,
+};
 use toolcrib::{CancellationToken, Config, Env, Manager, StartOptions, gateway::GatewayServer};
 
 use super::*;
@@ -19,6 +24,53 @@ async fn a_gateway_can_be_the_server_of_another_one() {
         assert_eq!(answer.unwrap().text(), number.to_string());
     }
     manager.shutdown().await;
+}
+
+/// Has what is sent to a socket of the file system go on to `address`: the client of the SDK speaks HTTP there without another
+/// HTTP library.
+fn pass_on(socket: &std::path::Path, address: &str) -> tokio::task::JoinSet<()> {
+    let (listener, address) = (tokio::net::UnixListener::bind(socket).unwrap(), address.to_owned());
+    let mut passing = tokio::task::JoinSet::new();
+    passing.spawn(async move {
+        let mut connections = tokio::task::JoinSet::new();
+        while let Ok((mut near, _)) = listener.accept().await {
+            let address = address.clone();
+            connections.spawn(async move {
+                let mut far = tokio::net::TcpStream::connect(&address).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+            });
+        }
+    });
+    passing
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_client_of_the_sdk_works_in_both_eras() {
+    let server =
+        |name: &str, era: &str| format!("[servers.{name}]\ncommand = FIXTURE\nargs = [\"rich\"{era}]\n");
+    let gate = Gate::new(&(server("old", "") + &server("new", ", \"modern\"")));
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("gate");
+    let _passing = pass_on(&socket, &gate.address);
+    let newest = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] };
+    for (mode, is_modern) in [(ClientLifecycleMode::Initialize, false), (newest, true)] {
+        for server in ["old", "new"] {
+            let url = format!("http://{}/mcp/{server}", gate.address);
+            let transport = StreamableHttpClientTransport::from_unix_socket(socket.to_str().unwrap(), url);
+            let client = ().serve_with_lifecycle(transport, mode.clone()).await.unwrap();
+            let version = client.peer_info().unwrap().protocol_version.clone();
+            assert_eq!(version == ProtocolVersion::LATEST, is_modern, "{version}");
+            assert!(client.list_all_tools().await.unwrap().iter().any(|tool| tool.name == "structured"));
+            let result = client.call_tool(CallToolRequestParams::new("structured")).await.unwrap();
+            assert_eq!(result.structured_content, Some(json!({"a": [1, 2.5]})));
+            assert_eq!(client.list_all_prompts().await.unwrap().len(), 2);
+            let prompt = client.get_prompt(GetPromptRequestParams::new("greet")).await.unwrap();
+            assert_eq!(prompt.messages.len(), 1);
+            let read = client.read_resource(ReadResourceRequestParams::new("rich://item/7")).await.unwrap();
+            assert_eq!(read.contents.len(), 1);
+            client.cancel().await.unwrap();
+        }
+    }
 }
 
 #[tokio::test]
