@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tokio::{io::AsyncReadExt, runtime::Runtime};
 
 use crate::{
-    agent, builtin, catalog, config, daemon, launch, llm,
+    agent, builtin, catalog, config, daemon, gateway, launch, llm,
     process::{Line, LineReader, StderrTail},
     run, session,
 };
@@ -22,6 +22,11 @@ pub fn message(bytes: &[u8]) {
             }
         }
     });
+}
+
+/// What a client of the gateway sends: a body, or a line.
+pub fn request(bytes: &[u8]) {
+    gateway::fuzz_request(bytes);
 }
 
 /// A server's stderr: the tail that is kept, of two pieces with a secret from the middle.
@@ -218,7 +223,8 @@ mod tests {
     }
 
     const JSON: &str = "{ } [ ] , : \" \\ null true 1e999 -0 \"\" \n {\"jsonrpc\":\"2.0\", \"id\": \"result\": \"method\": \"params\": \
-                        \"content\": \"error\": \"choices\": \"delta\": \"tool_calls\": \"index\": data: [DONE] \"usage\": \u{fffd}";
+                        \"content\": \"_meta\": {\"resultType\":\"input_required\", \"inputRequests\": \
+                        {\"progressToken\":1} \"error\": \"choices\": \"delta\": \"tool_calls\": \"index\": data: [DONE] \"usage\": \u{fffd}";
     const TOML: &str = "[ ] [[ ]] = \" ' { } , . \n [servers.a] command builtin args env url [agent] [llm] import tools retry \
                         = \"a\" = [] = true schema = 1 # ${A} \"\"\"";
 
@@ -239,6 +245,8 @@ mod tests {
     proptest! {
         #[test]
         fn target_message(bytes in texts(JSON)) { message(&bytes); }
+        #[test]
+        fn target_request(bytes in texts(JSON)) { request(&bytes); }
         #[test]
         fn target_stderr(bytes in texts(JSON)) { stderr(&bytes); }
         #[test]

@@ -31,6 +31,7 @@ mod router;
 mod server;
 mod subscriptions;
 mod tool_access;
+mod upstream;
 
 use std::{
     sync::{
@@ -42,6 +43,8 @@ use std::{
 
 use tokio::sync::watch;
 
+#[cfg(any(fuzzing, test))]
+pub(crate) use self::message::fuzz as fuzz_request;
 #[cfg(feature = "serve")]
 pub use self::server::GatewayServer;
 #[cfg(feature = "serve")]

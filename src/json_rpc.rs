@@ -56,6 +56,12 @@ impl RawObject {
         }
     }
 
+    /// The names of the members.
+    #[cfg(any(fuzzing, test))]
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

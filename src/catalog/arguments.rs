@@ -7,6 +7,8 @@ use crate::error::{Error, Result, nearest};
 
 /// Names of arguments that are listed at most, and arguments without a place that are looked into.
 const LISTED: usize = 20;
+/// Arguments that are `null`, of one call: with more of them none is left out.
+const MOST_NULLS: usize = 32;
 /// Names that a wrong one is compared with.
 const COMPARED: usize = 1000;
 
@@ -68,6 +70,30 @@ impl CatalogEntry {
         }
         problems.push(self.takes());
         Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
+    }
+
+    /// `arguments` that fit the schema once those are left out that are `null`, may be left out, and may not be `null`.
+    /// `None`: it is not that which is wrong with them.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn without_nulls(&self, arguments: &Map<String, Value>) -> Option<Map<String, Value>> {
+        let required = self.tool.input_schema.get("required").and_then(Value::as_array);
+        let needed = |name: &str| required.is_some_and(|list| list.iter().any(|entry| entry == name));
+        let without = |dropped: &[&String]| -> Map<String, Value> {
+            let kept = arguments.iter().filter(|(name, _)| !dropped.contains(name));
+            kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        let nulls = arguments.iter().filter(|(name, value)| value.is_null() && !needed(name));
+        let mut dropped: Vec<&String> = nulls.map(|(name, _)| name).take(MOST_NULLS + 1).collect();
+        if dropped.is_empty() || dropped.len() > MOST_NULLS || self.check(&without(&dropped)).is_err() {
+            return None;
+        }
+        for name in dropped.clone() {
+            let fewer: Vec<&String> = dropped.iter().copied().filter(|dropped| *dropped != name).collect();
+            if self.check(&without(&fewer)).is_ok() {
+                dropped = fewer;
+            }
+        }
+        Some(without(&dropped))
     }
 
     /// What arguments without a place in the schema were probably to be called.

@@ -181,6 +181,24 @@ pub(super) fn unsupported(method: &str) -> ErrorData {
     ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None)
 }
 
+/// Any result, from each era for the other one.
+#[cfg(any(fuzzing, test))]
+pub(super) fn fuzz(result: &RawValue) {
+    drop(InputRequired::of(result));
+    for method in ["tools/call", "resources/list"] {
+        let modern = to_modern(result, method);
+        let (before, back) =
+            (RawObject::parse(Some(result)), RawObject::parse(Some(&to_legacy(&modern, method))));
+        assert_eq!(before.is_ok(), back.is_ok(), "{result}");
+        let kept = |name: &&str| !["resultType", "ttlMs", "cacheScope", "structuredContent"].contains(name);
+        if let (Ok(before), Ok(back)) = (before, back) {
+            for name in before.names().filter(kept) {
+                assert_eq!(before.get(name).map(RawValue::get), back.get(name).map(RawValue::get), "{name}");
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -19,7 +19,7 @@ use super::{
     activity::shown,
     asking::AskedRequests,
     bridge::LogLevel,
-    hello::{LEGACY_VERSIONS, MODERN_VERSION, all_versions, capabilities_of, meta_key},
+    hello::{LEGACY_VERSIONS, MODERN_VERSION, all_versions, capabilities_of, client_info, meta_key},
     message::{self, ClientNotification, ClientRequest},
     outlet::{Outlet, OutletReader},
     router::OwnMessages,
@@ -349,7 +349,8 @@ impl Client {
     /// The servers as this client has them: the shared ones, and those that are its own. Waits for a start under way: it
     /// is not known before which there are.
     pub(super) async fn toolbox(self: &Arc<Self>, speaker: &Introduction) -> Toolbox {
-        if let Some(loan) = self.loan.get() {
+        let known = self.loan.get();
+        if let Some(loan) = known.filter(|loan| loan.is_current()) {
             return loan.toolbox();
         }
         let shared = self.gateway.lender().toolbox();
@@ -361,7 +362,7 @@ impl Client {
         shared.await_pools().await;
         let loan = self.loan.get_or_init(|| {
             let identity = ClientIdentity {
-                info: speaker.info.clone(),
+                info: client_info(&speaker.info),
                 capabilities: capabilities_of(&speaker.capabilities),
                 era: Some(speaker.era),
             };
@@ -369,6 +370,8 @@ impl Client {
             let side = ClientSide { identity: Arc::new(identity), messages: Some(messages) };
             self.gateway.lender().lend(Borrower::Client, None, Some(&side))
         });
+        // The configuration may have been changed since.
+        loan.renew();
         loan.toolbox()
     }
 

@@ -29,7 +29,7 @@ const HELD_FOR: Duration = Duration::from_secs(600);
 const MAX_HELD: usize = 1024;
 const MAX_OF_ONE: usize = 64;
 /// Requests that a server sends so soon after one another go into the same result.
-const GATHER: Duration = Duration::from_millis(5);
+const GATHER: Duration = Duration::from_millis(25);
 
 /// The requests that wait, by their states.
 #[derive(Default)]

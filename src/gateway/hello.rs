@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{client::RequestContext, exchange::refusal};
 use crate::{
     json_rpc::{self, RawObject},
-    session::{ClientAnswer, Era, ServerHello},
+    session::{ClientAnswer, ClientIdentity, ServerHello},
     tool::ServerName,
 };
 
@@ -33,6 +33,18 @@ pub(crate) mod meta_key {
 /// The capabilities that a server hears of: those of the client, as far as an object.
 pub(super) fn capabilities_of(theirs: &Value) -> Value {
     if theirs.is_object() { theirs.clone() } else { json!({}) }
+}
+
+/// What a server of the old era hears of who the client is: there a name and a version must be said.
+pub(super) fn client_info(theirs: &Value) -> Value {
+    let mut info = ClientIdentity::default().info;
+    if let (Some(info), Some(theirs)) = (info.as_object_mut(), theirs.as_object()) {
+        let usable = |(name, value): &(&String, &Value)| {
+            value.is_string() || !matches!(name.as_str(), "name" | "version")
+        };
+        info.extend(theirs.iter().filter(usable).map(|(name, value)| (name.clone(), value.clone())));
+    }
+    info
 }
 
 /// What is known of the server or servers behind an endpoint.
@@ -88,13 +100,6 @@ impl RequestContext<'_> {
     }
 
     pub(super) async fn initialize(&self) -> ClientAnswer {
-        if self.speaker.era == Era::Modern {
-            return Err(ErrorData::new(
-                rmcp::model::ErrorCode::METHOD_NOT_FOUND,
-                format!("{MODERN_VERSION} has no `initialize`"),
-                None,
-            ));
-        }
         let about = self.about().await?;
         let mut result = json!({
             "protocolVersion": self.speaker.version,

@@ -75,14 +75,23 @@ pub(super) struct HttpState {
     required: Vec<ServerName>,
     /// Of the old era, by their ids.
     sessions: Sessions<String>,
-    /// Of the new era, by the owner and the server.
-    callers: Sessions<(Owner, Option<ServerName>)>,
+    /// Of the new era.
+    callers: Sessions<CallerKey>,
     /// Of the transport of 2024-11-05.
     sse: Arc<Sessions<String>>,
     clock: Arc<LateClock>,
     /// For the page.
     live: LiveData,
     end: CancellationToken,
+}
+
+/// By what the requests of one client of the new era are known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct CallerKey {
+    owner: Owner,
+    only: Option<ServerName>,
+    /// The digest of what it can be asked, if it has servers of its own: those of the old era hear that once.
+    capabilities: Option<[u8; 32]>,
 }
 
 /// A request that may be answered.

@@ -13,6 +13,8 @@ use crate::{
 
 /// Messages in one batch, as clients of 2025-03-26 may send.
 const MAX_BATCH: usize = 100;
+/// Characters of what is wrong with a text.
+const MAX_TOLD: usize = 200;
 
 /// One message of a client.
 #[derive(Debug)]
@@ -57,15 +59,18 @@ impl ClientMessage {
     /// What is wrong with it, as the client is to hear it.
     pub(crate) fn parse(text: &[u8]) -> Result<Vec<Result<Self, Unreadable>>, Unreadable> {
         let unreadable = |code, why: String| Unreadable { id: None, error: ErrorData::new(code, why, None) };
+        // It may quote a part of the text.
+        let said = |error: &serde_json::Error| error.to_string().chars().take(MAX_TOLD).collect::<String>();
         if text.trim_ascii_start().first() != Some(&b'[') {
             let envelope = serde_json::from_slice(text).map_err(|error| {
                 let code = if error.is_data() { ErrorCode::INVALID_REQUEST } else { ErrorCode::PARSE_ERROR };
-                unreadable(code, format!("this is not a JSON-RPC message: {error}"))
+                unreadable(code, format!("this is not a JSON-RPC message: {}", said(&error)))
             })?;
             return Ok(vec![Self::of(envelope)]);
         }
         let batch: Vec<&RawValue> = serde_json::from_slice(text).map_err(|error| {
-            unreadable(ErrorCode::PARSE_ERROR, format!("this is not a list of JSON-RPC messages: {error}"))
+            let why = format!("this is not a list of JSON-RPC messages: {}", said(&error));
+            unreadable(ErrorCode::PARSE_ERROR, why)
         })?;
         if batch.is_empty() || batch.len() > MAX_BATCH {
             let why = format!("a batch has 1 to {MAX_BATCH} messages, this one has {}", batch.len());
@@ -73,7 +78,7 @@ impl ClientMessage {
         }
         let one = |text: &&RawValue| match serde_json::from_str(text.get()) {
             Ok(envelope) => Self::of(envelope),
-            Err(error) => Err(unreadable(ErrorCode::INVALID_REQUEST, error.to_string())),
+            Err(error) => Err(unreadable(ErrorCode::INVALID_REQUEST, said(&error))),
         };
         Ok(batch.iter().map(one).collect())
     }
@@ -148,9 +153,65 @@ fn with_params(params: Option<&RawValue>) -> String {
     params.map_or_else(String::new, |params| format!(",\"params\":{params}"))
 }
 
+/// For the fuzz target `request`: what a client of the gateway sends. What is written from it is JSON, and what is wrong
+/// with it is told in bounded words.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    use super::bridge;
+    let check = |text: &str| assert!(serde_json::from_str::<&RawValue>(text).is_ok(), "{text}");
+    let all = ClientMessage::parse(bytes).unwrap_or_else(|unreadable| vec![Err(unreadable)]);
+    assert!((1..=MAX_BATCH).contains(&all.len()), "{} messages", all.len());
+    for message in all {
+        match message {
+            Ok(ClientMessage::Request(ClientRequest { id, method, params, meta })) => {
+                assert!(is_usable_id(&id), "{id}");
+                let params = params.into_raw();
+                check(&request(1, &method, Some(&params)));
+                check(&answer(&id, &Ok(meta.into_raw())));
+                bridge::fuzz(&params);
+            }
+            Ok(ClientMessage::Notification(ClientNotification { method, params })) => {
+                check(&notification(&method, Some(&params.into_raw())));
+            }
+            Ok(ClientMessage::Answer(id, said)) => {
+                check(&answer(&id, &said));
+                said.iter().for_each(|result| bridge::fuzz(result));
+            }
+            Err(Unreadable { id, error }) => {
+                let text = error_answer(id.as_deref(), &error);
+                check(&text);
+                assert!(text.len() < 2000, "{text}");
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn deep_and_long_texts_are_taken_or_refused() {
+        const MANY: usize = 200_000;
+        let deep = |open: &str, close: &str| format!("{}1{}", open.repeat(MANY), close.repeat(MANY));
+        let long = "x".repeat(MANY);
+        for text in [
+            "[".repeat(MANY),
+            "{\"a\":".repeat(MANY),
+            deep("[", "]"),
+            deep("{\"a\":", "}"),
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{}}}"#, deep("{\"a\":", "}")),
+            format!(r#"{{"jsonrpc":"2.0","id":1,"result":{}}}"#, deep("[", "]")),
+            format!(r#"{{"jsonrpc":"2.0","id":1,"error":{}}}"#, deep("[", "]")),
+            format!(r#"{{"jsonrpc":"2.0","id":"{long}","method":"x"}}"#),
+            format!(r#"{{"jsonrpc":"{long}","id":1,"method":"x"}}"#),
+            format!("\"{long}\""),
+            format!("[{}]", vec!["{}"; MAX_BATCH + 1].join(",")),
+            format!("[{}]", vec![format!("\"{long}\""); MAX_BATCH].join(",")),
+        ] {
+            fuzz(text.as_bytes());
+        }
+    }
 
     fn one(text: &str) -> String {
         match ClientMessage::parse(text.as_bytes()).and_then(|mut all| all.remove(0)) {

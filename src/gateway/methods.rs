@@ -9,6 +9,7 @@ use super::{
     bridge::{LogLevel, to_modern},
     client::{RequestContext, lock},
     exchange::{Outgoing, refusal, tool_error},
+    hello::MODERN_VERSION,
     message::ClientRequest,
 };
 use crate::{
@@ -20,12 +21,20 @@ use crate::{
     tool::ServerName,
 };
 
+/// Methods of the old era that the new one does not have.
+const REMOVED: [&str; 5] =
+    ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
+
 impl RequestContext<'_> {
     /// The answer to a request.
     pub(super) async fn respond(&self, request: ClientRequest) -> ClientAnswer {
         let ClientRequest { method, params, mut meta, .. } = request;
         let token = meta.take("progressToken");
         let only = self.endpoint.only.clone();
+        if self.speaker.era == Era::Modern && REMOVED.contains(&&*method) {
+            let why = format!("{MODERN_VERSION} has no `{method}`");
+            return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None));
+        }
         match (&*method, only) {
             ("ping", _) => Ok(RawObject::default().into_raw()),
             ("initialize", _) => self.initialize().await,
@@ -87,7 +96,7 @@ impl RequestContext<'_> {
         let Some(name) = params.read::<String>("name") else {
             return Err(ErrorData::invalid_params("`name` of the tool is missing", None));
         };
-        let Ok(arguments) = arguments(&params) else {
+        let Ok(mut arguments) = arguments(&params) else {
             return Err(ErrorData::invalid_params("`arguments` must be an object", None));
         };
         let toolbox = self.toolbox().await;
@@ -99,7 +108,14 @@ impl RequestContext<'_> {
             failed(&error);
             refusal(&error)
         })?;
-        let checked = toolbox.check(&entry, &arguments).await;
+        let mut checked = toolbox.check(&entry, &arguments).await;
+        // Models write so what they leave out.
+        if let Err(Error::ArgumentsInvalid { .. }) = &checked
+            && let Some(fewer) = entry.without_nulls(&arguments)
+        {
+            params.write("arguments", &fewer);
+            (arguments, checked) = (fewer, Ok(()));
+        }
         if let Err(error) = &checked {
             failed(error);
         }

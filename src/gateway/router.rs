@@ -1,6 +1,7 @@
 //! Brings what servers say on their own to the clients that it concerns.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::Instant,
@@ -134,6 +135,13 @@ impl Router {
         ClientSide { identity: Arc::default(), messages: Some(self.clone()) }
     }
 
+    /// A number that no other request has.
+    pub(super) fn next_number(&self) -> u64 {
+        let mut exchanges = self.exchanges();
+        exchanges.last += 1;
+        exchanges.last
+    }
+
     pub(super) fn open(self: &Arc<Self>, exchange: Exchange) -> ExchangeEntry {
         let mut exchanges = self.exchanges();
         exchanges.last += 1;
@@ -211,12 +219,16 @@ impl Router {
                 let params = without_subscription(params_of());
                 let Some(uri) = params.read::<String>("uri") else { return };
                 for client in concerned() {
-                    if self.subscriptions.has(client.number, server, &uri) {
-                        client.tell_resource_updated(&uri, &params);
+                    if let Some(name) = self.subscriptions.name_at(client.number, server, &uri) {
+                        client.tell_resource_updated(&name, &named(&params, &uri, &name));
                     }
                 }
             }
-            ("notifications/subscriptions/acknowledged", _) => {}
+            ("notifications/subscriptions/acknowledged", _) => {
+                if let Some(number) = exchange {
+                    self.subscriptions.acknowledged(*number, &params_of());
+                }
+            }
             ("notifications/cancelled", _) => {
                 let params = params_of();
                 let Some(id) = params.get("requestId") else { return };
@@ -353,6 +365,16 @@ impl Router {
 
 /// It is not known whom a message is for.
 struct SeveralClients;
+
+/// What is said of a resource, by the name that the client knows.
+fn named<'a>(params: &'a RawObject, uri: &str, name: &str) -> Cow<'a, RawObject> {
+    if uri == name {
+        return Cow::Borrowed(params);
+    }
+    let mut params = params.clone();
+    params.write("uri", &name);
+    Cow::Owned(params)
+}
 
 /// A notification of an upstream subscription, without the mark of that.
 fn without_subscription(mut params: RawObject) -> RawObject {

@@ -1,34 +1,34 @@
 //! Resources that clients watch: one subscription at a server for all clients of it.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use rmcp::model::ErrorData;
 use serde_json::{Value, json};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::{sync::watch, time::timeout};
 
 use super::{
     Gateway,
     client::{Client, ListenFilter, Listening, RequestContext, lock},
     exchange::{Outgoing, refusal},
     hello::meta_key,
+    upstream::{Standing, UpstreamListener, send},
 };
 use crate::{
     config::Scope,
     json_rpc::{self, RawObject},
-    session::{ClientAnswer, Era, ForwardedRequest, Session},
+    session::{ClientAnswer, Era, Session},
     tool::ServerName,
 };
 
 /// Resources that one client may watch.
 const MAX_WATCHED: usize = 1000;
-/// How long an open subscription of the new era may last. It is renewed then.
-const LISTEN_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
-/// Pause before a subscription that ended is asked for again.
-const RESUBSCRIBE: Duration = Duration::from_secs(1);
+/// How long a server of the new era may take to acknowledge a subscription before it is taken for one that does not.
+const ACKNOWLEDGE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Who watches what.
 #[derive(Default)]
@@ -39,13 +39,15 @@ type Upstream = (ServerName, Option<u64>);
 
 #[derive(Default)]
 struct Watched {
-    /// The numbers of the clients.
-    uris: HashMap<String, HashSet<u64>>,
+    /// The numbers of the clients, each with the name by which it knows the resource.
+    uris: HashMap<String, HashMap<u64, String>>,
     session: Option<Arc<Session>>,
     /// The connection at which the subscriptions were made.
     generation: Option<u64>,
-    /// Holds the subscription at a server of the new era.
-    listening: Option<AbortOnDropHandle<()>>,
+    /// The subscription at a server of the new era.
+    listening: Option<UpstreamListener>,
+    /// The one before, until the server has acknowledged that one: no change is missed meanwhile.
+    before: Option<UpstreamListener>,
 }
 
 /// A change that the server is to hear of.
@@ -55,26 +57,35 @@ enum Change {
     Last,
 }
 
+/// A resource that a client watches from now on, at a server of the new era.
+struct Begun {
+    of: Upstream,
+    session: Arc<Session>,
+    /// The server's own name.
+    uri: String,
+}
+
 impl Subscriptions {
-    /// Whether a client watches a resource of a server.
-    pub(super) fn has(&self, client: u64, server: &ServerName, uri: &str) -> bool {
+    /// The name by which a client that watches a resource of a server knows it. `None`: it does not watch it.
+    pub(super) fn name_at(&self, client: u64, server: &ServerName, uri: &str) -> Option<String> {
         let all = lock(&self.0);
-        [None, Some(client)].into_iter().any(|own| {
-            let watched = all.get(&(server.clone(), own)).and_then(|watched| watched.uris.get(uri));
-            watched.is_some_and(|clients| clients.contains(&client))
+        [None, Some(client)].into_iter().find_map(|own| {
+            let watched = all.get(&(server.clone(), own))?;
+            watched.uris.get(uri)?.get(&client).cloned()
         })
     }
 
+    /// Adds a resource that `client` knows by the second name.
     fn add(
         &self,
         of: &Upstream,
         session: &Arc<Session>,
         client: u64,
-        uri: &str,
+        (uri, name): (&str, &str),
     ) -> Result<Change, ErrorData> {
         let mut all = lock(&self.0);
         let watches =
-            |watched: &Watched| watched.uris.values().filter(|clients| clients.contains(&client)).count();
+            |watched: &Watched| watched.uris.values().filter(|clients| clients.contains_key(&client)).count();
         if all.values().map(watches).sum::<usize>() >= MAX_WATCHED {
             return Err(ErrorData::invalid_request(
                 format!("a client can watch {MAX_WATCHED} resources"),
@@ -86,7 +97,7 @@ impl Subscriptions {
         watched.generation = session.generation();
         let clients = watched.uris.entry(uri.to_owned()).or_default();
         let first = clients.is_empty();
-        clients.insert(client);
+        clients.insert(client, name.to_owned());
         Ok(if first { Change::First } else { Change::None })
     }
 
@@ -94,7 +105,7 @@ impl Subscriptions {
         let mut all = lock(&self.0);
         let Some(watched) = all.get_mut(of) else { return Change::None };
         let Some(clients) = watched.uris.get_mut(uri) else { return Change::None };
-        if !clients.remove(&client) || !clients.is_empty() {
+        if clients.remove(&client).is_none() || !clients.is_empty() {
             return Change::None;
         }
         watched.uris.remove(uri);
@@ -112,7 +123,7 @@ impl Subscriptions {
             let legacy =
                 watched.session.as_ref().filter(|session| session.era() == Some(Era::Legacy)).cloned();
             watched.uris.retain(|uri, clients| {
-                let gone = clients.remove(&client) && clients.is_empty();
+                let gone = clients.remove(&client).is_some() && clients.is_empty();
                 if gone && let Some(session) = &legacy {
                     unsubscribe_later(session.clone(), uri.clone());
                 }
@@ -122,14 +133,54 @@ impl Subscriptions {
         });
     }
 
-    /// At a server of the new era one open request stands for all resources.
-    fn listen_anew(&self, of: &Upstream, session: &Arc<Session>) {
+    /// At a server of the new era one open request stands for all resources: a new one if the open one is for others.
+    fn listen_anew(&self, of: &Upstream, session: &Arc<Session>, number: u64, exactly: bool) {
         let mut all = lock(&self.0);
         let Some(watched) = all.get_mut(of) else { return };
         let uris: BTreeSet<String> = watched.uris.keys().cloned().collect();
-        #[expect(clippy::disallowed_methods, reason = "what is watched has the handle that aborts it")]
-        let task = tokio::spawn(listen(session.clone(), uris));
-        watched.listening = Some(AbortOnDropHandle::new(task));
+        if !exactly && watched.listening.as_ref().is_some_and(|open| open.is_for(&uris)) {
+            return;
+        }
+        let last = watched.listening.replace(UpstreamListener::open(session, number, uris));
+        if let Some(last) = last.filter(UpstreamListener::is_acknowledged) {
+            watched.before = Some(last);
+        }
+    }
+
+    /// A server has acknowledged the request with this number.
+    pub(super) fn acknowledged(&self, number: u64, params: &RawObject) {
+        let filter: ListenFilter = params.read("notifications").unwrap_or_default();
+        for watched in lock(&self.0).values_mut() {
+            if let Some(open) = watched.listening.as_ref().filter(|open| open.number == number) {
+                open.acknowledge(filter.resource_subscriptions.into_iter().collect());
+                watched.before = None;
+                return;
+            }
+        }
+    }
+
+    /// What the server says to the newest request. `None`: there is none.
+    fn standing(&self, of: &Upstream) -> Option<watch::Receiver<Standing>> {
+        lock(&self.0).get(of)?.listening.as_ref().map(UpstreamListener::standing)
+    }
+
+    /// Waits until a server of the new era says that it will tell of changes of a resource.
+    async fn told_of(&self, of: &Upstream, uri: &str) -> Result<(), ErrorData> {
+        while let Some(mut standing) = self.standing(of) {
+            let said = standing.wait_for(|standing| !matches!(standing, Standing::Asked)).await;
+            match said.as_deref() {
+                Ok(Standing::Acknowledged(uris)) if uris.contains(uri) => return Ok(()),
+                Ok(Standing::Acknowledged(_)) => {
+                    let why = format!("the server does not tell of changes of `{uri}`");
+                    return Err(ErrorData::invalid_params(why, None));
+                }
+                Ok(Standing::Refused(error)) => return Err(error.clone()),
+                // Another request has taken its place.
+                Ok(Standing::Asked) | Err(_) => {}
+            }
+        }
+        // Nobody watches it any more.
+        Ok(())
     }
 
     /// Servers that have another connection than the one at which resources were watched.
@@ -155,35 +206,9 @@ fn unsubscribe_later(session: Arc<Session>, uri: String) {
 }
 
 async fn request(session: &Session, method: &str, uri: &str) -> ClientAnswer {
-    let (mut params, meta) = (RawObject::default(), RawObject::default());
+    let mut params = RawObject::default();
     params.write("uri", &uri);
-    send(session, method, &params, &meta, None).await
-}
-
-async fn send(
-    session: &Session,
-    method: &str,
-    params: &RawObject,
-    meta: &RawObject,
-    limit: Option<Duration>,
-) -> ClientAnswer {
-    let request = ForwardedRequest { method, params, meta, tool: None, limit, progress: None, exchange: 0 };
-    session.forward(request).await.map_or_else(|error| Err(refusal(&error)), |forwarded| forwarded.answer)
-}
-
-/// Keeps a subscription of the new era open.
-async fn listen(session: Arc<Session>, uris: BTreeSet<String>) {
-    let (mut params, meta) = (RawObject::default(), RawObject::default());
-    params.write("notifications", &json!({"resourceSubscriptions": uris}));
-    loop {
-        let ended = send(&session, "subscriptions/listen", &params, &meta, Some(LISTEN_LIMIT)).await;
-        if let Err(error) = ended
-            && error.code.0 != rmcp::model::ErrorCode::INTERNAL_ERROR.0
-        {
-            return tracing::debug!(server = %session.name(), error = %error.message, "no resource is watched");
-        }
-        tokio::time::sleep(RESUBSCRIBE).await;
-    }
+    send(session, method, &params, None, 0).await
 }
 
 impl Gateway {
@@ -205,41 +230,93 @@ impl RequestContext<'_> {
         let Some(uri) = params.read::<String>("uri") else {
             return Err(ErrorData::invalid_params("`uri` is missing", None));
         };
-        self.watch(uri, begin).await?;
+        if !begin {
+            self.stop_watching(uri).await?;
+        } else if let Some(begun) = self.begin_to_watch(&uri).await? {
+            let mut watched = WatchedByListener { context: self, uris: vec![uri] };
+            self.wait_for_servers(vec![begun]).await.into_iter().collect::<Result<(), _>>()?;
+            // It is watched on.
+            watched.uris.clear();
+        }
         Ok(RawObject::default().into_raw())
     }
 
-    async fn watch(&self, mut uri: String, begin: bool) -> Result<(), ErrorData> {
+    /// The server of a resource, which becomes its name there.
+    async fn place_of(&self, uri: &mut String) -> Result<(Upstream, Arc<Session>), ErrorData> {
         let server = match &self.client.endpoint.only {
             Some(server) => server.clone(),
-            None => self.server_of_resource(&mut uri, &RawObject::default()).await?,
+            None => self.server_of_resource(uri, &RawObject::default()).await?,
         };
         let session = self.toolbox().await.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
         let own = (session.scope() != Scope::Shared).then_some(self.client.number);
-        let of = (server, own);
+        Ok(((server, own), session))
+    }
+
+    /// Begins to watch a resource. A server of the new era is to acknowledge it yet.
+    async fn begin_to_watch(&self, name: &str) -> Result<Option<Begun>, ErrorData> {
+        let mut uri = name.to_owned();
+        let (of, session) = self.place_of(&mut uri).await?;
         let subscriptions = &self.client.gateway.router().subscriptions;
-        let change = match begin {
-            true => subscriptions.add(&of, &session, self.client.number, &uri)?,
-            false => subscriptions.remove(&of, self.client.number, &uri),
-        };
-        let method = match change {
-            Change::None => return Ok(()),
-            Change::First => "resources/subscribe",
-            Change::Last => "resources/unsubscribe",
-        };
+        let change = subscriptions.add(&of, &session, self.client.number, (&uri, name))?;
         if session.era() == Some(Era::Modern) {
-            subscriptions.listen_anew(&of, &session);
-            return Ok(());
+            return Ok(Some(Begun { of, session, uri }));
         }
+        if matches!(change, Change::First) {
+            let outcome = self.tell_of_watching(session, "resources/subscribe", &uri).await;
+            if outcome.is_err() {
+                subscriptions.remove(&of, self.client.number, &uri);
+            }
+            outcome?;
+        }
+        Ok(None)
+    }
+
+    /// Waits until servers of the new era have acknowledged that they will tell of changes; for each resource whether
+    /// they will. What they will not tell of is not watched.
+    async fn wait_for_servers(&self, begun: Vec<Begun>) -> Vec<Result<(), ErrorData>> {
+        let router = self.client.gateway.router();
+        let subscriptions = &router.subscriptions;
+        for Begun { of, session, .. } in &begun {
+            subscriptions.listen_anew(of, session, router.next_number(), false);
+        }
+        let waiting = begun.iter().map(|Begun { of, session, uri }| async move {
+            let Ok(outcome) = timeout(ACKNOWLEDGE_LIMIT, subscriptions.told_of(of, uri)).await else {
+                tracing::debug!(server = %session.name(), uri, "a subscription is not acknowledged");
+                return Ok(());
+            };
+            if outcome.is_err() {
+                subscriptions.remove(of, self.client.number, uri);
+            }
+            outcome
+        });
+        join_all(waiting).await
+    }
+
+    async fn stop_watching(&self, mut uri: String) -> Result<(), ErrorData> {
+        let (of, session) = self.place_of(&mut uri).await?;
+        let router = self.client.gateway.router();
+        match router.subscriptions.remove(&of, self.client.number, &uri) {
+            Change::Last if session.era() == Some(Era::Modern) => {
+                router.subscriptions.listen_anew(&of, &session, router.next_number(), true);
+                Ok(())
+            }
+            Change::Last => self.tell_of_watching(session, "resources/unsubscribe", &uri).await,
+            Change::None | Change::First => Ok(()),
+        }
+    }
+
+    /// Tells a server of the old era what is watched there.
+    async fn tell_of_watching(
+        &self,
+        session: Arc<Session>,
+        method: &str,
+        uri: &str,
+    ) -> Result<(), ErrorData> {
         let mut params = RawObject::default();
         params.write("uri", &uri);
-        let outgoing =
-            Outgoing { session, method: method.to_owned(), params, meta: RawObject::default(), tool: None };
-        let outcome = self.exchange(outgoing, None).await;
-        if outcome.is_err() && begin {
-            subscriptions.remove(&of, self.client.number, &uri);
-        }
-        outcome.map(drop)
+        let (method, meta) = (method.to_owned(), RawObject::default());
+        let outgoing = Outgoing { session, method, params, meta, tool: None };
+        self.exchange(outgoing, None).await.map(drop)
     }
 
     /// Tells a client of the new era of changes until it cancels this request.
@@ -251,11 +328,20 @@ impl RequestContext<'_> {
             return Err(ErrorData::invalid_params("`notifications` says what to listen to", None));
         };
         let mut watched = WatchedByListener { context: self, uris: Vec::new() };
+        let mut begun = Vec::new();
+        let mut unsure = Vec::new();
+        // What cannot be watched is left out of the acknowledgement.
         for uri in std::mem::take(&mut filter.resource_subscriptions) {
-            // What cannot be watched is left out of the acknowledgement.
-            if self.watch(uri.clone(), true).await.is_ok() {
-                watched.uris.push(uri);
+            let Ok(new) = self.begin_to_watch(&uri).await else { continue };
+            if let Some(new) = new {
+                begun.push(new);
+                unsure.push(uri.clone());
             }
+            watched.uris.push(uri);
+        }
+        let outcomes = self.wait_for_servers(begun).await;
+        for (uri, _) in unsure.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_err()) {
+            watched.uris.retain(|known| known != uri);
         }
         filter.resource_subscriptions.clone_from(&watched.uris);
         let acknowledged = RawObject::parse(Some(&json_rpc::raw(&json!({"notifications": filter}))));
@@ -292,17 +378,23 @@ impl Drop for WatchedByListener<'_, '_> {
 }
 
 impl Subscriptions {
-    /// A client does not watch a resource any more, on any server.
-    fn stop_watching(&self, client: u64, uri: &str) {
+    /// A client does not watch any more what it knows by `name`, on any server.
+    fn stop_watching(&self, client: u64, name: &str) {
         let mut all = lock(&self.0);
         all.retain(|_, watched| {
-            let Some(clients) = watched.uris.get_mut(uri) else { return true };
-            if clients.remove(&client) && clients.is_empty() {
-                watched.uris.remove(uri);
-                if let Some(session) = watched.session.as_ref().filter(|it| it.era() == Some(Era::Legacy)) {
-                    unsubscribe_later(session.clone(), uri.to_owned());
+            let session = watched.session.as_ref().filter(|it| it.era() == Some(Era::Legacy)).cloned();
+            watched.uris.retain(|uri, clients| {
+                if clients.get(&client).is_none_or(|known| known != name) {
+                    return true;
                 }
-            }
+                clients.remove(&client);
+                if clients.is_empty()
+                    && let Some(session) = &session
+                {
+                    unsubscribe_later(session.clone(), uri.clone());
+                }
+                !clients.is_empty()
+            });
             !watched.uris.is_empty()
         });
     }

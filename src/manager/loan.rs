@@ -34,9 +34,21 @@ pub enum Borrower {
 /// them.
 #[must_use = "on drop the borrower's own servers are torn down"]
 pub struct Loan {
-    toolbox: Toolbox,
+    lender: Lender,
+    borrower: Borrower,
+    values: Option<Arc<TaskValues>>,
+    /// Who the borrower is towards servers of its own.
+    client: Option<ClientSide>,
+    // Std mutex: held for a look or a change, never across an await.
+    lent: Mutex<LentServers>,
+}
+
+/// The servers that a borrower has.
+struct LentServers {
+    /// Those of the manager, when they were lent.
+    of: Arc<[Arc<ServerHandle>]>,
     own: Vec<LoanedInstance>,
-    lending: Arc<LoanState>,
+    toolbox: Toolbox,
 }
 
 /// An instance that belongs to one borrower.
@@ -44,6 +56,8 @@ pub struct Loan {
 struct LoanedInstance {
     handle: Arc<ServerHandle>,
     pool: Arc<Pool>,
+    /// The manager's own, in whose place it is.
+    model: Arc<ServerHandle>,
 }
 
 /// The state that all loans of a manager share.
@@ -108,61 +122,101 @@ impl Lender {
         self.toolbox.clone()
     }
 
-    /// As [`Manager::lend`]; `client` is who the borrower is towards servers of its own. Spares have been started for
-    /// nobody in particular: a borrower that is somebody gets none.
+    /// Whether a client gets servers of its own: of all, or of the one that is named.
+    #[cfg(feature = "serve")]
+    pub(crate) fn lends_own(&self, only: Option<&crate::tool::ServerName>) -> bool {
+        let named = |handle: &&Arc<ServerHandle>| only.is_none_or(|only| handle.name == *only);
+        let own = |handle: &Arc<ServerHandle>| {
+            handle.pool().is_some_and(|pool| Borrower::Client.has_own(pool.config().scope))
+        };
+        self.toolbox.handles().iter().filter(named).any(own)
+    }
+
+    /// As [`Manager::lend`]; `client` is who the borrower is towards servers of its own: they are started for it, and none
+    /// is a spare, which was started for nobody in particular.
     pub(crate) fn lend(
         &self,
         borrower: Borrower,
         values: Option<&Arc<TaskValues>>,
         client: Option<&ClientSide>,
     ) -> Loan {
-        let lending = self.lending.clone();
-        let mut own = Vec::new();
-        let mut cold = Vec::new();
-        let handles: Vec<_> = self
-            .toolbox
-            .handles()
-            .iter()
-            .map(|handle| {
-                let pool = handle.pool().cloned().filter(|pool| borrower.has_own(pool.config().scope));
-                let model = || handle.current_session();
-                let taken =
-                    pool.and_then(|pool| Some((pool.take(model().as_deref(), values, client)?, pool)));
-                // Without any instance the server is missing, for the borrower as for all others.
-                let Some((PooledInstance { handle, cold: is_cold }, pool)) = taken else {
-                    return handle.clone();
-                };
-                if is_cold {
-                    cold.push(handle.clone());
-                }
-                own.push(LoanedInstance { handle: handle.clone(), pool });
-                handle
-            })
-            .collect();
-        lending.lent().extend(own.iter().cloned());
-        for order in cold
-            .into_iter()
-            .map(LoanOrder::Start)
-            .chain(own.iter().map(|own| LoanOrder::Fill(own.pool.clone())))
-        {
-            lending.order(order);
-        }
-        // The catalog of the shared ones is made once for all.
-        let toolbox = if own.is_empty() { self.toolbox.clone() } else { Toolbox::of(handles) };
-        Loan { toolbox, own, lending }
+        let nothing = LentServers { of: Arc::default(), own: Vec::new(), toolbox: self.toolbox.clone() };
+        let (values, client) = (values.cloned(), client.cloned());
+        let loan = Loan { lender: self.clone(), borrower, values, client, lent: Mutex::new(nothing) };
+        loan.renew();
+        loan
     }
 }
 
 impl Loan {
     /// A handle to call tools with. It outlives the loan, and then its own servers are not there any more.
     pub fn toolbox(&self) -> Toolbox {
-        self.toolbox.clone()
+        self.lent().toolbox.clone()
+    }
+
+    /// Whether the manager has the servers that it had when this was lent or renewed.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn is_current(&self) -> bool {
+        Arc::ptr_eq(&self.lender.toolbox.handles(), &self.lent().of)
+    }
+
+    /// Takes over which servers the manager has now. Own ones stay if theirs have not changed.
+    pub(crate) fn renew(&self) {
+        let Self { lender, borrower, values, client, .. } = self;
+        let now = lender.toolbox.handles();
+        let mut lent = self.lent();
+        if Arc::ptr_eq(&now, &lent.of) {
+            return;
+        }
+        let mut before = std::mem::take(&mut lent.own);
+        let mut new = Vec::new();
+        let mut cold = Vec::new();
+        let mut handles = Vec::with_capacity(now.len());
+        for model in now.iter() {
+            if let Some(at) = before.iter().position(|own| Arc::ptr_eq(&own.model, model)) {
+                let own = before.swap_remove(at);
+                handles.push(own.handle.clone());
+                lent.own.push(own);
+                continue;
+            }
+            let pool = model.pool().cloned().filter(|pool| borrower.has_own(pool.config().scope));
+            let session = || model.current_session();
+            let taken = pool.and_then(|pool| {
+                Some((pool.take(session().as_deref(), values.as_ref(), client.as_ref())?, pool))
+            });
+            // Without any instance the server is missing, for the borrower as for all others.
+            let Some((PooledInstance { handle, cold: is_cold }, pool)) = taken else {
+                handles.push(model.clone());
+                continue;
+            };
+            if is_cold {
+                cold.push(handle.clone());
+            }
+            handles.push(handle.clone());
+            new.push(LoanedInstance { handle, pool, model: model.clone() });
+        }
+        let lending = &lender.lending;
+        lending.lent().extend(new.iter().cloned());
+        lending.take_back(&before);
+        let starts = cold.into_iter().map(LoanOrder::Start);
+        for order in starts.chain(new.iter().map(|own| LoanOrder::Fill(own.pool.clone()))) {
+            lending.order(order);
+        }
+        lent.own.append(&mut new);
+        // The catalog of the shared ones is made once for all.
+        lent.toolbox = if lent.own.is_empty() { lender.toolbox.clone() } else { Toolbox::of(handles) };
+        lent.of = now;
+    }
+
+    fn lent(&self) -> MutexGuard<'_, LentServers> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        self.lending.take_back(&self.own);
+        let own = std::mem::take(&mut self.lent().own);
+        self.lender.lending.take_back(&own);
     }
 }
 

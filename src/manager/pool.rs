@@ -61,8 +61,8 @@ impl Pool {
         values: Option<&Arc<TaskValues>>,
         client: Option<&ClientSide>,
     ) -> Option<PooledInstance> {
-        let is_somebody = |client: &&ClientSide| !client.identity.can_nothing();
-        let spare = if client.is_some_and(|client| is_somebody(&client)) {
+        // A spare was told of another client, and what it says goes to that one.
+        let spare = if client.is_some() {
             None
         } else {
             let mut spares = self.spares();

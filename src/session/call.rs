@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rmcp::model::ServerResult;
+use rmcp::model::{ErrorCode as RpcErrorCode, ServerResult};
 use serde_json::{Map, Value};
 use tracing::Instrument as _;
 
@@ -50,6 +50,8 @@ pub(super) enum CallAnswer {
 pub(super) enum CallFailure {
     /// The session broke. `never_left` if the request provably stayed here.
     Session { never_left: bool, why: String },
+    /// The server refused headers that repeat its arguments, before anything else: our list of its tools may be old.
+    HeaderMismatch(Box<Result<CallAnswer>>),
     /// Anything that leaves the session as it was.
     Final(Error),
 }
@@ -121,7 +123,7 @@ impl Session {
     async fn call_in_place(&self, call: OutgoingCall<'_>) -> Result<CallAnswer> {
         let OutgoingCall { tool, hints, .. } = call;
         let (mut sends, mut left) = (0, 0);
-        let mut lost = None;
+        let (mut lost, mut read_again) = (None, false);
         loop {
             let connection = match self.borrow().await {
                 Ok(connection) => connection,
@@ -145,6 +147,16 @@ impl Session {
             let (never_left, why) = match sending.await {
                 Ok(answer) => return Ok(answer),
                 Err(CallFailure::Final(error)) => return Err(error),
+                Err(CallFailure::HeaderMismatch(answer)) => {
+                    let tools = &connection.tools;
+                    let is_old = || tools.now().tools.iter().all(|now| now != known);
+                    if !std::mem::replace(&mut read_again, true) && (is_old() || tools.read_again().await) {
+                        // It has not run.
+                        sends -= 1;
+                        continue;
+                    }
+                    return *answer;
+                }
                 Err(CallFailure::Session { never_left, why }) => (never_left, why),
             };
             left += u32::from(!never_left);
@@ -185,6 +197,11 @@ impl Session {
                 Ok(answer) => match answer {
                     RpcAnswer::Result(result) => return Ok(CallAnswer::Written(Ok(result))),
                     RpcAnswer::Plain(result) => Ok(CallReply::Result(result)),
+                    RpcAnswer::Refused(error) if error.code == RpcErrorCode::HEADER_MISMATCH => {
+                        return Err(CallFailure::HeaderMismatch(Box::new(Ok(CallAnswer::Written(Err(
+                            error,
+                        ))))));
+                    }
                     RpcAnswer::Refused(error) if why_unusable(&error).is_none() => {
                         return Ok(CallAnswer::Written(Err(error)));
                     }
@@ -197,6 +214,10 @@ impl Session {
             Ok(CallReply::Result(result)) => Ok(CallAnswer::Result(result)),
             Ok(CallReply::Refused(error)) => Err(match why_unusable(&error) {
                 Some(why) => CallFailure::Final(self.unusable(tool, why, health).await),
+                None if error.code == RpcErrorCode::HEADER_MISMATCH => {
+                    let refused = self.refusal(tool, i64::from(error.code.0), &error.message);
+                    CallFailure::HeaderMismatch(Box::new(Err(refused)))
+                }
                 None => self.refused(tool, i64::from(error.code.0), &error.message),
             }),
             Ok(CallReply::Other(answer)) => Err(match *answer {
@@ -233,13 +254,12 @@ impl Session {
     }
 
     fn refused(&self, tool: &str, rpc_code: i64, message: &str) -> CallFailure {
+        CallFailure::Final(self.refusal(tool, rpc_code, message))
+    }
+
+    fn refusal(&self, tool: &str, rpc_code: i64, message: &str) -> Error {
         let message = sdk_types::brief(message);
-        CallFailure::Final(Error::CallRefused {
-            server: self.name().clone(),
-            tool: tool.to_owned(),
-            rpc_code,
-            message,
-        })
+        Error::CallRefused { server: self.name().clone(), tool: tool.to_owned(), rpc_code, message }
     }
 
     /// An answer came, and it cannot be used. The session goes on.

@@ -456,9 +456,9 @@ impl PhaseClock {
         health.listed_twice(twins);
         let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
         let era = handshake::era_of(&info.protocol_version);
-        let told = info.capabilities.tools.as_ref().and_then(|tools| tools.list_changed) == Some(true);
-        // The old era tells without being asked.
-        let heard = era == Era::Legacy || told;
+        let told = !tool_list::told_lists(&info).is_empty();
+        // The old era tells without being asked. Over HTTP a call may be refused for an old list in the new one.
+        let heard = era == Era::Legacy || told || matches!(link, TransportOwner::Remote(_));
         let version = info.protocol_version.to_string();
         let following = heard.then(|| {
             let work = follow(link.transport(), info, tools.clone(), list_check.clone(), changed, era);

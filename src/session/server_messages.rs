@@ -31,13 +31,6 @@ pub(crate) struct ClientIdentity {
     pub(crate) era: Option<Era>,
 }
 
-impl ClientIdentity {
-    /// Whether a server can ask nothing of it.
-    pub(crate) fn can_nothing(&self) -> bool {
-        self.capabilities.as_object().is_none_or(serde_json::Map::is_empty)
-    }
-}
-
 impl Default for ClientIdentity {
     fn default() -> Self {
         let info = json!({"name": "toolcrib", "version": env!("CARGO_PKG_VERSION")});
@@ -120,6 +113,10 @@ impl MessageSink {
         params: Option<&RawValue>,
         exchange: Option<u64>,
     ) {
+        let exchange = exchange.or_else(|| match method {
+            "notifications/subscriptions/acknowledged" => requests.exchange(decode::subscription(params?)?),
+            _ => None,
+        });
         match method {
             "notifications/progress" => {
                 if let Some(params) = params
@@ -129,10 +126,9 @@ impl MessageSink {
                 }
                 return;
             }
-            // A subscription that was just acknowledged has missed earlier changes.
-            "notifications/tools/list_changed" | "notifications/subscriptions/acknowledged" => {
-                self.changed.notify_one();
-            }
+            "notifications/tools/list_changed" => self.changed.notify_one(),
+            // A subscription of the session's own that was just acknowledged has missed earlier changes.
+            "notifications/subscriptions/acknowledged" if exchange.is_none() => self.changed.notify_one(),
             _ => {}
         }
         if let Some(messages) = &self.messages {

@@ -97,7 +97,8 @@ impl Transport {
                 let form = if request.tool.is_some() { AnswerForm::RawToolResult } else { AnswerForm::Raw };
                 let listener = request.progress.cloned().map(Listener::Raw);
                 let params = (request.params, request.meta);
-                client.forward(request.method, params, call_limits, (form, listener)).await
+                let how = (form, listener, request.exchange);
+                client.forward(request.method, params, call_limits, how).await
             }
             Self::Remote(client) => client.forward(request, schema, call_limits).boxed().await,
         }

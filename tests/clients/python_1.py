@@ -12,7 +12,7 @@ from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from checks import Checks, Seen, run_checks
+from checks import Checks, Seen, run_checks, until_it_waits
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ async def main(target):
                 number = session._request_id
                 async with anyio.create_task_group() as group:
                     group.start_soon(session.call_tool, "test_wait", {"ms": 15000})
-                    await anyio.sleep(0.3)
+                    await until_it_waits(session.call_tool)
                     params = types.CancelledNotificationParams(requestId=number, reason="enough")
                     cancelled = types.CancelledNotification(method="notifications/cancelled", params=params)
                     await session.send_notification(types.ClientNotification(cancelled))

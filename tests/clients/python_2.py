@@ -9,7 +9,7 @@ import sys
 import anyio
 from mcp import Client, StdioServerParameters, types
 
-from checks import Checks, Seen, run_checks
+from checks import Checks, Seen, run_checks, until_it_waits
 
 
 async def main(era, target):
@@ -65,8 +65,10 @@ async def main(era, target):
                 await client.call_tool("test_tool_with_logging", {})
 
         async def cancel():
-            with anyio.move_on_after(0.3):
-                await client.call_tool("test_wait", {"ms": 15000})
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.call_tool, "test_wait", {"ms": 15000})
+                await until_it_waits(client.call_tool)
+                group.cancel_scope.cancel()
 
         await run_checks(checks, seen, client, read_resource, complete, with_logs, cancel)
         if not modern:

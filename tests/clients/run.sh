@@ -61,7 +61,11 @@ background() { # LOG COMMAND..
   started+=($!)
 }
 listening() { # PORT
-  for _ in $(seq 200); do (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return; sleep 0.05; done
+  for _ in $(seq 600); do
+    (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return
+    kill -0 "${started[-1]}" 2>/dev/null || break
+    sleep 0.1
+  done
   cat "$scratch"/*.log >&2
   echo "nothing listens at port $1" >&2
   exit 1

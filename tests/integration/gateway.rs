@@ -3,6 +3,7 @@
 mod merged;
 mod passing;
 mod sharing;
+mod watching;
 
 use std::{
     io::{BufReader, Write},

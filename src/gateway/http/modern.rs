@@ -1,11 +1,14 @@
 //! Requests of the new era: no session, and a response stream whose end cancels its request.
 
+use std::collections::BTreeMap;
+
 use hyper::{HeaderMap, StatusCode, body::Bytes};
-use rmcp::model::{ErrorCode, ErrorData};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    HttpState, Question,
+    CallerKey, HttpState, Question,
     answers::{
         Answer, EventSource, INVALID_REQUEST, all_events, empty, ending, error, events, json, push_event,
         refusal,
@@ -22,9 +25,8 @@ use crate::gateway::{
     outlet::{Outlet, OutletReader},
 };
 
-/// Methods of the old era that the new one does not have.
-const REMOVED: [&str; 5] =
-    ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
+/// Sets of capabilities by which the requests of one credential are told apart. Those with another one are one client.
+const MAX_SETS: usize = 16;
 /// The most that is sent in one go.
 const MAX_PART: usize = 1 << 16;
 
@@ -65,15 +67,10 @@ impl HttpState {
         {
             return error(StatusCode::BAD_REQUEST, &request.id, &wrong);
         }
-        if REMOVED.contains(&&*request.method) {
-            let why = format!("{MODERN_VERSION} has no `{}`", request.method);
-            let unknown = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None);
-            return error(StatusCode::NOT_FOUND, &request.id, &unknown);
-        }
-        let key = (question.caller.credential.owner.clone(), question.only.clone());
+        let key = self.caller_key(&question, &request);
         let make = || {
             let client = self.gateway.client(question.caller.endpoint(question.only.clone()), true);
-            HttpSession::new(client, key.0.clone(), question.only.clone())
+            HttpSession::new(client, key.owner.clone(), question.only.clone())
         };
         let Some((session, in_use)) = self.callers.get_or_make(&key, make) else {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many clients are connected");
@@ -97,6 +94,36 @@ impl HttpState {
             Some(left) => ending(answer, left),
             None => answer,
         }
+    }
+}
+
+impl HttpState {
+    /// Whose request it is.
+    fn caller_key(&self, question: &Question, request: &ClientRequest) -> CallerKey {
+        let (owner, only) = (question.caller.credential.owner.clone(), question.only.clone());
+        let any = CallerKey { owner, only, capabilities: None };
+        if !self.gateway.lender().lends_own(any.only.as_ref()) {
+            return any;
+        }
+        let Some(capabilities) = request.meta.read::<Value>(meta_key::CAPABILITIES) else { return any };
+        let digest = Sha256::digest(sorted(capabilities).to_string()).into();
+        let key = CallerKey { capabilities: Some(digest), ..any.clone() };
+        let same = |known: &CallerKey| known.owner == key.owner && known.only == key.only;
+        let is_full = self.callers.count(same) >= MAX_SETS && self.callers.get(&key).is_none();
+        if is_full { any } else { key }
+    }
+}
+
+/// An object with its members in the order of their names.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let members: BTreeMap<String, Value> =
+                members.into_iter().map(|(name, value)| (name, sorted(value))).collect();
+            Value::Object(members.into_iter().collect())
+        }
+        Value::Array(values) => Value::Array(values.into_iter().map(sorted).collect()),
+        other => other,
     }
 }
 

@@ -135,6 +135,11 @@ impl<K: Hash + Eq + Clone> Sessions<K> {
         lock(&self.all).get(key).cloned()
     }
 
+    /// How many there are with such a key.
+    pub(super) fn count(&self, such: impl Fn(&K) -> bool) -> usize {
+        lock(&self.all).keys().filter(|key| such(key)).count()
+    }
+
     /// The session of a key, with what keeps it. It is made if there is none. `None`: there are too many.
     pub(super) fn get_or_make(
         &self,

@@ -7,8 +7,11 @@ use std::{
 
 use crate::cancel::CancellationToken;
 use rmcp::model::ServerPeerInfo;
-use serde_json::Map;
-use tokio::{sync::Notify, time::Instant};
+use serde_json::{Map, Value};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, timeout},
+};
 
 use super::{
     accept_tools::ToolListCheck,
@@ -38,6 +41,8 @@ const REST: u32 = 10;
 const MAX_REST: Duration = Duration::from_secs(5);
 /// How long a page of a list that is read again may take.
 const PAGE_LIMIT: Duration = Duration::from_secs(30);
+/// How long a caller waits for a list that is read again for it.
+const READ_AGAIN: Duration = Duration::from_secs(10);
 /// Pause before a subscription that ended is asked for again. It doubles, up to a limit, while there is no answer.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
 const MAX_RESUBSCRIBE: Duration = Duration::from_secs(60);
@@ -45,6 +50,10 @@ const MAX_RESUBSCRIBE: Duration = Duration::from_secs(60);
 /// The tools of one server as last listed.
 pub(in crate::session) struct ToolList {
     now: Mutex<Listed>,
+    /// Has it read again.
+    wanted: Notify,
+    /// How often it was read again, with or without success.
+    reads: watch::Sender<u64>,
     /// Cancelled once the server has listed what it must not.
     refused: CancellationToken,
 }
@@ -62,7 +71,8 @@ pub(in crate::session) struct Listed {
 impl ToolList {
     pub(in crate::session) fn new(tools: Arc<[Tool]>, when: SystemTime) -> Self {
         let now = Mutex::new(Listed { times: 0, tools, when });
-        Self { now, refused: CancellationToken::new() }
+        let (wanted, reads) = Default::default();
+        Self { now, wanted, reads, refused: CancellationToken::new() }
     }
 
     pub(in crate::session) fn now(&self) -> Listed {
@@ -72,6 +82,15 @@ impl ToolList {
     /// Cancelled once the server has listed what it must not: it is not to be called any more.
     pub(in crate::session) fn refused(&self) -> &CancellationToken {
         &self.refused
+    }
+
+    /// Has the list read again, and waits for that. Says whether it is another one now.
+    pub(in crate::session) async fn read_again(&self) -> bool {
+        let before = self.now().times;
+        let mut reads = self.reads.subscribe();
+        self.wanted.notify_one();
+        let _ = timeout(READ_AGAIN, reads.changed()).await;
+        self.now().times != before
     }
 
     fn replace(&self, tools: Arc<[Tool]>) {
@@ -149,17 +168,37 @@ pub(super) async fn follow(
 ) {
     // In a box, as most of the time nothing changes, and this waits for as long as the server lives.
     let (to, info, list, list_check) = (&transport, &*info, &*list, &list_check);
-    let relisting = read_when_changed(&changed, move || Box::pin(relist(to, info, list, list_check)));
+    let relisting =
+        read_when_changed((&changed, &list.wanted), move || Box::pin(relist(to, info, list, list_check)));
     match era {
         Era::Modern => tokio::join!(relisting, subscribe(&transport, info)).0,
         Era::Legacy => relisting.await,
     }
 }
 
-/// Reads what has `changed`, again and again, with rests.
-async fn read_when_changed<F: Future<Output = ()>>(changed: &Notify, read: impl Fn() -> F) {
+/// The lists whose changes a server tells of, by their names in a subscription.
+pub(super) fn told_lists(info: &ServerPeerInfo) -> Map<String, Value> {
+    let capabilities = &info.capabilities;
+    let tools = capabilities.tools.as_ref().and_then(|tools| tools.list_changed) == Some(true);
+    let prompts = capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed) == Some(true);
+    let resources =
+        capabilities.resources.as_ref().and_then(|resources| resources.list_changed) == Some(true);
+    let lists =
+        [("toolsListChanged", tools), ("promptsListChanged", prompts), ("resourcesListChanged", resources)];
+    let told = lists.into_iter().filter(|(_, told)| *told);
+    told.map(|(list, told)| (list.to_owned(), told.into())).collect()
+}
+
+/// Reads what has `changed`, or is `wanted`, again and again, with rests.
+async fn read_when_changed<F: Future<Output = ()>>(
+    (changed, wanted): (&Notify, &Notify),
+    read: impl Fn() -> F,
+) {
     loop {
-        changed.notified().await;
+        tokio::select! {
+            () = changed.notified() => {}
+            () = wanted.notified() => {}
+        }
         tokio::time::sleep(SETTLE).await;
         let began = Instant::now();
         read().await;
@@ -170,14 +209,10 @@ async fn read_when_changed<F: Future<Output = ()>>(changed: &Notify, read: impl 
 /// In the era of 2026-07-28, the server reports changes as long as a subscription request is open. Those of prompts and
 /// resources are for clients of the gateway.
 async fn subscribe(transport: &Transport, info: &ServerPeerInfo) {
-    let capabilities = &info.capabilities;
-    let prompts = capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed) == Some(true);
-    let resources =
-        capabilities.resources.as_ref().and_then(|resources| resources.list_changed) == Some(true);
-    let lists =
-        [("toolsListChanged", true), ("promptsListChanged", prompts), ("resourcesListChanged", resources)];
-    let lists = lists.into_iter().filter(|(_, wanted)| *wanted);
-    let lists: Map<_, _> = lists.map(|(list, wanted)| (list.to_owned(), wanted.into())).collect();
+    let lists = told_lists(info);
+    if lists.is_empty() {
+        return;
+    }
     let wanted = Map::from_iter([("notifications".to_owned(), lists.into())]);
     let mut pause = RESUBSCRIBE;
     loop {
@@ -211,6 +246,7 @@ async fn relist(transport: &Transport, info: &ServerPeerInfo, list: &ToolList, l
             tracing::warn!(cause, "the changed tool list cannot be read; the old one stays");
         }
     }
+    list.reads.send_modify(|reads| *reads += 1);
 }
 
 #[cfg(test)]
@@ -221,7 +257,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn frequent_list_changes_are_throttled_but_not_lost() {
-        let (changed, reads) = (Notify::new(), AtomicUsize::new(0));
+        let (changed, wanted, reads) = (Notify::new(), Notify::new(), AtomicUsize::new(0));
         let storm = async {
             for _ in 0..60_000 {
                 changed.notify_one();
@@ -231,7 +267,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(10)).await;
             (during, reads.load(Relaxed))
         };
-        let reading = read_when_changed(&changed, || async {
+        let reading = read_when_changed((&changed, &wanted), || async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             reads.fetch_add(1, Relaxed);
         });

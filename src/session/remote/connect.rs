@@ -7,7 +7,7 @@ use rmcp::model::{ErrorCode, ErrorData, ProtocolVersion, ServerPeerInfo};
 use serde_json::json;
 use tokio::{
     sync::{Notify, oneshot},
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_util::task::AbortOnDropHandle;
 
@@ -195,6 +195,7 @@ impl<'a> Remote<'a> {
             Err(failure) => return Err(failure.into()),
         }
         if connection.wire != Wire::Sse {
+            let _ = connection.listened.0.set(Instant::now());
             connection.spawn(connection.clone().listen());
         }
         Ok(opened(session, info, hello))

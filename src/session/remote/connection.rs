@@ -17,7 +17,12 @@ use serde::{
     de::{Error as _, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
-use tokio::{runtime::Handle, sync::Notify, task::JoinSet, time::timeout};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, SetOnce},
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 use url::Url;
 
 use super::{
@@ -77,6 +82,8 @@ pub(super) struct Connection {
     pub(super) endpoint: OnceLock<Url>,
     /// There is a stream for what belongs to no request.
     pub(super) listening: AtomicBool,
+    /// When that stream was asked for, and whether the server has answered since.
+    pub(super) listened: (OnceLock<Instant>, SetOnce<()>),
     pub(super) health: Health,
     tap: WireLog,
     truncator: Truncator,
@@ -132,6 +139,7 @@ impl Connection {
             session: OnceLock::new(),
             endpoint: OnceLock::new(),
             listening: AtomicBool::new(false),
+            listened: (OnceLock::new(), SetOnce::new()),
             health,
             tap,
             truncator,

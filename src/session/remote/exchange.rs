@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use hyper::{HeaderMap, StatusCode, body::Bytes, header::HeaderValue};
 use tokio::{
     sync::oneshot,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
@@ -47,6 +47,8 @@ const LEAST_PAUSE: Duration = Duration::from_millis(20);
 const LEAST_LISTEN_PAUSE: Duration = Duration::from_millis(500);
 /// How long the head of a stream may take that belongs to no request: some servers send it with the first event.
 const HEAD_LIMIT: Duration = Duration::from_secs(300);
+/// How long requests wait for that head: for a server that sends it with the first event they must not wait.
+const LISTENING_LIMIT: Duration = Duration::from_secs(2);
 /// A stream that stood for so long has not failed.
 const STOOD: Duration = Duration::from_secs(10);
 
@@ -135,7 +137,8 @@ impl Connection {
         let (answer, mut answered) = oneshot::channel();
         let course = Arc::<RequestProgress>::default();
         let (listener, form) = (outgoing.listener.clone(), outgoing.form);
-        let waiting = Waiting { answer, course: course.clone(), listener, form };
+        let exchange = outgoing.exchange;
+        let waiting = Waiting { answer, course: course.clone(), listener, form, exchange };
         let Some(id) = self.requests.open(waiting) else { return Err(RemoteFailure::NotSent) };
         let _open = OpenRequest { connection: self, id, cancel: outgoing.cancel };
         let message = text(id);
@@ -171,6 +174,9 @@ impl Connection {
         body: Bytes,
     ) -> Result<(), RemoteFailure> {
         let origin = Origin { request: Some(id), exchange: outgoing.exchange };
+        if outgoing.once || outgoing.exchange.is_some() {
+            self.can_be_asked().await;
+        }
         let mut headers = self.message_headers();
         headers.extend(outgoing.headers);
         let mut answer = match self.endpoint.get() {
@@ -363,6 +369,18 @@ impl Connection {
         Err(RemoteFailure::Status(answer.status, shown(&told, &answer.headers)))
     }
 
+    /// Waits until the stream of what belongs to no request is open, or known not to be: a server may ask there for what a
+    /// call needs.
+    async fn can_be_asked(&self) {
+        let (since, answered) = &self.listened;
+        if let Some(since) = since.get()
+            && !answered.initialized()
+            && timeout_at(*since + LISTENING_LIMIT, answered.wait()).await.is_err()
+        {
+            let _ = answered.set(());
+        }
+    }
+
     /// Listens to what belongs to no request, for as long as the server has a stream for that.
     pub(super) async fn listen(self: Arc<Self>) {
         let set_listening = |on| self.listening.store(on, Relaxed);
@@ -370,7 +388,9 @@ impl Connection {
         set_listening(true);
         loop {
             let began = Instant::now();
-            match timeout(HEAD_LIMIT, self.events_after(resumption.last_id.as_deref())).await {
+            let stream = timeout(HEAD_LIMIT, self.events_after(resumption.last_id.as_deref())).await;
+            let _ = self.listened.1.set(());
+            match stream {
                 Ok(Ok(mut stream)) => {
                     let Ok(Read::Ended) = self.read(&mut stream, Origin::default(), &mut resumption).await
                     else {

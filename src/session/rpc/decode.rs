@@ -122,6 +122,21 @@ pub(in crate::session) fn progressing(params: &RawValue) -> Option<i64> {
     serde_json::from_str(params.get()).ok().map(|Token { token }| token)
 }
 
+/// The request of ours that a notification of a subscription names, if it can be one.
+pub(in crate::session) fn subscription(params: &RawValue) -> Option<i64> {
+    #[derive(serde::Deserialize)]
+    struct Params {
+        #[serde(rename = "_meta")]
+        meta: Meta,
+    }
+    #[derive(serde::Deserialize)]
+    struct Meta {
+        #[serde(rename = "io.modelcontextprotocol/subscriptionId")]
+        id: i64,
+    }
+    serde_json::from_str(params.get()).ok().map(|Params { meta }| meta.id)
+}
+
 /// A line that is not short: a tool result is cut to its limit, anything else must be of a bearable size. An answer
 /// without a waiting caller is neither kept nor decoded. Blocks.
 pub(in crate::session) fn long(

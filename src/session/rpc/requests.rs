@@ -75,6 +75,8 @@ pub(in crate::session) struct Waiting {
     /// Hears of its progress.
     pub(in crate::session) listener: Option<Listener>,
     pub(in crate::session) form: AnswerForm,
+    /// Of a forwarded request, its sender's own number.
+    pub(in crate::session) exchange: Option<u64>,
 }
 
 /// Who hears of the progress of a request.
@@ -161,6 +163,11 @@ impl RequestTable {
     /// In which form the answer to a request is wanted. `None`: nobody waits for it.
     pub(in crate::session) fn form(&self, id: i64) -> Option<AnswerForm> {
         self.requests().open.get(&id).map(|waiting| waiting.form)
+    }
+
+    /// The number of a forwarded request. `None`: it is none, or has its answer.
+    pub(in crate::session) fn exchange(&self, id: i64) -> Option<u64> {
+        self.requests().open.get(&id)?.exchange
     }
 
     /// Forgets a request without an answer; says whether it had none. Of one that was `sent`, an answer may come.

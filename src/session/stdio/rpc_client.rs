@@ -113,10 +113,11 @@ impl RpcClient {
         method: &str,
         (params, meta): (&RawObject, &RawObject),
         call_limits: CallLimits<'_>,
-        (form, listener): (AnswerForm, Option<Listener>),
+        (form, listener, exchange): (AnswerForm, Option<Listener>, u64),
     ) -> Result<RpcAnswer, NoReply> {
         let line = |id| self.0.request_writer.forwarded(id, method, (params, meta));
-        self.send(line, call_limits, Sending { listener, form, ..Sending::default() }).await
+        let exchange = Some(exchange);
+        self.send(line, call_limits, Sending { listener, form, exchange, uncancelled: false }).await
     }
 
     /// Asks before both sides know what they speak: `params` are all that is said, nothing is cancelled, and an
@@ -154,11 +155,11 @@ impl RpcClient {
         &self,
         line: impl FnOnce(i64) -> Vec<u8>,
         call_limits: CallLimits<'_>,
-        Sending { listener, form, uncancelled }: Sending,
+        Sending { listener, form, exchange, uncancelled }: Sending,
     ) -> Result<RpcAnswer, NoReply> {
         let (answer, answered) = oneshot::channel();
         let course = Arc::<RequestProgress>::default();
-        let waiting = Waiting { answer, course: course.clone(), listener, form };
+        let waiting = Waiting { answer, course: course.clone(), listener, form, exchange };
         let Some(id) = self.0.requests.open(waiting) else {
             return Err(NoReply::NotSent);
         };
@@ -292,13 +293,15 @@ fn ended(mut message: Vec<u8>) -> Vec<u8> {
 struct Sending {
     listener: Option<Listener>,
     form: AnswerForm,
+    /// The number of a forwarded request.
+    exchange: Option<u64>,
     /// The server is not told when it is given up.
     uncancelled: bool,
 }
 
 impl Default for Sending {
     fn default() -> Self {
-        Self { listener: None, form: AnswerForm::Decoded, uncancelled: false }
+        Self { listener: None, form: AnswerForm::Decoded, exchange: None, uncancelled: false }
     }
 }
 

@@ -102,6 +102,13 @@ fn a_request_of_the_new_era_needs_no_session() {
     assert_eq!(refused(&|headers, _| headers.retain(|(name, _)| *name != "Mcp-Name")), mismatch);
     assert_eq!(refused(&|headers, _| headers.retain(|(name, _)| *name != "MCP-Protocol-Version")), mismatch);
     assert_eq!(refused(&|_, message| message["params"]["name"] = json!("fix__pid")), mismatch);
+    let foreign = refused(&|headers, message| {
+        message["method"] = json!("tasks/get");
+        message["params"]["taskId"] = json!("own");
+        headers.iter_mut().filter(|line| line.0 == "Mcp-Method").for_each(|line| line.1 = "tasks/get".into());
+        headers.iter_mut().filter(|line| line.0 == "Mcp-Name").for_each(|line| line.1 = "foreign".into());
+    });
+    assert_eq!(foreign, mismatch, "the name of another task");
     let no_capabilities = refused(&|_, message| message["params"]["_meta"][CAPABILITIES] = json!(null));
     assert_eq!(no_capabilities, (400, -32602, json!(4)));
     let unknown = refused(&|headers, message| {
@@ -113,6 +120,60 @@ fn a_request_of_the_new_era_needs_no_session() {
     });
     assert_eq!(unknown, (400, -32022, json!(4)));
     assert_eq!(gate.ask("GET /mcp", &[("MCP-Protocol-Version", MODERN)], "").status, 405);
+}
+
+#[test]
+fn own_servers_hear_what_requests_declare() {
+    let own = "command = FIXTURE\nargs = [\"rich\"]\nscope = \"client\"\n";
+    let pid = "command = FIXTURE\nscope = \"client\"\n";
+    let gate =
+        Gate::new(&format!("[servers.own]\n{own}\n[servers.pid]\n{pid}\n[servers.all]\ncommand = FIXTURE\n"));
+    let text = |tool: &str, capabilities: &str| {
+        let (headers, message) = modern(1, "tools/call", json!({"name": tool, "arguments": {}}));
+        let declared = format!("\"{CAPABILITIES}\":{{}}");
+        let message = message.to_string().replace(&declared, &declared.replace("{}", capabilities));
+        assert!(message.contains(capabilities), "{message}");
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+        gate.ask("POST /mcp", &headers, &message).text()
+    };
+    let (nothing, much, same) =
+        ("{}", r#"{"roots":{},"sampling":{"tools":{}}}"#, r#"{ "sampling": {"tools":{}}, "roots":{}}"#);
+    for declared in [nothing, much] {
+        let hello: Value = serde_json::from_str(&text("own__hello", declared)).unwrap();
+        assert_eq!(hello["capabilities"], serde_json::from_str::<Value>(declared).unwrap());
+        let info = &hello["clientInfo"];
+        assert!(
+            info["name"].is_string() && info["version"].is_string(),
+            "a request may be silent on it: {hello}"
+        );
+    }
+    let own = text("pid__pid", much);
+    assert_eq!(text("pid__pid", same), own, "the order does not count");
+    assert_ne!(text("pid__pid", nothing), own);
+    assert_eq!(text("all__pid", much), text("all__pid", nothing), "it is shared");
+    // As many as anybody makes up.
+    let pids: std::collections::BTreeSet<_> = (0..24)
+        .map(|number| text("pid__pid", &format!("{{\"experimental\":{{\"{number}\":{{}}}}}}")))
+        .collect();
+    assert!((8..=17).contains(&pids.len()), "{pids:?}");
+    assert_eq!(text("pid__pid", much), own);
+}
+
+#[test]
+fn null_stands_for_an_argument_that_is_left_out() {
+    let gate = Gate::new("[servers.fix]\ncommand = FIXTURE\nargs = [\"loose\"]\n");
+    let told = |name: &str, arguments: Value| {
+        gate.modern(1, "tools/call", json!({"name": name, "arguments": arguments})).answer()["result"].clone()
+    };
+    let sent = |arguments| told("fix__loose", arguments)["content"][0]["text"].clone();
+    assert_eq!(sent(json!({"text": null, "tags": null, "other": null})), r#"{"tags":null,"other":null}"#);
+    assert_eq!(sent(json!({"text": null, "tags": [1]})), r#"{"tags":[1]}"#);
+    for (name, arguments) in
+        [("fix__loose", json!({"text": null, "tags": "no list"})), ("fix__echo", json!({"text": null}))]
+    {
+        let refused = told(name, arguments);
+        assert_eq!(refused["isError"], true, "it is needed, or not all that is wrong: {refused}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::task::JoinSet;
 
 /// Why a request ends before its answers are there.
 pub(crate) enum Stop {
@@ -79,8 +80,9 @@ impl<'a> Rounds<'a> {
         Ok(answers)
     }
 
+    /// Sends all requests before it waits for their answers.
     async fn ask_directly(&self, requests: InputRequests) -> Result<InputResponses, Stop> {
-        let mut answers = InputResponses::new();
+        let mut asking = JoinSet::new();
         for (name, request) in requests {
             let request = match request {
                 InputRequest::Elicitation(request) => ServerRequest::ElicitRequest(request),
@@ -88,7 +90,12 @@ impl<'a> Rounds<'a> {
                 InputRequest::ListRoots(request) => ServerRequest::ListRootsRequest(request),
                 _ => continue,
             };
-            let answer = self.context.peer.send_request(request).await;
+            let peer = self.context.peer.clone();
+            asking.spawn(async move { (name, peer.send_request(request).await) });
+        }
+        let mut answers = InputResponses::new();
+        while let Some(asked) = asking.join_next().await {
+            let (name, answer) = asked.map_err(|error| Stop::Refused(error.to_string()))?;
             let answer = answer.map_err(|error| Stop::Refused(error.to_string()))?;
             answers.insert(name, json!(answer));
         }

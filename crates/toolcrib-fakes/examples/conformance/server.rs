@@ -24,6 +24,7 @@ use rmcp::{
     task_manager::TaskManager,
 };
 use serde_json::json;
+use tokio::sync::Barrier;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -34,6 +35,8 @@ use crate::{
     tools,
 };
 
+/// Calls of `test_meeting` that are answered together.
+const MEETING: usize = 10;
 /// How long what the server lists may be kept, in milliseconds.
 const FRESH_FOR: u64 = 60_000;
 
@@ -53,10 +56,22 @@ pub(crate) struct Shared {
     pub(crate) page: Option<usize>,
     pub(crate) tasks: TaskManager,
     pub(crate) cancellations: AtomicU64,
+    /// Calls of `test_wait` under way.
+    pub(crate) waiting: AtomicU64,
+    pub(crate) meeting: Barrier,
     /// The client has said all: nobody is told anything any more.
     pub(crate) over: CancellationToken,
     listeners: Mutex<BTreeMap<u64, SubscriptionSink>>,
     next_listener: AtomicU64,
+}
+
+/// A call that is counted as under way until this is dropped.
+pub(crate) struct CountedCall<'a>(&'a AtomicU64);
+
+impl Drop for CountedCall<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What subscribers are told.
@@ -77,10 +92,18 @@ impl Shared {
             page,
             tasks: TaskManager::new(),
             cancellations: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            meeting: Barrier::new(MEETING),
             over: CancellationToken::new(),
             listeners: Mutex::default(),
             next_listener: AtomicU64::new(0),
         }
+    }
+
+    /// Counts a call of `test_wait`.
+    pub(crate) fn waiting(&self) -> CountedCall<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        CountedCall(&self.waiting)
     }
 }
 

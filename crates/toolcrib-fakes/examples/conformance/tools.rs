@@ -91,6 +91,7 @@ async fn act(
         }
         "test_wait" => {
             let time = Duration::from_millis(arguments.get("ms").and_then(Value::as_u64).unwrap_or(0));
+            let _counted = fixture.shared.waiting();
             tokio::select! {
                 () = tokio::time::sleep(time) => Ok("waited".to_owned()),
                 () = context.ct.cancelled() => {
@@ -100,6 +101,11 @@ async fn act(
             }
         }
         "test_cancellations" => Ok(fixture.shared.cancellations.load(Ordering::Relaxed).to_string()),
+        "test_waiting" => Ok(fixture.shared.waiting.load(Ordering::Relaxed).to_string()),
+        "test_meeting" => {
+            fixture.shared.meeting.wait().await;
+            Ok("met".to_owned())
+        }
         "test_missing_capability" => {
             if context.client_capabilities().is_some_and(|client| client.sampling.is_some()) {
                 return Ok("Required capability declared".to_owned());

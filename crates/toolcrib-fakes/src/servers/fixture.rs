@@ -59,6 +59,8 @@ struct Flags {
     count: Option<String>,
     /// Has everything that the protocol has, in place of all else.
     rich: bool,
+    /// Acknowledges subscriptions when a tool is called for it.
+    held: bool,
 }
 
 /// Serves as the arguments of the process ask for.
@@ -95,6 +97,7 @@ pub fn main() {
             "ttl" => flags.ttl = value.parse().unwrap(),
             "count" => flags.count = Some(value.to_owned()),
             "rich" => flags.rich = true,
+            "held" => flags.held = true,
             "spawns" => tools::append(value, &std::process::id().to_string()),
             _ => {
                 eprintln_line(&format!("unknown flag {argument}"));
@@ -103,7 +106,7 @@ pub fn main() {
         }
     }
     match flags.rich {
-        true => rich::serve(flags.modern),
+        true => rich::serve(flags.modern, flags.held),
         false => serve(&flags),
     }
     if flags.ignore_eof {

@@ -54,6 +54,43 @@ async fn headers_repeat_what_modern_requests_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_refused_for_an_old_list_is_repeated() {
+    // The header of `region` is demanded since the tools were listed; or another one, which no list names.
+    for (demanded, answer) in [("mcp-param-region", Ok("with a header")), ("mcp-param-other", Err(-32020))] {
+        let lists = AtomicUsize::new(0);
+        let (url, script, _serving) = scripted(move |asked| match asked.method() {
+            "tools/list" => {
+                let mut region = json!({"type": "string"});
+                if lists.fetch_add(1, SeqCst) > 0 && demanded == "mcp-param-region" {
+                    region["x-mcp-header"] = json!("Region");
+                }
+                let schema = json!({"type": "object", "properties": {"region": region}});
+                modern(asked, &json!({"tools": {}}), &json!([{"name": "t", "inputSchema": schema}]))
+            }
+            "tools/call" if asked.header(demanded).is_none() => {
+                let refused = Json(asked.error(-32020, Value::Null));
+                Some((StatusCode::BAD_REQUEST, refused).into_response())
+            }
+            "tools/call" => Some(Json(asked.says("with a header")).into_response()),
+            _ => modern(asked, &json!({"tools": {}}), &json!([])),
+        })
+        .await;
+        let manager = Manager::start(&remote(url, None)).await.unwrap();
+        let arguments = object(json!({"region": "eu"}));
+        let called = manager.call("remote", "t", arguments).await;
+        match (called, answer) {
+            (Ok(result), Ok(text)) => assert_eq!(result.text(), text),
+            (Err(toolcrib::Error::CallRefused { rpc_code, .. }), Err(code)) => assert_eq!(rpc_code, code),
+            (other, _) => panic!("{demanded}: {other:?}"),
+        }
+        let calls = script.find("tools/call");
+        assert_eq!(calls.len(), if answer.is_ok() { 2 } else { 1 }, "not again for the same list");
+        assert_eq!(script.find("tools/list").len(), 2);
+        manager.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refused_version_is_looked_into() {
     let refuse = |asked: &Asked, code, data| {
         Some((StatusCode::BAD_REQUEST, Json(asked.error(code, data))).into_response())

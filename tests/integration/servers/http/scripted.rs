@@ -10,7 +10,10 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use serde_json::{Map, Value, json};
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinSet,
+};
 use toolcrib::Manager;
 
 use crate::support::{object, served};
@@ -92,6 +95,9 @@ async fn answer(State(script): State<Scripted>, request: Request) -> Response {
     let asked = Asked { http: head.method, path, headers: head.headers, body };
     script.asked.lock().unwrap().push(asked.clone());
     if let Some(answer) = (script.handler)(&asked) {
+        if let Some(HeldBack(until)) = answer.extensions().get() {
+            until.notified().await;
+        }
         return answer;
     }
     if asked.http != Method::POST {
@@ -114,6 +120,15 @@ async fn answer(State(script): State<Scripted>, request: Request) -> Response {
         _ => return (StatusCode::BAD_REQUEST, Json(asked.error(-32601, Value::Null))).into_response(),
     };
     Json(asked.result(result)).into_response()
+}
+
+#[derive(Clone)]
+struct HeldBack(Arc<Notify>);
+
+/// An answer that is sent when `until` says so.
+pub(super) fn held_back(mut answer: Response, until: Arc<Notify>) -> Response {
+    answer.extensions_mut().insert(HeldBack(until));
+    answer
 }
 
 /// The same in the era of 2026-07-28.

@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::{Duration, Instant},
 };
@@ -22,7 +22,7 @@ use toolcrib::Manager;
 
 use super::{
     super::remote::remote,
-    scripted::{call, event, events, modern, open_events, scripted},
+    scripted::{call, event, events, held_back, modern, open_events, scripted},
 };
 use crate::support::within;
 
@@ -211,6 +211,42 @@ async fn the_stream_of_notices_goes_on_where_it_broke_off() {
         .await;
     assert_eq!(script.count(|asked| asked.header("last-event-id") == Some("n1")), 1);
     manager.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_waits_until_its_server_can_ask() {
+    // The stream of what belongs to no request is answered late, or refused late, or never.
+    for (late, refused) in [(true, false), (true, true), (false, false)] {
+        let (answered, in_time) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (says, heard) = (answered.clone(), in_time.clone());
+        let (url, script, _serving) = scripted(move |asked| {
+            if asked.method() == "tools/call" {
+                heard.store(says.load(SeqCst), SeqCst);
+            }
+            (asked.http == Method::GET).then(|| {
+                let until = Arc::new(Notify::new());
+                if late {
+                    let (answered, until) = (says.clone(), until.clone());
+                    std::thread::spawn(move || {
+                        std::thread::sleep(Duration::from_millis(200));
+                        answered.store(true, SeqCst);
+                        until.notify_one();
+                    });
+                }
+                let answer = match refused {
+                    true => StatusCode::METHOD_NOT_ALLOWED.into_response(),
+                    false => events(": nothing yet\n\n".to_owned()),
+                };
+                held_back(answer, until)
+            })
+        })
+        .await;
+        let manager = Manager::start(&remote(url, None)).await.unwrap();
+        assert_eq!(call(&manager).await.unwrap(), "done");
+        assert_eq!(in_time.load(SeqCst), late, "a call waits for the answer, and not for ever");
+        assert_eq!(script.find("tools/call").len(), 1);
+        manager.shutdown().await;
+    }
 }
 
 /// Notified when a stream is closed by its reader.
