@@ -163,7 +163,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     assert!((1..=MAX_BATCH).contains(&all.len()), "{} messages", all.len());
     for message in all {
         match message {
-            Ok(ClientMessage::Request(ClientRequest { id, method, params, meta })) => {
+            Ok(ClientMessage::Request(ClientRequest { id, method, params, meta, .. })) => {
                 assert!(is_usable_id(&id), "{id}");
                 let params = params.into_raw();
                 check(&request(1, &method, Some(&params)));
