@@ -28,7 +28,7 @@ async fn a_gateway_can_be_the_server_of_another_one() {
 
 /// Has what is sent to a socket of the file system go on to `address`: the client of the SDK speaks HTTP there without another
 /// HTTP library.
-fn pass_on(socket: &std::path::Path, address: &str) -> tokio::task::JoinSet<()> {
+fn pass_on(socket: &Path, address: &str) -> tokio::task::JoinSet<()> {
     let (listener, address) = (tokio::net::UnixListener::bind(socket).unwrap(), address.to_owned());
     let mut passing = tokio::task::JoinSet::new();
     passing.spawn(async move {
