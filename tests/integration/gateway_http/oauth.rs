@@ -220,7 +220,7 @@ async fn tokens_that_are_wrong_are_refused() {
         assert_eq!(refused.status, 401, "{why}: {token}");
         assert!(refused.challenge().contains("error=\"invalid_token\""), "{refused:?}");
         assert!(refused.challenge().contains(why), "{why}: {}", refused.challenge());
-        let said = format!("{:?}", refused);
+        let said = format!("{refused:?}");
         let parts = token.split('.').filter(|part| part.len() > 20);
         assert!(parts.into_iter().all(|part| !said.contains(part)), "{said}");
     }
@@ -265,8 +265,8 @@ async fn forged_key_names_fetch_nothing_more() {
         assert_eq!(status.await.unwrap(), 401);
     }
     // At most one in five seconds, however many ask.
-    let most = 1 + began.elapsed().as_secs() as usize / 5;
-    let fetched = issuer.records().count("GET /jwks") - before;
+    let most = 1 + began.elapsed().as_secs() / 5;
+    let fetched = u64::try_from(issuer.records().count("GET /jwks") - before).unwrap();
     assert!((1..=most).contains(&fetched), "{fetched} of {most}");
     // A new key is found without a new start.
     let next = Arc::new(Signer::new("two", "EdDSA"));

@@ -12,7 +12,7 @@ use crate::{
     security::logins::log_in,
     servers::oauth::guarded as remote,
     support::{
-        auth_server::{Agree, AuthServer},
+        auth_server::{Agree, AuthServer, Behavior},
         program::{SECRET, err, out},
         signing::{Signer, claims, now},
     },
@@ -210,7 +210,7 @@ async fn a_client_gets_more_scopes_when_it_needs_them() {
 async fn tokens_are_in_no_log_and_reach_no_server() {
     let signer = Arc::new(Signer::new("one", "ES256"));
     let issuer = issuer(&signer).await;
-    let upstream = AuthServer::start(Default::default()).await;
+    let upstream = AuthServer::start(Behavior::default()).await;
     upstream.records().tokens.insert(SECRET.to_owned(), String::new());
     upstream.change(|behavior| behavior.leaks = true);
     let config = format!(

@@ -1,8 +1,11 @@
 //! What the revision of a server decides: headers, the choice of the revision, the transport of 2024-11-05.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicUsize, Ordering::SeqCst},
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
 };
 
 use axum::{
@@ -12,7 +15,10 @@ use axum::{
 };
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinSet};
-use toolcrib::{Config, Endpoint, Manager, config::HttpTransport};
+use toolcrib::{
+    CancellationToken, Config, Endpoint, Env, Manager, StartOptions, config::HttpTransport,
+    gateway::GatewayServer, tool::ToolResult,
+};
 
 use super::{
     super::remote::remote,
@@ -56,7 +62,9 @@ async fn headers_repeat_what_modern_requests_say() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_refused_for_an_old_list_is_repeated() {
     // The header of `region` is demanded since the tools were listed; or another one, which no list names.
-    for (demanded, answer) in [("mcp-param-region", Ok("with a header")), ("mcp-param-other", Err(-32020))] {
+    let (named, unnamed) = (("mcp-param-region", Ok("with a header")), ("mcp-param-other", Err(-32020)));
+    for ((demanded, answer), by_gateway) in [(named, false), (unnamed, false), (named, true), (unnamed, true)]
+    {
         let lists = AtomicUsize::new(0);
         let (url, script, _serving) = scripted(move |asked| match asked.method() {
             "tools/list" => {
@@ -75,19 +83,44 @@ async fn a_call_refused_for_an_old_list_is_repeated() {
             _ => modern(asked, &json!({"tools": {}}), &json!([])),
         })
         .await;
-        let manager = Manager::start(&remote(url, None)).await.unwrap();
-        let arguments = object(json!({"region": "eu"}));
-        let called = manager.call("remote", "t", arguments).await;
+        let called = match by_gateway {
+            true => called_by_gateway(&url).await,
+            false => {
+                let manager = Manager::start(&remote(url, None)).await.unwrap();
+                let called = manager.call("remote", "t", object(json!({"region": "eu"}))).await;
+                manager.shutdown().await;
+                called
+            }
+        };
         match (called, answer) {
             (Ok(result), Ok(text)) => assert_eq!(result.text(), text),
             (Err(toolcrib::Error::CallRefused { rpc_code, .. }), Err(code)) => assert_eq!(rpc_code, code),
-            (other, _) => panic!("{demanded}: {other:?}"),
+            (other, _) => panic!("{demanded}, by a gateway: {by_gateway}: {other:?}"),
         }
         let calls = script.find("tools/call");
         assert_eq!(calls.len(), if answer.is_ok() { 2 } else { 1 }, "not again for the same list");
         assert_eq!(script.find("tools/list").len(), 2);
-        manager.shutdown().await;
     }
+}
+
+/// A call of a client of a gateway to the server.
+async fn called_by_gateway(url: &str) -> toolcrib::Result<ToolResult> {
+    let parsed = |text: &str| Config::parse(text, None, Path::new("/"), &Env::process()).unwrap();
+    let config = parsed(&format!("[servers.remote]\nurl = {url:?}\n[gateway]\nlisten = \"127.0.0.1:0\"\n"));
+    let gateway = GatewayServer::bind(&config).await.unwrap();
+    let far = parsed(&format!("[servers.far]\nurl = {:?}\n", gateway.url().unwrap()));
+    let manager = Manager::start_with(&config, gateway.start_options(StartOptions::new())).await.unwrap();
+    let stop = CancellationToken::new();
+    let calling = async {
+        let client = Manager::start(&far).await.unwrap();
+        let called = client.call("far", "remote__t", object(json!({"region": "eu"}))).await;
+        client.shutdown().await;
+        stop.cancel();
+        called
+    };
+    let ((), called) = tokio::join!(gateway.serve(&manager, &stop), calling);
+    manager.shutdown().await;
+    called
 }
 
 #[tokio::test(flavor = "multi_thread")]
