@@ -25,6 +25,7 @@ mod message;
 mod methods;
 mod outlet;
 mod router;
+mod search;
 #[cfg(feature = "serve")]
 mod server;
 mod subscriptions;
@@ -39,6 +40,8 @@ use std::{
 
 use tokio::sync::watch;
 
+#[cfg(feature = "cli")]
+pub(crate) use self::search::search_tokens;
 #[cfg(feature = "serve")]
 pub use self::server::GatewayServer;
 use self::{bridge::LogLevel, client::ChangedList, held::HeldRequests, merged::MergedNames};
@@ -46,7 +49,7 @@ pub(crate) use self::{client::Client, router::Router};
 use crate::{
     cancel::CancellationToken,
     catalog::{CatalogEntry, ToolCatalog},
-    config::NamePattern,
+    config::{NamePattern, ToolSearch},
     json_rpc::RawObject,
     manager::Lender,
     session::{Era, ForwardedRequest, Session},
@@ -81,6 +84,8 @@ pub(crate) struct Endpoint {
     pub(crate) tools: Vec<Arc<[NamePattern]>>,
     /// Only tools that say that they change nothing.
     pub(crate) read_only: bool,
+    /// Whether clients search, in place of a list of the tools of all servers.
+    pub(crate) search: ToolSearch,
 }
 
 impl Endpoint {

@@ -168,7 +168,7 @@ impl GatewayServer {
         let draining = stop.child_token();
         let gateway = self.gateway(manager, &draining);
         let tools = self.config.tools.iter().map(|patterns| patterns.as_slice().into()).collect();
-        let endpoint = Endpoint { only, tools, read_only: self.config.read_only };
+        let endpoint = Endpoint { only, tools, read_only: self.config.read_only, search: self.config.search };
         tokio::select! {
             () = gateway.serve_lines(endpoint, LineReader::new(read), write, std::future::pending()) => {}
             () = gateway.work() => {}

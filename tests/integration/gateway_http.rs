@@ -5,6 +5,7 @@ mod clients;
 mod eras;
 mod limits;
 mod resumed;
+mod search;
 mod serve;
 
 use std::{

@@ -18,7 +18,7 @@ use subtle::{Choice, ConstantTimeEq};
 
 use super::answers::{Answer, INVALID_REQUEST, refusal};
 use crate::{
-    config::{GatewayConfig, GatewayToken, NamePattern},
+    config::{GatewayConfig, GatewayToken, NamePattern, ToolSearch},
     gateway::{Endpoint, client::lock},
     http::serve::is_loopback_host,
     tool::ServerName,
@@ -40,6 +40,7 @@ pub(super) struct Credential {
     digest: Option<[u8; 32]>,
     tools: Vec<Arc<[NamePattern]>>,
     read_only: bool,
+    search: ToolSearch,
     rate: Option<Mutex<RequestRate>>,
     in_flight: AtomicUsize,
     max_in_flight: Option<NonZeroUsize>,
@@ -68,6 +69,7 @@ impl Access {
                     .map(|patterns| patterns.as_slice().into())
                     .collect(),
                 read_only: config.read_only || token.is_some_and(|token| token.read_only),
+                search: config.search,
                 rate: config.requests_per_second.map(|rate| Mutex::new(RequestRate::new(rate))),
                 in_flight: AtomicUsize::new(0),
                 max_in_flight: config.max_in_flight,
@@ -155,7 +157,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 impl Credential {
     /// What its owner sees of the servers, or of one.
     pub(super) fn endpoint(&self, only: Option<ServerName>) -> Endpoint {
-        Endpoint { only, tools: self.tools.clone(), read_only: self.read_only }
+        Endpoint { only, tools: self.tools.clone(), read_only: self.read_only, search: self.search }
     }
 
     /// Takes a request in.
