@@ -42,6 +42,8 @@ use globset::Glob;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+#[cfg(feature = "daemon")]
+pub(crate) use self::tokens::shown_tokens;
 pub use self::{
     cache::ServerSoftware,
     changes::ToolChanges,
@@ -52,7 +54,6 @@ pub(crate) use self::{
     cache::{CatalogCache, Listing, Remembered},
     check::CheckThreads,
     fingerprint::Fingerprint,
-    tokens::shown_tokens,
 };
 use self::{
     check::{SchemaCheck, Verdict},

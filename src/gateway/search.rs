@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{Endpoint, bridge::to_modern, client::RequestContext, exchange::tool_error};
 use crate::{
-    catalog::{CatalogEntry, ToolCatalog, shown_tokens},
+    catalog::{CatalogEntry, ToolCatalog},
     config::ToolSearch,
     json_rpc::{self, RawObject},
     session::Era,
@@ -69,10 +69,12 @@ fn definitions(servers: &[(ServerName, usize)]) -> [Value; 2] {
 }
 
 /// About how many tokens the two tools cost a model in place of those of `servers`, each with its number of tools.
+#[cfg(feature = "cli")]
 pub(crate) fn search_tokens(servers: &[(ServerName, usize)]) -> usize {
     let text = |tool: &Value, member: &str| tool[member].as_str().unwrap_or_default().to_owned();
-    let cost =
-        |tool: &Value| shown_tokens(&text(tool, "name"), &text(tool, "description"), &tool["inputSchema"]);
+    let cost = |tool: &Value| {
+        crate::catalog::shown_tokens(&text(tool, "name"), &text(tool, "description"), &tool["inputSchema"])
+    };
     definitions(servers).iter().map(cost).sum()
 }
 
@@ -120,13 +122,13 @@ impl RequestContext<'_> {
         let found = catalog.search(query, limit, |entry| endpoint.shows(entry));
         let text = match found.is_empty() {
             true => "no tool has one of these words: try others, or a name of a server".to_owned(),
-            false => self.found_text(found.into_iter().map(|entry| &**entry)),
+            false => Self::found_text(found.into_iter().map(|entry| &**entry)),
         };
         self.to_model(json_rpc::raw(&json!({"content": [{"type": "text", "text": text}]})))
     }
 
     /// A line for each tool, as a list has it.
-    fn found_text<'a>(&self, found: impl Iterator<Item = &'a CatalogEntry>) -> String {
+    fn found_text<'a>(found: impl Iterator<Item = &'a CatalogEntry>) -> String {
         let mut text = String::new();
         for entry in found {
             let tool = &entry.tool;
@@ -153,7 +155,7 @@ impl RequestContext<'_> {
         let Some(name) = arguments.read::<String>("name") else {
             return Err("the argument `name` is missing: name a tool that `search_tools` has found");
         };
-        let inner = arguments.get("arguments").map(RawValue::get).unwrap_or("{}");
+        let inner = arguments.get("arguments").map_or("{}", RawValue::get);
         // Some models write the object as a text.
         let inner = serde_json::from_str::<String>(inner).unwrap_or_else(|_| inner.to_owned());
         let Ok(inner) = serde_json::from_str::<RawObject>(&inner) else {

@@ -24,6 +24,7 @@ use crate::cli::{
 };
 
 #[derive(Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is one option")]
 pub(crate) struct Serve {
     /// Only these servers (names or patterns).
     servers: Vec<String>,

@@ -33,7 +33,7 @@ pub(super) fn show(ui: &Ui, rows: &[ServerTools]) {
     let mut costs: Vec<Cost<'_>> = rows.iter().map(Cost::of).collect();
     costs.retain(|cost| !cost.tools.is_empty());
     let servers: Vec<_> = costs.iter().map(|cost| (cost.server.clone(), cost.tools.len())).collect();
-    costs.sort_by(|one, other| other.tokens.cmp(&one.tokens));
+    costs.sort_by_key(|cost| std::cmp::Reverse(cost.tokens));
     let total: usize = costs.iter().map(|cost| cost.tokens).sum();
     let tools: usize = costs.iter().map(|cost| cost.tools.len()).sum();
     let searched = search_tokens(&servers);
