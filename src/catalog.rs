@@ -29,10 +29,12 @@ mod fingerprint;
 mod lock;
 #[cfg(feature = "schema")]
 mod mismatch;
+mod search;
+mod tokens;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use futures_util::future::BoxFuture;
@@ -40,30 +42,33 @@ use globset::Glob;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use self::check::{SchemaCheck, Verdict};
+#[cfg(feature = "daemon")]
+pub(crate) use self::tokens::shown_tokens;
 pub use self::{
     cache::ServerSoftware,
     changes::ToolChanges,
     lock::{LockChange, LockChangeKind, LockFile, ToolText, ToolTextChange},
+    tokens::{TOKEN_RULE, estimated_tokens},
 };
 pub(crate) use self::{
     cache::{CatalogCache, Listing, Remembered},
     check::CheckThreads,
     fingerprint::Fingerprint,
 };
+use self::{
+    check::{SchemaCheck, Verdict},
+    search::SearchIndex,
+};
 pub use crate::launch::{Ecosystem, Package};
 use crate::{
     error::{Error, ErrorCode, RemoteError, Result, nearest},
-    tool::{ServerName, Tool},
+    tool::{MAX_TOOL_NAME as MAX_VISIBLE, ServerName, Tool},
 };
 
 #[cfg(all(any(fuzzing, test), feature = "schema"))]
 pub(crate) use self::check::fuzz as fuzz_schema;
 #[cfg(any(fuzzing, test))]
 pub(crate) use self::{cache::fuzz as fuzz_list, lock::fuzz as fuzz_lock};
-
-/// Longest name that model servers accept.
-const MAX_VISIBLE: usize = 64;
 
 /// One tool of one server.
 #[derive(Debug)]
@@ -75,6 +80,8 @@ pub struct CatalogEntry {
     /// The tool as the server describes it.
     pub tool: Tool,
     check: Arc<SchemaCheck>,
+    /// Known once it was asked for.
+    tokens: OnceLock<usize>,
 }
 
 impl CatalogEntry {
@@ -125,7 +132,7 @@ impl CatalogEntry {
     fn new(visible_name: String, server: ServerName, tool: Tool) -> Self {
         let path = format!("{server}.{}", tool.name);
         let check = Arc::new(SchemaCheck::new(path, tool.input_schema.clone()));
-        Self { visible_name, server, tool, check }
+        Self { visible_name, server, tool, check, tokens: OnceLock::new() }
     }
 }
 
@@ -136,6 +143,8 @@ pub struct ToolCatalog {
     by_visible: HashMap<String, usize>,
     by_path: BTreeMap<ServerName, HashMap<String, usize>>,
     denied: Vec<Arc<CatalogEntry>>,
+    /// Made by the first search.
+    search_index: OnceLock<SearchIndex>,
 }
 
 impl ToolCatalog {

@@ -18,6 +18,12 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     crate::error::nearest(typed, known)
 }
 
+/// About how many tokens the tools cost a model that stand in for a list with a search, for servers with their numbers of
+/// tools.
+pub fn search_tokens(servers: &[(crate::ServerName, usize)]) -> usize {
+    crate::gateway::search_tokens(servers)
+}
+
 /// Whether a character is not seen but does something: it steers a terminal or the direction of text, or takes no
 /// place.
 pub fn is_unseen(letter: char) -> bool {

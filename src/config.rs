@@ -75,6 +75,7 @@ pub use values::named::NamedTools;
 pub use values::oauth::{OauthConfig, OauthGrant};
 pub use values::pattern::NamePattern;
 pub use values::price::TokenPrice;
+pub use values::renames::ToolRenames;
 pub use values::reuse::*;
 pub use values::rules::{DenyRule, Fallback, FallbackWhen};
 pub use values::server::*;

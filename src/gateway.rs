@@ -27,6 +27,7 @@ mod message;
 mod methods;
 mod outlet;
 mod router;
+mod search;
 #[cfg(feature = "serve")]
 mod server;
 mod subscriptions;
@@ -45,6 +46,8 @@ use tokio::sync::watch;
 
 #[cfg(any(fuzzing, test))]
 pub(crate) use self::message::fuzz as fuzz_request;
+#[cfg(feature = "cli")]
+pub(crate) use self::search::search_tokens;
 #[cfg(feature = "serve")]
 pub use self::server::GatewayServer;
 #[cfg(feature = "serve")]
@@ -56,6 +59,7 @@ pub(crate) use self::{client::Client, router::Router, tool_access::ToolAccess};
 use crate::{
     cancel::CancellationToken,
     catalog::{CatalogEntry, ToolCatalog},
+    config::ToolSearch,
     json_rpc::RawObject,
     manager::Lender,
     session::{Era, ForwardedRequest, Session},
@@ -91,6 +95,8 @@ pub(crate) struct Endpoint {
     pub(crate) tools: Arc<ToolAccess>,
     /// Who is behind the client: what one owner begins is not there for others. `None`: owners are not told apart.
     pub(crate) owner: Option<Arc<str>>,
+    /// Whether clients search, in place of a list of the tools of all servers.
+    pub(crate) search: ToolSearch,
 }
 
 impl Endpoint {

@@ -236,26 +236,29 @@ impl Session {
         &self.name
     }
 
-    /// The tools that the configuration permits, as last listed, and which list that is. `None` once it is
+    /// The tools that the configuration permits, as last listed and by the names that it gives them, and which list that is. `None` once it is
     /// closed.
     pub(crate) fn tools(&self) -> Option<(ToolListVersion, Vec<Tool>)> {
         let settings = self.settings();
         let (generation, list) = self.list()?;
         let Listed { times, tools, .. } = list.now();
         let permitted = tools.iter().filter(|tool| settings.config.tools.permits(&tool.name));
-        Some(((generation, times), permitted.cloned().collect()))
+        let shown = permitted.filter_map(|tool| settings.config.renames.rename(tool));
+        Some(((generation, times), shown.collect()))
     }
 
     /// The tools that the configuration denies, as last listed.
     pub(crate) fn denied_tools(&self) -> Vec<Tool> {
         let settings = self.settings();
         let all = self.all_tools().unwrap_or_default();
-        all.iter().filter(|tool| !settings.config.tools.permits(&tool.name)).cloned().collect()
+        all.into_iter().filter(|tool| !settings.config.tools.permits(tool.own_name())).collect()
     }
 
     /// All tools as last listed, those that the configuration denies among them. `None` once it is closed.
-    pub(crate) fn all_tools(&self) -> Option<Arc<[Tool]>> {
-        self.list().map(|(_, list)| list.now().tools)
+    pub(crate) fn all_tools(&self) -> Option<Vec<Tool>> {
+        let renames = &self.settings().config.renames;
+        let tools = self.list()?.1.now().tools;
+        Some(tools.iter().map(|tool| tool.shown_as(renames.shown(&tool.name))).collect())
     }
 
     /// Which list [`Session::tools`] would give.

@@ -94,11 +94,32 @@ impl std::borrow::Borrow<str> for ServerName {
     }
 }
 
+/// The longest name of a tool that model servers accept, in characters.
+pub(crate) const MAX_TOOL_NAME: usize = 64;
+
+/// Another name for a tool, as models and MCP clients take it: 1 to 64 characters of `[A-Za-z0-9_-]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ToolName(Box<str>);
+
+impl ToolName {
+    /// Checks `name`. `None` unless it is 1 to 64 characters of `[A-Za-z0-9_-]`.
+    pub fn new(name: &str) -> Option<Self> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        (!name.is_empty() && name.len() <= MAX_TOOL_NAME && name.chars().all(legal))
+            .then(|| Self(name.into()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// One tool as its server describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Tool {
-    /// The name on its own server (`get_current_time`).
+    /// The name on its own server (`get_current_time`), or the one that `tools.rename` of its server gives it.
     pub name: String,
     /// What the tool does, in the server's words.
     pub description: String,
@@ -113,6 +134,9 @@ pub struct Tool {
     /// hint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) more: Option<Arc<Map<String, Value>>>,
+    /// The name on its own server, if it is shown by another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) renamed_from: Option<Arc<str>>,
 }
 
 impl Tool {
@@ -129,7 +153,19 @@ impl Tool {
             output_schema: None,
             annotations: ToolAnnotations::default(),
             more: None,
+            renamed_from: None,
         }
+    }
+
+    /// The name on its own server, which `tools.rename` does not change.
+    pub fn own_name(&self) -> &str {
+        self.renamed_from.as_deref().unwrap_or(&self.name)
+    }
+
+    /// The same tool of the same server under another name.
+    pub(crate) fn shown_as(&self, name: &str) -> Self {
+        let renamed_from = (name != self.own_name()).then(|| self.own_name().into());
+        Self { name: name.to_owned(), renamed_from, ..self.clone() }
     }
 
     /// The tool as a server describes it in a list, without loss.

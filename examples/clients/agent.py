@@ -11,18 +11,19 @@ from openai import AsyncOpenAI
 
 async def main(question, url):
     async with Client(url) as toolcrib:
-        tools = [{"type": "function", "function": {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}}
-                 for tool in (await toolcrib.list_tools()).tools]
+        functions = [{"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+                     for tool in (await toolcrib.list_tools()).tools]
+        request = {"model": os.environ["MODEL"], "tools": [{"type": "function", "function": it} for it in functions]}
         messages = [{"role": "user", "content": question}]
         while True:
-            answer = await AsyncOpenAI().chat.completions.create(model=os.environ["MODEL"], messages=messages, tools=tools)
-            messages.append(answer.choices[0].message)
-            for call in messages[-1].tool_calls or []:
+            answer = (await AsyncOpenAI().chat.completions.create(messages=messages, **request)).choices[0].message
+            if not answer.tool_calls:
+                return print(answer.content)
+            messages.append(answer)
+            for call in answer.tool_calls:
                 result = await toolcrib.call_tool(call.function.name, json.loads(call.function.arguments))
                 text = "\n".join(block.text for block in result.content if block.type == "text")
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
-            if not answer.choices[0].message.tool_calls:
-                return print(answer.choices[0].message.content)
 
 
 asyncio.run(main(*sys.argv[1:]))

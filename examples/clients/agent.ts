@@ -9,21 +9,11 @@ import OpenAI from 'openai';
 const [question, url] = process.argv.slice(2);
 const toolcrib = new Client({ name: 'agent', version: '1' });
 await toolcrib.connect(new StreamableHTTPClientTransport(new URL(url)));
-const tools = (await toolcrib.listTools()).tools.map(({ name, description, inputSchema }) => (
-  { type: 'function' as const, function: { name, description, parameters: inputSchema as Record<string, unknown> } }));
-const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: question }];
-for (;;) {
-  const { message } = (await new OpenAI().chat.completions.create({ model: process.env.MODEL!, messages, tools })).choices[0];
-  messages.push(message);
-  for (const call of message.tool_calls ?? []) {
-    if (call.type !== 'function') continue;
-    const { content } = await toolcrib.callTool({ name: call.function.name, arguments: JSON.parse(call.function.arguments) });
-    const text = content.map((block) => (block.type === 'text' ? block.text : '')).join('\n');
-    messages.push({ role: 'tool', tool_call_id: call.id, content: text });
-  }
-  if (!message.tool_calls?.length) {
-    console.log(message.content);
-    break;
-  }
-}
+const tools = (await toolcrib.listTools()).tools.map(({ name, description = '', inputSchema }) => {
+  const call = async (args: Record<string, unknown>) => (await toolcrib.callTool({ name, arguments: args })).content
+    .map((block) => (block.type === 'text' ? block.text : '')).join('\n');
+  return { type: 'function' as const, function: { name, description, parameters: inputSchema as object, parse: JSON.parse, function: call } };
+});
+const messages = [{ role: 'user' as const, content: question }];
+console.log(await new OpenAI().chat.completions.runTools({ model: process.env.MODEL!, messages, tools }).finalContent());
 await toolcrib.close();

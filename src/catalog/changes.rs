@@ -38,6 +38,15 @@ impl ToolChanges {
         changes
     }
 
+    /// The same with other names for the tools.
+    pub(crate) fn renamed(mut self, shown: impl Fn(&str) -> String) -> Self {
+        let lists = [&mut self.added, &mut self.removed, &mut self.changed];
+        for name in lists.into_iter().flatten() {
+            *name = shown(name);
+        }
+        self
+    }
+
     /// All names, those that came with `+`, those that went with `-`, those that changed with `~`.
     pub fn signed(&self) -> Vec<String> {
         let signed = |sign: char, names: &[String]| {

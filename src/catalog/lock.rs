@@ -184,7 +184,8 @@ impl LockFile {
 
     /// Says what the tools of a server, and the package it is started from, are from now on: those of before are
     /// forgotten, but for the order of keys of tools that have not changed: it stays as it was reviewed. Of two tools
-    /// with one name the first counts, as in a [`ToolCatalog`](crate::ToolCatalog). The package is that of
+    /// with one name the first counts, as in a [`ToolCatalog`](crate::ToolCatalog). Names are those that the server gives
+    /// (`tools.rename` changes nothing). The package is that of
     /// [`Manager::package`](crate::Manager::package).
     pub fn put<'a>(
         &mut self,
@@ -202,13 +203,13 @@ impl LockFile {
         let (software, package) = (software.cloned(), package.cloned());
         let mut now = LockedServer { software, package, tools: Vec::new(), texts: BTreeMap::new() };
         let mut names = HashSet::new();
-        for tool in tools.into_iter().filter(|tool| names.insert(tool.name.as_str())) {
+        for tool in tools.into_iter().filter(|tool| names.insert(tool.own_name())) {
             let locked = LockedTool::of(tool);
             let text = match reviewed(&locked) {
                 before @ Some(_) => ToolText::of(&order::reviewed(tool, before)),
                 None => ToolText::of(tool),
             };
-            now.texts.extend(text.map(|text| (tool.name.clone(), text)));
+            now.texts.extend(text.map(|text| (tool.own_name().to_owned(), text)));
             now.tools.push(locked);
         }
         self.servers.insert(server.to_string(), now);
@@ -423,7 +424,7 @@ impl ToolText {
 
 impl LockedTool {
     fn of(tool: &Tool) -> Self {
-        Self { name: tool.name.clone(), sha256: hash_of(tool) }
+        Self { name: tool.own_name().to_owned(), sha256: hash_of(tool) }
     }
 }
 

@@ -55,7 +55,7 @@ fn all_keys_of_a_server_are_read() {
         required = true
         startup_timeout = "5m"
         max_concurrent_calls = 3
-        tools = { allow = ["get_*"], deny = ["get_x"], timeout = { get_y = "1h" } }
+        tools = { allow = ["get_*"], deny = ["get_x"], rename = { get_z = "z" }, timeout = { get_y = "1h" } }
         retry_calls = "read-only"
         restart = { max = 1, within = "2m", backoff = "1s..1m" }
         term_grace = "3s"
@@ -78,6 +78,7 @@ fn all_keys_of_a_server_are_read() {
     assert_eq!(seconds.map(|d| d.as_secs()), [300, 10, 3600, 60, 0, 3]);
     assert_eq!(z.tool_timeouts["get_y"], Duration::from_secs(3600));
     assert_eq!(["get_y", "get_x", "put"].map(|tool| z.tools.permits(tool)), [true, false, false]);
+    assert_eq!((z.renames.shown("get_z"), z.renames.own("z")), ("z", Some("get_z")));
     assert_eq!((z.retry_calls, z.restart.max), (RetryCalls::ReadOnly, 1));
     match &server(&config, "a").endpoint {
         Endpoint::Http(remote) => {

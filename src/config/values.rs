@@ -11,6 +11,7 @@ pub(super) mod named;
 pub(super) mod oauth;
 pub(super) mod pattern;
 pub(super) mod price;
+pub(super) mod renames;
 pub(super) mod reuse;
 pub(super) mod rules;
 pub(super) mod server;

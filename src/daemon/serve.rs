@@ -412,7 +412,8 @@ impl DaemonState {
         };
         writer.send(&DaemonReply::Connected).await;
         let gone = hung_up(&writer.write);
-        let endpoint = Endpoint { only, ..Endpoint::default() };
+        let settings = self.servers.desired().config.gateway.as_ref().ok().map(|gateway| gateway.search);
+        let endpoint = Endpoint { only, search: settings.unwrap_or_default(), ..Endpoint::default() };
         Box::pin(self.gateway.serve_lines(endpoint, reader, writer.write, gone)).await;
     }
 

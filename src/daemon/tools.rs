@@ -19,6 +19,7 @@ impl ServerTools {
         let ServerStatus { name, state, era, pid, listed, error, .. } = status;
         let tools = catalog.entries().iter().filter(|entry| entry.server == name).map(|entry| ToolRow {
             name: entry.tool.name.clone(),
+            renamed_from: entry.tool.renamed_from.as_deref().map(str::to_owned),
             visible_name: entry.visible_name.clone(),
             description: entry.tool.description.clone(),
             input_schema: entry.tool.input_schema.clone(),

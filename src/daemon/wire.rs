@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
+    catalog::shown_tokens,
     error::Error,
     process::ProcessUsage,
     session::{ServerState, ServerStatus},
@@ -262,8 +263,11 @@ pub struct ServerTools {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolRow {
-    /// The name on its own server.
+    /// The name on its own server, or the one that `tools.rename` gives it.
     pub name: String,
+    /// The name that the server gives it, if that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renamed_from: Option<String>,
     /// The name among all tools.
     pub visible_name: String,
     /// What it does, in the server's words.
@@ -272,6 +276,14 @@ pub struct ToolRow {
     pub input_schema: Arc<Map<String, Value>>,
     /// The server's hints.
     pub annotations: ToolAnnotations,
+}
+
+impl ToolRow {
+    /// About how many tokens the tool costs a model that is told of it, by
+    /// [`estimated_tokens`](crate::catalog::estimated_tokens).
+    pub fn tokens(&self) -> usize {
+        shown_tokens(&self.visible_name, &self.description, &*self.input_schema)
+    }
 }
 
 /// Where a line of the log comes from.

@@ -11,6 +11,7 @@ use super::{
     exchange::{Outgoing, refusal, tool_error},
     hello::MODERN_VERSION,
     message::ClientRequest,
+    search,
 };
 use crate::{
     catalog::{CatalogEntry, ToolCatalog},
@@ -66,12 +67,11 @@ impl RequestContext<'_> {
         let toolbox = self.toolbox().await;
         let endpoint = &self.endpoint;
         let catalog = toolbox.catalog();
-        let tools: Vec<Map<String, Value>> = catalog
-            .entries()
-            .iter()
-            .filter(|entry| endpoint.shows(entry))
-            .map(|entry| self.shown_tool(entry))
-            .collect();
+        let shown = catalog.entries().iter().filter(|entry| endpoint.shows(entry));
+        let tools = match endpoint.searches(&catalog) {
+            true => self.search_definitions(&catalog),
+            false => shown.map(|entry| Value::Object(self.shown_tool(entry))).collect(),
+        };
         let result = json_rpc::raw(&json!({"tools": tools}));
         if self.speaker.era == Era::Modern { to_modern(&result, "tools/list") } else { result }
     }
@@ -93,14 +93,30 @@ impl RequestContext<'_> {
         meta: RawObject,
         token: Option<Box<RawValue>>,
     ) -> ClientAnswer {
-        let Some(name) = params.read::<String>("name") else {
+        let Some(mut name) = params.read::<String>("name") else {
             return Err(ErrorData::invalid_params("`name` of the tool is missing", None));
         };
+        let toolbox = self.toolbox().await;
+        let catalog = toolbox.catalog();
+        let searches = search::is_ours(&name) && self.endpoint.searches(&catalog);
+        let by_name = searches && name == search::CALL;
+        if by_name {
+            name = match Self::called_by_name(&mut params) {
+                Ok(name) => name,
+                Err(problem) => return Ok(self.to_model(tool_error(problem))),
+            };
+        }
         let Ok(mut arguments) = arguments(&params) else {
             return Err(ErrorData::invalid_params("`arguments` must be an object", None));
         };
-        let toolbox = self.toolbox().await;
-        let entry = self.tool(&toolbox, &name).await?;
+        if searches && !by_name {
+            return Ok(self.find_tools(&catalog, &arguments));
+        }
+        let entry = match self.tool(&toolbox, &name).await {
+            Ok(entry) => entry,
+            Err(error) if by_name => return Ok(self.not_found(&error)),
+            Err(error) => return Err(error),
+        };
         let failed = |error: &Error| {
             self.client.gateway.router().call_failed(self.client, &self.speaker, &entry, error);
         };
@@ -124,15 +140,11 @@ impl RequestContext<'_> {
             // The model is to read it and do better.
             Err(Error::ArgumentsInvalid { problems, .. }) => {
                 let text = format!("the arguments do not fit the tool's schema: {}", problems.join("; "));
-                let result = tool_error(&text);
-                return Ok(match self.speaker.era {
-                    Era::Modern => to_modern(&result, "tools/call"),
-                    Era::Legacy => result,
-                });
+                return Ok(self.to_model(tool_error(&text)));
             }
             Err(error) => return Err(refusal(&error)),
         }
-        if entry.tool.name != name {
+        if by_name || entry.tool.name != name {
             params.write("name", &entry.tool.name);
         }
         let outgoing = Outgoing {

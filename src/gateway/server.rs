@@ -206,7 +206,8 @@ impl GatewayServer {
         let draining = stop.child_token();
         let gateway = self.gateway(manager, &draining);
         let limit = ToolRule::new(self.config.tools.as_ref(), self.config.read_only);
-        let endpoint = Endpoint { only, tools: ToolAccess::limited([limit]), owner: None };
+        let endpoint =
+            Endpoint { only, tools: ToolAccess::limited([limit]), owner: None, search: self.config.search };
         tokio::select! {
             () = gateway.serve_lines(endpoint, LineReader::new(read), write, std::future::pending()) => {}
             () = gateway.work() => {}

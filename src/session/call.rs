@@ -19,9 +19,9 @@ use super::{
     traced,
 };
 use crate::{
-    config::RetryCalls,
+    config::{RetryCalls, ServerConfig},
     error::{Error, ErrorCode, Result, Silence},
-    tool::{ToolAnnotations, ToolResult},
+    tool::{Tool, ToolAnnotations, ToolResult},
     trace,
 };
 
@@ -31,6 +31,7 @@ const MAX_SENDS: u32 = 3;
 /// A call on its way.
 #[derive(Clone, Copy)]
 struct OutgoingCall<'a> {
+    /// The name that is shown.
     tool: &'a str,
     hints: ToolAnnotations,
     arguments: &'a Map<String, Value>,
@@ -109,7 +110,8 @@ impl Session {
     /// Whether the rules on arguments let the call pass.
     fn permitted(&self, tool: &str, arguments: &Map<String, Value>) -> Result<()> {
         let settings = self.settings();
-        match settings.config.deny_args.iter().find(|rule| rule.denies(tool, arguments)) {
+        let own = settings.config.renames.own(tool).unwrap_or(tool);
+        match settings.config.deny_args.iter().find(|rule| rule.denies(own, arguments)) {
             None => Ok(()),
             Some(rule) => Err(Error::CallDenied {
                 server: self.name().clone(),
@@ -133,17 +135,19 @@ impl Session {
             // The catalog hides what is denied, but an entry may come from another catalog, or from an older one:
             // that of an earlier start perhaps.
             let listed = connection.tools.now().tools;
-            let known = listed.iter().find(|known| known.name == tool);
-            let Some(known) = known.filter(|_| settings.config.tools.permits(tool)) else {
-                let (known, denied): (Vec<&str>, Vec<&str>) = listed
-                    .iter()
-                    .map(|known| known.name.as_str())
-                    .partition(|known| settings.config.tools.permits(known));
+            let ServerConfig { renames, tools, .. } = &settings.config;
+            let known = listed.iter().find(|known| Some(&*known.name) == renames.own(tool));
+            let Some(known) = known.filter(|known| tools.permits(&known.name)) else {
+                let (known, denied): (Vec<&Tool>, Vec<&Tool>) =
+                    listed.iter().partition(|known| tools.permits(&known.name));
+                let [known, denied] = [known, denied].map(|list| -> Vec<&str> {
+                    list.into_iter().map(|known| renames.shown(&known.name)).collect()
+                });
                 let error = Error::no_tool(self.name(), tool, known, &denied);
                 return Err(self.not_resent_error(tool, left, lost, error));
             };
             sends += 1;
-            let sending = self.send(&settings, &connection, call, &known.input_schema);
+            let sending = self.send(&settings, &connection, call, known);
             let (never_left, why) = match sending.await {
                 Ok(answer) => return Ok(answer),
                 Err(CallFailure::Final(error)) => return Err(error),
@@ -176,11 +180,11 @@ impl Session {
         settings: &Settings,
         connection: &ConnectionHandle,
         call: OutgoingCall<'_>,
-        schema: &Map<String, Value>,
+        Tool { name: own, input_schema: schema, .. }: &Tool,
     ) -> Result<CallAnswer, CallFailure> {
         let OutgoingCall { tool, arguments, written, terms, .. } = call;
         let config = &settings.config;
-        let configured = config.tool_timeouts.get(tool).copied().unwrap_or(config.call_timeout);
+        let configured = config.tool_timeouts.get(own).copied().unwrap_or(config.call_timeout);
         let limit = terms.limit.unwrap_or(configured);
         let tell = |waited: Duration| {
             tracing::warn!(server = %self.name(), tool, ?waited, "a call has no answer yet");
@@ -191,8 +195,16 @@ impl Session {
         let health = &connection.health;
         let awaited = health.call();
         let transport = &connection.transport;
-        let reply = match written {
-            None => transport.call(tool, (arguments, schema), call_limits, terms.progress).await,
+        let mut renamed = None;
+        if let Some(request) = written.filter(|_| own != tool) {
+            renamed.insert(request.params.clone()).write("name", own);
+        }
+        let written = written.map(|request| match &renamed {
+            Some(params) => ForwardedRequest { params, ..*request },
+            None => *request,
+        });
+        let reply = match &written {
+            None => transport.call(own, (arguments, schema), call_limits, terms.progress).await,
             Some(request) => match transport.forward(request, Some(schema), call_limits).await {
                 Ok(answer) => match answer {
                     RpcAnswer::Result(result) => return Ok(CallAnswer::Written(Ok(result))),

@@ -8,5 +8,6 @@ mod input_errors;
 mod install;
 mod log;
 mod resources;
+mod tokens;
 mod warm;
 mod watch;

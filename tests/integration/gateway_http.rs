@@ -9,6 +9,7 @@ mod oauth;
 mod oauth_users;
 mod page;
 mod resumed;
+mod search;
 mod serve;
 mod unseen_tools;
 

@@ -7,4 +7,5 @@ mod http;
 pub(crate) mod oauth;
 mod public_servers;
 pub(crate) mod remote;
+mod renames;
 mod search;

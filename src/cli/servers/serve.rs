@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::io::{stdin, stdout};
 use toolcrib::{
     Config, Error, Manager, ServerName, StartOptions,
-    config::{GatewayConfig, GatewayToken, NamePattern, StartJobs},
+    config::{GatewayConfig, GatewayToken, NamePattern, StartJobs, ToolSearch},
     gateway::GatewayServer,
     process::TeardownScope,
 };
@@ -24,6 +24,7 @@ use crate::cli::{
 };
 
 #[derive(Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is one option")]
 pub(crate) struct Serve {
     /// Only these servers (names or patterns).
     servers: Vec<String>,
@@ -45,6 +46,9 @@ pub(crate) struct Serve {
     /// Show clients only tools that say of themselves that they change nothing.
     #[arg(long)]
     read_only: bool,
+    /// Show clients of all servers a tool that searches, in place of a long list of tools.
+    #[arg(long)]
+    search: bool,
     /// Let in only clients with the token in this environment variable, in place of those in [gateway].
     #[arg(long, value_name = "VARIABLE", conflicts_with = "stdio")]
     token_env: Option<String>,
@@ -125,6 +129,9 @@ impl Serve {
             settings.listen = self.http.unwrap_or(settings.listen);
             settings.sse |= self.sse;
             settings.read_only |= self.read_only;
+            if self.search {
+                settings.search = ToolSearch::On;
+            }
             if !self.tools.is_empty() {
                 let patterns = self.tools.iter().map(|text| NamePattern::new(text));
                 settings.tools = Some(patterns.collect::<Result<_, _>>()?);

@@ -1,5 +1,7 @@
 //! `toolcrib tools`: lists the tools of the servers.
 
+mod tokens;
+
 use std::process::ExitCode;
 
 use clap::Args;
@@ -24,6 +26,9 @@ use crate::cli::{
 pub(crate) struct Tools {
     /// Only these servers (names or patterns).
     servers: Vec<String>,
+    /// Show what each tool costs a model in tokens, about, the most first.
+    #[arg(long, conflicts_with = "schema")]
+    tokens: bool,
     /// Print the JSON Schema of each tool's arguments.
     #[arg(long)]
     schema: bool,
@@ -90,7 +95,9 @@ impl Tools {
         }
         // If one server is named, its failure is that of the command.
         let fails = matches!(&rows[..], [row] if !self.servers.is_empty() && row.error.is_some());
-        if ui.json {
+        if self.tokens {
+            tokens::show(ui, &rows);
+        } else if ui.json {
             Ui::json(json!({"schema": 1, "servers": rows}));
         } else {
             for row in &rows {

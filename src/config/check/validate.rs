@@ -147,6 +147,7 @@ fn build(
     server.max_output = raw.max_output.unwrap_or(defaults.max_output);
     server.tool_timeouts = raw.tool_timeouts;
     server.tools = raw.tools;
+    server.renames = raw.renames;
     server.deny_args = raw.deny_args;
     server.max_concurrent_calls = raw.max_concurrent_calls;
     server.retry_calls = raw.retry_calls;

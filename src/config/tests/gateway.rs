@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use crate::config::{Config, Env, GatewayTls};
+use crate::config::{Config, Env, GatewayTls, ToolSearch};
 
 fn parsed(table: &str, variables: &[(&str, &str)]) -> Config {
     let env = Env::new("/w", variables.iter().copied());
@@ -26,6 +26,7 @@ fn every_key_of_the_gateway_is_read() {
         max_in_flight = "unlimited"
         tls = { cert = "c.pem", key = "${KEYS}/k.pem" }
         sse = true
+        search = "auto"
         token = "${ONE}"
         tokens = [
             { name = "two", token = "second-secret-token", tools = ["a.b"], read_only = true },
@@ -34,6 +35,10 @@ fn every_key_of_the_gateway_is_read() {
     "#;
     let config = parsed(table, &[("KEYS", "/keys"), ("ONE", "first-secret-token")]);
     let gateway = config.gateway.unwrap();
+    assert_eq!(gateway.search, ToolSearch::Auto);
+    for (text, search) in [("true", ToolSearch::On), ("false", ToolSearch::Off)] {
+        assert_eq!(parsed(&format!("search = {text}"), &[]).gateway.unwrap().search, search);
+    }
     assert_eq!(gateway.listen.to_string(), "0.0.0.0:80");
     assert_eq!((gateway.tools.unwrap()[0].as_str(), gateway.read_only, gateway.sse), ("a.*", true, true));
     assert_eq!((gateway.origins, gateway.max_body), (vec!["https://example.com".to_owned()], 1024));

@@ -119,6 +119,21 @@ const WRONG: &[(&str, &str, &str)] = &[
         "",
     ),
     (
+        "[servers.a]\ncommand = 'x'\ntools.rename = { web_search = 'web search' }",
+        "3: `servers.a.tools.rename.web_search`: `web search` is no name that models can call",
+        "use 1 to 64 letters, digits, `_` or `-`",
+    ),
+    (
+        "[servers.a]\ncommand = 'x'\n[servers.a.tools.rename]\none = 'x'\ntwo = 'x'",
+        "5: `servers.a.tools.rename.two`: `one` is renamed to `x` too",
+        "give each tool a name of its own",
+    ),
+    (
+        "[servers.long-name-of-a-server]\ncommand = 'x'\ntools.rename = { a = 'a_name_that_is_too_long_together_with_its_server' }",
+        "3: `servers.long-name-of-a-server.tools.rename.a`: models would see `long-name-of-a-server__a_name_that_is_too_long_together_with_its_server`, of 71 characters",
+        "shorten it by 7: models take 64",
+    ),
+    (
         "[servers.a]\ncommand = 'x'\nretry_calls = 'always'",
         "3: `servers.a.retry_calls`: `always` is not allowed",
         "use \"never\", \"read-only\", \"idempotent\"",

@@ -26,6 +26,8 @@ pub struct GatewayConfig {
     pub tools: Option<Vec<NamePattern>>,
     /// Clients see only tools that say of themselves that they change nothing (`readOnlyHint`).
     pub read_only: bool,
+    /// Whether clients of all servers search for tools, in place of a list of all.
+    pub search: ToolSearch,
     /// Pages of the web that may ask, as `scheme://host` or `scheme://host:port`. Without any, pages of this machine's own
     /// loopback addresses.
     pub origins: Vec<String>,
@@ -58,6 +60,7 @@ impl Default for GatewayConfig {
             oauth: None,
             tools: None,
             read_only: false,
+            search: ToolSearch::Off,
             origins: Vec::new(),
             max_body: 4 << 20,
             idle: Duration::from_secs(30 * 60),
@@ -70,6 +73,19 @@ impl Default for GatewayConfig {
             sse: false,
         }
     }
+}
+
+/// Whether models search for tools in place of a list of all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ToolSearch {
+    /// They have the list.
+    #[default]
+    Off,
+    /// They search when the list has more than about 10,000 tokens.
+    Auto,
+    /// They search.
+    On,
 }
 
 /// A bearer token, and what its owner may use.

@@ -12,8 +12,8 @@ use crate::{
     tool::{ServerName, Tool},
 };
 
-/// The tools of servers as they list them, those that are denied among them.
-type Listed = HashMap<ServerName, Arc<[Tool]>>;
+/// The tools of servers with the names that are shown, those that are denied among them.
+type Listed = HashMap<ServerName, Vec<Tool>>;
 
 /// The most tool names of a server that a message lists.
 const NAMES_SHOWN: usize = 8;
@@ -103,7 +103,7 @@ impl NamedTools {
     }
 
     /// The rules that concern nothing. What may concern a server that is not in `listed` is not judged.
-    pub(crate) fn unused(&self, listed: &HashMap<ServerName, Arc<[Tool]>>) -> Vec<ConfigError> {
+    pub(crate) fn unused(&self, listed: &HashMap<ServerName, Vec<Tool>>) -> Vec<ConfigError> {
         self.0.rules.iter().filter_map(|rule| self.0.judge(rule, listed)).collect()
     }
 }
@@ -115,7 +115,8 @@ impl Rules {
         match &rule.wanted {
             NamedBy::Own(server, glob, argument) => {
                 let tools = listed.get(server)?;
-                let matched: Vec<&Tool> = tools.iter().filter(|tool| glob.is_match(&tool.name)).collect();
+                let matched: Vec<&Tool> =
+                    tools.iter().filter(|tool| glob.is_match(tool.own_name())).collect();
                 match argument {
                     _ if matched.is_empty() => Some(rule.no_tool_of(server, tools)),
                     Some(argument) => rule.no_argument(argument, &matched),
@@ -124,7 +125,7 @@ impl Rules {
             }
             NamedBy::OwnName(server) => {
                 let tools = listed.get(server)?;
-                let found = tools.iter().any(|tool| tool.name == *text);
+                let found = tools.iter().any(|tool| tool.own_name() == text);
                 (!found).then(|| rule.no_tool_of(server, tools))
             }
             NamedBy::Paths(glob) => self.judge_path(rule, listed, |path| glob.is_match(path)),
@@ -183,8 +184,8 @@ impl Rules {
     fn paths(&self, rule: &Named, listed: &Listed, meant: impl Fn(&str) -> bool) -> Vec<(String, String)> {
         let agents = self.agents.iter().map(|agent| (AGENT_SERVER, agent.as_str()));
         let agents = agents.filter(|_| !matches!(rule.wanted, NamedBy::Path));
-        let of_server = |server: &ServerName| listed.get(server).map(|tools| (server.clone(), tools.clone()));
-        let tools: Vec<_> = self.servers.iter().filter_map(of_server).collect();
+        let tools: Vec<(&ServerName, &Vec<Tool>)> =
+            self.servers.iter().filter_map(|server| Some((server, listed.get(server)?))).collect();
         tools
             .iter()
             .flat_map(|(server, tools)| tools.iter().map(move |tool| (server.as_str(), tool.name.as_str())))
@@ -209,7 +210,7 @@ impl Named {
 
     fn no_tool_of(&self, server: &ServerName, tools: &[Tool]) -> ConfigError {
         let text = &self.text.value;
-        let names: Vec<String> = tools.iter().map(|tool| tool.name.clone()).collect();
+        let names: Vec<String> = tools.iter().map(|tool| tool.own_name().to_owned()).collect();
         let error = self.error(&format!("server `{server}` has no tool `{text}`"), near(text, &names));
         ConfigError { server: Some(server.clone()), ..error }
     }

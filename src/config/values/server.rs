@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
-use crate::config::{DenyRule, NamePattern, OauthConfig, ResourceLimits, Sandbox, StopGrace};
+use crate::config::{DenyRule, NamePattern, OauthConfig, ResourceLimits, Sandbox, StopGrace, ToolRenames};
 use crate::{error::Error, tool::ServerName};
 
 pub(in crate::config) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -49,6 +49,8 @@ pub struct ServerConfig {
     pub max_output: usize,
     /// Which tools are offered and may be called.
     pub tools: ToolFilter,
+    /// Other names for tools. All else in this entry has the server's own names.
+    pub renames: ToolRenames,
     /// Calls that are not made, by their arguments.
     pub deny_args: Vec<DenyRule>,
     /// Calls at once; further ones queue. `None`: no limit.
@@ -361,6 +363,7 @@ impl ServerConfig {
             max_output: MAX_OUTPUT,
             tool_timeouts: BTreeMap::new(),
             tools: ToolFilter::default(),
+            renames: ToolRenames::default(),
             deny_args: Vec::new(),
             max_concurrent_calls: None,
             retry_calls: RetryCalls::default(),

@@ -15,7 +15,7 @@ use hyper::{StatusCode, header::RETRY_AFTER};
 
 use super::answers::{Answer, refusal};
 use crate::{
-    config::GatewayConfig,
+    config::{GatewayConfig, ToolSearch},
     gateway::{Endpoint, ToolAccess, client::lock},
     oauth::AccessToken,
     tool::ServerName,
@@ -61,6 +61,7 @@ pub(super) struct Credential {
     key: Option<Arc<str>>,
     /// For logs and the page.
     pub(super) name: String,
+    search: ToolSearch,
     rate: Option<Mutex<RequestRate>>,
     in_flight: AtomicUsize,
     max_in_flight: Option<NonZeroUsize>,
@@ -97,6 +98,7 @@ impl Credential {
             owner,
             key,
             name,
+            search: config.search,
             rate: config.requests_per_second.map(|rate| Mutex::new(RequestRate::new(rate))),
             in_flight: AtomicUsize::new(0),
             max_in_flight: config.max_in_flight,
@@ -139,7 +141,8 @@ impl Credential {
 impl Caller {
     /// What they see of the servers, or of one.
     pub(super) fn endpoint(&self, only: Option<ServerName>) -> Endpoint {
-        Endpoint { only, tools: self.tools.clone(), owner: self.credential.key.clone() }
+        let Credential { key, search, .. } = &*self.credential;
+        Endpoint { only, tools: self.tools.clone(), owner: key.clone(), search: *search }
     }
 }
 

@@ -7,7 +7,7 @@ use super::failure::Cause;
 use crate::session::ConnectContext;
 use crate::{
     catalog::{CatalogCache, Fingerprint, Listing, LockFile, ToolChanges},
-    config::{Secrets, ServerConfig, ToolFilter},
+    config::{Secrets, ServerConfig, ToolFilter, ToolRenames},
     tool::{ServerName, Tool},
 };
 
@@ -16,6 +16,7 @@ use crate::{
 pub(super) struct ToolListCheck {
     server: ServerName,
     offered: ToolFilter,
+    renames: ToolRenames,
     lock: Option<Arc<LockFile>>,
     cache: Option<(CatalogCache, Fingerprint)>,
     secrets: Secrets,
@@ -38,6 +39,7 @@ impl ToolListCheck {
         Self {
             server: config.name.clone(),
             offered: config.tools.clone(),
+            renames: config.renames.clone(),
             lock: connect_context.lock.clone(),
             cache,
             secrets: connect_context.secrets.clone(),
@@ -53,7 +55,7 @@ impl ToolListCheck {
     /// which of them runs.
     ///
     /// # Errors
-    /// [`Cause::Locked`]: the list is not to be used.
+    /// [`Cause::Locked`] and [`Cause::SameName`]: the list is not to be used.
     pub(super) fn take(&self, listing: &mut Listing) -> Result<AcceptedTools, Cause> {
         let twins = without_twins(&mut listing.tools);
         for tool in &twins {
@@ -64,10 +66,14 @@ impl ToolListCheck {
         if let Some(lock) = &self.lock {
             tools = admitted(lock, &self.server, &self.offered, &tools).map_err(Cause::Locked)?;
         }
+        if let Some(clash) = clash(&self.offered, &self.renames, &tools) {
+            return Err(Cause::SameName(clash));
+        }
         let remember = |(cache, print): &(CatalogCache, Fingerprint)| {
             cache.remember(&self.server, print, listing, &self.secrets)
         };
         let changes = self.cache.as_ref().and_then(remember);
+        let changes = changes.map(|changes| changes.renamed(|own| self.renames.shown(own).to_owned()));
         if let Some(changes) = &changes {
             tracing::warn!(server = %self.server, %changes, "other tools than before");
         }
@@ -89,6 +95,17 @@ fn without_twins(tools: &mut Arc<[Tool]>) -> Vec<String> {
         *tools = tools.iter().filter(|tool| names.insert(tool.name.clone())).cloned().collect();
     }
     twins
+}
+
+/// Two of the tools that would be offered by the same name, in words.
+pub(in crate::session) fn clash(
+    offered: &ToolFilter,
+    renames: &ToolRenames,
+    tools: &[Tool],
+) -> Option<String> {
+    let names = tools.iter().map(|tool| tool.name.as_str()).filter(|name| offered.permits(name));
+    let (one, other, shown) = renames.clash(&names.collect::<Vec<_>>())?;
+    Some(format!("`{one}` and `{other}` would both be named `{shown}`"))
 }
 
 /// The tools as the lockfile has them to be shown.

@@ -42,6 +42,8 @@ pub(in crate::session) enum Cause {
     Unauthorized(MissingAccess),
     /// The lockfile has something against its tools, one line each.
     Locked(Vec<String>),
+    /// Two of its tools would have one name, by the configuration.
+    SameName(String),
     /// The lockfile has another package, or another version of it.
     OtherPackage(Box<OtherPackage>),
 }
@@ -90,6 +92,7 @@ impl Failure {
                 Self { help, ..Self::protocol(phase, why) }
             }
             Cause::Locked(lock_violations) => Self::locked(lock_violations),
+            Cause::SameName(clash) => Self::same_name(clash, config),
             Cause::OtherPackage(packages) => Self::other_package(&packages),
             Cause::Unauthorized(missing) => Self::unauthorized(phase, missing),
             Cause::Unreachable(why) => Self {
@@ -120,6 +123,7 @@ impl Failure {
             Cause::Protocol(why) => Self::protocol(phase, why),
             Cause::Unauthorized(missing) => Self::unauthorized(phase, missing),
             Cause::Locked(lock_violations) => Self::locked(lock_violations),
+            Cause::SameName(clash) => Self::same_name(clash, config),
             Cause::OtherPackage(packages) => Self::other_package(&packages),
             Cause::Closed | Cause::Unreachable(_) if exited => {
                 let how = status.map_or_else(|| "ended".to_owned(), describe);
@@ -186,6 +190,19 @@ impl Failure {
             causes: lock_violations,
             help: Some("review it with `toolcrib lock --diff`, accept it with `toolcrib lock`".to_owned()),
             ..Self::new(Phase::List, ErrorCode::ToolsChanged, OTHER_TOOLS.to_owned())
+        }
+    }
+
+    fn same_name(clash: String, config: &ServerConfig) -> Self {
+        let name = &config.name;
+        let help = format!(
+            "change `servers.{name}.tools.rename`, or leave one of them out with `servers.{name}.tools.deny`"
+        );
+        let what = "has two tools of one name after `tools.rename`".to_owned();
+        Self {
+            causes: vec![clash],
+            help: Some(help),
+            ..Self::new(Phase::List, ErrorCode::ConfigInvalid, what)
         }
     }
 

@@ -236,6 +236,10 @@ async fn relist(transport: &Transport, info: &ServerPeerInfo, list: &ToolList, l
     match all_tools(transport, info, PAGE_LIMIT).await {
         Ok(mut listing) => match list_check.take(&mut listing) {
             Ok(taken) => list.replace(taken.tools),
+            Err(cause @ Cause::SameName(_)) => {
+                let cause = list_check.shown(&cause);
+                tracing::warn!(cause, "the changed tool list cannot be used; the old one stays");
+            }
             Err(cause) => {
                 tracing::warn!(cause = list_check.shown(&cause), "the changed tool list is refused");
                 list.refused.cancel();

@@ -13,7 +13,7 @@ use super::{
 use crate::session::{
     ClientSide, ConnectContext, DownServer, Session, SessionEvent,
     connect::{
-        accept_tools::admitted,
+        accept_tools::{admitted, clash},
         handshake::{self, Era},
         tool_list::{Listed, ToolList},
     },
@@ -77,12 +77,15 @@ impl Session {
         Some(Self::new(config, connect_context, Slot::empty(down), restarts))
     }
 
-    /// `tools` as they are to be shown. `None`: the lockfile does not let them be offered.
+    /// `tools` as they are to be shown. `None`: the lockfile does not let them be offered, or two would have one name.
     pub(crate) fn admitted(
         config: &ServerConfig,
         connect_context: &ConnectContext,
         tools: Arc<[Tool]>,
     ) -> Option<Arc<[Tool]>> {
+        if clash(&config.tools, &config.renames, &tools).is_some() {
+            return None;
+        }
         match &connect_context.lock {
             None => Some(tools),
             Some(lock) => admitted(lock, &config.name, &config.tools, &tools).ok(),

@@ -3,10 +3,11 @@
 use super::gateway_oauth::{self, RawGatewayOauth};
 use crate::{
     config::{
-        GatewayConfig, GatewayTls, GatewayToken, NamePattern,
+        GatewayConfig, GatewayTls, GatewayToken, NamePattern, ToolSearch,
         check::validate,
         env::{Env, Names},
         file::{
+            node::Value,
             section::Section,
             source_location::{SourceLocation, Text},
             vars::Vars,
@@ -23,6 +24,7 @@ pub(in crate::config) const GATEWAY: &[&str] = &[
     "oauth",
     "tools",
     "read_only",
+    "search",
     "origins",
     "max_body",
     "idle",
@@ -77,6 +79,7 @@ pub(super) fn read(root: &Section<'_>) -> Result<Option<RawGateway>> {
         listen,
         tools: if table.has("tools") { Some(table.patterns("tools")?) } else { None },
         read_only: table.flag("read_only")?.unwrap_or_default(),
+        search: search(table)?,
         origins: origins.into_iter().map(|text| text.value.to_ascii_lowercase()).collect(),
         max_body: table.size("max_body")?.unwrap_or(built_in.max_body),
         idle: table.duration("idle")?.unwrap_or(built_in.idle),
@@ -106,6 +109,16 @@ pub(super) fn read(root: &Section<'_>) -> Result<Option<RawGateway>> {
         oauth: gateway_oauth::read(table)?,
         tls: tls.transpose()?,
     }))
+}
+
+/// `true`, `false` or "auto".
+fn search(table: &Section<'_>) -> Result<ToolSearch> {
+    match table.get("search").map(|entry| &entry.node.value) {
+        Some(Value::Bool(false)) | None => Ok(ToolSearch::Off),
+        Some(Value::Bool(true)) => Ok(ToolSearch::On),
+        Some(Value::Text(text)) if text == "auto" => Ok(ToolSearch::Auto),
+        Some(_) => Err(table.key_error("search", "is not true, false or \"auto\"", None)),
+    }
 }
 
 fn token(table: &Section<'_>) -> Result<RawToken> {

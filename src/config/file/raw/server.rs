@@ -9,7 +9,7 @@ use super::{
 use crate::{
     config::{
         DenyRule, HttpTransport, Lifecycle, NamePattern, ResourceLimits, RestartPolicy, RetryCalls, Scope,
-        ToolFilter,
+        ToolFilter, ToolRenames,
         file::{
             node::Node,
             section::{Section, parse_duration},
@@ -18,7 +18,7 @@ use crate::{
         values::named::Named,
     },
     error::{Result, nearest},
-    tool::ServerName,
+    tool::{MAX_TOOL_NAME, ServerName, ToolName},
 };
 
 pub(super) const SERVER: &[&str] = &[
@@ -59,7 +59,7 @@ pub(super) const SERVER: &[&str] = &[
     "processes_max",
     "sandbox",
 ];
-pub(super) const TOOLS: &[&str] = &["allow", "deny", "timeout"];
+pub(super) const TOOLS: &[&str] = &["allow", "deny", "rename", "timeout"];
 pub(super) const RESULT_FILTER: &[&str] = &["deny_args"];
 pub(super) const DENY_ARGS: &[&str] = &["tool", "arg", "match"];
 pub(super) const RESTART: &[&str] = &["max", "within", "backoff"];
@@ -106,6 +106,7 @@ pub(in crate::config) struct RawServer {
     pub(in crate::config) max_output: Option<usize>,
     pub(in crate::config) tool_timeouts: BTreeMap<String, Duration>,
     pub(in crate::config) tools: ToolFilter,
+    pub(in crate::config) renames: ToolRenames,
     pub(in crate::config) deny_args: Vec<DenyRule>,
     pub(in crate::config) max_concurrent_calls: Option<NonZeroUsize>,
     pub(in crate::config) retry_calls: RetryCalls,
@@ -177,8 +178,10 @@ pub(in crate::config) fn read(
     let max_call_time = table.duration("max_call_time")?;
     let call_timeout = table.duration("call_timeout")?;
     let mut tools = ToolFilter::default();
+    let mut renames = ToolRenames::default();
     let mut tool_timeouts = BTreeMap::new();
     if let Some(table) = table.table("tools", TOOLS)? {
+        renames = self::renames(&table, &name)?;
         tools = ToolFilter { allow: table.patterns("allow")?, deny: table.patterns("deny")? };
         tool_timeouts = table.durations("timeout")?.into_iter().collect();
     }
@@ -200,6 +203,7 @@ pub(in crate::config) fn read(
         max_output: table.size("max_output")?,
         tool_timeouts,
         tools,
+        renames,
         deny_args: deny_args(&table)?,
         named: named(&table, &name)?,
         max_concurrent_calls: table.limit("max_concurrent_calls", &[("unlimited", None)])?.flatten(),
@@ -268,6 +272,34 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
     })
 }
 
+/// Names that a model can call, no two of them the same.
+fn renames(tools: &Section<'_>, server: &ServerName) -> Result<ToolRenames> {
+    let mut names: Vec<(String, ToolName)> = Vec::new();
+    for (own, text) in tools.text_map("rename")? {
+        let Some(name) = ToolName::new(&text.value) else {
+            let message = format!("`{}` is no name that models can call", text.value);
+            let help = "use 1 to 64 letters, digits, `_` or `-`".to_owned();
+            return Err(tools.text_error(&text, message, Some(help)));
+        };
+        let whole = format!("{server}__{}", text.value);
+        if whole.len() > MAX_TOOL_NAME {
+            let message = format!("models would see `{whole}`, of {} characters", whole.len());
+            let help = format!("shorten it by {}: models take {MAX_TOOL_NAME}", whole.len() - MAX_TOOL_NAME);
+            return Err(tools.text_error(&text, message, Some(help)));
+        }
+        if let Some((other, _)) = names.iter().find(|(_, known)| *known == name) {
+            let message = format!("`{other}` is renamed to `{}` too", text.value);
+            return Err(tools.text_error(
+                &text,
+                message,
+                Some("give each tool a name of its own".to_owned()),
+            ));
+        }
+        names.push((own, name));
+    }
+    Ok(ToolRenames::new(names))
+}
+
 fn deny_args(table: &Section<'_>) -> Result<Vec<DenyRule>> {
     const HELP: &str = "write { tool = \"PATTERN\", arg = \"NAME\", match = \"REGULAR EXPRESSION\" }";
     let Some(filter) = table.table("result_filter", RESULT_FILTER)? else { return Ok(Vec::new()) };
@@ -294,8 +326,10 @@ fn named(table: &Section<'_>, server: &ServerName) -> Result<Vec<Named>> {
             let texts = tools.texts(key)?.into_iter();
             named.extend(texts.filter_map(|text| Named::own(table.origin, server, text, None)));
         }
-        let names = tools.free_names("timeout")?.into_iter();
-        named.extend(names.map(|name| Named::own_name(table.origin, server, name)));
+        for key in ["rename", "timeout"] {
+            let names = tools.free_names(key)?.into_iter();
+            named.extend(names.map(|name| Named::own_name(table.origin, server, name)));
+        }
     }
     if let Some(filter) = table.table("result_filter", RESULT_FILTER)? {
         for rule in filter.tables("deny_args", DENY_ARGS)? {
