@@ -121,7 +121,7 @@ mod tests {
             assert!(wait.until().is_some());
             awaited.answered();
             assert!(wait.until().is_none());
-            drop(wait.begin());
+            let _ = wait.begin();
             tokio::time::sleep(LONGEST * 2).await;
         };
         tokio::select! {

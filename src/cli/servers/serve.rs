@@ -93,7 +93,7 @@ impl Serve {
         memory::settle();
         if self.stdio {
             let streams = (stdin(), stdout());
-            let serving = gateway.serve_client(&manager, only, streams, &context.cancel);
+            let serving = Box::pin(gateway.serve_client(&manager, only, streams, &context.cancel));
             context.cancel.run_until_cancelled(serving).await.transpose()?;
         } else {
             gateway.serve(&manager, &context.cancel).await;

@@ -46,6 +46,8 @@ impl ToolRenames {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Map;
+
     use super::*;
 
     #[test]
@@ -62,10 +64,10 @@ mod tests {
         let clash = renames.clash(&["search", "search_web"]);
         assert_eq!(clash, Some(("search", "search_web", "search")));
         assert_eq!(renames.clash(&["search"]), None, "the tool that would be renamed is not there");
-        let shown = |own: &str| renames.rename(&Tool::new(own, "", Default::default()));
+        let shown = |own: &str| renames.rename(&Tool::new(own, "", Map::default()));
         assert_eq!(shown("search_web").unwrap().name, "search");
         assert_eq!(shown("search_web").unwrap().own_name(), "search_web");
         assert_eq!(shown("search"), None, "its name is taken");
-        assert_eq!(shown("other").unwrap(), Tool::new("other", "", Default::default()));
+        assert_eq!(shown("other").unwrap(), Tool::new("other", "", Map::default()));
     }
 }

@@ -28,7 +28,7 @@ fn result(gate: &Gate, token: &str, method: &str, params: Value) -> Value {
     gate.ask("POST /mcp", &headers, &message.to_string()).json()["result"].clone()
 }
 
-fn called(gate: &Gate, token: &str, tool: &str, arguments: Value) -> (bool, String) {
+fn called(gate: &Gate, token: &str, tool: &str, arguments: &Value) -> (bool, String) {
     let result = result(gate, token, "tools/call", json!({"name": tool, "arguments": arguments}));
     let text = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{result}"));
     (result["isError"] == true, text.to_owned())
@@ -36,7 +36,7 @@ fn called(gate: &Gate, token: &str, tool: &str, arguments: Value) -> (bool, Stri
 
 /// The names that a search gives.
 fn found(gate: &Gate, token: &str, query: &str) -> Vec<String> {
-    let (_, text) = called(gate, token, "search_tools", json!({"query": query, "limit": 20}));
+    let (_, text) = called(gate, token, "search_tools", &json!({"query": query, "limit": 20}));
     let name = |line: &str| serde_json::from_str::<Value>(line).unwrap()["name"].as_str().unwrap().to_owned();
     text.lines().filter(|line| line.starts_with('{')).map(name).collect()
 }
@@ -54,17 +54,17 @@ fn tools_are_found_and_called_by_two_tools() {
     assert_eq!(found(&gate, ALL, "convert a time between zones")[0], "time__convert");
     assert_eq!(found(&gate, ALL, "say again"), ["fix__say_again"], "by its new name");
     assert_eq!(found(&gate, ALL, "effect"), ["fix__die_after_effect"], "not one that is denied");
-    let (_, text) = called(&gate, ALL, "search_tools", json!({"query": "fixture", "limit": 2}));
+    let (_, text) = called(&gate, ALL, "search_tools", &json!({"query": "fixture", "limit": 2}));
     assert_eq!(text.lines().count(), 2, "{text}");
-    let (_, none) = called(&gate, ALL, "search_tools", json!({"query": "quantum"}));
+    let (_, none) = called(&gate, ALL, "search_tools", &json!({"query": "quantum"}));
     assert!(none.contains("no tool has"), "{none}");
 
-    let by_name = |arguments| called(&gate, ALL, "call_tool", arguments);
+    let by_name = |arguments: &Value| called(&gate, ALL, "call_tool", arguments);
     let hello = json!({"name": "fix__say_again", "arguments": {"text": "hello"}});
-    assert_eq!(by_name(hello), (false, "hello".to_owned()));
+    assert_eq!(by_name(&hello), (false, "hello".to_owned()));
     let as_text = json!({"name": "fix__say_again", "arguments": "{\"text\": \"hello\"}"});
-    assert_eq!(by_name(as_text), (false, "hello".to_owned()), "some models write a text");
-    assert_eq!(called(&gate, ALL, "fix__say_again", json!({"text": "hi"})), (false, "hi".to_owned()));
+    assert_eq!(by_name(&as_text), (false, "hello".to_owned()), "some models write a text");
+    assert_eq!(called(&gate, ALL, "fix__say_again", &json!({"text": "hi"})), (false, "hi".to_owned()));
     for (wrong, words) in [
         (json!({"name": "fix__effect", "arguments": {"n": 1}}), "denied by the configuration"),
         (json!({"name": "fix__none"}), "there is no tool `fix__none`: find one with `search_tools`"),
@@ -72,7 +72,7 @@ fn tools_are_found_and_called_by_two_tools() {
         (json!({"name": "fix__say_again", "arguments": {"text": 1}}), "do not fit"),
         (json!({}), "`name` is missing"),
     ] {
-        let (is_error, text) = by_name(wrong.clone());
+        let (is_error, text) = by_name(&wrong);
         assert!(is_error && text.contains(words), "{wrong}: {text}");
     }
 }
@@ -83,7 +83,7 @@ fn a_search_finds_what_the_token_may_use() {
     let few = "few-token-0123456789";
     assert_eq!(found(&gate, few, "fixture"), ["fix__env", "fix__big"]);
     assert_eq!(found(&gate, few, "time convert zone"), Vec::<String>::new());
-    let (is_error, text) = called(&gate, few, "call_tool", json!({"name": "fix__pid"}));
+    let (is_error, text) = called(&gate, few, "call_tool", &json!({"name": "fix__pid"}));
     assert!(is_error && text.contains("there is no tool `fix__pid`"), "{text}");
     let description = result(&gate, few, "tools/list", json!({}))["tools"][0]["description"].to_string();
     assert!(description.contains("fix (2)") && !description.contains("time"), "{description}");
@@ -115,7 +115,7 @@ fn short_lists_and_single_servers_are_listed() {
 fn a_list_of_many_tokens_becomes_a_search() {
     let crib = Crib::new(FIXTURE);
     let words = "A long description of what this tool does, with many words. ".repeat(100);
-    let lines: String = (0..20).map(|number| format!("tool{number} {words}\n")).collect();
+    let lines = (0..20).map(|number| format!("tool{number} {words}")).collect::<Vec<_>>().join("\n") + "\n";
     std::fs::write(crib.folder().join("extra"), lines).unwrap();
     let extra = crib.folder().join("extra");
     let config = format!(
