@@ -92,7 +92,9 @@ async fn clients_learn_where_tokens_are_had() {
     );
     assert_eq!((refused.status, refused.challenge()), (401, &*wanted));
     // What is there is not said to who has no token.
-    for path in ["/mcp/none", "/metrics", "/live", "/mcp/none/x", "/.well-known/oauth-protected-resource/other"] {
+    for path in
+        ["/mcp/none", "/metrics", "/live", "/mcp/none/x", "/.well-known/oauth-protected-resource/other"]
+    {
         assert_eq!(gate.ask(&format!("GET {path}"), &[], "").status, 401, "{path}");
     }
     assert_eq!(gate.ask("GET /healthz", &[], "").status, 200);
