@@ -311,7 +311,8 @@ fn ended_request(one: &EndedRequest, is_named: bool) -> Value {
         "outcome": outcome, "text": text, "help": help})
 }
 
-/// One server, whose start waited for its turn for `queue`. `own` are its instances that belong to one client each. Of a part of it, what tells of other tools is left out.
+/// One server, whose start waited for its turn for `queue`. `own` are its instances that belong to one client each. Of a part
+/// of it, what tells of other tools is left out.
 fn server(
     (row, own): (&ServerStatus, &[ServerStatus]),
     session: Option<&Session>,
