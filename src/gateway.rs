@@ -77,7 +77,7 @@ struct GatewayState {
     lender: Lender,
     router: Arc<Router>,
     held: HeldRequests,
-    busy_wait: BusyWait,
+    due_answers: BusyWait,
     names: MergedNames,
     /// Changes when something happened to a server.
     news: watch::Receiver<u64>,
@@ -127,8 +127,9 @@ impl Gateway {
         news: watch::Receiver<u64>,
         draining: CancellationToken,
     ) -> Self {
-        let (held, busy_wait, names, last_client) = Default::default();
-        Self(Arc::new(GatewayState { lender, router, held, busy_wait, names, news, draining, last_client }))
+        let (held, names, last_client) = Default::default();
+        let due_answers = BusyWait::new(busy_wait::FOR_ANSWER);
+        Self(Arc::new(GatewayState { lender, router, held, due_answers, names, news, draining, last_client }))
     }
 
     /// A new client at `endpoint`. Several callers may speak as it: then the ids of requests may be the same, and cancel
@@ -142,7 +143,7 @@ impl Gateway {
 
     /// Tells clients of changes, and waits for answers, for as long as it is polled.
     pub(crate) async fn work(&self) {
-        tokio::join!(self.0.busy_wait.work(), self.tell_changes());
+        tokio::join!(self.0.due_answers.work(), self.tell_changes());
     }
 
     async fn tell_changes(&self) {

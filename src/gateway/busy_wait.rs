@@ -1,5 +1,5 @@
-//! Waits without sleep for answers that come at once. On a machine with nothing else to do, a thread that sleeps takes longer to
-//! wake up than a small tool takes to answer.
+//! Waits without sleep for what comes at once: the answer of a fast tool, the next request of a program that calls in a loop.
+//! On a machine with nothing else to do, a thread that sleeps takes longer to wake up than a small tool takes to answer.
 
 use std::{
     sync::{
@@ -11,47 +11,54 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// The longest wait for one answer.
-const LONGEST: Duration = Duration::from_micros(60);
-/// After waits in vain so many requests are sent without one, at most: what slow servers cost stays below a microsecond a call.
+/// The longest wait for one answer of a server.
+pub(super) const FOR_ANSWER: Duration = Duration::from_micros(60);
+/// The longest wait for the next request of a client over HTTP.
+pub(super) const FOR_REQUEST: Duration = Duration::from_micros(120);
+/// After waits in vain so many go without one, at most: what slow servers and clients cost stays below a microsecond a call.
 const MOST_SKIPPED: u32 = 128;
 
-/// Keeps the thread awake while an answer is due.
-#[derive(Default)]
+/// Keeps the thread awake while something is due.
 pub(super) struct BusyWait {
+    longest: Duration,
     /// Until when. Held for a look or a change.
     until: Mutex<Option<Instant>>,
     begun: Notify,
-    /// Waits in vain since the last one that was not: twice as many requests go without one after each.
+    /// Waits in vain since the last one that was not: twice as many go without one after each.
     in_vain: AtomicU32,
-    /// Requests that go without one.
+    /// How many are still to go without one.
     skipped: AtomicU32,
 }
 
-/// A request that was sent.
-pub(super) struct Awaited<'a> {
-    wait: &'a BusyWait,
+/// Something that is due.
+#[derive(Clone, Copy)]
+pub(super) struct Awaited {
     began: Instant,
     is_busy: bool,
 }
 
 impl BusyWait {
-    /// A request is sent now.
-    pub(super) fn begin(&self) -> Awaited<'_> {
+    pub(super) fn new(longest: Duration) -> Self {
+        let (until, begun, in_vain, skipped) = Default::default();
+        Self { longest, until, begun, in_vain, skipped }
+    }
+
+    /// Something is due from now on.
+    pub(super) fn begin(&self) -> Awaited {
         let began = Instant::now();
         let left = self.skipped.load(Relaxed);
         let is_busy = left == 0;
         if is_busy {
-            *self.until() = Some(began + LONGEST);
+            *self.until() = Some(began + self.longest);
             self.begun.notify_one();
         } else {
             // Lost updates of other threads do no harm.
             self.skipped.store(left - 1, Relaxed);
         }
-        Awaited { wait: self, began, is_busy }
+        Awaited { began, is_busy }
     }
 
-    /// Keeps the thread awake whenever an answer is due, for as long as it is polled. Other tasks have their turn.
+    /// Keeps the thread awake whenever something is due, for as long as it is polled. Other tasks have their turn.
     pub(super) async fn work(&self) {
         loop {
             self.begun.notified().await;
@@ -61,26 +68,24 @@ impl BusyWait {
         }
     }
 
-    fn until(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.until.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Awaited<'_> {
-    /// The answer is there.
-    pub(super) fn answered(self) {
-        let Self { wait, began, is_busy } = self;
+    /// It has come.
+    pub(super) fn came(&self, awaited: Awaited) {
+        let Awaited { began, is_busy } = awaited;
         if !is_busy {
             return;
         }
-        *wait.until() = None;
-        if began.elapsed() <= LONGEST {
-            wait.in_vain.store(0, Relaxed);
+        *self.until() = None;
+        if began.elapsed() <= self.longest {
+            self.in_vain.store(0, Relaxed);
         } else {
-            let in_vain = (wait.in_vain.load(Relaxed) + 1).min(MOST_SKIPPED.ilog2());
-            wait.in_vain.store(in_vain, Relaxed);
-            wait.skipped.store(1 << in_vain, Relaxed);
+            let in_vain = (self.in_vain.load(Relaxed) + 1).min(MOST_SKIPPED.ilog2());
+            self.in_vain.store(in_vain, Relaxed);
+            self.skipped.store(1 << in_vain, Relaxed);
         }
+    }
+
+    fn until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -93,16 +98,15 @@ mod tests {
         let awaited = (0..requests).map(|_| {
             let mut awaited = wait.begin();
             awaited.began = Instant::now().checked_sub(answer).unwrap();
-            let is_busy = awaited.is_busy;
-            awaited.answered();
-            usize::from(is_busy)
+            wait.came(awaited);
+            usize::from(awaited.is_busy)
         });
         awaited.sum()
     }
 
     #[test]
     fn slow_servers_are_seldom_waited_for() {
-        let wait = BusyWait::default();
+        let wait = BusyWait::new(FOR_ANSWER);
         assert_eq!(busy(&wait, 100, Duration::ZERO), 100);
         let slow = Duration::from_millis(5);
         assert!(busy(&wait, 1000, slow) < 16);
@@ -114,15 +118,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_wait_ends_with_the_answer_or_by_itself() {
-        let wait = BusyWait::default();
+        let wait = BusyWait::new(FOR_ANSWER);
         let long_enough = async {
             let awaited = wait.begin();
             tokio::task::yield_now().await;
             assert!(wait.until().is_some());
-            awaited.answered();
+            wait.came(awaited);
             assert!(wait.until().is_none());
             let _ = wait.begin();
-            tokio::time::sleep(LONGEST * 2).await;
+            tokio::time::sleep(FOR_ANSWER * 2).await;
         };
         tokio::select! {
             () = wait.work() => unreachable!("it never ends"),

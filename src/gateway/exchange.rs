@@ -166,9 +166,10 @@ impl RequestUnderWay {
             progress: Some(&progress),
             exchange: entry.number,
         };
-        let awaited = self.client.gateway.0.busy_wait.begin();
+        let due = &self.client.gateway.0.due_answers;
+        let awaited = due.begin();
         let forwarded = session.forward(request).await;
-        awaited.answered();
+        due.came(awaited);
         let (answer, outcome) = match forwarded {
             Ok(Forwarded { answer, is_error }) => {
                 let outcome = match &answer {

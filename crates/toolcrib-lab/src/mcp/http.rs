@@ -1,6 +1,7 @@
 //! A bare client of streamable HTTP. Each has connections of its own.
 
 use std::{
+    pin::pin,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -31,7 +32,7 @@ pub(crate) struct HttpClient {
     /// `HOST:PORT` of the address.
     host: String,
     /// Connections whose answers were read.
-    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    idle: Mutex<Vec<Connection>>,
     pub(crate) identity: Identity,
     /// `initialize` has been answered.
     opened: bool,
@@ -67,13 +68,13 @@ impl HttpClient {
     /// Sends a request and gives back the response as it begins, to be read or not.
     pub(crate) async fn begin(&self, request: &Request) -> anyhow::Result<Response<Incoming>> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        Ok(self.post(Some(request), request.text(id)).await?.response)
+        Ok(self.post(Some(request), request.text(id)).await?.detach())
     }
 
     /// Opens the stream for what the server says outside of requests.
     pub(crate) async fn listen(&self) -> anyhow::Result<Response<Incoming>> {
         let request = self.head(Method::GET, None).header(ACCEPT, "text/event-stream");
-        let response = self.send(request.body(Full::default())?).await?.response;
+        let response = self.send(request.body(Full::default())?).await?.detach();
         anyhow::ensure!(response.status() == StatusCode::OK, "GET: {}", response.status());
         Ok(response)
     }
@@ -89,7 +90,7 @@ impl HttpClient {
 
     async fn ask(&self, request: &Request, user: User<'_>) -> anyhow::Result<(Answer, Option<HeaderValue>)> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let Reply { response, connection } = self.post(Some(request), request.text(id)).await?;
+        let Reply { response, mut connection } = self.post(Some(request), request.text(id)).await?;
         let session = response.headers().get(SESSION).cloned();
         let status = response.status();
         let is_stream = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -104,12 +105,12 @@ impl HttpClient {
             };
         }
         let mut events = Events { body: response.into_body(), read: Vec::new() };
-        while let Some(message) = events.next().await? {
+        while let Some(message) = connection.drive(events.next()).await? {
             match sort(message, Some(id), user) {
                 Message::Answer(answer) => {
                     // The connection can be used again once the stream has ended.
                     let drained = async { while matches!(events.next().await, Ok(Some(_))) {} };
-                    if tokio::time::timeout(DRAIN, drained).await.is_ok() {
+                    if tokio::time::timeout(DRAIN, connection.drive(drained)).await.is_ok() {
                         self.idle().push(connection);
                     }
                     return Ok((answer, session));
@@ -153,32 +154,21 @@ impl HttpClient {
         let idle = || self.idle().pop();
         while let Some(mut connection) = idle() {
             // The server may have closed it meanwhile.
-            if connection.ready().await.is_ok() {
-                let response = connection.send_request(request).await?;
-                return Ok(Reply { response, connection });
+            if connection.is_ready().await {
+                return connection.send(request).await;
             }
         }
-        let stream = TcpStream::connect(&self.host).await?;
-        stream.set_nodelay(true)?;
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "each client that is measured has connections of its own"
-        )]
-        let (mut connection, driver) = http1::handshake(TokioIo::new(stream)).await?;
-        #[expect(clippy::disallowed_methods, reason = "it ends with its connection")]
-        tokio::spawn(driver);
-        let response = connection.send_request(request).await?;
-        Ok(Reply { response, connection })
+        Connection::open(&self.host).await?.send(request).await
     }
 
     /// The body of a response, to its end.
-    async fn read(&self, Reply { response, connection }: Reply) -> anyhow::Result<Bytes> {
-        let body = response.into_body().collect().await?.to_bytes();
+    async fn read(&self, Reply { response, mut connection }: Reply) -> anyhow::Result<Bytes> {
+        let body = connection.drive(response.into_body().collect()).await?.to_bytes();
         self.idle().push(connection);
         Ok(body)
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<SendRequest<Full<Bytes>>>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -186,7 +176,63 @@ impl HttpClient {
 /// A response as it begins, and the connection that it comes from.
 struct Reply {
     response: Response<Incoming>,
-    connection: SendRequest<Full<Bytes>>,
+    connection: Connection,
+}
+
+impl Reply {
+    /// The response, whose connection goes on by itself.
+    fn detach(self) -> Response<Incoming> {
+        let driver = self.connection.driver;
+        #[expect(clippy::disallowed_methods, reason = "it ends with its connection")]
+        tokio::spawn(driver);
+        self.response
+    }
+}
+
+/// A connection that goes on while its user waits: a task of its own would answer from another thread, and waking that is
+/// measured too.
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    driver: http1::Connection<TokioIo<TcpStream>, Full<Bytes>>,
+}
+
+impl Connection {
+    async fn open(host: &str) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(host).await?;
+        stream.set_nodelay(true)?;
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "each client that is measured has connections of its own"
+        )]
+        let (sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
+        Ok(Self { sender, driver })
+    }
+
+    async fn is_ready(&mut self) -> bool {
+        let Self { sender, driver } = self;
+        tokio::select! {
+            biased;
+            _ = driver => false,
+            ready = sender.ready() => ready.is_ok(),
+        }
+    }
+
+    async fn send(mut self, request: hyper::Request<Full<Bytes>>) -> anyhow::Result<Reply> {
+        let response = self.sender.send_request(request);
+        let response = self.drive(response).await?;
+        Ok(Reply { response, connection: self })
+    }
+
+    /// Waits for something of this connection.
+    async fn drive<T>(&mut self, awaited: impl Future<Output = T>) -> T {
+        let mut awaited = pin!(awaited);
+        tokio::select! {
+            biased;
+            done = &mut awaited => done,
+            // The connection has ended: what was read of it is still to be had.
+            _ = &mut self.driver => awaited.await,
+        }
+    }
 }
 
 /// The messages of a stream of events.
