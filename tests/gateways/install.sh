@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install the pinned gateways that `toolcrib-lab bench gateway` measures beside toolcrib, into target/gateways, and write there
 # peers.json, which says how each is started. Safe to run again.
-# usage: bash tests/gateways/install.sh        needs: npm, Python >= 3.11 with venv (PYTHON=.. picks one)
+# usage: bash tests/gateways/install.sh        needs: npm, cargo, Python >= 3.11 with venv (PYTHON=.. picks one)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 mkdir -p ../../target/gateways
@@ -40,6 +40,19 @@ for gateway in fastmcp mcp-proxy; do
     die "pip could not install requirements-$gateway.txt (see above)"
   echo "$want" >"$venv/.stamp"
 done
+
+# Its default features are for what is not measured here, and take minutes to build.
+rust=$into/mcp-proxy-rust
+want="mcp-proxy 0.6.0"
+if current "$rust" "$want"; then
+  say "mcp-proxy of crates.io is up to date"
+else
+  say "installing mcp-proxy of crates.io (cargo install; some minutes)"
+  cargo install --quiet --locked mcp-proxy --version 0.6.0 --no-default-features --features protocol-2026-07-28 \
+    --root "$rust" --target-dir "$into/build" || die "cargo could not install mcp-proxy (see above)"
+  rm -rf "$into/build"
+  echo "$want" >"$rust/.stamp"
+fi
 
 node=$(ls "$into"/node_modules/node-linux-*/bin/node)
 sed -e "s|NODE|$node|g; s|INTO|$into|g" peers.json >"$into/peers.json"
