@@ -10,20 +10,17 @@ from openai import AsyncOpenAI
 
 
 async def main(question, url):
+    ask, messages = AsyncOpenAI().chat.completions.create, [{"role": "user", "content": question}]
     async with Client(url) as toolcrib:
-        functions = [{"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
-                     for tool in (await toolcrib.list_tools()).tools]
-        request = {"model": os.environ["MODEL"], "tools": [{"type": "function", "function": it} for it in functions]}
-        messages = [{"role": "user", "content": question}]
-        while True:
-            answer = (await AsyncOpenAI().chat.completions.create(messages=messages, **request)).choices[0].message
-            if not answer.tool_calls:
-                return print(answer.content)
+        tools = [{"type": "function", "function": {"name": it.name, "description": it.description, "parameters": it.input_schema}}
+                 for it in (await toolcrib.list_tools()).tools]
+        while (answer := (await ask(model=os.environ["MODEL"], messages=messages, tools=tools)).choices[0].message).tool_calls:
             messages.append(answer)
             for call in answer.tool_calls:
                 result = await toolcrib.call_tool(call.function.name, json.loads(call.function.arguments))
                 text = "\n".join(block.text for block in result.content if block.type == "text")
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+    print(answer.content)
 
 
 asyncio.run(main(*sys.argv[1:]))
