@@ -200,6 +200,18 @@ impl Config {
         Some(self.file.as_ref()?.with_file_name(Self::LOCK_NAME))
     }
 
+    /// [`Config::gateway`], for what cannot do without it.
+    ///
+    /// # Errors
+    /// The table cannot be used.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn gateway_settings(&self) -> Result<&GatewayConfig> {
+        self.gateway.as_ref().map_err(|error| {
+            let other = || Error::input(error.to_string(), error.help());
+            error.as_config().map_or_else(other, |wrong| wrong.clone().into())
+        })
+    }
+
     /// Starts every server with the manager, with any [`Lifecycle`].
     pub fn start_all(&mut self) {
         for server in self.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {

@@ -50,16 +50,15 @@ pub(crate) use self::message::fuzz as fuzz_request;
 pub(crate) use self::search::search_tokens;
 #[cfg(feature = "serve")]
 pub use self::server::GatewayServer;
-#[cfg(feature = "serve")]
-use self::tool_access::ToolRule;
 use self::{
     bridge::LogLevel, busy_wait::BusyWait, client::ChangedList, held::HeldRequests, merged::MergedNames,
+    tool_access::ToolRule,
 };
 pub(crate) use self::{client::Client, router::Router, tool_access::ToolAccess};
 use crate::{
     cancel::CancellationToken,
     catalog::{CatalogEntry, ToolCatalog},
-    config::ToolSearch,
+    config::{GatewayConfig, ToolSearch},
     json_rpc::RawObject,
     manager::Lender,
     session::{Era, ForwardedRequest, Session},
@@ -100,6 +99,12 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
+    /// For a client over lines, which needs no token.
+    pub(crate) fn of_lines(only: Option<ServerName>, config: &GatewayConfig) -> Self {
+        let limit = ToolRule::new(config.tools.as_ref(), config.read_only);
+        Self { only, tools: ToolAccess::limited([limit]), owner: None, search: config.search }
+    }
+
     fn has(&self, server: &ServerName) -> bool {
         self.only.as_ref().is_none_or(|only| only == server)
     }

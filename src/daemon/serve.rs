@@ -410,10 +410,13 @@ impl DaemonState {
             Ok(only) => only,
             Err(error) => return writer.send(&DaemonReply::Error(error)).await,
         };
+        // The limits of a table with a mistake are not known.
+        let endpoint = match self.servers.desired().config.gateway_settings() {
+            Ok(settings) => Endpoint::of_lines(only, settings),
+            Err(error) => return writer.send(&DaemonReply::Error(error)).await,
+        };
         writer.send(&DaemonReply::Connected).await;
         let gone = hung_up(&writer.write);
-        let settings = self.servers.desired().config.gateway.as_ref().ok().map(|gateway| gateway.search);
-        let endpoint = Endpoint { only, search: settings.unwrap_or_default(), ..Endpoint::default() };
         Box::pin(self.gateway.serve_lines(endpoint, reader, writer.write, gone)).await;
     }
 

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    Endpoint, Gateway, Router, ToolAccess, ToolRule,
+    Endpoint, Gateway, Router,
     activity::ServerLines,
     http::{HttpState, Protected, answer_before_start},
 };
@@ -71,13 +71,7 @@ impl GatewayServer {
     /// # Errors
     /// The table cannot be used, the address cannot be had, or the certificate cannot be read.
     pub async fn bind(config: &Config) -> Result<Self> {
-        let gateway = match &config.gateway {
-            Ok(gateway) => gateway.clone(),
-            Err(error) => {
-                let other = || Error::input(error.to_string(), error.help());
-                return Err(error.as_config().map_or_else(other, |wrong| wrong.clone().into()));
-            }
-        };
+        let gateway = config.gateway_settings()?.clone();
         if gateway.oauth.is_some() && gateway.public_url.is_none() && !gateway.listen.ip().is_loopback() {
             let what = format!("it is not known under which address clients reach {}", gateway.listen);
             let help = "set `public_url` in [gateway], such as \"https://tools.example.com\": access tokens are for it";
@@ -205,9 +199,7 @@ impl GatewayServer {
         }
         let draining = stop.child_token();
         let gateway = self.gateway(manager, &draining);
-        let limit = ToolRule::new(self.config.tools.as_ref(), self.config.read_only);
-        let endpoint =
-            Endpoint { only, tools: ToolAccess::limited([limit]), owner: None, search: self.config.search };
+        let endpoint = Endpoint::of_lines(only, &self.config);
         tokio::select! {
             () = gateway.serve_lines(endpoint, LineReader::new(read), write, std::future::pending()) => {}
             () = gateway.work() => {}

@@ -25,7 +25,6 @@ pub(crate) struct ToolAccess {
 }
 
 impl ToolRule {
-    #[cfg(feature = "serve")]
     pub(crate) fn new(tools: Option<&Vec<NamePattern>>, read_only: bool) -> Self {
         Self { tools: tools.map(|patterns| patterns.as_slice().into()), read_only }
     }
@@ -39,7 +38,6 @@ impl ToolRule {
         self.tools.as_ref().is_none_or(named) && (!self.read_only || reads())
     }
 
-    #[cfg(feature = "serve")]
     fn is_all(&self) -> bool {
         self.tools.is_none() && !self.read_only
     }
@@ -47,7 +45,6 @@ impl ToolRule {
 
 impl ToolAccess {
     /// What `limits` leave.
-    #[cfg(feature = "serve")]
     pub(crate) fn limited(limits: impl IntoIterator<Item = ToolRule>) -> Arc<Self> {
         let limits = limits.into_iter().filter(|rule| !rule.is_all()).collect();
         Arc::new(Self { limits, ..Self::default() })

@@ -117,6 +117,33 @@ fn a_raw_client_sees_all_tools_and_list_changes() {
 }
 
 #[test]
+fn clients_see_the_tools_that_the_gateway_allows() {
+    let calc = "[servers.calc]\nbuiltin = \"calc\"\n";
+    let crib =
+        Crib::new(&format!("{FIXTURE}{calc}[gateway]\ntools = [\"fix.e*\", \"calc.*\"]\nread_only = true\n"));
+    let mut client = Client::new(&crib, &[]);
+    assert_eq!(client.names(), ["fix__echo", "fix__env", "calc__evaluate"]);
+    for hidden in ["fix__effect", "fix__pid"] {
+        assert_eq!(client.call(hidden, &json!({}))["error"]["code"], -32602, "{hidden}");
+    }
+    assert_eq!(client.call("fix__echo", &json!({"text": "x"}))["result"]["content"][0]["text"], "x");
+}
+
+#[test]
+fn clients_search_for_tools_where_the_gateway_says_so() {
+    let calc = "[servers.calc]\nbuiltin = \"calc\"\n";
+    let crib = Crib::new(&format!("{FIXTURE}{calc}[gateway]\nsearch = true\n"));
+    let mut client = Client::new(&crib, &[]);
+    assert_eq!(client.names(), ["search_tools", "call_tool"]);
+    let found = client.call("search_tools", &json!({"query": "evaluate an expression"}));
+    assert!(found.to_string().contains("calc__evaluate"), "{found}");
+    let call = json!({"name": "calc__evaluate", "arguments": {"expression": "6*7"}});
+    assert_eq!(client.call("call_tool", &call)["result"]["content"][0]["text"], "42");
+    let mut only = Client::new(&crib, &["calc"]);
+    assert_eq!(only.names(), ["evaluate"]);
+}
+
+#[test]
 fn a_client_that_leaves_cancels_its_calls() {
     let crib = Crib::new(FIXTURE);
     crib.ok(&["up", "-d"]);
