@@ -192,7 +192,9 @@ impl HttpState {
             "/readyz" => unless_get(&request).unwrap_or_else(|| self.ready()),
             _ => {
                 let due = self.due().take();
-                due.into_iter().for_each(|awaited| self.due_requests.came(awaited));
+                if let Some(awaited) = due {
+                    self.due_requests.came(awaited);
+                }
                 let answer = self.guarded(request).await;
                 *self.due() = Some(self.due_requests.begin());
                 answer
