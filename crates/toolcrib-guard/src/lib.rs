@@ -65,6 +65,7 @@ mod spec;
 mod supervisor;
 mod support;
 mod teardown;
+mod template;
 pub mod this_process;
 mod trace;
 
@@ -86,6 +87,7 @@ pub use spec::{Guard, ProcessSpec, StopGrace};
 pub use supervisor::Supervisor;
 pub use support::Support;
 pub use teardown::TeardownScope;
+pub use template::Template;
 
 /// Streams that carry one message a line. Lines that are read are bounded; lines are written whole or not at all.
 pub mod lines {
