@@ -10,9 +10,9 @@ use crate::linux::{guard::looks_like_guard, inspect::stat::Stat};
 const PYTHON: &str = "/usr/bin/python3";
 const LIMIT: Duration = Duration::from_secs(30);
 /// Prints each line that it reads.
-const ECHO: &str = "for word in sys.stdin: print(word, end='', flush=True)";
+pub(super) const ECHO: &str = "for word in sys.stdin: print(word, end='', flush=True)";
 
-async fn template(kin: &Supervisor) -> Template {
+pub(super) async fn template(kin: &Supervisor) -> Template {
     let spec = ProcessSpec::new(PYTHON, vec!["-c".into(), include_str!("template.py").into()], "/");
     let template = kin.start_template(&spec).await.unwrap();
     let report = template.report().await;
@@ -36,7 +36,7 @@ async fn try_fork(
     kin.spawn_from(template, &python(code), name, limit, LONG).await
 }
 
-async fn fork(code: &str, template: &Template, kin: &Supervisor) -> (Process, Pipes) {
+pub(super) async fn fork(code: &str, template: &Template, kin: &Supervisor) -> (Process, Pipes) {
     match try_fork(code, "server", template, kin).await {
         Ok(forked) => forked,
         Err(error) => panic!("{error}: {:?}", template.stderr().lines()),
@@ -85,7 +85,8 @@ async fn a_forked_server_is_one_like_any_other() {
     let code = "print(os.getpid(), os.getppid(), os.getpgrp(), os.getsid(0), os.getcwd(), os.environ['WORD'], flush=True)\n\
         print(sorted(os.listdir('/proc/self/fd'))[:3], len(os.listdir('/proc/self/fd')), flush=True)\n\
         print('a word', file=sys.stderr)\n\
-        print(sys.stdin.read(), flush=True); sys.exit(3)";
+        for word in sys.stdin: print(word, end='', flush=True)\n\
+        sys.exit(3)";
     let (process, mut pipes) = fork(code, &template, &kin).await;
     let (pid, guard) = (process.pid(), process.root());
     assert_eq!(line(&mut pipes.reader).await, format!("{pid} {guard} {pid} {guard} /usr of the server"));
@@ -104,9 +105,8 @@ async fn a_forked_server_is_one_like_any_other() {
     assert_eq!(Stat::of(guard).unwrap().parent(), Stat::of(template.pid()).unwrap().parent::<u32>());
     // Standard streams, socket, pidfd of the owner, signals, list of children.
     assert_eq!(std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap().count(), 7);
-    pipes.writer.write(b"end").await.unwrap();
+    echoes(&mut pipes).await;
     pipes.writer.close();
-    assert_eq!(line(&mut pipes.reader).await, "end");
     process.exit_watch().exited().await;
     process.stderr().settled(LIMIT).await;
     assert_eq!(process.stderr().lines(), ["a word"]);
@@ -397,4 +397,30 @@ async fn a_killed_owner_leaves_no_template_and_no_fork() {
     owner.kill().unwrap();
     owner.wait().unwrap();
     until(|| alive().is_empty()).await;
+}
+
+#[toolcrib_testing::requires(python3)]
+#[tokio::test]
+async fn forks_do_not_fail_while_guards_are_killed() {
+    let [kin, _] = ways();
+    let templates = [template(&kin).await, template(&kin).await];
+    // Zygote and manager look for orphans meanwhile; forks that are not guards yet must not count as such.
+    for _ in 0..6 {
+        let (killed, mut pipes) = fork(&format!("{DAEMON}{ECHO}"), &templates[0], &kin).await;
+        let daemon: u32 = line(&mut pipes.reader).await.parse().unwrap();
+        signal(killed.root(), Signal::KILL);
+        let spec = python(ECHO);
+        let one = |at: usize| kin.spawn_from(&templates[at % 2], &spec, "server", LIMIT, LONG);
+        let starts = async { tokio::join!(one(0), one(1), one(2), one(3), one(4), one(5), one(6), one(7)) };
+        let (_, starts) = tokio::join!(killed.stop(SHORT), starts);
+        let (a, b, c, d, e, f, g, h) = starts;
+        for (number, start) in [a, b, c, d, e, f, g, h].into_iter().enumerate() {
+            let (process, mut pipes) = start.unwrap_or_else(|error| panic!("{number}: {error}"));
+            echoes(&mut pipes).await;
+            assert_eq!(process.stop(LONG).await.outcome, StopOutcome::Exited);
+        }
+        until(|| !is_there(daemon)).await;
+    }
+    assert!(templates.iter().all(|template| !template.has_ended()));
+    until_gone(&kin).await;
 }

@@ -7,6 +7,23 @@
 //!
 //! A template ends with its socket to the manager, with the zygote, and when it does not keep to the protocol. Its
 //! servers go on.
+//!
+//! # Protocol
+//! A template is started with a pipe as standard input, a pipe to the manager as standard output and error, a stream
+//! socket to the zygote as descriptor 3, and a packet socket to the manager, for its reports, as 4. It leads a session. It
+//! ends when one of the two sockets is closed.
+//! 1. The zygote sends the number of a request (8 bytes, little endian) with these files: the [`Start`] in a memory file
+//!    ([`write_fork`](super::start::write_fork)), the guard's end of its socket to the manager, the server's standard
+//!    input, output and error, the read end of a pipe, and a pidfd of the manager where the kernel has pidfds.
+//! 2. The template clones a fork with `CLONE_PARENT` and answers with the number and the id of the fork (8 bytes each), or
+//!    -1 if it refuses. Before that it sends the reason to the manager, as [`Notice::Refused`]. It keeps none of the files.
+//! 3. The fork reads a byte from the pipe; it exits if the pipe is closed. It starts a session, becomes a subreaper and
+//!    forks the server, to which it is connected by a pair of packet sockets. It keeps only the socket to the manager as
+//!    descriptor 3, the start as 4, its end of the pair as 5 and the pidfd as 6, has no blocked or ignored signals, and
+//!    executes `/proc/PPID/exe` with `guard_args` and the id of the server as arguments, and `guard_env`.
+//! 4. The server has itself killed with its parent, sets up its files, group, folder, environment and names, and sends
+//!    `ok` (or `errno N`, or `why WORDS`). It waits for `go`. Before that `obey` may arrive, where it is root and has a
+//!    resource limit: it gives up CAP_SYS_RESOURCE for good and sends `ok` again. At anything else it exits.
 
 use std::{
     collections::HashMap,
