@@ -21,6 +21,8 @@ pub enum SpawnErrorKind {
     NoPath,
     /// The guard could not be started, and no more specific kind applies.
     Guard,
+    /// The template could not be started, or it did not start the process: an ordinary start may work.
+    Template,
     /// Anything else.
     Other,
 }

@@ -11,6 +11,8 @@
 //! - Standard error is always drained, lines of standard output are bounded.
 //! - A process can be confined on Linux: a [`Sandbox`] (Landlock, seccomp) and budgets ([`ResourceLimits`], by cgroup
 //!   v2 or resource limits). A restriction that the system cannot enforce is an error before anything is started.
+//! - Processes that load the same modules can be started by a fork of one that has loaded them, a [`Template`]
+//!   ([`Supervisor::spawn_from`]).
 //!
 //! # How a guard is started
 //! The guard runs the program's own executable. A hook that this crate registers runs before `main` and takes over in
@@ -65,6 +67,7 @@ mod spec;
 mod supervisor;
 mod support;
 mod teardown;
+mod template;
 pub mod this_process;
 mod trace;
 
@@ -86,6 +89,7 @@ pub use spec::{Guard, ProcessSpec, StopGrace};
 pub use supervisor::Supervisor;
 pub use support::Support;
 pub use teardown::TeardownScope;
+pub use template::Template;
 
 /// Streams that carry one message a line. Lines that are read are bounded; lines are written whole or not at all.
 pub mod lines {

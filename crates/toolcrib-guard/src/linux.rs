@@ -18,7 +18,8 @@ pub(crate) use self::{
     child_handle::ChildHandle,
     confine::{has_seccomp, landlock_abi, no_cgroup},
     guard::{
-        Control as GuardControl, GuardedProcess, ZygoteClient, check_confinement, own_guard, refused_guard,
+        Control as GuardControl, GuardedProcess, TemplateProcess, ZygoteClient, check_confinement, own_guard,
+        refused_guard,
     },
     inherited::{close_all_on_exec, is_ignored, set_default_action, unblock_signals},
     marks::find::{group_has_living, is_marked, signal_marked},

@@ -28,7 +28,8 @@ use crate::{
     child::program,
     inspect::{Activity, ProcessUsage},
     marks::Leftover,
-    process::GuardStart,
+    process::{ForkStart, GuardStart},
+    template::no_template_error,
 };
 
 /// Why there is no guard.
@@ -81,6 +82,14 @@ impl GuardedProcess {
         Err(program::no_guard_error(NO_GUARD))
     }
 
+    pub(crate) async fn fork(
+        start: ForkStart<'_>,
+        _spec: &ProcessSpec,
+        _input: OwnedFd,
+    ) -> Result<(Self, ChildStdout, ChildStderr), SpawnError> {
+        match *start.template {}
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         match *self {}
     }
@@ -99,6 +108,34 @@ impl GuardedProcess {
 
     pub(crate) async fn stop(self, _grace: StopGrace) -> Stopped {
         match self {}
+    }
+}
+
+/// A template. It has no values: templates need guards.
+pub(crate) enum TemplateProcess {}
+
+impl TemplateProcess {
+    pub(crate) async fn start(
+        _start: GuardStart<'_>,
+        _spec: &ProcessSpec,
+    ) -> Result<(Self, pipe::Receiver), SpawnError> {
+        Err(no_template_error(NO_GUARD))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        match *self {}
+    }
+
+    pub(crate) async fn report(&self) -> Option<Vec<u8>> {
+        match *self {}
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn is_of(&self, _family: &str) -> bool {
+        match *self {}
     }
 }
 

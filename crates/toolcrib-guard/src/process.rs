@@ -10,9 +10,14 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use tokio::{
+    net::unix::pipe,
+    process::{ChildStderr, ChildStdout},
+};
 
 use crate::{
     ExitWatch, ProcessSpec, ResourceLimits, SpawnError, StderrTail, StopGrace, Supervisor, TeardownScope,
+    Template,
     child::{
         group::GroupedProcess,
         program::{self, program_path},
@@ -54,6 +59,20 @@ pub(crate) struct GuardStart<'a> {
     /// The mark of the server and its descendants.
     pub(crate) mark: &'a str,
     /// The waits of the stop ladder if this process ends without stopping the server.
+    pub(crate) grace: StopGrace,
+}
+
+/// What [`platform::GuardedProcess::fork`] needs besides the process spec.
+#[cfg_attr(not(guarded), expect(dead_code, reason = "nobody is told it"))]
+pub(crate) struct ForkStart<'a> {
+    pub(crate) template: &'a platform::TemplateProcess,
+    /// The mark of the server and its descendants.
+    pub(crate) mark: &'a str,
+    /// The short name of the server's process.
+    pub(crate) name: &'a str,
+    /// How long the template may take.
+    pub(crate) limit: Duration,
+    /// As in [`GuardStart`].
     pub(crate) grace: StopGrace,
 }
 
@@ -112,11 +131,8 @@ impl Process {
         grace: StopGrace,
     ) -> Result<(Self, Pipes), SpawnError> {
         let program = program_path(spec)?;
-        let started = Instant::now();
-        // Unique for each process of this owner, and for each restart of the same server.
-        let mark = format!("{}/{:08x}", supervisor.mark(), fastrand::u32(..));
+        let (started, mark) = (Instant::now(), server_mark(supervisor));
         let (sender, input) = pipe().map_err(|error| program::start_error(spec, &program, &error))?;
-        let input_id = rustix::fs::fstat(&sender).ok().map(|about| about.st_ino);
         let (teardown, stdout, stderr) = match supervisor.scope() {
             TeardownScope::Guard { executable } => {
                 let (zygote, family) = (supervisor.zygote(), supervisor.mark());
@@ -132,12 +148,38 @@ impl Process {
                 (Teardown::Group(grouped), out, err)
             }
         };
+        Ok(Self::with_pipes(spec, teardown, started, (sender, stdout, stderr)))
+    }
+
+    /// See [`Supervisor::spawn_from`](crate::Supervisor::spawn_from).
+    pub(crate) async fn fork(
+        spec: &ProcessSpec,
+        supervisor: &Supervisor,
+        template: &Template,
+        fork: (&str, Duration, StopGrace),
+    ) -> Result<(Self, Pipes), SpawnError> {
+        let template = template.process_for(spec, supervisor)?;
+        let (started, mark) = (Instant::now(), server_mark(supervisor));
+        let (sender, input) = pipe().map_err(|error| program::start_error(spec, &spec.command, &error))?;
+        let (name, limit, grace) = fork;
+        let start = ForkStart { template, mark: &mark, name, limit, grace };
+        let (guarded, out, err) = platform::GuardedProcess::fork(start, spec, input).await?;
+        Ok(Self::with_pipes(spec, Teardown::Guard(guarded), started, (sender, out, err)))
+    }
+
+    fn with_pipes(
+        spec: &ProcessSpec,
+        teardown: Teardown,
+        started: Instant,
+        (sender, stdout, stderr): (pipe::Sender, ChildStdout, ChildStderr),
+    ) -> (Self, Pipes) {
+        let input_id = rustix::fs::fstat(&sender).ok().map(|about| about.st_ino);
         let stdin = LineWriter::pipe(sender);
         let reader = LineReader::new(stdout);
         let stderr = StderrTail::drain(stderr, spec.redact.clone());
         let (limits, sandboxed) = (spec.limits, spec.sandbox.is_some());
         let process = Self { teardown, stdin: stdin.clone(), input_id, stderr, limits, sandboxed, started };
-        Ok((process, Pipes { reader, writer: stdin }))
+        (process, Pipes { reader, writer: stdin })
     }
 
     /// Id of the server's process, which leads its own group.
@@ -205,11 +247,16 @@ impl Process {
     }
 }
 
+/// A mark for a new process: unique for each process of this owner, and for each restart of the same server.
+fn server_mark(supervisor: &Supervisor) -> String {
+    format!("{}/{:08x}", supervisor.mark(), fastrand::u32(..))
+}
+
 /// Creates a pipe: the end that this process writes, and the end for the child's standard input.
-fn pipe() -> io::Result<(tokio::net::unix::pipe::Sender, std::os::fd::OwnedFd)> {
+fn pipe() -> io::Result<(pipe::Sender, std::os::fd::OwnedFd)> {
     // Not tokio's own pair: tokio would watch both ends.
     let (receiver, sender) = io::pipe()?;
-    Ok((tokio::net::unix::pipe::Sender::from_owned_fd(sender.into())?, receiver.into()))
+    Ok((pipe::Sender::from_owned_fd(sender.into())?, receiver.into()))
 }
 
 impl fmt::Debug for Process {

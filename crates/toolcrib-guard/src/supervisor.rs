@@ -1,8 +1,10 @@
 //! Starts processes that share one mark, one teardown scope and one zygote.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use crate::{Pipes, Process, ProcessSpec, SpawnError, StopGrace, TeardownScope, marks::new_mark, platform};
+use crate::{
+    Pipes, Process, ProcessSpec, SpawnError, StopGrace, TeardownScope, Template, marks::new_mark, platform,
+};
 
 /// Starts processes with one common mark. A clone has the same mark, teardown scope and zygote.
 ///
@@ -50,6 +52,43 @@ impl Supervisor {
     /// running.
     pub async fn spawn(&self, spec: &ProcessSpec, grace: StopGrace) -> Result<(Process, Pipes), SpawnError> {
         Process::spawn(spec, self, grace).await
+    }
+
+    /// Starts a template: a process that starts others by a fork, for [`Supervisor::spawn_from`]. `spec` is its program.
+    /// Its environment gets the mark of this supervisor. It must speak the protocol of the zygote on its descriptors
+    /// 3 (orders) and 4 (reports); this does not wait until it is ready. Only on Linux, with guards.
+    ///
+    /// Cancel safe: if the future is dropped, no template is left.
+    ///
+    /// # Errors
+    /// There are no guards, the program is missing, or `spec` has a sandbox or budgets. No process is left running.
+    pub async fn start_template(&self, spec: &ProcessSpec) -> Result<Template, SpawnError> {
+        Template::start(spec, self).await
+    }
+
+    /// Starts `spec` by a fork of `template`, which must be one of this supervisor. The process gets a guard, the mark, its
+    /// pipes, its budgets and the waits of `grace` as by [`Supervisor::spawn`], and has its guard as parent. It goes on
+    /// when the template ends.
+    ///
+    /// `spec.command` and `spec.args` are shown as the command line of the process; nothing is executed. `name` is its
+    /// short name, of which 15 bytes are used.
+    ///
+    /// Cancel safe: if the future is dropped, the process ends, or is not started.
+    ///
+    /// # Errors
+    /// Of the kind [`SpawnErrorKind::Template`](crate::SpawnErrorKind::Template), and then [`Supervisor::spawn`] may work:
+    /// - the template has ended or has refused, or `spec` has a sandbox or budgets that cannot be enforced;
+    /// - `limit` has passed, because the template is stopped or busy. It may still fork later, but the fork ends before it
+    ///   runs any code of the server.
+    pub async fn spawn_from(
+        &self,
+        template: &Template,
+        spec: &ProcessSpec,
+        name: &str,
+        limit: Duration,
+        grace: StopGrace,
+    ) -> Result<(Process, Pipes), SpawnError> {
+        Process::fork(spec, self, template, (name, limit, grace)).await
     }
 
     /// Ends the zygote: no more processes can be started with a guard.

@@ -20,6 +20,8 @@ mod owners;
 mod reaping;
 #[cfg(all(guarded, not(feature = "sandbox")))]
 mod sandbox_off;
+#[cfg(guarded)]
+mod templates;
 
 fn shell(script: &str) -> ProcessSpec {
     let mut spec = ProcessSpec::new("sh", vec!["-c".into(), script.into()], "/");

@@ -129,4 +129,17 @@ impl PreparedConfinement {
         self.limits.apply()?;
         self.rules.take().map_or(Ok(()), SandboxRules::apply)
     }
+
+    /// Applies the budgets to another process, which has no descendants yet. A sandbox cannot be applied like this.
+    ///
+    /// Returns whether that process could raise its limits again: then it must first give up the capability to.
+    pub(crate) fn apply_to(&self, process: Pid, cgroup: Option<&Cgroup>) -> io::Result<bool> {
+        if self.rules.is_some() {
+            return Err(io::Error::other("a sandbox cannot be put around a process that runs"));
+        }
+        if let Some(cgroup) = cgroup {
+            cgroup.take(process)?;
+        }
+        self.limits.apply_to(process)
+    }
 }

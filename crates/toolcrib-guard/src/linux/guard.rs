@@ -9,6 +9,7 @@
 //! Server and manager talk over pipes that the guard does not touch. The guard has a socket to the manager. The kernel
 //! closes it however the manager ends, and then the guard begins the stop ladder.
 
+mod adopt;
 mod children;
 mod control;
 mod descendants;
@@ -17,6 +18,8 @@ mod main;
 mod memory;
 mod stack;
 mod start;
+mod template;
+mod templates;
 mod wire;
 mod zygote;
 mod zygote_client;
@@ -38,10 +41,15 @@ use tokio::{
 pub(crate) use self::{
     control::Control,
     descendants::{end_blocked, is_blocked, looks_like_guard},
+    template::TemplateProcess,
     zygote_client::ZygoteClient,
 };
 use self::{
-    control::GuardState, descendants::Subreaper, start::GuardSettings, wire::Order, zygote_client::Request,
+    control::{GuardState, Running},
+    descendants::Subreaper,
+    start::GuardSettings,
+    wire::Order,
+    zygote_client::Request,
 };
 use super::{
     confine::{ConfineError, Confinement, name_for, suspected},
@@ -56,11 +64,15 @@ use crate::{
 
 /// Name of the environment variable of zygotes and guards. Its value is the version of the protocol on the socket.
 const GUARD: &str = "TOOLCRIB_GUARD";
-const VERSION: &str = "4";
+const VERSION: &str = "5";
+/// Name of the environment variable of templates. Its value is the version of their protocol, which is the same.
+const TEMPLATE: &str = "TOOLCRIB_TEMPLATE";
 /// How long after the end of its ladder a guard may take, before the manager ends its descendants itself.
 const LATE: Duration = Duration::from_secs(1);
 /// The name of the zygote and its guards in lists of processes.
 const NAME: &str = "toolcrib-guard";
+/// The argument of a guard whose server was forked from a template. The id of the server follows it.
+const ADOPT: &str = "adopt";
 /// The executable of this process. The path works even if the file was replaced or removed.
 pub(crate) const OWN_EXECUTABLE: &str = "/proc/self/exe";
 
@@ -96,8 +108,12 @@ fn run_zygote() {
     // The variable alone is not enough: it may have been inherited by accident.
     if let (Some(Ok(NAME)), Some(Ok(owner))) = (words.next(), words.next()) {
         // The manager sees the end of the process; the reason cannot be reported to it.
-        if let Ok(owner) = owner.parse() {
-            let _ = zygote::serve(owner);
+        let server =
+            words.next().and_then(Result::ok).filter(|word| *word == ADOPT).and_then(|_| words.next());
+        match (owner.parse(), server) {
+            (Ok(owner), None) => drop(zygote::serve(owner)),
+            (Ok(owner), Some(Ok(server))) => drop(server.parse().map(|server| adopt::serve(owner, server))),
+            _ => {}
         }
         #[expect(
             clippy::exit,
@@ -183,17 +199,15 @@ impl GuardedProcess {
         let (stdout, output) = io::pipe().map_err(failed)?;
         let (stderr, error) = io::pipe().map_err(failed)?;
         let stdio = [input, output.into(), error.into()];
-        let (packet, long) = start::Start::write(server, spec, mark, &settings).map_err(failed)?;
+        let (start, long) = start::Start::write(server, spec, mark, &settings).map_err(failed)?;
+        let packet = [&[wire::SERVER], &start[..]].concat();
         let mut started = None;
         // Two attempts: the zygote may have been killed before it handled the request.
         for _ in 0..2 {
             let (ours, theirs) = wire::pair().map_err(failed)?;
             let control = Arc::new(Control::new(ours).map_err(failed)?);
             // From here on `Drop` ends the guard, also if this future is dropped.
-            let mark = mark.to_owned();
-            let owner = std::process::id();
-            let mut guarded =
-                Self { control, pid: 0, guard: 0, handle: None, zygote: None, mark, over: false, owner };
+            let mut guarded = Self::pending(control, mark);
             let [input, output, error] = &stdio;
             let files = [&theirs, input, output, error].into_iter().chain(&long);
             let files: Vec<_> = files.map(AsFd::as_fd).collect();
@@ -209,12 +223,21 @@ impl GuardedProcess {
             }
         }
         let (mut guarded, started) = started.ok_or_else(|| failed(io::Error::other("it ended at once")))?;
-        let running = started.map_err(|error| confine_error(spec, server, &error))?;
-        (guarded.pid, guarded.guard) = (running.server.cast_unsigned(), running.guard.cast_unsigned());
-        guarded.handle = running.handle.map(|handle| Subreaper::new(guarded.guard, handle));
+        guarded.set_running(started.map_err(|error| confine_error(spec, server, &error))?);
         let stdout = ChildStdout::from_std(OwnedFd::from(stdout).into()).map_err(failed)?;
         let stderr = ChildStderr::from_std(OwnedFd::from(stderr).into()).map_err(failed)?;
         Ok((guarded, stdout, stderr))
+    }
+
+    /// A server whose guard was not started yet.
+    fn pending(control: Arc<Control>, mark: &str) -> Self {
+        let (mark, owner) = (mark.to_owned(), std::process::id());
+        Self { control, pid: 0, guard: 0, handle: None, zygote: None, mark, over: false, owner }
+    }
+
+    fn set_running(&mut self, running: Running) {
+        (self.pid, self.guard) = (running.server.cast_unsigned(), running.guard.cast_unsigned());
+        self.handle = running.handle.map(|handle| Subreaper::new(self.guard, handle));
     }
 
     /// The process id of the server, which leads its own group.

@@ -1,6 +1,8 @@
 //! Resets what a process inherits from its parent, by the system calls of Linux: descriptors and signals. Also detects
 //! raised rights (set-user-ID, file capabilities).
 
+use std::os::fd::RawFd;
+
 use nix::sys::signal::SigSet;
 use rustix::process::{getegid, geteuid, getgid, getuid};
 use syscalls::{Sysno, syscall};
@@ -14,7 +16,7 @@ const SIGNALS_SIZE: usize = 8;
 
 /// Has each descriptor from 3 on closed when a program is executed. Returns whether the kernel could do that.
 pub(crate) fn close_all_on_exec() -> bool {
-    close_range(CLOEXEC).is_ok()
+    close_range(FIRST, CLOEXEC).is_ok()
 }
 
 /// Lets every signal through to this thread.
@@ -51,10 +53,13 @@ fn change_action(
     }
 }
 
-/// Closes all descriptors except the standard streams. No code of this process may use any of them afterwards.
-pub(crate) fn close_inherited() {
-    if close_range(0).is_err() {
+/// Closes all descriptors from `first` on. No code of this process may use any of them afterwards.
+pub(crate) fn close_inherited(first: RawFd) {
+    if close_range(first, 0).is_err() {
         each_descriptor(|descriptor| {
+            if descriptor < first {
+                return;
+            }
             #[expect(unsafe_code, reason = "a descriptor that is known by its number alone")]
             // SAFETY: no code uses it, as the caller promises; if it is not open, nothing happens.
             unsafe {
@@ -89,12 +94,12 @@ fn ids_differ() -> bool {
 }
 
 /// Linux 5.9, or 5.11 for [`CLOEXEC`].
-fn close_range(flags: usize) -> Result<usize, syscalls::Errno> {
+fn close_range(first: RawFd, flags: usize) -> Result<usize, syscalls::Errno> {
     #[expect(unsafe_code, reason = "no safe way to close descriptors by a range")]
     // SAFETY: the callers promise that no code uses the closed descriptors; setting close-on-exec does not change a
     // file.
     unsafe {
-        syscall!(Sysno::close_range, FIRST, u32::MAX, flags)
+        syscall!(Sysno::close_range, first, u32::MAX, flags)
     }
 }
 

@@ -148,3 +148,55 @@ async fn a_server_that_asks_its_guard_to_trace_it_continues() {
     assert_eq!(describe(stopped.status.unwrap()), "exited with code 0");
     until_gone(&kin).await;
 }
+
+#[toolcrib_testing::requires(python3)]
+#[tokio::test]
+async fn a_blocked_zygote_costs_no_template() {
+    for attack in ["seize(zygote)", "stop_for_ever(zygote)"] {
+        let [kin, _] = ways();
+        let template = templates::template(&kin).await;
+        let (forked, mut others) = templates::fork(templates::ECHO, &template, &kin).await;
+        let (process, _pipes, helper) =
+            attacked(&format!("{attack}; time.sleep(0.1); kill(guard)"), &kin).await;
+        process.exit_watch().exited().await;
+        // Here the manager kills what the guard has left to the zygote.
+        process.stop(SHORT).await;
+        assert!(!is_there(helper) && !template.has_ended(), "after {attack}");
+        others.writer.write(b"there\n").await.unwrap();
+        assert_eq!(line(&mut others.reader).await, "there");
+        forked.stop(SHORT).await;
+        kin.end().await;
+        assert!(template.has_ended());
+        until_gone(&kin).await;
+    }
+}
+
+#[toolcrib_testing::requires(python3)]
+#[tokio::test]
+async fn a_forked_server_that_blocks_its_guard_ends() {
+    for attack in ["seize(guard)", "stop_for_ever(guard)"] {
+        for stop in [true, false] {
+            let [kin, _] = ways();
+            let template = templates::template(&kin).await;
+            let script = format!("{PRELUDE}{attack}\nprint(os.getpid(), flush=True)\ntime.sleep(600)");
+            let code = format!(
+                "guard = str(os.getppid())\n\
+                if os.fork() == 0:\n    \
+                    os.setsid()\n    \
+                    os.execve('{PYTHON}', ['python3', '-c', {script:?}, guard], {{}})\n\
+                sys.stdin.read()"
+            );
+            let (process, mut pipes) = templates::fork(&code, &template, &kin).await;
+            let helper: u32 = line(&mut pipes.reader).await.parse().unwrap();
+            if stop {
+                process.stop(SHORT).await;
+                assert!(!is_there(helper), "still there after {attack}");
+            } else {
+                drop(process);
+            }
+            until_it_is_gone(helper, attack).await;
+            assert!(!template.has_ended(), "after {attack}");
+            until_gone(&kin).await;
+        }
+    }
+}

@@ -93,6 +93,11 @@ impl Cgroup {
         procs_file.write_all(b"0")
     }
 
+    /// Moves another process into the cgroup.
+    pub(super) fn take(&self, process: Pid) -> io::Result<()> {
+        self.write("cgroup.procs", &process.as_raw_pid().to_string())
+    }
+
     /// Kills all its processes at once, from Linux 5.14 on.
     pub(crate) fn kill(&self) {
         let _ = self.write("cgroup.kill", "1");

@@ -6,7 +6,7 @@ use std::{
     process::ExitStatus,
 };
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 use super::{ConfineError, privileges};
 use crate::ResourceLimits;
@@ -42,14 +42,28 @@ impl Limits {
         if self.memory.is_some() {
             privileges::obey_limits()?;
         }
-        // RLIMIT_DATA, not RLIMIT_AS: V8 and Go reserve gigabytes of addresses that they never use.
-        for (resource, limit) in [(Resource::Data, self.memory), (Resource::Nproc, self.tasks)] {
-            if let Some(limit) = limit {
-                let hard = getrlimit(resource).maximum.map_or(limit, |maximum| maximum.min(limit));
-                setrlimit(resource, Rlimit { current: Some(hard), maximum: Some(hard) })?;
-            }
+        for (resource, limit) in self.wanted() {
+            setrlimit(resource, limit)?;
         }
         Ok(())
+    }
+
+    /// Sets the limits of a child, which has inherited those of this process. Returns whether it could raise them.
+    pub(super) fn apply_to(&self, child: Pid) -> io::Result<bool> {
+        for (resource, limit) in self.wanted() {
+            prlimit(Some(child), resource, limit)?;
+        }
+        Ok(self.memory.is_some() && privileges::can_raise_limits()?)
+    }
+
+    fn wanted(&self) -> impl Iterator<Item = (Resource, Rlimit)> {
+        // RLIMIT_DATA, not RLIMIT_AS: V8 and Go reserve gigabytes of addresses that they never use.
+        let limits = [(Resource::Data, self.memory), (Resource::Nproc, self.tasks)];
+        limits.into_iter().filter_map(|(resource, limit)| {
+            let limit = limit?;
+            let hard = getrlimit(resource).maximum.map_or(limit, |maximum| maximum.min(limit));
+            Some((resource, Rlimit { current: Some(hard), maximum: Some(hard) }))
+        })
     }
 }
 

@@ -40,12 +40,23 @@ pub(super) fn keep_only(kept: CapabilitySet) -> io::Result<()> {
 /// An executed program could regain it.
 pub(super) fn obey_limits() -> io::Result<()> {
     keep_only(CapabilitySet::all().difference(CapabilitySet::SYS_RESOURCE))?;
-    let again = rustix::process::geteuid().is_root()
-        && !rustix::thread::no_new_privs()?
-        && capability_is_in_bounding_set(CapabilitySet::SYS_RESOURCE)?;
-    if again {
+    if regains_by_exec()? {
         let what = "`memory_max` cannot be enforced for root here: CAP_SYS_RESOURCE cannot be given up (no CAP_SETPCAP)";
         return Err(io::Error::other(what));
     }
     Ok(())
+}
+
+/// Whether this process, or a program that it executes, can raise hard limits.
+pub(super) fn can_raise_limits() -> io::Result<bool> {
+    let sets = capabilities(None)?;
+    let held = sets.effective | sets.permitted | sets.inheritable;
+    Ok(held.contains(CapabilitySet::SYS_RESOURCE) || regains_by_exec()?)
+}
+
+/// Whether a program that this process executes could raise hard limits, even if this process cannot.
+fn regains_by_exec() -> io::Result<bool> {
+    Ok(rustix::process::geteuid().is_root()
+        && !rustix::thread::no_new_privs()?
+        && capability_is_in_bounding_set(CapabilitySet::SYS_RESOURCE)?)
 }

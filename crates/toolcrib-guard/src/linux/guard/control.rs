@@ -2,7 +2,10 @@
 
 use std::{
     io,
-    os::{fd::OwnedFd, unix::process::ExitStatusExt},
+    os::{
+        fd::{BorrowedFd, OwnedFd},
+        unix::process::ExitStatusExt,
+    },
     pin::pin,
     process::ExitStatus,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -11,7 +14,7 @@ use std::{
 
 use tokio::{io::unix::AsyncFd, sync::Notify};
 
-use super::wire::{self, Notice, Order, Packet};
+use super::wire::{self, ForkOrder, Notice, Order, Packet};
 use crate::{StopOutcome, linux::confine::ConfineError};
 
 /// The manager's end of the socket, and the notices that were received.
@@ -44,6 +47,11 @@ impl Control {
         #[expect(deprecated, reason = "sound here: an owned descriptor stays the same while registered")]
         let socket = AsyncFd::with_interest(socket, tokio::io::Interest::READABLE)?;
         Ok(Self { socket, state: Mutex::default(), changed: Notify::new() })
+    }
+
+    /// Sends an order to the zygote, on the socket of a template.
+    pub(super) fn ask(&self, order: &ForkOrder, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        wire::send(self.socket.get_ref(), order, files)
     }
 
     /// Sends an order. Returns whether the guard's end of the socket is open.

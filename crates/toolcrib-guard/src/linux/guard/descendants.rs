@@ -9,7 +9,10 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -22,7 +25,7 @@ use super::{LATE, is_guard, is_named_guard};
 use crate::{
     inspect::beginning,
     linux::inspect::stat::Stat,
-    linux::marks::find::{environment, processes, signal_if},
+    linux::marks::find::{environment, mark_of, processes, signal_if},
 };
 
 /// How long it may take to kill all descendants of a guard or a zygote.
@@ -41,6 +44,44 @@ const COMMAND_LINE_MAX: usize = 64;
 pub(super) struct Subreaper {
     pid: u32,
     handle: Arc<OwnedFd>,
+    templates: Arc<KnownTemplates>,
+}
+
+/// The templates below a zygote.
+#[derive(Default)]
+pub(super) struct KnownTemplates {
+    running: Mutex<HashSet<ProcessKey>>,
+    /// How many forks were asked for and are not known as guards yet.
+    forks: AtomicUsize,
+}
+
+impl KnownTemplates {
+    fn running(&self) -> MutexGuard<'_, HashSet<ProcessKey>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a child of `zygote` is a template, or may be a fork of one that becomes a guard.
+    fn has(&self, zygote: u32, child: ProcessKey) -> bool {
+        let running = self.running();
+        let session = || Stat::of(child.0).and_then(|stat| stat.field::<u32>(6));
+        // A fork has the session of its template, later its own; and the environment of its template, with the mark of
+        // the zygote.
+        let is_fork = |session| {
+            let mark = |pid| mark_of(&environment(pid));
+            running.iter().any(|(template, _)| *template == session)
+                || session == child.0 && mark(zygote).is_some_and(|family| mark(child.0) == Some(family))
+        };
+        running.contains(&child) || self.forks.load(Ordering::Relaxed) > 0 && session().is_some_and(is_fork)
+    }
+}
+
+/// A fork that was asked for. Dropped when its guard is known or nobody waits for it.
+pub(super) struct AskedFork(Arc<KnownTemplates>);
+
+impl Drop for AskedFork {
+    fn drop(&mut self) {
+        self.0.forks.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A process by its id and its start time.
@@ -48,7 +89,7 @@ type ProcessKey = (u32, u64);
 
 impl Subreaper {
     pub(super) fn new(pid: u32, handle: OwnedFd) -> Self {
-        Self { pid, handle: handle.into() }
+        Self { pid, handle: handle.into(), templates: Arc::default() }
     }
 
     /// The process that has this id now, if `is_it` confirms it.
@@ -56,6 +97,20 @@ impl Subreaper {
         let handle = pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()?;
         // Checked after the pidfd was opened, so it is the same process.
         is_it().then(|| Self::new(pid, handle))
+    }
+
+    /// Has the template `pid` count as one, or no longer.
+    pub(super) fn know_template(&self, pid: u32, is_one: bool) {
+        let started = Stat::of(pid).and_then(|stat| stat.field(22));
+        let mut running = self.templates.running();
+        running.retain(|(known, _)| *known != pid);
+        running.extend(started.filter(|_| is_one).map(|started| (pid, started)));
+    }
+
+    /// Counts a fork of a template.
+    pub(super) fn fork_asked(&self) -> AskedFork {
+        self.templates.forks.fetch_add(1, Ordering::Relaxed);
+        AskedFork(self.templates.clone())
     }
 
     /// Whether it has not ended.
@@ -68,7 +123,8 @@ impl Subreaper {
         Ok(pidfd_send_signal(&self.handle, signal)?)
     }
 
-    /// All its descendants. With `but_guards`, without the guards among its children and their descendants.
+    /// All its descendants. With `but_guards`, without the guards and templates among its children and their
+    /// descendants.
     fn descendants(&self, but_guards: bool) -> Vec<ProcessKey> {
         let mut children: HashMap<u32, Vec<ProcessKey>> = HashMap::new();
         for pid in processes() {
@@ -78,7 +134,9 @@ impl Subreaper {
             }
         }
         let mut found = children.remove(&self.pid).unwrap_or_default();
-        found.retain(|(pid, _)| !but_guards || !looks_like_guard(*pid));
+        found.retain(|child| {
+            !but_guards || !looks_like_guard(child.0) && !self.templates.has(self.pid, *child)
+        });
         let mut next = 0;
         while let Some(&(parent, started)) = found.get(next) {
             // The table was not read at one moment. A parent that is younger than its child has a recycled id.

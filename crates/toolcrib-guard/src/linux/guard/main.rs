@@ -38,7 +38,7 @@ use syscalls::{Sysno, syscall};
 use super::{
     children::Children,
     wire::{self, Graces, Notice, Order, Packet},
-    zygote::{GUARD_SIGNALS, GuardFiles, GuardTask},
+    zygote::{GUARD_SIGNALS, GuardFiles, GuardTask, Owner},
 };
 use crate::{
     StopOutcome,
@@ -46,7 +46,7 @@ use crate::{
 };
 
 /// The exit code if the server's program could not be executed, as in shells. It is not reported.
-const EXEC_FAILED: c_int = 127;
+pub(super) const EXEC_FAILED: c_int = 127;
 /// The size of one record of signalfd(2).
 const SIGNAL: usize = 128;
 /// The code of a signal that the kernel has sent, not a process (sigaction(2)).
@@ -64,22 +64,8 @@ pub(super) fn run(task: &GuardTask, files: GuardFiles) {
     let GuardFiles { signals, socket, stdio } = files;
     match start(task, &socket, stdio) {
         Ok((server, cgroup)) => {
-            let mut guard = Guard {
-                socket: Some(socket),
-                task,
-                signals,
-                children: Children::of_this_process(),
-                server,
-                exited: false,
-                stage: Stage::Running,
-                deadline: None,
-                round: KILL_ROUND,
-                graces: task.start.settings.graces,
-                killed: 0,
-                helpers: false,
-                cgroup,
-            };
-            guard.run();
+            let graces = task.start.settings.graces;
+            Guard::new(socket, signals, task.owner, server, cgroup, graces).run();
         }
         Err(error) => {
             // If the manager is gone, the error cannot be reported.
@@ -107,12 +93,17 @@ fn start(task: &GuardTask, socket: &OwnedFd, stdio: [OwnedFd; 3]) -> io::Result<
             return Err(error);
         }
     };
-    let started = Notice::Started { guard: own.as_raw_pid(), pid: server.as_raw_pid() };
-    let handle = pidfd_open(own, PidfdFlags::empty());
+    report_start(socket, own, own, server);
+    Ok((server, cgroup))
+}
+
+/// Reports that `started` runs, with a pidfd of `held`.
+pub(super) fn report_start(socket: &OwnedFd, guard: Pid, held: Pid, started: Pid) {
+    let notice = Notice::Started { guard: guard.as_raw_pid(), pid: started.as_raw_pid() };
+    let handle = pidfd_open(held, PidfdFlags::empty());
     let handle = handle.as_ref().map(|handle| [handle.as_fd()]);
     // If the manager is gone, the socket reports that.
-    let _ = wire::send(socket, &started, handle.as_ref().map_or(&[], <[_; 1]>::as_slice));
-    Ok((server, cgroup))
+    let _ = wire::send(socket, &notice, handle.as_ref().map_or(&[], <[_; 1]>::as_slice));
 }
 
 /// Prepares the restrictions of the server.
@@ -135,10 +126,10 @@ enum Stage {
     Killing,
 }
 
-struct Guard<'a> {
+pub(super) struct Guard<'a> {
     /// The socket to the manager; `None` once the manager's end is closed.
     socket: Option<OwnedFd>,
-    task: &'a GuardTask,
+    owner: &'a Owner,
     signals: OwnedFd,
     children: Children,
     server: Pid,
@@ -154,9 +145,45 @@ struct Guard<'a> {
     cgroup: Option<Cgroup>,
 }
 
-impl Guard<'_> {
+impl<'a> Guard<'a> {
+    /// The guard of `server`, a child of this process. `signals` and `socket` are as in [`GuardFiles`].
+    pub(super) fn new(
+        socket: OwnedFd,
+        signals: OwnedFd,
+        owner: &'a Owner,
+        server: Pid,
+        cgroup: Option<Cgroup>,
+        graces: Graces,
+    ) -> Self {
+        Self {
+            socket: Some(socket),
+            owner,
+            signals,
+            children: Children::of_this_process(),
+            server,
+            exited: false,
+            stage: Stage::Running,
+            deadline: None,
+            round: KILL_ROUND,
+            graces,
+            killed: 0,
+            helpers: false,
+            cgroup,
+        }
+    }
+
+    /// Kills everything and then reports that the server could not be started because of `error`.
+    pub(super) fn refuse(mut self, error: &io::Error) {
+        let socket = self.socket.take();
+        self.stage = Stage::Killing;
+        self.deadline = Some(Instant::now());
+        self.run();
+        // If the manager is gone, the error cannot be reported.
+        let _ = socket.map(|socket| wire::send(socket, &Notice::refused(error), &[]));
+    }
+
     /// Works until no child is left.
-    fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         while self.reap() {
             let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
@@ -247,7 +274,7 @@ impl Guard<'_> {
         let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
         let signals = self.signals.as_fd();
         let socket = self.socket.as_ref().map(AsFd::as_fd);
-        let owner = self.task.owner.handle.as_ref().filter(|_| self.stage == Stage::Running);
+        let owner = self.owner.handle.as_ref().filter(|_| self.stage == Stage::Running);
         let mut files = [Some(signals), socket, owner.map(AsFd::as_fd)].map(|file| match file {
             Some(file) => PollFd::from_borrowed_fd(file, PollFlags::IN),
             None => PollFd::from_borrowed_fd(signals, PollFlags::empty()),

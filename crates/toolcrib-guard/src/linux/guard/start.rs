@@ -1,6 +1,7 @@
 //! The request to start a server, as the manager sends it to the zygote for the guard.
 
 use std::{
+    collections::BTreeMap,
     ffi::{CStr, CString, c_char},
     fs::File,
     io::{self, Write},
@@ -48,6 +49,54 @@ pub(super) struct GuardSettings {
     pub(super) wanted: Confinement,
 }
 
+/// The first string of a start that a template carries out by a fork.
+#[derive(Serialize)]
+pub(super) struct ForkHeader<'a> {
+    /// For the fork that becomes the guard.
+    pub(super) fork: ForkWords<'a>,
+    /// For the guard.
+    pub(super) settings: GuardSettings,
+}
+
+/// How the fork of a template becomes a guard.
+#[derive(Serialize)]
+pub(super) struct ForkWords<'a> {
+    /// The short name of the server's process.
+    pub(super) name: &'a str,
+    /// The arguments of the guard, without the id of the server.
+    pub(super) guard_args: [&'a str; 3],
+    /// The environment of the guard.
+    pub(super) guard_env: BTreeMap<&'a str, String>,
+}
+
+/// The part of a [`ForkHeader`] that the guard reads.
+#[derive(Deserialize)]
+struct ForkedHeader {
+    settings: GuardSettings,
+}
+
+/// Encodes the start of a server by a fork of a template, as a file in memory.
+pub(super) fn write_fork(header: &ForkHeader<'_>, spec: &ProcessSpec, mark: &str) -> io::Result<OwnedFd> {
+    let mut strings = StringTable(Vec::new());
+    strings.add(&[&serde_json::to_vec(header)?])?;
+    strings.add_process(&spec.command, spec, mark)?;
+    strings.into_file()
+}
+
+/// Decodes the settings of the guard from the file of [`write_fork`].
+pub(super) fn read_fork(file: OwnedFd) -> io::Result<GuardSettings> {
+    let strings = read_file(&file.into())?;
+    let header = strings.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(serde_json::from_slice::<ForkedHeader>(header)?.settings)
+}
+
+/// Reads from offset 0: other processes share and move the position of this file.
+fn read_file(file: &File) -> io::Result<Vec<u8>> {
+    let mut strings = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
+    file.read_exact_at(&mut strings, 0)?;
+    Ok(strings)
+}
+
 impl Start {
     /// Encodes the start of `program` by `spec` as strings that each end with a zero byte. If they are longer than a
     /// packet they are in a file in memory.
@@ -59,35 +108,18 @@ impl Start {
     ) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
         let mut strings = StringTable(Vec::new());
         strings.add(&[&serde_json::to_vec(settings)?])?;
-        strings.add(&[spec.cwd.as_os_str().as_bytes()])?;
-        strings.add(&[(spec.args.len() + 1).to_string().as_bytes()])?;
-        strings.add(&[program.as_os_str().as_bytes()])?;
-        for arg in &spec.args {
-            strings.add(&[arg.as_bytes()])?;
-        }
-        // The mark is the first variable, because a search reads only the beginning of an environment.
-        strings.add(&[MARKER.as_bytes(), b"=", mark.as_bytes()])?;
-        for (name, value) in &*spec.env {
-            strings.add(&[name.as_bytes(), b"=", value.as_bytes()])?;
-        }
+        strings.add_process(program, spec, mark)?;
         if strings.0.len() <= REQUEST {
             return Ok((strings.0, None));
         }
-        let mut file = File::from(memfd_create("toolcrib-start", MemfdFlags::CLOEXEC)?);
-        file.write_all(&strings.0)?;
-        Ok((b"in the file".to_vec(), Some(file.into())))
+        Ok((b"in the file".to_vec(), Some(strings.into_file()?)))
     }
 
     /// Decodes it from the packet, or from the file that came with it.
     pub(super) fn read(packet: &[u8], file: Option<OwnedFd>) -> io::Result<Self> {
         let strings = match file.map(File::from) {
             None => packet.to_vec(),
-            Some(file) => {
-                let mut strings = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
-                // Reads from offset 0: other processes share and move the position of this file.
-                file.read_exact_at(&mut strings, 0)?;
-                strings
-            }
+            Some(file) => read_file(&file)?,
         };
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "not a start");
         let words = strings.split_inclusive(|byte| *byte == 0);
@@ -150,5 +182,27 @@ impl StringTable {
         }
         self.0.push(0);
         Ok(())
+    }
+
+    /// Adds the working directory, the arguments and the environment.
+    fn add_process(&mut self, program: &Path, spec: &ProcessSpec, mark: &str) -> io::Result<()> {
+        self.add(&[spec.cwd.as_os_str().as_bytes()])?;
+        self.add(&[(spec.args.len() + 1).to_string().as_bytes()])?;
+        self.add(&[program.as_os_str().as_bytes()])?;
+        for arg in &spec.args {
+            self.add(&[arg.as_bytes()])?;
+        }
+        // The mark is the first variable, because a search reads only the beginning of an environment.
+        self.add(&[MARKER.as_bytes(), b"=", mark.as_bytes()])?;
+        for (name, value) in &*spec.env {
+            self.add(&[name.as_bytes(), b"=", value.as_bytes()])?;
+        }
+        Ok(())
+    }
+
+    fn into_file(self) -> io::Result<OwnedFd> {
+        let mut file = File::from(memfd_create("toolcrib-start", MemfdFlags::CLOEXEC)?);
+        file.write_all(&self.0)?;
+        Ok(file.into())
     }
 }

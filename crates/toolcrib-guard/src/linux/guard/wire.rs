@@ -17,12 +17,17 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{StopGrace, StopOutcome, linux::confine::ConfineError};
 
 /// The most files that come with one packet.
-const MAX_FILES: usize = 5;
+const MAX_FILES: usize = 7;
+/// The first byte of a packet that requests a guard with its server from the zygote.
+pub(super) const SERVER: u8 = b's';
+/// The first byte of a packet that requests a template.
+pub(super) const TEMPLATE: u8 = b't';
 /// The most bytes of a packet without text.
 const SHORT: usize = 256;
-/// The most bytes of a packet that requests a guard from the zygote: an encoded [`Start`](super::start::Start). With it
-/// come the guard's end of a socket, the server's standard input, output and error, and the file of a long start. It is
-/// short enough to be sent whole or not at all.
+/// The most bytes of an encoded [`Start`](super::start::Start) in a packet that requests a guard or a template from the
+/// zygote. It is short enough to be sent whole or not at all. With it come, for a guard, its end of a socket and the
+/// server's standard input, output and error; for a template, the zygote's end of a socket, its standard input, the
+/// pipe of its standard output and error, and its end of the socket for reports; and the file of a long start.
 pub(super) const REQUEST: usize = 16 << 10;
 
 /// The content of one packet.
@@ -69,15 +74,28 @@ impl From<StopGrace> for Graces {
     }
 }
 
-/// From the guard to the manager. The end of the stream without [`Notice::Gone`]: the guard was killed.
+/// From the manager to the zygote, on the socket of a template: fork a server. With it come the file of the start, the
+/// guard's end of a socket, and the server's standard input, output and error. The end of the stream ends the template.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ForkOrder {
+    /// The waits of the stop ladder, see [`GuardSettings`](super::start::GuardSettings).
+    pub(super) graces: Graces,
+}
+
+impl Packet for ForkOrder {
+    const MAX: usize = SHORT;
+}
+
+/// From the guard to the manager, and once from the zygote for a template. The end of the stream without [`Notice::Gone`]: the guard was killed.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Notice {
-    /// The server runs. The packet carries a pidfd of the guard where the kernel has pidfds.
+    /// The server runs. The packet carries a pidfd of the guard where the kernel has pidfds; that of a template carries
+    /// its pidfd.
     Started {
-        /// The guard's process.
+        /// The guard's process; the zygote's for a template.
         guard: i32,
-        /// The server's process, which leads its own group.
+        /// The server's process, which leads its own group; or that of the template.
         pid: i32,
     },
     /// The server could not be started.

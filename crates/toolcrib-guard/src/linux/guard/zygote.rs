@@ -10,6 +10,8 @@
 //! so it becomes their parent. It kills them after [`ORPHAN_DELAY`]: by then the manager has seen the end of the guard,
 //! and has killed and counted the processes with the server's mark.
 //!
+//! A [template](super::templates) is a child of the zygote too, and so is each fork of it that becomes a guard.
+//!
 //! Once the manager has ended, the zygote continues guards that were stopped, and kills those that are blocked for too
 //! long.
 //!
@@ -44,9 +46,11 @@ use super::{
     main::{self, KILL_ROUND, KILL_ROUND_MAX, detach_tracee},
     stack::Stack,
     start::Start,
-    wire::{self, Notice, REQUEST},
+    templates::Templates,
+    wire::{self, Graces, Notice, REQUEST},
 };
 use crate::{
+    inherited::FIRST,
     linux::confine::offered_cgroup,
     linux::inherited,
     linux::inspect::peer::{Peer, peer_of},
@@ -135,7 +139,7 @@ impl Owner {
 pub(super) fn serve(owner: i32) -> io::Result<()> {
     // The manager may have inherited open descriptors and ignored signals itself. The zygote uses none of them, and
     // would pass them to every server.
-    inherited::close_inherited();
+    inherited::close_inherited(FIRST);
     crate::inherited::reset_signals(|_| false);
     let Some(owner) = Owner::parent(owner) else { return Ok(()) };
     // Requests are taken only from that process, running as the same user.
@@ -147,7 +151,8 @@ pub(super) fn serve(owner: i32) -> io::Result<()> {
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
     std::env::set_current_dir("/")?;
-    SigSet::from(Signal::SIGCHLD).thread_set_mask()?;
+    // SIGPIPE: a fork of a template may have ended when it is told to go on.
+    [Signal::SIGCHLD, Signal::SIGPIPE].into_iter().collect::<SigSet>().thread_set_mask()?;
     let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
     let signals = SignalFd::with_flags(&GUARD_SIGNALS.into_iter().collect(), flags)?;
     let requests = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
@@ -162,6 +167,7 @@ pub(super) fn serve(owner: i32) -> io::Result<()> {
         signals,
         children: Children::of_this_process(),
         guards: HashMap::new(),
+        templates: Templates::default(),
         kill_at: None,
         round: KILL_ROUND,
         shutdown: None,
@@ -179,13 +185,31 @@ struct Zygote {
     signals: SignalFd,
     children: Children,
     /// The running guards.
-    guards: HashMap<Pid, Box<GuardTask>>,
+    guards: HashMap<Pid, KnownGuard>,
+    templates: Templates,
     /// When the processes that killed guards left are killed; `None` if there are none.
     kill_at: Option<Instant>,
     /// The next pause between two rounds of killing.
     round: Duration,
     /// Set once the owner has ended: when guards are continued and killed.
     shutdown: Option<Shutdown>,
+}
+
+/// A guard that runs.
+pub(super) enum KnownGuard {
+    /// Cloned from the zygote: it may use this memory.
+    Cloned(Box<GuardTask>),
+    /// Cloned from a template, and now a program of its own.
+    Forked(Graces),
+}
+
+impl KnownGuard {
+    fn graces(&self) -> Graces {
+        match self {
+            Self::Cloned(task) => task.start.settings.graces,
+            Self::Forked(graces) => *graces,
+        }
+    }
 }
 
 /// The deadlines of guards that outlive the owner.
@@ -198,17 +222,20 @@ struct Shutdown {
 
 impl Zygote {
     fn serve(&mut self, requests: &OwnedFd) -> io::Result<()> {
-        let mut packet = vec![0; REQUEST];
+        let mut packet = vec![0; REQUEST + 1];
         loop {
             let mut files =
                 vec![PollFd::new(requests, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
             files.extend(self.owner.handle.as_ref().map(|owner| PollFd::new(owner, PollFlags::IN)));
+            let others = files.len();
+            files.extend(self.templates.files());
             match poll(&mut files, self.next_timeout().as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             let ready = |at: usize| files.get(at).is_some_and(|file| !file.revents().is_empty());
-            let (asked, child_gone, owner_gone) = (ready(0), ready(1), ready(2));
+            let (asked, child_gone) = (ready(0), ready(1));
+            let (owner_gone, template_heard) = (others > 2 && ready(2), (others..files.len()).any(ready));
             drop(files);
             if child_gone {
                 while let Ok(Some(_)) = self.signals.read_signal() {}
@@ -218,14 +245,18 @@ impl Zygote {
             if owner_gone {
                 return Ok(());
             }
+            if template_heard {
+                self.templates.work(self.owner, &mut self.guards);
+            }
             if !asked {
                 continue;
             }
             match wire::receive_bytes(requests.as_fd(), &mut packet) {
-                Ok((&[], _)) => return Ok(()),
-                Ok((start, files)) => self.handle_request(requests, start, files),
+                Ok((&[wire::TEMPLATE, ref start @ ..], files)) => self.templates.start(start, files),
+                Ok((&[wire::SERVER, ref start @ ..], files)) => self.handle_request(requests, start, files),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return Ok(()),
+                // Closed, or not from this version of the manager.
+                Ok(_) | Err(_) => return Ok(()),
             }
         }
     }
@@ -247,7 +278,7 @@ impl Zygote {
             .and_then(|start| Ok(Box::new(GuardTask { start, stack: Stack::new()?, owner, offered, files })));
         let begun = task.and_then(|task| Ok((start_guard(&task)?, task)));
         match begun {
-            Ok((pid, task)) => drop(self.guards.insert(pid, task)),
+            Ok((pid, task)) => drop(self.guards.insert(pid, KnownGuard::Cloned(task))),
             // If the manager is gone, the error cannot be reported.
             Err(error) => drop(wire::send(&socket, &Notice::refused(&error), &[])),
         }
@@ -255,6 +286,7 @@ impl Zygote {
 
     /// Returns once all guards have ended, and all processes that killed guards left.
     fn wait_for_guards(&mut self) {
+        self.templates.end_all();
         while self.reap() {
             self.wake_or_kill_guards();
             let mut files = vec![PollFd::new(&self.signals, PollFlags::IN)];
@@ -274,7 +306,7 @@ impl Zygote {
     fn wake_or_kill_guards(&mut self) {
         let now = Instant::now();
         if self.shutdown.is_none() && self.owner.is_gone() {
-            let graces = self.guards.values().map(|task| task.start.settings.graces);
+            let graces = self.guards.values().map(KnownGuard::graces);
             let longest = graces.map(|graces| graces.eof().saturating_add(graces.term())).max();
             let kill_at = now + longest.unwrap_or_default().min(LADDER_MAX) + LATE;
             self.shutdown = Some(Shutdown { next_wake: now, kill_at });
@@ -295,13 +327,14 @@ impl Zygote {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if status.stopped() => detach_tracee(pid, status),
                 Ok(Some((pid, status))) => {
-                    let task = self.guards.remove(&pid);
+                    let guard = self.guards.remove(&pid);
+                    let is_ours = self.templates.forget(pid) || guard.is_some();
                     // The status of a guard that was ended by a tracer does not show that.
-                    let left_some = task.is_some() && (status.signaled() || self.has_orphans());
+                    let left_some = is_ours && (status.signaled() || self.has_orphans());
                     if left_some {
                         // Its server's process may not have reached exec yet, and still use these arguments and this
                         // stack.
-                        std::mem::forget(task);
+                        std::mem::forget(guard);
                     }
                     if left_some && self.kill_at.is_none() {
                         self.kill_at = Some(Instant::now() + ORPHAN_DELAY);
@@ -319,10 +352,15 @@ impl Zygote {
         }
     }
 
-    /// Whether there are children that are not guards. True if this is unknown.
+    /// Whether a child is an orphan: neither a guard nor a template, nor a fork of one that waits to become a guard.
+    fn is_orphan(&self, child: Pid) -> bool {
+        !self.guards.contains_key(&child) && !self.templates.has(child)
+    }
+
+    /// Whether there are orphans. True if this is unknown.
     fn has_orphans(&self) -> bool {
         let mut found = false;
-        let looked = self.children.each(|child| found |= !self.guards.contains_key(&child));
+        let looked = self.children.each(|child| found |= self.is_orphan(child));
         found || looked.is_err()
     }
 
@@ -334,14 +372,14 @@ impl Zygote {
         Timespec::try_from(next.saturating_duration_since(Instant::now())).ok()
     }
 
-    /// Kills all children that are not guards if [`Self::kill_at`] has come, in rounds until there are none.
+    /// Kills all orphans if [`Self::kill_at`] has come, in rounds until there are none.
     fn kill_orphans_when_due(&mut self) {
         if self.kill_at.is_none_or(|at| at > Instant::now()) {
             return;
         }
         let mut found = false;
         let looked = self.children.each(|child| {
-            if !self.guards.contains_key(&child) {
+            if self.is_orphan(child) {
                 found = true;
                 // Not reaped yet, so its id is not recycled.
                 let _ = kill_process(child, Kill::KILL);

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// The search path of the dynamic linker. The zygote needs that of the manager, as it is the same executable.
-const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+pub(super) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// Pause before a request is sent again if the socket was full.
 const RETRY: Duration = Duration::from_millis(1);
 /// How long to wait for the exit of a zygote.
@@ -29,13 +29,13 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Clone, Default)]
 pub(crate) struct ZygoteClient(Arc<Mutex<Option<Zygote>>>);
 
-/// A request for a guard.
+/// A request for a guard, or for a template.
 pub(super) struct Request<'a> {
     /// The executable of the zygote.
     pub(super) executable: &'a Path,
     /// The mark of the zygote.
     pub(super) family: &'a str,
-    /// See [`wire::REQUEST`].
+    /// [`wire::SERVER`] or [`wire::TEMPLATE`], and then [`wire::REQUEST`].
     pub(super) packet: &'a [u8],
     pub(super) files: &'a [BorrowedFd<'a>],
 }
@@ -48,8 +48,8 @@ struct Zygote {
 }
 
 impl ZygoteClient {
-    /// Requests a guard. Returns the zygote that got the request, where the kernel has pidfds. If the socket of the
-    /// guard closes without a notice, no guard was started.
+    /// Requests a guard or a template. Returns the zygote that got the request, where the kernel has pidfds. If the
+    /// socket that went with the request closes without a notice, nothing was started.
     pub(super) async fn make(&self, request: &Request<'_>) -> io::Result<Option<Subreaper>> {
         loop {
             match self.ask(request) {

@@ -1,0 +1,248 @@
+//! Templates, on the manager's side: starts one through the zygote, and servers from it.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Signal, pidfd_send_signal},
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    net::unix::pipe,
+    process::{ChildStderr, ChildStdout},
+};
+
+use super::{
+    ADOPT, GUARD, GuardedProcess, NAME, TEMPLATE, VERSION,
+    control::Control,
+    descendants::Subreaper,
+    guard_start_error,
+    start::{ForkHeader, ForkWords, GuardSettings, Start, write_fork},
+    templates::is_closed,
+    wire::{self, ForkOrder},
+    zygote_client::{LIBRARY_PATH, Request},
+};
+use crate::{
+    ProcessSpec, SpawnError, SpawnErrorKind,
+    linux::confine::{ConfineError, Confinement, name_for},
+    marks::MARKER,
+    process::{ForkStart, GuardStart},
+    template::MAX_REPORT,
+};
+
+/// The most bytes of the short name of a process (prctl(2), `PR_SET_NAME`).
+const NAME_MAX: usize = 15;
+/// Pause before an order is sent again if the socket was full.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// A template. Dropping it ends it.
+pub(crate) struct TemplateProcess {
+    /// The socket to the zygote. The zygote ends the template when it closes.
+    orders: Control,
+    reports: AsyncFd<OwnedFd>,
+    /// The template never reads to the end of its standard input.
+    _stdin: OwnedFd,
+    pid: u32,
+    /// A pidfd; `None` where the kernel has no pidfds.
+    handle: Option<OwnedFd>,
+    zygote: Option<Subreaper>,
+    family: String,
+    /// The process that started it. A fork of that process has copies of all files, but must not end it.
+    owner: u32,
+}
+
+impl TemplateProcess {
+    /// Starts the template `start.program`. Also returns the pipe of its output.
+    pub(crate) async fn start(
+        start: GuardStart<'_>,
+        spec: &ProcessSpec,
+    ) -> Result<(Self, pipe::Receiver), SpawnError> {
+        let GuardStart { zygote, executable, family, program, mark, grace } = start;
+        let failed = |error: io::Error| guard_start_error(program, &error);
+        let settings = GuardSettings { graces: grace.into(), wanted: Confinement::default() };
+        let mut spec = spec.clone();
+        spec.set_env(TEMPLATE, VERSION);
+        let (start, long) = Start::write(program, &spec, mark, &settings).map_err(failed)?;
+        let packet = [&[wire::TEMPLATE], &start[..]].concat();
+        let (stdin, writer) = io::pipe().map_err(failed)?;
+        let (output, error) = io::pipe().map_err(failed)?;
+        let (stdin, error) = (OwnedFd::from(stdin), OwnedFd::from(error));
+        let (reports, theirs) = wire::pair().map_err(failed)?;
+        let mut started = None;
+        // Two attempts: the zygote may have been killed before it handled the request.
+        for _ in 0..2 {
+            let (ours, zygotes) = wire::queue().map_err(failed)?;
+            // From here on the zygote ends the template if this future is dropped.
+            let orders = Control::new(ours).map_err(failed)?;
+            let files = [&zygotes, &stdin, &error, &theirs].into_iter().chain(&long);
+            let files: Vec<_> = files.map(AsFd::as_fd).collect();
+            let request = Request { executable, family, packet: &packet, files: &files };
+            let zygote = zygote.make(&request).await.map_err(failed)?;
+            drop(zygotes);
+            orders.wait_until(|state| state.started.is_some()).await;
+            let heard = orders.state().started.take();
+            if let Some(heard) = heard {
+                started = Some((orders, zygote, heard));
+                break;
+            }
+        }
+        let (orders, zygote, heard) = started.ok_or_else(|| failed(io::Error::other("it ended at once")))?;
+        let refused = |error: io::Error| SpawnError {
+            kind: SpawnErrorKind::Template,
+            what: format!("could not start the template {}: {error}", program.display()),
+            help: None,
+        };
+        let running = heard.map_err(refused)?;
+        #[expect(deprecated, reason = "sound here: an owned descriptor stays the same while registered")]
+        let reports = AsyncFd::with_interest(reports, Interest::READABLE).map_err(failed)?;
+        let (pid, handle, family) = (running.server.cast_unsigned(), running.handle, family.to_owned());
+        if let Some(zygote) = &zygote {
+            zygote.know_template(pid, true);
+        }
+        let owner = std::process::id();
+        let template = Self { orders, reports, _stdin: writer.into(), pid, handle, zygote, family, owner };
+        Ok((template, pipe::Receiver::from_owned_fd(output.into()).map_err(failed)?))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The next packet on the socket for reports; `None` at its end, or if one is too long.
+    pub(crate) async fn report(&self) -> Option<Vec<u8>> {
+        let mut packet = vec![0; MAX_REPORT];
+        loop {
+            let mut ready = self.reports.readable().await.ok()?;
+            let length = match wire::receive_bytes(self.reports.get_ref(), &mut packet) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready.clear_ready();
+                    continue;
+                }
+                received => received.ok()?.0.len(),
+            };
+            packet.truncate(length);
+            return Some(packet).filter(|packet| !packet.is_empty());
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        let Some(handle) = &self.handle else { return is_closed(self.reports.get_ref()) };
+        let mut files = [PollFd::new(handle, PollFlags::IN)];
+        poll(&mut files, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Whether it is a template of the manager with this mark.
+    pub(crate) fn is_of(&self, family: &str) -> bool {
+        self.family == family
+    }
+}
+
+impl Drop for TemplateProcess {
+    fn drop(&mut self) {
+        if self.owner != std::process::id() {
+            return;
+        }
+        // At once, also if the zygote is blocked.
+        let _ = self.handle.as_ref().map(|handle| pidfd_send_signal(handle, Signal::KILL));
+        if let Some(zygote) = &self.zygote {
+            zygote.know_template(self.pid, false);
+            let _ = zygote.signal(Signal::CONT);
+        }
+    }
+}
+
+impl GuardedProcess {
+    /// Starts a server by a fork of a template. `input` is the read end of the server's standard input.
+    pub(crate) async fn fork(
+        start: ForkStart<'_>,
+        spec: &ProcessSpec,
+        input: OwnedFd,
+    ) -> Result<(Self, ChildStdout, ChildStderr), SpawnError> {
+        let ForkStart { template, mark, name, limit, grace } = start;
+        let failed = |error: io::Error| fork_error(&spec.command, &error);
+        let (stdout, output) = io::pipe().map_err(failed)?;
+        let (stderr, error) = io::pipe().map_err(failed)?;
+        let wanted = Confinement { limits: spec.limits, sandbox: None, name: name_for(std::process::id()) };
+        let settings = GuardSettings { graces: grace.into(), wanted };
+        let file = template.write(spec, mark, name, settings).map_err(failed)?;
+        let (ours, theirs) = wire::pair().map_err(failed)?;
+        // From here on `Drop` ends the guard, also if this future is dropped.
+        let mut guarded = Self::pending(Arc::new(Control::new(ours).map_err(failed)?), mark);
+        guarded.zygote = template.zygote.clone();
+        let asked = template.zygote.as_ref().map(Subreaper::fork_asked);
+        let files = [file, theirs, input, output.into(), error.into()];
+        let starting = async {
+            template.ask(&ForkOrder { graces: grace.into() }, &files).await?;
+            // From here on only the zygote, the template and the guard hold the other ends.
+            drop(files);
+            guarded.control.wait_until(|state| state.started.is_some()).await;
+            let heard = guarded.control.state().started.take();
+            heard.unwrap_or_else(|| Err(io::Error::other("the template or its fork has ended")))
+        };
+        let outcome = tokio::time::timeout(limit, starting).await;
+        drop(asked);
+        let late =
+            |_| io::Error::other(format!("the template has not started it within {} ms", limit.as_millis()));
+        let running = outcome.map_err(late).and_then(|outcome| outcome).map_err(failed)?;
+        guarded.set_running(running);
+        let stdout = ChildStdout::from_std(OwnedFd::from(stdout).into()).map_err(failed)?;
+        let stderr = ChildStderr::from_std(OwnedFd::from(stderr).into()).map_err(failed)?;
+        Ok((guarded, stdout, stderr))
+    }
+}
+
+impl TemplateProcess {
+    /// The file of a start.
+    fn write(
+        &self,
+        spec: &ProcessSpec,
+        mark: &str,
+        name: &str,
+        settings: GuardSettings,
+    ) -> io::Result<OwnedFd> {
+        let owner = std::process::id().to_string();
+        let library_path = std::env::var_os(LIBRARY_PATH).and_then(|path| path.into_string().ok());
+        let mut guard_env = BTreeMap::from([(MARKER, self.family.clone()), (GUARD, VERSION.to_owned())]);
+        guard_env.extend(library_path.map(|path| (LIBRARY_PATH, path)));
+        let name = (0..=NAME_MAX)
+            .rev()
+            .find_map(|length| name.get(..length))
+            .filter(|_| name.len() > NAME_MAX)
+            .unwrap_or(name);
+        let fork = ForkWords { name, guard_args: [NAME, &owner, ADOPT], guard_env };
+        write_fork(&ForkHeader { fork, settings }, spec, mark)
+    }
+
+    /// Sends an order for a fork.
+    async fn ask(&self, order: &ForkOrder, files: &[OwnedFd]) -> io::Result<()> {
+        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        loop {
+            if let Some(zygote) = &self.zygote {
+                let _ = zygote.signal(Signal::CONT);
+            }
+            match self.orders.ask(order, &files) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(RETRY).await,
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    return Err(io::Error::other("the template has ended"));
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// The error of a server that was not started from its template.
+fn fork_error(server: &Path, error: &io::Error) -> SpawnError {
+    SpawnError {
+        kind: SpawnErrorKind::Template,
+        what: format!("could not start {} from its template: {error}", server.display()),
+        help: ConfineError::help_of(error).map(str::to_owned),
+    }
+}
