@@ -413,8 +413,7 @@ async fn forks_do_not_fail_while_guards_are_killed() {
         let one = |at: usize| kin.spawn_from(&templates[at % 2], &spec, "server", LIMIT, LONG);
         let starts = async { tokio::join!(one(0), one(1), one(2), one(3), one(4), one(5), one(6), one(7)) };
         let (_, starts) = tokio::join!(killed.stop(SHORT), starts);
-        let (a, b, c, d, e, f, g, h) = starts;
-        for (number, start) in [a, b, c, d, e, f, g, h].into_iter().enumerate() {
+        for (number, start) in <[_; 8]>::from(starts).into_iter().enumerate() {
             let (process, mut pipes) = start.unwrap_or_else(|error| panic!("{number}: {error}"));
             echoes(&mut pipes).await;
             assert_eq!(process.stop(LONG).await.outcome, StopOutcome::Exited);
