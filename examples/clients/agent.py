@@ -1,7 +1,8 @@
 """An agent in Python on the tools of all servers, through the gateway.
 
-pip install mcp openai; toolcrib serve --http 127.0.0.1:8808
-OPENAI_BASE_URL=.. OPENAI_API_KEY=.. MODEL=.. python agent.py "What is 2^200?" http://127.0.0.1:8808/mcp
+With `toolcrib serve` in another terminal, and a model at any OpenAI-compatible endpoint:
+pip install mcp openai
+OPENAI_BASE_URL=.. OPENAI_API_KEY=.. MODEL=.. python agent.py "What is 2^200?" http://127.0.0.1:7171/mcp
 """
 
 import asyncio, json, os, sys

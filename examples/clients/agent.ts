@@ -1,7 +1,8 @@
 // An agent in TypeScript on the tools of all servers, through the gateway.
 //
-// npm install @modelcontextprotocol/client openai; toolcrib serve --http 127.0.0.1:8808
-// OPENAI_BASE_URL=.. OPENAI_API_KEY=.. MODEL=.. node agent.ts "What is 2^200?" http://127.0.0.1:8808/mcp
+// With `toolcrib serve` in another terminal, a model at any OpenAI-compatible endpoint, and Node 22.18 or newer:
+// npm install @modelcontextprotocol/client openai
+// OPENAI_BASE_URL=.. OPENAI_API_KEY=.. MODEL=.. node agent.ts "What is 2^200?" http://127.0.0.1:7171/mcp
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import OpenAI from 'openai';
